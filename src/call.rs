@@ -1,0 +1,272 @@
+//! What a caller asks for, after parsing: every value here is bounded and free of NUL.
+//!
+//! A [`Call`] is made only from these checked types, so code behind it never
+//! checks a length or a name again. The one place that does is the
+//! supervisor, on its own side of the process boundary.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest script in bytes (1 MiB); it travels as a sealed memfd.
+pub const SCRIPT_BYTES: usize = 1 << 20;
+/// Most bytes of standard input that a call carries with it (8 MiB).
+pub const STDIN_BYTES: usize = 8 << 20;
+/// Most bytes of environment, names and values with their separators (64 KiB).
+pub const ENV_BYTES: usize = 64 << 10;
+/// Most bytes of argument vector, terminators included (128 KiB).
+pub const ARGV_BYTES: usize = 128 << 10;
+/// Longest path in a cell in bytes, as the kernel's `PATH_MAX` less its NUL.
+pub const PATH_BYTES: usize = 4095;
+/// The longest time any call may be given.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Environment names that no caller may set: each changes what a program runs or loads.
+const REFUSED_ENV: &[&str] = &[
+    "BASH_ENV",
+    "ENV",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PS4",
+    "IFS",
+    "GLIBC_TUNABLES",
+    "BC_ENV_ARGS",
+    "LESSOPEN",
+    "LESSCLOSE",
+];
+/// Prefixes refused for the same reason.
+const REFUSED_ENV_PREFIXES: &[&str] = &["LD_", "BASH_FUNC_", "GIT_"];
+
+/// Why a value from a caller was not taken. `field` is the name the caller used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidCall {
+    #[error("{field} is empty")]
+    Empty { field: &'static str },
+    #[error("{field} is {bytes} bytes; at most {limit} are taken")]
+    TooLong { field: &'static str, bytes: usize, limit: usize },
+    #[error("{field} contains a NUL byte at offset {offset}")]
+    Nul { field: &'static str, offset: usize },
+    #[error("{field} `{path}` is not inside /workspace or /tmp")]
+    Outside { field: &'static str, path: String },
+    #[error("{field} `{name}` is not a name a shell variable can have")]
+    NotAnIdentifier { field: &'static str, name: String },
+    #[error("{field} `{name}` is refused: it changes what programs load or run")]
+    RefusedName { field: &'static str, name: String },
+    #[error("{field} must be {expected}, not {got}")]
+    OutOfRange { field: &'static str, expected: &'static str, got: String },
+}
+
+fn bounded(field: &'static str, bytes: &[u8], limit: usize) -> Result<(), InvalidCall> {
+    if bytes.len() > limit {
+        return Err(InvalidCall::TooLong { field, bytes: bytes.len(), limit });
+    }
+    match bytes.iter().position(|byte| *byte == 0) {
+        Some(offset) => Err(InvalidCall::Nul { field, offset }),
+        None => Ok(()),
+    }
+}
+
+/// Text of a script: not empty, at most [`SCRIPT_BYTES`], no NUL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script(String);
+
+impl Script {
+    /// Takes a script as the caller's `field` gave it.
+    pub fn new(field: &'static str, text: String) -> Result<Self, InvalidCall> {
+        bounded(field, text.as_bytes(), SCRIPT_BYTES)?;
+        if text.trim().is_empty() {
+            return Err(InvalidCall::Empty { field });
+        }
+        Ok(Self(text))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// An argument vector: at least one argument, at most [`ARGV_BYTES`] together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Argv(Vec<String>);
+
+impl Argv {
+    /// Takes an argument vector; `argv[0]` names the program.
+    pub fn new(words: Vec<String>) -> Result<Self, InvalidCall> {
+        let field = "argv";
+        if words.first().is_none_or(String::is_empty) {
+            return Err(InvalidCall::Empty { field });
+        }
+        let bytes = words.iter().map(|word| word.len() + 1).sum();
+        if bytes > ARGV_BYTES {
+            return Err(InvalidCall::TooLong { field, bytes, limit: ARGV_BYTES });
+        }
+        for word in &words {
+            bounded(field, word.as_bytes(), ARGV_BYTES)?;
+        }
+        Ok(Self(words))
+    }
+
+    pub fn words(&self) -> &[String] {
+        &self.0
+    }
+
+    /// The program's name as the caller gave it.
+    pub fn program(&self) -> &str {
+        self.0.first().map_or("", String::as_str)
+    }
+}
+
+/// Variables a caller adds to a cell's environment; refused names cannot be in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Env(BTreeMap<String, String>);
+
+impl Env {
+    /// Takes variables as the caller gave them (rulings R5: refused names).
+    pub fn new(variables: BTreeMap<String, String>) -> Result<Self, InvalidCall> {
+        let field = "env";
+        let bytes = variables.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+        if bytes > ENV_BYTES {
+            return Err(InvalidCall::TooLong { field, bytes, limit: ENV_BYTES });
+        }
+        for (name, value) in &variables {
+            check_name(field, name)?;
+            bounded(field, value.as_bytes(), ENV_BYTES)?;
+        }
+        Ok(Self(variables))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+fn check_name(field: &'static str, name: &str) -> Result<(), InvalidCall> {
+    let mut characters = name.chars();
+    let starts_well = characters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    if !starts_well || !characters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err(InvalidCall::NotAnIdentifier { field, name: printable(name) });
+    }
+    let refused = REFUSED_ENV.contains(&name)
+        || REFUSED_ENV_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    if refused {
+        return Err(InvalidCall::RefusedName { field, name: name.to_owned() });
+    }
+    Ok(())
+}
+
+/// A caller's word made fit for an error message: escaped and cut at 80 characters.
+fn printable(word: &str) -> String {
+    word.chars().take(80).flat_map(char::escape_default).collect()
+}
+
+/// A directory in the cell for a call to start in: absolute, normalised, inside
+/// `/workspace` or `/tmp`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cwd(String);
+
+impl Cwd {
+    /// `/workspace`, or `/tmp` for profiles without a workspace.
+    pub fn workspace() -> Self {
+        Self("/workspace".to_owned())
+    }
+
+    /// `/tmp`, for profiles without a workspace.
+    pub fn tmp() -> Self {
+        Self("/tmp".to_owned())
+    }
+
+    /// Takes a path as typed; a relative one starts at `/workspace`. `..` is
+    /// resolved by text alone, before any symbolic link is followed: what lies
+    /// behind a link in the cell is the cell's own affair.
+    pub fn new(field: &'static str, path: &str) -> Result<Self, InvalidCall> {
+        bounded(field, path.as_bytes(), PATH_BYTES)?;
+        if path.is_empty() {
+            return Err(InvalidCall::Empty { field });
+        }
+        let absolute =
+            if path.starts_with('/') { path.to_owned() } else { format!("/workspace/{path}") };
+        let mut parts: Vec<&str> = Vec::new();
+        for part in absolute.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => {
+                    parts.pop();
+                }
+                name => parts.push(name),
+            }
+        }
+        if !matches!(parts.first(), Some(&("workspace" | "tmp"))) {
+            return Err(InvalidCall::Outside { field, path: printable(path) });
+        }
+        Ok(Self(format!("/{}", parts.join("/"))))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What the program reads on its standard input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stdin {
+    /// End of file at once.
+    Empty,
+    /// These bytes, then end of file; at most [`STDIN_BYTES`].
+    Bytes(Vec<u8>),
+    /// A pipe that the front end feeds while the program runs.
+    Pipe,
+}
+
+impl Stdin {
+    /// Takes text as the caller's `field` gave it.
+    pub fn text(field: &'static str, text: String) -> Result<Self, InvalidCall> {
+        if text.len() > STDIN_BYTES {
+            return Err(InvalidCall::TooLong { field, bytes: text.len(), limit: STDIN_BYTES });
+        }
+        Ok(if text.is_empty() { Self::Empty } else { Self::Bytes(text.into_bytes()) })
+    }
+}
+
+/// Limits a caller asks for. They only lower what the profile and the rule
+/// allow; what is absent stays as they have it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Wall time from exec to the end.
+    pub wall: Option<Duration>,
+    /// Bytes of memory for the whole cell.
+    pub memory: Option<u64>,
+    /// Processes and threads in the whole cell.
+    pub processes: Option<u32>,
+    /// Bytes over both output streams before the call is ended.
+    pub output: Option<u64>,
+}
+
+/// Seconds as an MCP argument gives them: finite and above zero. Values over
+/// [`MAX_TIMEOUT`] are taken and clamped later, so that the reply can say so.
+pub fn seconds(field: &'static str, value: f64) -> Result<Duration, InvalidCall> {
+    let bad = || InvalidCall::OutOfRange {
+        field,
+        expected: "a number of seconds above 0",
+        got: value.to_string(),
+    };
+    if !value.is_finite() || value <= 0.0 {
+        return Err(bad());
+    }
+    // A year is far above every clamp; more would overflow a timer.
+    Duration::try_from_secs_f64(value.min(31_536_000.0)).map_err(|_| bad())
+}
+
+/// One call, checked but not yet allowed. `policy` turns it into a grant or a denial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The tool's name as policy rules know it, such as `bash` or `calculate`.
+    pub tool: &'static str,
+    pub argv: Argv,
+    /// A script that the program reads from descriptor 3.
+    pub script: Option<Script>,
+    pub stdin: Stdin,
+    pub env: Env,
+    pub cwd: Option<Cwd>,
+    pub asked: Asked,
+}

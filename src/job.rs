@@ -1,0 +1,111 @@
+//! What is to run, decided: the job that a grant holds and the limits it runs under.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Argv, Asked, Cwd, Env, MAX_TIMEOUT, Script, Stdin};
+
+/// The name of a profile that was loaded at start.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProfileName(String);
+
+impl ProfileName {
+    /// Lower-case letters, digits and dashes, starting with a letter; at most 64 bytes.
+    pub fn new(name: &str) -> Option<Self> {
+        let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
+            && name.len() <= 64
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        well_formed.then(|| Self(name.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ProfileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which workspace a cell has at `/workspace`. With the profile it is the key of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Workspace {
+    /// A private tmpfs that ends with the cell.
+    Fresh,
+    /// A host directory the operator granted at start, by its index there.
+    Granted(u16),
+}
+
+/// A session that a cell belongs to. One-shot calls have none; persistent
+/// shells name theirs here, and the supervisor keeps the cell between jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub u64);
+
+/// Every limit of a cell, resolved: what the floor, the profile and the rule left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Wall time from exec to the end.
+    pub wall: Duration,
+    /// CPU time of the whole cell.
+    pub cpu: Duration,
+    /// Bytes of memory of the whole cell.
+    pub memory: u64,
+    /// Processes and threads of the whole cell.
+    pub processes: u32,
+    /// Open descriptors of one process.
+    pub open_files: u32,
+    /// Bytes of the largest file a process may write.
+    pub file_size: u64,
+    /// Bytes of a private `/workspace`.
+    pub workspace_bytes: u64,
+    /// Bytes of `/tmp`.
+    pub tmp_bytes: u64,
+    /// Bytes of `/dev/shm`.
+    pub shm_bytes: u64,
+    /// Inodes of each of these three.
+    pub inodes: u32,
+    /// Bytes over both output streams before the call is ended; `None`: no bound.
+    pub output: Option<u64>,
+}
+
+impl Limits {
+    /// These limits, lowered where `asked` is lower. Nothing is ever raised.
+    #[must_use]
+    pub fn lowered(&self, asked: &Asked) -> Self {
+        let wall = asked.wall.map_or(self.wall, |wall| wall.min(self.wall));
+        Self {
+            wall: wall.min(MAX_TIMEOUT),
+            memory: asked.memory.map_or(self.memory, |memory| memory.min(self.memory)),
+            processes: asked.processes.map_or(self.processes, |n| n.min(self.processes)),
+            output: match (self.output, asked.output) {
+                (Some(own), Some(asked)) => Some(own.min(asked)),
+                (own, asked) => own.or(asked),
+            },
+            ..*self
+        }
+    }
+
+    /// Whether `asked` wanted more wall time than it gets.
+    pub fn clamps(&self, asked: &Asked) -> bool {
+        asked.wall.is_some_and(|wall| wall > self.wall.min(MAX_TIMEOUT))
+    }
+}
+
+/// One job: what runs in one cell. Only `policy` makes one, inside a grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    pub profile: ProfileName,
+    pub workspace: Workspace,
+    pub session: Option<SessionId>,
+    pub argv: Argv,
+    pub script: Option<Script>,
+    pub stdin: Stdin,
+    pub env: Env,
+    pub cwd: Cwd,
+    /// The limits in force; the supervisor clamps them to the profile's again.
+    pub limits: Limits,
+}

@@ -1,0 +1,141 @@
+//! How a call ended, told once: each way of ending is a value of its own.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How a call ended. A set-up fault never looks like a program's exit code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The program ended by itself with this code.
+    Exited { code: u8 },
+    /// A signal that cofferdam did not send ended the program.
+    Signaled { signal: u8 },
+    /// The wall time was used up.
+    Timeout,
+    /// A limit other than time ended the call.
+    Limit(LimitKind),
+    /// The caller took the call back.
+    Cancelled,
+    /// The cell could not be made or did not measure up, or the program could not start.
+    Failed(Failure),
+}
+
+/// The limits that end a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LimitKind {
+    Cpu,
+    Memory,
+    FileSize,
+    Output,
+}
+
+impl LimitKind {
+    /// The limit's name in replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::FileSize => "file_size",
+            Self::Output => "output",
+        }
+    }
+}
+
+/// Why a call produced no outcome of its program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Failure {
+    /// exec: no such program in the cell.
+    #[error("`{program}` is not in this cell")]
+    NotFound { program: String },
+    /// exec: found but not executable (`errno` as in errno(3)).
+    #[error("`{program}` cannot be executed: {}", errno_text(*.errno))]
+    NotExecutable { program: String, errno: i32 },
+    /// The directory to start in does not exist in the cell.
+    #[error("cwd `{path}` cannot be entered: {}", errno_text(*.errno))]
+    Cwd { path: String, errno: i32 },
+    /// A step between clone and exec failed; nothing ran.
+    #[error("the cell could not be made: step {step}: {}", errno_text(*.errno))]
+    Setup { step: String, errno: i32 },
+    /// A protection was not seen to be on; the cell was destroyed and nothing ran.
+    #[error("the cell did not measure up and was destroyed: {what}")]
+    Unmeasured { what: String },
+    /// A cap over all calls is reached (cells, memory, tmpfs, processes); nothing ran.
+    #[error("the server is at its cap of {what}")]
+    Busy { what: String },
+    /// The supervisor ended while the call ran.
+    #[error("supervisor failure")]
+    Supervisor,
+    /// The frame was not one the supervisor takes.
+    #[error("the supervisor refused the job: {why}")]
+    Refused { why: String },
+}
+
+/// The system's text for an error number, in lower case: `permission denied (EACCES)`.
+pub fn errno_text(errno: i32) -> String {
+    let known = nix::errno::Errno::from_raw(errno);
+    format!("{} ({known:?})", known.desc().to_lowercase())
+}
+
+/// What the cell used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// From exec to the program's end.
+    pub wall: Duration,
+    pub user: Duration,
+    pub system: Duration,
+    /// The most memory seen, in bytes; see [`Usage::peak_source`].
+    pub peak_memory: u64,
+    pub peak_source: PeakSource,
+}
+
+/// Where [`Usage::peak_memory`] comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeakSource {
+    /// The cell's memory cgroup: the whole cell.
+    Cgroup,
+    /// getrusage(2): the largest single process.
+    #[default]
+    LargestProcess,
+}
+
+/// A system call that was refused, and how often.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedCall {
+    /// The call's number in the native table.
+    pub number: u32,
+    pub count: u32,
+}
+
+/// Refused calls are counted up to this many in one cell; then a count means "at least".
+pub const DENIALS_COUNTED: u32 = 10_000;
+
+/// Where the time of a call went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// From the frame's arrival to a cell that measured up.
+    pub built: Duration,
+    /// From there to the program's start.
+    pub handed_over: Duration,
+}
+
+/// The end of a call as the supervisor tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    pub outcome: Outcome,
+    pub usage: Usage,
+    pub denials: Vec<DeniedCall>,
+    pub timings: Timings,
+}
+
+impl Ended {
+    /// An end without a program: nothing ran, nothing was used.
+    pub fn failed(failure: Failure) -> Self {
+        Self {
+            outcome: Outcome::Failed(failure),
+            usage: Usage::default(),
+            denials: Vec::new(),
+            timings: Timings::default(),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A profile: how a call is confined. This module holds what the rest of the
+//! program uses; `schema` is the TOML as written, `resolve` makes one of the other.
+//!
+//! *Invariant:* nothing here does I/O. Files are read by `config`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::job::{Limits, ProfileName};
+
+/// A profile with every value absolute and bounded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    pub name: ProfileName,
+    pub description: String,
+    /// What of the host is in the cell, read-only.
+    pub paths: Vec<HostPath>,
+    pub exec: Exec,
+    /// Whether the cell has a `/workspace`.
+    pub workspace: bool,
+    pub proc: ProcView,
+    pub network: Network,
+    pub families: BTreeSet<Family>,
+    /// Numbers of the system calls that are allowed; `profile::floor` adds conditions to some.
+    pub calls: BTreeSet<u32>,
+    /// Numbers of calls refused with EPERM and not counted: probes that programs make and do without.
+    pub quiet: BTreeSet<u32>,
+    /// Variables on top of the floor's (rulings R5).
+    pub env: BTreeMap<String, String>,
+    pub limits: Limits,
+    pub requires: Requires,
+}
+
+/// A host path that a cell has, always read-only, nosuid and nodev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPath {
+    /// Absolute, as the host has it.
+    pub host: PathBuf,
+    /// Absolute, as the cell sees it.
+    pub cell: PathBuf,
+    pub kind: PathKind,
+    /// Whether a host without it can still use the profile.
+    pub presence: Presence,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathKind {
+    /// A file, or a directory with all beneath it.
+    Tree,
+    /// A program: its file, its interpreter (ld.so) and the shared libraries it needs, and no more.
+    Program,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    Required,
+    Optional,
+}
+
+/// What a cell may execute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exec {
+    /// Any program in the cell.
+    Any,
+    /// This one program, once, by a held descriptor: no other exec and no fork after it.
+    Only(PathBuf),
+}
+
+/// What the cell sees at `/proc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcView {
+    /// A procfs of the cell's own pid namespace, the host's facts masked or replaced.
+    Own,
+    /// Nothing: the profile runs where a container forbids a procfs of its own.
+    None,
+}
+
+/// What the cell's own network namespace has in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// Nothing, not even loopback.
+    None,
+    /// Its own loopback, up: reaches the cell alone.
+    Loopback,
+}
+
+/// Socket families a profile may grant (socket(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    Unix,
+    Inet,
+    Inet6,
+}
+
+/// What must be present, or the profile is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requires {
+    /// Lowest Landlock ABI (2 at least).
+    pub landlock_abi: u32,
+    /// Whether memory must be held by a cgroup.
+    pub memory_cgroup: bool,
+}

@@ -1,0 +1,76 @@
+//! What protected a call, in three words used exactly: measured, probed, configured.
+
+use serde::{Deserialize, Serialize};
+
+/// What one cell had on. Made by the supervisor before the job is handed over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    pub profile: String,
+    pub tier: Tier,
+    pub measured: Measured,
+    pub probed: Probed,
+    pub configured: Configured,
+}
+
+/// Which set of mechanisms holds the cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tier {
+    /// Namespaces, Landlock, seccomp, limits, no capabilities: the floor.
+    #[serde(rename = "namespaces+landlock+seccomp")]
+    Full,
+}
+
+/// Seen from outside the cell in `/proc/<pid>` of the payload, before the job (proc_pid_status(5)).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// `Seccomp: 2`, and how many filters the kernel counts.
+    pub seccomp_filters: u32,
+    pub no_new_privs: bool,
+    /// Whether all five capability sets were empty.
+    pub capabilities_empty: bool,
+    /// The payload's user id as the host sees it, and that it is not 0.
+    pub host_uid: u32,
+    /// Supplementary groups kept from the operator, as host ids; unprivileged, they cannot be dropped.
+    pub supplementary_groups: Vec<u32>,
+    /// Namespaces whose inode differs from the operator's.
+    pub namespaces: Vec<String>,
+    /// Mounts in the cell, and that each is read-only, nosuid or the cell's own.
+    pub mounts: u32,
+    /// Limits as `/proc/<pid>/limits` showed them: processes, open files, file size.
+    pub processes: u64,
+    pub open_files: u64,
+    pub file_size: u64,
+}
+
+/// Tried by the payload-to-be itself, and refused with the expected errno.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probed {
+    /// A file that could be opened before Landlock and not after.
+    pub landlock_path: String,
+    pub new_namespace: String,
+    pub packet_socket: String,
+}
+
+/// Set up and returned success, but not looked at from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configured {
+    pub landlock_abi: u32,
+    pub network: String,
+    pub proc: String,
+    pub memory: MemoryHold,
+    pub memory_bytes: u64,
+    pub workspace: String,
+    pub host_name: String,
+}
+
+/// How the memory limit of a cell is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryHold {
+    #[serde(rename = "cgroup v2")]
+    CgroupV2,
+    #[serde(rename = "cgroup v1")]
+    CgroupV1,
+    /// RLIMIT_DATA, tmpfs caps and a watchdog: no bound in every case; SECURITY.md has the figures.
+    #[serde(rename = "best-effort")]
+    BestEffort,
+}
