@@ -2,18 +2,31 @@
 //!
 //! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
 
-use std::os::fd::OwnedFd;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::errno::Errno;
+use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot, watch};
 
+use crate::call::Stdin;
 use crate::outcome::{Ended, Failure};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
+use crate::sys::memory;
+use crate::sys::socket::{self, Received, Wait};
+use crate::wire::{
+    self, Block, CallId, Event, FRAME_BYTES, Ready, Request, ScriptKind, Start, StdinKind, Unable,
+    WireError,
+};
 
 /// A handle to the supervisor; clones share the one link.
 #[derive(Debug, Clone)]
-pub struct Link;
+pub struct Link {
+    shared: Arc<Shared>,
+}
 
 /// A call whose program has a cell. Dropping it cancels the call.
 #[derive(Debug)]
@@ -26,21 +39,89 @@ pub struct Running {
     pub control: Control,
     /// Resolves once, when the call has ended. An error means the supervisor is gone.
     pub ended: oneshot::Receiver<Ended>,
+    /// Cancels on drop, so that a call nobody waits for does not go on.
+    _guard: CancelOnDrop,
 }
 
 /// Ends a running call early. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Control;
+pub struct Control {
+    call: CallId,
+    shared: Arc<Shared>,
+}
 
 impl Control {
     /// The caller takes the call back: TERM, a grace period, then the cell is killed.
     pub fn cancel(&self) {
-        todo!()
+        self.send(&Request::Cancel { call: self.call });
     }
 
     /// The output limit is reached: the cell is killed at once.
     pub fn output_limit(&self) {
-        todo!()
+        self.send(&Request::OutputLimit { call: self.call });
+    }
+
+    fn send(&self, request: &Request) {
+        if !self.shared.state().calls.contains_key(&self.call) {
+            return;
+        }
+        // A frame of two numbers always encodes; a link that is gone has ended the call already.
+        if let Ok(frame) = wire::encode(request) {
+            self.shared.push(frame, Vec::new());
+        }
+    }
+}
+
+#[derive(Debug)]
+struct CancelOnDrop(Control);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// What came up at the other end.
+type Greeting = Option<Result<Ready, Unable>>;
+
+#[derive(Debug)]
+struct Shared {
+    socket: AsyncFd<OwnedFd>,
+    state: Mutex<State>,
+    greeting: watch::Sender<Greeting>,
+    /// Wakes the writer when the socket could not take a frame at once.
+    blocked: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: CallId,
+    calls: HashMap<CallId, Waiting>,
+    outgoing: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Why no call can be started any more.
+    closed: Option<Failure>,
+}
+
+/// Who waits for a call's frames.
+#[derive(Debug)]
+struct Waiting {
+    started: Option<oneshot::Sender<Result<Running, Failure>>>,
+    ended: Option<oneshot::Sender<Ended>>,
+    /// The other end of `ended`, until the call has started.
+    receiver: Option<oneshot::Receiver<Ended>>,
+}
+
+/// Removes a call nobody waits for any more before it started, and cancels it.
+struct Unstarted<'a> {
+    control: &'a Control,
+    armed: bool,
+}
+
+impl Drop for Unstarted<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.control.cancel();
+        }
     }
 }
 
@@ -50,13 +131,260 @@ impl Link {
     /// # Errors
     /// When the socket cannot be registered with the runtime.
     pub fn attach(socket: OwnedFd) -> std::io::Result<Self> {
-        let _socket = socket;
-        todo!()
+        let shared = Arc::new(Shared {
+            socket: socket::register(socket)?,
+            state: Mutex::default(),
+            greeting: watch::Sender::new(None),
+            blocked: Notify::new(),
+        });
+        tokio::spawn(Arc::clone(&shared).read());
+        tokio::spawn(Arc::clone(&shared).write());
+        Ok(Self { shared })
+    }
+
+    /// What the supervisor found when it came up, or why it did not.
+    ///
+    /// # Errors
+    /// The step of its set-up that failed.
+    pub async fn ready(&self) -> Result<Ready, Failure> {
+        let mut greeting = self.shared.greeting.subscribe();
+        match greeting.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(Ok(ready))) => Ok(ready.clone()),
+            Ok(Some(Err(unable))) => Err(unable.clone().into()),
+            Ok(None) | Err(_) => Err(Failure::Supervisor),
+        }
+    }
+
+    /// Resolves when the supervisor is gone.
+    pub async fn closed(&self) {
+        let mut greeting = self.shared.greeting.subscribe();
+        // The greeting changes twice at most: when it comes, and when the link ends.
+        while self.shared.state().closed.is_none() {
+            if greeting.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Starts a granted job. Resolves when its cell has measured up and the job is handed over.
+    ///
+    /// # Errors
+    /// Why there is no cell or no program in it; nothing ran then.
     pub async fn start(&self, grant: Grant) -> Result<Running, Failure> {
-        let _grant = grant;
-        todo!()
+        let (sender, started) = oneshot::channel();
+        let call = self.shared.enlist(sender)?;
+        let control = Control { call, shared: Arc::clone(&self.shared) };
+        if let Err(error) = self.shared.request(call, grant) {
+            self.shared.state().calls.remove(&call);
+            return Err(Failure::Refused { why: error.to_string() });
+        }
+        let mut unstarted = Unstarted { control: &control, armed: true };
+        let outcome = started.await.unwrap_or(Err(Failure::Supervisor));
+        unstarted.armed = false;
+        outcome
     }
+}
+
+impl From<Unable> for Failure {
+    fn from(unable: Unable) -> Self {
+        Self::Setup { step: unable.step, errno: unable.errno }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if one did, its numbers are still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enlist(
+        &self,
+        started: oneshot::Sender<Result<Running, Failure>>,
+    ) -> Result<CallId, Failure> {
+        let mut state = self.state();
+        if let Some(closed) = &state.closed {
+            return Err(closed.clone());
+        }
+        state.next += 1;
+        let call = state.next;
+        let (ended, receiver) = oneshot::channel();
+        let waiting =
+            Waiting { started: Some(started), ended: Some(ended), receiver: Some(receiver) };
+        state.calls.insert(call, waiting);
+        Ok(call)
+    }
+
+    fn request(&self, call: CallId, grant: Grant) -> Result<(), WireError> {
+        let job = grant.into_job();
+        let mut fds = vec![Block::seal(&job)?];
+        let script = match &job.script {
+            None => ScriptKind::None,
+            Some(script) => {
+                fds.push(memory::sealed(c"cofferdam-script", script.as_bytes())?);
+                ScriptKind::Bytes
+            }
+        };
+        let stdin = match &job.stdin {
+            Stdin::Empty => StdinKind::Empty,
+            Stdin::Pipe => StdinKind::Pipe,
+            Stdin::Bytes(bytes) => {
+                fds.push(memory::sealed(c"cofferdam-stdin", bytes)?);
+                StdinKind::Bytes
+            }
+        };
+        let frame = wire::encode(&Request::Start(Start {
+            call,
+            profile: job.profile,
+            workspace: job.workspace,
+            session: job.session,
+            limits: job.limits,
+            stdin,
+            script,
+        }))?;
+        self.push(frame, fds);
+        Ok(())
+    }
+
+    fn push(&self, frame: Vec<u8>, fds: Vec<OwnedFd>) {
+        let mut state = self.state();
+        state.outgoing.push_back((frame, fds));
+        if self.flush(&mut state) == Err(Errno::EAGAIN) {
+            self.blocked.notify_one();
+        }
+    }
+
+    /// Sends what waits, in order, until the socket is full.
+    fn flush(&self, state: &mut State) -> Result<(), Errno> {
+        while let Some((frame, fds)) = state.outgoing.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match socket::send_now(self.socket.get_ref(), frame, &fds) {
+                Err(Errno::EAGAIN) => return Err(Errno::EAGAIN),
+                // Gone: the reader sees the end of the link and tells everybody.
+                Ok(()) | Err(_) => drop(state.outgoing.pop_front()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(self: Arc<Self>) {
+        loop {
+            self.blocked.notified().await;
+            loop {
+                let Ok(mut ready) = self.socket.writable().await else { return };
+                if self.flush(&mut self.state()) == Ok(()) {
+                    break;
+                }
+                ready.clear_ready();
+            }
+        }
+    }
+
+    async fn read(self: Arc<Self>) {
+        let mut buffer = vec![0; FRAME_BYTES];
+        loop {
+            let Ok(mut ready) = self.socket.readable().await else { break };
+            match socket::receive(self.socket.get_ref(), &mut buffer, Wait::No) {
+                Ok(received) if received.bytes > 0 => {
+                    let bytes = buffer.get(..received.bytes).unwrap_or_default();
+                    // The supervisor speaks for nobody but itself; a frame that cannot be read
+                    // means that the two ends are not of one build.
+                    let Ok(event) = wire::decode::<Event>(bytes) else { break };
+                    self.take(event, received);
+                }
+                Err(Errno::EAGAIN) => ready.clear_ready(),
+                Ok(_) | Err(_) => break,
+            }
+        }
+        self.close(Failure::Supervisor);
+    }
+
+    /// Ends every call, and those to come, with `failure` unless a better reason is known.
+    fn close(&self, failure: Failure) {
+        let mut state = self.state();
+        let reason = state.closed.get_or_insert(failure).clone();
+        for (_, waiting) in state.calls.drain() {
+            if let Some(started) = waiting.started {
+                // Whoever waited has gone.
+                started.send(Err(reason.clone())).unwrap_or_default();
+            }
+        }
+        drop(state);
+        self.greeting.send_modify(|_| {});
+    }
+
+    fn take(self: &Arc<Self>, event: Event, received: Received) {
+        match event {
+            Event::Ready(ready) => drop(self.greeting.send_replace(Some(Ok(ready)))),
+            Event::Unable(unable) => {
+                self.close(unable.clone().into());
+                self.greeting.send_replace(Some(Err(unable)));
+            }
+            Event::Started { call, stdin, receipt } => {
+                self.started(call, stdin, receipt, received);
+            }
+            Event::Ended { call, ended } => self.ended(call, ended),
+        }
+    }
+
+    fn started(
+        self: &Arc<Self>,
+        call: CallId,
+        stdin: StdinKind,
+        receipt: Receipt,
+        received: Received,
+    ) {
+        let mut state = self.state();
+        let Some(waiting) = state.calls.get_mut(&call) else { return };
+        let (Some(started), Some(ended)) = (waiting.started.take(), waiting.receiver.take())
+        else {
+            return;
+        };
+        drop(state);
+        let control = Control { call, shared: Arc::clone(self) };
+        let running = running(stdin, receipt, received, control, ended);
+        // Whoever waited has gone: the guard in `running` cancels the call on drop.
+        drop(started.send(running));
+    }
+
+    fn ended(&self, call: CallId, ended: Ended) {
+        let Some(waiting) = self.state().calls.remove(&call) else { return };
+        match (waiting.started, waiting.ended) {
+            (Some(started), _) => {
+                let failure = match ended.outcome {
+                    crate::outcome::Outcome::Failed(failure) => failure,
+                    // Ended before it started: by a cancel.
+                    _ => Failure::Lost,
+                };
+                drop(started.send(Err(failure)));
+            }
+            (None, Some(sender)) => drop(sender.send(ended)),
+            (None, None) => {}
+        }
+    }
+}
+
+fn running(
+    stdin: StdinKind,
+    receipt: Receipt,
+    received: Received,
+    control: Control,
+    ended: oneshot::Receiver<Ended>,
+) -> Result<Running, Failure> {
+    let mut fds = received.fds.into_iter().flatten();
+    let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
+    let io = |error: std::io::Error| Failure::Refused { why: error.to_string() };
+    let stdin = match stdin {
+        StdinKind::Pipe => {
+            let fd = fds.next().ok_or_else(missing)?;
+            Some(pipe::Sender::from_owned_fd(fd).map_err(io)?)
+        }
+        StdinKind::Empty | StdinKind::Bytes => None,
+    };
+    let mut output = || {
+        let fd = fds.next().ok_or_else(missing)?;
+        pipe::Receiver::from_owned_fd(fd).map_err(io)
+    };
+    let (stdout, stderr) = (output()?, output()?);
+    let _guard = CancelOnDrop(control.clone());
+    Ok(Running { receipt, stdin, stdout, stderr, control, ended, _guard })
 }

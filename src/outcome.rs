@@ -66,6 +66,9 @@ pub enum Failure {
     /// The supervisor ended while the call ran.
     #[error("supervisor failure")]
     Supervisor,
+    /// The cell's init ended without a report: killed from outside, or by the kernel.
+    #[error("the cell ended without a report")]
+    Lost,
     /// The frame was not one the supervisor takes.
     #[error("the supervisor refused the job: {why}")]
     Refused { why: String },

@@ -70,7 +70,8 @@ impl Policy {
 
     /// Grants what the operator asks for at the command line, under `profile`.
     pub fn operator(call: Call, profile: &Profile, workspace: Workspace) -> Grant {
-        let _unused = (call, profile, workspace);
-        todo!()
+        let limits = profile.limits.lowered(&call.asked);
+        let cwd = call.cwd.unwrap_or_else(|| if profile.workspace { crate::call::Cwd::workspace() } else { crate::call::Cwd::tmp() });
+        Grant { job: Job { profile: profile.name.clone(), workspace, session: None, argv: call.argv, script: call.script, stdin: call.stdin, env: call.env, cwd, limits }, rule: String::new(), clamped: false }
     }
 }

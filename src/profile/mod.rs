@@ -3,6 +3,9 @@
 //!
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 
+pub mod condition;
+pub mod floor;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -82,6 +85,26 @@ pub enum Network {
     None,
     /// Its own loopback, up: reaches the cell alone.
     Loopback,
+}
+
+impl ProcView {
+    /// The word of the profile key `proc`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::None => "none",
+        }
+    }
+}
+
+impl Network {
+    /// The word of the profile key `network`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Loopback => "loopback",
+        }
+    }
 }
 
 /// Socket families a profile may grant (socket(2)).

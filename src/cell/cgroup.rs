@@ -1,0 +1,205 @@
+//! Control groups: memory and processes of a whole cell, held by the kernel.
+//!
+//! Version 2 where a subtree is delegated to us, version 1 where root finds its controllers
+//! mounted (cgroups(7)). Where neither can be had, memory is best-effort and every reply says so.
+//!
+//! `main` prepares one directory for the supervisor, which makes one below it for each cell.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
+
+use super::limits::process_count;
+use crate::job::Limits;
+use crate::receipt::MemoryHold;
+use crate::sys::Result;
+
+/// The directories below which a supervisor makes one for each cell.
+#[derive(Debug)]
+pub enum Parent {
+    V2(OwnedFd),
+    V1 { memory: OwnedFd, pids: OwnedFd },
+    /// No controller can be used.
+    None,
+}
+
+impl Parent {
+    /// How cells below this parent have their memory held.
+    pub fn hold(&self) -> MemoryHold {
+        match self {
+            Self::V2(_) => MemoryHold::CgroupV2,
+            Self::V1 { .. } => MemoryHold::CgroupV1,
+            Self::None => MemoryHold::BestEffort,
+        }
+    }
+
+    /// Makes the control group of one cell, with its limits set and nobody in it.
+    pub fn make(&self, name: u64, limits: &Limits) -> Result<Option<Group>> {
+        let name = format!("cell-{name}");
+        let group = match self {
+            Self::None => return Ok(None),
+            Self::V2(parent) => Group {
+                memory: Directory::make(parent.as_fd(), &name)?,
+                pids: None,
+                version: Version::Two,
+            },
+            Self::V1 { memory, pids } => Group {
+                memory: Directory::make(memory.as_fd(), &name)?,
+                pids: Some(Directory::make(pids.as_fd(), &name)?),
+                version: Version::One,
+            },
+        };
+        group.limit(limits)?;
+        Ok(Some(group))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// The control group of one cell; removed on drop, when its processes are gone.
+#[derive(Debug)]
+pub struct Group {
+    memory: Directory,
+    /// Version 1 has a tree for each controller.
+    pids: Option<Directory>,
+    version: Version,
+}
+
+impl Group {
+    /// Sets limits; they may be lowered later.
+    pub fn limit(&self, limits: &Limits) -> Result<()> {
+        let memory = limits.memory.to_string();
+        let processes = process_count(limits).to_string();
+        match self.version {
+            Version::Two => {
+                self.memory.write("memory.max", &memory)?;
+                optional(self.memory.write("memory.swap.max", "0"))?;
+                // One process over the limit ends the cell, init included.
+                self.memory.write("memory.oom.group", "1")?;
+                self.memory.write("pids.max", &processes)
+            }
+            Version::One => {
+                self.memory.write("memory.limit_in_bytes", &memory)?;
+                // Memory and swap together; the file is absent where swap is not accounted.
+                optional(self.memory.write("memory.memsw.limit_in_bytes", &memory))?;
+                match &self.pids {
+                    Some(pids) => pids.write("pids.max", &processes),
+                    None => Err(Errno::ENODEV),
+                }
+            }
+        }
+    }
+
+    /// Moves a process in; what it forks afterwards is in too.
+    pub fn attach(&self, pid: i32) -> Result<()> {
+        let pid = pid.to_string();
+        self.memory.write("cgroup.procs", &pid)?;
+        self.pids.as_ref().map_or(Ok(()), |pids| pids.write("cgroup.procs", &pid))
+    }
+
+    /// A descriptor that becomes readable when the kernel runs out of the cell's memory.
+    /// Version 2 needs none: there the whole cell is killed, and its end tells.
+    pub fn out_of_memory_event(&self) -> Result<Option<EventFd>> {
+        if self.version == Version::Two {
+            return Ok(None);
+        }
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = EventFd::from_value_and_flags(0, flags)?;
+        let control = self.memory.open("memory.oom_control", OFlag::O_RDONLY)?;
+        let registration = format!("{} {}", raw(event.as_fd()), raw(control.as_fd()));
+        self.memory.write("cgroup.event_control", &registration)?;
+        Ok(Some(event))
+    }
+
+    /// Whether the kernel has killed a process of the cell for want of memory.
+    pub fn ran_out_of_memory(&self) -> bool {
+        let file = match self.version {
+            Version::Two => "memory.events",
+            Version::One => "memory.oom_control",
+        };
+        self.memory.read(file).is_ok_and(|text| {
+            text.lines()
+                .filter_map(|line| line.strip_prefix("oom_kill "))
+                .any(|count| count.trim() != "0")
+        })
+    }
+
+    /// The most memory the cell had, in bytes; `None` where this kernel does not count it.
+    pub fn peak(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::Two => "memory.peak",
+            Version::One => "memory.max_usage_in_bytes",
+        };
+        self.memory.read(file).ok()?.trim().parse().ok()
+    }
+}
+
+/// A file that some kernels do not have.
+fn optional(result: Result<()>) -> Result<()> {
+    match result {
+        Err(Errno::ENOENT) => Ok(()),
+        result => result,
+    }
+}
+
+fn raw(fd: BorrowedFd<'_>) -> i32 {
+    use std::os::fd::AsRawFd;
+    fd.as_raw_fd()
+}
+
+/// One directory of a cgroup filesystem, made by us and removed on drop.
+#[derive(Debug)]
+struct Directory {
+    parent: OwnedFd,
+    name: String,
+    own: OwnedFd,
+}
+
+impl Directory {
+    fn make(parent: BorrowedFd<'_>, name: &str) -> Result<Self> {
+        match mkdirat(parent, name, Mode::from_bits_truncate(0o755)) {
+            // Left by an instance that was killed: its processes are gone, so it can be used.
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let own = openat(parent, name, flags, Mode::empty())?;
+        let parent = parent.try_clone_to_owned().map_err(|error| super::errno_of(&error))?;
+        Ok(Self { parent, name: name.to_owned(), own })
+    }
+
+    fn open(&self, file: &str, flags: OFlag) -> Result<OwnedFd> {
+        openat(&self.own, file, flags | OFlag::O_CLOEXEC, Mode::empty())
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let fd = self.open(file, OFlag::O_WRONLY)?;
+        write(fd, text.as_bytes()).map(drop)
+    }
+
+    fn read(&self, file: &str) -> Result<String> {
+        let fd = self.open(file, OFlag::O_RDONLY)?;
+        let mut buffer = [0; 4096];
+        let length = read(fd, &mut buffer)?;
+        let bytes = buffer.get(..length).unwrap_or_default();
+        String::from_utf8(bytes.to_vec()).map_err(|_| Errno::EILSEQ)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // EBUSY: a process is still ending. The next instance with this number clears it, and
+        // an empty group costs nothing but its name.
+        if let Err(errno) = unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir) {
+            tracing::debug!(%errno, name = self.name, "a control group could not be removed");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The order of confinement: every step between clone and the wait for a job.
+//!
+//! Read top-down. Each step says why it cannot move; each failure ends the process
+//! with a report, so that a cell is either whole or not there.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+
+use super::mounts::Slot;
+use super::report::{self, FromInit, FromPayload, ToInit};
+use super::{At, Design, Shared, Step, StepFailed};
+use super::{caps, fds, ids, init, landlock, limits, mounts, payload};
+use crate::profile::Network;
+use crate::sys::process::{self, Dumpable};
+use crate::sys::socket::{self, Wait};
+use crate::sys::{bpf, net};
+
+/// What a new cell is made from: all of it was there before the clone.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    pub design: &'a Design,
+    pub shared: &'a Shared,
+    pub slot: Slot,
+    /// Init's end of its socket to the supervisor.
+    pub control: BorrowedFd<'a>,
+    /// The payload's end of its socket to the supervisor.
+    pub job: BorrowedFd<'a>,
+    /// A socket pair between init and payload, for the listener.
+    pub handoff: (BorrowedFd<'a>, BorrowedFd<'a>),
+}
+
+/// Runs init, from right after the clone to the end of the cell. Never returns.
+pub fn run(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> ! {
+    // A panic must not unwind into the supervisor's frames, of which this process has a copy.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| confine(entry)));
+    let reported = match outcome {
+        Ok(Ok(Role::Init(ready))) => init::supervise(entry, ready),
+        Ok(Ok(Role::Payload(held))) => payload::run(entry, held, scratch),
+        Ok(Err((Teller::Init, failed))) => {
+            report::send(entry.control, &FromInit::from(failed), &[])
+        }
+        Ok(Err((Teller::Payload, failed))) => {
+            report::send(entry.job, &FromPayload::from(failed), &[])
+        }
+        Err(_panic) => Err(Errno::ENOTRECOVERABLE),
+    };
+    // Where even the report fails, the closed socket tells the supervisor.
+    process::exit_now(i32::from(reported.is_err()));
+}
+
+/// Which process came out of [`confine`].
+enum Role {
+    Init(init::Ready),
+    Payload(payload::Held),
+}
+
+/// Who has to tell about a failure.
+enum Teller {
+    Init,
+    Payload,
+}
+
+type Confined = Result<Role, (Teller, StepFailed)>;
+
+fn confine(entry: &Entry<'_>) -> Confined {
+    let prepared = prepare(entry).map_err(|failed| (Teller::Init, failed))?;
+    // The fork comes after everything that both processes share, and before either filter:
+    // init answers for the payload's listener, so it must not be bound by that filter itself.
+    match process::clone3(0).at(Step::Fork).map_err(|failed| (Teller::Init, failed))? {
+        process::Side::Parent(child) => {
+            let ready = finish_init(entry, prepared, child);
+            ready.map(Role::Init).map_err(|failed| (Teller::Init, failed))
+        }
+        process::Side::Child => {
+            let held = finish_payload(entry, &prepared);
+            held.map(Role::Payload).map_err(|failed| (Teller::Payload, failed))
+        }
+    }
+}
+
+/// What the shared steps leave for the two processes.
+struct Prepared {
+    ruleset: landlock::Ready,
+    /// The processes of this cell, for init's memory watch; absent where the cgroup holds memory.
+    watched: Option<OwnedFd>,
+}
+
+/// The steps that init takes before it forks.
+fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
+    let Entry { design, shared, slot, control, job, handoff } = *entry;
+    // First: until the maps are written this process has no uid, and the supervisor can write
+    // them only while it is dumpable, which it is from the clone on.
+    await_maps(control)?;
+    // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.
+    nix::unistd::setsid().map(drop).at(Step::Session)?;
+    // Before mounts: what the cell makes there belongs to `agent`.
+    ids::become_agent(shared.supplementary).at(Step::Ids)?;
+    // After the last change of ids, which resets both.
+    process::set_death_signal(Signal::SIGKILL).at(Step::DieWithParent)?;
+    process::set_dumpable(Dumpable::Yes).at(Step::DieWithParent)?;
+    // getppid() is 0 in a new pid namespace: only the link tells whether the supervisor died
+    // before the signal was set.
+    if !process::is_open(control).at(Step::DieWithParent)? {
+        return Err(StepFailed { step: Step::DieWithParent, errno: Errno::EPIPE });
+    }
+    // Before the mounts cover it, and before Landlock, which allows it by a rule of its own.
+    let watched = init::watched(shared).at(Step::Proc)?;
+    // Needs CAP_SYS_RESOURCE in this user namespace, and a procfs nobody has masked.
+    ids::forbid_nested(shared).at(Step::Nested)?;
+    // After ids; before Landlock, which forbids mount(2).
+    mounts::enter(design, slot)?;
+    // Needs CAP_NET_ADMIN in the new network namespace.
+    if design.profile.network == Network::Loopback {
+        net::loopback_up().at(Step::Loopback)?;
+    }
+    limits::shared(&design.profile.limits).at(Step::Limits)?;
+    // After all that needed the supervisor's descriptors; what is kept closes at exec.
+    let hidden = design.hidden.as_fd();
+    let (ours, theirs) = handoff;
+    let keep = [Some(control), Some(job), Some(ours), Some(theirs), Some(hidden)];
+    keep_only(&keep, watched.as_ref()).at(Step::Descriptors)?;
+    // Rules name files by descriptor: build while the files can be opened, enforce later.
+    let ruleset =
+        landlock::build(&design.landlock, watched.as_ref().map(AsFd::as_fd)).at(Step::Landlock)?;
+    // After everything that needed one.
+    caps::drop_all().at(Step::Capabilities)?;
+    // Before Landlock and seccomp: without a capability both need it.
+    process::set_no_new_privs().at(Step::NoNewPrivs)?;
+    // Before Landlock: shows that the canary is there to be refused afterwards.
+    payload::open_canary(&design.hidden).at(Step::Canary)?;
+    // Before the fork: the payload's own layer must lie inside this one, or init could not send
+    // signals to it (Landlock scopes them), and the payload must have one that init has not.
+    ruleset.restrict().at(Step::Landlock)?;
+    Ok(Prepared { ruleset, watched })
+}
+
+fn keep_only(kept: &[Option<BorrowedFd<'_>>], watched: Option<&OwnedFd>) -> Result<(), Errno> {
+    let mut list: [Option<BorrowedFd<'_>>; 6] = [None; 6];
+    for (to, from) in list.iter_mut().zip(kept.iter().copied().chain([watched.map(AsFd::as_fd)])) {
+        *to = from;
+    }
+    // 0 is kept anyway: it stands in for those that are absent.
+    let zero = std::io::stdin();
+    let list = list.map(|fd| fd.unwrap_or_else(|| zero.as_fd()));
+    fds::keep_only(&list)
+}
+
+fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
+    let mut buffer = [0; 16];
+    let received = socket::receive(control, &mut buffer, Wait::Yes).at(Step::Link)?;
+    let bytes = buffer.get(..received.bytes).unwrap_or_default();
+    match report::decode::<ToInit>(bytes).at(Step::Link)? {
+        ToInit::Mapped => Ok(()),
+        ToInit::Seal | ToInit::Watch { .. } | ToInit::Terminate => {
+            Err(StepFailed { step: Step::Link, errno: Errno::EPROTO })
+        }
+    }
+}
+
+/// Init's last step: its own filter.
+fn finish_init(
+    entry: &Entry<'_>,
+    prepared: Prepared,
+    payload: process::Child,
+) -> Result<init::Ready, StepFailed> {
+    bpf::load(&entry.shared.init_filter).at(Step::Seccomp)?;
+    Ok(init::Ready { payload, watched: prepared.watched })
+}
+
+/// The payload's last steps: a Landlock layer more than init, its limits, the profile's filter.
+fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Held, StepFailed> {
+    let Entry { design, shared, .. } = *entry;
+    // A session apart from init's, so that signals to the program's group stay with it.
+    nix::unistd::setsid().map(drop).at(Step::Session)?;
+    // Before the limit on descriptors, which is below the number it stands at.
+    let program = payload::hold_program(&design.profile.exec).at(Step::Program)?;
+    limits::payload(&design.profile.limits, &design.profile.exec, shared.memory)
+        .at(Step::Limits)?;
+    // The layer that init is not in: no tracing of init, no signal to it.
+    prepared.ruleset.restrict().at(Step::Landlock)?;
+    // Last: the filter forbids all of the above. Its listener goes to init, and our copy is
+    // closed, or a call of ours that it reports would wait for an answer from ourselves.
+    let listener = bpf::load_with_listener(&design.filter).at(Step::Seccomp)?;
+    socket::send(entry.handoff.1, b"l", &[listener.as_fd()]).at(Step::Listener)?;
+    drop(listener);
+    Ok(payload::Held { program })
+}
+

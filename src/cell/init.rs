@@ -1,0 +1,271 @@
+//! Pid 1 of a cell: reaps, answers for refused calls, watches memory, reports, ends the cell.
+//!
+//! It never execs. Its end is the cell's end: the kernel kills every other process of
+//! the pid namespace with it (pid_namespaces(7)).
+
+mod watch;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+
+use super::enter::Entry;
+use super::report::{self, FromInit, PayloadEnd, ToInit};
+use super::{ProcKind, Shared};
+use crate::outcome::DENIALS_COUNTED;
+use crate::receipt::MemoryHold;
+use crate::sys::process::{self, Dumpable, End, Reaped};
+use crate::sys::socket::{self, Wait};
+use crate::sys::{Result, mount, notify};
+
+use watch::Watch;
+
+/// How many system call numbers are counted one by one; higher ones count as the last.
+const NUMBERS: usize = 512;
+
+/// What init has when its set-up is done.
+#[derive(Debug)]
+pub struct Ready {
+    pub payload: process::Child,
+    pub watched: Option<OwnedFd>,
+}
+
+/// A procfs of this cell's pid namespace that is mounted nowhere, for the memory watch.
+/// Absent where a cgroup holds memory, and where a container forbids a procfs.
+pub fn watched(shared: &Shared) -> Result<Option<OwnedFd>> {
+    match (shared.memory, shared.proc_kind) {
+        (MemoryHold::BestEffort, ProcKind::Own) => {
+            mount::new_filesystem(c"proc", mount::attribute::NOEXEC).map(Some)
+        }
+        (MemoryHold::BestEffort, ProcKind::Outer)
+        | (MemoryHold::CgroupV1 | MemoryHold::CgroupV2, ProcKind::Own | ProcKind::Outer) => {
+            Ok(None)
+        }
+    }
+}
+
+/// Everything the loop changes.
+struct Init<'a> {
+    control: BorrowedFd<'a>,
+    payload: Pid,
+    listener: Option<OwnedFd>,
+    children: SignalFd,
+    denied: [u32; NUMBERS],
+    denied_total: u32,
+    watch: Option<Watch>,
+    /// Summed over every process reaped.
+    user_us: u64,
+    system_us: u64,
+    max_rss: u64,
+}
+
+/// Why the loop went on or stopped.
+enum Turn {
+    Again,
+    /// Report this and end the cell.
+    End(Reaped, Cause),
+    /// The supervisor is gone: end the cell, there is nobody to tell.
+    Alone,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Program,
+    OverMemory,
+}
+
+/// Serves the cell until its payload has ended; returns when the end is reported.
+pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    mask.thread_block()?;
+    let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let mut init = Init {
+        control: entry.control,
+        payload: Pid::from_raw(ready.payload.pid),
+        listener: None,
+        children,
+        denied: [0; NUMBERS],
+        denied_total: 0,
+        watch: ready
+            .watched
+            .map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
+        user_us: 0,
+        system_us: 0,
+        max_rss: 0,
+    };
+    // The payload sends its listener before its first call that could need an answer. A payload
+    // that failed before closes its end instead; our copy of that end must be gone for it to show.
+    init.take_listener(entry.handoff)?;
+    loop {
+        match init.turn()? {
+            Turn::Again => {}
+            Turn::End(reaped, cause) => return init.report(reaped, cause),
+            Turn::Alone => return Ok(()),
+        }
+    }
+}
+
+impl Init<'_> {
+    fn take_listener(&mut self, handoff: (BorrowedFd<'_>, BorrowedFd<'_>)) -> Result<()> {
+        let (ours, theirs) = handoff;
+        super::fds::close(theirs)?;
+        let mut buffer = [0; 8];
+        let mut received = socket::receive(ours, &mut buffer, Wait::Yes)?;
+        self.listener = received.fds.first_mut().and_then(Option::take);
+        super::fds::close(ours)
+    }
+
+    /// Waits for one round of events and serves it.
+    fn turn(&mut self) -> Result<Turn> {
+        let timeout = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
+        // A negative descriptor is ignored by poll(2); nix has no such value, so the control
+        // socket stands in, asked for nothing.
+        let listener = self.listener.as_ref().map_or(self.control, AsFd::as_fd);
+        let mut events = [
+            PollFd::new(self.control, PollFlags::POLLIN),
+            PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
+            PollFd::new(listener, PollFlags::POLLIN),
+        ];
+        match poll(&mut events, timeout) {
+            Err(Errno::EINTR) => return Ok(Turn::Again),
+            result => result?,
+        };
+        let [control, children, denied] =
+            events.map(|event| event.revents().unwrap_or(PollFlags::empty()));
+        if !denied.is_empty() && self.listener.is_some() {
+            self.refuse(denied)?;
+        }
+        if !control.is_empty()
+            && let Turn::Alone = self.obey()?
+        {
+            return Ok(Turn::Alone);
+        }
+        if !children.is_empty()
+            && let Some(reaped) = self.reap()?
+        {
+            return Ok(Turn::End(reaped, Cause::Program));
+        }
+        self.look(Instant::now())
+    }
+
+    /// Counts a refused call and answers it with EPERM.
+    fn refuse(&mut self, events: PollFlags) -> Result<()> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        if !events.contains(PollFlags::POLLIN) {
+            // Nobody is left under the filter: the payload and all its children have ended.
+            self.listener = None;
+            return Ok(());
+        }
+        let Some(notification) = notify::receive(listener)? else { return Ok(()) };
+        notify::refuse(listener, notification, Errno::EPERM)?;
+        if self.denied_total < DENIALS_COUNTED {
+            self.denied_total += 1;
+            let number = usize::try_from(notification.number).unwrap_or(NUMBERS);
+            if let Some(count) = self.denied.get_mut(number.min(NUMBERS - 1)) {
+                *count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self) -> Result<Turn> {
+        let mut buffer = [0; 64];
+        let received = socket::receive(self.control, &mut buffer, Wait::No)?;
+        if received.bytes == 0 {
+            return Ok(Turn::Alone);
+        }
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match report::decode::<ToInit>(bytes)? {
+            ToInit::Seal => {
+                process::set_dumpable(Dumpable::No)?;
+                // What the probes met is no denial of the job's.
+                self.denied = [0; NUMBERS];
+                self.denied_total = 0;
+                report::send(self.control, &FromInit::Sealed, &[])?;
+            }
+            ToInit::Watch { memory } => {
+                if let Some(watch) = &mut self.watch {
+                    watch.start(memory);
+                }
+            }
+            ToInit::Terminate => match kill(Pid::from_raw(-1), Signal::SIGTERM) {
+                // ESRCH: the payload has ended and its report is next.
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(errno) => return Err(errno),
+            },
+            ToInit::Mapped => return Err(Errno::EPROTO),
+        }
+        Ok(Turn::Again)
+    }
+
+    /// Reaps all that has ended; the payload's end is the cell's.
+    fn reap(&mut self) -> Result<Option<Reaped>> {
+        while self.children.read_signal()?.is_some() {}
+        loop {
+            match process::reap() {
+                Ok(Some(reaped)) => {
+                    self.user_us += reaped.user_us;
+                    self.system_us += reaped.system_us;
+                    self.max_rss = self.max_rss.max(reaped.max_rss);
+                    if reaped.pid == self.payload.as_raw() {
+                        return Ok(Some(reaped));
+                    }
+                }
+                Ok(None) | Err(Errno::ECHILD) => return Ok(None),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Looks at the cell's memory when it is time to.
+    fn look(&mut self, now: Instant) -> Result<Turn> {
+        let Some(watch) = &mut self.watch else { return Ok(Turn::Again) };
+        if !watch.is_due(now) || !watch.exceeded(now)? {
+            return Ok(Turn::Again);
+        }
+        // The payload itself may be waiting for a child: what counts is that the cell ends now.
+        let killed = Reaped {
+            pid: self.payload.as_raw(),
+            end: End::Signaled(9),
+            user_us: 0,
+            system_us: 0,
+            max_rss: 0,
+        };
+        Ok(Turn::End(killed, Cause::OverMemory))
+    }
+
+    fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
+        let peak = self.watch.as_ref().map_or(0, Watch::peak);
+        let counted = self.denied.iter().zip(0_u16..).filter(|(count, _)| **count > 0);
+        let end = PayloadEnd {
+            status: match reaped.end {
+                End::Exited(code) => u16::from(code),
+                End::Signaled(signal) => 256 + u16::from(signal),
+            },
+            user_us: self.user_us,
+            system_us: self.system_us,
+            max_rss: self.max_rss.max(peak),
+            over_memory: cause == Cause::OverMemory,
+            denied: u16::try_from(counted.clone().count()).unwrap_or(u16::MAX),
+        };
+        let mut buffer = [0; report::REPORT_BYTES];
+        let message = FromInit::Ended(end);
+        let head =
+            postcard::to_slice(&message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?.len();
+        let mut length = head;
+        for (count, number) in counted {
+            let place = buffer.get_mut(length..length + 6).ok_or(Errno::EMSGSIZE)?;
+            let (first, rest) = place.split_at_mut(2);
+            first.copy_from_slice(&number.to_le_bytes());
+            rest.copy_from_slice(&count.to_le_bytes());
+            length += 6;
+        }
+        socket::send(self.control, buffer.get(..length).unwrap_or_default(), &[])
+    }
+}

@@ -1,0 +1,192 @@
+//! Landlock: which files a cell may open and how, from inside the kernel (landlock(7)).
+//!
+//! Mounts decide what is there; this decides again, on another mechanism, what may be done with it.
+
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+
+use crate::job::Workspace;
+use crate::profile::{Network, ProcView, Profile};
+use crate::sys::Result;
+
+/// What may be done beneath a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// List directories.
+    List,
+    /// Read, list, execute.
+    Read,
+    /// Read and write a device that is there already.
+    Device,
+    /// Everything but making devices.
+    Write,
+}
+
+/// The rules of every cell of one key.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub abi: u32,
+    /// Paths as the cell has them.
+    pub rules: Vec<(CString, Use)>,
+    pub network: Network,
+}
+
+/// The rules of a cell: what the template has of the host is readable, what is the cell's own or
+/// granted for writing is writable, devices are devices. All else may only be listed.
+pub fn rules(
+    profile: &Profile,
+    workspace: Workspace,
+    readable: &[PathBuf],
+    writable: &[PathBuf],
+) -> Result<Vec<(CString, Use)>> {
+    let mut rules = vec![(c"/".to_owned(), Use::List), (c"/etc".to_owned(), Use::Read)];
+    for path in readable {
+        let what = if path.starts_with("/dev") { Use::Device } else { Use::Read };
+        rules.push((super::c_path(path)?, what));
+    }
+    if profile.proc == ProcView::Own {
+        rules.push((c"/proc".to_owned(), Use::Read));
+    }
+    rules.extend([(c"/tmp".to_owned(), Use::Write), (c"/dev/shm".to_owned(), Use::Write)]);
+    if profile.workspace {
+        let what = match workspace {
+            Workspace::Fresh => Use::Write,
+            // Writable or not is said by the mount, and below for those that are.
+            Workspace::Granted(_) => Use::Read,
+        };
+        rules.push((c"/workspace".to_owned(), what));
+    }
+    for path in writable {
+        rules.push((super::c_path(path)?, Use::Write));
+    }
+    Ok(rules)
+}
+
+/// The Landlock ABI of this kernel, 0 where there is none (landlock_create_ruleset(2)).
+pub fn kernel_abi() -> u32 {
+    crate::sys::process::landlock_abi()
+}
+
+/// The newest ABI of the `landlock` crate that this kernel has.
+fn known(abi: u32) -> ABI {
+    match abi {
+        0 => ABI::Unsupported,
+        1 => ABI::V1,
+        2 => ABI::V2,
+        3 => ABI::V3,
+        4 => ABI::V4,
+        5 => ABI::V5,
+        6 => ABI::V6,
+        // 7 and later add logging and socket rights, none of which this ruleset uses.
+        _ => ABI::V7,
+    }
+}
+
+fn rights(what: Use, abi: ABI, kind: Kind) -> BitFlags<AccessFs> {
+    let all = AccessFs::from_all(abi);
+    let wanted = match what {
+        Use::List => AccessFs::ReadDir.into(),
+        Use::Read => AccessFs::from_read(abi),
+        Use::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
+        Use::Write => all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev),
+    };
+    // The kernel takes no right on a file that only a directory can have.
+    let possible = match kind {
+        Kind::Directory => all,
+        Kind::File => AccessFs::from_file(abi),
+    };
+    wanted & possible & all
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    File,
+}
+
+/// A ruleset that handles everything this kernel can, with no rule in it: it denies all of it.
+///
+/// TCP is handled where the cell has no network at all. With a loopback of its own the
+/// namespace is the bound, as Landlock cannot say "any port".
+fn empty(abi: ABI, network: Network) -> Result<RulesetCreated> {
+    let invalid = |_| last();
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(abi))
+        .map_err(invalid)?;
+    let ruleset = match network {
+        Network::None if abi >= ABI::V4 => {
+            ruleset.handle_access(AccessNet::from_all(abi)).map_err(invalid)?
+        }
+        Network::None | Network::Loopback => ruleset,
+    };
+    let ruleset = if abi >= ABI::V6 {
+        ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal).map_err(invalid)?
+    } else {
+        ruleset
+    };
+    ruleset.create().map_err(invalid)
+}
+
+/// The errno behind an error of the crate, which keeps it only in its text.
+fn last() -> Errno {
+    match Errno::last() {
+        Errno::UnknownErrno => Errno::EINVAL,
+        errno => errno,
+    }
+}
+
+/// Opens a path only to name it in a rule.
+fn name(path: &CString) -> Result<OwnedFd> {
+    open(path.as_c_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+fn allow(ruleset: RulesetCreated, fd: BorrowedFd<'_>, what: Use, abi: ABI) -> Result<RulesetCreated> {
+    let mode = nix::sys::stat::fstat(fd)?.st_mode;
+    let kind =
+        if mode & libc::S_IFMT == libc::S_IFDIR { Kind::Directory } else { Kind::File };
+    ruleset.add_rule(PathBeneath::new(fd, rights(what, abi, kind))).map_err(|_| last())
+}
+
+/// A ruleset ready to be enforced; init enforces it once, the payload once more, which makes the
+/// payload's domain one layer deeper: it cannot trace init nor reach its memory.
+#[derive(Debug)]
+pub struct Ready(RulesetCreated);
+
+/// Builds the ruleset of `plan`, with `watched` (init's view of its processes) readable.
+/// Needs the cell's mounts to be there; does not restrict anything yet.
+pub fn build(plan: &Plan, watched: Option<BorrowedFd<'_>>) -> Result<Ready> {
+    let abi = known(plan.abi);
+    let mut ruleset = empty(abi, plan.network)?.no_new_privs(false);
+    for (path, what) in &plan.rules {
+        ruleset = allow(ruleset, name(path)?.as_fd(), *what, abi)?;
+    }
+    if let Some(directory) = watched {
+        ruleset = allow(ruleset, directory, Use::Read, abi)?;
+    }
+    Ok(Ready(ruleset))
+}
+
+/// A ruleset without any rule, for a process that needs no file.
+pub fn nothing(abi: u32) -> Result<Ready> {
+    empty(known(abi), Network::None).map(|ruleset| Ready(ruleset.no_new_privs(false)))
+}
+
+impl Ready {
+    /// Enforces the ruleset on the calling thread. no_new_privs must be set already.
+    pub fn restrict(&self) -> Result<()> {
+        let copy = self.0.try_clone().map_err(|error| super::errno_of(&error))?;
+        let status = copy.restrict_self().map_err(|_| last())?;
+        // HardRequirement says so already; a ruleset enforced in part must never pass.
+        if status.ruleset == RulesetStatus::FullyEnforced { Ok(()) } else { Err(Errno::ENOTSUP) }
+    }
+}

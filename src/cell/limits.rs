@@ -1,0 +1,83 @@
+//! Resource limits of one process (getrlimit(2)).
+
+use nix::errno::Errno;
+use rlimit::{Resource, setrlimit};
+
+use super::errno_of;
+use crate::job::Limits;
+use crate::profile::Exec;
+use crate::receipt::MemoryHold;
+use crate::sys::Result;
+
+/// Where the descriptor of the one program of [`Exec::Only`] stands. RLIMIT_NOFILE is set below
+/// it, so that nothing can take its place.
+pub const PROGRAM_FD: i32 = 1000;
+/// The most open files a cell with [`Exec::Only`] gets, below [`PROGRAM_FD`].
+const OPEN_FILES_ONLY: u32 = 512;
+/// Bytes a process may lock in memory.
+const LOCKED_BYTES: u64 = 64 << 10;
+/// Bytes of POSIX message queues: what the default of `mqueue` files needs, no more.
+const QUEUE_BYTES: u64 = 0;
+/// Signals that may wait.
+const PENDING_SIGNALS: u64 = 1024;
+
+fn set(resource: Resource, value: u64) -> Result<()> {
+    setrlimit(resource, value, value).map_err(|error| errno_of(&error))
+}
+
+/// Open files a process of the cell may have.
+pub fn open_files(limits: &Limits, exec: &Exec) -> u32 {
+    match exec {
+        Exec::Any => limits.open_files,
+        Exec::Only(_) => limits.open_files.min(OPEN_FILES_ONLY),
+    }
+}
+
+/// Processes as RLIMIT_NPROC counts them: the program's own, and init beside them.
+pub fn process_count(limits: &Limits) -> u64 {
+    u64::from(limits.processes) + 1
+}
+
+/// What init and payload share. In the cell's own user namespace RLIMIT_NPROC counts the cell
+/// alone, even where the host uid is shared; it would not bind host uid 0, which no cell has.
+pub fn shared(limits: &Limits) -> Result<()> {
+    set(Resource::NPROC, process_count(limits))?;
+    set(Resource::CORE, 0)?;
+    set(Resource::MEMLOCK, LOCKED_BYTES)?;
+    set(Resource::MSGQUEUE, QUEUE_BYTES)?;
+    set(Resource::SIGPENDING, PENDING_SIGNALS)?;
+    set(Resource::RTPRIO, 0)?;
+    // 20 minus the limit is the lowest nice value: 0 here means never below what it has.
+    set(Resource::NICE, 0)
+}
+
+/// What binds the payload and not init, which must go on when these are reached.
+pub fn payload(limits: &Limits, exec: &Exec, memory: MemoryHold) -> Result<()> {
+    set(Resource::NOFILE, u64::from(open_files(limits, exec)))?;
+    lowered(limits, memory)
+}
+
+/// The limits a job may still lower, when it is handed over.
+pub fn lowered(limits: &Limits, memory: MemoryHold) -> Result<()> {
+    set(Resource::NPROC, process_count(limits))?;
+    set(Resource::FSIZE, limits.file_size)?;
+    let seconds = limits.cpu.as_secs().max(1);
+    // SIGXCPU at the soft limit names the reason; SIGKILL one second later ends who ignores it.
+    setrlimit(Resource::CPU, seconds, seconds + 1).map_err(|error| errno_of(&error))?;
+    match memory {
+        // The cgroup holds the whole cell; a limit on addresses would only get in the way.
+        MemoryHold::CgroupV2 | MemoryHold::CgroupV1 => Ok(()),
+        MemoryHold::BestEffort => set(Resource::DATA, limits.memory),
+    }
+}
+
+/// Raises nothing, lowers the number of processes that all cells of this supervisor may have:
+/// user namespaces made after this count against it (user_namespaces(7), ucounts).
+pub fn all_cells(processes: u64) -> Result<()> {
+    let (_, hard) = rlimit::getrlimit(Resource::NPROC).map_err(|error| errno_of(&error))?;
+    let bound = processes.min(hard);
+    if bound == 0 {
+        return Err(Errno::EINVAL);
+    }
+    setrlimit(Resource::NPROC, bound, hard).map_err(|error| errno_of(&error))
+}

@@ -1,0 +1,220 @@
+//! Looking at a cell from outside, before it gets a job: what cannot be seen is not there.
+//!
+//! All of it comes from `/proc/<pid>` of the payload-to-be, as the kernel tells it to the
+//! supervisor. A value that is not what the floor demands refuses the cell.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, readlinkat};
+use nix::sys::stat::Mode;
+use nix::unistd::read;
+
+use super::Design;
+use super::limits::{open_files, process_count};
+use super::report::{Probes, raw};
+use crate::receipt::{Measured, Probed};
+
+/// Namespaces that must not be the operator's.
+pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
+
+/// What the operator's side looks like, recorded by `main` before anything was entered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operator {
+    /// Inodes of its namespaces, in the order of [`NAMESPACES`]: `net:[4026531840]`.
+    pub namespaces: Vec<String>,
+    /// The id of the host that the supervisor sees as 0.
+    pub first_id: u32,
+    /// Its supplementary groups that a cell keeps, as host ids.
+    pub supplementary_groups: Vec<u32>,
+}
+
+/// Why a cell was refused: what was seen, and what belongs there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unfit(pub String);
+
+impl From<Errno> for Unfit {
+    fn from(errno: Errno) -> Self {
+        Self(format!("/proc of the payload cannot be read: {errno}"))
+    }
+}
+
+fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), Unfit> {
+    if holds { Ok(()) } else { Err(Unfit(what())) }
+}
+
+/// Measures the process whose procfs directory is `process`.
+///
+/// # Errors
+/// The first value that is not what the floor demands.
+pub fn payload(
+    process: impl AsFd,
+    design: &Design,
+    operator: &Operator,
+) -> Result<Measured, Unfit> {
+    let status = Fields::read(&process, "status")?;
+    let capabilities_empty = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
+        .iter()
+        .all(|set| status.get(set).chars().all(|digit| digit == '0') && !status.get(set).is_empty());
+    demand(capabilities_empty, || "a capability set is not empty".to_owned())?;
+    let no_new_privs = status.get("NoNewPrivs") == "1";
+    demand(no_new_privs, || "no_new_privs is not set".to_owned())?;
+    demand(status.get("Seccomp") == "2", || "no system call filter is loaded".to_owned())?;
+    let seccomp_filters: u32 = status.get("Seccomp_filters").parse().unwrap_or(0);
+    // The supervisor's and the profile's; kernels before 5.9 do not count them.
+    demand(seccomp_filters >= 2, || format!("{seccomp_filters} filters where 2 belong"))?;
+    let host_uid = one_id(status.get("Uid"), operator)?;
+    let host_gid = one_id(status.get("Gid"), operator)?;
+    demand(host_uid != 0 && host_gid != 0, || "the payload has host id 0".to_owned())?;
+    let namespaces = namespaces(&process, operator)?;
+    let mounts = mounts(&process, design)?;
+    let [processes, files, file_size] = limits(&process, design)?;
+    Ok(Measured {
+        seccomp_filters,
+        no_new_privs,
+        capabilities_empty,
+        host_uid,
+        supplementary_groups: operator.supplementary_groups.clone(),
+        namespaces,
+        mounts,
+        processes,
+        open_files: files,
+        file_size,
+    })
+}
+
+/// The host id behind the four equal ids of a `Uid:` or `Gid:` line.
+///
+/// The supervisor sees ids through its own map, in which 0 is the operator's first id.
+fn one_id(line: &str, operator: &Operator) -> Result<u32, Unfit> {
+    let ids: Vec<u32> =
+        line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
+    match ids.as_slice() {
+        [real, effective, saved, filesystem]
+            if real == effective && effective == saved && saved == filesystem =>
+        {
+            operator
+                .first_id
+                .checked_add(*real)
+                .ok_or_else(|| Unfit("an id outside the map".to_owned()))
+        }
+        _ => Err(Unfit(format!("ids differ: {line}"))),
+    }
+}
+
+fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Unfit> {
+    let mut own = Vec::new();
+    for (name, theirs) in NAMESPACES.iter().zip(&operator.namespaces) {
+        let inode = readlinkat(&process, format!("ns/{name}").as_str())?;
+        demand(inode.to_str() != Some(theirs), || {
+            format!("the {name} namespace is the operator's")
+        })?;
+        own.push((*name).to_owned());
+    }
+    demand(own.len() == NAMESPACES.len(), || "the operator's namespaces are unknown".to_owned())?;
+    Ok(own)
+}
+
+/// Mount points that a cell may write to, each its own.
+fn is_own(point: &str, design: &Design) -> bool {
+    matches!(point, "/tmp" | "/dev/shm" | "/workspace")
+        || design.writable.iter().any(|path| path == point)
+}
+
+fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
+    let table = read_all(&process, "mountinfo")?;
+    let mut count = 0;
+    for line in table.lines() {
+        let mut words = line.split(' ');
+        let (Some(point), Some(options)) = (words.nth(4), words.next()) else {
+            return Err(Unfit("mountinfo has an unknown shape".to_owned()));
+        };
+        let has = |option: &str| options.split(',').any(|word| word == option);
+        demand(has("nosuid"), || format!("{point} is not nosuid"))?;
+        // The five devices are bound one by one; nothing can be made beside them.
+        demand(has("nodev") || point.starts_with("/dev/"), || format!("{point} is not nodev"))?;
+        // Its own procfs is writable by right; what could be harmed there is masked.
+        let writable = is_own(point, design) || point == "/proc";
+        demand(has("ro") || writable, || format!("{point} is not read-only"))?;
+        count += 1;
+    }
+    demand(count > 0, || "no mounts are seen".to_owned())?;
+    Ok(count)
+}
+
+fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
+    let table = read_all(&process, "limits")?;
+    // Columns are at fixed places: name, soft limit, hard limit, unit (proc_pid_limits(5)).
+    let hard = |name: &str| {
+        table
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .and_then(|rest| rest.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
+    };
+    let limits = &design.profile.limits;
+    let expected = [
+        ("Max processes", process_count(limits)),
+        ("Max open files", u64::from(open_files(limits, &design.profile.exec))),
+        ("Max file size", limits.file_size),
+    ];
+    for (name, value) in expected {
+        demand(hard(name) == Some(value), || format!("{name} is not {value}"))?;
+    }
+    demand(hard("Max core file size") == Some(0), || "core dumps are on".to_owned())?;
+    Ok(expected.map(|(_, value)| value))
+}
+
+/// Judges what the payload-to-be met when it tried its walls.
+///
+/// # Errors
+/// A probe that was let through, or refused for another reason than its wall.
+pub fn probes(probes: Probes) -> Result<Probed, Unfit> {
+    let met = |what: &str, errno: i32, wanted: Errno| {
+        demand(errno == raw(wanted), || {
+            let got = if errno == 0 {
+                "was let through".to_owned()
+            } else {
+                format!("met {:?}", Errno::from_raw(errno))
+            };
+            format!("{what} {got} where {wanted:?} belongs")
+        })?;
+        Ok::<_, Unfit>(format!("{wanted:?}"))
+    };
+    Ok(Probed {
+        landlock_path: met("the canary file", probes.canary, Errno::EACCES)?,
+        new_namespace: met("a new user namespace", probes.namespace, Errno::EPERM)?,
+        packet_socket: met("a packet socket", probes.packet, Errno::EPERM)?,
+    })
+}
+
+/// `Name:<tab>value` lines of a procfs file.
+struct Fields(String);
+
+impl Fields {
+    fn read(process: impl AsFd, file: &str) -> Result<Self, Errno> {
+        read_all(process, file).map(Self)
+    }
+
+    /// The value of a field, empty when it is absent.
+    fn get(&self, name: &str) -> &str {
+        self.0
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map_or("", str::trim)
+    }
+}
+
+/// A whole procfs file.
+pub fn read_all(process: impl AsFd, file: &str) -> Result<String, Errno> {
+    let fd: OwnedFd = openat(process, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut text = Vec::new();
+    let mut buffer = [0; 8192];
+    loop {
+        let length = read(&fd, &mut buffer)?;
+        if length == 0 {
+            return String::from_utf8(text).map_err(|_| Errno::EILSEQ);
+        }
+        text.extend_from_slice(buffer.get(..length).unwrap_or_default());
+    }
+}

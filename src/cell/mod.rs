@@ -1,0 +1,179 @@
+//! The cell: what one call runs in, and the processes that make it.
+//!
+//! Read `enter` first: it holds the steps in the order they must come. Each layer
+//! has a file: `ids`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`.
+//! `init` is pid 1 of the cell, `payload` the process that becomes the program,
+//! `measure` looks at both from outside. `report` is what they tell the supervisor.
+//!
+//! *Invariant:* between clone and exec there are only system calls. Everything with a
+//! length is in the [`Design`] or [`Shared`] before the clone.
+
+pub mod caps;
+pub mod cgroup;
+pub mod enter;
+pub mod fds;
+pub mod ids;
+pub mod init;
+pub mod landlock;
+pub mod limits;
+pub mod measure;
+pub mod mounts;
+pub mod payload;
+pub mod report;
+pub mod seccomp;
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::job::Workspace;
+use crate::profile::Profile;
+use crate::receipt::MemoryHold;
+use crate::sys::bpf::Instruction;
+
+/// What every cell of one key (profile and workspace) has in common, computed once.
+#[derive(Debug)]
+pub struct Design {
+    pub profile: Profile,
+    pub workspace: Workspace,
+    /// The mount namespace that cells of this key are copied from.
+    pub template: OwnedFd,
+    /// A directory of the template that cells cover: canary, masks, grants by slot.
+    pub hidden: OwnedFd,
+    pub mounts: mounts::Plan,
+    /// Granted directories the cell may write to, as it sees them.
+    pub writable: Vec<String>,
+    pub landlock: landlock::Plan,
+    /// The payload's filter.
+    pub filter: Vec<Instruction>,
+    /// Numbers of the calls that it lets through, which the supervisor's must let through too.
+    pub allowed: Vec<u32>,
+}
+
+impl Design {
+    /// The cell's workspace in words.
+    pub fn workspace_name(&self) -> &'static str {
+        match (self.profile.workspace, self.workspace) {
+            (false, _) => "none",
+            (true, Workspace::Fresh) => "fresh",
+            (true, Workspace::Granted(_)) if self.writable.is_empty() => "granted, read-only",
+            (true, Workspace::Granted(_)) => "granted, read-write",
+        }
+    }
+}
+
+/// What all cells of a supervisor have in common.
+#[derive(Debug)]
+pub struct Shared {
+    /// The filter of cell inits.
+    pub init_filter: Vec<Instruction>,
+    pub landlock_abi: u32,
+    pub memory: MemoryHold,
+    /// A procfs directory, and whose it is.
+    pub proc: OwnedFd,
+    pub proc_kind: ProcKind,
+    pub supplementary: ids::Supplementary,
+}
+
+/// Whose procfs the supervisor looks into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcKind {
+    /// One of its own pid namespace.
+    Own,
+    /// The outer one: a container masks parts of its /proc, and the kernel then refuses a new one.
+    Outer,
+}
+
+/// A step of set-up, named in errors and replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    Link,
+    Maps,
+    Ids,
+    DieWithParent,
+    Proc,
+    Masks,
+    Tmpfs,
+    Workspace,
+    Loopback,
+    Nested,
+    Limits,
+    Descriptors,
+    Capabilities,
+    NoNewPrivs,
+    Landlock,
+    Fork,
+    Seccomp,
+    Listener,
+    Canary,
+    Program,
+    Session,
+}
+
+impl Step {
+    /// The step in words for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Link => "talking to the supervisor",
+            Self::Maps => "writing the id maps",
+            Self::Ids => "changing ids",
+            Self::DieWithParent => "tying its life to the supervisor",
+            Self::Proc => "mounting its own /proc",
+            Self::Masks => "masking /proc",
+            Self::Tmpfs => "mounting /tmp, /dev/shm and /workspace",
+            Self::Workspace => "mounting the granted directory",
+            Self::Loopback => "bringing up loopback",
+            Self::Nested => "forbidding nested user namespaces",
+            Self::Limits => "setting limits",
+            Self::Descriptors => "closing descriptors",
+            Self::Capabilities => "dropping capabilities",
+            Self::NoNewPrivs => "setting no_new_privs",
+            Self::Landlock => "restricting with Landlock",
+            Self::Fork => "forking the payload",
+            Self::Seccomp => "loading the system call filter",
+            Self::Listener => "handing over the listener",
+            Self::Canary => "opening the canary before Landlock",
+            Self::Program => "opening the one program it may execute",
+            Self::Session => "starting a new session",
+        }
+    }
+}
+
+/// A step that failed, with the errno it failed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {errno}", step.name())]
+pub struct StepFailed {
+    pub step: Step,
+    pub errno: Errno,
+}
+
+/// Names the step of a result.
+pub trait At<T> {
+    /// The value, or the error with the step it happened at.
+    fn at(self, step: Step) -> Result<T, StepFailed>;
+}
+
+impl<T> At<T> for Result<T, Errno> {
+    fn at(self, step: Step) -> Result<T, StepFailed> {
+        self.map_err(|errno| StepFailed { step, errno })
+    }
+}
+
+impl<T> At<T> for std::io::Result<T> {
+    fn at(self, step: Step) -> Result<T, StepFailed> {
+        self.map_err(|error| StepFailed { step, errno: errno_of(&error) })
+    }
+}
+
+/// The errno behind an I/O error.
+pub fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// A path of ours as the kernel takes it. Paths with a NUL were refused at load.
+pub fn c_path(path: &std::path::Path) -> Result<CString, Errno> {
+    use std::os::unix::ffi::OsStrExt;
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)
+}

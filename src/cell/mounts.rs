@@ -1,0 +1,125 @@
+//! Mounts of one cell, on top of the tree it inherits from its template.
+//!
+//! The template already has the minimal root, read-only. A cell adds what must be
+//! its own: procfs with its masks, `/tmp`, `/dev/shm`, `/workspace`.
+
+use std::ffi::{CStr, CString};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::Mode;
+
+use super::{At, Design, Step, StepFailed};
+use crate::job::{Limits, Workspace};
+use crate::profile::{ProcView, Profile};
+use crate::sys::Result;
+
+/// The template's own things: canary, masks, grants by slot. It lies under `/tmp`, which every
+/// cell covers with its own tmpfs, so that no program ever sees it.
+pub const HIDDEN: &str = "/tmp/.template";
+
+/// Mounts that every cell of one key makes, in order.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub proc: ProcView,
+    /// Entries of `/proc` to cover: what with, and which.
+    pub masks: Vec<(CString, CString)>,
+    pub tmpfs: Vec<Tmpfs>,
+    /// Directories to mount by slot, where main had to prepare one mount for each host uid.
+    pub by_slot: Vec<CString>,
+}
+
+/// A private tmpfs of the cell.
+#[derive(Debug, Clone)]
+pub struct Tmpfs {
+    pub target: &'static CStr,
+    /// Size, inodes and mode, as tmpfs(5) takes them.
+    pub options: CString,
+}
+
+/// Number of a cell's host uid among those of its supervisor; also which prepared mount is its.
+pub type Slot = u16;
+
+/// Options of a tmpfs for `agent`.
+fn options(bytes: u64, inodes: u32, mode: u32) -> CString {
+    let agent = super::ids::AGENT;
+    let text =
+        format!("size={bytes},nr_inodes={inodes},mode={mode:04o},uid={agent},gid={agent}");
+    // Digits and names only: there is no NUL in it.
+    CString::new(text).unwrap_or_default()
+}
+
+/// The private filesystems of a cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps
+/// before it still need.
+pub fn tmpfs(profile: &Profile, workspace: Workspace) -> Vec<Tmpfs> {
+    let Limits { inodes, workspace_bytes, tmp_bytes, shm_bytes, .. } = profile.limits;
+    let mut all = vec![Tmpfs { target: c"/dev/shm", options: options(shm_bytes, inodes, 0o1777) }];
+    if profile.workspace && workspace == Workspace::Fresh {
+        all.push(Tmpfs {
+            target: c"/workspace",
+            options: options(workspace_bytes, inodes, 0o755),
+        });
+    }
+    all.push(Tmpfs { target: c"/tmp", options: options(tmp_bytes, inodes, 0o1777) });
+    all
+}
+
+const NONE: Option<&CStr> = None;
+
+/// Makes the cell's own mounts, in the mount namespace the process was cloned into.
+pub fn enter(design: &Design, slot: Slot) -> std::result::Result<(), StepFailed> {
+    let plan = &design.mounts;
+    if plan.proc == ProcView::Own {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, NONE).at(Step::Proc)?;
+    }
+    mask(plan).at(Step::Masks)?;
+    grants(plan, slot).at(Step::Workspace)?;
+    for Tmpfs { target, options } in &plan.tmpfs {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))
+            .at(Step::Tmpfs)?;
+    }
+    // HOME of rulings R5; it belongs to `agent`, as this process is `agent` already.
+    nix::unistd::mkdir(c"/tmp/home", Mode::from_bits_truncate(0o755)).at(Step::Tmpfs)
+}
+
+/// Covers entries of `/proc` that tell about the host.
+fn mask(plan: &Plan) -> Result<()> {
+    for (cover, entry) in &plan.masks {
+        match bind(cover, entry) {
+            Ok(()) => {}
+            // A module that was unloaded took its entry along since the template was made.
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Mounts the directories that were prepared for this cell's host uid.
+fn grants(plan: &Plan, slot: Slot) -> Result<()> {
+    for (index, target) in plan.by_slot.iter().enumerate() {
+        let mut path = [0_u8; 64];
+        bind(slot_path(&mut path, slot, index)?, target)?;
+    }
+    Ok(())
+}
+
+/// Where the template keeps the mount of grant `index` for `slot`, written without allocation.
+pub fn slot_path(buffer: &mut [u8; 64], slot: Slot, index: usize) -> Result<&CStr> {
+    use std::io::Write;
+    let mut rest = buffer.as_mut_slice();
+    write!(rest, "{HIDDEN}/slot/{slot}-{index}\0").map_err(|_| Errno::ENAMETOOLONG)?;
+    CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
+}
+
+fn bind(source: &CStr, target: &CStr) -> Result<()> {
+    mount(Some(source), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)
+}
+
+/// A directory of the cell's root, for looking at it before the mounts cover it.
+pub fn directory(path: &CStr) -> Result<std::os::fd::OwnedFd> {
+    open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+}

@@ -1,0 +1,193 @@
+//! The process that becomes the program: probes its walls, waits for a job, execs.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::Mode;
+use nix::unistd::{Whence, chdir, lseek};
+
+use super::enter::Entry;
+use super::limits::PROGRAM_FD;
+use super::report::{self, FromPayload, Probes, ToPayload, raw};
+use super::{c_path, limits};
+use crate::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
+use crate::profile::Exec;
+use crate::sys::exec::{self, Pointers};
+use crate::sys::socket::{self, Received, Wait};
+use crate::sys::{Result, process};
+
+/// The file in the template's hidden directory that Landlock must refuse.
+pub const CANARY: &CStr = c"canary";
+/// Most bytes of the strings of a job.
+pub const STRINGS_BYTES: usize = 2 * (ARGV_BYTES + ENV_BYTES + PATH_BYTES);
+/// Where a program reads its script.
+const SCRIPT_FD: i32 = 3;
+
+/// Room for one job, allocated before the first clone and copied on write by each cell.
+#[derive(Debug)]
+pub struct Scratch {
+    strings: Vec<u8>,
+    pointers: Pointers,
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self {
+            strings: vec![0; STRINGS_BYTES],
+            pointers: Pointers::with_room(ARGV_BYTES / 2, ENV_BYTES / 2),
+        }
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the payload-to-be keeps until its job comes.
+#[derive(Debug)]
+pub struct Held {
+    /// The one program of [`Exec::Only`], at [`PROGRAM_FD`].
+    pub program: Option<OwnedFd>,
+}
+
+/// Opens the canary; before Landlock this must work.
+pub fn open_canary(hidden: impl AsFd) -> Result<()> {
+    openat(hidden, CANARY, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop)
+}
+
+/// Opens the program of [`Exec::Only`] at the one number the filter lets it be executed from.
+pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
+    let Exec::Only(path) = exec else { return Ok(None) };
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let opened = nix::fcntl::open(c_path(path)?.as_c_str(), flags, Mode::empty())?;
+    process::duplicate_to(opened, PROGRAM_FD).map(Some)
+}
+
+/// Tries what must be refused, says what happened, waits for the job and becomes it.
+pub fn run(entry: &Entry<'_>, held: Held, scratch: &mut Scratch) -> Result<()> {
+    let ready = FromPayload::Ready(probe(entry));
+    report::send(entry.job, &ready, &[])?;
+    let mut buffer = [0; 512];
+    let received = socket::receive(entry.job, &mut buffer, Wait::Yes)?;
+    if received.bytes == 0 {
+        return Ok(());
+    }
+    let bytes = buffer.get(..received.bytes).unwrap_or_default();
+    let job: ToPayload = report::decode(bytes)?;
+    let failed = become_program(entry, &held, &job, received, scratch);
+    report::send(entry.job, &failed, &[])
+}
+
+/// The errno of something that must fail; 0 if it did not.
+fn refusal<T>(result: Result<T>) -> i32 {
+    result.err().map_or(0, raw)
+}
+
+fn probe(entry: &Entry<'_>) -> Probes {
+    let canary = open_canary(&entry.design.hidden);
+    let namespace = unshare(CloneFlags::CLONE_NEWUSER);
+    let packet = socket::probe(libc::AF_PACKET);
+    Probes {
+        canary: refusal(canary),
+        namespace: refusal(namespace),
+        packet: refusal(packet),
+    }
+}
+
+/// The last steps. Returns only when one of them failed.
+fn become_program(
+    entry: &Entry<'_>,
+    held: &Held,
+    job: &ToPayload,
+    received: Received,
+    scratch: &mut Scratch,
+) -> FromPayload {
+    let exec = |errno| FromPayload::Exec { errno: raw(errno) };
+    let [strings, stdin, stdout, stderr, script, _] = received.fds;
+    let (Some(strings), Some(stdin), Some(stdout), Some(stderr)) =
+        (strings, stdin, stdout, stderr)
+    else {
+        return exec(Errno::EBADF);
+    };
+    let Scratch { strings: buffer, pointers } = scratch;
+    let Some(buffer) = usize::try_from(job.bytes).ok().and_then(|n| buffer.get_mut(..n)) else {
+        return exec(Errno::E2BIG);
+    };
+    if File::from(strings).read_exact_at(buffer, 0).is_err() {
+        return exec(Errno::EIO);
+    }
+    if let Err(errno) = place(&[stdin, stdout, stderr], script)
+        .and_then(|()| limits::lowered(&job.limits, entry.shared.memory))
+        .and_then(|()| process::default_signals())
+    {
+        return exec(errno);
+    }
+    let mut list = Strings(buffer);
+    let Some(directory) = list.next() else { return exec(Errno::EINVAL) };
+    if let Err(errno) = chdir(directory) {
+        return FromPayload::Cwd { errno: raw(errno) };
+    }
+    let candidates = Strings(list.0);
+    let count = usize::try_from(job.candidates).unwrap_or(0);
+    let argc = usize::try_from(job.arguments).unwrap_or(0);
+    let filled = match pointers.fill(argc, list.skip(count)) {
+        Ok(filled) => filled,
+        Err(errno) => return exec(errno),
+    };
+    exec(match &held.program {
+        Some(program) => exec::execveat(program, &filled),
+        None => try_candidates(candidates.take(count), &filled),
+    })
+}
+
+/// execve of each path a shell would try, with the error a shell would show (execvp(3)).
+fn try_candidates<'a>(
+    candidates: impl Iterator<Item = &'a CStr>,
+    filled: &exec::Filled<'_>,
+) -> Errno {
+    let mut worst = Errno::ENOENT;
+    for path in candidates {
+        match exec::execve(path, filled) {
+            Errno::ENOENT | Errno::ENOTDIR => {}
+            // Somewhere further there may be one that can be executed.
+            Errno::EACCES => worst = Errno::EACCES,
+            errno => return errno,
+        }
+    }
+    worst
+}
+
+/// Puts the streams where the program expects them; everything else closes at exec.
+fn place(streams: &[OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
+    process::cloexec_from(3)?;
+    for (stream, number) in streams.iter().zip(0..) {
+        process::duplicate_inheritable(stream, number)?;
+    }
+    if let Some(script) = script {
+        // The front end has written to this description, whose offset is shared: start over.
+        lseek(&script, 0, Whence::SeekSet)?;
+        process::duplicate_inheritable(&script, SCRIPT_FD)?;
+    }
+    Ok(())
+}
+
+/// NUL-terminated strings, one after the other.
+struct Strings<'a>(&'a [u8]);
+
+impl<'a> Iterator for Strings<'a> {
+    type Item = &'a CStr;
+
+    fn next(&mut self) -> Option<&'a CStr> {
+        let string = CStr::from_bytes_until_nul(self.0).ok()?;
+        self.0 = self.0.get(string.count_bytes() + 1..)?;
+        Some(string)
+    }
+}
+

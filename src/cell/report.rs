@@ -1,0 +1,124 @@
+//! What cell init and payload tell the supervisor, and what it tells them.
+//!
+//! Encoded with postcard into a buffer on the stack: nothing is allocated on the cell's side.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{Step, StepFailed};
+use crate::job::Limits;
+use crate::sys::{Result, socket};
+
+/// Largest report in bytes: 512 denied calls of at most 8 bytes each, and room for the rest.
+pub const REPORT_BYTES: usize = 8 << 10;
+
+/// From init.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromInit {
+    /// A step failed; the process ends.
+    Failed { step: Step, errno: i32 },
+    /// It cannot be traced any more: the cell may be offered.
+    Sealed,
+    /// The payload has ended; the whole cell ends with this message.
+    Ended(PayloadEnd),
+}
+
+/// How the payload ended and what the cell used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PayloadEnd {
+    /// Exit code, or 256 and the signal.
+    pub status: u16,
+    pub user_us: u64,
+    pub system_us: u64,
+    /// Largest resident set of one process, in bytes.
+    pub max_rss: u64,
+    /// Whether init ended it, because the cell used more memory than it may.
+    pub over_memory: bool,
+    /// Denied calls follow in the same packet, each a number (u16) and a count (u32).
+    pub denied: u16,
+}
+
+/// From the payload, before exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromPayload {
+    Failed {
+        step: Step,
+        errno: i32,
+    },
+    /// It waits for a job. The errnos its probes met, 0 for a probe that was let through.
+    Ready(Probes),
+    /// The directory to start in cannot be entered.
+    Cwd {
+        errno: i32,
+    },
+    /// The program cannot be executed.
+    Exec {
+        errno: i32,
+    },
+}
+
+/// Errnos that the payload met when it tried what it must not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probes {
+    /// Opening the canary after Landlock; opening it before had worked.
+    pub canary: i32,
+    /// unshare(CLONE_NEWUSER).
+    pub namespace: i32,
+    /// socket(AF_PACKET).
+    pub packet: i32,
+}
+
+/// To init.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToInit {
+    /// The id maps are written.
+    Mapped,
+    /// The cell measured up: become untraceable, forget the probes' denials.
+    Seal,
+    /// A job is about to be handed over that may use this much memory.
+    Watch { memory: u64 },
+    /// Send TERM to every process of the cell.
+    Terminate,
+}
+
+/// To the payload: the job. Descriptors: the strings, stdin, stdout, stderr, the script if any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToPayload {
+    /// Bytes of the strings: directory, candidates, arguments, variables, each ended by NUL.
+    pub bytes: u32,
+    pub candidates: u32,
+    pub arguments: u32,
+    pub limits: Limits,
+}
+
+/// Sends one message from the stack.
+pub fn send<T: Serialize>(to: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut buffer = [0_u8; 512];
+    let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?;
+    socket::send(to, bytes, fds)
+}
+
+/// Decodes one message.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
+    postcard::from_bytes(bytes).map_err(|_| Errno::EBADMSG)
+}
+
+impl From<StepFailed> for FromInit {
+    fn from(failed: StepFailed) -> Self {
+        Self::Failed { step: failed.step, errno: raw(failed.errno) }
+    }
+}
+
+impl From<StepFailed> for FromPayload {
+    fn from(failed: StepFailed) -> Self {
+        Self::Failed { step: failed.step, errno: raw(failed.errno) }
+    }
+}
+
+/// The number of an errno.
+#[expect(clippy::as_conversions, reason = "Errno is an enum of the kernel's i32 values")]
+pub fn raw(errno: Errno) -> i32 {
+    errno as i32
+}

@@ -1,0 +1,268 @@
+//! The supervisor's way in: from the clone to the first frame on the link.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use caps::Capability;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+
+use super::HOST_NAME;
+use super::filter;
+use super::serve::{self, Supervisor};
+use super::start::Inherited;
+use super::template::{Template, TemplateError, Workshop};
+use crate::cell::{self, Design, ProcKind, Shared, ids, landlock, limits, mounts, seccomp};
+use crate::job::{ProfileName, Workspace};
+use crate::profile::{Exec, Profile};
+use crate::sys::mount::{attribute, new_filesystem};
+use crate::sys::process::{self, Dumpable};
+use crate::sys::socket::{self, Wait};
+use crate::wire::{self, Event, Ready, Unable};
+
+/// What the supervisor waits for before it does anything.
+#[derive(Debug)]
+pub struct Birth {
+    pub wait: OwnedFd,
+}
+
+/// What the supervisor keeps of its namespace's capabilities: cloning, mapping, entering
+/// templates, measuring and killing cells (capabilities(7)).
+const KEPT: [Capability; 7] = [
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SETUID,
+    Capability::CAP_SETGID,
+    // Mapping the operator's id, which is 0 in this namespace, into a cell's.
+    Capability::CAP_SETFCAP,
+    // setns(2) to a mount namespace.
+    Capability::CAP_SYS_CHROOT,
+    Capability::CAP_SYS_PTRACE,
+    Capability::CAP_KILL,
+];
+
+/// A step that failed, with the errno it failed with.
+struct Failed(String, Errno);
+
+trait During<T> {
+    fn during(self, step: &str) -> Result<T, Failed>;
+}
+
+impl<T> During<T> for Result<T, Errno> {
+    fn during(self, step: &str) -> Result<T, Failed> {
+        self.map_err(|errno| Failed(step.to_owned(), errno))
+    }
+}
+
+/// A pool key that can be used here, or why it cannot.
+#[derive(Debug)]
+pub struct Key {
+    pub profile: ProfileName,
+    pub workspace: Workspace,
+    pub design: Result<Design, Unusable>,
+}
+
+/// Why no cell of a key can be made here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    pub why: String,
+    /// The one program of the profile, where it is this that is missing.
+    pub missing_program: Option<String>,
+}
+
+/// Runs the supervisor. Never returns.
+pub fn run(inherited: Inherited, birth: Birth) -> ! {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let link = inherited.link.try_clone();
+        match boot(inherited, &birth) {
+            Ok(mut supervisor) => serve::run(&mut supervisor),
+            Err(Failed(step, errno)) => {
+                let unable = Event::Unable(Unable { step, errno: cell::report::raw(errno) });
+                // Whoever reads nothing sees the link end: there is nobody else to tell.
+                if let (Ok(link), Ok(frame)) = (link, wire::encode(&unable)) {
+                    socket::send(link, &frame, &[]).unwrap_or_default();
+                }
+            }
+        }
+    }));
+    process::exit_now(i32::from(outcome.is_err()));
+}
+
+fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
+    let mut go = [0; 8];
+    let received = socket::receive(&birth.wait, &mut go, Wait::Yes).during("waiting for main")?;
+    if received.bytes == 0 {
+        return Err(Failed("waiting for main".to_owned(), Errno::EPIPE));
+    }
+    inherited.pages.clear("cofferdam");
+    // A session of its own: no signal from the operator's terminal reaches it, or any cell.
+    nix::unistd::setsid().map(drop).during("starting a session")?;
+    ids::become_id(0, inherited.supplementary).during("changing ids")?;
+    // After the last change of ids, which resets both.
+    process::set_death_signal(Signal::SIGKILL).during("tying its life to main")?;
+    process::set_dumpable(Dumpable::No).during("becoming untraceable")?;
+    if !process::is_open(&inherited.link).during("looking at the link")? {
+        return Err(Failed("looking at the link".to_owned(), Errno::EPIPE));
+    }
+    process::set_no_new_privs().during("setting no_new_privs")?;
+    nix::unistd::sethostname(HOST_NAME).during("naming the host")?;
+    limits::all_cells(inherited.caps.processes).during("capping processes")?;
+    silence().during("letting the operator's streams go")?;
+    private_mounts().during("making mounts private")?;
+    let (proc, proc_kind) = procfs().during("opening /proc")?;
+    let landlock_abi = landlock::kernel_abi();
+    let memory = inherited.cgroups.hold();
+    let keys = keys(&inherited, &proc, proc_kind, landlock_abi)?;
+    let shared = Shared {
+        init_filter: seccomp::init_filter().during("compiling the filter of inits")?,
+        landlock_abi,
+        memory,
+        proc,
+        proc_kind,
+        supplementary: inherited.supplementary,
+    };
+    confine(&keys).during("confining the supervisor")?;
+    let unusable = keys.iter().filter_map(|key| {
+        let why = key.design.as_ref().err()?.why.clone();
+        Some((key.profile.clone(), why))
+    });
+    let ready = Event::Ready(Ready { landlock_abi, memory, unusable: unusable.collect() });
+    let supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
+    supervisor.greet(&ready).during("greeting the front end")?;
+    Ok(supervisor)
+}
+
+/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them.
+fn silence() -> Result<(), Errno> {
+    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+    for number in 0..3 {
+        process::duplicate_inheritable(&null, number)?;
+    }
+    Ok(())
+}
+
+/// Nothing mounted here shows outside, and nothing mounted outside shows here.
+fn private_mounts() -> Result<(), Errno> {
+    const NONE: Option<&str> = None;
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
+}
+
+/// A procfs of this pid namespace that is mounted nowhere; in a container that masks parts of
+/// /proc the kernel refuses one, and the outer /proc must do (rulings R11).
+fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
+    let flags = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
+    match new_filesystem(c"proc", flags) {
+        Ok(proc) => Ok((proc, ProcKind::Own)),
+        Err(Errno::EPERM) => {
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            Ok((open("/proc", flags, Mode::empty())?, ProcKind::Outer))
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Builds every template, then leaves for a root with nothing in it.
+fn keys(
+    inherited: &Inherited,
+    proc: &OwnedFd,
+    proc_kind: ProcKind,
+    landlock_abi: u32,
+) -> Result<Vec<Key>, Failed> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
+        .during("holding the first namespace")?;
+    let workshop = Workshop { base, proc, proc_kind };
+    let mut keys = Vec::new();
+    for profile in &inherited.profiles {
+        let granted = inherited.grants.iter().zip(0..).map(|(grant, index)| {
+            (Workspace::Granted(index), Some(grant))
+        });
+        let fresh = std::iter::once((Workspace::Fresh, None));
+        for (workspace, grant) in fresh.chain(granted.filter(|_| profile.workspace)) {
+            let design = usable(profile, inherited, landlock_abi).and_then(|()| {
+                let template = workshop.build(profile, grant).map_err(|error| {
+                    unusable(profile, &error)
+                })?;
+                design(profile, workspace, template, inherited, landlock_abi)
+            });
+            keys.push(Key { profile: profile.name.clone(), workspace, design });
+        }
+    }
+    workshop.close().map_err(|error| match error {
+        TemplateError::System { what, errno } => Failed(what.to_owned(), errno),
+        TemplateError::Missing { .. } | TemplateError::Path { .. } => {
+            Failed("leaving the host's mounts".to_owned(), Errno::EIO)
+        }
+    })?;
+    Ok(keys)
+}
+
+fn unusable(profile: &Profile, error: &TemplateError) -> Unusable {
+    let missing_program = match (&profile.exec, error) {
+        (Exec::Only(program), TemplateError::Missing { path }) if program == path => {
+            path.file_name().map(|name| name.to_string_lossy().into_owned())
+        }
+        _ => None,
+    };
+    Unusable { why: error.to_string(), missing_program }
+}
+
+/// Whether this host has what the profile requires.
+fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result<(), Unusable> {
+    let refuse = |why: String| Err(Unusable { why, missing_program: None });
+    // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
+    // could not be ruled (landlock(7)).
+    let needed = profile.requires.landlock_abi.max(2);
+    if landlock_abi < needed {
+        return refuse(format!("Landlock ABI {needed} is required, this kernel has {landlock_abi}"));
+    }
+    let held = inherited.cgroups.hold();
+    if profile.requires.memory_cgroup && held == crate::receipt::MemoryHold::BestEffort {
+        return refuse("a memory cgroup is required and none can be had".to_owned());
+    }
+    Ok(())
+}
+
+fn design(
+    profile: &Profile,
+    workspace: Workspace,
+    template: Template,
+    inherited: &Inherited,
+    landlock_abi: u32,
+) -> Result<Design, Unusable> {
+    let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
+    let plan = mounts::Plan {
+        proc: profile.proc,
+        masks: template.masks,
+        tmpfs: mounts::tmpfs(profile, workspace),
+        by_slot: template.by_slot,
+    };
+    let verdicts = seccomp::payload_verdicts(profile, inherited.cgroups.hold());
+    let rules = landlock::rules(profile, workspace, &template.readable, &template.writable);
+    Ok(Design {
+        profile: profile.clone(),
+        workspace,
+        template: template.namespace,
+        hidden: template.hidden,
+        mounts: plan,
+        writable: template
+            .writable
+            .iter()
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect(),
+        landlock: landlock::Plan {
+            abi: landlock_abi,
+            rules: rules.map_err(system)?,
+            network: profile.network,
+        },
+        filter: seccomp::payload_filter(&verdicts).map_err(system)?,
+        allowed: seccomp::allowed(&verdicts).collect(),
+    })
+}
+
+/// The supervisor's own walls, last: capabilities, then its filter.
+fn confine(keys: &[Key]) -> Result<(), Errno> {
+    cell::caps::keep_only(&KEPT)?;
+    filter::load(keys)
+}

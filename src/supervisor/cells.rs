@@ -1,0 +1,256 @@
+//! One cell as the supervisor holds it: from the clone to the last descriptor.
+//!
+//! *Built, measured, idle → job → exec*: a cell is made for a key and knows no job until it is
+//! offered. Today each is made when its job is there; a pool makes them before.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::eventfd::EventFd;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt::PassCred,
+};
+use nix::sys::stat::Mode;
+use nix::unistd::write;
+
+use super::host::cell_id;
+use super::start::CellIds;
+use crate::cell::cgroup::{Group, Parent};
+use crate::cell::enter::{self, Entry};
+use crate::cell::ids::{AGENT, write_map};
+use crate::cell::measure::{self, Operator, Unfit};
+use crate::cell::mounts::Slot;
+use crate::cell::payload::Scratch;
+use crate::cell::report::{self, Probes, ToInit};
+use crate::cell::{Design, ProcKind, Shared};
+use crate::job::Limits;
+use crate::receipt::{Configured, Receipt, Tier};
+use crate::sys::process::{self, Child, Dumpable, Side};
+
+/// Every CLONE_NEW* flag of the floor.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+/// A cell; killed whole on drop.
+#[derive(Debug)]
+pub struct Cell {
+    child: Child,
+    /// To init.
+    pub control: OwnedFd,
+    /// To the payload, until it execs.
+    pub job: OwnedFd,
+    pub slot: Slot,
+    pub group: Option<Group>,
+    /// Readable when the kernel ran out of this cell's memory (cgroup v1).
+    pub out_of_memory: Option<EventFd>,
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        // ESRCH: it has ended and been collected, which is what is wanted here.
+        if let Err(errno) = self.kill()
+            && errno != Errno::ESRCH
+        {
+            tracing::error!(%errno, "a cell could not be killed");
+        }
+    }
+}
+
+/// What making a cell needs besides its design.
+#[derive(Debug)]
+pub struct Maker<'a> {
+    pub shared: &'a Shared,
+    pub cgroups: &'a Parent,
+    pub ids: CellIds,
+    pub operator: &'a Operator,
+    pub scratch: &'a mut Scratch,
+}
+
+fn packets() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+}
+
+impl Maker<'_> {
+    /// Clones a cell of `design` and lets it build itself. It reports on its two sockets.
+    ///
+    /// # Errors
+    /// The errno of the call that failed; nothing is left then.
+    pub fn clone_cell(&mut self, design: &Design, slot: Slot) -> Result<Cell, Errno> {
+        let (control, control_theirs) = packets()?;
+        let (job, job_theirs) = packets()?;
+        let handoff = packets()?;
+        // The payload's first packet tells its pid in this namespace (unix(7), SO_PASSCRED).
+        setsockopt(&job, PassCred, &true)?;
+        let group = self.cgroups.make(u64::from(slot), &design.profile.limits)?;
+        let out_of_memory = match &group {
+            Some(group) => group.out_of_memory_event()?,
+            None => None,
+        };
+        setns(&design.template, CloneFlags::CLONE_NEWNS)?;
+        let entry = Entry {
+            design,
+            shared: self.shared,
+            slot,
+            control: control_theirs.as_fd(),
+            job: job_theirs.as_fd(),
+            handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
+        };
+        let child = clone_dumpable(&entry, self.scratch)?;
+        let cell = Cell { child, control, job, slot, group, out_of_memory };
+        self.admit(&cell)?;
+        Ok(cell)
+    }
+
+    /// What only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
+    fn admit(&self, cell: &Cell) -> Result<(), Errno> {
+        let process = self.procfs(cell.child.pid, Some(&cell.child.pidfd))?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        // Where the host runs out of memory, cells go first.
+        let score = openat(&process, "oom_score_adj", flags, Mode::empty())?;
+        write(score, b"1000")?;
+        if let Some(group) = &cell.group {
+            group.attach(cell.child.pid)?;
+        }
+        let outside = match self.ids {
+            CellIds::Shared => 0,
+            CellIds::BySlot => cell_id(cell.slot).ok_or(Errno::ERANGE)?,
+        };
+        let map = format!("{AGENT} {outside} 1");
+        write_map(&process, "gid_map", &map)?;
+        write_map(&process, "uid_map", &map)?;
+        report::send(&cell.control, &ToInit::Mapped, &[])
+    }
+
+    /// The procfs directory of a process of ours, held so that its pid cannot become another's.
+    fn procfs(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let proc = &self.shared.proc;
+        let pid = match (self.shared.proc_kind, pidfd) {
+            (ProcKind::Own, _) => pid,
+            (ProcKind::Outer, Some(pidfd)) => outer_pid(proc, pidfd)?,
+            (ProcKind::Outer, None) => {
+                let opened = process::open_pidfd(pid)?;
+                outer_pid(proc, &opened)?
+            }
+        };
+        openat(proc, pid.to_string().as_str(), flags, Mode::empty())
+    }
+
+    /// Looks at the payload from outside and judges what its probes met.
+    ///
+    /// # Errors
+    /// The first thing that is not as the floor demands.
+    pub fn measure(
+        &self,
+        design: &Design,
+        payload: i32,
+        probes: Probes,
+    ) -> Result<Receipt, Unfit> {
+        let process = self.procfs(payload, None)?;
+        let Design { profile, .. } = design;
+        Ok(Receipt {
+            profile: profile.name.to_string(),
+            tier: Tier::Full,
+            measured: measure::payload(process, design, self.operator)?,
+            probed: measure::probes(probes)?,
+            configured: Configured {
+                landlock_abi: self.shared.landlock_abi,
+                network: profile.network.name().to_owned(),
+                proc: profile.proc.name().to_owned(),
+                memory: self.shared.memory,
+                memory_bytes: profile.limits.memory,
+                workspace: design.workspace_name().to_owned(),
+                host_name: super::HOST_NAME.to_owned(),
+            },
+        })
+    }
+}
+
+/// The pid of a process in the outer pid namespace: a procfs shows the pids of its own (pidfd_open(2)).
+fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    use std::os::fd::AsRawFd;
+    let info = measure::read_all(proc, &format!("self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+        .filter(|pid| *pid > 0)
+        .ok_or(Errno::ESRCH)
+}
+
+/// Clones with the dumpable flag on, which the child needs while its maps are written, and the
+/// supervisor must not have: on for the length of one system call.
+fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
+    process::set_dumpable(Dumpable::Yes)?;
+    let side = process::clone3(NAMESPACES);
+    if matches!(side, Ok(Side::Child)) {
+        enter::run(entry, scratch);
+    }
+    process::set_dumpable(Dumpable::No)?;
+    match side? {
+        Side::Parent(child) => Ok(child),
+        Side::Child => Err(Errno::ENOTRECOVERABLE),
+    }
+}
+
+impl Cell {
+    pub fn pidfd(&self) -> &OwnedFd {
+        &self.child.pidfd
+    }
+
+    /// Ends the cell: its init is killed, and the kernel kills all else with it.
+    pub fn kill(&self) -> Result<(), Errno> {
+        process::signal(&self.child.pidfd, Signal::SIGKILL)
+    }
+
+    /// Sends TERM to every process of the cell, by its init.
+    pub fn terminate(&self) -> Result<(), Errno> {
+        report::send(&self.control, &ToInit::Terminate, &[])
+    }
+
+    /// Makes init untraceable; it answers when it is.
+    pub fn seal(&self) -> Result<(), Errno> {
+        report::send(&self.control, &ToInit::Seal, &[])
+    }
+
+    /// Lowers what can be lowered from outside, and starts the memory watch.
+    pub fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
+        if let Some(group) = &self.group
+            && own != lowered
+        {
+            group.limit(lowered)?;
+        }
+        report::send(&self.control, &ToInit::Watch { memory: lowered.memory }, &[])
+    }
+
+    /// Collects the cell's init if it has ended; then nothing of the cell is left.
+    pub fn collect(&self) -> Result<bool, Errno> {
+        process::collect(&self.child.pidfd)
+    }
+
+    /// The most memory the cell had, where its cgroup counts it.
+    pub fn peak_memory(&self) -> Option<u64> {
+        self.group.as_ref().and_then(Group::peak)
+    }
+
+    /// Whether the kernel has killed a process of this cell for want of the cell's memory.
+    pub fn ran_out_of_memory(&self) -> bool {
+        self.group.as_ref().is_some_and(Group::ran_out_of_memory)
+    }
+}
+
+/// The limits that a job gets: the profile's, lowered by what the front end sent.
+pub fn clamp(own: &Limits, asked: &Limits) -> Limits {
+    own.lowered(&crate::call::Asked {
+        wall: Some(asked.wall),
+        memory: Some(asked.memory),
+        processes: Some(asked.processes),
+        output: asked.output,
+    })
+}

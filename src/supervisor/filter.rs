@@ -1,0 +1,121 @@
+//! The supervisor's own filter: what cloning, measuring and reaping cells needs.
+//!
+//! Cells inherit it. What it refuses, it refuses by user notification without a listener: for
+//! the supervisor that is ENOSYS, and in a payload, whose own filter says the same with a
+//! listener, the newer filter's word counts and the denial is counted (seccomp(2), "the most
+//! recently installed filter" among equal verdicts).
+
+use std::collections::BTreeMap;
+
+use nix::errno::Errno;
+use syscalls::Sysno;
+
+use super::boot::Key;
+use crate::cell::seccomp::{self, Action, number};
+use crate::profile::condition::Verdict;
+use crate::sys::bpf;
+
+/// The loop: waiting, the link, pipes and memfds, clocks.
+const LOOP: [Sysno; 31] = [
+    Sysno::epoll_pwait,
+    Sysno::epoll_ctl,
+    Sysno::recvmsg,
+    Sysno::sendmsg,
+    Sysno::read,
+    Sysno::write,
+    Sysno::pread64,
+    Sysno::lseek,
+    Sysno::close,
+    Sysno::fcntl,
+    Sysno::dup3,
+    Sysno::pipe2,
+    Sysno::socketpair,
+    Sysno::setsockopt,
+    Sysno::eventfd2,
+    Sysno::memfd_create,
+    Sysno::openat,
+    Sysno::readlinkat,
+    Sysno::fstat,
+    Sysno::newfstatat,
+    Sysno::statx,
+    Sysno::mkdirat,
+    Sysno::unlinkat,
+    Sysno::clock_gettime,
+    Sysno::brk,
+    Sysno::mmap,
+    Sysno::munmap,
+    Sysno::mremap,
+    Sysno::rt_sigreturn,
+    Sysno::exit_group,
+    Sysno::getrandom,
+];
+
+/// Making and ending cells.
+const CELLS: [Sysno; 7] = [
+    Sysno::clone3,
+    Sysno::setns,
+    Sysno::pidfd_send_signal,
+    Sysno::waitid,
+    Sysno::prctl,
+    Sysno::getpid,
+    Sysno::futex,
+];
+
+/// What a cell does between the clone and its own filters (`cell::enter`, in that order).
+const ENTER: [Sysno; 38] = [
+    Sysno::ppoll,
+    Sysno::setsid,
+    Sysno::setgroups,
+    Sysno::setresuid,
+    Sysno::setresgid,
+    Sysno::fsopen,
+    Sysno::fsconfig,
+    Sysno::fsmount,
+    Sysno::mount,
+    Sysno::socket,
+    Sysno::ioctl,
+    Sysno::prlimit64,
+    Sysno::getrlimit,
+    Sysno::setrlimit,
+    Sysno::close_range,
+    Sysno::capget,
+    Sysno::capset,
+    Sysno::seccomp,
+    Sysno::landlock_create_ruleset,
+    Sysno::landlock_add_rule,
+    Sysno::landlock_restrict_self,
+    Sysno::unshare,
+    Sysno::rt_sigprocmask,
+    Sysno::rt_sigaction,
+    Sysno::sigaltstack,
+    Sysno::signalfd4,
+    Sysno::wait4,
+    Sysno::kill,
+    Sysno::getdents64,
+    Sysno::statfs,
+    Sysno::chdir,
+    Sysno::execve,
+    Sysno::execveat,
+    Sysno::restart_syscall,
+    Sysno::gettid,
+    Sysno::getuid,
+    Sysno::sched_yield,
+    Sysno::exit,
+];
+
+/// The same calls under their older names.
+#[cfg(target_arch = "x86_64")]
+const OLDER: [Sysno; 6] =
+    [Sysno::epoll_wait, Sysno::poll, Sysno::dup2, Sysno::mkdir, Sysno::open, Sysno::access];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: [Sysno; 0] = [];
+
+/// Loads the filter: the lists above, and whatever a profile in use lets its cells do.
+pub fn load(keys: &[Key]) -> Result<(), Errno> {
+    let own = LOOP.into_iter().chain(CELLS).chain(ENTER).chain(OLDER).map(number);
+    let cells = keys.iter().filter_map(|key| key.design.as_ref().ok());
+    let cells = cells.flat_map(|design| &design.allowed).copied();
+    let verdicts: BTreeMap<u32, Verdict> =
+        own.chain(cells).map(|number| (number, Verdict::Allow)).collect();
+    bpf::load(&seccomp::compile(&verdicts, Action::Notify)?)
+}

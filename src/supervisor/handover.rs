@@ -1,0 +1,155 @@
+//! From a job to the one message that starts it: streams, strings, limits.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+
+use crate::call::Env;
+use crate::cell::payload::STRINGS_BYTES;
+use crate::cell::report::{self, ToPayload};
+use crate::cell::{Design, errno_of};
+use crate::job::Limits;
+use crate::sys::memory;
+use crate::wire::{Block, StdinKind};
+
+use super::cells::Cell;
+
+/// The environment of every cell, built from nothing (rulings R5); profile and caller add to it.
+const ENVIRONMENT: [(&str, &str); 9] = [
+    ("HOME", "/tmp/home"),
+    ("HOSTNAME", super::HOST_NAME),
+    ("LANG", "C.UTF-8"),
+    ("LOGNAME", "agent"),
+    ("PAGER", "cat"),
+    ("PATH", DEFAULT_PATH),
+    ("SHELL", "/bin/bash"),
+    ("TERM", "dumb"),
+    ("USER", "agent"),
+];
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The far ends of a job's pipes, for the front end.
+#[derive(Debug)]
+pub struct FarEnds {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+impl FarEnds {
+    /// In the order of the frame.
+    pub fn list(&self) -> Vec<BorrowedFd<'_>> {
+        let stdin = self.stdin.iter().map(AsFd::as_fd);
+        stdin.chain([self.stdout.as_fd(), self.stderr.as_fd()]).collect()
+    }
+}
+
+/// What the job brings in descriptors, checked to be sealed memfds.
+#[derive(Debug)]
+pub struct Brought {
+    pub script: Option<OwnedFd>,
+    pub stdin: Option<OwnedFd>,
+}
+
+/// Hands a job to the payload of `cell`; it execs as soon as it has read it.
+///
+/// # Errors
+/// What making pipes or memfds, or sending, said.
+pub fn hand_over(
+    cell: &Cell,
+    design: &Design,
+    block: &Block,
+    stdin: StdinKind,
+    brought: &Brought,
+    limits: &Limits,
+) -> Result<FarEnds, Errno> {
+    let (strings, head) = strings(design, block, limits)?;
+    let strings = memory::sealed(c"cofferdam-strings", &strings)
+        .map_err(|error| errno_of(&error))?;
+    let pipe = || pipe2(OFlag::O_CLOEXEC);
+    let (stdout_read, stdout) = pipe()?;
+    let (stderr_read, stderr) = pipe()?;
+    let (stdin_read, stdin_write) = match (stdin, &brought.stdin) {
+        (StdinKind::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
+        (StdinKind::Bytes, Some(bytes)) => {
+            (bytes.try_clone().map_err(|error| errno_of(&error))?, None)
+        }
+        (StdinKind::Bytes, None) => return Err(Errno::EBADF),
+        (StdinKind::Empty, _) => (null()?, None),
+    };
+    let mut fds =
+        vec![strings.as_fd(), stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    fds.extend(brought.script.as_ref().map(AsFd::as_fd));
+    cell.limit(&design.profile.limits, limits)?;
+    report::send(&cell.job, &head, &fds)?;
+    Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
+}
+
+/// An input that ends at once: the supervisor's own streams are /dev/null.
+fn null() -> Result<OwnedFd, Errno> {
+    let stdin = std::io::stdin();
+    stdin.as_fd().try_clone_to_owned().map_err(|error| errno_of(&error))
+}
+
+/// Directory, candidates for exec, arguments and environment, each ended by NUL.
+fn strings(
+    design: &Design,
+    block: &Block,
+    limits: &Limits,
+) -> Result<(Vec<u8>, ToPayload), Errno> {
+    let environment = environment(&design.profile.env, &block.env);
+    let path = environment
+        .iter()
+        .find_map(|variable| variable.strip_prefix("PATH="))
+        .unwrap_or(DEFAULT_PATH);
+    let candidates = candidates(block.argv.program(), path);
+    let arguments = block.argv.words();
+    let mut bytes = Vec::new();
+    let all = std::iter::once(block.cwd.as_str())
+        .chain(candidates.iter().map(String::as_str))
+        .chain(arguments.iter().map(String::as_str))
+        .chain(environment.iter().map(String::as_str));
+    for string in all {
+        bytes.extend_from_slice(string.as_bytes());
+        bytes.push(0);
+    }
+    if bytes.len() > STRINGS_BYTES {
+        return Err(Errno::E2BIG);
+    }
+    let count = |n: usize| u32::try_from(n).map_err(|_| Errno::E2BIG);
+    let head = ToPayload {
+        bytes: count(bytes.len())?,
+        candidates: count(candidates.len())?,
+        arguments: count(arguments.len())?,
+        limits: *limits,
+    };
+    Ok((bytes, head))
+}
+
+/// `NAME=value`, later sources over earlier ones.
+fn environment(
+    profile: &std::collections::BTreeMap<String, String>,
+    caller: &Env,
+) -> Vec<String> {
+    let mut all = std::collections::BTreeMap::from(ENVIRONMENT);
+    all.extend(profile.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    all.extend(caller.iter());
+    all.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+/// Paths to try, as execvp(3) does. At most 64: a longer PATH is the caller's joke.
+fn candidates(program: &str, path: &str) -> Vec<String> {
+    if program.contains('/') {
+        return vec![program.to_owned()];
+    }
+    let directories = path.split(':').take(64);
+    // An empty entry of PATH means the current directory.
+    directories
+        .map(|directory| {
+            let directory = if directory.is_empty() { "." } else { directory };
+            format!("{directory}/{program}")
+        })
+        .collect()
+}

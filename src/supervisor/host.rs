@@ -1,0 +1,300 @@
+//! What only `main` can prepare on the host before the supervisor exists: ids, cgroups, idmaps.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, open};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::{getegid, geteuid, getgroups};
+
+use super::{Access, Granted, GrantedDirectory, IdRange, WorkspaceGrant, Workspaces};
+use crate::cell::cgroup::Parent;
+use crate::cell::ids::{Supplementary, write_map};
+use crate::cell::measure::{NAMESPACES, Operator};
+use crate::cell::{c_path, errno_of};
+use crate::sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
+use crate::sys::process::{self, Side};
+
+use super::start::StartError;
+
+/// Where root's instances keep their locks; only root may write there.
+const LOCKS: &str = "/run/cofferdam";
+/// Instances that can run at once as root.
+const MOST_INSTANCES: u32 = 64;
+
+/// Who starts the supervisor, and which ids it may use.
+#[derive(Debug)]
+pub enum Identity {
+    /// An ordinary user: the one id it has.
+    Ordinary { uid: u32, gid: u32 },
+    /// Root: a block of ids nobody else has, held by a lock.
+    Root(Instance),
+}
+
+/// One of root's instances on this host.
+#[derive(Debug)]
+pub struct Instance {
+    pub number: u32,
+    /// First host id of its block; the supervisor has it, cells those after it.
+    pub first: u32,
+    pub count: u32,
+    /// Held for as long as the process lives.
+    _lock: Flock<File>,
+}
+
+impl Identity {
+    /// Finds out who we are, and as root takes a block of ids.
+    pub fn find(range: IdRange) -> Result<Self, StartError> {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        if uid != 0 {
+            return Ok(Self::Ordinary { uid, gid });
+        }
+        Instance::take(range).map(Self::Root)
+    }
+
+    /// The maps of the supervisor's user namespace: `uid_map`, `gid_map`.
+    pub fn maps(&self) -> [String; 2] {
+        match self {
+            Self::Ordinary { uid, gid } => [format!("0 {uid} 1"), format!("0 {gid} 1")],
+            Self::Root(instance) => {
+                let map = format!("0 {} {}", instance.first, instance.count);
+                [map.clone(), map]
+            }
+        }
+    }
+
+    /// Whether supplementary groups go.
+    pub fn supplementary(&self) -> Supplementary {
+        match self {
+            Self::Ordinary { .. } => Supplementary::Kept,
+            Self::Root(_) => Supplementary::Dropped,
+        }
+    }
+
+    /// What the receipt compares with.
+    pub fn operator(&self) -> Result<Operator, StartError> {
+        let namespaces = NAMESPACES
+            .iter()
+            .map(|name| {
+                let link = fs::read_link(format!("/proc/self/ns/{name}"));
+                link.map(|link| link.to_string_lossy().into_owned())
+            })
+            .collect::<std::io::Result<_>>()
+            .map_err(StartError::NoProc)?;
+        let (first_id, supplementary_groups) = match self {
+            Self::Ordinary { uid, gid } => {
+                let groups = getgroups().unwrap_or_default();
+                let others = groups.iter().map(|group| group.as_raw()).filter(|id| id != gid);
+                (*uid, others.collect())
+            }
+            Self::Root(instance) => (instance.first, Vec::new()),
+        };
+        Ok(Operator { namespaces, first_id, supplementary_groups })
+    }
+}
+
+impl Instance {
+    /// Takes the first block that no other instance holds.
+    fn take(range: IdRange) -> Result<Self, StartError> {
+        let locks = Path::new(LOCKS);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(locks);
+        made.map_err(|error| StartError::Lock { error })?;
+        for number in 0..MOST_INSTANCES {
+            let Some(first) = number
+                .checked_mul(range.count)
+                .and_then(|offset| range.first.checked_add(offset))
+            else {
+                break;
+            };
+            let file = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(locks.join(format!("instance-{number}.lock")))
+                .map_err(|error| StartError::Lock { error })?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Self { number, first, count: range.count, _lock: lock }),
+                Err((_, Errno::EWOULDBLOCK)) => {}
+                Err((_, errno)) => return Err(StartError::Lock { error: errno.into() }),
+            }
+        }
+        Err(StartError::NoInstance { most: MOST_INSTANCES })
+    }
+}
+
+/// Finds control groups for the cells; what cannot be had is [`Parent::None`].
+pub fn cgroups(identity: &Identity) -> Parent {
+    match identity {
+        Identity::Root(instance) => {
+            v2_as_root(instance).or_else(|| v1_as_root(instance)).unwrap_or(Parent::None)
+        }
+        Identity::Ordinary { .. } => Parent::None,
+    }
+}
+
+/// The cgroup of this process for one entry of `/proc/self/cgroup` (cgroups(7)).
+fn own_cgroup(controller: &str) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/cgroup").ok()?;
+    table.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, names, path) = (parts.next()?, parts.next()?, parts.next()?);
+        names.split(',').any(|name| name == controller).then(|| path.to_owned())
+    })
+}
+
+/// A directory of our own below `parent`, emptied of what a killed instance left, and given to
+/// the supervisor's host id.
+fn delegate(parent: &Path, instance: &Instance, files: &[&str]) -> Option<OwnedFd> {
+    let directory = parent.join(format!("cofferdam-{}", instance.number));
+    if let Ok(entries) = fs::read_dir(&directory) {
+        for stale in entries.flatten().filter(|entry| entry.path().is_dir()) {
+            // EBUSY: somebody is in it yet; it is used again under the same name.
+            fs::remove_dir(stale.path()).unwrap_or_default();
+        }
+    }
+    fs::DirBuilder::new().recursive(true).create(&directory).ok()?;
+    chown(&directory, Some(instance.first), Some(instance.first)).ok()?;
+    for file in files {
+        chown(directory.join(file), Some(instance.first), Some(instance.first)).ok()?;
+    }
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    open(&directory, flags, Mode::empty()).ok()
+}
+
+fn v1_as_root(instance: &Instance) -> Option<Parent> {
+    let tree = |controller: &str| {
+        let path = own_cgroup(controller)?;
+        let directory = PathBuf::from(format!("/sys/fs/cgroup/{controller}{path}"));
+        delegate(&directory, instance, &["cgroup.procs", "tasks"])
+    };
+    Some(Parent::V1 { memory: tree("memory")?, pids: tree("pids")? })
+}
+
+fn v2_as_root(instance: &Instance) -> Option<Parent> {
+    let root = Path::new("/sys/fs/cgroup");
+    let usable = |directory: &Path, file: &str| {
+        fs::read_to_string(directory.join(file)).is_ok_and(|text| {
+            ["memory", "pids"].iter().all(|name| text.split_whitespace().any(|word| word == *name))
+        })
+    };
+    if !usable(root, "cgroup.controllers") {
+        return None;
+    }
+    if !usable(root, "cgroup.subtree_control") {
+        fs::write(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    }
+    let held = delegate(
+        root,
+        instance,
+        &["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"],
+    )?;
+    let directory = root.join(format!("cofferdam-{}", instance.number));
+    fs::write(directory.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    // The supervisor must be below the delegated directory to move its cells about in it.
+    let leaf = directory.join("supervisor");
+    fs::DirBuilder::new().recursive(true).create(&leaf).ok()?;
+    chown(leaf.join("cgroup.procs"), Some(instance.first), Some(instance.first)).ok()?;
+    Some(Parent::V2(held))
+}
+
+/// Moves the supervisor below the delegated directory of version 2.
+pub fn place_supervisor(parent: &Parent, identity: &Identity, pid: i32) -> std::io::Result<()> {
+    match (parent, identity) {
+        (Parent::V2(_), Identity::Root(instance)) => {
+            let number = instance.number;
+            let file = format!("/sys/fs/cgroup/cofferdam-{number}/supervisor/cgroup.procs");
+            fs::write(file, pid.to_string())
+        }
+        (Parent::V2(_) | Parent::V1 { .. } | Parent::None, _) => Ok(()),
+    }
+}
+
+/// Prepares granted directories: as root each gets one idmapped mount for every slot, so that the
+/// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
+pub fn grants(
+    workspaces: &[Workspaces],
+    identity: &Identity,
+    slots: u16,
+) -> Result<Vec<WorkspaceGrant>, StartError> {
+    workspaces
+        .iter()
+        .map(|workspace| {
+            let directories = workspace.directories.iter();
+            let directories = directories.map(|granted| grant(granted, identity, slots));
+            Ok(WorkspaceGrant { directories: directories.collect::<Result<_, _>>()? })
+        })
+        .collect()
+}
+
+fn grant(
+    granted: &Granted,
+    identity: &Identity,
+    slots: u16,
+) -> Result<GrantedDirectory, StartError> {
+    let failed = |errno| StartError::Grant { path: granted.host.clone(), errno };
+    let metadata = fs::metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
+    if !metadata.is_dir() {
+        return Err(failed(Errno::ENOTDIR));
+    }
+    let by_slot = match identity {
+        Identity::Ordinary { .. } => Vec::new(),
+        Identity::Root(instance) => (0..slots)
+            .map(|slot| {
+                let id = cell_id(slot).and_then(|id| instance.first.checked_add(id));
+                idmapped(granted, &metadata, id.ok_or(Errno::ERANGE)?)
+            })
+            .collect::<Result<_, Errno>>()
+            .map_err(failed)?,
+    };
+    Ok(GrantedDirectory {
+        host: granted.host.clone(),
+        cell: granted.cell.clone(),
+        access: granted.access,
+        by_slot,
+    })
+}
+
+/// The id of the cell in `slot`, as the supervisor's map has it: 0 is the supervisor's own.
+pub fn cell_id(slot: u16) -> Option<u32> {
+    u32::from(slot).checked_add(1)
+}
+
+fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {
+    let tree = clone_tree(&c_path(&granted.host)?)?;
+    let namespace = mapping(owner.uid(), owner.gid(), host_id)?;
+    set_idmap(&tree, namespace, Reach::Recursive)?;
+    let flags = attribute::NOSUID
+        | attribute::NODEV
+        | if granted.access == Access::ReadOnly { attribute::RDONLY } else { 0 };
+    set_attributes(&tree, flags, Reach::Recursive)?;
+    Ok(tree)
+}
+
+/// A user namespace that maps an owner on disk to a host id: it exists only to be named.
+fn mapping(uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
+    match process::clone3(libc::CLONE_NEWUSER)? {
+        Side::Child => loop {
+            // Killed by the parent as soon as the namespace is held.
+            nix::unistd::pause();
+        },
+        Side::Parent(child) => {
+            let held = hold_mapped(child.pid, uid, gid, host_id);
+            process::signal(&child.pidfd, Signal::SIGKILL)?;
+            nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
+            held
+        }
+    }
+}
+
+fn hold_mapped(pid: i32, uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
+    write_map(process.as_fd(), "gid_map", &format!("{gid} {host_id} 1"))?;
+    write_map(process.as_fd(), "uid_map", &format!("{uid} {host_id} 1"))?;
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    nix::fcntl::openat(process, "ns/user", flags, Mode::empty())
+}

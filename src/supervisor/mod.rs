@@ -1,0 +1,93 @@
+//! The supervisor: the one process that makes cells, and all that is decided before it starts.
+//!
+//! `main` calls [`start`] while it is single-threaded and small. `start` holds main's side
+//! (ids, grants, cgroups, the clone), `boot` the supervisor's own way into its namespaces,
+//! `template` the roots, `serve` the loop, `running` one call's life in it.
+//!
+//! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
+
+mod boot;
+mod cells;
+mod filter;
+mod handover;
+mod host;
+mod program;
+mod running;
+mod serve;
+mod start;
+mod synthetic;
+mod template;
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use crate::profile::Profile;
+
+pub use start::{StartError, Started, start};
+pub use synthetic::HOST_NAME;
+
+/// Everything the supervisor will ever know: decided by the operator, before any call.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    pub profiles: Vec<Profile>,
+    /// Directories of the host for `/workspace` and beside it; a job names one by its index.
+    pub workspaces: Vec<Workspaces>,
+    pub caps: Caps,
+    pub ids: IdRange,
+}
+
+/// One granted set of directories, as the operator gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workspaces {
+    pub directories: Vec<Granted>,
+}
+
+/// A host directory that cells may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    pub host: PathBuf,
+    /// Where the cell has it, such as `/workspace`.
+    pub cell: PathBuf,
+    pub access: Access,
+}
+
+/// What a cell may do with a granted directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// Caps over all cells together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caps {
+    /// Cells alive at once, those that are ending included.
+    pub cells: u16,
+    /// Bytes: the memory limits of all cells added up.
+    pub memory: u64,
+    /// Processes of all cells.
+    pub processes: u64,
+}
+
+/// Host ids for a supervisor that root starts: itself and each cell have one of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    pub first: u32,
+    /// Ids for one instance; several instances take one such block each.
+    pub count: u32,
+}
+
+/// Granted directories with what `main` prepared for them.
+#[derive(Debug)]
+struct WorkspaceGrant {
+    directories: Vec<GrantedDirectory>,
+}
+
+#[derive(Debug)]
+struct GrantedDirectory {
+    host: PathBuf,
+    cell: PathBuf,
+    access: Access,
+    /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
+    by_slot: Vec<OwnedFd>,
+}

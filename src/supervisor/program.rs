@@ -1,0 +1,124 @@
+//! What a program needs to start: its interpreter and its shared libraries, by reading ELF.
+//!
+//! So a cell with one program has that program's files and no others. Nothing is executed to
+//! find them, as ldd(1) would.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use elf::ElfStream;
+use elf::abi::{DT_NEEDED, DT_STRTAB, PT_INTERP};
+use elf::endian::AnyEndian;
+
+/// Where ld.so(8) looks without a cache, in the layouts of Debian, Fedora, Arch and Alpine.
+const DIRECTORIES: [&str; 8] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
+/// More than any program we confine this way needs; a file that lists more is refused.
+const MOST_LIBRARIES: usize = 64;
+
+/// Paths of the interpreter and of every library that `program` loads at start, in order.
+///
+/// # Errors
+/// When a file cannot be read, is no ELF file, or a library is not found.
+pub fn libraries(program: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = BTreeSet::new();
+    let mut waiting = vec![program.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let needs = Needs::read(&path)?;
+        for name in needs.libraries {
+            let library = locate(&name)?;
+            if found.insert(library.clone()) {
+                waiting.push(library);
+            }
+        }
+        if let Some(interpreter) = needs.interpreter {
+            found.insert(interpreter);
+        }
+        if found.len() > MOST_LIBRARIES {
+            return Err(io::Error::other("more shared libraries than a small program has"));
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+fn locate(name: &str) -> io::Result<PathBuf> {
+    DIRECTORIES
+        .iter()
+        .map(|directory| Path::new(directory).join(name))
+        .find(|path| path.exists())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("library {name}")))
+}
+
+/// What one ELF file asks for.
+struct Needs {
+    interpreter: Option<PathBuf>,
+    libraries: Vec<String>,
+}
+
+impl Needs {
+    fn read(path: &Path) -> io::Result<Self> {
+        let wrong = |error: elf::ParseError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut file = ElfStream::<AnyEndian, _>::open_stream(File::open(path)?).map_err(wrong)?;
+        let segments = file.segments().clone();
+        let mut interpreter = None;
+        if let Some(segment) = segments.iter().find(|segment| segment.p_type == PT_INTERP) {
+            let bytes = file.segment_data(segment).map_err(wrong)?;
+            let text = String::from_utf8_lossy(bytes);
+            interpreter = Some(PathBuf::from(text.trim_end_matches('\0')));
+        }
+        let mut offsets = Vec::new();
+        let mut table = None;
+        if let Some(dynamic) = file.dynamic().map_err(wrong)? {
+            for entry in dynamic.iter() {
+                match entry.d_tag {
+                    DT_NEEDED => offsets.push(entry.d_val()),
+                    DT_STRTAB => table = Some(entry.d_ptr()),
+                    _ => {}
+                }
+            }
+        }
+        let libraries = match table {
+            None => Vec::new(),
+            Some(address) => names(&mut file, &segments, address, &offsets)?,
+        };
+        Ok(Self { interpreter, libraries })
+    }
+}
+
+/// Strings of the dynamic string table, which is given by its address in memory.
+fn names(
+    file: &mut ElfStream<AnyEndian, File>,
+    segments: &[elf::segment::ProgramHeader],
+    address: u64,
+    offsets: &[u64],
+) -> io::Result<Vec<String>> {
+    let wrong = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
+    let holds = |segment: &&elf::segment::ProgramHeader| {
+        segment.p_type == elf::abi::PT_LOAD
+            && (segment.p_vaddr..segment.p_vaddr.saturating_add(segment.p_filesz))
+                .contains(&address)
+    };
+    let segment = segments.iter().find(holds).ok_or_else(|| wrong("no string table"))?;
+    let bytes = file.segment_data(segment).map_err(|_| wrong("unreadable segment"))?;
+    offsets
+        .iter()
+        .map(|offset| {
+            let start = usize::try_from(address - segment.p_vaddr + offset)
+                .map_err(|_| wrong("a string out of bounds"))?;
+            let rest = bytes.get(start..).ok_or_else(|| wrong("a string out of bounds"))?;
+            let name = std::ffi::CStr::from_bytes_until_nul(rest)
+                .map_err(|_| wrong("an unended string"))?;
+            name.to_str().map(str::to_owned).map_err(|_| wrong("a name that is not text"))
+        })
+        .collect()
+}

@@ -1,0 +1,147 @@
+//! Main's side of starting the supervisor: the clone, the maps, the link.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::stat::Mode;
+
+use super::boot::{self, Birth};
+use super::host::{self, Identity};
+use super::{Caps, Spec, WorkspaceGrant};
+use crate::cell::cgroup::Parent;
+use crate::cell::ids::{Supplementary, write_map};
+use crate::cell::measure::Operator;
+use crate::profile::Profile;
+use crate::sys::process::{self, ArgumentPages, Side};
+use crate::sys::socket;
+
+/// Why there is no supervisor. Each has its remedy in `cofferdam doctor`.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the supervisor must start before any thread: {threads} are running")]
+    Threads { threads: usize },
+    #[error("/proc cannot be read: {0}")]
+    NoProc(#[source] std::io::Error),
+    #[error("this kernel or container refuses user namespaces: {0}")]
+    Clone(#[source] Errno),
+    #[error("the supervisor's ids cannot be mapped: {0}")]
+    Maps(#[source] Errno),
+    #[error("the instance lock cannot be taken: {error}")]
+    Lock { error: std::io::Error },
+    #[error("{most} instances are running already")]
+    NoInstance { most: u32 },
+    #[error("`{}` cannot be granted: {errno}", path.display())]
+    Grant { path: PathBuf, errno: Errno },
+    #[error("the link cannot be made: {0}")]
+    Link(#[source] Errno),
+}
+
+/// A supervisor on its way up. Its first frame on the link says whether it came up.
+#[derive(Debug)]
+pub struct Started {
+    /// The front end's end of the link.
+    pub link: OwnedFd,
+    /// Kept for as long as the front end lives: as root it holds the instance's lock.
+    pub held: Held,
+}
+
+/// What must live as long as the supervisor.
+#[derive(Debug)]
+pub struct Held {
+    _identity: Identity,
+    _pidfd: OwnedFd,
+}
+
+/// What the supervisor takes from main: a copy of main's memory, by the clone.
+#[derive(Debug)]
+pub struct Inherited {
+    pub link: OwnedFd,
+    pub profiles: Vec<Profile>,
+    pub grants: Vec<WorkspaceGrant>,
+    pub caps: Caps,
+    pub operator: Operator,
+    pub supplementary: Supplementary,
+    pub cgroups: Parent,
+    pub pages: ArgumentPages,
+    /// Whether each cell has a host id of its own.
+    pub ids: CellIds,
+}
+
+/// Which host ids cells have, as the supervisor's map has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CellIds {
+    /// The operator's own id, 0 in the map: an ordinary user has no other.
+    Shared,
+    /// One for each slot.
+    BySlot,
+}
+
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+/// Starts the supervisor. Call it from `main`, before any thread, runtime or secret exists.
+///
+/// # Errors
+/// What stands in the way; a step that fails later arrives as the first frame on the link.
+pub fn start(spec: Spec) -> Result<Started, StartError> {
+    let threads = std::fs::read_dir("/proc/self/task").map_err(StartError::NoProc)?.count();
+    if threads != 1 {
+        return Err(StartError::Threads { threads });
+    }
+    let identity = Identity::find(spec.ids)?;
+    let (link, theirs) = pair().map_err(StartError::Link)?;
+    let (go, wait) = pair().map_err(StartError::Link)?;
+    let inherited = Inherited {
+        link: theirs,
+        grants: host::grants(&spec.workspaces, &identity, spec.caps.cells)?,
+        profiles: spec.profiles,
+        caps: spec.caps,
+        operator: identity.operator()?,
+        supplementary: identity.supplementary(),
+        cgroups: host::cgroups(&identity),
+        pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
+        ids: match identity {
+            Identity::Ordinary { .. } => CellIds::Shared,
+            Identity::Root(_) => CellIds::BySlot,
+        },
+    };
+    match process::clone3(NAMESPACES).map_err(StartError::Clone)? {
+        Side::Child => {
+            // Main's ends of both pairs are this process's too: they go, or it would never see
+            // main's death as the end of the link.
+            drop((link, go));
+            boot::run(inherited, Birth { wait })
+        }
+        Side::Parent(child) => {
+            host::place_supervisor(&inherited.cgroups, &identity, child.pid)
+                .map_err(|error| StartError::Maps(crate::cell::errno_of(&error)))?;
+            map(child.pid, &identity).map_err(StartError::Maps)?;
+            socket::send(&go, b"go", &[]).map_err(StartError::Link)?;
+            Ok(Started { link, held: Held { _identity: identity, _pidfd: child.pidfd } })
+        }
+    }
+}
+
+fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+}
+
+fn map(pid: i32, identity: &Identity) -> Result<(), Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
+    let [uids, gids] = identity.maps();
+    if identity.supplementary() == Supplementary::Kept {
+        // Without this an ordinary user may not write a gid map (user_namespaces(7)).
+        write_map(process.as_fd(), "setgroups", "deny")?;
+    }
+    write_map(process.as_fd(), "gid_map", &gids)?;
+    write_map(process.as_fd(), "uid_map", &uids)
+}

@@ -1,0 +1,145 @@
+//! Files that a cell has and no host: `/etc`, and the facts of `/proc` made from its limits.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nix::dir::{Dir, Type};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use super::template::{directories, write_file};
+use crate::cell::ids::AGENT;
+use crate::cell::mounts::HIDDEN;
+use crate::job::Limits;
+
+/// The host name of every cell.
+pub const HOST_NAME: &str = "cofferdam";
+/// Entries of `/proc` that are the cell's own, whoever looks: they stay as the kernel has them.
+const OWN: [&str; 4] = ["self", "thread-self", "mounts", "net"];
+/// What covers a file and a directory that have no place in a cell.
+const EMPTY_FILE: &str = "empty";
+const EMPTY_DIRECTORY: &str = "empty.d";
+
+/// Writes the synthetic `/etc` (rulings R5) into `directory`.
+///
+/// # Errors
+/// What mkdir(2), open(2) or write(2) say.
+pub fn etc(directory: &Path) -> std::io::Result<()> {
+    let files = [
+        (
+            "passwd",
+            format!(
+                "agent:x:{AGENT}:{AGENT}:agent:/tmp/home:/bin/bash\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+            ),
+        ),
+        ("group", format!("agent:x:{AGENT}:\nnogroup:x:65534:\n")),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".to_owned(),
+        ),
+        ("hosts", format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n")),
+        ("resolv.conf", "# A cell has no network beyond itself.\n".to_owned()),
+        ("hostname", format!("{HOST_NAME}\n")),
+    ];
+    for (name, text) in files {
+        write_file(&directory.join(name), &text)?;
+    }
+    Ok(())
+}
+
+/// Writes what covers `/proc` into the hidden store.
+///
+/// # Errors
+/// What mkdir(2), open(2) or write(2) say.
+pub fn store(hidden: &Path, limits: &Limits) -> std::io::Result<()> {
+    directories(&hidden.join(EMPTY_DIRECTORY))?;
+    write_file(&hidden.join(EMPTY_FILE), "")?;
+    for (name, text) in facts(limits, processors()) {
+        write_file(&hidden.join(name), &text)?;
+    }
+    Ok(())
+}
+
+/// Processors this process may run on, as nproc(1) counts them.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Files of `/proc` as a machine of the cell's size would have them.
+fn facts(limits: &Limits, processors: usize) -> [(&'static str, String); 6] {
+    let kilobytes = limits.memory / 1024;
+    let line = |name: &str, value: u64| format!("{:<16}{value:>8} kB\n", format!("{name}:"));
+    let meminfo = [
+        ("MemTotal", kilobytes),
+        ("MemFree", kilobytes),
+        ("MemAvailable", kilobytes),
+        ("Buffers", 0),
+        ("Cached", 0),
+        ("SwapCached", 0),
+        ("Active", 0),
+        ("Inactive", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Shmem", 0),
+        ("Slab", 0),
+        ("SReclaimable", 0),
+    ]
+    .map(|(name, value)| line(name, value))
+    .concat();
+    let cpuinfo: String = (0..processors)
+        .map(|number| {
+            format!(
+                "processor\t: {number}\nvendor_id\t: cofferdam\nmodel name\t: a processor of this cell\n\
+                 cpu cores\t: {processors}\nsiblings\t: {processors}\n\n"
+            )
+        })
+        .collect();
+    let times = "0 0 0 0 0 0 0 0 0 0";
+    let cpus: String = (0..processors).map(|number| format!("cpu{number} {times}\n")).collect();
+    let stat = format!(
+        "cpu  {times}\n{cpus}intr 0\nctxt 0\nbtime 1\nprocesses 1\nprocs_running 1\n\
+         procs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n"
+    );
+    [
+        ("meminfo", meminfo),
+        ("cpuinfo", cpuinfo),
+        ("stat", stat),
+        ("loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
+        ("uptime", "1.00 1.00\n".to_owned()),
+        ("version", "Linux version 6.0 (cofferdam)\n".to_owned()),
+    ]
+}
+
+/// Names of the files that [`facts`] replaces.
+const FACTS: [&str; 6] = ["meminfo", "cpuinfo", "stat", "loadavg", "uptime", "version"];
+
+/// What covers which entry of `/proc`: every entry that is neither a process nor the cell's own.
+/// Enumerated, not listed: an entry that a later kernel adds is covered too.
+///
+/// # Errors
+/// What reading the directory says.
+pub fn masks(proc: &OwnedFd) -> nix::Result<Vec<(CString, CString)>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut masks = Vec::new();
+    for entry in Dir::openat(proc, ".", flags, Mode::empty())?.iter() {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        let is_process = name.bytes().all(|byte| byte.is_ascii_digit());
+        if is_process || matches!(name, "." | "..") || OWN.contains(&name) {
+            continue;
+        }
+        let cover = match entry.file_type() {
+            Some(Type::Symlink) => continue,
+            Some(Type::Directory) => EMPTY_DIRECTORY,
+            _ if FACTS.contains(&name) => name,
+            _ => EMPTY_FILE,
+        };
+        let paths = (format!("{HIDDEN}/{cover}"), format!("/proc/{name}"));
+        if let (Ok(cover), Ok(entry)) = (CString::new(paths.0), CString::new(paths.1)) {
+            masks.push((cover, entry));
+        }
+    }
+    Ok(masks)
+}

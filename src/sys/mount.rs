@@ -1,0 +1,128 @@
+//! Mounts: the calls of the new mount API, and openat2.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use super::{Result, check};
+
+/// Takes ownership of a descriptor that a call has just returned.
+fn owned(raw: libc::c_long) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) }
+}
+
+/// open_tree(2) with OPEN_TREE_CLONE: a detached copy of the mount at `path` and all beneath.
+pub fn clone_tree(path: &CStr) -> Result<OwnedFd> {
+    const OPEN_TREE_CLONE: u32 = 1;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_RECURSIVE as u32;
+    // SAFETY: `path` is NUL-terminated and outlives the call.
+    let raw = check(unsafe {
+        libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags)
+    })?;
+    Ok(owned(raw))
+}
+
+/// move_mount(2): attaches the detached mount `tree` at `target`.
+pub fn attach(tree: impl AsFd, target: &CStr) -> Result<()> {
+    const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
+    // SAFETY: both paths are NUL-terminated and outlive the call; the empty one names `tree` itself.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    })
+    .map(drop)
+}
+
+/// Attributes of mounts (mount_setattr(2)).
+pub mod attribute {
+    pub const RDONLY: u64 = 0x1;
+    pub const NOSUID: u64 = 0x2;
+    pub const NODEV: u64 = 0x4;
+    pub const NOEXEC: u64 = 0x8;
+    pub const IDMAP: u64 = 0x10_0000;
+}
+
+/// Whether a change of attributes goes beneath.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    One,
+    Recursive,
+}
+
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+/// mount_setattr(2): sets `attributes` on the mount that `mount` is the root of.
+pub fn set_attributes(mount: impl AsFd, attributes: u64, reach: Reach) -> Result<()> {
+    change(mount, MountAttr { set: attributes, clear: 0, propagation: 0, userns_fd: 0 }, reach)
+}
+
+/// mount_setattr(2) with MOUNT_ATTR_IDMAP: `mount` shows owners through the maps of `userns`.
+pub fn set_idmap(mount: impl AsFd, userns: impl AsFd, reach: Reach) -> Result<()> {
+    let userns_fd = userns.as_fd().as_raw_fd() as u64;
+    let attr = MountAttr { set: attribute::IDMAP, clear: 0, propagation: 0, userns_fd };
+    change(mount, attr, reach)
+}
+
+fn change(mount: impl AsFd, attr: MountAttr, reach: Reach) -> Result<()> {
+    let mut flags = libc::AT_EMPTY_PATH as u32;
+    if reach == Reach::Recursive {
+        flags |= libc::AT_RECURSIVE as u32;
+    }
+    // SAFETY: `attr` is a whole mount_attr of the size given and outlives the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    })
+    .map(drop)
+}
+
+/// A detached mount of a new filesystem of kind `kind` (fsopen(2), fsconfig(2), fsmount(2)).
+pub fn new_filesystem(kind: &CStr, attributes: u64) -> Result<OwnedFd> {
+    const FSOPEN_CLOEXEC: u32 = 1;
+    const FSCONFIG_CMD_CREATE: u32 = 6;
+    const FSMOUNT_CLOEXEC: u32 = 1;
+    // SAFETY: `kind` is NUL-terminated and outlives the call.
+    let context =
+        owned(check(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?);
+    // SAFETY: FSCONFIG_CMD_CREATE takes neither key nor value: both are null, the last is zero.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            FSCONFIG_CMD_CREATE,
+            std::ptr::null::<libc::c_char>(),
+            std::ptr::null::<libc::c_void>(),
+            0,
+        )
+    })?;
+    // SAFETY: takes a descriptor and numbers.
+    let mount = check(unsafe {
+        libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes)
+    })?;
+    Ok(owned(mount))
+}
+
+/// pivot_root(2) onto the current directory, with the old root stacked on it.
+/// Follow it with umount2 of "." (pivot_root(2), `pivot_root(".", ".")`).
+pub fn pivot_here() -> Result<()> {
+    // SAFETY: both paths are NUL-terminated constants.
+    check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(drop)
+}

@@ -1,0 +1,28 @@
+//! The loopback interface of a network namespace.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+
+use super::Result;
+
+/// Brings up `lo` in the caller's network namespace (netdevice(7), SIOCSIFFLAGS).
+pub fn loopback_up() -> Result<()> {
+    // SAFETY: takes numbers only.
+    let raw = Errno::result(unsafe {
+        libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+    })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: ifreq is plain bytes, for which all zeroes is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS takes a pointer to an ifreq, which outlives the call.
+    Errno::result(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
+    })
+    .map(drop)
+}

@@ -1,0 +1,49 @@
+//! seccomp user notification: receiving a refused call and answering it (seccomp_unotify(2)).
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::errno::Errno;
+
+use super::Result;
+
+/// A refused call: who waits for an answer, and the call's number.
+#[derive(Debug, Clone, Copy)]
+pub struct Notification {
+    id: u64,
+    pub number: u32,
+}
+
+// _IOWR('!', 0, struct seccomp_notif) and _IOWR('!', 1, struct seccomp_notif_resp).
+const RECEIVE: libc::c_ulong = 0xc050_2100;
+const RESPOND: libc::c_ulong = 0xc018_2101;
+
+/// Takes the next notification. `Ok(None)`: the caller is gone already.
+pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
+    // SAFETY: seccomp_notif is plain integers, and the kernel demands all zeroes.
+    let mut notif: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: RECEIVE takes a pointer to a zeroed seccomp_notif, which outlives the call.
+    let result =
+        unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RECEIVE, &raw mut notif) };
+    match Errno::result(result) {
+        Ok(_) => Ok(Some(Notification { id: notif.id, number: notif.data.nr as u32 })),
+        Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Answers a notification with an error. A caller that is gone already needs none.
+pub fn refuse(listener: impl AsFd, notification: Notification, errno: Errno) -> Result<()> {
+    let mut response = libc::seccomp_notif_resp {
+        id: notification.id,
+        val: 0,
+        error: -(errno as i32),
+        flags: 0,
+    };
+    // SAFETY: RESPOND takes a pointer to a seccomp_notif_resp, which outlives the call.
+    let result =
+        unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RESPOND, &raw mut response) };
+    match Errno::result(result) {
+        Ok(_) | Err(Errno::ENOENT | Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,322 @@
+//! Processes: clone3, pidfds, prctl and waiting.
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+
+use super::{Result, check};
+
+/// Which side of [`clone3`] this is.
+#[derive(Debug)]
+pub enum Side {
+    Parent(Child),
+    Child,
+}
+
+/// A child of ours: its pid in our pid namespace, and its pidfd.
+#[derive(Debug)]
+pub struct Child {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+}
+
+/// clone3(2) as fork(2) does it, with `namespaces` (CLONE_NEW* flags) and a pidfd.
+///
+/// The caller must be single-threaded: the child has this thread only, and a
+/// lock held by another would stay locked in it for ever.
+pub fn clone3(namespaces: libc::c_int) -> Result<Side> {
+    let mut pidfd: libc::c_int = -1;
+    let mut arguments = libc::clone_args {
+        flags: namespaces as u64 | libc::CLONE_PIDFD as u64,
+        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: 0,
+    };
+    // SAFETY: `arguments` is a whole clone_args of the size given, `pidfd` outlives the call, and
+    // without CLONE_VM the child runs on its own copy of this memory, as after fork(2).
+    let pid = check(unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            std::ptr::from_mut(&mut arguments),
+            size_of::<libc::clone_args>(),
+        )
+    })?;
+    if pid == 0 {
+        return Ok(Side::Child);
+    }
+    // SAFETY: the kernel stored a new descriptor there that nobody else owns (CLONE_PIDFD).
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Side::Parent(Child { pid: pid as i32, pidfd }))
+}
+
+/// pidfd_open(2).
+pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let raw = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
+}
+
+/// pidfd_send_signal(2).
+pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
+    // SAFETY: takes a descriptor and numbers; a null siginfo means "as kill(2)".
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_fd().as_raw_fd(),
+            signal as libc::c_int,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    })?;
+    Ok(())
+}
+
+/// _exit(2): no destructors, no buffers, no atexit.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process; nothing of it is used afterwards.
+    unsafe { libc::_exit(code) }
+}
+
+/// prctl(2) with plain numbers; unused arguments must be zero and are.
+fn prctl(option: libc::c_int, argument: libc::c_ulong) -> Result<libc::c_int> {
+    let zero: libc::c_ulong = 0;
+    // SAFETY: used only with options that take no pointers; unused arguments are zero (prctl(2)).
+    Errno::result(unsafe { libc::prctl(option, argument, zero, zero, zero) })
+}
+
+/// Sets the signal this process gets when the thread that made it ends (PR_SET_PDEATHSIG).
+/// Every change of ids resets it: set it after the last one.
+pub fn set_death_signal(signal: Signal) -> Result<()> {
+    prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong).map(drop)
+}
+
+/// Whether other processes of this uid may look into this one (PR_SET_DUMPABLE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dumpable {
+    No,
+    Yes,
+}
+
+/// Sets PR_SET_DUMPABLE. Every change of ids resets it.
+pub fn set_dumpable(dumpable: Dumpable) -> Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(dumpable == Dumpable::Yes)).map(drop)
+}
+
+/// Sets PR_SET_NO_NEW_PRIVS; it cannot be unset.
+pub fn set_no_new_privs() -> Result<()> {
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map(drop)
+}
+
+/// Locks SECBIT_NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, so that no uid brings
+/// capabilities back (capabilities(7), "The securebits flags").
+pub fn lock_securebits() -> Result<()> {
+    const NOROOT: libc::c_ulong = 0b11;
+    const NO_SETUID_FIXUP: libc::c_ulong = 0b11 << 2;
+    const KEEP_CAPS_LOCKED: libc::c_ulong = 1 << 5;
+    const NO_AMBIENT_RAISE: libc::c_ulong = 0b11 << 6;
+    prctl(
+        libc::PR_SET_SECUREBITS,
+        NOROOT | NO_SETUID_FIXUP | KEEP_CAPS_LOCKED | NO_AMBIENT_RAISE,
+    )
+    .map(drop)
+}
+
+/// A child that ended: its wait status and what it and its waited-for children used.
+#[derive(Debug, Clone, Copy)]
+pub struct Reaped {
+    pub pid: i32,
+    pub end: End,
+    pub user_us: u64,
+    pub system_us: u64,
+    /// Largest resident set of one process, in bytes.
+    pub max_rss: u64,
+}
+
+/// How a process ended (wait(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exited(u8),
+    Signaled(u8),
+}
+
+/// wait4(2) for any child that has ended, without waiting. `Ok(None)`: none has.
+pub fn reap() -> Result<Option<Reaped>> {
+    let mut status: libc::c_int = 0;
+    // SAFETY: rusage is plain integers, for which all zeroes is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to locals that outlive the call.
+    let pid = Errno::result(unsafe {
+        libc::wait4(-1, &raw mut status, libc::WNOHANG | libc::__WALL, &raw mut usage)
+    })?;
+    if pid == 0 {
+        return Ok(None);
+    }
+    let end = if libc::WIFSIGNALED(status) {
+        End::Signaled(libc::WTERMSIG(status) as u8)
+    } else {
+        End::Exited(libc::WEXITSTATUS(status) as u8)
+    };
+    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    Ok(Some(Reaped {
+        pid,
+        end,
+        user_us: micros(usage.ru_utime),
+        system_us: micros(usage.ru_stime),
+        max_rss: usage.ru_maxrss as u64 * 1024,
+    }))
+}
+
+/// waitid(2) with P_PIDFD: collects a child that has ended, so that no zombie is left.
+/// `Ok(false)`: it has not ended yet.
+pub fn collect(pidfd: impl AsFd) -> Result<bool> {
+    // SAFETY: siginfo_t is plain bytes, for which all zeroes is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` outlives the call; the descriptor is borrowed for it.
+    Errno::result(unsafe {
+        libc::waitid(
+            libc::P_PIDFD,
+            pidfd.as_fd().as_raw_fd() as libc::id_t,
+            &raw mut info,
+            libc::WEXITED | libc::WNOHANG,
+        )
+    })?;
+    // SAFETY: waitid succeeded, so the pid field of this union is the one in use (or zero).
+    Ok(unsafe { info.si_pid() } != 0)
+}
+
+/// setpriority(2) for the calling process: `nice` from 0 to 19.
+pub fn set_nice(nice: u8) -> Result<()> {
+    // SAFETY: takes numbers only; 0 is the calling process.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, libc::c_int::from(nice)) })
+        .map(drop)
+}
+
+/// Where the kernel keeps this process's arguments and environment, as `/proc/self/stat` has them.
+#[derive(Debug, Clone, Copy)]
+pub struct ArgumentPages {
+    start: usize,
+    end: usize,
+}
+
+impl ArgumentPages {
+    /// Reads fields 48 to 51 of `/proc/self/stat` (proc_pid_stat(5)).
+    pub fn locate() -> std::io::Result<Self> {
+        let stat = std::fs::read_to_string("/proc/self/stat")?;
+        let malformed = || std::io::Error::other("/proc/self/stat has an unknown shape");
+        // The name in field 2 may hold spaces and brackets: count from its last bracket.
+        let rest = stat.rsplit_once(") ").ok_or_else(malformed)?.1;
+        let field = |number: usize| -> std::io::Result<usize> {
+            rest.split_ascii_whitespace()
+                .nth(number - 3)
+                .and_then(|word| word.parse().ok())
+                .ok_or_else(malformed)
+        };
+        let (argument_start, environment_end) = (field(48)?, field(51)?);
+        Ok(Self { start: argument_start, end: environment_end.max(argument_start) })
+    }
+
+    /// Overwrites them with `title` and zeroes, and empties the environment of this process.
+    ///
+    /// What stood there would otherwise be readable in `/proc/<pid>/environ` of every process
+    /// cloned from this one that does not exec.
+    pub fn clear(self, title: &str) {
+        // SAFETY: single-threaded by contract of the caller, so nobody reads `environ` meanwhile.
+        unsafe { libc::clearenv() };
+        let length = self.end - self.start;
+        if length == 0 {
+            return;
+        }
+        // SAFETY: the kernel placed argv and environ in this writable part of the stack at exec,
+        // and after clearenv nothing in the process refers to it but saved argv pointers, which
+        // are only ever read as bytes.
+        let pages = unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, length) };
+        pages.fill(0);
+        // The last byte stays zero: a full area would make the kernel look past its end.
+        for (to, from) in pages.iter_mut().take(length - 1).zip(title.bytes()) {
+            *to = from;
+        }
+    }
+}
+
+/// getppid-free check that the other end of `link` is still open: false once it is closed.
+pub fn is_open(link: impl AsFd) -> Result<bool> {
+    let mut poll = libc::pollfd { fd: link.as_fd().as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one pollfd, which outlives the call, and no waiting.
+    Errno::result(unsafe { libc::poll(&raw mut poll, 1, 0) })?;
+    Ok(poll.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) == 0)
+}
+
+/// close_range(2): closes every descriptor from `first` to `last`, both included.
+pub fn close_range(first: u32, last: u32) -> Result<()> {
+    // SAFETY: takes numbers only. The caller has just been cloned and never drops the owned
+    // descriptors that it inherited as a copy.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+/// close_range(2) with CLOSE_RANGE_CLOEXEC from `first` on: they close at exec.
+pub fn cloexec_from(first: u32) -> Result<()> {
+    const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    // SAFETY: sets a flag on descriptors; takes numbers only.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, CLOSE_RANGE_CLOEXEC) })
+        .map(drop)
+}
+
+/// The Landlock ABI of this kernel (landlock_create_ruleset(2) with
+/// LANDLOCK_CREATE_RULESET_VERSION); 0 where Landlock is absent or switched off.
+pub fn landlock_abi() -> u32 {
+    const VERSION: u32 = 1;
+    // SAFETY: with this flag the kernel demands a null attribute of size 0.
+    let version = check(unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0,
+            VERSION,
+        )
+    });
+    version.map_or(0, |version| version as u32)
+}
+
+/// Moves `fd` to the number `to` with CLOEXEC (dup3(2)); what stood there is closed.
+pub fn duplicate_to(fd: OwnedFd, to: i32) -> Result<OwnedFd> {
+    // SAFETY: takes numbers only; nothing in the process owns the number `to` at this point.
+    let raw = Errno::result(unsafe { libc::dup3(fd.as_raw_fd(), to, libc::O_CLOEXEC) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Puts a copy of `fd` at the number `to` that stays open at exec (dup2(2), F_SETFD).
+/// Nobody owns it: the program that is executed next inherits it.
+pub fn duplicate_inheritable(fd: impl AsFd, to: i32) -> Result<()> {
+    let from = fd.as_fd().as_raw_fd();
+    if from == to {
+        // SAFETY: takes numbers only; dup2 onto itself would leave CLOEXEC set.
+        return Errno::result(unsafe { libc::fcntl(from, libc::F_SETFD, 0) }).map(drop);
+    }
+    // SAFETY: takes numbers only; the process is about to exec and uses no owner of `to` again.
+    Errno::result(unsafe { libc::dup2(from, to) }).map(drop)
+}
+
+/// Gives every signal its default effect and blocks none: what a program expects of a shell.
+/// Without this it would inherit the Rust runtime's ignored SIGPIPE.
+pub fn default_signals() -> Result<()> {
+    for number in 1..=64 {
+        // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
+        // Signals that cannot be changed (KILL, STOP, those of the C library) answer EINVAL.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
+    // SAFETY: sigset_t is plain integers, for which all zeroes is the empty set.
+    let none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `none` outlives the call; the old mask is not asked for.
+    Errno::result(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) })
+        .map(drop)
+}

@@ -1,0 +1,172 @@
+//! Packets with descriptors over SOCK_SEQPACKET, without allocation.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+
+use super::Result;
+
+/// Most descriptors in one packet.
+pub const MAX_FDS: usize = 6;
+
+/// Room for the ancillary data: the descriptors, and a ucred when asked for.
+const CONTROL_BYTES: usize = 128;
+
+/// Ancillary data must be aligned as cmsghdr is.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// What came in one packet.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Bytes of the packet; 0 with no descriptors means the other end is closed.
+    pub bytes: usize,
+    pub fds: [Option<OwnedFd>; MAX_FDS],
+    /// The sender's pid as this process's pid namespace has it, where SO_PASSCRED is set.
+    pub pid: Option<i32>,
+    /// Whether the packet or its descriptors did not fit.
+    pub cut: bool,
+}
+
+/// sendmsg(2) of one packet. Never raises SIGPIPE.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    send_with(socket, bytes, fds, libc::MSG_NOSIGNAL)
+}
+
+/// The same without waiting: EAGAIN when the other end's queue is full.
+pub fn send_now(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    send_with(socket, bytes, fds, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+}
+
+fn send_with(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: libc::c_int,
+) -> Result<()> {
+    if fds.len() > MAX_FDS {
+        return Err(Errno::EINVAL);
+    }
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut part =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: msghdr is plain integers and pointers, for which all zeroes is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let length = size_of_val(fds) as u32;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: a computation on a number.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as usize;
+        // SAFETY: msg_control points at CONTROL_BYTES aligned bytes, more than msg_controllen.
+        let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        // SAFETY: `header` is the first header in that buffer, not null as there is room for it.
+        let header = unsafe { &mut *header };
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        // SAFETY: a computation on a number.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(length) } as usize;
+        // SAFETY: a computation on an address inside the buffer.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        // SAFETY: BorrowedFd is a transparent RawFd, and the buffer holds MAX_FDS of them.
+        unsafe { std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), data, length as usize) };
+    }
+    loop {
+        // SAFETY: `message` and all it points at outlive the call.
+        let sent =
+            unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) };
+        match Errno::result(sent) {
+            Err(Errno::EINTR) => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// Whether to wait for a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    Yes,
+    No,
+}
+
+/// recvmsg(2) of one packet into `buffer`; descriptors are CLOEXEC and owned by the result.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<Received> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: msghdr is plain integers and pointers, for which all zeroes is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES;
+    let flags = libc::MSG_CMSG_CLOEXEC | if wait == Wait::No { libc::MSG_DONTWAIT } else { 0 };
+    let bytes = loop {
+        // SAFETY: `message` and all it points at outlive the call and are writable.
+        let got = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
+        match Errno::result(got) {
+            Err(Errno::EINTR) => {}
+            result => break result? as usize,
+        }
+    };
+    let mut received = Received {
+        bytes,
+        cut: message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
+        ..Received::default()
+    };
+    collect(&message, &mut received);
+    Ok(received)
+}
+
+/// Walks the ancillary data of a received message.
+fn collect(message: &libc::msghdr, received: &mut Received) {
+    // SAFETY: the kernel has filled msg_control and msg_controllen.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give a header inside the buffer, or null at the end.
+    while let Some(current) = unsafe { header.as_ref() } {
+        // SAFETY: a computation on an address inside the buffer.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        // SAFETY: a computation on a number.
+        let length = current.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+        match (current.cmsg_level, current.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for index in 0..length / size_of::<libc::c_int>() {
+                    // SAFETY: the header says that so many descriptors follow it.
+                    let raw = unsafe { data.cast::<libc::c_int>().add(index).read_unaligned() };
+                    // SAFETY: the kernel has just made this descriptor for us.
+                    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+                    match received.fds.get_mut(index) {
+                        Some(slot) => *slot = Some(fd),
+                        // Dropped, and so closed: more than any packet of ours carries.
+                        None => received.cut = true,
+                    }
+                }
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if length >= size_of::<libc::ucred>() => {
+                // SAFETY: the header says that a ucred follows it.
+                let credentials = unsafe { data.cast::<libc::ucred>().read_unaligned() };
+                received.pid = Some(credentials.pid);
+            }
+            _ => {}
+        }
+        // SAFETY: `header` came from this message.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+}
+
+/// Tries to make a datagram socket of `family`, to see whether it is refused.
+pub fn probe(family: libc::c_int) -> Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let raw = Errno::result(unsafe { libc::socket(family, libc::SOCK_DGRAM, 0) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Registers a socket that it owns with the tokio runtime in force.
+///
+/// # Errors
+/// When the runtime's poll cannot take it.
+pub fn register(socket: OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is open, is its own and stays the same descriptor until it is dropped.
+    Ok(unsafe { tokio::io::unix::AsyncFd::register(socket) }?)
+}

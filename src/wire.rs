@@ -1,0 +1,186 @@
+//! The frames between front end and supervisor, and the bounds on them.
+//!
+//! One frame is one SOCK_SEQPACKET packet of at most [`FRAME_BYTES`], encoded with postcard.
+//! The front end is hostile to the supervisor: a frame *names* a profile, it cannot carry one,
+//! and everything in a frame is checked again by [`Request::check`] and [`Block::open`].
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
+use crate::job::{Job, Limits, ProfileName, SessionId, Workspace};
+use crate::outcome::Ended;
+use crate::receipt::{MemoryHold, Receipt};
+use crate::sys::memory;
+
+/// Largest frame in bytes, either way.
+pub const FRAME_BYTES: usize = 64 << 10;
+/// Largest encoded [`Block`]: its parts at their limits, with room for lengths.
+const BLOCK_BYTES: usize = ARGV_BYTES + ENV_BYTES + PATH_BYTES + (64 << 10);
+
+/// A call's number on the link, chosen by the front end, unique while the call lives.
+pub type CallId = u64;
+
+/// Where the program's standard input comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StdinKind {
+    Empty,
+    /// A sealed memfd is among the frame's descriptors.
+    Bytes,
+    /// The supervisor makes a pipe and sends its writing end back.
+    Pipe,
+}
+
+/// Whether a script (a sealed memfd) is among the frame's descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScriptKind {
+    None,
+    Bytes,
+}
+
+/// From the front end to the supervisor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Run a job. Descriptors, in this order: the [`Block`], the script, the input.
+    Start(Start),
+    /// The caller takes the call back: TERM, grace, kill.
+    Cancel { call: CallId },
+    /// The call produced more output than it may: kill.
+    OutputLimit { call: CallId },
+}
+
+/// The part of a job that fits a frame; the rest is in the [`Block`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    pub call: CallId,
+    pub profile: ProfileName,
+    pub workspace: Workspace,
+    pub session: Option<SessionId>,
+    pub limits: Limits,
+    pub stdin: StdinKind,
+    pub script: ScriptKind,
+}
+
+impl Start {
+    /// How many descriptors must come with the frame.
+    pub fn descriptors(&self) -> usize {
+        1 + usize::from(self.script == ScriptKind::Bytes)
+            + usize::from(self.stdin == StdinKind::Bytes)
+    }
+}
+
+/// Arguments, environment and directory of a job: too large for a frame, so a sealed memfd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    pub argv: Argv,
+    pub env: Env,
+    pub cwd: Cwd,
+}
+
+/// What was wrong with what came over the link.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    #[error("a frame that cannot be decoded")]
+    Undecodable(#[from] postcard::Error),
+    #[error("a frame of more than {FRAME_BYTES} bytes")]
+    TooLarge,
+    #[error("{got} descriptors where {want} belong")]
+    Descriptors { got: usize, want: usize },
+    #[error("a descriptor that is not a sealed memfd")]
+    NotSealed,
+    #[error("a block that cannot be read")]
+    Unreadable(#[from] std::io::Error),
+    #[error(transparent)]
+    Invalid(#[from] crate::call::InvalidCall),
+}
+
+impl Block {
+    /// The block of `job`, sealed.
+    ///
+    /// # Errors
+    /// When no memfd can be made.
+    pub fn seal(job: &Job) -> Result<OwnedFd, WireError> {
+        let block =
+            Self { argv: job.argv.clone(), env: job.env.clone(), cwd: job.cwd.clone() };
+        Ok(memory::sealed(c"cofferdam-block", &postcard::to_stdvec(&block)?)?)
+    }
+
+    /// Reads a block that the front end sent and checks every value in it again.
+    ///
+    /// # Errors
+    /// When `fd` is no sealed memfd, is too large, or holds a value that `call` refuses.
+    pub fn open(fd: OwnedFd) -> Result<Self, WireError> {
+        // Sealed first: only then do length and bytes stay what they are while we look.
+        if !memory::is_sealed(&fd).unwrap_or(false) {
+            return Err(WireError::NotSealed);
+        }
+        let file = File::from(fd);
+        let length =
+            usize::try_from(file.metadata()?.len()).map_err(|_| WireError::TooLarge)?;
+        if length > BLOCK_BYTES {
+            return Err(WireError::TooLarge);
+        }
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, 0)?;
+        let untrusted: Self = decode(&bytes)?;
+        let env: BTreeMap<String, String> =
+            untrusted.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Ok(Self {
+            argv: Argv::new(untrusted.argv.words().to_vec())?,
+            env: Env::new(env)?,
+            cwd: Cwd::new("cwd", untrusted.cwd.as_str())?,
+        })
+    }
+}
+
+/// From the supervisor to the front end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The first frame: cells can be made.
+    Ready(Ready),
+    /// The first frame: they cannot; nothing follows.
+    Unable(Unable),
+    /// A job was handed over. Descriptors: its stdin when a pipe, stdout, stderr.
+    Started { call: CallId, stdin: StdinKind, receipt: Receipt },
+    /// The call is over.
+    Ended { call: CallId, ended: Ended },
+}
+
+/// What the supervisor found when it started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    pub landlock_abi: u32,
+    pub memory: MemoryHold,
+    /// Profiles that cannot be used here, each with the reason.
+    pub unusable: Vec<(ProfileName, String)>,
+}
+
+/// Why no cell can be made here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unable {
+    /// The step that failed, as `supervisor::boot` names it.
+    pub step: String,
+    pub errno: i32,
+}
+
+/// Encodes a frame.
+///
+/// # Errors
+/// When it would be larger than [`FRAME_BYTES`].
+pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, WireError> {
+    let bytes = postcard::to_stdvec(frame)?;
+    if bytes.len() > FRAME_BYTES { Err(WireError::TooLarge) } else { Ok(bytes) }
+}
+
+/// Decodes a frame; bytes left over are an error.
+///
+/// # Errors
+/// When the bytes are not exactly one frame of this kind.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
+    let (frame, rest) = postcard::take_from_bytes(bytes)?;
+    if rest.is_empty() { Ok(frame) } else { Err(postcard::Error::SerdeDeCustom.into()) }
+}
