@@ -98,11 +98,25 @@ impl Group {
         }
     }
 
-    /// Moves a process in; what it forks afterwards is in too.
-    pub fn attach(&self, pid: i32) -> Result<()> {
-        let pid = pid.to_string();
-        self.memory.write("cgroup.procs", &pid)?;
-        self.pids.as_ref().map_or(Ok(()), |pids| pids.write("cgroup.procs", &pid))
+    /// Where version 2 wants the cell cloned into; moving it afterwards would stop every fork on
+    /// the machine for a moment.
+    pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
+        match self.version {
+            Version::Two => Some(self.memory.own.as_fd()),
+            Version::One => None,
+        }
+    }
+
+    /// Moves the calling thread in, where version 1 cannot clone into a group. By itself and by
+    /// thread (`tasks`, 0): that needs no lock over all processes, which costs 10 ms.
+    pub fn join(&self) -> Result<()> {
+        match &self.pids {
+            None => Ok(()),
+            Some(pids) => {
+                self.memory.write("tasks", "0")?;
+                pids.write("tasks", "0")
+            }
+        }
     }
 
     /// A descriptor that becomes readable when the kernel runs out of the cell's memory.

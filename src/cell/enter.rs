@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use super::mounts::Slot;
 use super::report::{self, FromInit, FromPayload, ToInit};
 use super::{At, Design, Shared, Step, StepFailed};
-use super::{caps, fds, ids, init, landlock, limits, mounts, payload};
+use super::{caps, cgroup, fds, ids, init, landlock, limits, mounts, payload};
 use crate::profile::Network;
 use crate::sys::process::{self, Dumpable};
 use crate::sys::socket::{self, Wait};
@@ -23,6 +23,8 @@ pub struct Entry<'a> {
     pub design: &'a Design,
     pub shared: &'a Shared,
     pub slot: Slot,
+    /// The cell's control group, where there is one.
+    pub group: Option<&'a cgroup::Group>,
     /// Init's end of its socket to the supervisor.
     pub control: BorrowedFd<'a>,
     /// The payload's end of its socket to the supervisor.
@@ -68,7 +70,7 @@ fn confine(entry: &Entry<'_>) -> Confined {
     let prepared = prepare(entry).map_err(|failed| (Teller::Init, failed))?;
     // The fork comes after everything that both processes share, and before either filter:
     // init answers for the payload's listener, so it must not be bound by that filter itself.
-    match process::clone3(0).at(Step::Fork).map_err(|failed| (Teller::Init, failed))? {
+    match process::clone3(0, None).at(Step::Fork).map_err(|failed| (Teller::Init, failed))? {
         process::Side::Parent(child) => {
             let ready = finish_init(entry, prepared, child);
             ready.map(Role::Init).map_err(|failed| (Teller::Init, failed))
@@ -89,8 +91,11 @@ struct Prepared {
 
 /// The steps that init takes before it forks.
 fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
-    let Entry { design, shared, slot, control, job, handoff } = *entry;
-    // First: until the maps are written this process has no uid, and the supervisor can write
+    let Entry { design, shared, slot, group, control, job, handoff } = *entry;
+    // Before anything is allocated for the cell, and while this process has the supervisor's id,
+    // which the group belongs to.
+    group.map_or(Ok(()), cgroup::Group::join).at(Step::Cgroup)?;
+    // Early: until the maps are written this process has no uid, and the supervisor can write
     // them only while it is dumpable, which it is from the clone on.
     await_maps(control)?;
     // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.

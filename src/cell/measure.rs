@@ -11,6 +11,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::read;
 
 use super::Design;
+use super::mounts::HIDDEN;
 use super::limits::{open_files, process_count};
 use super::report::{Probes, raw};
 use crate::receipt::{Measured, Probed};
@@ -125,6 +126,7 @@ fn is_own(point: &str, design: &Design) -> bool {
 fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
     let table = read_all(&process, "mountinfo")?;
     let mut count = 0;
+    let mut covered = false;
     for line in table.lines() {
         let mut words = line.split(' ');
         let (Some(point), Some(options)) = (words.nth(4), words.next()) else {
@@ -135,11 +137,14 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
         // The five devices are bound one by one; nothing can be made beside them.
         demand(has("nodev") || point.starts_with("/dev/"), || format!("{point} is not nodev"))?;
         // Its own procfs is writable by right; what could be harmed there is masked.
-        let writable = is_own(point, design) || point == "/proc";
+        covered |= point == "/tmp";
+        let hidden = point.starts_with(HIDDEN);
+        let writable = is_own(point, design) || point == "/proc" || hidden;
         demand(has("ro") || writable, || format!("{point} is not read-only"))?;
         count += 1;
     }
-    demand(count > 0, || "no mounts are seen".to_owned())?;
+    // The hidden store lies under /tmp: it is out of reach because something is mounted there.
+    demand(covered, || "/tmp is not the cell's own".to_owned())?;
     Ok(count)
 }
 

@@ -90,6 +90,7 @@ pub enum ProcKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     Link,
+    Cgroup,
     Maps,
     Ids,
     DieWithParent,
@@ -117,6 +118,7 @@ impl Step {
     pub fn name(self) -> &'static str {
         match self {
             Self::Link => "talking to the supervisor",
+            Self::Cgroup => "joining its control group",
             Self::Maps => "writing the id maps",
             Self::Ids => "changing ids",
             Self::DieWithParent => "tying its life to the supervisor",

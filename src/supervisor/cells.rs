@@ -99,6 +99,7 @@ impl Maker<'_> {
             design,
             shared: self.shared,
             slot,
+            group: group.as_ref(),
             control: control_theirs.as_fd(),
             job: job_theirs.as_fd(),
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
@@ -116,9 +117,6 @@ impl Maker<'_> {
         // Where the host runs out of memory, cells go first.
         let score = openat(&process, "oom_score_adj", flags, Mode::empty())?;
         write(score, b"1000")?;
-        if let Some(group) = &cell.group {
-            group.attach(cell.child.pid)?;
-        }
         let outside = match self.ids {
             CellIds::Shared => 0,
             CellIds::BySlot => cell_id(cell.slot).ok_or(Errno::ERANGE)?,
@@ -188,7 +186,8 @@ fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
 /// supervisor must not have: on for the length of one system call.
 fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
     process::set_dumpable(Dumpable::Yes)?;
-    let side = process::clone3(NAMESPACES);
+    let cgroup = entry.group.and_then(Group::clone_into);
+    let side = process::clone3(NAMESPACES, cgroup);
     if matches!(side, Ok(Side::Child)) {
         enter::run(entry, scratch);
     }

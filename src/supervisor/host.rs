@@ -276,7 +276,7 @@ fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<Own
 
 /// A user namespace that maps an owner on disk to a host id: it exists only to be named.
 fn mapping(uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
-    match process::clone3(libc::CLONE_NEWUSER)? {
+    match process::clone3(libc::CLONE_NEWUSER, None)? {
         Side::Child => loop {
             // Killed by the parent as soon as the namespace is held.
             nix::unistd::pause();

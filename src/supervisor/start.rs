@@ -113,7 +113,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             Identity::Root(_) => CellIds::BySlot,
         },
     };
-    match process::clone3(NAMESPACES).map_err(StartError::Clone)? {
+    match process::clone3(NAMESPACES, None).map_err(StartError::Clone)? {
         Side::Child => {
             // Main's ends of both pairs are this process's too: they go, or it would never see
             // main's death as the end of the link.

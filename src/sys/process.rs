@@ -1,6 +1,6 @@
 //! Processes: clone3, pidfds, prctl and waiting.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -21,14 +21,17 @@ pub struct Child {
     pub pidfd: OwnedFd,
 }
 
-/// clone3(2) as fork(2) does it, with `namespaces` (CLONE_NEW* flags) and a pidfd.
+/// clone3(2) as fork(2) does it, with `namespaces` (CLONE_NEW* flags) and a pidfd, straight into
+/// the control group (version 2) that `cgroup` is open on, if one is given.
 ///
 /// The caller must be single-threaded: the child has this thread only, and a
 /// lock held by another would stay locked in it for ever.
-pub fn clone3(namespaces: libc::c_int) -> Result<Side> {
+pub fn clone3(namespaces: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Side> {
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: libc::c_int = -1;
+    let into = if cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 };
     let mut arguments = libc::clone_args {
-        flags: namespaces as u64 | libc::CLONE_PIDFD as u64,
+        flags: namespaces as u64 | libc::CLONE_PIDFD as u64 | into,
         pidfd: std::ptr::from_mut(&mut pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
@@ -38,7 +41,7 @@ pub fn clone3(namespaces: libc::c_int) -> Result<Side> {
         tls: 0,
         set_tid: 0,
         set_tid_size: 0,
-        cgroup: 0,
+        cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
     };
     // SAFETY: `arguments` is a whole clone_args of the size given, `pidfd` outlives the call, and
     // without CLONE_VM the child runs on its own copy of this memory, as after fork(2).
