@@ -1,6 +1,7 @@
 //! What an agent can call, and the one path by which each call runs: decided
 //! by policy, queued, started in a cell, captured, told.
 
+pub mod bc;
 pub mod shell;
 mod watch;
 

@@ -109,8 +109,8 @@ mod tests {
     impl Fake {
         fn tell(&self, outcome: Outcome) {
             let sender = self.0.lock().ok().and_then(|mut slot| slot.take());
-            let told = sender.map(|sender| sender.send(with(outcome)));
-            assert!(matches!(told, None | Some(Ok(()))));
+            let told = sender.map(|sender| sender.send(with(outcome)).is_ok());
+            assert!(told != Some(false));
         }
     }
 
