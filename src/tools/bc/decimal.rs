@@ -29,6 +29,10 @@ impl Decimal {
         Some(Self { negative: text.starts_with('-') && !zero, whole, fraction })
     }
 
+    pub(super) fn is_zero(&self) -> bool {
+        self.whole.is_empty() && self.fraction.is_empty()
+    }
+
     /// Decimal places it takes to write this number exactly.
     pub(super) fn places(&self) -> usize {
         self.fraction.len()

@@ -5,6 +5,7 @@
 //! `calculate_advanced` is bc as it is, with all lines.
 
 mod decimal;
+mod estimate;
 mod evaluate;
 mod rewrite;
 mod validate;
@@ -16,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use decimal::Decimal;
+use estimate::Estimate;
 use evaluate::{Fault, Readings};
 use rewrite::{Expression, Shape};
 
@@ -184,7 +186,13 @@ pub async fn calculate(
             let printed = readings.printed(0).await?;
             (Decimal::parse(&printed).map_or(printed, |value| value.to_string()), None)
         }
-        Shape::Pure | Shape::Stateful => agreed(&mut readings, precision).await?,
+        Shape::Stateful => agreed(&mut readings, precision, None).await?,
+        Shape::Pure => {
+            let estimate = Estimate::of(&expression);
+            let (result, exact) = agreed(&mut readings, precision, estimate).await?;
+            let beyond = estimate.is_some_and(|estimate| estimate.is_beyond());
+            (result, if beyond { Some(false) } else { exact })
+        }
     };
     Ok(Calculated { result, expression: args.expression, precision, exact })
 }
@@ -194,8 +202,11 @@ pub async fn calculate(
 async fn agreed<E: Evaluate>(
     readings: &mut Readings<'_, E>,
     precision: u32,
+    estimate: Option<Estimate>,
 ) -> Result<(String, Option<bool>), CalcError> {
-    let first = precision + GUARD;
+    let first = precision + GUARD + estimate.map_or(0, |estimate| estimate.places());
+    let small =
+        |value: &Decimal| value.is_zero() && estimate.is_some_and(|estimate| estimate.is_nonzero());
     let places = evaluate::length(precision);
     let [mut coarse, mut fine] = readings.pair(first, 2 * first).await?;
     let mut scale = 2 * first;
@@ -204,6 +215,8 @@ async fn agreed<E: Evaluate>(
             // An error at a low scale, such as a divisor cut to zero, may not be one at a higher.
             (_, Err(fault)) => return Err(fault.clone().into()),
             (_, Ok(None)) => return Ok((String::new(), None)),
+            // Too small for any place that is kept, and so rounded, not exact.
+            (_, Ok(Some(fine))) if small(fine) => return Ok((fine.rounded(places), None)),
             (Ok(Some(coarse)), Ok(Some(fine))) => match settle(coarse, fine, scale, places) {
                 Some(result) => return Ok((result, None)),
                 None => fine,

@@ -47,7 +47,7 @@ pub(super) enum Shape {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Number,
     Name,
     Operator,
@@ -55,9 +55,9 @@ enum Kind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Token<'text> {
-    kind: Kind,
-    text: &'text str,
+pub(super) struct Token<'text> {
+    pub(super) kind: Kind,
+    pub(super) text: &'text str,
 }
 
 /// An expression in tokens, without comments and blanks.
@@ -88,6 +88,10 @@ impl<'text> Expression<'text> {
             text = rest;
         }
         Self(tokens)
+    }
+
+    pub(super) fn tokens(&self) -> &[Token<'text>] {
+        &self.0
     }
 
     fn names(&self) -> impl Iterator<Item = &'text str> {

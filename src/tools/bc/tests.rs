@@ -193,6 +193,14 @@ async fn what_depends_on_scale_or_base_is_bc_as_it_is() {
 async fn digits_lost_at_a_low_scale_are_found_at_a_higher() {
     assert_results(&[
         ("(1/3-0.3333333333333333333333333333333333333)*10^37", 3, "0.333"),
+        ("e(-1000)*10^450", 3, "5075958897549456.765"),
+        ("1/3^1000*3^1000", 5, "1.00000"),
+        ("e(-1000)", 5, "0.00000"),
+        ("1/3-1/3", 5, "0"),
+        ("0.1+0.2-0.3", 5, "0"),
+        ("1/2-0.3-0.2", 5, "0"),
+        ("l(1)", 5, "0"),
+        ("e(1000)/e(999)", 20, "2.71828182845904523536"),
         ("1/(1/3-0.33333333333333333333333333333333)", 2, "300000000000000000000000000000000.00"),
     ])
     .await;
@@ -337,4 +345,14 @@ proptest! {
         let expected = divided(a, b, evaluate::length(precision));
         prop_assert_eq!(told.ok(), Some(Ok((expected, None))));
     }
+}
+
+/// Servers run calls on many threads: these futures must be able to move between them.
+#[expect(dead_code, reason = "that it compiles is the test")]
+fn futures_can_move_between_threads(bc: &InCells<'_>, session: &SessionPrecision) {
+    fn moves(_: impl Send) {}
+    let args = CalculateArgs { expression: String::new(), precision: None };
+    moves(calculate(bc, session, args));
+    let args = CalculateAdvancedArgs { script: String::new(), precision: None };
+    moves(calculate_advanced(bc, session, args));
 }
