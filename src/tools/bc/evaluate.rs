@@ -1,7 +1,7 @@
 //! Runs bc programs, in cells or as tests have it, and reads what they print.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +17,8 @@ use crate::tools::{Told, Workbench};
 pub struct BcRun {
     pub stdout: String,
     pub stderr: String,
+    /// Wall time it ran; waiting for a turn is not in it.
+    pub took: Duration,
 }
 
 /// Something that runs bc: `bc -l` with `program` on its stdin and numbers on one line.
@@ -71,7 +73,11 @@ fn ended(told: Told) -> Result<BcRun, CalcError> {
             let Some(stdout) = told.stdout.whole() else {
                 return Err(CalcError::Limit(LimitKind::Output));
             };
-            Ok(BcRun { stdout: String::from_utf8_lossy(&stdout).into_owned(), stderr })
+            Ok(BcRun {
+                stdout: String::from_utf8_lossy(&stdout).into_owned(),
+                stderr,
+                took: told.usage.wall,
+            })
         }
         // bc says so when it gets no more memory, and exits.
         Outcome::Exited { .. } if stderr.to_lowercase().contains("out of memory") => {
@@ -165,7 +171,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         Self { bc, text, shape, left: CALCULATION_TIME }
     }
 
-    /// The last line printed at `scale`, as it is.
+    /// The last line printed at `scale`; a number in its normal form, in whatever base.
     pub(super) async fn printed(&mut self, scale: u32) -> Result<String, CalcError> {
         let program = format!("{PRELUDE}scale={scale}\n{}\n", self.text);
         let run = self.run(program).await?;
@@ -173,7 +179,8 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         if let Some(fault) = errors.into_iter().chain(warnings).next() {
             return Err(fault.into());
         }
-        Ok(last_line(&run.stdout).to_owned())
+        let line = last_line(&run.stdout);
+        Ok(Decimal::parse(line).map_or_else(|| line.to_owned(), |number| number.to_string()))
     }
 
     pub(super) async fn one(&mut self, scale: u32) -> Result<Reading, CalcError> {
@@ -214,14 +221,16 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         if self.left.is_zero() {
             return Err(CalcError::Timeout(CALCULATION_TIME));
         }
-        let started = Instant::now();
         let run = self.bc.bc("calculate", program, self.left).await;
-        self.left = self.left.saturating_sub(started.elapsed());
-        match run {
-            // The caller knows one time limit, that of the calculation.
-            Err(CalcError::Timeout(_)) => Err(CalcError::Timeout(CALCULATION_TIME)),
-            run => run,
+        match &run {
+            Ok(run) => self.left = self.left.saturating_sub(run.took),
+            // What was left is used up: told as the time of the whole calculation.
+            Err(CalcError::Timeout(wall)) if *wall >= self.left => {
+                return Err(CalcError::Timeout(CALCULATION_TIME));
+            }
+            Err(_) => {}
         }
+        run
     }
 
     fn faults(&self, stderr: &str) -> (Vec<Fault>, Vec<Fault>) {

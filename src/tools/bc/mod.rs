@@ -182,10 +182,7 @@ pub async fn calculate(
     let mut readings = Readings::new(bc, &expression);
     let (result, exact) = match expression.shape() {
         Shape::Raw => (readings.printed(precision).await?, None),
-        Shape::Integer => {
-            let printed = readings.printed(0).await?;
-            (Decimal::parse(&printed).map_or(printed, |value| value.to_string()), None)
-        }
+        Shape::Integer => (readings.printed(0).await?, None),
         Shape::Stateful => agreed(&mut readings, precision, None).await?,
         Shape::Pure => {
             let estimate = Estimate::of(&expression);

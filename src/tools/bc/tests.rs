@@ -1,12 +1,14 @@
 //! The calculator against the host's bc, spawned directly.
 
 use std::process::Stdio;
+use std::time::Instant;
 
-use proptest::prelude::*;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::*;
+
+mod arithmetic;
 
 /// bc without a cell.
 struct Direct;
@@ -37,13 +39,17 @@ impl Evaluate for Direct {
             child.wait_with_output().await
         };
         // Never the full time: a test that waits for it would take 30 s.
-        let wall = wall.min(Duration::from_secs(2));
-        let output = match tokio::time::timeout(wall, whole).await {
+        let (started, patience) = (Instant::now(), wall.min(Duration::from_secs(2)));
+        let output = match tokio::time::timeout(patience, whole).await {
             Err(_) => return Err(CalcError::Timeout(wall)),
             Ok(output) => output.map_err(internal)?,
         };
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok(BcRun { stdout: text(output.stdout), stderr: text(output.stderr) })
+        Ok(BcRun {
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+            took: started.elapsed(),
+        })
     }
 }
 
@@ -185,8 +191,13 @@ async fn the_result_is_the_last_value_printed_and_may_be_none() {
 
 #[tokio::test]
 async fn what_depends_on_scale_or_base_is_bc_as_it_is() {
-    assert_results(&[("scale", 7, "7"), ("length(12345)", 20, "5"), ("obase=16; 255", 20, "FF")])
-        .await;
+    assert_results(&[
+        ("scale", 7, "7"),
+        ("length(12345)", 20, "5"),
+        ("obase=16; 255", 20, "FF"),
+        ("x=length(7); 1/4", 20, "0.25"),
+    ])
+    .await;
 }
 
 #[tokio::test]
@@ -304,49 +315,6 @@ fn results_have_the_seeds_fields() {
     assert_eq!(serde_json::to_value(told).ok(), Some(json));
 }
 
-/// a/b to `places` decimal places, half to even, by long division.
-fn divided(a: i64, b: i64, places: usize) -> String {
-    let negative = (a < 0) != (b < 0);
-    let (a, b) = (u128::from(a.unsigned_abs()), u128::from(b.unsigned_abs()));
-    let (mut digits, mut remainder) = (vec![a / b], a % b);
-    for _ in 0..places {
-        digits.push(remainder * 10 / b);
-        remainder = remainder * 10 % b;
-    }
-    let exact = remainder == 0;
-    let odd = digits.last().is_some_and(|digit| digit % 2 == 1);
-    if remainder * 2 > b || (remainder * 2 == b && odd) {
-        let mut carry = 1;
-        for (place, digit) in digits.iter_mut().enumerate().rev() {
-            *digit += carry;
-            carry = u128::from(place > 0 && *digit == 10);
-            *digit = if carry == 1 { 0 } else { *digit };
-        }
-    }
-    let mut parts = digits.iter().map(u128::to_string);
-    let (whole, fraction) = (parts.next().unwrap_or_default(), parts.collect::<String>());
-    let fraction = if exact { fraction.trim_end_matches('0') } else { &fraction };
-    let point = if fraction.is_empty() { "" } else { "." };
-    let zero = digits.iter().all(|digit| *digit == 0);
-    let sign = if negative && !zero { "-" } else { "" };
-    format!("{sign}{whole}{point}{fraction}")
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
-    #[test]
-    fn quotients_are_those_of_long_division(
-        a in -1_000_000_000_000i64..1_000_000_000_000,
-        b in prop_oneof![-40i64..0, 1i64..40, 1i64..1_000_000_000],
-        precision in 0u32..=100,
-    ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let told = runtime.map(|runtime| runtime.block_on(told(&format!("{a}/{b}"), precision)));
-        let expected = divided(a, b, evaluate::length(precision));
-        prop_assert_eq!(told.ok(), Some(Ok((expected, None))));
-    }
-}
-
 /// Servers run calls on many threads: these futures must be able to move between them.
 #[expect(dead_code, reason = "that it compiles is the test")]
 fn futures_can_move_between_threads(bc: &InCells<'_>, session: &SessionPrecision) {
@@ -355,4 +323,38 @@ fn futures_can_move_between_threads(bc: &InCells<'_>, session: &SessionPrecision
     moves(calculate(bc, session, args));
     let args = CalculateAdvancedArgs { script: String::new(), precision: None };
     moves(calculate_advanced(bc, session, args));
+}
+
+/// bc that always takes this long, in the telling of it.
+struct Slow(Duration);
+
+impl Evaluate for Slow {
+    async fn bc(
+        &self,
+        tool: &'static str,
+        program: String,
+        wall: Duration,
+    ) -> Result<BcRun, CalcError> {
+        if self.0 > wall {
+            return Err(CalcError::Timeout(wall));
+        }
+        Direct.bc(tool, program, wall).await.map(|run| BcRun { took: self.0, ..run })
+    }
+}
+
+#[tokio::test]
+async fn all_evaluations_together_have_the_time_of_one_calculation() {
+    let run = |seconds, expression: &str| {
+        let args = CalculateArgs { expression: expression.to_owned(), precision: Some(0.0) };
+        async move {
+            let slow = Slow(Duration::from_secs(seconds));
+            let told = calculate(&slow, &SessionPrecision::default(), args).await;
+            told.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
+        }
+    };
+    let timeout = Err("Calculation timeout after 30s".to_owned());
+    assert_eq!(run(14, "a=5; a/2").await, Ok(("2".to_owned(), None)), "two evaluations fit");
+    assert_eq!(run(16, "a=5; a/2").await, timeout, "two evaluations do not fit");
+    // The first two are in one run and do not settle a tie; the next has no time left.
+    assert_eq!(run(16, "1/3*4.5").await, Ok(("2".to_owned(), Some(false))));
 }
