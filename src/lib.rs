@@ -1,6 +1,7 @@
 //! cofferdam runs every call in a cell of its own.
 
 pub mod call;
+pub mod capture;
 pub mod cell;
 pub mod job;
 pub mod link;
@@ -10,4 +11,5 @@ pub mod profile;
 pub mod receipt;
 pub mod supervisor;
 pub mod sys;
+pub mod tools;
 pub mod wire;

@@ -1,0 +1,358 @@
+//! Makes captured output fit for a reply: within a budget of characters, and harmless to show.
+//!
+//! Invalid UTF-8 is repaired, escape sequences are taken out, other control
+//! characters are shown as pictures (`␀`), and a line that was redrawn with
+//! carriage returns or backspaces is shown as it last stood. What is left out
+//! between head and tail is stated in bytes of the stream.
+//!
+//! Own code and not a terminal parser: those take an unended OSC sequence as
+//! swallowing all that follows, and with it a program's whole output. Here
+//! every sequence ends with its line at the latest.
+
+use std::collections::VecDeque;
+
+use super::Captured;
+use super::escapes::{first_character, sequence_length, shown};
+
+/// Characters of output in one reply, over both streams (rulings R1).
+pub const REPLY_CHARACTERS: usize = 30_000;
+
+/// Characters set aside for the line that states what was left out.
+const NOTE_CHARACTERS: usize = 64;
+/// After a gap, text starts at a line's start if there is one within this many bytes.
+const SEAM_LINE_BYTES: usize = 4096;
+/// Otherwise after a break within this many bytes, so that the rest of a cut sequence is not text.
+const SEAM_BREAK_BYTES: usize = 64;
+
+/// Both streams of a call as a reply shows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    pub stdout: String,
+    pub stderr: String,
+    /// Whether anything of either stream was left out.
+    pub truncated: bool,
+}
+
+/// Renders both streams within `budget` characters together. A stream that
+/// needs less than half leaves the rest to the other; neither starves.
+pub fn render(stdout: &Captured, stderr: &Captured, budget: usize) -> Rendered {
+    let (out, err) = (Window::over(stdout, budget), Window::over(stderr, budget));
+    let half = budget / 2;
+    let (out_room, err_room) = if out.needs() + err.needs() <= budget {
+        (out.needs(), err.needs())
+    } else if out.needs() <= half {
+        (out.needs(), budget - out.needs())
+    } else if err.needs() <= half {
+        (budget - err.needs(), err.needs())
+    } else {
+        (half, half)
+    };
+    let (out, err) = (out.within(out_room, stdout), err.within(err_room, stderr));
+    let truncated = out.left_out() > 0 || err.left_out() > 0;
+    Rendered { stdout: out.into_text(), stderr: err.into_text(), truncated }
+}
+
+/// The first and last characters of a text that goes by, with their place in the stream.
+struct Window {
+    head: String,
+    head_room: usize,
+    /// Offset in the stream behind the head's last character.
+    head_end: u64,
+    /// Each with the offset of its first byte.
+    tail: VecDeque<(char, u64)>,
+    tail_room: usize,
+    /// Length of the stream.
+    end: u64,
+    /// Characters that went by.
+    seen: usize,
+    /// Whether anything between head and tail is missing.
+    gap: bool,
+}
+
+impl Window {
+    fn over(captured: &Captured, room: usize) -> Self {
+        let mut window = Self {
+            head: String::new(),
+            head_room: room - room / 2,
+            head_end: 0,
+            tail: VecDeque::new(),
+            tail_room: room / 2,
+            end: captured.total(),
+            seen: 0,
+            gap: false,
+        };
+        if let Some(whole) = captured.whole() {
+            clean(&whole, 0, &mut window);
+            return window;
+        }
+        clean(without_cut_character(captured.head()), 0, &mut window);
+        window.close_head();
+        let tail = after_seam(captured.tail());
+        clean(tail, captured.total().saturating_sub(offset(tail.len())), &mut window);
+        window
+    }
+
+    /// This window, or a narrower one over the same stream if it does not fit into `room`.
+    fn within(self, room: usize, captured: &Captured) -> Self {
+        if self.needs() <= room {
+            return self;
+        }
+        Self::over(captured, room.saturating_sub(NOTE_CHARACTERS))
+    }
+
+    /// Characters that showing all of it takes.
+    fn needs(&self) -> usize {
+        self.seen + if self.left_out() > 0 { NOTE_CHARACTERS } else { 0 }
+    }
+
+    fn push(&mut self, character: char, start: u64, end: u64) {
+        self.seen += 1;
+        if self.head_room > 0 {
+            self.head_room -= 1;
+            self.head.push(character);
+            self.head_end = end;
+            return;
+        }
+        self.tail.push_back((character, start));
+        if self.tail.len() > self.tail_room {
+            self.tail.pop_front();
+            self.gap = true;
+        }
+    }
+
+    /// Takes the newest character back, as a backspace does on a screen.
+    fn pop(&mut self) {
+        self.seen = self.seen.saturating_sub(1);
+        if self.tail.pop_back().is_none() && !self.gap && self.head.pop().is_some() {
+            self.head_room += 1;
+        }
+    }
+
+    /// Ends the head for good: what follows is not contiguous with it.
+    fn close_head(&mut self) {
+        self.head_room = 0;
+        self.tail.clear();
+        self.gap = true;
+    }
+
+    /// Bytes of the stream between head and tail.
+    fn left_out(&self) -> u64 {
+        let resumes = self.tail.front().map_or(self.end, |(_, start)| *start);
+        if self.gap { resumes.saturating_sub(self.head_end) } else { 0 }
+    }
+
+    fn into_text(self) -> String {
+        let left_out = self.left_out();
+        let mut text = self.head;
+        if left_out > 0 {
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(&format!("[\u{2026} {left_out} bytes left out \u{2026}]\n"));
+        }
+        text.extend(self.tail.into_iter().map(|(character, _)| character));
+        text
+    }
+}
+
+fn offset(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// The head of a stream without a last character that the cap cut in two.
+fn without_cut_character(head: &[u8]) -> &[u8] {
+    let cut =
+        head.utf8_chunks().last().map_or(0, |chunk| match std::str::from_utf8(chunk.invalid()) {
+            // `error_len` is absent where more bytes could have made a character.
+            Err(error) if error.error_len().is_none() => chunk.invalid().len(),
+            Ok(_) | Err(_) => 0,
+        });
+    head.get(..head.len() - cut).unwrap_or_default()
+}
+
+/// The tail of a stream from a place where a character, and no sequence, is likely to begin.
+fn after_seam(tail: &[u8]) -> &[u8] {
+    let within = |bytes| tail.get(..bytes).unwrap_or(tail);
+    let line = within(SEAM_LINE_BYTES).iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+    let pause = || within(SEAM_BREAK_BYTES).iter().position(|byte| b" \r\x1b".contains(byte));
+    let character = || tail.iter().position(|byte| byte & 0xc0 != 0x80);
+    let start = line.or_else(pause).or_else(character).unwrap_or(0);
+    tail.get(start..).unwrap_or_default()
+}
+
+/// Pushes the text of `bytes`, which begin at offset `base` of their stream.
+fn clean(bytes: &[u8], base: u64, window: &mut Window) {
+    let mut start = base;
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        clean_line(line, start, window);
+        start = start.saturating_add(offset(line.len()));
+    }
+}
+
+fn clean_line(line: &[u8], base: u64, window: &mut Window) {
+    let ended = line.ends_with(b"\n");
+    let length = line.iter().rposition(|byte| !b"\r\n".contains(byte)).map_or(0, |at| at + 1);
+    let drawn = line.get(..length).unwrap_or_default();
+    // Each carriage return starts the line anew; the last drawing is what stood.
+    let mut at = drawn.iter().rposition(|byte| *byte == b'\r').map_or(0, |place| place + 1);
+    let mut column = 0_usize;
+    while let Some(rest) = drawn.get(at..).filter(|rest| !rest.is_empty()) {
+        let sequence = sequence_length(rest);
+        if sequence > 0 {
+            at += sequence;
+            continue;
+        }
+        let (character, length) = first_character(rest);
+        if character == '\u{8}' {
+            if column > 0 {
+                window.pop();
+            }
+            column = column.saturating_sub(1);
+        } else {
+            let start = base.saturating_add(offset(at));
+            window.push(shown(character), start, start.saturating_add(offset(length)));
+            column += 1;
+        }
+        at += length;
+    }
+    if ended {
+        let end = base.saturating_add(offset(line.len()));
+        window.push('\n', end.saturating_sub(1), end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn one(bytes: &[u8], budget: usize) -> String {
+        render(&Captured::of(bytes), &Captured::of(b""), budget).stdout
+    }
+
+    #[test]
+    fn plain_text_is_shown_as_it_is() {
+        let text = "tab\there\n\n  \u{e9}\u{2713}\u{1f600} last without newline";
+        assert_eq!(one(text.as_bytes(), 1000), text);
+    }
+
+    #[test]
+    fn invalid_utf8_is_repaired_and_controls_are_pictures() {
+        assert_eq!(
+            one(b"a\xffb\xe2\x82c\xed\xa0\x80", 100),
+            "a\u{fffd}b\u{fffd}c\u{fffd}\u{fffd}\u{fffd}"
+        );
+        assert_eq!(one(b"a\0b\x07\x7f\xc2\x9b31m", 100), "a\u{2400}b\u{2407}\u{2421}\u{fffd}31m");
+    }
+
+    #[test]
+    fn escape_sequences_are_taken_out_whole() {
+        let cases: [(&[u8], &str); 10] = [
+            (b"\x1b[1;31mred\x1b[0m", "red"),
+            (b"\x1b]0;title\x07text", "text"),
+            (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+            (b"\x1bP1$q\x1b\\dcs", "dcs"),
+            (b"\x1b(Bcharset\x1b=", "charset"),
+            (b"\x1b[2J\x1b[Hclear", "clear"),
+            (b"end\x1b", "end"),
+            (b"cut\x1b[12;", "cut"),
+            (b"\x1b[31\x01odd", "\u{2401}odd"),
+            (b"\x1b]0;never ended\nnext line", "\nnext line"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(one(bytes, 100), text, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_redrawn_line_is_shown_as_it_last_stood() {
+        assert_eq!(one(b"  1%\r 50%\r100%\ndone\r\n", 100), "100%\ndone\n");
+        assert_eq!(one(b"working\r\x1b[Kok\n", 100), "ok\n");
+        assert_eq!(one(b"N\x08NA\x08A\n\x08x", 100), "NA\nx");
+    }
+
+    #[test]
+    fn what_is_left_out_is_stated_in_bytes() {
+        let text: String = (0..1000).map(|n| format!("line {n:03}\n")).collect();
+        let shown = one(text.as_bytes(), 64 + 36);
+        assert_eq!(
+            shown,
+            "line 000\nline 001\n[\u{2026} 8964 bytes left out \u{2026}]\nline 998\nline 999\n"
+        );
+    }
+
+    #[test]
+    fn bytes_that_were_not_kept_are_counted_too() {
+        let mut captured = Captured::new(40);
+        (0..1000).for_each(|n| captured.push(format!("line {n:03}\n").as_bytes()));
+        let rendered = render(&captured, &Captured::of(b""), 1000);
+        // 20 bytes of head; of the tail, the cut line is left out as well.
+        let expected =
+            "line 000\nline 001\nli\n[\u{2026} 8962 bytes left out \u{2026}]\nline 998\nline 999\n";
+        assert_eq!((rendered.stdout.as_str(), rendered.truncated), (expected, true));
+    }
+
+    #[test]
+    fn no_character_or_sequence_is_cut_at_the_seam() {
+        let mut captured = Captured::new(20);
+        captured.push("123456789\u{20ac}".as_bytes());
+        captured.push(&[b'.'; 100]);
+        captured.push("\u{20ac}56789 ab".as_bytes());
+        let shown = |captured: &Captured| render(captured, &Captured::of(b""), 1000).stdout;
+        assert_eq!(shown(&captured), "123456789\n[\u{2026} 111 bytes left out \u{2026}]\n ab");
+        captured.push(b"[38;5;196mred text\x1b[0m");
+        captured.push(b"1mred \x1b[0mx");
+        assert_eq!(shown(&captured), "123456789\n[\u{2026} 141 bytes left out \u{2026}]\n x");
+    }
+
+    #[test]
+    fn a_small_stream_is_whole_beside_a_flood() {
+        let big = Captured::of("x".repeat(100_000).as_bytes());
+        let small = Captured::of(b"error: no such file\n");
+        for (out, err) in [(&big, &small), (&small, &big)] {
+            let rendered = render(out, err, REPLY_CHARACTERS);
+            let (small, big) = if out.total() < 100 {
+                (rendered.stdout, rendered.stderr)
+            } else {
+                (rendered.stderr, rendered.stdout)
+            };
+            assert_eq!(small, "error: no such file\n");
+            assert!(rendered.truncated);
+            assert!(big.len() > 29_800, "the flood gets the rest: {}", big.len());
+        }
+    }
+
+    #[test]
+    fn two_floods_share_alike() {
+        let big = Captured::of("x".repeat(100_000).as_bytes());
+        let rendered = render(&big, &big, REPLY_CHARACTERS);
+        assert_eq!(rendered.stdout, rendered.stderr);
+        assert!((14_900..=15_000).contains(&rendered.stdout.chars().count()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_output_is_harmless_and_within_the_budget(
+            out in prop::collection::vec(any::<u8>(), 0..600),
+            err in prop::collection::vec(prop::sample::select(&b"ab \x1b[]0;m\x07\x08\r\n\xe2\x82\xac"[..]), 0..600),
+            keep in 0usize..400,
+            budget in 200usize..500,
+        ) {
+            let capture = |bytes: &[u8]| {
+                let mut captured = Captured::new(keep);
+                captured.push(bytes);
+                captured
+            };
+            let rendered = render(&capture(&out), &capture(&err), budget);
+            let both = format!("{}{}", rendered.stdout, rendered.stderr);
+            prop_assert!(both.chars().count() <= budget);
+            prop_assert!(both.chars().all(|c| !c.is_control() || c == '\n' || c == '\t'));
+        }
+
+        #[test]
+        fn text_without_controls_survives(text in "[ -~\n\u{a0}-\u{2ff}]{0,300}") {
+            prop_assert_eq!(one(text.as_bytes(), 300), text);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Decimal numbers as bc prints them: normal form, agreement of two, rounding half to even.
+
+use std::cmp::Ordering;
+
+use num_bigint::{BigInt, Sign};
+
+/// A number in normal form: no leading zeros, no trailing zeros, no `-0`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Decimal {
+    negative: bool,
+    /// Empty for numbers below 1.
+    whole: String,
+    /// Empty for integers.
+    fraction: String,
+}
+
+impl Decimal {
+    /// Reads a number as bc prints it: `-.5`, `3`, `2.50`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.len() + fraction.len() == 0 || !is_number(whole) || !is_number(fraction) {
+            return None;
+        }
+        let whole = whole.trim_start_matches('0').to_owned();
+        let fraction = fraction.trim_end_matches('0').to_owned();
+        let zero = whole.is_empty() && fraction.is_empty();
+        Some(Self { negative: text.starts_with('-') && !zero, whole, fraction })
+    }
+
+    pub(super) fn is_zero(&self) -> bool {
+        self.whole.is_empty() && self.fraction.is_empty()
+    }
+
+    /// Decimal places it takes to write this number exactly.
+    pub(super) fn places(&self) -> usize {
+        self.fraction.len()
+    }
+
+    /// This number times 10^`places`, cut to an integer if there are more places.
+    fn scaled(&self, places: usize) -> BigInt {
+        let digits = format!("{}{:0<places$.places$}", self.whole, self.fraction);
+        let magnitude = BigInt::parse_bytes(digits.as_bytes(), 10).unwrap_or_default();
+        if self.negative { -magnitude } else { magnitude }
+    }
+
+    /// This number to exactly `places` decimal places, half to even.
+    pub(super) fn rounded(&self, places: usize) -> String {
+        let extra = self.places().saturating_sub(places);
+        fixed(&half_even(&self.scaled(places + extra), extra), places)
+    }
+
+    /// This number rounded to `places` if the error that `coarser` shows (the
+    /// same value at a lower working scale) cannot change that rounding.
+    pub(super) fn agreed(&self, coarser: &Self, places: usize) -> Option<String> {
+        let common = self.places().max(coarser.places()).max(places + 1);
+        let (fine, coarse) = (self.scaled(common), coarser.scaled(common));
+        // Twice the difference: the finer value is the better one by far, so
+        // the true value is well within. One unit more: both are cut, not rounded.
+        let error = BigInt::from((&fine - coarse).magnitude().clone()) * 2 + 1;
+        let extra = common - places;
+        let (low, high) = (half_even(&(&fine - &error), extra), half_even(&(fine + error), extra));
+        (low == high).then(|| fixed(&low, places))
+    }
+}
+
+/// As people write it: `0.5` and not `.5`.
+impl std::fmt::Display for Decimal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sign = if self.negative { "-" } else { "" };
+        let whole = if self.whole.is_empty() { "0" } else { &self.whole };
+        let point = if self.fraction.is_empty() { "" } else { "." };
+        write!(f, "{sign}{whole}{point}{}", self.fraction)
+    }
+}
+
+/// `value` / 10^`digits`, rounded half to even.
+fn half_even(value: &BigInt, digits: usize) -> BigInt {
+    let unit = BigInt::from(10).pow(u32::try_from(digits).unwrap_or(u32::MAX));
+    // Division of BigInt truncates; magnitudes make the sign a matter of the end.
+    let (sign, magnitude) = (value.sign(), BigInt::from(value.magnitude().clone()));
+    let (quotient, remainder) = (&magnitude / &unit, &magnitude % &unit);
+    let twice: BigInt = remainder * 2;
+    let up = match twice.cmp(&unit) {
+        Ordering::Less => false,
+        Ordering::Greater => true,
+        Ordering::Equal => quotient.bit(0),
+    };
+    let rounded = quotient + BigInt::from(u8::from(up));
+    if sign == Sign::Minus { -rounded } else { rounded }
+}
+
+/// `value` / 10^`places` with exactly that many decimal places; no `-0`.
+fn fixed(value: &BigInt, places: usize) -> String {
+    let digits = format!("{:0>width$}", value.magnitude().to_string(), width = places + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - places);
+    let sign = if value.sign() == Sign::Minus { "-" } else { "" };
+    let point = if places == 0 { "" } else { "." };
+    format!("{sign}{whole}{point}{fraction}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(text: &str) -> Decimal {
+        let parsed = Decimal::parse(text);
+        assert!(parsed.is_some(), "{text} is a number");
+        parsed.unwrap_or(Decimal { negative: false, whole: String::new(), fraction: String::new() })
+    }
+
+    #[test]
+    fn numbers_have_one_normal_form() {
+        let cases = [
+            ("0", "0"),
+            ("-0", "0"),
+            ("-.00", "0"),
+            (".5", "0.5"),
+            ("-.50", "-0.5"),
+            ("007.0", "7"),
+            ("2.00000000000000000000", "2"),
+            ("100", "100"),
+            ("10.010", "10.01"),
+        ];
+        for (printed, normal) in cases {
+            assert_eq!(number(printed).to_string(), normal, "{printed}");
+        }
+        for text in ["", "-", ".", "FF", "1e5", "1.2.3", "--1", "1 2"] {
+            assert_eq!(Decimal::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn ties_go_to_the_even_neighbour() {
+        let cases = [
+            ("0.5", 0, "0"),
+            ("1.5", 0, "2"),
+            ("2.5", 0, "2"),
+            ("-2.5", 0, "-2"),
+            ("-3.5", 0, "-4"),
+            ("0.125", 2, "0.12"),
+            ("0.135", 2, "0.14"),
+            ("0.1250001", 2, "0.13"),
+            ("-0.4", 0, "0"),
+            ("9.995", 2, "10.00"),
+            ("1", 3, "1.000"),
+            ("-0.001", 2, "0.00"),
+        ];
+        for (value, places, rounded) in cases {
+            assert_eq!(number(value).rounded(places), rounded, "{value} to {places}");
+        }
+    }
+
+    #[test]
+    fn agreement_is_refused_where_the_error_could_change_the_rounding() {
+        let agreed =
+            |fine: &str, coarse: &str, places| number(fine).agreed(&number(coarse), places);
+        assert_eq!(agreed(".33333333", ".3333", 2), Some("0.33".into()));
+        assert_eq!(agreed("1.99999999", "1.9999", 2), Some("2.00".into()));
+        // The true value may well be the tie 0.5.
+        assert_eq!(agreed(".49999999", ".4999", 0), None);
+        assert_eq!(agreed("1.50000001", "1.5000", 0), None);
+        assert_eq!(agreed("3.1416", "2.7", 1), None);
+    }
+}

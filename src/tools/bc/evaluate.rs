@@ -1,0 +1,266 @@
+//! Runs bc programs, in cells or as tests have it, and reads what they print.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::decimal::Decimal;
+use super::rewrite::{Expression, PRELUDE, Shape};
+use super::{CALCULATION_TIME, CalcError};
+use crate::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
+use crate::outcome::{Failure, LimitKind, Outcome};
+use crate::tools::{Told, Workbench};
+
+/// What bc left behind when it ended by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BcRun {
+    pub stdout: String,
+    pub stderr: String,
+    /// Wall time it ran; waiting for a turn is not in it.
+    pub took: Duration,
+}
+
+/// Something that runs bc: `bc -l` with `program` on its stdin and numbers on one line.
+pub trait Evaluate: Sync {
+    /// Runs one program for at most `wall`.
+    fn bc(
+        &self,
+        tool: &'static str,
+        program: String,
+        wall: Duration,
+    ) -> impl Future<Output = Result<BcRun, CalcError>> + Send;
+}
+
+/// Runs bc in cells, until cancelled.
+#[derive(Debug)]
+pub struct InCells<'bench> {
+    pub workbench: &'bench Workbench,
+    pub cancel: CancellationToken,
+}
+
+impl Evaluate for InCells<'_> {
+    async fn bc(
+        &self,
+        tool: &'static str,
+        program: String,
+        wall: Duration,
+    ) -> Result<BcRun, CalcError> {
+        let call =
+            call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
+        let told = self.workbench.call(call, self.cancel.clone()).await;
+        ended(told.map_err(CalcError::Refused)?)
+    }
+}
+
+fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, InvalidCall> {
+    Ok(Call {
+        tool,
+        argv: Argv::new(["bc", "-l", "-q"].map(str::to_owned).to_vec())?,
+        script: None,
+        stdin: Stdin::text("program", program)?,
+        // Otherwise bc breaks numbers at 70 columns with a backslash.
+        env: Env::new([("BC_LINE_LENGTH".to_owned(), "0".to_owned())].into())?,
+        cwd: None,
+        asked: Asked { wall: Some(wall), ..Asked::default() },
+    })
+}
+
+fn ended(told: Told) -> Result<BcRun, CalcError> {
+    let stderr = String::from_utf8_lossy(told.stderr.head()).into_owned();
+    match told.outcome {
+        Outcome::Exited { code: 0 } => {
+            let Some(stdout) = told.stdout.whole() else {
+                return Err(CalcError::Limit(LimitKind::Output));
+            };
+            Ok(BcRun {
+                stdout: String::from_utf8_lossy(&stdout).into_owned(),
+                stderr,
+                took: told.usage.wall,
+            })
+        }
+        // bc says so when it gets no more memory, and exits.
+        Outcome::Exited { .. } if stderr.to_lowercase().contains("out of memory") => {
+            Err(CalcError::Limit(LimitKind::Memory))
+        }
+        Outcome::Exited { code } => Err(CalcError::Internal(format!("bc exited with code {code}"))),
+        Outcome::Signaled { signal } => {
+            Err(CalcError::Internal(format!("bc was ended by signal {signal}")))
+        }
+        Outcome::Timeout => Err(CalcError::Timeout(told.limits.wall)),
+        Outcome::Limit(kind) => Err(CalcError::Limit(kind)),
+        Outcome::Cancelled => Err(CalcError::Cancelled),
+        Outcome::Failed(Failure::NotFound { .. }) => Err(CalcError::Internal(
+            "bc not found\nhint: the operator can install bc where the profile looks for it"
+                .to_owned(),
+        )),
+        Outcome::Failed(failure) => Err(CalcError::Internal(failure.to_string())),
+    }
+}
+
+/// One complaint of bc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    what: String,
+    /// Line of the caller's text, where bc tells one; it may be the one after.
+    line: Option<usize>,
+    syntax: bool,
+}
+
+impl Fault {
+    /// Errors and warnings in what bc wrote to stderr; `skipped` lines of the
+    /// program came before the caller's text.
+    pub(super) fn all(stderr: &str, skipped: usize) -> (Vec<Self>, Vec<Self>) {
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        for complaint in stderr.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let Some((place, what)) = complaint.split_once("): ")
+                && complaint.starts_with("Runtime ")
+            {
+                let what = match place.contains("func=cofferdam_ln,") {
+                    true => "logarithm of zero or a negative number",
+                    false => what,
+                };
+                let fault = Self { what: what.to_owned(), line: None, syntax: false };
+                let warns = complaint.starts_with("Runtime warning");
+                if warns {
+                    warnings.push(fault)
+                } else {
+                    errors.push(fault)
+                }
+                continue;
+            }
+            let located = complaint.strip_prefix("(standard_in) ").and_then(|c| c.split_once(": "));
+            let (line, what) = located.map_or((None, complaint), |(line, what)| {
+                (line.parse::<usize>().ok().map(|line| line.saturating_sub(skipped).max(1)), what)
+            });
+            errors.push(Self { what: what.to_owned(), line, syntax: true });
+        }
+        (errors, warnings)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{} (near line {line})", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl From<Fault> for CalcError {
+    fn from(fault: Fault) -> Self {
+        Self::Bc(fault.to_string())
+    }
+}
+
+/// The value at one working scale: nothing printed, a number, or an error that a higher scale may not have.
+pub(super) type Reading = Result<Option<Decimal>, Fault>;
+
+/// Evaluates one expression at several scales, within the time of one calculation.
+pub(super) struct Readings<'run, E> {
+    bc: &'run E,
+    text: String,
+    shape: Shape,
+    left: Duration,
+}
+
+impl<'run, E: Evaluate> Readings<'run, E> {
+    pub(super) fn new(bc: &'run E, expression: &Expression<'_>) -> Self {
+        let (text, shape) = (expression.rewritten(), expression.shape());
+        Self { bc, text, shape, left: CALCULATION_TIME }
+    }
+
+    /// The last line printed at `scale`; a number in its normal form, in whatever base.
+    pub(super) async fn printed(&mut self, scale: u32) -> Result<String, CalcError> {
+        let program = format!("{PRELUDE}scale={scale}\n{}\n", self.text);
+        let run = self.run(program).await?;
+        let (errors, warnings) = self.faults(&run.stderr);
+        if let Some(fault) = errors.into_iter().chain(warnings).next() {
+            return Err(fault.into());
+        }
+        let line = last_line(&run.stdout);
+        Ok(Decimal::parse(line).map_or_else(|| line.to_owned(), |number| number.to_string()))
+    }
+
+    pub(super) async fn one(&mut self, scale: u32) -> Result<Reading, CalcError> {
+        let program = format!("{PRELUDE}scale={scale}\n{}\n", self.text);
+        let run = self.run(program).await?;
+        let (errors, warnings) = self.faults(&run.stderr);
+        self.reading(&run.stdout, errors.into_iter().chain(warnings).next())
+    }
+
+    /// Two scales, in one process where evaluations cannot see each other.
+    pub(super) async fn pair(&mut self, low: u32, high: u32) -> Result<[Reading; 2], CalcError> {
+        if self.shape != Shape::Pure {
+            return Ok([self.one(low).await?, self.one(high).await?]);
+        }
+        let text = &self.text;
+        // No expression can print an `@`.
+        let program = format!("{PRELUDE}scale={low}\n{text}\nprint \"@\"\nscale={high}\n{text}\n");
+        let run = self.run(program).await?;
+        let (errors, warnings) = self.faults(&run.stderr);
+        let mut faults = errors.into_iter().chain(warnings);
+        let (Some(first), second) = (faults.next(), faults.next()) else {
+            let Some((low, high)) = run.stdout.split_once('@') else {
+                return Err(CalcError::Internal("bc ended early".to_owned()));
+            };
+            return Ok([self.reading(low, None)?, self.reading(high, None)?]);
+        };
+        // bc does not say at which scale: of two complaints one is of each, a
+        // single one is of the scale that printed nothing.
+        let printed = run.stdout.split_once('@').map(|(_, high)| high).unwrap_or_default();
+        let high = match second {
+            None if !printed.trim().is_empty() => self.reading(printed, None)?,
+            None | Some(_) => Err(first.clone()),
+        };
+        Ok([Err(first), high])
+    }
+
+    async fn run(&mut self, program: String) -> Result<BcRun, CalcError> {
+        if self.left.is_zero() {
+            return Err(CalcError::Timeout(CALCULATION_TIME));
+        }
+        let run = self.bc.bc("calculate", program, self.left).await;
+        match &run {
+            Ok(run) => self.left = self.left.saturating_sub(run.took),
+            // What was left is used up: told as the time of the whole calculation.
+            Err(CalcError::Timeout(wall)) if *wall >= self.left => {
+                return Err(CalcError::Timeout(CALCULATION_TIME));
+            }
+            Err(_) => {}
+        }
+        run
+    }
+
+    fn faults(&self, stderr: &str) -> (Vec<Fault>, Vec<Fault>) {
+        let (mut errors, warnings) = Fault::all(stderr, 0);
+        // Lines of the rewritten program mean nothing to the caller.
+        errors.iter_mut().for_each(|error| error.line = None);
+        (errors, warnings)
+    }
+
+    fn reading(&self, printed: &str, fault: Option<Fault>) -> Result<Reading, CalcError> {
+        match fault {
+            Some(fault) if fault.syntax => return Err(fault.into()),
+            Some(fault) => return Ok(Err(fault)),
+            None => {}
+        }
+        let line = last_line(printed);
+        if line.is_empty() {
+            return Ok(Ok(None));
+        }
+        let number = Decimal::parse(line);
+        let text = || CalcError::Bc("the last line printed is not a number".to_owned());
+        number.map(|number| Ok(Some(number))).ok_or_else(text)
+    }
+}
+
+fn last_line(printed: &str) -> &str {
+    printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default()
+}
+
+/// A count of places as a length; scales are far below any width of `usize`.
+pub(super) fn length(places: u32) -> usize {
+    usize::try_from(places).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,283 @@
+//! The calculator: bc in a cell, with results that are exact or correctly rounded.
+//!
+//! `calculate` evaluates at two working scales and doubles until both round to
+//! the same result. Its result is the last value that the expression prints;
+//! `calculate_advanced` is bc as it is, with all lines.
+
+mod decimal;
+mod estimate;
+mod evaluate;
+mod rewrite;
+mod validate;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use decimal::Decimal;
+use estimate::Estimate;
+use evaluate::{Fault, Readings};
+use rewrite::{Expression, Shape};
+
+pub use evaluate::{BcRun, Evaluate, InCells};
+pub use validate::EXPRESSION_CHARACTERS;
+
+use super::Refusal;
+use crate::outcome::LimitKind;
+
+/// Decimal places of a result unless asked otherwise.
+pub const PRECISION: u32 = 20;
+/// Most decimal places that can be asked for.
+pub const MAX_PRECISION: u32 = 100;
+/// Wall time of one calculation, all its evaluations together.
+pub const CALCULATION_TIME: Duration = Duration::from_secs(30);
+/// What the text of a reply says when an expression printed nothing, such as a bare assignment.
+pub const NOTHING_PRINTED: &str = "nothing printed";
+
+/// Places by which the lowest working scale exceeds the asked precision.
+const GUARD: u32 = 12;
+/// An exact value leaves at least this many places of its working scale unused.
+const UNUSED: usize = 5;
+/// The working scale is doubled up to this multiple of the first.
+const MOST_DOUBLED: u32 = 16;
+
+/// Arguments of the tool `calculate`.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CalculateArgs {
+    /// Mathematical expression to evaluate (e.g., '2+2', 'sqrt(144)', '1/3').
+    pub expression: String,
+    /// Decimal places for the result (default: 20, range: 0-100).
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100))]
+    pub precision: Option<f64>,
+}
+
+/// Arguments of the tool `calculate_advanced`.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CalculateAdvancedArgs {
+    /// Multi-line bc script with variables, functions, control flow; every line it prints is returned.
+    pub script: String,
+    /// The script's initial `scale` (default: 20, range: 0-100).
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100))]
+    pub precision: Option<f64>,
+}
+
+/// Arguments of the tool `set_precision`.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetPrecisionArgs {
+    /// Number of decimal places (0-100) for calculations that do not ask for their own.
+    #[schemars(range(min = 0, max = 100))]
+    pub precision: f64,
+}
+
+/// Result of `calculate`; field names are the seed's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Calculated {
+    /// The last value printed; empty if nothing was.
+    pub result: String,
+    pub expression: String,
+    pub precision: u32,
+    /// `false` if evaluations did not come to agree: digits of the result may be wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<bool>,
+}
+
+/// Result of `calculate_advanced`; field names are the seed's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct CalculatedAdvanced {
+    /// All lines the script printed.
+    pub result: String,
+    /// The script's first 100 characters.
+    pub script: String,
+    pub precision: u32,
+    /// What bc warned of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Result of `set_precision`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PrecisionSet {
+    pub precision: u32,
+}
+
+/// Why a calculation has no result. The texts are the seed's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CalcError {
+    #[error("Invalid expression: {0}")]
+    Invalid(String),
+    #[error("BC error: {0}")]
+    Bc(String),
+    #[error("Calculation timeout after {}s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("BC error: the calculation reached its {} limit", .0.name())]
+    Limit(LimitKind),
+    #[error("Internal server error: {0}")]
+    Internal(String),
+    #[error("the calculation was cancelled")]
+    Cancelled,
+    #[error(transparent)]
+    Refused(Refusal),
+}
+
+/// The default precision of one MCP session.
+#[derive(Debug)]
+pub struct SessionPrecision(AtomicU32);
+
+impl Default for SessionPrecision {
+    fn default() -> Self {
+        Self(AtomicU32::new(PRECISION))
+    }
+}
+
+impl SessionPrecision {
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The tool `set_precision`: holds for the session's calculations that do not ask for their own.
+    ///
+    /// # Errors
+    /// When it is not a whole number from 0 to 100.
+    pub fn set(&self, args: &SetPrecisionArgs) -> Result<PrecisionSet, CalcError> {
+        let precision = places(args.precision)?;
+        self.0.store(precision, Ordering::Relaxed);
+        Ok(PrecisionSet { precision })
+    }
+
+    fn or_asked(&self, asked: Option<f64>) -> Result<u32, CalcError> {
+        asked.map_or_else(|| Ok(self.get()), places)
+    }
+}
+
+fn places(asked: f64) -> Result<u32, CalcError> {
+    (0..=MAX_PRECISION).find(|places| f64::from(*places) == asked).ok_or_else(|| {
+        let range = format!("precision must be a whole number from 0 to {MAX_PRECISION}");
+        CalcError::Invalid(format!("{range}, not {asked}"))
+    })
+}
+
+/// The tool `calculate`.
+///
+/// # Errors
+/// When the expression is not taken, bc reports an error, or a limit ends it.
+pub async fn calculate(
+    bc: &impl Evaluate,
+    session: &SessionPrecision,
+    args: CalculateArgs,
+) -> Result<Calculated, CalcError> {
+    let precision = session.or_asked(args.precision)?;
+    validate::expression(&args.expression)?;
+    let expression = Expression::new(&args.expression);
+    if expression.has_modulo_assignment() {
+        let way_out = "write `a = a % b`, or use calculate_advanced";
+        return Err(CalcError::Invalid(format!("`%=` is not taken here: {way_out}")));
+    }
+    let mut readings = Readings::new(bc, &expression);
+    let (result, exact) = match expression.shape() {
+        Shape::Raw => (readings.printed(precision).await?, None),
+        Shape::Integer => (readings.printed(0).await?, None),
+        Shape::Stateful => agreed(&mut readings, precision, None).await?,
+        Shape::Pure => {
+            let estimate = Estimate::of(&expression);
+            let (result, exact) = agreed(&mut readings, precision, estimate).await?;
+            let beyond = estimate.is_some_and(|estimate| estimate.is_beyond());
+            (result, if beyond { Some(false) } else { exact })
+        }
+    };
+    Ok(Calculated { result, expression: args.expression, precision, exact })
+}
+
+/// Evaluates at doubling scales until two agree. The second value is
+/// `Some(false)` if they never did.
+async fn agreed<E: Evaluate>(
+    readings: &mut Readings<'_, E>,
+    precision: u32,
+    estimate: Option<Estimate>,
+) -> Result<(String, Option<bool>), CalcError> {
+    let first = precision + GUARD + estimate.map_or(0, |estimate| estimate.places());
+    let small =
+        |value: &Decimal| value.is_zero() && estimate.is_some_and(|estimate| estimate.is_nonzero());
+    let places = evaluate::length(precision);
+    let [mut coarse, mut fine] = readings.pair(first, 2 * first).await?;
+    let mut scale = 2 * first;
+    loop {
+        let best = match (&coarse, &fine) {
+            // An error at a low scale, such as a divisor cut to zero, may not be one at a higher.
+            (_, Err(fault)) => return Err(fault.clone().into()),
+            (_, Ok(None)) => return Ok((String::new(), None)),
+            // Too small for any place that is kept, and so rounded, not exact.
+            (_, Ok(Some(fine))) if small(fine) => return Ok((fine.rounded(places), None)),
+            (Ok(Some(coarse)), Ok(Some(fine))) => match settle(coarse, fine, scale, places) {
+                Some(result) => return Ok((result, None)),
+                None => fine,
+            },
+            (Ok(None) | Err(_), Ok(Some(fine))) => fine,
+        };
+        // Cutting leaves a tie just below itself; these places are noise either way.
+        let without_noise = best.rounded(evaluate::length(scale / 2).saturating_sub(UNUSED));
+        let best =
+            Decimal::parse(&without_noise).map_or(without_noise, |best| best.rounded(places));
+        if scale >= first * MOST_DOUBLED {
+            return Ok((best, Some(false)));
+        }
+        scale *= 2;
+        let finer = match readings.one(scale).await {
+            Err(CalcError::Timeout(_) | CalcError::Limit(_)) => return Ok((best, Some(false))),
+            finer => finer?,
+        };
+        coarse = std::mem::replace(&mut fine, finer);
+    }
+}
+
+/// The result, if two values at working scales `scale / 2` and `scale` settle it.
+fn settle(coarse: &Decimal, fine: &Decimal, scale: u32, places: usize) -> Option<String> {
+    let unused = evaluate::length(scale / 2).saturating_sub(UNUSED);
+    if coarse != fine || fine.places() > unused {
+        return fine.agreed(coarse, places);
+    }
+    let whole = fine.places() <= places;
+    Some(if whole { fine.to_string() } else { fine.rounded(places) })
+}
+
+/// The tool `calculate_advanced`: bc as it is, from a clean start.
+///
+/// # Errors
+/// When the script is not taken, bc reports an error, or a limit ends it.
+pub async fn calculate_advanced(
+    bc: &impl Evaluate,
+    session: &SessionPrecision,
+    args: CalculateAdvancedArgs,
+) -> Result<CalculatedAdvanced, CalcError> {
+    let precision = session.or_asked(args.precision)?;
+    validate::script(&args.script)?;
+    let program = format!("scale={precision}\n{}\n", args.script.replace('\r', ""));
+    let run = bc.bc("calculate_advanced", program, CALCULATION_TIME).await?;
+    let (errors, warnings) = Fault::all(&run.stderr, 1);
+    if let Some(error) = errors.into_iter().next() {
+        return Err(error.into());
+    }
+    Ok(CalculatedAdvanced {
+        result: run.stdout.trim_end().to_owned(),
+        script: beginning(&args.script),
+        precision,
+        warnings: warnings.into_iter().map(|warning| warning.to_string()).collect(),
+    })
+}
+
+/// The first 100 characters, and a mark if there are more.
+fn beginning(script: &str) -> String {
+    match script.char_indices().nth(100) {
+        Some((end, _)) => format!("{}...", script.get(..end).unwrap_or(script)),
+        None => script.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

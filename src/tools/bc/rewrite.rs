@@ -1,0 +1,356 @@
+//! Turns an expression of `calculate` into bc that means what mathematics means by it.
+//!
+//! bc's `%` depends on the working scale (`7%3` is 0.00…01 at scale 20), its
+//! `^` warns and cuts at an exponent such as `4/2`, and its `l(0)` is a large
+//! number. Operands of the first two are passed to functions instead; the text
+//! of everything else stays as it is.
+
+/// The functions that rewritten expressions call.
+///
+/// `cofferdam_mod`: the remainder of the quotient cut to an integer; like bc's,
+/// it has the sign of the dividend. `cofferdam_int`: an exponent without its
+/// zero decimals. `cofferdam_ln`: divides by zero where there is no logarithm.
+pub(super) const PRELUDE: &str = "\
+define cofferdam_mod(a,b){auto s,r
+s=scale
+scale=0
+r=a%b
+scale=s
+return(r)}
+define cofferdam_int(y){auto s,n
+s=scale
+scale=0
+n=y/1
+scale=s
+if(n==y)return(n)
+return(y)}
+define cofferdam_ln(x){if(x<=0)return(1/0)
+return(l(x))}
+";
+
+/// Functions without a side effect whose value does not depend on the scale's value.
+const PURE_FUNCTIONS: &[&str] = &["s", "c", "a", "l", "e", "j", "sqrt"];
+/// Words of the language that are followed by an expression, not by a call's arguments.
+const KEYWORDS: &[&str] = &["if", "while", "for", "return", "print", "else", "define", "auto"];
+
+/// How an expression may be evaluated more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Integers only: every working scale gives the same, exact value.
+    Integer,
+    /// No state: evaluations in one process do not see each other.
+    Pure,
+    /// Assigns, defines or jumps: each evaluation wants a fresh process.
+    Stateful,
+    /// Asks about the scale or prints in another base: only one evaluation, at the asked scale, means anything.
+    Raw,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Number,
+    Name,
+    Operator,
+    Break,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Token<'text> {
+    pub(super) kind: Kind,
+    pub(super) text: &'text str,
+}
+
+/// An expression in tokens, without comments and blanks.
+#[derive(Debug)]
+pub(super) struct Expression<'text>(Vec<Token<'text>>);
+
+impl<'text> Expression<'text> {
+    pub(super) fn new(mut text: &'text str) -> Self {
+        let mut tokens = Vec::new();
+        while let Some(first) = text.bytes().next() {
+            let run = |keep: fn(&u8) -> bool| text.bytes().take_while(keep).count();
+            let (kind, length) = match first {
+                b'\n' | b'\r' | b';' => (Some(Kind::Break), 1),
+                b'0'..=b'9' | b'A'..=b'Z' | b'.' => {
+                    (Some(Kind::Number), run(|b| matches!(b, b'0'..=b'9' | b'A'..=b'Z' | b'.')))
+                }
+                b'a'..=b'z' | b'_' => {
+                    (Some(Kind::Name), run(|b| matches!(b, b'0'..=b'9' | b'a'..=b'z' | b'_')))
+                }
+                b'/' if text.starts_with("/*") => {
+                    (None, text.find("*/").map_or(text.len(), |end| end + 2))
+                }
+                byte if byte.is_ascii_whitespace() => (None, 1),
+                _ => (Some(Kind::Operator), operator_length(text)),
+            };
+            let Some((token, rest)) = text.split_at_checked(length) else { break };
+            tokens.extend(kind.map(|kind| Token { kind, text: token }));
+            text = rest;
+        }
+        Self(tokens)
+    }
+
+    pub(super) fn tokens(&self) -> &[Token<'text>] {
+        &self.0
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'text str> {
+        self.0.iter().filter(|token| token.kind == Kind::Name).map(|token| token.text)
+    }
+
+    /// Whether one of these operators is in it.
+    fn has(&self, operators: &[&str]) -> bool {
+        self.0.iter().any(|token| token.kind == Kind::Operator && operators.contains(&token.text))
+    }
+
+    /// `%=`, which has no mathematical form here.
+    pub(super) fn has_modulo_assignment(&self) -> bool {
+        self.has(&["%="])
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        if self.is_raw() {
+            return Shape::Raw;
+        }
+        let assigns =
+            self.has(&["=", "+=", "-=", "*=", "/=", "^=", "++", "--", "{", "}", "[", "]"]);
+        let only_functions = self.names().all(|name| PURE_FUNCTIONS.contains(&name));
+        // A lone `.` is bc's word for the last value.
+        let last = self.0.iter().any(|token| token.kind == Kind::Number && token.text == ".");
+        if assigns || last || !only_functions {
+            return Shape::Stateful;
+        }
+        let integers = self.0.iter().all(|token| !token.text.contains('.'));
+        // A difference in an exponent may be negative.
+        let negative_power = self.has(&["^"]) && self.has(&["-"]);
+        if integers && self.names().next().is_none() && !self.has(&["/"]) && !negative_power {
+            return Shape::Integer;
+        }
+        Shape::Pure
+    }
+
+    fn is_raw(&self) -> bool {
+        let mut after = self.0.iter().skip(1).map(Some).chain([None]);
+        self.0.iter().any(|token| {
+            let assigned = after.next().flatten().is_some_and(|next| next.text == "=");
+            matches!(token.text, "length" | "obase") || (token.text == "scale" && !assigned)
+        })
+    }
+
+    /// The expression as bc text that calls the functions of [`PRELUDE`].
+    pub(super) fn rewritten(&self) -> String {
+        let own_logarithm = !self.names().any(|name| name == "define");
+        let mut writer = Writer::default();
+        for (place, token) in self.0.iter().enumerate() {
+            let before = place.checked_sub(1).and_then(|place| self.0.get(place));
+            let called = self.0.get(place + 1).is_some_and(|next| next.text == "(");
+            if own_logarithm && token.text == "l" && called {
+                writer.write(&Token { text: "cofferdam_ln", ..*token }, before);
+            } else {
+                writer.write(token, before);
+            }
+        }
+        writer.finish()
+    }
+}
+
+fn operator_length(text: &str) -> usize {
+    const TWO: [&str; 14] =
+        ["++", "--", "==", "<=", ">=", "!=", "&&", "||", "+=", "-=", "*=", "/=", "%=", "^="];
+    if TWO.iter().any(|operator| text.starts_with(operator)) {
+        return 2;
+    }
+    text.chars().next().map_or(1, char::len_utf8)
+}
+
+/// Writes tokens and wraps the operands of `%` and `^` as they are completed.
+#[derive(Default)]
+struct Writer<'text> {
+    out: Vec<&'text str>,
+    level: Level,
+    /// The levels around the current one, one for each open bracket.
+    around: Vec<Level>,
+}
+
+/// One bracket level: where its current product begins and what is still to be closed.
+#[derive(Default)]
+struct Level {
+    product: usize,
+    /// Calls of `cofferdam_int` that end with the current power.
+    powers: usize,
+    /// Whether a call of `cofferdam_mod` ends with the current factor.
+    modulo: bool,
+}
+
+impl<'text> Writer<'text> {
+    fn write(&mut self, token: &Token<'text>, before: Option<&Token<'text>>) {
+        let operand_before = before.is_some_and(ends_operand);
+        match token.text {
+            "(" | "[" | "{" => {
+                // A bracket after an operand continues it: a call or an element.
+                // After a keyword or `)` it begins anew, as in `if (a) (b)`.
+                if !before.is_some_and(|token| token.kind == Kind::Name && !is_keyword(token)) {
+                    self.begin_if(operand_before);
+                }
+                self.out.push(token.text);
+                let inner = Level { product: self.out.len(), ..Level::default() };
+                self.around.push(std::mem::replace(&mut self.level, inner));
+            }
+            ")" | "]" | "}" => {
+                self.end_factor();
+                self.level = self.around.pop().unwrap_or_default();
+                self.out.push(token.text);
+                if token.text == "}" {
+                    self.begin_if(true);
+                }
+            }
+            "%" => {
+                self.end_factor();
+                self.out.insert(self.level.product, "cofferdam_mod(");
+                self.out.push(",");
+                self.level.modulo = true;
+            }
+            "*" | "/" => {
+                self.end_factor();
+                self.out.push(token.text);
+            }
+            "^" => {
+                self.out.extend(["^", "cofferdam_int("]);
+                self.level.powers += 1;
+            }
+            "++" | "--" => {
+                // bc cannot count up a value in brackets: this begins a statement, as in `if (a) ++b`.
+                self.begin_if(before.is_some_and(|token| token.text == ")"));
+                self.out.push(token.text);
+            }
+            // A sign belongs to the factor it precedes.
+            "-" if !operand_before => self.out.push(token.text),
+            text if token.kind == Kind::Operator || token.kind == Kind::Break => {
+                self.end_factor();
+                self.out.push(text);
+                self.begin_if(true);
+            }
+            text => {
+                let counted = before.is_some_and(|token| matches!(token.text, "++" | "--"));
+                self.begin_if(operand_before && !counted);
+                self.out.push(text);
+                self.begin_if(is_keyword(token));
+            }
+        }
+    }
+
+    fn end_factor(&mut self) {
+        let closing = std::mem::take(&mut self.level.powers);
+        let closing = closing + usize::from(std::mem::take(&mut self.level.modulo));
+        self.out.extend(std::iter::repeat_n(")", closing));
+    }
+
+    /// Begins a new product here, if told so.
+    fn begin_if(&mut self, begins: bool) {
+        if begins {
+            self.end_factor();
+            self.level.product = self.out.len();
+        }
+    }
+
+    fn finish(mut self) -> String {
+        self.end_factor();
+        // Blanks everywhere: words stay words, and `- -1` does not become `--1`.
+        self.out.join(" ")
+    }
+}
+
+fn is_keyword(token: &Token<'_>) -> bool {
+    KEYWORDS.contains(&token.text)
+}
+
+fn ends_operand(token: &Token<'_>) -> bool {
+    match token.kind {
+        Kind::Number => true,
+        Kind::Name => !is_keyword(token),
+        Kind::Operator => matches!(token.text, ")" | "]" | "++" | "--"),
+        Kind::Break => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rewritten(text: &str) -> String {
+        let short = Expression::new(text).rewritten().replace("cofferdam_", "");
+        short.replace(' ', "")
+    }
+
+    #[test]
+    fn operands_of_modulo_are_the_product_before_and_the_factor_after() {
+        let cases = [
+            ("7%3", "mod(7,3)"),
+            ("1+7%3+2", "1+mod(7,3)+2"),
+            ("2*7%3*5", "mod(2*7,3)*5"),
+            ("9%5%3", "mod(mod(9,5),3)"),
+            ("-7%3", "mod(-7,3)"),
+            ("7%-3", "mod(7,-3)"),
+            ("(1+7)%(2+3)", "mod((1+7),(2+3))"),
+            ("s(7%3)%2", "mod(s(mod(7,3)),2)"),
+            ("2^3%5", "mod(2^int(3),5)"),
+            ("5%2^3", "mod(5,2^int(3))"),
+            ("a[7%3]%2", "mod(a[mod(7,3)],2)"),
+            ("a=7%3;b=a%2", "a=mod(7,3);b=mod(a,2)"),
+            ("if(a)b%c", "if(a)mod(b,c)"),
+            ("while(i++<3)i%2", "while(i++<3)mod(i,2)"),
+            ("7%3==1", "mod(7,3)==1"),
+            ("f(7%3,8%3)", "f(mod(7,3),mod(8,3))"),
+            ("1\n7%3", "1\nmod(7,3)"),
+            ("a++%2", "mod(a++,2)"),
+            ("++a%2", "mod(++a,2)"),
+            ("if(a)++b%2", "if(a)mod(++b,2)"),
+            ("!a%2", "!mod(a,2)"),
+            ("return -a%2", "returnmod(-a,2)"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(rewritten(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn exponents_group_from_the_right() {
+        assert_eq!(rewritten("2^3^2*4"), "2^int(3^int(2))*4");
+        assert_eq!(rewritten("2^-3+1"), "2^int(-3)+1");
+        assert_eq!(rewritten("4^(4/2)"), "4^int((4/2))");
+        assert_eq!(rewritten("-2^2"), "-2^int(2)");
+    }
+
+    #[test]
+    fn the_logarithm_is_checked_unless_it_is_defined_anew() {
+        assert_eq!(rewritten("l(2)+sqrt(l(3))"), "ln(2)+sqrt(ln(3))");
+        assert_eq!(rewritten("define l(x){return(x)}\nl(2)"), "definel(x){return(x)}\nl(2)");
+    }
+
+    #[test]
+    fn an_expression_is_evaluated_as_its_shape_allows() {
+        let cases = [
+            ("2+2", Shape::Integer),
+            ("2^300", Shape::Integer),
+            ("3>2", Shape::Integer),
+            ("7%3", Shape::Integer),
+            ("2^(1-3)", Shape::Pure),
+            ("1/3", Shape::Pure),
+            ("1.5+1", Shape::Pure),
+            ("sqrt(2)", Shape::Pure),
+            ("e(1) == e(1)", Shape::Pure),
+            ("a=5", Shape::Stateful),
+            ("x+1", Shape::Stateful),
+            (".", Shape::Stateful),
+            ("last+1", Shape::Stateful),
+            ("i++", Shape::Stateful),
+            ("scale=5; 1/3", Shape::Stateful),
+            ("scale", Shape::Raw),
+            ("length(1/3)", Shape::Raw),
+            ("obase=16; 255", Shape::Raw),
+        ];
+        for (text, shape) in cases {
+            assert_eq!(Expression::new(text).shape(), shape, "{text}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The calculator against the host's bc, spawned directly.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::*;
+
+mod arithmetic;
+
+/// bc without a cell.
+struct Direct;
+
+impl Evaluate for Direct {
+    async fn bc(
+        &self,
+        _tool: &'static str,
+        program: String,
+        wall: Duration,
+    ) -> Result<BcRun, CalcError> {
+        let internal = |error: std::io::Error| CalcError::Internal(error.to_string());
+        let mut child = Command::new("bc")
+            .args(["-l", "-q"])
+            .env("BC_LINE_LENGTH", "0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(internal)?;
+        let mut stdin = child.stdin.take();
+        let whole = async {
+            if let Some(stdin) = &mut stdin {
+                stdin.write_all(program.as_bytes()).await?;
+            }
+            drop(stdin);
+            child.wait_with_output().await
+        };
+        // Never the full time: a test that waits for it would take 30 s.
+        let (started, patience) = (Instant::now(), wall.min(Duration::from_secs(2)));
+        let output = match tokio::time::timeout(patience, whole).await {
+            Err(_) => return Err(CalcError::Timeout(wall)),
+            Ok(output) => output.map_err(internal)?,
+        };
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(BcRun {
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+            took: started.elapsed(),
+        })
+    }
+}
+
+async fn told(expression: &str, precision: u32) -> Result<(String, Option<bool>), String> {
+    let args =
+        CalculateArgs { expression: expression.to_owned(), precision: Some(f64::from(precision)) };
+    let calculated = calculate(&Direct, &SessionPrecision::default(), args).await;
+    calculated.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
+}
+
+async fn assert_results(cases: &[(&str, u32, &str)]) {
+    for (expression, precision, result) in cases {
+        let expected = Ok(((*result).to_owned(), None));
+        assert_eq!(told(expression, *precision).await, expected, "{expression} @{precision}");
+    }
+}
+
+#[tokio::test]
+async fn the_seeds_examples_give_the_seeds_results() {
+    assert_results(&[
+        ("2+2", 20, "4"),
+        ("355/113", 20, "3.14159292035398230088"),
+        ("355/113", 10, "3.1415929204"),
+        ("sqrt(2)", 15, "1.414213562373095"),
+        ("s(3.14159/2)", 10, "1.0000000000"),
+        ("sqrt(144)", 20, "12"),
+        ("1/3", 20, "0.33333333333333333333"),
+        ("a=5; b=10; a+b", 20, "15"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn exact_values_drop_trailing_zeros_and_others_keep_every_place() {
+    assert_results(&[
+        ("4/2", 20, "2"),
+        ("1/8", 20, "0.125"),
+        ("-.5", 20, "-0.5"),
+        ("0*-1", 20, "0"),
+        ("-1/3", 3, "-0.333"),
+        ("2/3", 3, "0.667"),
+        ("sqrt(2)^2", 5, "2.00000"),
+        ("1/1000", 2, "0.00"),
+        ("-1/1000", 2, "0.00"),
+        ("0.5", 0, "0"),
+        ("1.5", 0, "2"),
+        ("2.5", 0, "2"),
+        ("1/4", 1, "0.2"),
+        ("3/8", 2, "0.38"),
+        ("1/3*3", 5, "1.00000"),
+        ("0.1+0.2", 20, "0.3"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn integers_are_exact_at_any_size_and_precision() {
+    let power = "2037035976334486086268445688409378161051468393665936250636140449354381299763336706183397376";
+    assert_results(&[
+        ("2^300", 0, power),
+        ("2^300", 20, power),
+        ("(2^300)%1000007", 20, "385027"),
+        ("10^30+1", 5, "1000000000000000000000000000001"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn modulo_is_the_mathematical_one_with_the_sign_of_the_dividend() {
+    assert_results(&[
+        ("7%3", 20, "1"),
+        ("7.5%2", 20, "1.5"),
+        ("-7%3", 20, "-1"),
+        ("7%-3", 20, "1"),
+        ("1+17%5*2", 20, "5"),
+        ("9%5%3", 20, "1"),
+        ("a=17; a%5", 20, "2"),
+        ("1%0.3", 20, "0.1"),
+        ("2^10%1000", 20, "24"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn bc_keeps_its_precedence_and_its_comparisons() {
+    assert_results(&[
+        ("-2^2", 20, "4"),
+        ("2^3^2", 20, "512"),
+        ("2^-3", 20, "0.125"),
+        ("4^(4/2)", 20, "16"),
+        ("3>2", 20, "1"),
+        ("2>3", 20, "0"),
+        ("1==1 && 2!=3", 20, "1"),
+        ("!0", 20, "1"),
+        ("- -3", 20, "3"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn known_constants_are_right_to_100_places() {
+    let pi = "3.1415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421170680";
+    let e = "2.7182818284590452353602874713526624977572470936999595749669676277240766303535475945713821785251664274";
+    let root = "1.4142135623730950488016887242096980785696718753769480731766797379907324784621070388503875343276415727";
+    assert_results(&[
+        ("4*a(1)", 100, pi),
+        ("e(1)", 100, e),
+        ("sqrt(2)", 100, root),
+        ("sqrt(2)", 50, "1.41421356237309504880168872420969807856967187537695"),
+        ("l(e(1))", 30, "1.000000000000000000000000000000"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn every_evaluation_starts_fresh() {
+    assert_results(&[
+        ("a=a+1; a", 20, "1"),
+        ("a=a+1/3; a", 5, "0.33333"),
+        ("i++; i", 20, "1"),
+        ("last+1", 20, "1"),
+        ("scale=5; 1/3", 20, "0.33333"),
+        ("define f(x) { return (x*2/3) }\nf(2)", 4, "1.3333"),
+        ("for (i=0; i<5; i++) { x=x+i%2 }\nx", 20, "2"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn the_result_is_the_last_value_printed_and_may_be_none() {
+    assert_results(&[
+        ("1+1; 2+2", 20, "4"),
+        ("1/3\n2/3", 2, "0.67"),
+        ("a=5", 20, ""),
+        ("quit", 20, ""),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn what_depends_on_scale_or_base_is_bc_as_it_is() {
+    assert_results(&[
+        ("scale", 7, "7"),
+        ("length(12345)", 20, "5"),
+        ("obase=16; 255", 20, "FF"),
+        ("x=length(7); 1/4", 20, "0.25"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn digits_lost_at_a_low_scale_are_found_at_a_higher() {
+    assert_results(&[
+        ("(1/3-0.3333333333333333333333333333333333333)*10^37", 3, "0.333"),
+        ("e(-1000)*10^450", 3, "5075958897549456.765"),
+        ("1/3^1000*3^1000", 5, "1.00000"),
+        ("e(-1000)", 5, "0.00000"),
+        ("1/3-1/3", 5, "0"),
+        ("0.1+0.2-0.3", 5, "0"),
+        ("1/2-0.3-0.2", 5, "0"),
+        ("l(1)", 5, "0"),
+        ("e(1000)/e(999)", 20, "2.71828182845904523536"),
+        ("1/(1/3-0.33333333333333333333333333333333)", 2, "300000000000000000000000000000000.00"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn what_never_agrees_is_said_to_be_inexact() {
+    // 1.4999… at every working scale; the true value is the tie 1.5.
+    assert_eq!(told("1/3*4.5", 0).await, Ok(("2".to_owned(), Some(false))));
+}
+
+#[tokio::test]
+async fn errors_of_bc_are_told_in_its_words() {
+    let cases = [
+        ("2/0", "BC error: Divide by zero"),
+        ("a=0; 1/a", "BC error: Divide by zero"),
+        ("7%0", "BC error: Modulo by zero"),
+        ("sqrt(-1)", "BC error: Square root of a negative number"),
+        ("l(0)", "BC error: logarithm of zero or a negative number"),
+        ("l(-1)/2", "BC error: logarithm of zero or a negative number"),
+        ("f(3)", "BC error: Function f not defined."),
+        ("2+", "BC error: syntax error"),
+        ("2 3", "BC error: syntax error"),
+        ("2^0.5", "BC error: non-zero scale in exponent"),
+        ("2^10^10", "BC error: exponent too large in raise"),
+        (
+            "system('ls')",
+            "Invalid expression: dangerous pattern `system(` (starts a program) is not allowed",
+        ),
+        ("read()", "Invalid expression: read() is not allowed: a calculation has no input to read"),
+        (
+            "a%=2",
+            "Invalid expression: `%=` is not taken here: write `a = a % b`, or use calculate_advanced",
+        ),
+    ];
+    for (expression, message) in cases {
+        assert_eq!(told(expression, 20).await, Err(message.to_owned()), "{expression}");
+    }
+}
+
+#[tokio::test]
+async fn what_never_ends_is_a_timeout_of_the_whole_calculation() {
+    for expression in ["9^9^9^9", "while (1) { a=1 }"] {
+        let message = "Calculation timeout after 30s".to_owned();
+        assert_eq!(told(expression, 20).await, Err(message), "{expression}");
+    }
+}
+
+#[tokio::test]
+async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
+    let run = |script: &str, precision| {
+        let args = CalculateAdvancedArgs { script: script.to_owned(), precision };
+        async { calculate_advanced(&Direct, &SessionPrecision::default(), args).await }
+    };
+    let plain = |result: &str, script: &str, precision| {
+        let (result, script) = (result.to_owned(), script.to_owned());
+        Ok(CalculatedAdvanced { result, script, precision, warnings: Vec::new() })
+    };
+    let script = "scale=5\npi=4*a(1)\npi*2";
+    assert_eq!(run(script, None).await, plain("6.28312", script, 20));
+    let script = "print \"x = \", 1/3, \"\\n\" # it's raw\n7%3; a_b=2\na_b";
+    assert_eq!(run(script, Some(3.0)).await, plain("x = .333\n.001\n2", script, 3));
+    assert_eq!(run("1\n2/0", None).await, Err(CalcError::Bc("Divide by zero".to_owned())));
+    assert_eq!(
+        run("1\n2+\n3", None).await,
+        Err(CalcError::Bc("syntax error (near line 3)".to_owned()))
+    );
+    let warned = run("2^0.5", None).await.map(|it| (it.result, it.warnings));
+    assert_eq!(warned, Ok(("1".to_owned(), vec!["non-zero scale in exponent".to_owned()])));
+    let long = format!("1+{}1", "1+".repeat(80));
+    let told = run(&long, None).await.map(|it| (it.result, it.script));
+    assert_eq!(told, Ok(("82".to_owned(), format!("{}...", &"1+".repeat(50)))));
+}
+
+#[tokio::test]
+async fn the_sessions_precision_holds_until_it_is_set_anew() -> Result<(), CalcError> {
+    let session = SessionPrecision::default();
+    let third = |precision| CalculateArgs { expression: "1/3".to_owned(), precision };
+    assert_eq!(session.set(&SetPrecisionArgs { precision: 3.0 })?, PrecisionSet { precision: 3 });
+    let told = calculate(&Direct, &session, third(None)).await?;
+    let expected =
+        Calculated { result: "0.333".into(), expression: "1/3".into(), precision: 3, exact: None };
+    assert_eq!(told, expected);
+    let told = calculate(&Direct, &session, third(Some(1.0))).await?;
+    assert_eq!((told.result.as_str(), told.precision, session.get()), ("0.3", 1, 3));
+    for bad in [-1.0, 100.5, 101.0, f64::NAN] {
+        assert!(matches!(
+            session.set(&SetPrecisionArgs { precision: bad }),
+            Err(CalcError::Invalid(_))
+        ));
+    }
+    assert_eq!(session.get(), 3);
+    Ok(())
+}
+
+#[test]
+fn results_have_the_seeds_fields() {
+    let told =
+        Calculated { result: "4".into(), expression: "2+2".into(), precision: 20, exact: None };
+    let json = serde_json::json!({"result": "4", "expression": "2+2", "precision": 20});
+    assert_eq!(serde_json::to_value(told).ok(), Some(json));
+}
+
+/// Servers run calls on many threads: these futures must be able to move between them.
+#[expect(dead_code, reason = "that it compiles is the test")]
+fn futures_can_move_between_threads(bc: &InCells<'_>, session: &SessionPrecision) {
+    fn moves(_: impl Send) {}
+    let args = CalculateArgs { expression: String::new(), precision: None };
+    moves(calculate(bc, session, args));
+    let args = CalculateAdvancedArgs { script: String::new(), precision: None };
+    moves(calculate_advanced(bc, session, args));
+}
+
+/// bc that always takes this long, in the telling of it.
+struct Slow(Duration);
+
+impl Evaluate for Slow {
+    async fn bc(
+        &self,
+        tool: &'static str,
+        program: String,
+        wall: Duration,
+    ) -> Result<BcRun, CalcError> {
+        if self.0 > wall {
+            return Err(CalcError::Timeout(wall));
+        }
+        Direct.bc(tool, program, wall).await.map(|run| BcRun { took: self.0, ..run })
+    }
+}
+
+#[tokio::test]
+async fn all_evaluations_together_have_the_time_of_one_calculation() {
+    let run = |seconds, expression: &str| {
+        let args = CalculateArgs { expression: expression.to_owned(), precision: Some(0.0) };
+        async move {
+            let slow = Slow(Duration::from_secs(seconds));
+            let told = calculate(&slow, &SessionPrecision::default(), args).await;
+            told.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
+        }
+    };
+    let timeout = Err("Calculation timeout after 30s".to_owned());
+    assert_eq!(run(14, "a=5; a/2").await, Ok(("2".to_owned(), None)), "two evaluations fit");
+    assert_eq!(run(16, "a=5; a/2").await, timeout, "two evaluations do not fit");
+    // The first two are in one run and do not settle a tie; the next has no time left.
+    assert_eq!(run(16, "1/3*4.5").await, Ok(("2".to_owned(), Some(false))));
+}

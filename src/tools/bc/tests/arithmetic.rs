@@ -1,0 +1,96 @@
+//! The calculator against arithmetic done in another way.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// a/b to `places` decimal places, half to even, by long division.
+fn divided(a: i64, b: i64, places: usize) -> String {
+    let negative = (a < 0) != (b < 0);
+    let (a, b) = (u128::from(a.unsigned_abs()), u128::from(b.unsigned_abs()));
+    let (mut digits, mut remainder) = (vec![a / b], a % b);
+    for _ in 0..places {
+        digits.push(remainder * 10 / b);
+        remainder = remainder * 10 % b;
+    }
+    let exact = remainder == 0;
+    let odd = digits.last().is_some_and(|digit| digit % 2 == 1);
+    if remainder * 2 > b || (remainder * 2 == b && odd) {
+        let mut carry = 1;
+        for (place, digit) in digits.iter_mut().enumerate().rev() {
+            *digit += carry;
+            carry = u128::from(place > 0 && *digit == 10);
+            *digit = if carry == 1 { 0 } else { *digit };
+        }
+    }
+    let mut parts = digits.iter().map(u128::to_string);
+    let (whole, fraction) = (parts.next().unwrap_or_default(), parts.collect::<String>());
+    let fraction = if exact { fraction.trim_end_matches('0') } else { &fraction };
+    let point = if fraction.is_empty() { "" } else { "." };
+    let zero = digits.iter().all(|digit| *digit == 0);
+    let sign = if negative && !zero { "-" } else { "" };
+    format!("{sign}{whole}{point}{fraction}")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn quotients_are_those_of_long_division(
+        a in -1_000_000_000_000i64..1_000_000_000_000,
+        b in prop_oneof![-40i64..0, 1i64..40, 1i64..1_000_000_000],
+        precision in 0u32..=100,
+    ) {
+        let expected = divided(a, b, evaluate::length(precision));
+        let told = told_now(&format!("{a}/{b}"), precision);
+        prop_assert_eq!(told.ok(), Some(Ok((expected, None))));
+    }
+
+    #[test]
+    fn integer_expressions_have_the_value_of_integer_arithmetic(expression in sum(2)) {
+        let (text, value) = expression;
+        let expected = value.map_or_else(
+            || Err("BC error: Modulo by zero".to_owned()),
+            |value| Ok((value.to_string(), None)),
+        );
+        prop_assert_eq!(told_now(&text, 20).ok(), Some(expected), "{}", text);
+    }
+}
+
+fn told_now(
+    expression: &str,
+    precision: u32,
+) -> std::io::Result<Result<(String, Option<bool>), String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(told(expression, precision)))
+}
+
+/// One operator: what it does, unless it divides by zero.
+type Apply = fn(i128, i128) -> Option<i128>;
+type Operator = (&'static str, Apply);
+
+/// An expression with its value; none if it divides by zero.
+type Valued = (String, Option<i128>);
+
+fn chain(part: BoxedStrategy<Valued>, operators: [Operator; 2]) -> BoxedStrategy<Valued> {
+    let rest =
+        prop::collection::vec((prop::sample::select(operators.to_vec()), part.clone()), 0..4);
+    let joined = |(first, rest): (Valued, Vec<(Operator, Valued)>)| {
+        rest.into_iter().fold(first, |(text, value), ((operator, apply), (right, by))| {
+            (format!("{text}{operator}{right}"), value.zip(by).and_then(|(a, b)| apply(a, b)))
+        })
+    };
+    (part, rest).prop_map(joined).boxed()
+}
+
+/// Sums of products of numbers and of sums in brackets.
+fn sum(depth: u32) -> BoxedStrategy<Valued> {
+    let number = (-30i128..100).prop_map(|value| (value.to_string(), Some(value)));
+    let factor = if depth == 0 {
+        number.boxed()
+    } else {
+        let bracketed = sum(depth - 1).prop_map(|(text, value)| (format!("({text})"), value));
+        prop_oneof![3 => number, 1 => bracketed].boxed()
+    };
+    let product = chain(factor, [("*", |a, b| a.checked_mul(b)), (" % ", |a, b| a.checked_rem(b))]);
+    chain(product, [(" + ", |a, b| Some(a + b)), (" - ", |a, b| Some(a - b))])
+}

@@ -1,0 +1,263 @@
+//! What the calculator takes: early, clear errors for what bc has no use for.
+//!
+//! None of this is the boundary: bc runs in a cell that cannot execute, fork
+//! or reach a file. A validated text can still not end, which the limits settle.
+
+use super::CalcError;
+
+/// Longest expression or script in characters.
+pub const EXPRESSION_CHARACTERS: usize = 10_000;
+
+const SYMBOLS: &str = "+-*/^().,;=<>!&|%{}[]_";
+/// Each pattern with what it would be elsewhere; bc itself has none of them.
+const DANGEROUS: &[(&str, &str)] = &[
+    ("system(", "starts a program"),
+    ("exec(", "starts a program"),
+    ("`", "starts a program"),
+    ("$(", "starts a program"),
+    (">/", "writes a file"),
+    ("</", "reads a file"),
+];
+
+/// Checks the expression of `calculate`.
+///
+/// # Errors
+/// [`CalcError::Invalid`], which says what is wrong and where.
+pub(super) fn expression(text: &str) -> Result<(), CalcError> {
+    check(text, Language::Expression)
+}
+
+/// Checks the script of `calculate_advanced`: also strings, `#` and free text in comments.
+///
+/// # Errors
+/// [`CalcError::Invalid`], which says what is wrong and where.
+pub(super) fn script(text: &str) -> Result<(), CalcError> {
+    check(text, Language::Script)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Language {
+    Expression,
+    Script,
+}
+
+fn invalid(why: impl Into<String>) -> CalcError {
+    CalcError::Invalid(why.into())
+}
+
+fn check(text: &str, language: Language) -> Result<(), CalcError> {
+    if text.trim().is_empty() {
+        return Err(invalid("it is empty"));
+    }
+    let length = text.chars().count();
+    if length > EXPRESSION_CHARACTERS {
+        return Err(invalid(format!(
+            "it has {length} characters; at most {EXPRESSION_CHARACTERS} are taken"
+        )));
+    }
+    let code = code_of(text, language)?;
+    check_patterns(&code)?;
+    for (place, character) in code.chars().enumerate() {
+        let allowed = character.is_ascii_alphanumeric()
+            || matches!(character, ' ' | '\t' | '\n' | '\r')
+            || SYMBOLS.contains(character);
+        if !allowed {
+            let shown = printable(character);
+            return Err(invalid(format!(
+                "character `{shown}` at position {} is not allowed",
+                place + 1
+            )));
+        }
+    }
+    check_brackets(&code)
+}
+
+/// The text with comments and strings blanked, so that nothing in them is taken for code.
+fn code_of(text: &str, language: Language) -> Result<String, CalcError> {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let script = language == Language::Script;
+        let length = if rest.starts_with("/*") {
+            let body = rest.get(2..).unwrap_or_default();
+            4 + body.find("*/").ok_or_else(|| invalid("a comment `/*` is not ended by `*/`"))?
+        } else if script && first == '"' {
+            let body = rest.get(1..).unwrap_or_default();
+            2 + body.find('"').ok_or_else(|| invalid("a string is not ended by `\"`"))?
+        } else if script && first == '#' {
+            rest.find('\n').unwrap_or(rest.len())
+        } else {
+            code.push(first);
+            rest = rest.get(first.len_utf8()..).unwrap_or_default();
+            continue;
+        };
+        let blanked = rest.get(..length).unwrap_or(rest);
+        if let Some(control) = blanked.chars().find(|c| c.is_control() && !"\t\r\n".contains(*c)) {
+            return Err(invalid(format!("character `{}` is not allowed", printable(control))));
+        }
+        code.extend(blanked.chars().map(|c| if c == '\n' { c } else { ' ' }));
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    Ok(code)
+}
+
+fn printable(character: char) -> String {
+    if character.is_control() {
+        return character.escape_debug().collect();
+    }
+    character.into()
+}
+
+fn check_patterns(code: &str) -> Result<(), CalcError> {
+    let packed: String = code.chars().filter(|c| !c.is_whitespace()).collect();
+    for (pattern, does) in DANGEROUS {
+        if packed.contains(pattern) {
+            return Err(invalid(format!("dangerous pattern `{pattern}` ({does}) is not allowed")));
+        }
+    }
+    let reads = packed.match_indices("read(").any(|(place, _)| {
+        let before = packed.get(..place).and_then(|before| before.chars().next_back());
+        !before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
+    });
+    if reads {
+        return Err(invalid("read() is not allowed: a calculation has no input to read"));
+    }
+    Ok(())
+}
+
+fn check_brackets(code: &str) -> Result<(), CalcError> {
+    let mut open = Vec::new();
+    for character in code.chars() {
+        let expected = match character {
+            '(' | '[' | '{' => {
+                open.push(character);
+                continue;
+            }
+            ')' => '(',
+            ']' => '[',
+            '}' => '{',
+            _ => continue,
+        };
+        if open.pop() != Some(expected) {
+            return Err(invalid(format!("unbalanced brackets: `{character}` closes nothing")));
+        }
+    }
+    match open.pop() {
+        Some(bracket) => Err(invalid(format!("unbalanced brackets: `{bracket}` is not closed"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn told(check: fn(&str) -> Result<(), CalcError>, text: &str) -> String {
+        check(text).map_or_else(|error| error.to_string(), |()| "valid".to_owned())
+    }
+
+    #[test]
+    fn arithmetic_comparison_and_control_flow_are_taken() {
+        let valid = [
+            "2+2",
+            "a>b",
+            "a > b",
+            "3>=2 && 1<2 || !0",
+            "a=5; b=10; a+b",
+            "sqrt(2)",
+            "my_var=3",
+            "if (a) { b=1 }",
+            "for (i=0; i<3; i++) i",
+            "x[1]=2",
+            "7 % 3",
+            "/* note */ 1",
+            "2\n+\t3\r\n",
+            "thread(1)",
+            "a<b/c",
+        ];
+        for text in valid {
+            assert_eq!(told(expression, text), "valid", "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("", "Invalid expression: it is empty"),
+            (" \n", "Invalid expression: it is empty"),
+            ("2+é", "Invalid expression: character `é` at position 3 is not allowed"),
+            ("2\u{0}", "Invalid expression: character `\\0` at position 2 is not allowed"),
+            (
+                "system('ls')",
+                "Invalid expression: dangerous pattern `system(` (starts a program) is not allowed",
+            ),
+            (
+                "exec (1)",
+                "Invalid expression: dangerous pattern `exec(` (starts a program) is not allowed",
+            ),
+            (
+                "$(ls)",
+                "Invalid expression: dangerous pattern `$(` (starts a program) is not allowed",
+            ),
+            ("`ls`", "Invalid expression: dangerous pattern ``` (starts a program) is not allowed"),
+            (
+                "1 > /etc/x",
+                "Invalid expression: dangerous pattern `>/` (writes a file) is not allowed",
+            ),
+            (
+                "1 < /etc/x",
+                "Invalid expression: dangerous pattern `</` (reads a file) is not allowed",
+            ),
+            (
+                "read()",
+                "Invalid expression: read() is not allowed: a calculation has no input to read",
+            ),
+            (
+                "a=read ()",
+                "Invalid expression: read() is not allowed: a calculation has no input to read",
+            ),
+            ("(1", "Invalid expression: unbalanced brackets: `(` is not closed"),
+            ("1)", "Invalid expression: unbalanced brackets: `)` closes nothing"),
+            ("(1]", "Invalid expression: unbalanced brackets: `]` closes nothing"),
+            ("1 /* open", "Invalid expression: a comment `/*` is not ended by `*/`"),
+            ("\"x\"", "Invalid expression: character `\"` at position 1 is not allowed"),
+        ];
+        for (text, message) in cases {
+            assert_eq!(told(expression, text), message, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_length_is_bounded_at_10000_characters() {
+        let longest = "1".repeat(10_000);
+        assert_eq!(told(expression, &longest), "valid");
+        assert_eq!(
+            told(script, &format!("{longest}1")),
+            "Invalid expression: it has 10001 characters; at most 10000 are taken"
+        );
+    }
+
+    #[test]
+    fn scripts_may_have_strings_and_comments() {
+        let text = "# it's system(1) in a comment (\nprint \"> /x (\\n\" /* `é` */\n1";
+        assert_eq!(told(script, text), "valid");
+        assert_eq!(
+            told(script, "print \"open"),
+            "Invalid expression: a string is not ended by `\"`"
+        );
+        assert_eq!(
+            told(script, "# \u{1b}[2J"),
+            "Invalid expression: character `\\u{1b}` is not allowed"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC{0,80}|[()\\[\\]{}/*\"#\n a-c<>`$é]{0,60}") {
+            // What is taken as an expression is taken as a script as well.
+            prop_assert!(expression(&text).is_err() || script(&text).is_ok());
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What an agent can call, and the one path by which each call runs: decided
+//! by policy, queued, started in a cell, captured, told.
+
+pub mod bc;
+pub mod shell;
+mod watch;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::{Call, Cwd};
+use crate::capture::Captured;
+use crate::job::{Limits, Workspace};
+use crate::link::Link;
+use crate::outcome::{DeniedCall, Ended, Failure, Outcome, Timings, Usage};
+use crate::policy::{Denial, Grant, Policy, Profiles};
+use crate::receipt::Receipt;
+
+/// Why a call was not run at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    Denied(#[from] Denial),
+    /// As many calls run and wait as the server takes.
+    #[error(
+        "the queue is full: {running} calls run and {waiting} wait\nhint: call again when one has ended"
+    )]
+    QueueFull { running: usize, waiting: usize },
+}
+
+/// How one call ended, with everything a reply is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub outcome: Outcome,
+    pub usage: Usage,
+    pub denials: Vec<DeniedCall>,
+    pub timings: Timings,
+    /// Absent where no cell was made: the start failed, or the call was cancelled while it waited.
+    pub receipt: Option<Receipt>,
+    pub stdout: Captured,
+    pub stderr: Captured,
+    /// The directory the program started in.
+    pub cwd: Cwd,
+    /// The limits in force, wall time among them.
+    pub limits: Limits,
+    /// Whether the caller asked for more time than it got.
+    pub clamped: bool,
+    /// From the grant to the end of the output, waiting included.
+    pub duration: Duration,
+}
+
+/// Where calls are run: the link to the supervisor with what decides and bounds its use.
+#[derive(Debug)]
+pub struct Workbench {
+    link: Link,
+    policy: Arc<Policy>,
+    profiles: Arc<Profiles>,
+    workspace: Workspace,
+    queue: Queue,
+}
+
+impl Workbench {
+    /// `concurrency` calls run at once; `waiting` more wait for their turn, in order.
+    pub fn new(
+        link: Link,
+        policy: Arc<Policy>,
+        profiles: Arc<Profiles>,
+        workspace: Workspace,
+        concurrency: usize,
+        waiting: usize,
+    ) -> Self {
+        Self { link, policy, profiles, workspace, queue: Queue::new(concurrency, waiting) }
+    }
+
+    pub fn profiles(&self) -> &Profiles {
+        &self.profiles
+    }
+
+    pub fn workspace(&self) -> Workspace {
+        self.workspace
+    }
+
+    /// Calls that run or wait now.
+    pub fn pending(&self) -> usize {
+        self.queue.pending()
+    }
+
+    /// Decides and runs one call. Dropping the future takes the call back.
+    ///
+    /// # Errors
+    /// When policy denies the call or the queue is full: nothing ran.
+    pub async fn call(&self, call: Call, cancel: CancellationToken) -> Result<Told, Refusal> {
+        let grant = self.policy.decide(call, &self.profiles, self.workspace)?;
+        self.run(grant, cancel).await
+    }
+
+    /// Runs what is already granted, as [`Workbench::call`] does.
+    ///
+    /// # Errors
+    /// When the queue is full: nothing ran.
+    pub async fn run(&self, grant: Grant, cancel: CancellationToken) -> Result<Told, Refusal> {
+        let started = Instant::now();
+        let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
+        let clamped = grant.clamped();
+        let seen = match self.queue.turn(&cancel).await? {
+            Turn::Yours(_turn) => self.seen(grant, &limits, &cancel).await,
+            Turn::Cancelled => Seen::nothing(Outcome::Cancelled),
+        };
+        Ok(Told {
+            outcome: seen.ended.outcome,
+            usage: seen.ended.usage,
+            denials: seen.ended.denials,
+            timings: seen.ended.timings,
+            receipt: seen.receipt,
+            stdout: seen.stdout,
+            stderr: seen.stderr,
+            cwd,
+            limits,
+            clamped,
+            duration: started.elapsed(),
+        })
+    }
+
+    async fn seen(&self, grant: Grant, limits: &Limits, cancel: &CancellationToken) -> Seen {
+        // Not given up on cancel: a cell that is just being handed over must be
+        // ended by its control, and starting is bounded by the supervisor.
+        match self.link.start(grant).await {
+            Err(failure) => Seen::nothing(Outcome::Failed(failure)),
+            Ok(running) => watch::to_the_end(running, limits, cancel).await,
+        }
+    }
+}
+
+/// What was seen of a call that had its turn.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    ended: Ended,
+    receipt: Option<Receipt>,
+    stdout: Captured,
+    stderr: Captured,
+}
+
+impl Seen {
+    /// A call of which nothing ran.
+    fn nothing(outcome: Outcome) -> Self {
+        let ended = Ended { outcome, ..Ended::failed(Failure::Supervisor) };
+        Self { ended, receipt: None, stdout: Captured::of(b""), stderr: Captured::of(b"") }
+    }
+}
+
+/// Bounds how many calls run and how many wait; first come, first served.
+#[derive(Debug)]
+struct Queue {
+    /// A place for each call that runs or waits: taken at once or not at all.
+    places: Semaphore,
+    /// A turn for each call that runs: waited for.
+    turns: Semaphore,
+    concurrency: usize,
+    waiting: usize,
+}
+
+/// The end of waiting.
+enum Turn<'queue> {
+    /// Run now; the next call's turn comes when these are dropped.
+    Yours((SemaphorePermit<'queue>, SemaphorePermit<'queue>)),
+    Cancelled,
+}
+
+impl Queue {
+    fn new(concurrency: usize, waiting: usize) -> Self {
+        let concurrency = concurrency.clamp(1, Semaphore::MAX_PERMITS / 2);
+        let waiting = waiting.min(Semaphore::MAX_PERMITS / 2);
+        let places = Semaphore::new(concurrency + waiting);
+        Self { places, turns: Semaphore::new(concurrency), concurrency, waiting }
+    }
+
+    fn pending(&self) -> usize {
+        (self.concurrency + self.waiting).saturating_sub(self.places.available_permits())
+    }
+
+    async fn turn(&self, cancel: &CancellationToken) -> Result<Turn<'_>, Refusal> {
+        let full = Refusal::QueueFull { running: self.concurrency, waiting: self.waiting };
+        let Ok(place) = self.places.try_acquire() else { return Err(full) };
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Ok(Turn::Cancelled),
+            // The semaphore is never closed; if it were, refusing is the safe answer.
+            turn = self.turns.acquire() => turn.map(|turn| Turn::Yours((place, turn))).map_err(|_| full),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_queue_is_refused_at_once_and_a_place_comes_free() {
+        let (queue, never) = (Queue::new(1, 1), CancellationToken::new());
+        let running = queue.turn(&never).await;
+        assert!(matches!(running, Ok(Turn::Yours(_))));
+        let mut waiting = Box::pin(queue.turn(&never));
+        assert!(glance(&mut waiting).await.is_none(), "the second call waits");
+        assert_eq!(queue.pending(), 2);
+        let refused = queue.turn(&never).await.map(|_| ());
+        assert_eq!(refused, Err(Refusal::QueueFull { running: 1, waiting: 1 }));
+        drop(running);
+        assert!(matches!(waiting.await, Ok(Turn::Yours(_))));
+        assert_eq!(queue.pending(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_can_be_taken_back() {
+        let (queue, cancel) = (Queue::new(1, 1), CancellationToken::new());
+        let running = queue.turn(&CancellationToken::new()).await;
+        let mut waiting = Box::pin(queue.turn(&cancel));
+        assert!(glance(&mut waiting).await.is_none());
+        cancel.cancel();
+        assert!(matches!(waiting.await, Ok(Turn::Cancelled)));
+        assert_eq!(queue.pending(), 1);
+        drop(running);
+    }
+
+    /// One look at a future: its value, if it is there already.
+    async fn glance<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+        tokio::select! { biased; value = future => Some(value), () = std::future::ready(()) => None }
+    }
+
+    #[test]
+    fn a_full_queue_says_so() {
+        assert_eq!(
+            Refusal::QueueFull { running: 4, waiting: 256 }.to_string(),
+            "the queue is full: 4 calls run and 256 wait\nhint: call again when one has ended"
+        );
+    }
+}

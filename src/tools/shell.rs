@@ -1,0 +1,280 @@
+//! Arguments of `bash` and the words of `run`, made into calls.
+//!
+//! A script reaches bash on descriptor 3, never through argv (which ends at
+//! 128 KiB a word and is visible in `/proc`) and never through stdin, which is
+//! the script's own.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
+
+/// Makes bash run the script on descriptor 3 as `bash -c SCRIPT` would: the
+/// same `$0`, line numbers and messages, stdin untouched, descriptor 3 closed
+/// before the script's first word, no fork.
+///
+/// The variable is the one in which bash itself keeps the text of `-c`, so
+/// nothing is left over that the script would not see otherwise. It is emptied
+/// first: without a descriptor 3 the call must fail, not evaluate this line again.
+/// `eval` takes the text as it is: here-documents, comments and a missing last
+/// newline need no care.
+const RUN_SCRIPT: &str = concat!(
+    r#"BASH_EXECUTION_STRING=; IFS= read -rd "" -u 3 BASH_EXECUTION_STRING; exec 3<&-; "#,
+    r#"eval "${BASH_EXECUTION_STRING:?no script on descriptor 3}""#,
+);
+
+/// Arguments of the tool `bash` (rulings R4).
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BashArgs {
+    /// The script, run by bash in a fresh cell. At most 1 MiB.
+    pub command: String,
+    /// Text for the script's standard input; without it, input is at its end at once. At most 8 MiB.
+    #[serde(default)]
+    pub stdin: Option<String>,
+    /// The directory to start in, inside /workspace (the default) or /tmp.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// Variables to add to the environment.
+    #[serde(default)]
+    pub env: Option<BTreeMap<String, String>>,
+    /// Seconds the command may take; lowered to the operator's limit.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub timeout: Option<f64>,
+}
+
+/// The call that runs `args.command` in bash.
+///
+/// # Errors
+/// When an argument is out of its bounds; the error names the field.
+pub fn bash(args: BashArgs) -> Result<Call, InvalidCall> {
+    script("bash", args)
+}
+
+/// As [`bash`], for another tool that policy knows by its own name.
+///
+/// # Errors
+/// When an argument is out of its bounds; the error names the field.
+pub fn script(tool: &'static str, args: BashArgs) -> Result<Call, InvalidCall> {
+    let words = ["bash", "-c", RUN_SCRIPT].map(str::to_owned).to_vec();
+    Ok(Call {
+        tool,
+        argv: Argv::new(words)?,
+        script: Some(Script::new("command", args.command)?),
+        stdin: Stdin::text("stdin", args.stdin.unwrap_or_default())?,
+        env: Env::new(args.env.unwrap_or_default())?,
+        cwd: args.cwd.map(|path| Cwd::new("cwd", &path)).transpose()?,
+        asked: Asked {
+            wall: args.timeout.map(|value| seconds("timeout", value)).transpose()?,
+            ..Asked::default()
+        },
+    })
+}
+
+/// The call that runs `words` as they are, without a shell, its stdin a pipe
+/// that the caller feeds: `cofferdam run`.
+///
+/// # Errors
+/// When the words are none or too long.
+pub fn run(words: Vec<String>, env: Env, asked: Asked) -> Result<Call, InvalidCall> {
+    Ok(Call {
+        tool: "run",
+        argv: Argv::new(words)?,
+        script: None,
+        stdin: Stdin::Pipe,
+        env,
+        cwd: None,
+        asked,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek, Write};
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::process::{Command, Output, Stdio};
+    use std::time::Duration;
+
+    use super::*;
+
+    type Shown = (Option<i32>, String, String);
+
+    fn shown(output: &Output) -> Shown {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    fn stdin_with(text: &str) -> std::io::Result<Stdio> {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(text.as_bytes())?;
+        file.rewind()?;
+        Ok(file.into())
+    }
+
+    /// As the supervisor starts it, without the cell: the script on descriptor 3.
+    fn on_descriptor_3(script: &str, stdin: &str) -> std::io::Result<Shown> {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(script.as_bytes())?;
+        file.rewind()?;
+        let held: OwnedFd = file.into();
+        // No pre_exec here (it is unsafe): an outer bash moves the descriptor to 3.
+        let outer = format!(
+            r#"exec 3</proc/{}/fd/{}; exec -a "$0" -- "$@""#,
+            std::process::id(),
+            held.as_raw_fd()
+        );
+        let output = Command::new("/bin/bash")
+            .env_clear()
+            .args(["-c", &outer, "/bin/bash", "/bin/bash", "-c", RUN_SCRIPT])
+            .stdin(stdin_with(stdin)?)
+            .output()?;
+        Ok(shown(&output))
+    }
+
+    fn directly(script: &str, stdin: &str) -> std::io::Result<Shown> {
+        let output = Command::new("/bin/bash")
+            .env_clear()
+            .args(["-c", script])
+            .stdin(stdin_with(stdin)?)
+            .output()?;
+        Ok(shown(&output))
+    }
+
+    #[test]
+    fn a_script_on_descriptor_3_runs_as_bash_c_would_run_it() -> std::io::Result<()> {
+        let scripts = [
+            "echo hello",
+            "foo\nbar\necho $LINENO $0 $# [$REPLY]",
+            "cat <<EOF\nhere\nEOF",
+            "cat <<'EOF'\nno newline after the end\nEOF\n\n",
+            "# a comment first\necho a; exit 3",
+            "#!/bin/sh\nexit 4",
+            "\n\n  echo $LINENO",
+            "set -e; false; echo not reached",
+            "set -u; echo $absent; echo not reached",
+            "set -o pipefail; false | true",
+            "trap 'echo bye $LINENO $?' EXIT; nope",
+            "trap 'echo ERR $LINENO' ERR\nfalse\ntrue",
+            "read -r line; echo \"got $line\"; cat",
+            "printf '%q' \"$IFS\"; IFS=,; a='1,2'; echo $a",
+            "echo $BASH_SUBSHELL ${#FUNCNAME[@]} $- ${#BASH_SOURCE[@]}",
+            "f() { return 7; }; f",
+            "return 3; echo after",
+            "ls /proc/self/fd | wc -l; ls -l /proc/self/fd/3 2>&1 | grep -c pipe",
+            "echo to stderr >&2; echo x >&3",
+            "exec absent-program",
+            "echo ${x:?not set}; echo not reached",
+            "kill -TERM $$",
+            "cat <<EOF\nnever ended",
+            "echo 'quoted \"both\"' \"$(echo sub)\" `echo tick` \\$x $'\\t'",
+            "echo $BASH_EXECUTION_STRING",
+            "sleep 0 & wait; echo $?",
+            "if true; then echo yes; fi; case x in x) echo x;; esac",
+            "( exit 9 )",
+            "echo \u{e9}\u{2713}",
+            "history | wc -l; echo '!!'; shopt -s extglob\ncase ab in +(a|b)) echo glob;; esac",
+        ];
+        for script in scripts {
+            let stdin = "first\nsecond\n";
+            assert_eq!(on_descriptor_3(script, stdin)?, directly(script, stdin)?, "{script}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_syntax_error_has_its_line_and_code_2() -> std::io::Result<()> {
+        for script in ["if ; then", "echo a\nif true; then\n echo (\nfi", "echo \"open", ") x"] {
+            let (code, stdout, stderr) = directly(script, "")?;
+            // bash names the place `-c` there and `eval` here; nothing else differs.
+            let expected = (code, stdout, stderr.replace("bash: -c:", "bash: eval:"));
+            assert_eq!(on_descriptor_3(script, "")?, expected, "{script}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_variable_is_left_over_or_missing() -> std::io::Result<()> {
+        // Any command before it, since the first one makes PIPESTATUS appear.
+        let names = ":\ncompgen -v | sort";
+        assert_eq!(on_descriptor_3(names, "")?, directly(names, "")?);
+        // `_` is bash's own and changes with every command.
+        let exported = "export -p | grep -v ' _='";
+        assert_eq!(on_descriptor_3(exported, "")?, directly(exported, "")?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_script_of_1_mib_runs_whole() -> std::io::Result<()> {
+        let mut text = format!(": {}\n", "x".repeat(crate::call::SCRIPT_BYTES - 20));
+        text.push_str("echo the end");
+        assert_eq!(on_descriptor_3(&text, "")?, (Some(0), "the end\n".into(), String::new()));
+        Ok(())
+    }
+
+    #[test]
+    fn without_a_script_descriptor_the_call_fails() -> std::io::Result<()> {
+        let output = Command::new("bash").args(["-c", RUN_SCRIPT]).stdin(Stdio::null()).output()?;
+        let (code, stdout, stderr) = shown(&output);
+        assert_eq!((code, stdout), (Some(127), String::new()));
+        assert!(stderr.ends_with("no script on descriptor 3\n"), "{stderr}");
+        Ok(())
+    }
+
+    #[test]
+    fn every_argument_reaches_the_call() -> Result<(), InvalidCall> {
+        let args = BashArgs {
+            command: "true".into(),
+            stdin: Some("in".into()),
+            cwd: Some("sub".into()),
+            env: Some([("A".to_owned(), "1".to_owned())].into()),
+            timeout: Some(1.5),
+        };
+        let call = bash(args)?;
+        assert_eq!(
+            call,
+            Call {
+                tool: "bash",
+                argv: Argv::new(vec!["bash".into(), "-c".into(), RUN_SCRIPT.into()])?,
+                script: Some(Script::new("command", "true".into())?),
+                stdin: Stdin::Bytes(b"in".to_vec()),
+                env: Env::new([("A".to_owned(), "1".to_owned())].into())?,
+                cwd: Some(Cwd::new("cwd", "/workspace/sub")?),
+                asked: Asked { wall: Some(Duration::from_millis(1500)), ..Asked::default() },
+            }
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn an_argument_out_of_bounds_is_refused_by_its_name() {
+        let with = |change: fn(&mut BashArgs)| {
+            let mut args = BashArgs { command: "true".into(), ..BashArgs::default() };
+            change(&mut args);
+            bash(args).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        let message = |text: &str| Err(text.to_owned());
+        assert_eq!(with(|a| a.command = " \n".into()), message("command is empty"));
+        assert_eq!(
+            with(|a| a.cwd = Some("../etc".into())),
+            message("cwd `../etc` is not inside /workspace or /tmp")
+        );
+        assert_eq!(
+            with(|a| a.timeout = Some(0.0)),
+            message("timeout must be a number of seconds above 0, not 0")
+        );
+        assert_eq!(
+            with(|a| a.env = Some([("BASH_ENV".to_owned(), "/tmp/x".to_owned())].into())),
+            message("env `BASH_ENV` is refused: it changes what programs load or run")
+        );
+    }
+
+    #[test]
+    fn unknown_arguments_are_refused() {
+        let parsed = serde_json::from_str::<BashArgs>(r#"{"command": "true", "shell": "zsh"}"#);
+        assert!(parsed.is_err_and(|error| error.to_string().contains("unknown field `shell`")));
+    }
+}

@@ -1,0 +1,230 @@
+//! Watches one running call to its end: drains its output, ends it when the
+//! caller or a limit says so, and never waits without a bound.
+
+use std::time::Duration;
+
+use tokio::io::AsyncRead;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Seen;
+use crate::capture::{Captured, KEPT_BYTES, Meter, drain};
+use crate::job::Limits;
+use crate::link::{Control, Running};
+use crate::outcome::{Ended, Failure};
+
+/// How long output is still read after the end was told. The cell is dead by
+/// then and its pipes close with it; this bound is for what should not happen.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
+
+/// How long after its wall time a call is given up on. The supervisor ends
+/// calls in time, TERM and grace included; this bound is for a stopped one.
+const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
+
+/// What ends a running call early; tests stand in for the link's control.
+trait End {
+    fn cancel(&self);
+    fn output_limit(&self);
+}
+
+impl End for Control {
+    fn cancel(&self) {
+        Control::cancel(self);
+    }
+
+    fn output_limit(&self) {
+        Control::output_limit(self);
+    }
+}
+
+/// Follows `running` until its end is told and its output read.
+pub(super) async fn to_the_end(
+    running: Running,
+    limits: &Limits,
+    cancel: &CancellationToken,
+) -> Seen {
+    let Running { receipt, stdin, stdout, stderr, control, ended } = running;
+    // Tools give their input with the job; a pipe would only keep the program waiting.
+    drop(stdin);
+    let seen = follow(stdout, stderr, ended, &control, limits, cancel).await;
+    Seen { receipt: Some(receipt), ..seen }
+}
+
+async fn follow(
+    stdout: impl AsyncRead + Unpin,
+    stderr: impl AsyncRead + Unpin,
+    mut ended: oneshot::Receiver<Ended>,
+    control: &impl End,
+    limits: &Limits,
+    cancel: &CancellationToken,
+) -> Seen {
+    let (mut out, mut err) = (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES));
+    let meter = Meter::new(limits.output);
+    let deadline = Instant::now() + limits.wall + SUPERVISOR_GRACE;
+    let mut draining = Box::pin(async {
+        let over = || control.output_limit();
+        let read = tokio::join!(
+            drain(stdout, &mut out, &meter, over),
+            drain(stderr, &mut err, &meter, over)
+        );
+        for error in [read.0, read.1].into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "a call's output could not be read to its end");
+        }
+    });
+    let (mut drained, mut cancelled) = (false, false);
+    let ended = loop {
+        tokio::select! {
+            told = &mut ended => break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor)),
+            () = &mut draining, if !drained => drained = true,
+            () = cancel.cancelled(), if !cancelled => {
+                cancelled = true;
+                control.cancel();
+            }
+            () = sleep_until(deadline) => {
+                control.cancel();
+                break Ended::failed(Failure::Supervisor);
+            }
+        }
+    };
+    if !drained && timeout(DRAIN_GRACE, &mut draining).await.is_err() {
+        tracing::warn!("a call's output was still open after its end");
+    }
+    drop(draining);
+    Seen { ended, receipt: None, stdout: out, stderr: err }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+    use crate::outcome::{LimitKind, Outcome};
+
+    /// A supervisor of one call: tells the end when it is asked to end it.
+    struct Fake(Mutex<Option<oneshot::Sender<Ended>>>);
+
+    impl Fake {
+        fn tell(&self, outcome: Outcome) {
+            let sender = self.0.lock().ok().and_then(|mut slot| slot.take());
+            let told = sender.map(|sender| sender.send(with(outcome)).is_ok());
+            assert!(told != Some(false));
+        }
+    }
+
+    impl End for Fake {
+        fn cancel(&self) {
+            self.tell(Outcome::Cancelled);
+        }
+
+        fn output_limit(&self) {
+            self.tell(Outcome::Limit(LimitKind::Output));
+        }
+    }
+
+    fn with(outcome: Outcome) -> Ended {
+        Ended { outcome, ..Ended::failed(Failure::Supervisor) }
+    }
+
+    fn limits(output: Option<u64>) -> Limits {
+        Limits {
+            wall: Duration::from_secs(5),
+            cpu: Duration::from_secs(5),
+            memory: 0,
+            processes: 0,
+            open_files: 0,
+            file_size: 0,
+            workspace_bytes: 0,
+            tmp_bytes: 0,
+            shm_bytes: 0,
+            inodes: 0,
+            output,
+        }
+    }
+
+    struct Call {
+        out: DuplexStream,
+        stdout: DuplexStream,
+        err: DuplexStream,
+        stderr: DuplexStream,
+        fake: Fake,
+        ended: oneshot::Receiver<Ended>,
+    }
+
+    fn call() -> Call {
+        let ((out, stdout), (err, stderr)) = (duplex(65_536), duplex(65_536));
+        let (sender, ended) = oneshot::channel();
+        Call { out, stdout, err, stderr, fake: Fake(Mutex::new(Some(sender))), ended }
+    }
+
+    fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Seen {
+        let (stdout, stderr) = (Captured::of(stdout), Captured::of(stderr));
+        Seen { ended: with(outcome), receipt: None, stdout, stderr }
+    }
+
+    #[tokio::test]
+    async fn both_streams_and_the_end_are_seen() -> std::io::Result<()> {
+        let Call { mut out, stdout, mut err, stderr, fake, ended } = call();
+        out.write_all(b"to stdout").await?;
+        err.write_all(b"to stderr").await?;
+        drop((out, err));
+        fake.tell(Outcome::Exited { code: 3 });
+        let never = CancellationToken::new();
+        let told = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
+        assert_eq!(told, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn cancelling_keeps_partial_output() -> std::io::Result<()> {
+        let Call { mut out, stdout, err, stderr, fake, ended } = call();
+        out.write_all(b"partial").await?;
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        drop((out, err));
+        let told = follow(stdout, stderr, ended, &fake, &limits(None), &cancel).await;
+        assert_eq!(told, seen(Outcome::Cancelled, b"partial", b""));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn output_past_the_limit_ends_the_call() -> std::io::Result<()> {
+        let Call { mut out, stdout, mut err, stderr, fake, ended } = call();
+        out.write_all(b"12345").await?;
+        err.write_all(b"67890").await?;
+        drop((out, err));
+        let never = CancellationToken::new();
+        let told = follow(stdout, stderr, ended, &fake, &limits(Some(9)), &never).await;
+        assert_eq!(told, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipe_held_open_after_the_end_does_not_hold_the_call() -> std::io::Result<()> {
+        let Call { mut out, stdout, err, stderr, fake, ended } = call();
+        out.write_all(b"before").await?;
+        fake.tell(Outcome::Exited { code: 0 });
+        let (start, never) = (Instant::now(), CancellationToken::new());
+        let told = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
+        assert_eq!(told, seen(Outcome::Exited { code: 0 }, b"before", b""));
+        assert_eq!(start.elapsed(), DRAIN_GRACE);
+        drop((out, err));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_supervisor_that_is_gone_or_silent_is_a_supervisor_failure() {
+        let failed = || seen(Outcome::Failed(Failure::Supervisor), b"", b"");
+        let never = CancellationToken::new();
+        let Call { out, stdout, err, stderr, fake, ended } = call();
+        drop((out, err, fake.0.lock().ok().and_then(|mut slot| slot.take())));
+        assert_eq!(follow(stdout, stderr, ended, &fake, &limits(None), &never).await, failed());
+
+        let Call { out, stdout, err, stderr, fake: _silent, ended } = call();
+        let other = Fake(Mutex::new(None));
+        drop((out, err));
+        assert_eq!(follow(stdout, stderr, ended, &other, &limits(None), &never).await, failed());
+    }
+}
