@@ -1,8 +1,10 @@
 //! cofferdam runs every call in a cell of its own.
 
 pub mod call;
+pub mod cli;
 pub mod job;
 pub mod link;
+pub mod mcp;
 pub mod outcome;
 pub mod policy;
 pub mod profile;
