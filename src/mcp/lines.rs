@@ -30,6 +30,9 @@ pub const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How long killed calls may take to tell what they had printed (rulings: a cell dies within 2 s).
 const KILL_GRACE: Duration = Duration::from_secs(3);
 
+/// How many ids of cancelled requests are remembered; calls behind older ones ended long ago.
+const TAKEN_BACK: usize = 4096;
+
 /// How a connection is told to end. Clones are the same switches.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
@@ -76,6 +79,7 @@ impl Lines {
             open: Arc::clone(&open),
             batches: Arc::clone(&batches),
             gate: Gate::default(),
+            taken_back: HashSet::new(),
             ends: ends.clone(),
         };
         tokio::spawn(reading.run(BufReader::new(reader)));
@@ -226,6 +230,9 @@ struct Reading {
     open: Open,
     batches: Arc<AtomicBool>,
     gate: Gate,
+    /// Ids of cancelled requests. rmcp would give the late answer of the first to a second
+    /// request with its id, so these are not taken again.
+    taken_back: HashSet<RequestId>,
     ends: Ends,
 }
 
@@ -287,7 +294,8 @@ impl Reading {
             return Ok(());
         }
         if let JsonRpcMessage::Request(request) = &message {
-            let fresh = self.open.send_if_modified(|ids| ids.insert(request.id.clone()));
+            let fresh = !self.taken_back.contains(&request.id)
+                && self.open.send_if_modified(|ids| ids.insert(request.id.clone()));
             if !fresh {
                 let id = request.id.clone();
                 return self.refuse(Fault::request("this id is in use").with_id(id)).await;
@@ -295,7 +303,12 @@ impl Reading {
         }
         if let Some(id) = super::message::cancelled_id(&message) {
             // A cancelled request gets no answer, so nothing may wait for one.
-            self.open.send_if_modified(|ids| ids.remove(&id));
+            if self.open.send_if_modified(|ids| ids.remove(&id)) {
+                if self.taken_back.len() >= TAKEN_BACK {
+                    self.taken_back.clear();
+                }
+                self.taken_back.insert(id);
+            }
         }
         self.to_service.send(message).await.map_err(|_| closed())
     }
