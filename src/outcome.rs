@@ -75,9 +75,7 @@ impl Failure {
     /// The way out, where there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::NotFound { .. } => {
-                Some("not in this cell; the operator can grant it with --ro")
-            }
+            Self::NotFound { .. } => Some("not in this cell; the operator can grant it with --ro"),
             Self::Cwd { .. } => Some("create it first, or start in /workspace"),
             Self::Setup { .. } | Self::Unmeasured { .. } => {
                 Some("`cofferdam doctor` shows what this machine lacks and the remedy")

@@ -235,8 +235,7 @@ mod tests {
 
     #[test]
     fn every_field_of_bash_arrives() {
-        let text =
-            r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5}"#;
+        let text = r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5}"#;
         let expected = BashArguments {
             command: "cat".to_owned(),
             stdin: Some("x".to_owned()),
@@ -253,7 +252,9 @@ mod tests {
             refusal::<BashArguments>(r#"{"comand":"ls"}"#),
             (
                 "bash: unknown field `comand`".to_owned(),
-                Some("did you mean `command`? it takes command, stdin, cwd, env, timeout".to_owned())
+                Some(
+                    "did you mean `command`? it takes command, stdin, cwd, env, timeout".to_owned()
+                )
             )
         );
         assert_eq!(

@@ -248,9 +248,21 @@ fn rules_output() -> Value {
     let texts = json!({ "type": "array", "items": text });
     let count = json!({ "type": "integer", "minimum": 0 });
     let limits = [
-        "timeout_s", "most_timeout_s", "calculator_timeout_s", "cpu_s", "memory_bytes",
-        "processes", "open_files", "file_size_bytes", "workspace_bytes", "tmp_bytes", "shm_bytes",
-        "inodes", "command_bytes", "stdin_bytes", "env_bytes",
+        "timeout_s",
+        "most_timeout_s",
+        "calculator_timeout_s",
+        "cpu_s",
+        "memory_bytes",
+        "processes",
+        "open_files",
+        "file_size_bytes",
+        "workspace_bytes",
+        "tmp_bytes",
+        "shm_bytes",
+        "inodes",
+        "command_bytes",
+        "stdin_bytes",
+        "env_bytes",
     ];
     let mut limit_schema: serde_json::Map<String, Value> =
         limits.iter().map(|name| ((*name).to_owned(), count.clone())).collect();

@@ -356,8 +356,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_line_is_skipped_whole_and_the_next_is_read() {
-        let expected =
-            vec![Read::Line(b"12345".to_vec()), Read::TooLong, Read::Line(b"ok".to_vec()), Read::End];
+        let expected = vec![
+            Read::Line(b"12345".to_vec()),
+            Read::TooLong,
+            Read::Line(b"ok".to_vec()),
+            Read::End,
+        ];
         assert_eq!(lines_of(b"12345\n123456789\nok\n", 5).await, expected);
     }
 

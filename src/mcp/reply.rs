@@ -107,13 +107,18 @@ pub fn told(told: &Told) -> CallToolResult {
         Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled | Outcome::Failed(_) => true,
     };
     let mut result = result(text, error);
-    result.structured_content = Some(to_value(&structured(told)));
+    result.structured_content = Some(fields(told));
     let mut meta = receipt_meta(told.receipt.as_ref());
     let timeout =
         json!({ "timeout_s": seconds(told.timeout), "clamped": told.clamped == Clamped::Yes });
     meta.0.insert(TIMEOUT_KEY.to_owned(), timeout);
     result.meta = Some(meta);
     result
+}
+
+/// The fields of a command's story: rulings R3.
+pub fn fields(told: &Told) -> Value {
+    to_value(&structured(told))
 }
 
 fn structured(told: &Told) -> Structured<'_> {
@@ -294,8 +299,7 @@ pub fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResul
 }
 
 fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
-    let text =
-        if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
+    let text = if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
     let mut result = result(text, false);
     result.structured_content = Some(fields);
     result.meta = Some(receipt_meta(done.receipt.as_ref())).filter(|meta| !meta.0.is_empty());

@@ -32,7 +32,7 @@ pub struct Rules {
 }
 
 /// Limits of one call, in the units of their names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RuleLimits {
     pub timeout_s: u64,
     pub most_timeout_s: u64,

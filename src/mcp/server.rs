@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
 use super::arguments::{
-    AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision,
-    PrecisionArguments, RulesArguments, nearest, parse,
+    AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
+    RulesArguments, nearest, parse,
 };
 use super::backend::{Backend, Refused, Turn};
 use super::progress::{self, Produced};

@@ -80,10 +80,7 @@ async fn an_id_in_use_is_refused_and_the_first_call_keeps_it() {
     let mut client = Client::opened("2025-11-25").await;
     client.say(bash(1, "sleep 1000")).await;
     let answer = client.ask(bash(1, "second")).await;
-    assert_eq!(
-        answer["error"],
-        json!({ "code": -32600, "message": "this id is in use" })
-    );
+    assert_eq!(answer["error"], json!({ "code": -32600, "message": "this id is in use" }));
     let first = client.hear().await;
     assert_eq!(first["result"]["structuredContent"]["stdout"], json!("slept"));
 }

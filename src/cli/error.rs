@@ -1,0 +1,57 @@
+//! Errors as a person at a terminal reads them: what, where, and the way out.
+
+use crate::outcome::Failure;
+
+use super::exit;
+
+/// A command that cofferdam did not carry out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CliError {
+    /// What went wrong and where, as `what: where`.
+    pub message: String,
+    pub hint: Option<String>,
+    /// The exit code (rulings R2).
+    pub code: u8,
+}
+
+impl CliError {
+    /// A refusal or failure of cofferdam's own.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, code: exit::REFUSED }
+    }
+
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    #[must_use]
+    pub fn with_code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// The text for standard error, without a newline at its end.
+    pub fn text(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("cofferdam: {}\nhint: {hint}", self.message),
+            None => format!("cofferdam: {}", self.message),
+        }
+    }
+
+    pub fn print(&self) {
+        eprintln!("{}", self.text());
+    }
+}
+
+impl From<Failure> for CliError {
+    fn from(failure: Failure) -> Self {
+        Self {
+            message: failure.to_string(),
+            hint: failure.hint().map(str::to_owned),
+            code: exit::failure_code(&failure),
+        }
+    }
+}
