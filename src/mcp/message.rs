@@ -127,19 +127,11 @@ fn judge_value(value: Value) -> Judged {
 
 /// The request that a message takes back.
 pub fn cancelled_id(message: &RxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
-    match message {
-        JsonRpcMessage::Notification(notification) => match &notification.notification {
-            ClientNotification::CancelledNotification(cancelled) => {
-                cancelled.params.request_id.clone()
-            }
-            ClientNotification::ProgressNotification(_)
-            | ClientNotification::InitializedNotification(_)
-            | ClientNotification::RootsListChangedNotification(_)
-            | ClientNotification::CustomNotification(_) => None,
-            _ => None,
-        },
-        JsonRpcMessage::Request(_) | JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => None,
-    }
+    let JsonRpcMessage::Notification(notification) = message else { return None };
+    let ClientNotification::CancelledNotification(cancelled) = &notification.notification else {
+        return None;
+    };
+    cancelled.params.request_id.clone()
 }
 
 /// Keeps back what rmcp would end the connection for: before a session is open it takes
@@ -165,19 +157,20 @@ impl Gate {
 
 /// Whether rmcp leaves its opening phase with this request (its `serve_server_with_ct_inner`).
 fn opens(request: &ClientRequest) -> bool {
-    match request {
-        ClientRequest::InitializeRequest(_) => true,
-        ClientRequest::DiscoverRequest(_) | ClientRequest::PingRequest(_) => false,
-        other => {
-            let meta = other.get_meta();
-            let complete = meta.missing_required_keys(&ProtocolVersion::V_2026_07_28).is_empty();
-            let known = |version| ProtocolVersion::KNOWN_VERSIONS.contains(&version);
-            complete && meta.protocol_version().is_some_and(known)
-        }
+    if matches!(request, ClientRequest::InitializeRequest(_)) {
+        return true;
     }
+    if matches!(request, ClientRequest::DiscoverRequest(_) | ClientRequest::PingRequest(_)) {
+        return false;
+    }
+    let meta = request.get_meta();
+    let complete = meta.missing_required_keys(&ProtocolVersion::V_2026_07_28).is_empty();
+    let known = |version| ProtocolVersion::KNOWN_VERSIONS.contains(&version);
+    complete && meta.protocol_version().is_some_and(known)
 }
 
 #[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 #[expect(clippy::panic, reason = "an unexpected judgement is a failed test")]
 mod tests {
     use super::*;
@@ -188,7 +181,9 @@ mod tests {
                 Ok(answer) => answer,
                 Err(error) => panic!("{error}"),
             },
-            other => panic!("{other:?}"),
+            other @ (Judged::Nothing | Judged::Message(_) | Judged::Batch(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 

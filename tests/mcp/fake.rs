@@ -24,9 +24,9 @@ use tokio::task::JoinHandle;
 
 /// Answers by the command's first word; see [`Fake::bash`].
 #[derive(Debug, Clone, Copy)]
-pub struct Fake;
+pub(crate) struct Fake;
 
-pub fn told(outcome: Outcome, stdout: &str) -> Told {
+pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
     Told {
         outcome,
         stdout: Stream {
@@ -109,7 +109,7 @@ fn calculated(result: String) -> Calculated {
     Calculated { result, exact: Exact::Yes, took: Duration::from_millis(4), receipt: None }
 }
 
-pub fn profile() -> Profile {
+pub(crate) fn profile() -> Profile {
     Profile {
         name: ProfileName::new("bash").unwrap(),
         description: "a shell people can work in".to_owned(),
@@ -145,16 +145,16 @@ pub fn profile() -> Profile {
 }
 
 /// A client that writes lines and reads lines.
-pub struct Client {
+pub(crate) struct Client {
     input: Option<WriteHalf<DuplexStream>>,
     output: BufReader<ReadHalf<DuplexStream>>,
-    pub ends: Ends,
-    pub server: JoinHandle<Result<(), ServeError>>,
+    pub(crate) ends: Ends,
+    pub(crate) server: JoinHandle<Result<(), ServeError>>,
 }
 
 impl Client {
     /// Starts a server that runs at most `concurrency` calls and lets one wait.
-    pub fn start(concurrency: usize) -> Self {
+    pub(crate) fn start(concurrency: usize) -> Self {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (reader, writer) = tokio::io::split(far);
         let ends = Ends::default();
@@ -165,7 +165,7 @@ impl Client {
     }
 
     /// Starts a server and opens a session of an older revision.
-    pub async fn opened(version: &str) -> Self {
+    pub(crate) async fn opened(version: &str) -> Self {
         let mut client = Self::start(4);
         let answer = client.ask(initialize(version)).await;
         assert_eq!(answer["result"]["protocolVersion"], json!(version));
@@ -173,34 +173,34 @@ impl Client {
         client
     }
 
-    pub async fn raw(&mut self, bytes: &[u8]) {
+    pub(crate) async fn raw(&mut self, bytes: &[u8]) {
         self.input.as_mut().unwrap().write_all(bytes).await.unwrap();
     }
 
-    pub async fn say(&mut self, message: Value) {
+    pub(crate) async fn say(&mut self, message: Value) {
         self.raw(format!("{message}\n").as_bytes()).await;
     }
 
     /// The next message; null at the end of output.
-    pub async fn hear(&mut self) -> Value {
+    pub(crate) async fn hear(&mut self) -> Value {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
         let count = tokio::time::timeout(Duration::from_secs(30), read).await.unwrap().unwrap();
         if count == 0 { Value::Null } else { serde_json::from_str(&line).unwrap() }
     }
 
-    pub async fn ask(&mut self, message: Value) -> Value {
+    pub(crate) async fn ask(&mut self, message: Value) -> Value {
         self.say(message).await;
         self.hear().await
     }
 
     /// The end of input. A duplex stream has two directions; only ours is shut.
-    pub async fn end_input(&mut self) {
+    pub(crate) async fn end_input(&mut self) {
         self.input.take().unwrap().shutdown().await.unwrap();
     }
 }
 
-pub fn initialize(version: &str) -> Value {
+pub(crate) fn initialize(version: &str) -> Value {
     json!({
         "jsonrpc": "2.0", "id": "init", "method": "initialize",
         "params": {
@@ -210,19 +210,19 @@ pub fn initialize(version: &str) -> Value {
     })
 }
 
-pub fn call(id: i64, tool: &str, arguments: Value) -> Value {
+pub(crate) fn call(id: i64, tool: &str, arguments: Value) -> Value {
     json!({
         "jsonrpc": "2.0", "id": id, "method": "tools/call",
         "params": { "name": tool, "arguments": arguments }
     })
 }
 
-pub fn bash(id: i64, command: &str) -> Value {
+pub(crate) fn bash(id: i64, command: &str) -> Value {
     call(id, "bash", json!({ "command": command }))
 }
 
 /// `_meta` of a request of the 2026-07-28 revision.
-pub fn modern(mut message: Value) -> Value {
+pub(crate) fn modern(mut message: Value) -> Value {
     message["params"]["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -232,6 +232,6 @@ pub fn modern(mut message: Value) -> Value {
 }
 
 /// The text of a tool result.
-pub fn text(answer: &Value) -> &str {
+pub(crate) fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap()
 }
