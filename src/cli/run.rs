@@ -24,8 +24,11 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let home = std::env::home_dir();
     let request = check(typed, home.as_deref())?;
     let told_as = request.told;
+    // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).
+    let output = request.call.asked.output;
     let (grant, socket) = prepare(request, config)?;
-    start::conducted(socket, |socket| conduct(grant, told_as, socket))
+    let terms = Terms::of(&grant, output);
+    start::conducted(socket, |socket| conduct(grant, terms, told_as, socket))
 }
 
 /// While there is one thread: configuration, the grant, the supervisor.
@@ -38,13 +41,17 @@ fn prepare(request: RunRequest, config: Option<&Path>) -> Result<(Grant, OwnedFd
 }
 
 /// On the runtime: the call from its start to its end.
-async fn conduct(grant: Grant, told_as: ToldAs, socket: OwnedFd) -> Result<u8, CliError> {
+async fn conduct(
+    grant: Grant,
+    terms: Terms,
+    told_as: ToldAs,
+    socket: OwnedFd,
+) -> Result<u8, CliError> {
     let link = Link::attach(socket)
         .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
-    let terms = Terms::of(&grant);
     if terms.clamped == Clamped::Yes && told_as == ToldAs::Live {
         let most = reply::time_text(terms.timeout);
-        tracing::warn!("--timeout is lowered to {most}, which is what the profile allows");
+        eprintln!("cofferdam: --timeout is lowered to {most}, the most the profile allows");
     }
     let running = match link.start(grant).await {
         Ok(running) => running,
@@ -70,13 +77,13 @@ struct Terms {
 }
 
 impl Terms {
-    fn of(grant: &Grant) -> Self {
+    fn of(grant: &Grant, output: Option<u64>) -> Self {
         let job = grant.job();
         Self {
             cwd: job.cwd.as_str().to_owned(),
             timeout: job.limits.wall,
             clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
-            output: job.limits.output,
+            output,
         }
     }
 

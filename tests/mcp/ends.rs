@@ -82,3 +82,15 @@ async fn a_client_that_never_spoke_is_no_error() {
     client.end_input().await;
     assert!(client.server.await.unwrap().is_ok());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_gone_ends_its_calls() {
+    let mut client = Client::opened("2025-11-25").await;
+    client.say(bash(1, "wait")).await;
+    client.ask(json!({ "jsonrpc": "2.0", "id": 2, "method": "ping" })).await;
+    let kill = client.ends.kill.clone();
+    let (server, start) = (client.leave(), Instant::now());
+    assert!(server.await.unwrap().is_ok());
+    assert!(kill.is_cancelled());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}

@@ -194,6 +194,11 @@ impl Client {
         self.hear().await
     }
 
+    /// Closes both directions, as a client that crashed.
+    pub(crate) fn leave(self) -> JoinHandle<Result<(), ServeError>> {
+        self.server
+    }
+
     /// The end of input. A duplex stream has two directions; only ours is shut.
     pub(crate) async fn end_input(&mut self) {
         self.input.take().unwrap().shutdown().await.unwrap();
