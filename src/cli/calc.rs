@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::error::CliError;
+use super::error::{CliError, print_out};
 use super::{start, wiring};
 use crate::job::Workspace;
 use crate::link::Link;
@@ -42,7 +42,7 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
         let done = backend.calculate(typed.expression, typed.precision, Turn::default()).await;
         let done = done
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
-        println!("{}", done.result);
+        print_out(&format!("{}\n", done.result))?;
         if done.exact == Exact::No {
             eprintln!("cofferdam: the last digits are not sure");
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::error::CliError;
+use super::error::{CliError, print_out};
 use super::wiring;
 
 /// As typed.
@@ -76,9 +76,9 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
     if typed.json {
         let text = serde_json::to_string_pretty(&report)
             .map_err(|error| CliError::new(format!("doctor: {error}")))?;
-        println!("{text}");
+        print_out(&format!("{text}\n"))?;
     } else {
-        print!("{}", report.text());
+        print_out(&report.text())?;
     }
     Ok(match report.verdict {
         Verdict::CanRun => 0,

@@ -1,8 +1,9 @@
 //! Errors as a person at a terminal reads them: what, where, and the way out.
 
-use crate::outcome::Failure;
+use std::io::Write;
 
-use super::exit;
+use super::exit::{self, TakenBack};
+use crate::outcome::Failure;
 
 /// A command that cofferdam did not carry out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +45,15 @@ impl CliError {
     pub fn print(&self) {
         eprintln!("{}", self.text());
     }
+}
+
+/// Prints to standard output. `println!` would panic where nobody reads it.
+pub fn print_out(text: &str) -> Result<(), CliError> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
+        let code = exit::code(&crate::outcome::Outcome::Cancelled, Some(TakenBack::OutputClosed));
+        CliError::new(format!("standard output: {error}")).with_code(code)
+    })
 }
 
 impl From<Failure> for CliError {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWrite;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::error::CliError;
+use super::error::{CliError, print_out};
 use super::exit::{self, TakenBack};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
@@ -157,7 +157,7 @@ fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliErr
             }
         }
     }
-    println!("{fields}");
+    print_out(&format!("{fields}\n"))?;
     Ok(exit::code(&told.outcome, taken_back))
 }
 
