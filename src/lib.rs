@@ -3,8 +3,10 @@
 pub mod call;
 pub mod capture;
 pub mod cell;
+pub mod cli;
 pub mod job;
 pub mod link;
+pub mod mcp;
 pub mod outcome;
 pub mod policy;
 pub mod profile;

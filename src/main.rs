@@ -1,1 +1,8 @@
-fn main() {}
+//! Start the supervisor while single-threaded, then dispatch the command.
+
+use std::process::ExitCode;
+
+// No async main: a runtime before the supervisor would be a process with threads to clone from.
+fn main() -> ExitCode {
+    cofferdam::cli::main()
+}

@@ -74,6 +74,21 @@ pub enum Failure {
     Refused { why: String },
 }
 
+impl Failure {
+    /// The way out, where there is one.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NotFound { .. } => Some("not in this cell; the operator can grant it with --ro"),
+            Self::Cwd { .. } => Some("create it first, or start in /workspace"),
+            Self::Setup { .. } | Self::Unmeasured { .. } => {
+                Some("`cofferdam doctor` shows what this machine lacks and the remedy")
+            }
+            Self::Busy { .. } => Some("try again when other calls have ended"),
+            Self::NotExecutable { .. } | Self::Supervisor | Self::Lost | Self::Refused { .. } => None,
+        }
+    }
+}
+
 /// The system's text for an error number, in lower case: `permission denied (EACCES)`.
 pub fn errno_text(errno: i32) -> String {
     let known = nix::errno::Errno::from_raw(errno);

@@ -44,7 +44,8 @@ pub(super) async fn to_the_end(
     limits: &Limits,
     cancel: &CancellationToken,
 ) -> Seen {
-    let Running { receipt, stdin, stdout, stderr, control, ended } = running;
+    // What is left of `running` cancels the call when this function is left early.
+    let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
     drop(stdin);
     let seen = follow(stdout, stderr, ended, &control, limits, cancel).await;

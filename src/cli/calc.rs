@@ -1,0 +1,51 @@
+//! `cofferdam calc`: one expression, evaluated by bc in a cell.
+
+use std::path::Path;
+
+use clap::Args;
+
+use super::error::{CliError, print_out};
+use super::{start, wiring};
+use crate::job::Workspace;
+use crate::link::Link;
+use crate::mcp::arguments::Precision;
+use crate::mcp::backend::{Backend, Exact, Turn};
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam calc '2^300'\n  \
+    cofferdam calc 'sqrt(2)' --precision 50")]
+pub struct CalcArguments {
+    /// The expression, as bc writes it
+    #[arg(value_name = "EXPR", allow_hyphen_values = true)]
+    pub expression: String,
+    /// Decimal places of the result, 0 to 100
+    #[arg(long, value_name = "N", default_value = "20", value_parser = precision)]
+    pub precision: Precision,
+}
+
+fn precision(text: &str) -> Result<Precision, String> {
+    let places = text.parse().ok().and_then(Precision::new);
+    places.ok_or_else(|| format!("`{text}` is not a whole number from 0 to 100"))
+}
+
+/// The whole command: 0 with the value on standard output, else 125 with the reason.
+pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let settings = wiring::load(config)?;
+    let calculating = settings.clone();
+    let socket = wiring::launch(settings)?;
+    start::conducted(socket, async |socket| {
+        let link = Link::attach(socket)
+            .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+        let backend = wiring::Live::new(calculating, Workspace::Fresh, link);
+        let done = backend.calculate(typed.expression, typed.precision, Turn::default()).await;
+        let done = done
+            .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
+        print_out(&format!("{}\n", done.result))?;
+        if done.exact == Exact::No {
+            eprintln!("cofferdam: the last digits are not sure");
+        }
+        Ok(0)
+    })
+}

@@ -1,0 +1,154 @@
+//! `cofferdam doctor`: each layer, how it is held, and the exact remedy for what is missing.
+//!
+//! This file asks for a [`Report`] and prints it; the probing is behind `wiring::probe`.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::error::{CliError, print_out};
+use super::wiring;
+
+/// As typed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct DoctorArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What this machine can hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The tier that calls would run in, or why there is none.
+    pub tier: String,
+    /// Whether the default profiles can run: the exit code.
+    pub verdict: Verdict,
+    pub layers: Vec<Layer>,
+}
+
+/// Whether the default profiles can run here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    CanRun,
+    CannotRun,
+}
+
+/// One layer, probed by using it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Layer {
+    pub name: String,
+    pub state: State,
+    /// How it was seen, or what refused it.
+    pub how: String,
+    /// The exact thing to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Held.
+    Ok,
+    /// Not held as it could be; calls run and their replies say so.
+    Weak,
+    /// Not to be had; profiles that require it are refused.
+    Missing,
+}
+
+impl State {
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Weak => "weak",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+/// The whole command: 0 only if the default profiles can run.
+pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let report = wiring::probe(config)?;
+    if typed.json {
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|error| CliError::new(format!("doctor: {error}")))?;
+        print_out(&format!("{text}\n"))?;
+    } else {
+        print_out(&report.text())?;
+    }
+    Ok(match report.verdict {
+        Verdict::CanRun => 0,
+        Verdict::CannotRun => 1,
+    })
+}
+
+impl Report {
+    /// The report for people: a line a layer, its remedy beneath it.
+    pub fn text(&self) -> String {
+        let widest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
+        let width = widest.unwrap_or(0);
+        let mut text = String::new();
+        for layer in &self.layers {
+            let remedy = layer.remedy.as_ref().map(|remedy| format!("\n         remedy: {remedy}"));
+            let written = writeln!(
+                text,
+                "{:<7}  {:<width$}  {}{}",
+                layer.state.mark(),
+                layer.name,
+                layer.how,
+                remedy.unwrap_or_default()
+            );
+            debug_assert!(written.is_ok(), "a String takes everything");
+        }
+        let verdict = match self.verdict {
+            Verdict::CanRun => "the default profiles can run",
+            Verdict::CannotRun => "the default profiles cannot run",
+        };
+        text + &format!("\ntier: {}\n{verdict}\n", self.tier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_shows_each_layer_with_its_remedy_and_ends_with_the_verdict() {
+        let layer = |name: &str, state, how: &str, remedy: Option<&str>| Layer {
+            name: name.to_owned(),
+            state,
+            how: how.to_owned(),
+            remedy: remedy.map(str::to_owned),
+        };
+        let report = Report {
+            tier: "none".to_owned(),
+            verdict: Verdict::CannotRun,
+            layers: vec![
+                layer("landlock", State::Ok, "ABI 7", None),
+                layer("proc", State::Missing, "masked", Some("procMount: Unmasked")),
+            ],
+        };
+        assert_eq!(
+            report.text(),
+            "ok       landlock  ABI 7\n\
+             missing  proc      masked\n         remedy: procMount: Unmasked\n\
+             \ntier: none\nthe default profiles cannot run\n"
+        );
+        let json = serde_json::to_value(&report).ok();
+        assert_eq!(
+            json,
+            Some(serde_json::json!({
+                "tier": "none", "verdict": "cannot_run",
+                "layers": [
+                    { "name": "landlock", "state": "ok", "how": "ABI 7" },
+                    { "name": "proc", "state": "missing", "how": "masked",
+                      "remedy": "procMount: Unmasked" }
+                ]
+            }))
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! Errors as a person at a terminal reads them: what, where, and the way out.
+
+use std::io::Write;
+
+use super::exit::{self, TakenBack};
+use crate::outcome::Failure;
+
+/// A command that cofferdam did not carry out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CliError {
+    /// What went wrong and where, as `what: where`.
+    pub message: String,
+    pub hint: Option<String>,
+    /// The exit code (rulings R2).
+    pub code: u8,
+}
+
+impl CliError {
+    /// A refusal or failure of cofferdam's own.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, code: exit::REFUSED }
+    }
+
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    #[must_use]
+    pub fn with_code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// The text for standard error, without a newline at its end.
+    pub fn text(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("cofferdam: {}\nhint: {hint}", self.message),
+            None => format!("cofferdam: {}", self.message),
+        }
+    }
+
+    pub fn print(&self) {
+        eprintln!("{}", self.text());
+    }
+}
+
+/// Prints to standard output. `println!` would panic where nobody reads it.
+pub fn print_out(text: &str) -> Result<(), CliError> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
+        let code = exit::code(&crate::outcome::Outcome::Cancelled, Some(TakenBack::OutputClosed));
+        CliError::new(format!("standard output: {error}")).with_code(code)
+    })
+}
+
+impl From<Failure> for CliError {
+    fn from(failure: Failure) -> Self {
+        Self {
+            message: failure.to_string(),
+            hint: failure.hint().map(str::to_owned),
+            code: exit::failure_code(&failure),
+        }
+    }
+}

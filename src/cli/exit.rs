@@ -1,0 +1,105 @@
+//! Exit codes of `cofferdam run`: rulings R2, in one place.
+
+use crate::outcome::{Failure, Outcome};
+
+/// A limit other than time ended the call.
+pub const LIMIT: u8 = 123;
+/// The time was used up.
+pub const TIMEOUT: u8 = 124;
+/// Refused or failed by cofferdam.
+pub const REFUSED: u8 = 125;
+/// The program cannot be executed.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// The program is not in the cell.
+pub const NOT_FOUND: u8 = 127;
+
+/// Why a call was taken back at the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakenBack {
+    /// SIGINT: the user pressed Ctrl-C.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+    /// Nobody reads the output any more; a program of its own would have got SIGPIPE.
+    OutputClosed,
+}
+
+impl TakenBack {
+    /// The signal that it stands for.
+    fn signal(self) -> u8 {
+        match self {
+            Self::Interrupt => 2,
+            Self::Terminate => 15,
+            Self::OutputClosed => 13,
+        }
+    }
+}
+
+/// The exit code for an outcome. `taken_back` counts only where the outcome is a cancellation: a
+/// program that ended by itself just before has its own code.
+pub fn code(outcome: &Outcome, taken_back: Option<TakenBack>) -> u8 {
+    match outcome {
+        Outcome::Exited { code } => *code,
+        Outcome::Signaled { signal } => signal.saturating_add(128),
+        Outcome::Timeout => TIMEOUT,
+        Outcome::Limit(_) => LIMIT,
+        Outcome::Cancelled => {
+            taken_back.unwrap_or(TakenBack::Interrupt).signal().saturating_add(128)
+        }
+        Outcome::Failed(failure) => failure_code(failure),
+    }
+}
+
+/// The exit code for a call that produced no outcome of its program.
+pub fn failure_code(failure: &Failure) -> u8 {
+    match failure {
+        Failure::NotFound { .. } => NOT_FOUND,
+        Failure::NotExecutable { .. } => NOT_EXECUTABLE,
+        Failure::Cwd { .. }
+        | Failure::Setup { .. }
+        | Failure::Unmeasured { .. }
+        | Failure::Busy { .. }
+        | Failure::Supervisor
+        | Failure::Lost
+        | Failure::Refused { .. } => REFUSED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::LimitKind;
+
+    #[test]
+    fn every_outcome_has_the_code_of_r2() {
+        let program = || "x".to_owned();
+        let cases = [
+            (Outcome::Exited { code: 0 }, 0),
+            (Outcome::Exited { code: 255 }, 255),
+            (Outcome::Signaled { signal: 9 }, 137),
+            (Outcome::Signaled { signal: 64 }, 192),
+            (Outcome::Limit(LimitKind::Memory), 123),
+            (Outcome::Limit(LimitKind::Output), 123),
+            (Outcome::Timeout, 124),
+            (Outcome::Cancelled, 130),
+            (Outcome::Failed(Failure::Supervisor), 125),
+            (Outcome::Failed(Failure::Busy { what: "cells".to_owned() }), 125),
+            (Outcome::Failed(Failure::NotExecutable { program: program(), errno: 13 }), 126),
+            (Outcome::Failed(Failure::NotFound { program: program() }), 127),
+        ];
+        for (outcome, expected) in cases {
+            assert_eq!(code(&outcome, None), expected, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_taken_back_has_the_code_of_the_signal_behind_it() {
+        let cancelled = |why| code(&Outcome::Cancelled, Some(why));
+        assert_eq!(
+            [TakenBack::Interrupt, TakenBack::Terminate, TakenBack::OutputClosed].map(cancelled),
+            [130, 143, 141]
+        );
+        let own = code(&Outcome::Exited { code: 3 }, Some(TakenBack::Interrupt));
+        assert_eq!(own, 3);
+    }
+}

@@ -1,0 +1,117 @@
+//! The command line: what is typed, and in which order a process turns into a front end.
+//!
+//! One file per command. Each has a part that runs while the process is small and has one thread
+//! (arguments, configuration, what the supervisor needs) and a part that runs on the runtime with
+//! the link to the supervisor. [`start`] puts the steps between them; [`wiring`] names what they call.
+
+pub mod calc;
+pub mod confine;
+pub mod doctor;
+pub mod error;
+pub mod exit;
+pub mod pump;
+pub mod run;
+pub mod run_arguments;
+pub mod serve;
+pub mod start;
+pub mod units;
+pub mod wiring;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Gives an agent a shell without giving it the machine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cofferdam",
+    version,
+    about,
+    long_about = "Gives an agent a shell without giving it the machine: every command runs in a \
+        cell that the kernel's own mechanisms build for that one call.",
+    after_help = "Examples:\n  cofferdam doctor\n  cofferdam run -- ls -la /\n  \
+        cofferdam serve --workspace ~/project\n\n\
+        Configuration is read from --config DIR, else $COFFERDAM_CONFIG, else\n\
+        $XDG_CONFIG_HOME/cofferdam, else /etc/cofferdam, else built in: the first found, whole."
+)]
+pub struct Cli {
+    /// Read configuration from DIR and nowhere else
+    #[arg(long, global = true, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program in a fresh cell
+    Run(run_arguments::RunArguments),
+    /// Serve MCP on standard input and output
+    Serve(serve::ServeArguments),
+    /// Evaluate an expression with bc, in a cell
+    Calc(calc::CalcArguments),
+    /// Show which protections this machine can hold, and what to do about those it cannot
+    Doctor(doctor::DoctorArguments),
+}
+
+/// The whole program: parses the arguments, does what they say, tells how it went.
+///
+/// Must be called before the process has a second thread.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return usage_error(&usage),
+    };
+    start::logging();
+    let config = cli.config.as_deref();
+    let done = match cli.command {
+        Command::Run(arguments) => run::main(&arguments, config),
+        Command::Serve(arguments) => serve::main(&arguments, config),
+        Command::Calc(arguments) => calc::main(arguments, config),
+        Command::Doctor(arguments) => doctor::main(&arguments, config),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            error.print();
+            ExitCode::from(error.code)
+        }
+    }
+}
+
+/// Help and version are no errors; anything else is a refusal by cofferdam, not by a program
+/// that it ran (rulings R2), so clap's own code 2 will not do.
+fn usage_error(usage: &clap::Error) -> ExitCode {
+    if usage.print().is_err() || usage.use_stderr() {
+        return ExitCode::from(exit::REFUSED);
+    }
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_argument_has_a_help_text() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{} {}",
+                    command.get_name(),
+                    argument.get_id()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Bytes between the caller's streams and a cell's pipes, as they come, under one output limit.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// One read: as much as a pipe holds.
+const CHUNK: usize = 64 << 10;
+/// The most bytes of one stream that `--json` keeps (16 MiB); the rest is counted.
+pub const KEPT: usize = 16 << 20;
+
+/// How many bytes a call may print, over both streams.
+#[derive(Debug)]
+pub struct Budget {
+    left: Option<AtomicU64>,
+}
+
+impl Budget {
+    /// `None`: no bound.
+    pub fn new(limit: Option<u64>) -> Self {
+        Self { left: limit.map(AtomicU64::new) }
+    }
+
+    /// Takes up to `wanted` bytes; less than that means the budget is used up.
+    fn take(&self, wanted: u64) -> u64 {
+        let Some(left) = &self.left else { return wanted };
+        let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+            Some(left.saturating_sub(wanted))
+        });
+        taken.unwrap_or(0).min(wanted)
+    }
+}
+
+/// Why a stream stopped before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The call printed more than it may.
+    #[error("the output limit is reached")]
+    Budget,
+    /// The far end does not take any more.
+    #[error("the output cannot be written")]
+    Closed(#[source] io::Error),
+    #[error("the cell's output cannot be read")]
+    Read(#[source] io::Error),
+}
+
+/// Copies one output stream to its end; every chunk is flushed, so that it is live.
+pub async fn output<R, W>(mut from: R, to: &mut W, budget: &Budget) -> Result<(), Stopped>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let count = from.read(&mut chunk).await.map_err(Stopped::Read)?;
+        let read = chunk.get(..count).unwrap_or_default();
+        if read.is_empty() {
+            return Ok(());
+        }
+        let wanted = u64::try_from(count).unwrap_or(u64::MAX);
+        let may = budget.take(wanted);
+        let passed = usize::try_from(may).ok().and_then(|may| read.get(..may)).unwrap_or(read);
+        to.write_all(passed).await.map_err(Stopped::Closed)?;
+        to.flush().await.map_err(Stopped::Closed)?;
+        if may < wanted {
+            return Err(Stopped::Budget);
+        }
+    }
+}
+
+/// Feeds a program's standard input; ends with the caller's end of file, or when the program
+/// reads no more. Dropping `to` at the end is the program's end of file.
+pub async fn input<R, W>(mut from: R, mut to: W)
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let read = match from.read(&mut chunk).await {
+            Ok(count) => chunk.get(..count).unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(%error, "standard input cannot be read");
+                return;
+            }
+        };
+        if read.is_empty() {
+            return;
+        }
+        if let Err(error) = to.write_all(read).await {
+            tracing::debug!(%error, "the program reads no more");
+            return;
+        }
+    }
+}
+
+/// Keeps the head of a stream and counts the whole of it.
+#[derive(Debug, Default)]
+pub struct Head {
+    pub kept: Vec<u8>,
+    pub bytes: u64,
+}
+
+impl AsyncWrite for Head {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let head = self.get_mut();
+        let room = KEPT.saturating_sub(head.kept.len());
+        head.kept.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        head.bytes = head.bytes.saturating_add(count);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn output_passes_exactly_its_budget_over_both_streams() {
+        let budget = Budget::new(Some(5));
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        assert!(output(&b"abc"[..], &mut out, &budget).await.is_ok());
+        assert!(matches!(output(&b"defg"[..], &mut err, &budget).await, Err(Stopped::Budget)));
+        assert_eq!((out, err), (b"abc".to_vec(), b"de".to_vec()));
+    }
+
+    #[tokio::test]
+    async fn output_that_just_fits_is_no_breach() {
+        let budget = Budget::new(Some(3));
+        let mut out = Vec::new();
+        assert!(output(&b"abc"[..], &mut out, &budget).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_closed_reader_stops_the_stream() {
+        let (near, far) = tokio::io::duplex(8);
+        drop(far);
+        let mut near = near;
+        let stopped = output(&b"abc"[..], &mut near, &Budget::new(None)).await;
+        assert!(matches!(stopped, Err(Stopped::Closed(_))));
+    }
+
+    #[tokio::test]
+    async fn input_ends_with_its_source_or_with_its_reader() {
+        let (mut far, near) = tokio::io::duplex(8);
+        let (_, copied) = tokio::join!(input(&b"hello world"[..], near), async {
+            let mut text = String::new();
+            far.read_to_string(&mut text).await.map(|_| text)
+        });
+        assert_eq!(copied.ok().as_deref(), Some("hello world"));
+        let (far, near) = tokio::io::duplex(8);
+        drop(far);
+        input(tokio::io::repeat(b'x'), near).await;
+    }
+
+    #[tokio::test]
+    async fn a_head_counts_what_it_does_not_keep() {
+        let mut head = Head::default();
+        let most = u64::try_from(KEPT).unwrap_or(0);
+        let flood = tokio::io::repeat(b'x').take(most + 10);
+        assert!(output(flood, &mut head, &Budget::new(None)).await.is_ok());
+        assert_eq!((head.kept.len(), head.bytes), (KEPT, most + 10));
+    }
+}

@@ -1,0 +1,242 @@
+//! `cofferdam run`: one program in one fresh cell, its streams live, its exit code passed on.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWrite;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::error::{CliError, print_out};
+use super::exit::{self, TakenBack};
+use super::pump::{self, Budget, Head, Stopped};
+use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
+use super::{start, wiring};
+use crate::link::{Control, Link, Running};
+use crate::mcp::backend::{Clamped, Cut, Stream, Told};
+use crate::mcp::reply;
+use crate::outcome::{Ended, Failure, Outcome};
+use crate::policy::Grant;
+
+/// The whole command; the exit code is rulings R2's.
+pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let home = std::env::home_dir();
+    let request = check(typed, home.as_deref())?;
+    let told_as = request.told;
+    // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).
+    let output = request.call.asked.output;
+    let (grant, socket) = prepare(request, config)?;
+    let terms = Terms::of(&grant, output);
+    start::conducted(socket, |socket| conduct(grant, terms, told_as, socket))
+}
+
+/// While there is one thread: configuration, the grant, the supervisor.
+fn prepare(request: RunRequest, config: Option<&Path>) -> Result<(Grant, OwnedFd), CliError> {
+    let settings = wiring::load(config)?;
+    let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
+    let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
+    let socket = wiring::launch(settings)?;
+    Ok((grant, socket))
+}
+
+/// On the runtime: the call from its start to its end.
+async fn conduct(
+    grant: Grant,
+    terms: Terms,
+    told_as: ToldAs,
+    socket: OwnedFd,
+) -> Result<u8, CliError> {
+    let link = Link::attach(socket)
+        .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+    if terms.clamped == Clamped::Yes && told_as == ToldAs::Live {
+        let most = reply::time_text(terms.timeout);
+        eprintln!("cofferdam: --timeout is lowered to {most}, the most the profile allows");
+    }
+    let running = match link.start(grant).await {
+        Ok(running) => running,
+        Err(failure) if told_as == ToldAs::Json => {
+            let told = terms.told(Ended::failed(failure), Head::default(), Head::default(), None);
+            return told_as_json(&told, None);
+        }
+        Err(failure) => return Err(failure.into()),
+    };
+    match told_as {
+        ToldAs::Live => live(running, &terms).await,
+        ToldAs::Json => collected(running, &terms).await,
+    }
+}
+
+/// What of a grant the end of the call is told with.
+#[derive(Debug, Clone)]
+struct Terms {
+    cwd: String,
+    timeout: Duration,
+    clamped: Clamped,
+    output: Option<u64>,
+}
+
+impl Terms {
+    fn of(grant: &Grant, output: Option<u64>) -> Self {
+        let job = grant.job();
+        Self {
+            cwd: job.cwd.as_str().to_owned(),
+            timeout: job.limits.wall,
+            clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
+            output,
+        }
+    }
+
+    fn told(
+        &self,
+        ended: Ended,
+        stdout: Head,
+        stderr: Head,
+        receipt: Option<crate::receipt::Receipt>,
+    ) -> Told {
+        Told {
+            outcome: ended.outcome,
+            stdout: stream(stdout),
+            stderr: stream(stderr),
+            usage: ended.usage,
+            denials: ended.denials.iter().map(wiring::told_denial).collect(),
+            cwd: self.cwd.clone(),
+            timeout: self.timeout,
+            clamped: self.clamped,
+            receipt,
+        }
+    }
+}
+
+fn stream(head: Head) -> Stream {
+    let whole = u64::try_from(head.kept.len()).is_ok_and(|kept| kept == head.bytes);
+    Stream {
+        text: String::from_utf8_lossy(&head.kept).into_owned(),
+        bytes: head.bytes,
+        cut: if whole { Cut::Whole } else { Cut::HeadAndTail },
+    }
+}
+
+async fn live(running: Running, terms: &Terms) -> Result<u8, CliError> {
+    let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
+    let (ended, taken_back) = follow(running, terms.output, &mut stdout, &mut stderr).await?;
+    let code = exit::code(&ended.outcome, taken_back);
+    match &ended.outcome {
+        Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Cancelled => Ok(code),
+        Outcome::Timeout => {
+            Err(CliError::new(format!("timed out after {}", reply::time_text(terms.timeout)))
+                .with_code(code))
+        }
+        Outcome::Limit(kind) => {
+            Err(CliError::new(format!("limit reached: {}", kind.name().replace('_', " ")))
+                .with_code(code))
+        }
+        Outcome::Failed(failure) => Err(failure.clone().into()),
+    }
+}
+
+async fn collected(running: Running, terms: &Terms) -> Result<u8, CliError> {
+    let receipt = running.receipt.clone();
+    let (mut stdout, mut stderr) = (Head::default(), Head::default());
+    let (ended, taken_back) = follow(running, terms.output, &mut stdout, &mut stderr).await?;
+    told_as_json(&terms.told(ended, stdout, stderr, Some(receipt)), taken_back)
+}
+
+fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliError> {
+    let mut fields = reply::fields(told);
+    if let Value::Object(map) = &mut fields {
+        map.insert("timeout_s".to_owned(), json!(told.timeout.as_secs_f64()));
+        map.insert("clamped".to_owned(), json!(told.clamped == Clamped::Yes));
+        if let Some(receipt) = &told.receipt {
+            map.insert("receipt".to_owned(), json!(receipt));
+        }
+        if let Outcome::Failed(failure) = &told.outcome {
+            map.insert("failure".to_owned(), json!(failure.to_string()));
+            if let Some(hint) = failure.hint() {
+                map.insert("hint".to_owned(), json!(hint));
+            }
+        }
+    }
+    print_out(&format!("{fields}\n"))?;
+    Ok(exit::code(&told.outcome, taken_back))
+}
+
+/// Carries the streams until the call has ended, and takes it back where the caller does.
+async fn follow<O, E>(
+    running: Running,
+    output: Option<u64>,
+    stdout: &mut O,
+    stderr: &mut E,
+) -> Result<(Ended, Option<TakenBack>), CliError>
+where
+    O: AsyncWrite + Unpin,
+    E: AsyncWrite + Unpin,
+{
+    let Running { stdin, stdout: out, stderr: err, control, ended, .. } = running;
+    let feeding = stdin.map(|to| tokio::spawn(pump::input(tokio::io::stdin(), to)));
+    let budget = Budget::new(output);
+    let mut taken_back = None;
+    let streams = async {
+        tokio::join!(
+            watched(pump::output(out, stdout, &budget), &control),
+            watched(pump::output(err, stderr, &budget), &control)
+        )
+    };
+    let finished = async { tokio::join!(streams, ended) };
+    let ((out, err), ended) = tokio::select! {
+        finished = finished => finished,
+        never = interrupts(&control, &mut taken_back) => match never? {},
+    };
+    if let Some(feeding) = feeding {
+        feeding.abort();
+    }
+    if out.or(err).is_some() {
+        taken_back = taken_back.or(Some(TakenBack::OutputClosed));
+    }
+    let ended = ended.unwrap_or_else(|_gone| Ended::failed(Failure::Supervisor));
+    Ok((ended, taken_back))
+}
+
+/// One stream; when it stops early, so does the call. Tells whether nobody reads it any more.
+async fn watched(
+    stream: impl Future<Output = Result<(), Stopped>>,
+    control: &Control,
+) -> Option<TakenBack> {
+    match stream.await {
+        Ok(()) => None,
+        Err(Stopped::Budget) => {
+            control.output_limit();
+            None
+        }
+        Err(Stopped::Closed(error)) => {
+            tracing::debug!(%error, "nobody reads the output");
+            control.cancel();
+            Some(TakenBack::OutputClosed)
+        }
+        Err(Stopped::Read(error)) => {
+            tracing::warn!(%error, "the cell's output cannot be read");
+            control.cancel();
+            None
+        }
+    }
+}
+
+/// Takes the call back on SIGINT or SIGTERM; its end is then awaited as usual.
+async fn interrupts(
+    control: &Control,
+    taken_back: &mut Option<TakenBack>,
+) -> Result<std::convert::Infallible, CliError> {
+    let watch = |kind| {
+        signal(kind).map_err(|error| CliError::new(format!("signals cannot be watched: {error}")))
+    };
+    let (mut interrupt, mut terminate) =
+        (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
+    loop {
+        let why = tokio::select! {
+            _ = interrupt.recv() => TakenBack::Interrupt,
+            _ = terminate.recv() => TakenBack::Terminate,
+        };
+        taken_back.get_or_insert(why);
+        control.cancel();
+    }
+}

@@ -1,0 +1,204 @@
+//! Arguments of `cofferdam run`: as typed, and as checked.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::error::CliError;
+use super::units;
+use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
+use crate::job::ProfileName;
+
+/// As typed.
+#[derive(Debug, Clone, Default, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam run -- uname -a\n  \
+    echo 'hello' | cofferdam run -- tr a-z A-Z\n  \
+    cofferdam run --rw . --timeout 5m -- make test\n  \
+    cofferdam run --ro ~/models:/models --memory 512M -- ls /models\n\n\
+    Exit codes: the program's own; 128+n for signal n; 123 a limit; 124 time;\n\
+    125 refused or failed by cofferdam; 126 cannot execute; 127 not found")]
+pub struct RunArguments {
+    /// The profile that says what the cell has
+    #[arg(long, value_name = "NAME", default_value = "bash")]
+    pub profile: String,
+    /// Grant a host path read-only, at CELL or else at /mnt/NAME
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub ro: Vec<String>,
+    /// Grant a host directory for reading and writing, at CELL or else at /workspace
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub rw: Vec<String>,
+    /// Set a variable in the cell
+    #[arg(long, value_name = "K=V")]
+    pub env: Vec<String>,
+    /// Start in this directory, inside /workspace or /tmp
+    #[arg(long, value_name = "PATH")]
+    pub cwd: Option<String>,
+    /// End the call after this time: 500ms, 30s, 10m; a bare number is seconds
+    #[arg(long, value_name = "DUR", value_parser = units::duration)]
+    pub timeout: Option<Duration>,
+    /// Lower the memory of the cell: 64M, 1G
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub memory: Option<u64>,
+    /// Lower the number of processes in the cell
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub processes: Option<u32>,
+    /// End the call when it has printed this much: 64K, 1M
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub output: Option<u64>,
+    /// Print one JSON object with outcome, usage, denials, receipt and output at the end
+    #[arg(long)]
+    pub json: bool,
+    /// The program and its arguments
+    #[arg(
+        value_name = "ARGV",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub argv: Vec<String>,
+}
+
+/// As checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunRequest {
+    pub profile: ProfileName,
+    pub mounts: Vec<MountAsk>,
+    pub call: Call,
+    pub told: ToldAs,
+}
+
+/// A host path the operator grants to this one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountAsk {
+    /// Absolute, not resolved yet.
+    pub host: PathBuf,
+    /// Absolute, without `.` and `..`.
+    pub cell: PathBuf,
+    pub access: Access,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// How a run is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToldAs {
+    /// Output as it comes.
+    Live,
+    /// One JSON object at the end.
+    Json,
+}
+
+/// Checks what was typed. `home` is the user's own directory, which is never granted whole.
+///
+/// # Errors
+/// Names the flag, and the way out where there is one.
+pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, CliError> {
+    let profile = ProfileName::new(&typed.profile).ok_or_else(|| {
+        CliError::new(format!("--profile: `{}` is not a profile's name", typed.profile))
+            .with_hint("lower-case letters, digits and dashes, such as bash or bc")
+    })?;
+    let mut mounts = Vec::new();
+    for ask in &typed.ro {
+        mounts.push(mount("--ro", ask, Access::ReadOnly, home)?);
+    }
+    for ask in &typed.rw {
+        mounts.push(mount("--rw", ask, Access::ReadWrite, home)?);
+    }
+    distinct(&mounts)?;
+    let asked = Asked {
+        wall: typed.timeout,
+        memory: typed.memory,
+        processes: typed.processes,
+        output: typed.output,
+    };
+    let call = Call {
+        tool: "run",
+        argv: Argv::new(typed.argv.clone()).map_err(|error| invalid(&error))?,
+        script: None,
+        stdin: Stdin::Pipe,
+        env: env(&typed.env)?,
+        cwd: cwd(typed.cwd.as_deref())?,
+        asked,
+    };
+    let told = if typed.json { ToldAs::Json } else { ToldAs::Live };
+    Ok(RunRequest { profile, mounts, call, told })
+}
+
+fn invalid(error: &InvalidCall) -> CliError {
+    CliError::new(error.to_string())
+}
+
+fn cwd(typed: Option<&str>) -> Result<Option<Cwd>, CliError> {
+    typed.map(|path| Cwd::new("--cwd", path)).transpose().map_err(|error| invalid(&error))
+}
+
+fn env(typed: &[String]) -> Result<Env, CliError> {
+    let mut variables = BTreeMap::new();
+    for pair in typed {
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            CliError::new(format!("--env: `{pair}` has no `=`")).with_hint("write --env NAME=VALUE")
+        })?;
+        variables.insert(name.to_owned(), value.to_owned());
+    }
+    Env::new(variables).map_err(|error| CliError::new(format!("--{error}")))
+}
+
+/// Splits `HOST[:CELL]`: a path in the cell is absolute, so the last `:/` parts the two.
+fn mount(flag: &str, ask: &str, access: Access, home: Option<&Path>) -> Result<MountAsk, CliError> {
+    let (host, cell) = match ask.rfind(":/") {
+        Some(at) => {
+            let (host, rest) = ask.split_at(at);
+            (host, rest.strip_prefix(':'))
+        }
+        None => (ask, None),
+    };
+    let bad = |why: &str| CliError::new(format!("{flag}: `{ask}` {why}"));
+    if host.is_empty() {
+        return Err(bad("names no host path").with_hint("write HOST or HOST:CELL"));
+    }
+    let host = std::path::absolute(host).map_err(|error| bad(&format!("is no path: {error}")))?;
+    if access == Access::ReadWrite && (host == Path::new("/") || Some(host.as_path()) == home) {
+        return Err(bad("is never granted for writing as a whole")
+            .with_hint("grant the one directory that is needed"));
+    }
+    let cell = match (cell, access) {
+        (Some(cell), _) => PathBuf::from(cell),
+        (None, Access::ReadWrite) => PathBuf::from("/workspace"),
+        (None, Access::ReadOnly) => {
+            let name = host.file_name().ok_or_else(|| {
+                bad("has no name of its own").with_hint("say where in the cell: HOST:CELL")
+            })?;
+            Path::new("/mnt").join(name)
+        }
+    };
+    let plain =
+        cell.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !plain || cell == Path::new("/") {
+        return Err(bad("has no usable path in the cell")
+            .with_hint("an absolute path without `..`, and not / itself"));
+    }
+    Ok(MountAsk { host, cell, access })
+}
+
+fn distinct(mounts: &[MountAsk]) -> Result<(), CliError> {
+    let mut seen = std::collections::BTreeSet::new();
+    match mounts.iter().find(|mount| !seen.insert(&mount.cell)) {
+        Some(again) => {
+            let place = again.cell.display();
+            Err(CliError::new(format!("two host paths are granted at {place}"))
+                .with_hint("give one of them another place: HOST:CELL"))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "run_arguments_tests.rs"]
+mod tests;

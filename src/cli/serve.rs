@@ -1,0 +1,101 @@
+//! `cofferdam serve`: MCP on standard input and output.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::error::CliError;
+use super::run_arguments::Access;
+use super::{start, wiring};
+use crate::link::Link;
+use crate::mcp::admission::Admission;
+use crate::mcp::serve;
+
+/// As typed.
+#[derive(Debug, Clone, Default, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam serve\n  \
+    cofferdam serve --workspace ~/project\n  \
+    cofferdam serve --workspace ~/project:ro\n  \
+    claude mcp add --scope user cofferdam -- cofferdam serve")]
+pub struct ServeArguments {
+    /// Grant a host directory as /workspace of every call; with :ro, for reading only
+    #[arg(long, value_name = "PATH[:ro]")]
+    pub workspace: Option<String>,
+}
+
+/// A directory of the host that every call has at `/workspace`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspaceAsk {
+    /// Absolute, not resolved yet.
+    pub host: PathBuf,
+    pub access: Access,
+}
+
+/// The whole command: 0 when it was ended as it should be (rulings R10).
+pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let home = std::env::home_dir();
+    let ask = typed.workspace.as_deref();
+    let workspace = ask.map(|ask| check_workspace(ask, home.as_deref())).transpose()?;
+    let settings = wiring::load(config)?;
+    let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
+    let serving = settings.clone();
+    let socket = wiring::launch(settings)?;
+    start::conducted(socket, async |socket| {
+        let link = Link::attach(socket)
+            .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+        let backend = wiring::Live::new(serving, workspace, link);
+        serve::stdio(backend, Admission::default())
+            .await
+            .map_err(|error| CliError::new(format!("serve: {error}")))?;
+        Ok(0)
+    })
+}
+
+/// Checks `PATH[:ro]`. Never granted: `/`, and the user's own directory as a whole (rulings R6).
+fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceAsk, CliError> {
+    let (path, access) = match ask.strip_suffix(":ro") {
+        Some(path) => (path, Access::ReadOnly),
+        None => (ask, Access::ReadWrite),
+    };
+    let bad = |why: &str| CliError::new(format!("--workspace: `{ask}` {why}"));
+    if path.is_empty() {
+        return Err(bad("names no directory").with_hint("write PATH or PATH:ro"));
+    }
+    let host = std::path::absolute(path).map_err(|error| bad(&format!("is no path: {error}")))?;
+    if host == Path::new("/") || Some(host.as_path()) == home {
+        return Err(
+            bad("is never granted as a whole").with_hint("grant the directory of one project")
+        );
+    }
+    Ok(WorkspaceAsk { host, access })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(ask: &str) -> Result<WorkspaceAsk, String> {
+        check_workspace(ask, Some(Path::new("/home/me"))).map_err(|error| error.text())
+    }
+
+    #[test]
+    fn a_workspace_is_a_path_and_may_be_read_only() {
+        let granted = |host: &str, access| Ok(WorkspaceAsk { host: PathBuf::from(host), access });
+        assert_eq!(checked("/src/p"), granted("/src/p", Access::ReadWrite));
+        assert_eq!(checked("/src/p:ro"), granted("/src/p", Access::ReadOnly));
+    }
+
+    #[test]
+    fn the_root_and_the_home_directory_are_never_granted() {
+        for ask in ["/", "/:ro", "/home/me"] {
+            assert_eq!(
+                checked(ask),
+                Err(format!(
+                    "cofferdam: --workspace: `{ask}` is never granted as a whole\n\
+                     hint: grant the directory of one project"
+                ))
+            );
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Tool arguments as an agent sends them: parsed, unknown fields refused, every error naming its field.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rmcp::model::JsonObject;
+use serde::Deserialize;
+use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
+
+/// The most decimal places a calculation may ask for.
+pub const MAX_PRECISION: u8 = 100;
+
+/// Arguments that were not taken. The agent sees this as a result, never as a protocol error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct BadArguments {
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+/// What one tool takes. `FIELDS` is every name it knows, in the order of its schema.
+pub trait Arguments: DeserializeOwned {
+    const TOOL: &'static str;
+    const FIELDS: &'static [&'static str];
+}
+
+/// Arguments of `bash` (rulings R4).
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BashArguments {
+    pub command: String,
+    pub stdin: Option<String>,
+    pub cwd: Option<String>,
+    pub env: Option<BTreeMap<String, String>>,
+    pub timeout: Option<Seconds>,
+}
+
+impl Arguments for BashArguments {
+    const TOOL: &'static str = "bash";
+    const FIELDS: &'static [&'static str] = &["command", "stdin", "cwd", "env", "timeout"];
+}
+
+/// Arguments of `calculate`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalculateArguments {
+    pub expression: String,
+    pub precision: Option<Precision>,
+}
+
+impl Arguments for CalculateArguments {
+    const TOOL: &'static str = "calculate";
+    const FIELDS: &'static [&'static str] = &["expression", "precision"];
+}
+
+/// Arguments of `calculate_advanced`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdvancedArguments {
+    pub script: String,
+    pub precision: Option<Precision>,
+}
+
+impl Arguments for AdvancedArguments {
+    const TOOL: &'static str = "calculate_advanced";
+    const FIELDS: &'static [&'static str] = &["script", "precision"];
+}
+
+/// Arguments of `set_precision`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrecisionArguments {
+    pub precision: Precision,
+}
+
+impl Arguments for PrecisionArguments {
+    const TOOL: &'static str = "set_precision";
+    const FIELDS: &'static [&'static str] = &["precision"];
+}
+
+/// Arguments of tools that take none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RulesArguments {}
+
+impl Arguments for RulesArguments {
+    const TOOL: &'static str = "sandbox_rules";
+    const FIELDS: &'static [&'static str] = &[];
+}
+
+/// A number of seconds as typed; `call::seconds` checks its range.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seconds(pub f64);
+
+/// Decimal places, 0 to [`MAX_PRECISION`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Precision(u8);
+
+impl Precision {
+    /// What a session starts with.
+    pub const DEFAULT: Self = Self(20);
+
+    /// Takes 0 to [`MAX_PRECISION`].
+    pub fn new(places: u8) -> Option<Self> {
+        (places <= MAX_PRECISION).then_some(Self(places))
+    }
+
+    pub fn places(self) -> u8 {
+        self.0
+    }
+}
+
+struct SecondsVisitor;
+
+impl Visitor<'_> for SecondsVisitor {
+    type Value = Seconds;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of seconds above 0")
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Seconds, E> {
+        Ok(Seconds(value))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Seconds, E> {
+        // Past 32 bits every value is clamped alike, so exactness is not needed there.
+        Ok(Seconds(f64::from(u32::try_from(value).unwrap_or(u32::MAX))))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Seconds, E> {
+        Err(E::invalid_value(de::Unexpected::Signed(value), &self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Seconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_f64(SecondsVisitor)
+    }
+}
+
+struct PrecisionVisitor;
+
+impl Visitor<'_> for PrecisionVisitor {
+    type Value = Precision;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from 0 to {MAX_PRECISION}")
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Precision, E> {
+        let places = u8::try_from(value).ok().and_then(Precision::new);
+        places.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Precision, E> {
+        Err(E::invalid_value(de::Unexpected::Signed(value), &self))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Precision, E> {
+        // JSON has one kind of number: `20.0` is a whole number there.
+        (0..=MAX_PRECISION)
+            .find(|places| f64::from(*places) == value)
+            .map(Precision)
+            .ok_or_else(|| E::invalid_value(de::Unexpected::Float(value), &self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Precision {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_u64(PrecisionVisitor)
+    }
+}
+
+/// Takes the arguments of one call; none at all is an empty object.
+pub fn parse<A: Arguments>(given: Option<JsonObject>) -> Result<A, BadArguments> {
+    let given = given.unwrap_or_default();
+    if let Some(unknown) = given.keys().find(|name| !A::FIELDS.contains(&name.as_str())) {
+        return Err(unknown_field::<A>(unknown));
+    }
+    serde_path_to_error::deserialize(serde_json::Value::Object(given)).map_err(|error| {
+        let path = error.path().to_string();
+        let cause = error.inner();
+        // A field that is missing has no path of its own; serde's text names it.
+        let message = if path == "." {
+            format!("{}: {cause}", A::TOOL)
+        } else {
+            format!("{}: `{path}`: {cause}", A::TOOL)
+        };
+        BadArguments { message, hint: None }
+    })
+}
+
+fn unknown_field<A: Arguments>(unknown: &str) -> BadArguments {
+    let shown: String = unknown.chars().take(80).flat_map(char::escape_default).collect();
+    let takes = if A::FIELDS.is_empty() {
+        "it takes no arguments".to_owned()
+    } else {
+        format!("it takes {}", A::FIELDS.join(", "))
+    };
+    let hint = match nearest(unknown, A::FIELDS) {
+        Some(near) => format!("did you mean `{near}`? {takes}"),
+        None => takes,
+    };
+    BadArguments { message: format!("{}: unknown field `{shown}`", A::TOOL), hint: Some(hint) }
+}
+
+/// The known name closest to `word`, when it is close enough to be a slip.
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    // Distances are quadratic in length; no known name is near a word this long.
+    if word.len() > 64 {
+        return None;
+    }
+    known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(word, name), *name))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|left, right| left.0.total_cmp(&right.0))
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed parse is a failed test")]
+mod tests {
+    use super::*;
+
+    fn object(text: &str) -> Option<JsonObject> {
+        Some(serde_json::from_str(text).unwrap())
+    }
+
+    fn refusal<A: Arguments + fmt::Debug>(text: &str) -> (String, Option<String>) {
+        let bad = parse::<A>(object(text)).unwrap_err();
+        (bad.message, bad.hint)
+    }
+
+    #[test]
+    fn every_field_of_bash_arrives() {
+        let text = r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5}"#;
+        let expected = BashArguments {
+            command: "cat".to_owned(),
+            stdin: Some("x".to_owned()),
+            cwd: Some("src".to_owned()),
+            env: Some(BTreeMap::from([("A".to_owned(), "1".to_owned())])),
+            timeout: Some(Seconds(1.5)),
+        };
+        assert_eq!(parse::<BashArguments>(object(text)), Ok(expected));
+    }
+
+    #[test]
+    fn an_unknown_field_is_named_with_the_nearest_known_one() {
+        assert_eq!(
+            refusal::<BashArguments>(r#"{"comand":"ls"}"#),
+            (
+                "bash: unknown field `comand`".to_owned(),
+                Some(
+                    "did you mean `command`? it takes command, stdin, cwd, env, timeout".to_owned()
+                )
+            )
+        );
+        assert_eq!(
+            refusal::<RulesArguments>(r#"{"zzz":1}"#),
+            (
+                "sandbox_rules: unknown field `zzz`".to_owned(),
+                Some("it takes no arguments".to_owned())
+            )
+        );
+    }
+
+    #[test]
+    fn a_missing_field_is_named() {
+        assert_eq!(refusal::<BashArguments>("{}").0, "bash: missing field `command`");
+        assert_eq!(
+            parse::<BashArguments>(None).unwrap_err().message,
+            "bash: missing field `command`"
+        );
+    }
+
+    #[test]
+    fn a_wrong_type_names_the_field_and_what_it_takes() {
+        assert_eq!(
+            refusal::<BashArguments>(r#"{"command":"ls","timeout":"soon"}"#).0,
+            "bash: `timeout`: invalid type: string \"soon\", expected a number of seconds above 0"
+        );
+        assert_eq!(
+            refusal::<BashArguments>(r#"{"command":"ls","timeout":-1}"#).0,
+            "bash: `timeout`: invalid value: integer `-1`, expected a number of seconds above 0"
+        );
+        assert_eq!(
+            refusal::<BashArguments>(r#"{"command":"ls","env":{"A":5}}"#).0,
+            "bash: `env.A`: invalid type: integer `5`, expected a string"
+        );
+    }
+
+    #[test]
+    fn precision_is_a_whole_number_from_0_to_100() {
+        for (text, expected) in [("0", 0), ("100", 100), ("20.0", 20)] {
+            let given = object(&format!(r#"{{"precision":{text}}}"#));
+            assert_eq!(parse::<PrecisionArguments>(given).unwrap().precision.places(), expected);
+        }
+        for text in ["101", "-1", "2.5", "\"20\"", "1e300", "null"] {
+            let (message, _) = refusal::<PrecisionArguments>(&format!(r#"{{"precision":{text}}}"#));
+            assert!(
+                message.contains("`precision`")
+                    && message.ends_with("expected a whole number from 0 to 100"),
+                "{message}"
+            );
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The seam between the protocol and what runs: what a tool call needs, and what it tells.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::arguments::{BadArguments, BashArguments, Precision};
+use super::progress::Produced;
+use super::rules::Rules;
+use crate::call::InvalidCall;
+use crate::outcome::{Failure, Outcome, Usage};
+use crate::policy::Denial;
+use crate::receipt::Receipt;
+
+/// What stands behind the tools. The server has one; tests have a fake one.
+///
+/// Every future must end soon after `turn.cancel` is tripped, and within 2 s at the latest:
+/// the cell is killed whole and what it had printed is told.
+pub trait Backend: Send + Sync + 'static {
+    /// Runs a command in a cell of its own.
+    fn bash(
+        &self,
+        arguments: BashArguments,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Told, Refused>> + Send;
+
+    /// Evaluates one expression and rounds it to `precision` (rulings R9).
+    fn calculate(
+        &self,
+        expression: String,
+        precision: Precision,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
+
+    /// Runs a bc script; its raw output, every line.
+    fn calculate_advanced(
+        &self,
+        script: String,
+        precision: Precision,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
+
+    /// What an agent may do here, as it is in force.
+    fn rules(&self) -> Rules;
+}
+
+/// What a call is given besides its arguments.
+#[derive(Debug, Clone, Default)]
+pub struct Turn {
+    /// Tripped when the caller takes the call back or the server ends.
+    pub cancel: CancellationToken,
+    /// Told of output as it arrives.
+    pub produced: Produced,
+}
+
+/// The story of one command that got as far as a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub outcome: Outcome,
+    pub stdout: Stream,
+    pub stderr: Stream,
+    pub usage: Usage,
+    pub denials: Vec<ToldDenial>,
+    /// The directory it started in, as the cell sees it.
+    pub cwd: String,
+    /// The wall time it had.
+    pub timeout: Duration,
+    /// Whether it had asked for more.
+    pub clamped: Clamped,
+    pub receipt: Option<Receipt>,
+}
+
+/// Whether a call got the time it asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clamped {
+    No,
+    Yes,
+}
+
+/// One output stream, made fit for text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// Head and tail, with a note between them where something is left out.
+    pub text: String,
+    /// Bytes produced in all.
+    pub bytes: u64,
+    pub cut: Cut,
+}
+
+/// Whether a stream's text is all of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cut {
+    #[default]
+    Whole,
+    HeadAndTail,
+}
+
+/// A system call the filter refused, with what would allow it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToldDenial {
+    /// The call's name.
+    pub syscall: String,
+    pub count: u32,
+    /// What an operator can grant; `None` when nothing grants it.
+    pub grant: Option<String>,
+}
+
+/// What a calculation gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Calculated {
+    /// Empty when nothing was printed.
+    pub result: String,
+    /// Whether two working scales agreed on every digit shown.
+    pub exact: Exact,
+    pub took: Duration,
+    pub receipt: Option<Receipt>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exact {
+    Yes,
+    No,
+}
+
+/// A call that has no story to tell: nothing ran, or what ran gave no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    pub kind: RefusedKind,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+/// Why there is no story.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusedKind {
+    /// The arguments were not taken.
+    Arguments,
+    /// Policy forbids it.
+    Denied,
+    /// The caller took it back before it had a cell.
+    Cancelled,
+    /// cofferdam could not do it, or the calculator answered with an error.
+    Failed,
+}
+
+impl Refused {
+    /// A failure told in words alone, such as `BC error: divide by zero`.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self { kind: RefusedKind::Failed, message: message.into(), hint: None }
+    }
+
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Taken back before anything ran.
+    pub fn cancelled() -> Self {
+        Self {
+            kind: RefusedKind::Cancelled,
+            message: "cancelled before it started".to_owned(),
+            hint: None,
+        }
+    }
+}
+
+impl From<BadArguments> for Refused {
+    fn from(bad: BadArguments) -> Self {
+        Self { kind: RefusedKind::Arguments, message: bad.message, hint: bad.hint }
+    }
+}
+
+impl From<InvalidCall> for Refused {
+    fn from(invalid: InvalidCall) -> Self {
+        Self { kind: RefusedKind::Arguments, message: invalid.to_string(), hint: None }
+    }
+}
+
+impl From<Denial> for Refused {
+    fn from(denial: Denial) -> Self {
+        let message = denial.to_string();
+        let hint = Some(denial.hint).filter(|hint| !hint.is_empty());
+        Self { kind: RefusedKind::Denied, message, hint }
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        let hint = failure.hint().map(str::to_owned);
+        Self { kind: RefusedKind::Failed, message: failure.to_string(), hint }
+    }
+}

@@ -1,0 +1,287 @@
+//! The tools as an agent sees them: names, descriptions, schemas, annotations.
+//!
+//! Schemas are written out rather than derived: every word of them is read by a model, and a
+//! derived one says `["integer", "null"]` for what may simply be left out.
+
+use std::time::Duration;
+
+use rmcp::model::{Tool, ToolAnnotations, object};
+use serde_json::{Value, json};
+
+use super::arguments::MAX_PRECISION;
+use super::rules::Rules;
+use crate::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
+
+/// Every tool, in the order it is listed. Descriptions state the rules in force.
+pub fn tools(rules: &Rules) -> Vec<Tool> {
+    vec![bash(rules), calculate(rules), calculate_advanced(rules), set_precision(), sandbox_rules()]
+}
+
+/// Names of every tool, for hints.
+pub const NAMES: &[&str] =
+    &["bash", "calculate", "calculate_advanced", "set_precision", "sandbox_rules"];
+
+/// What the server tells a model about itself.
+pub const INSTRUCTIONS: &str = "Commands run in a sandbox: each call gets a fresh, contained \
+    cell that is destroyed afterwards, so nothing but a granted /workspace lasts between calls. \
+    Call sandbox_rules to see paths, limits and network before trying to work around a refusal.";
+
+fn tool(name: &'static str, title: &str, description: String, input: Value, output: Value) -> Tool {
+    Tool::new(name, description, object(input))
+        .with_title(title)
+        .with_raw_output_schema(std::sync::Arc::new(object(output)))
+}
+
+fn bash(rules: &Rules) -> Tool {
+    let timeout = Duration::from_secs(rules.limits.timeout_s);
+    let description = format!(
+        "Run a command with bash in a fresh sandbox cell. {}. Network: {}. Background processes \
+         end with the call. The reply has stdout, stderr, how it ended and what was denied; a \
+         non-zero exit code is not an error of the tool.",
+        rules.workspace, rules.network
+    );
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "command": {
+                "type": "string", "minLength": 1, "maxLength": SCRIPT_BYTES,
+                "description": "The command or script, as bash reads it. May have many lines."
+            },
+            "stdin": {
+                "type": "string", "maxLength": STDIN_BYTES,
+                "description": "Text the command reads on standard input. Without it, input is empty."
+            },
+            "cwd": {
+                "type": "string", "default": "/workspace",
+                "description": "Directory to start in, inside /workspace or /tmp. A relative path starts at /workspace."
+            },
+            "env": {
+                "type": "object", "additionalProperties": { "type": "string" },
+                "description": "Environment variables to add, by name."
+            },
+            "timeout": {
+                "type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT.as_secs(),
+                "default": timeout.as_secs(),
+                "description": "Seconds until the command is killed. More than the operator allows is lowered, and the reply says so."
+            }
+        },
+        "required": ["command"],
+        "additionalProperties": false
+    });
+    tool("bash", "Run a command in a sandbox", description, input, bash_output()).annotate(
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(false)
+            // A cell has no way out to the network: its world is the cell.
+            .open_world(false),
+    )
+}
+
+fn bash_output() -> Value {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    json!({
+        "type": "object",
+        "properties": {
+            "outcome": {
+                "type": "string",
+                "enum": ["exited", "signaled", "timeout", "limit", "cancelled", "denied", "failed"],
+                "description": "How the call ended."
+            },
+            "exit_code": {
+                "type": "integer", "minimum": 0, "maximum": 255,
+                "description": "The command's own exit code, when it exited."
+            },
+            "signal": { "type": "string", "description": "Name of the signal that ended it." },
+            "limit": {
+                "type": "string", "enum": ["cpu", "memory", "file_size", "output"],
+                "description": "The limit that ended it."
+            },
+            "stdout": { "type": "string", "description": "Standard output; head and tail if truncated." },
+            "stderr": { "type": "string", "description": "Standard error; head and tail if truncated." },
+            "stdout_bytes": count,
+            "stderr_bytes": count,
+            "truncated": { "type": "boolean", "description": "Whether stdout or stderr is shortened." },
+            "duration_ms": count,
+            "usage": {
+                "type": "object",
+                "properties": { "user_ms": count, "system_ms": count, "peak_memory_bytes": count },
+                "required": ["user_ms", "system_ms", "peak_memory_bytes"],
+                "additionalProperties": false
+            },
+            "denials": {
+                "type": "array",
+                "description": "System calls that were refused.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "syscall": { "type": "string" },
+                        "count": { "type": "integer", "minimum": 1, "description": "10000 means at least." },
+                        "grant": { "type": "string", "description": "What an operator can grant; absent when nothing grants it." }
+                    },
+                    "required": ["syscall", "count"],
+                    "additionalProperties": false
+                }
+            },
+            "cwd": { "type": "string", "description": "Directory the command started in." }
+        },
+        "required": ["outcome", "stdout", "stderr", "stdout_bytes", "stderr_bytes", "truncated",
+            "duration_ms", "usage", "denials", "cwd"],
+        "additionalProperties": false
+    })
+}
+
+fn precision_schema(description: &str) -> Value {
+    json!({
+        "type": "integer", "minimum": 0, "maximum": MAX_PRECISION, "description": description
+    })
+}
+
+fn calculator_output(echo: &str, echoed: &str) -> Value {
+    let mut output = json!({
+        "type": "object",
+        "properties": {
+            "result": { "type": "string", "description": "The value, or empty when nothing was printed." },
+            "precision": precision_schema("Decimal places in force."),
+            "executionTimeMs": { "type": "integer", "minimum": 0 }
+        },
+        "required": ["result", echo, "precision", "executionTimeMs"],
+        "additionalProperties": false
+    });
+    if let Some(properties) = output.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.insert(echo.to_owned(), json!({ "type": "string", "description": echoed }));
+        if echo == "expression" {
+            let exact = "Present and false when not every digit is sure.";
+            properties
+                .insert("exact".to_owned(), json!({ "type": "boolean", "description": exact }));
+        }
+    }
+    output
+}
+
+/// Only reads, gives the same again, and reaches nothing outside.
+fn pure() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(true).destructive(false).idempotent(true).open_world(false)
+}
+
+fn calculate(rules: &Rules) -> Tool {
+    let description = format!(
+        "Evaluate a mathematical expression with bc, correctly rounded, at arbitrary precision. \
+         Operators + - * / ^ % and comparisons; functions sqrt(x), s(x) sine, c(x) cosine, a(x) \
+         arctangent, l(x) natural logarithm, e(x) exponential, j(n,x) Bessel. -2^2 is 4, as bc \
+         has it. At most {} s.",
+        rules.limits.calculator_timeout_s
+    );
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "expression": {
+                "type": "string", "minLength": 1, "maxLength": 10_000,
+                "description": "Mathematical expression to evaluate (e.g., '2+2', 'sqrt(144)', '1/3')"
+            },
+            "precision": precision_schema(
+                "Decimal places for the result; without it, what set_precision set, at first 20"
+            )
+        },
+        "required": ["expression"],
+        "additionalProperties": false
+    });
+    let output = calculator_output("expression", "The expression as given.");
+    tool("calculate", "Calculate", description, input, output).annotate(pure())
+}
+
+fn calculate_advanced(rules: &Rules) -> Tool {
+    let description = format!(
+        "Run a bc script of many lines, with variables, functions and control flow. The result \
+         is all that it prints, with bc's own rounding: results are cut off, not rounded. At \
+         most {} s.",
+        rules.limits.calculator_timeout_s
+    );
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "script": {
+                "type": "string", "minLength": 1, "maxLength": 10_000,
+                "description": "Multi-line bc script with variables, loops or functions"
+            },
+            "precision": precision_schema(
+                "Decimal places (bc's scale) at the start of the script; without it, what set_precision set, at first 20"
+            )
+        },
+        "required": ["script"],
+        "additionalProperties": false
+    });
+    let output = calculator_output("script", "The first 100 characters of the script.");
+    tool("calculate_advanced", "Run a bc script", description, input, output).annotate(pure())
+}
+
+fn set_precision() -> Tool {
+    let schema = || {
+        json!({
+            "type": "object",
+            "properties": { "precision": precision_schema("Number of decimal places (0-100)") },
+            "required": ["precision"],
+            "additionalProperties": false
+        })
+    };
+    let description = "Set the default precision (decimal places) for later calculations of this \
+        session. A calculation that names its own precision is not affected.";
+    tool("set_precision", "Set precision", description.to_owned(), schema(), schema()).annotate(
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(false)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+fn sandbox_rules() -> Tool {
+    let description = "Show what commands may do here: the profile in force, its limits, the \
+        paths and programs in a cell, the network, and how the protections are held.";
+    let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    tool("sandbox_rules", "Show the sandbox rules", description.to_owned(), input, rules_output())
+        .annotate(pure())
+}
+
+fn rules_output() -> Value {
+    let text = json!({ "type": "string" });
+    let texts = json!({ "type": "array", "items": text });
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let limits = [
+        "timeout_s",
+        "most_timeout_s",
+        "calculator_timeout_s",
+        "cpu_s",
+        "memory_bytes",
+        "processes",
+        "open_files",
+        "file_size_bytes",
+        "workspace_bytes",
+        "tmp_bytes",
+        "shm_bytes",
+        "inodes",
+        "command_bytes",
+        "stdin_bytes",
+        "env_bytes",
+    ];
+    let mut limit_schema: serde_json::Map<String, Value> =
+        limits.iter().map(|name| ((*name).to_owned(), count.clone())).collect();
+    limit_schema.insert("output_bytes".to_owned(), count);
+    json!({
+        "type": "object",
+        "properties": {
+            "profile": text, "description": text, "tier": text, "memory_held_by": text,
+            "network": text, "workspace": text, "read_only_paths": texts, "programs": text,
+            "proc": text, "socket_families": texts,
+            "env": { "type": "object", "additionalProperties": text },
+            "limits": {
+                "type": "object", "properties": limit_schema, "required": limits,
+                "additionalProperties": false
+            },
+            "to_change": text
+        },
+        "required": ["profile", "description", "tier", "memory_held_by", "network", "workspace",
+            "read_only_paths", "programs", "proc", "socket_families", "env", "limits", "to_change"],
+        "additionalProperties": false
+    })
+}

@@ -1,0 +1,238 @@
+//! One line of input, judged: a message, or what is wrong with it. Pure.
+
+use rmcp::RoleServer;
+use rmcp::model::{
+    ClientNotification, ClientRequest, GetMeta, JsonRpcMessage, NumberOrString, ProtocolVersion,
+    RequestId,
+};
+use rmcp::service::RxJsonRpcMessage;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const PARSE_ERROR: i32 = -32700;
+const INVALID_REQUEST: i32 = -32600;
+
+/// What a line turned out to be.
+#[derive(Debug)]
+pub enum Judged {
+    /// Blank, or a notification that makes no sense: JSON-RPC answers neither.
+    Nothing,
+    Message(Box<RxJsonRpcMessage<RoleServer>>),
+    /// A batch array, not empty; only the 2025-03-26 revision has them.
+    Batch(Vec<Value>),
+    Fault(Fault),
+}
+
+/// A line that is answered with an error, without a request behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    id: Option<RequestId>,
+    code: i32,
+    message: String,
+}
+
+impl Fault {
+    /// Not JSON (-32700).
+    fn parse(message: impl Into<String>) -> Self {
+        Self { id: None, code: PARSE_ERROR, message: message.into() }
+    }
+
+    /// JSON, but not a request that can be taken (-32600).
+    pub fn request(message: impl Into<String>) -> Self {
+        Self { id: None, code: INVALID_REQUEST, message: message.into() }
+    }
+
+    #[must_use]
+    pub fn with_id(mut self, id: RequestId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// The answer as a line without its newline. An id that could not be read is null, as
+    /// JSON-RPC 2.0 has it; rmcp's own type would leave it out.
+    pub fn to_line(&self) -> Vec<u8> {
+        json!({
+            "jsonrpc": "2.0",
+            "id": self.id,
+            "error": { "code": self.code, "message": self.message }
+        })
+        .to_string()
+        .into_bytes()
+    }
+}
+
+/// Judges one line, without its newline.
+pub fn judge(line: &[u8]) -> Judged {
+    let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
+    if line.is_empty() {
+        return Judged::Nothing;
+    }
+    let text = match std::str::from_utf8(line) {
+        Ok(text) => text,
+        Err(error) => {
+            let at = error.valid_up_to();
+            return Judged::Fault(Fault::parse(format!("not UTF-8 at byte {at} of the line")));
+        }
+    };
+    match serde_json::from_str(text) {
+        Ok(message) => Judged::Message(Box::new(message)),
+        Err(_) => match serde_json::from_str(text) {
+            Ok(value) => judge_value(value),
+            Err(error) => Judged::Fault(Fault::parse(format!("not JSON: {error}"))),
+        },
+    }
+}
+
+/// Judges one part of a batch.
+pub fn judge_part(part: Value) -> Judged {
+    match RxJsonRpcMessage::<RoleServer>::deserialize(&part) {
+        Ok(message) => Judged::Message(Box::new(message)),
+        Err(_) => match judge_value(part) {
+            Judged::Batch(_) => Judged::Fault(Fault::request("a batch within a batch")),
+            judged @ (Judged::Nothing | Judged::Message(_) | Judged::Fault(_)) => judged,
+        },
+    }
+}
+
+/// JSON that is no message of the protocol.
+fn judge_value(value: Value) -> Judged {
+    let fields = match value {
+        Value::Array(parts) if parts.is_empty() => {
+            return Judged::Fault(Fault::request("an empty batch"));
+        }
+        Value::Array(parts) => return Judged::Batch(parts),
+        Value::Object(fields) => fields,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            return Judged::Fault(Fault::request("a message is a JSON object"));
+        }
+    };
+    let id = match fields.get("id") {
+        None if fields.contains_key("method") => return Judged::Nothing,
+        None => None,
+        Some(Value::String(id)) => Some(NumberOrString::String(id.as_str().into())),
+        Some(Value::Number(id)) => id.as_i64().map(NumberOrString::Number),
+        Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) => None,
+    };
+    let message = if fields.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        "`jsonrpc` must be \"2.0\"".to_owned()
+    } else if !fields.get("method").is_some_and(Value::is_string) {
+        "`method` must be a string".to_owned()
+    } else if id.is_none() {
+        "`id` must be a string or an integer".to_owned()
+    } else {
+        "`params` do not fit the method".to_owned()
+    };
+    Judged::Fault(Fault { id, code: INVALID_REQUEST, message })
+}
+
+/// The request that a message takes back.
+pub fn cancelled_id(message: &RxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
+    let JsonRpcMessage::Notification(notification) = message else { return None };
+    let ClientNotification::CancelledNotification(cancelled) = &notification.notification else {
+        return None;
+    };
+    cancelled.params.request_id.clone()
+}
+
+/// Keeps back what rmcp would end the connection for: before a session is open it takes
+/// requests only, and anything else is an error that stops the server.
+#[derive(Debug, Default)]
+pub struct Gate {
+    open: bool,
+}
+
+impl Gate {
+    /// Whether the message may go on. Requests always may.
+    pub fn admits(&mut self, message: &RxJsonRpcMessage<RoleServer>) -> bool {
+        let JsonRpcMessage::Request(request) = message else {
+            if !self.open {
+                tracing::debug!("left out a message before the session was open");
+            }
+            return self.open;
+        };
+        self.open |= opens(&request.request);
+        true
+    }
+}
+
+/// Whether rmcp leaves its opening phase with this request (its `serve_server_with_ct_inner`).
+fn opens(request: &ClientRequest) -> bool {
+    if matches!(request, ClientRequest::InitializeRequest(_)) {
+        return true;
+    }
+    if matches!(request, ClientRequest::DiscoverRequest(_) | ClientRequest::PingRequest(_)) {
+        return false;
+    }
+    let meta = request.get_meta();
+    let complete = meta.missing_required_keys(&ProtocolVersion::V_2026_07_28).is_empty();
+    let known = |version| ProtocolVersion::KNOWN_VERSIONS.contains(&version);
+    complete && meta.protocol_version().is_some_and(known)
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
+#[expect(clippy::panic, reason = "an unexpected judgement is a failed test")]
+mod tests {
+    use super::*;
+
+    fn fault(line: &[u8]) -> Value {
+        match judge(line) {
+            Judged::Fault(fault) => match serde_json::from_slice(&fault.to_line()) {
+                Ok(answer) => answer,
+                Err(error) => panic!("{error}"),
+            },
+            other @ (Judged::Nothing | Judged::Message(_) | Judged::Batch(_)) => {
+                panic!("{other:?}")
+            }
+        }
+    }
+
+    fn answer(id: &Value, code: i32, message: &str) -> Value {
+        json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
+    }
+
+    #[test]
+    fn what_is_not_json_is_a_parse_error_with_a_null_id() {
+        let cases: [(&[u8], &str); 4] = [
+            (b"{\"a\":", "not JSON: EOF while parsing a value at line 1 column 5"),
+            (b"hello", "not JSON: expected value at line 1 column 1"),
+            (b"{\"a\":\"\xff\"}", "not UTF-8 at byte 6 of the line"),
+            (b"{\"a\":\0}", "not JSON: expected value at line 1 column 6"),
+        ];
+        for (line, message) in cases {
+            assert_eq!(fault(line), answer(&Value::Null, PARSE_ERROR, message));
+        }
+        let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
+        assert_eq!(fault(&deep)["error"]["code"], json!(PARSE_ERROR));
+    }
+
+    #[test]
+    fn json_that_is_no_request_is_told_why_with_its_id() {
+        let cases: [(&[u8], Value, &str); 6] = [
+            (b"7", Value::Null, "a message is a JSON object"),
+            (b"[]", Value::Null, "an empty batch"),
+            (br#"{"id":1,"method":"ping"}"#, json!(1), "`jsonrpc` must be \"2.0\""),
+            (br#"{"jsonrpc":"2.0","id":"x"}"#, json!("x"), "`method` must be a string"),
+            (
+                br#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
+                Value::Null,
+                "`id` must be a string or an integer",
+            ),
+            (
+                br#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#,
+                Value::Null,
+                "`id` must be a string or an integer",
+            ),
+        ];
+        for (line, id, message) in cases {
+            assert_eq!(fault(line), answer(&id, INVALID_REQUEST, message));
+        }
+    }
+
+    #[test]
+    fn blank_lines_get_nothing_and_a_byte_order_mark_is_passed_over() {
+        assert!(matches!(judge(b" \t\r"), Judged::Nothing));
+        let line = b"\xEF\xBB\xBF{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r";
+        assert!(matches!(judge(line), Judged::Message(_)));
+    }
+}

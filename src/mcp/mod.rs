@@ -1,0 +1,17 @@
+//! The MCP front door: requests in, calls out, results back. Parses everything hostile and runs nothing itself.
+//!
+//! A message comes in as a line ([`lines`]), is dispatched by rmcp to [`server`], its arguments are
+//! checked ([`arguments`]), it waits its turn ([`admission`]), a [`backend::Backend`] runs it, and
+//! [`reply`] tells what happened. [`serve`] decides when all of that ends.
+
+pub mod admission;
+pub mod arguments;
+pub mod backend;
+pub mod catalogue;
+pub mod lines;
+pub mod message;
+pub mod progress;
+pub mod reply;
+pub mod rules;
+pub mod serve;
+pub mod server;

@@ -1,0 +1,49 @@
+//! Progress of a running call, for clients that asked for it with a progress token.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rmcp::model::{ProgressNotificationParam, ProgressToken};
+use rmcp::{Peer, RoleServer};
+use tokio::time::Instant;
+
+/// How often a client that asked hears of a running call.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a running call has produced so far, in bytes over both streams. Clones count together.
+///
+/// A backend adds to it as output arrives; whether anybody listens is not its concern.
+#[derive(Debug, Clone, Default)]
+pub struct Produced(Arc<AtomicU64>);
+
+impl Produced {
+    pub fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Sends a notification every [`INTERVAL`] until dropped. Never resolves: race it with the call.
+pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, produced: Produced) {
+    let start = Instant::now();
+    let mut ticks = tokio::time::interval_at(start + INTERVAL, INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let elapsed = start.elapsed();
+        let note = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
+            .with_message(format!(
+                "running for {} s, {} bytes of output so far",
+                elapsed.as_secs(),
+                produced.bytes()
+            ));
+        if peer.notify_progress(note).await.is_err() {
+            // The connection is going down; the call itself is ended elsewhere.
+            std::future::pending::<()>().await;
+        }
+    }
+}

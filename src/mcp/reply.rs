@@ -1,0 +1,355 @@
+//! What happened, told as a tool result: output and a status line for a model, fields for a program.
+//!
+//! The fields are rulings R3's; what is absent is left out, never null.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::backend::{Calculated, Clamped, Cut, Exact, Refused, RefusedKind, Told};
+use super::rules::Rules;
+use crate::outcome::{DENIALS_COUNTED, Outcome};
+use crate::receipt::Receipt;
+
+/// Where a result carries its receipt: clients show models the structured content, not this.
+pub const RECEIPT_KEY: &str = "cofferdam/receipt";
+/// Where a result carries the time it had: `{timeout_s, clamped}`.
+pub const TIMEOUT_KEY: &str = "cofferdam/timeout";
+
+/// `structuredContent` of `bash`.
+#[derive(Debug, Serialize)]
+struct Structured<'a> {
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'static str>,
+    stdout: &'a str,
+    stderr: &'a str,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    truncated: bool,
+    duration_ms: u64,
+    usage: StructuredUsage,
+    denials: Vec<StructuredDenial<'a>>,
+    cwd: &'a str,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct StructuredUsage {
+    user_ms: u64,
+    system_ms: u64,
+    peak_memory_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct StructuredDenial<'a> {
+    syscall: &'a str,
+    count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant: Option<&'a str>,
+}
+
+/// The outcome's word in `structuredContent`.
+pub fn outcome_name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Exited { .. } => "exited",
+        Outcome::Signaled { .. } => "signaled",
+        Outcome::Timeout => "timeout",
+        Outcome::Limit(_) => "limit",
+        Outcome::Cancelled => "cancelled",
+        Outcome::Failed(_) => "failed",
+    }
+}
+
+/// `SIGSEGV`, or `signal 40` for one without a name.
+pub fn signal_name(signal: u8) -> String {
+    match Signal::try_from(i32::from(signal)) {
+        Ok(known) => known.as_str().to_owned(),
+        Err(_) => format!("signal {signal}"),
+    }
+}
+
+/// Whole milliseconds.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A time for people: `12 ms`, `1.5 s`, `600 s`.
+pub fn time_text(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        return format!("{} ms", time.as_millis());
+    }
+    let tenths = time.as_millis() / 100;
+    match tenths % 10 {
+        0 => format!("{} s", tenths / 10),
+        rest => format!("{}.{rest} s", tenths / 10),
+    }
+}
+
+/// The result of a command that got as far as a cell.
+pub fn told(told: &Told) -> CallToolResult {
+    let mut text = String::new();
+    push_stream(&mut text, &told.stdout.text);
+    if !told.stderr.text.is_empty() {
+        text.push_str("[stderr]\n");
+        push_stream(&mut text, &told.stderr.text);
+    }
+    text.push_str(&status(told));
+    let error = match told.outcome {
+        // A non-zero exit is data (rulings C5).
+        Outcome::Exited { .. } | Outcome::Signaled { .. } => false,
+        Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled | Outcome::Failed(_) => true,
+    };
+    let mut result = result(text, error);
+    result.structured_content = Some(fields(told));
+    let mut meta = receipt_meta(told.receipt.as_ref());
+    let timeout =
+        json!({ "timeout_s": seconds(told.timeout), "clamped": told.clamped == Clamped::Yes });
+    meta.0.insert(TIMEOUT_KEY.to_owned(), timeout);
+    result.meta = Some(meta);
+    result
+}
+
+/// The fields of a command's story: rulings R3.
+pub fn fields(told: &Told) -> Value {
+    to_value(&structured(told))
+}
+
+fn structured(told: &Told) -> Structured<'_> {
+    let usage = &told.usage;
+    Structured {
+        outcome: outcome_name(&told.outcome),
+        exit_code: match told.outcome {
+            Outcome::Exited { code } => Some(code),
+            Outcome::Signaled { .. }
+            | Outcome::Timeout
+            | Outcome::Limit(_)
+            | Outcome::Cancelled
+            | Outcome::Failed(_) => None,
+        },
+        signal: match told.outcome {
+            Outcome::Signaled { signal } => Some(signal_name(signal)),
+            Outcome::Exited { .. }
+            | Outcome::Timeout
+            | Outcome::Limit(_)
+            | Outcome::Cancelled
+            | Outcome::Failed(_) => None,
+        },
+        limit: match told.outcome {
+            Outcome::Limit(kind) => Some(kind.name()),
+            Outcome::Exited { .. }
+            | Outcome::Signaled { .. }
+            | Outcome::Timeout
+            | Outcome::Cancelled
+            | Outcome::Failed(_) => None,
+        },
+        stdout: &told.stdout.text,
+        stderr: &told.stderr.text,
+        stdout_bytes: told.stdout.bytes,
+        stderr_bytes: told.stderr.bytes,
+        truncated: is_cut(told),
+        duration_ms: millis(usage.wall),
+        usage: StructuredUsage {
+            user_ms: millis(usage.user),
+            system_ms: millis(usage.system),
+            peak_memory_bytes: usage.peak_memory,
+        },
+        denials: told
+            .denials
+            .iter()
+            .map(|denial| StructuredDenial {
+                syscall: &denial.syscall,
+                count: denial.count,
+                grant: denial.grant.as_deref(),
+            })
+            .collect(),
+        cwd: &told.cwd,
+    }
+}
+
+fn is_cut(told: &Told) -> bool {
+    told.stdout.cut == Cut::HeadAndTail || told.stderr.cut == Cut::HeadAndTail
+}
+
+/// The last line of the text: how it ended, how long it took, what time it had, what was refused.
+fn status(told: &Told) -> String {
+    let took = time_text(told.usage.wall);
+    let killed = "the cell was killed; output above is what it had printed";
+    let end = match &told.outcome {
+        Outcome::Exited { code } => format!("exit {code} in {took}"),
+        Outcome::Signaled { signal } => {
+            format!("ended by {} after {took}", signal_name(*signal))
+        }
+        Outcome::Timeout => format!("timed out after {}; {killed}", time_text(told.timeout)),
+        Outcome::Limit(kind) => {
+            format!("limit reached: {} after {took}; {killed}", kind.name().replace('_', " "))
+        }
+        Outcome::Cancelled => format!("cancelled after {took}; {killed}"),
+        Outcome::Failed(failure) => match failure.hint() {
+            Some(hint) => format!("failed: {failure}; hint: {hint}"),
+            None => format!("failed: {failure}"),
+        },
+    };
+    let mut line = format!("[{end}; time limit {}", time_text(told.timeout));
+    if told.clamped == Clamped::Yes {
+        line.push_str(", which is less than was asked for");
+    }
+    if is_cut(told) {
+        line.push_str("; output was long: its head and tail are shown");
+    }
+    line.push(']');
+    for denial in &told.denials {
+        let at_least = if denial.count >= DENIALS_COUNTED { "≥ " } else { "" };
+        let grant = match &denial.grant {
+            Some(grant) => format!("the operator can grant it: {grant}"),
+            None => "nothing grants it".to_owned(),
+        };
+        line.push_str(&format!(
+            "\n[denied: system call {}, {at_least}{} times; {grant}]",
+            denial.syscall, denial.count
+        ));
+    }
+    line
+}
+
+fn push_stream(text: &mut String, stream: &str) {
+    text.push_str(stream);
+    if !stream.is_empty() && !stream.ends_with('\n') {
+        text.push('\n');
+    }
+}
+
+/// The result of a call that has no story: an error, with what to do about it.
+pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
+    let mut text = match refused.kind {
+        RefusedKind::Denied => format!("[{}]", refused.message),
+        RefusedKind::Arguments | RefusedKind::Cancelled | RefusedKind::Failed => {
+            refused.message.clone()
+        }
+    };
+    if let Some(hint) = &refused.hint {
+        text.push_str("\nhint: ");
+        text.push_str(hint);
+    }
+    let mut result = result(text, true);
+    if tool == "bash" {
+        result.structured_content = nothing_ran(refused.kind).map(|fields| to_value(&fields));
+    }
+    result
+}
+
+/// Bad arguments have no outcome: nothing was a call yet.
+fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
+    let outcome = match kind {
+        RefusedKind::Arguments => return None,
+        RefusedKind::Denied => "denied",
+        RefusedKind::Cancelled => "cancelled",
+        RefusedKind::Failed => "failed",
+    };
+    Some(Structured {
+        outcome,
+        exit_code: None,
+        signal: None,
+        limit: None,
+        stdout: "",
+        stderr: "",
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        truncated: false,
+        duration_ms: 0,
+        usage: StructuredUsage::default(),
+        denials: Vec::new(),
+        cwd: "/workspace",
+    })
+}
+
+/// The result of `calculate`: the seed's fields, and `exact: false` where digits may be wrong.
+pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
+    let mut fields = json!({
+        "result": done.result,
+        "expression": expression,
+        "precision": precision,
+        "executionTimeMs": millis(done.took),
+    });
+    if let (Exact::No, Some(map)) = (done.exact, fields.as_object_mut()) {
+        map.insert("exact".to_owned(), Value::Bool(false));
+    }
+    calculator(done, fields)
+}
+
+/// The result of `calculate_advanced`; the script is told back by its first 100 characters.
+pub fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
+    let mut shown: String = script.chars().take(100).collect();
+    if shown.len() < script.len() {
+        shown.push('…');
+    }
+    let fields = json!({
+        "result": done.result,
+        "script": shown,
+        "precision": precision,
+        "executionTimeMs": millis(done.took),
+    });
+    calculator(done, fields)
+}
+
+fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
+    let text = if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
+    let mut result = result(text, false);
+    result.structured_content = Some(fields);
+    result.meta = Some(receipt_meta(done.receipt.as_ref())).filter(|meta| !meta.0.is_empty());
+    result
+}
+
+/// The result of `set_precision`.
+pub fn precision_set(precision: u8) -> CallToolResult {
+    let fields = json!({ "precision": precision });
+    let mut result = result(format!("precision is now {precision} decimal places"), false);
+    result.structured_content = Some(fields);
+    result
+}
+
+/// The result of `sandbox_rules`.
+pub fn rules(rules: &Rules) -> CallToolResult {
+    let fields = to_value(rules);
+    let mut result = result(pretty(&fields), false);
+    result.structured_content = Some(fields);
+    result
+}
+
+fn result(text: String, error: bool) -> CallToolResult {
+    let content = vec![ContentBlock::text(text)];
+    if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
+}
+
+fn receipt_meta(receipt: Option<&Receipt>) -> MetaObject {
+    let mut meta = MetaObject::default();
+    if let Some(receipt) = receipt {
+        meta.0.insert(RECEIPT_KEY.to_owned(), to_value(receipt));
+    }
+    meta
+}
+
+/// Whole seconds as a whole number, anything else as a fraction.
+fn seconds(time: Duration) -> Value {
+    if time.subsec_nanos() == 0 { json!(time.as_secs()) } else { json!(time.as_secs_f64()) }
+}
+
+/// None of the types told here can fail to serialise; if one did, the reply would say so.
+fn to_value<T: Serialize>(fields: &T) -> Value {
+    serde_json::to_value(fields)
+        .unwrap_or_else(|error| json!({ "error": format!("not serialised: {error}") }))
+}
+
+fn pretty(fields: &Value) -> String {
+    serde_json::to_string_pretty(fields).unwrap_or_else(|_| fields.to_string())
+}
+
+#[cfg(test)]
+#[path = "reply_tests.rs"]
+mod tests;

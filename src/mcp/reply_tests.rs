@@ -1,0 +1,170 @@
+//! What replies say, word for word.
+#![expect(clippy::unwrap_used, reason = "a missing part of a reply is a failed test")]
+#![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
+
+use super::*;
+use crate::mcp::backend::{Stream, ToldDenial};
+use crate::outcome::{Failure, LimitKind, Usage};
+
+fn ran(outcome: Outcome) -> Told {
+    Told {
+        outcome,
+        stdout: Stream::default(),
+        stderr: Stream::default(),
+        usage: Usage {
+            wall: Duration::from_millis(12),
+            user: Duration::from_millis(1),
+            system: Duration::from_millis(3),
+            peak_memory: 3_145_728,
+            ..Usage::default()
+        },
+        denials: Vec::new(),
+        cwd: "/workspace".to_owned(),
+        timeout: Duration::from_secs(600),
+        clamped: Clamped::No,
+        receipt: None,
+    }
+}
+
+fn text(result: &CallToolResult) -> String {
+    result.content.first().unwrap().as_text().unwrap().text.clone()
+}
+
+fn printed(text: &str) -> Stream {
+    Stream { text: text.to_owned(), bytes: u64::try_from(text.len()).unwrap(), cut: Cut::Whole }
+}
+
+#[test]
+fn a_call_of_true_costs_at_most_400_bytes_of_structured_content() {
+    let result = told(&ran(Outcome::Exited { code: 0 }));
+    let fields = result.structured_content.unwrap();
+    let expected = json!({
+        "outcome": "exited", "exit_code": 0, "stdout": "", "stderr": "", "stdout_bytes": 0,
+        "stderr_bytes": 0, "truncated": false, "duration_ms": 12,
+        "usage": { "user_ms": 1, "system_ms": 3, "peak_memory_bytes": 3_145_728 },
+        "denials": [], "cwd": "/workspace"
+    });
+    assert_eq!(fields, expected);
+    let largest = fields.to_string().len() + "18446744073709551615".len() * 4;
+    assert!(largest <= 400, "{largest}");
+}
+
+#[test]
+fn a_non_zero_exit_is_data_and_output_comes_before_the_status() {
+    let mut call = ran(Outcome::Exited { code: 2 });
+    call.stdout = printed("out");
+    call.stderr = printed("err\n");
+    let result = told(&call);
+    assert_eq!(result.is_error, Some(false));
+    assert_eq!(text(&result), "out\n[stderr]\nerr\n[exit 2 in 12 ms; time limit 600 s]");
+}
+
+#[test]
+fn every_other_end_is_an_error_and_says_what_happened() {
+    let cases = [
+        (
+            Outcome::Timeout,
+            "[timed out after 600 s; the cell was killed; output above is what it had printed; \
+             time limit 600 s]",
+        ),
+        (
+            Outcome::Limit(LimitKind::FileSize),
+            "[limit reached: file size after 12 ms; the cell was killed; output above is what it \
+             had printed; time limit 600 s]",
+        ),
+        (
+            Outcome::Cancelled,
+            "[cancelled after 12 ms; the cell was killed; output above is what it had printed; \
+             time limit 600 s]",
+        ),
+        (Outcome::Failed(Failure::Supervisor), "[failed: supervisor failure; time limit 600 s]"),
+    ];
+    for (outcome, expected) in cases {
+        let result = told(&ran(outcome));
+        assert_eq!((text(&result).as_str(), result.is_error), (expected, Some(true)));
+    }
+}
+
+#[test]
+fn a_signal_is_data_with_its_name() {
+    let result = told(&ran(Outcome::Signaled { signal: 11 }));
+    assert_eq!(text(&result), "[ended by SIGSEGV after 12 ms; time limit 600 s]");
+    assert_eq!(result.is_error, Some(false));
+    assert_eq!(result.structured_content.unwrap()["signal"], json!("SIGSEGV"));
+}
+
+#[test]
+fn the_time_it_had_is_stated_and_whether_it_was_clamped() {
+    let mut call = ran(Outcome::Exited { code: 0 });
+    call.clamped = Clamped::Yes;
+    let result = told(&call);
+    assert_eq!(
+        text(&result),
+        "[exit 0 in 12 ms; time limit 600 s, which is less than was asked for]"
+    );
+    assert_eq!(
+        serde_json::to_value(result.meta.unwrap()).unwrap(),
+        json!({ "cofferdam/timeout": { "timeout_s": 600, "clamped": true } })
+    );
+}
+
+#[test]
+fn denials_are_listed_with_the_grant_or_that_none_exists() {
+    let mut call = ran(Outcome::Exited { code: 1 });
+    call.denials = vec![
+        ToldDenial { syscall: "ptrace".to_owned(), count: 3, grant: None },
+        ToldDenial {
+            syscall: "socket".to_owned(),
+            count: DENIALS_COUNTED,
+            grant: Some("families".to_owned()),
+        },
+    ];
+    let result = told(&call);
+    assert_eq!(
+        text(&result),
+        "[exit 1 in 12 ms; time limit 600 s]\n\
+         [denied: system call ptrace, 3 times; nothing grants it]\n\
+         [denied: system call socket, ≥ 10000 times; the operator can grant it: families]"
+    );
+    assert_eq!(
+        result.structured_content.unwrap()["denials"],
+        json!([
+            { "syscall": "ptrace", "count": 3 },
+            { "syscall": "socket", "count": 10_000, "grant": "families" }
+        ])
+    );
+}
+
+#[test]
+fn a_denied_call_is_an_error_with_its_hint_and_an_outcome() {
+    let denied = Refused {
+        kind: RefusedKind::Denied,
+        message: "denied by rule `none`: no rule allows it".to_owned(),
+        hint: Some("ask the operator".to_owned()),
+    };
+    let result = refused(&denied, "bash");
+    assert_eq!(
+        (text(&result).as_str(), result.is_error),
+        ("[denied by rule `none`: no rule allows it]\nhint: ask the operator", Some(true))
+    );
+    assert_eq!(result.structured_content.unwrap()["outcome"], json!("denied"));
+}
+
+#[test]
+fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
+    let done = Calculated {
+        result: "0.5".to_owned(),
+        exact: Exact::Yes,
+        took: Duration::from_millis(4),
+        receipt: None,
+    };
+    let sure = calculated(&done, "1/2", 20).structured_content.unwrap();
+    assert_eq!(
+        sure,
+        json!({ "result": "0.5", "expression": "1/2", "precision": 20, "executionTimeMs": 4 })
+    );
+    let unsure = calculated(&Calculated { exact: Exact::No, ..done.clone() }, "1/2", 20);
+    assert_eq!(unsure.structured_content.unwrap()["exact"], json!(false));
+    let silent = calculated(&Calculated { result: String::new(), ..done }, "a=1", 20);
+    assert_eq!(text(&silent), "nothing printed");
+}

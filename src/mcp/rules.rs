@@ -1,0 +1,146 @@
+//! What `sandbox_rules` answers: the effective profile, limits and grants, so that an agent can read what it may do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
+use crate::profile::{Exec, Family, Network, ProcView, Profile};
+use crate::receipt::{MemoryHold, Tier};
+
+/// The rules in force for `bash`, and the calculator's time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rules {
+    pub profile: String,
+    pub description: String,
+    pub tier: Tier,
+    /// What holds the memory limit.
+    pub memory_held_by: MemoryHold,
+    pub network: String,
+    pub workspace: String,
+    /// What of the host is in a cell, read-only, as the cell sees it.
+    pub read_only_paths: Vec<String>,
+    pub programs: String,
+    pub proc: String,
+    pub socket_families: Vec<String>,
+    /// Variables every cell has on top of the floor's.
+    pub env: BTreeMap<String, String>,
+    pub limits: RuleLimits,
+    /// How to get more.
+    pub to_change: String,
+}
+
+/// Limits of one call, in the units of their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RuleLimits {
+    pub timeout_s: u64,
+    pub most_timeout_s: u64,
+    pub calculator_timeout_s: u64,
+    pub cpu_s: u64,
+    pub memory_bytes: u64,
+    pub processes: u32,
+    pub open_files: u32,
+    pub file_size_bytes: u64,
+    pub workspace_bytes: u64,
+    pub tmp_bytes: u64,
+    pub shm_bytes: u64,
+    pub inodes: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
+    pub command_bytes: usize,
+    pub stdin_bytes: usize,
+    pub env_bytes: usize,
+}
+
+/// What stands at `/workspace` for every call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkspaceView {
+    Fresh,
+    GrantedReadOnly,
+    GrantedReadWrite,
+}
+
+impl WorkspaceView {
+    /// One line for an agent.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Fresh => "/workspace is empty at the start of every call and gone after it",
+            Self::GrantedReadOnly => "/workspace is a directory of the host, read-only",
+            Self::GrantedReadWrite => "/workspace is a directory of the host; changes are kept",
+        }
+    }
+}
+
+impl Rules {
+    /// The rules that follow from the profile of `bash`.
+    pub fn of(
+        profile: &Profile,
+        workspace: WorkspaceView,
+        tier: Tier,
+        memory: MemoryHold,
+        calculator: Duration,
+    ) -> Self {
+        let paths = profile.paths.iter().map(|path| path.cell.display().to_string()).collect();
+        Self {
+            profile: profile.name.to_string(),
+            description: profile.description.clone(),
+            tier,
+            memory_held_by: memory,
+            network: match profile.network {
+                Network::None => "none".to_owned(),
+                Network::Loopback => "its own loopback; nothing outside the cell".to_owned(),
+            },
+            workspace: if profile.workspace {
+                workspace.text().to_owned()
+            } else {
+                "no /workspace".to_owned()
+            },
+            read_only_paths: paths,
+            programs: match &profile.exec {
+                Exec::Any => "any program in the cell".to_owned(),
+                Exec::Only(path) => format!("only {}", path.display()),
+            },
+            proc: match profile.proc {
+                ProcView::Own => "its own /proc".to_owned(),
+                ProcView::None => "no /proc".to_owned(),
+            },
+            socket_families: profile.families.iter().map(|f| family(*f).to_owned()).collect(),
+            env: profile.env.clone(),
+            limits: RuleLimits::of(profile, calculator),
+            to_change: "only the operator can, by configuration; no call can".to_owned(),
+        }
+    }
+}
+
+impl RuleLimits {
+    fn of(profile: &Profile, calculator: Duration) -> Self {
+        let limits = &profile.limits;
+        Self {
+            timeout_s: limits.wall.as_secs(),
+            most_timeout_s: limits.wall.min(MAX_TIMEOUT).as_secs(),
+            calculator_timeout_s: calculator.as_secs(),
+            cpu_s: limits.cpu.as_secs(),
+            memory_bytes: limits.memory,
+            processes: limits.processes,
+            open_files: limits.open_files,
+            file_size_bytes: limits.file_size,
+            workspace_bytes: limits.workspace_bytes,
+            tmp_bytes: limits.tmp_bytes,
+            shm_bytes: limits.shm_bytes,
+            inodes: limits.inodes,
+            output_bytes: limits.output,
+            command_bytes: SCRIPT_BYTES,
+            stdin_bytes: STDIN_BYTES,
+            env_bytes: ENV_BYTES,
+        }
+    }
+}
+
+fn family(family: Family) -> &'static str {
+    match family {
+        Family::Unix => "unix",
+        Family::Inet => "inet",
+        Family::Inet6 => "inet6",
+    }
+}

@@ -1,0 +1,78 @@
+//! One connection from its start to its end: who may end it, and how calls in flight end (rulings R10).
+
+use std::io;
+
+use rmcp::ServiceExt;
+use rmcp::service::ServerInitializeError;
+use rmcp::transport::stdio_pipes;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::admission::Admission;
+use super::backend::Backend;
+use super::lines::{Ends, Lines};
+use super::server::Server;
+
+/// Why serving ended other than as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("signals cannot be watched")]
+    Signals(#[source] io::Error),
+    #[error("the session could not be opened: {0}")]
+    Open(#[source] Box<ServerInitializeError>),
+    #[error("the connection ended by a fault")]
+    Fault(#[source] tokio::task::JoinError),
+}
+
+/// Serves on standard input and output until end of input, SIGTERM or SIGINT.
+pub async fn stdio<B: Backend>(backend: B, admission: Admission) -> Result<(), ServeError> {
+    let ends = Ends::default();
+    let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let watch = tokio::spawn(watch_signals(terminate, interrupt, ends.clone()));
+    let (reader, writer) = stdio_pipes();
+    let served = connection(backend, admission, reader, writer, ends).await;
+    watch.abort();
+    served
+}
+
+/// The first signal stops, the second kills at once.
+async fn watch_signals(mut terminate: Signal, mut interrupt: Signal, ends: Ends) {
+    for switch in [&ends.stop, &ends.kill] {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        switch.cancel();
+    }
+}
+
+/// Serves one connection until its input ends or `ends` says so.
+pub async fn connection<B, R, W>(
+    backend: B,
+    admission: Admission,
+    reader: R,
+    writer: W,
+    ends: Ends,
+) -> Result<(), ServeError>
+where
+    B: Backend,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let server = Server::new(backend, admission, ends.kill.clone());
+    let lines = Lines::new(reader, writer, ends);
+    let running = match server.serve(lines).await {
+        Ok(running) => running,
+        // The client left before it opened a session: nothing was asked, nothing failed.
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => return Err(ServeError::Open(Box::new(error))),
+    };
+    match running.waiting().await {
+        Ok(reason) => {
+            tracing::debug!(?reason, "the connection has ended");
+            Ok(())
+        }
+        Err(fault) => Err(ServeError::Fault(fault)),
+    }
+}

@@ -1,0 +1,237 @@
+//! The tools over rmcp: dispatch, turns, cancellation, and an answer for every call.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, JsonObject,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+    Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use tokio_util::sync::CancellationToken;
+
+use super::admission::Admission;
+use super::arguments::{
+    AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
+    RulesArguments, nearest, parse,
+};
+use super::backend::{Backend, Refused, Turn};
+use super::progress::{self, Produced};
+use super::{catalogue, reply};
+
+/// The key of `_meta` in which a result names the server (2026-07-28).
+const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
+
+/// The MCP server of one connection. Clones are the same server.
+#[derive(Debug)]
+pub struct Server<B>(Arc<Shared<B>>);
+
+#[derive(Debug)]
+struct Shared<B> {
+    backend: B,
+    tools: Vec<Tool>,
+    admission: Admission,
+    /// Decimal places that `set_precision` set; on stdio the session is the process.
+    precision: AtomicU8,
+    kill: CancellationToken,
+}
+
+impl<B> Clone for Server<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B: Backend> Server<B> {
+    /// Serves `backend`; tripping `kill` ends every call in flight.
+    pub fn new(backend: B, admission: Admission, kill: CancellationToken) -> Self {
+        let tools = catalogue::tools(&backend.rules());
+        let precision = AtomicU8::new(Precision::DEFAULT.places());
+        Self(Arc::new(Shared { backend, tools, admission, precision, kill }))
+    }
+
+    async fn perform(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, Refused> {
+        let arguments = request.arguments;
+        match request.name.as_ref() {
+            BashArguments::TOOL => self.bash(arguments, context).await,
+            CalculateArguments::TOOL => self.calculate(arguments, context).await,
+            AdvancedArguments::TOOL => self.calculate_advanced(arguments, context).await,
+            PrecisionArguments::TOOL => {
+                let places = parse::<PrecisionArguments>(arguments)?.precision.places();
+                self.0.precision.store(places, Ordering::Release);
+                Ok(reply::precision_set(places))
+            }
+            _ => {
+                parse::<RulesArguments>(arguments)?;
+                Ok(reply::rules(&self.0.backend.rules()))
+            }
+        }
+    }
+
+    async fn bash(
+        &self,
+        arguments: Option<JsonObject>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, Refused> {
+        let arguments = parse::<BashArguments>(arguments)?;
+        let told = self.turn(context, |turn| self.0.backend.bash(arguments, turn)).await?;
+        Ok(reply::told(&told))
+    }
+
+    async fn calculate(
+        &self,
+        arguments: Option<JsonObject>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, Refused> {
+        let CalculateArguments { expression, precision } = parse(arguments)?;
+        let precision = self.precision(precision);
+        let asked = expression.clone();
+        let run = |turn| self.0.backend.calculate(asked, precision, turn);
+        let done = self.turn(context, run).await?;
+        Ok(reply::calculated(&done, &expression, precision.places()))
+    }
+
+    async fn calculate_advanced(
+        &self,
+        arguments: Option<JsonObject>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, Refused> {
+        let AdvancedArguments { script, precision } = parse(arguments)?;
+        let precision = self.precision(precision);
+        let asked = script.clone();
+        let run = |turn| self.0.backend.calculate_advanced(asked, precision, turn);
+        let done = self.turn(context, run).await?;
+        Ok(reply::scripted(&done, &script, precision.places()))
+    }
+
+    /// The precision of one calculation: its own, else the session's.
+    fn precision(&self, asked: Option<Precision>) -> Precision {
+        let session = || Precision::new(self.0.precision.load(Ordering::Acquire));
+        asked.or_else(session).unwrap_or(Precision::DEFAULT)
+    }
+
+    /// Waits for a turn, then runs `call` with progress, until it ends: a cancelled call is told
+    /// to end, and is still awaited, so that its cell is gone when the reply is made.
+    async fn turn<T, F>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        call: impl FnOnce(Turn) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = Result<T, Refused>>,
+    {
+        let cancel = self.0.kill.child_token();
+        let _permit = tokio::select! {
+            biased;
+            () = context.ct.cancelled() => return Err(Refused::cancelled()),
+            () = cancel.cancelled() => return Err(Refused::cancelled()),
+            permit = self.0.admission.turn() => permit.map_err(|full| {
+                Refused::failed(full.to_string()).with_hint("try again when other calls have ended")
+            })?,
+        };
+        let produced = Produced::default();
+        let reporting = async {
+            match context.meta.get_progress_token() {
+                Some(token) => {
+                    progress::report(context.peer.clone(), token, produced.clone()).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let turn = Turn { cancel: cancel.clone(), produced: produced.clone() };
+        let mut running = std::pin::pin!(call(turn));
+        let mut reporting = std::pin::pin!(reporting);
+        let mut taken_back = std::pin::pin!(async {
+            context.ct.cancelled().await;
+            cancel.cancel();
+            // Cancelled once; from here on only the call's own end counts.
+            std::future::pending::<()>().await;
+        });
+        tokio::select! {
+            ended = &mut running => ended,
+            () = &mut reporting => running.await,
+            () = &mut taken_back => running.await,
+        }
+    }
+}
+
+/// What the server is called.
+fn implementation() -> Implementation {
+    Implementation::new("cofferdam", env!("CARGO_PKG_VERSION")).with_title("cofferdam")
+}
+
+fn unknown_tool(name: &str) -> ErrorData {
+    let shown: String = name.chars().take(80).flat_map(char::escape_default).collect();
+    let message = match nearest(name, catalogue::NAMES) {
+        Some(near) => format!("unknown tool `{shown}`; did you mean `{near}`?"),
+        None => format!("unknown tool `{shown}`"),
+    };
+    ErrorData::invalid_params(message, None)
+}
+
+impl<B: Backend> ServerHandler for Server<B> {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(implementation())
+            .with_instructions(catalogue::INSTRUCTIONS)
+            // What an `initialize` that asks for an unknown revision is answered with.
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        // The list is one page, so no cursor was ever given out.
+        if request.is_some_and(|request| request.cursor.is_some()) {
+            return Err(ErrorData::invalid_params("invalid cursor", None));
+        }
+        Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if !catalogue::NAMES.contains(&request.name.as_ref()) {
+            return Err(unknown_tool(&request.name));
+        }
+        let tool = request.name.clone();
+        let modern = context
+            .protocol_version()
+            .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+        let server = self.clone();
+        // A task of its own: a panic ends the task, not the answer. rmcp would leave the client
+        // waiting for ever.
+        let task = tokio::spawn(async move { server.perform(request, &context).await });
+        let mut result = match task.await {
+            Ok(Ok(result)) => result,
+            Ok(Err(refused)) => reply::refused(&refused, &tool),
+            Err(_panicked) => {
+                tracing::error!(%tool, "the call ended by a fault in cofferdam");
+                return Err(ErrorData::internal_error(
+                    "the call ended by a fault in cofferdam",
+                    None,
+                ));
+            }
+        };
+        if modern && let Ok(info) = serde_json::to_value(implementation()) {
+            result.meta.get_or_insert_default().0.insert(SERVER_INFO_KEY.to_owned(), info);
+        }
+        Ok(result.into())
+    }
+}

@@ -1,0 +1,45 @@
+//! The binary as a user meets it, as far as it goes without running anything.
+
+use std::process::{Command, Output};
+
+fn cofferdam(arguments: &[&str]) -> std::io::Result<Output> {
+    Command::new(env!("CARGO_BIN_EXE_cofferdam")).args(arguments).output()
+}
+
+fn told(arguments: &[&str]) -> (Option<i32>, String, String) {
+    match cofferdam(arguments) {
+        Ok(output) => (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        ),
+        Err(error) => (None, String::new(), error.to_string()),
+    }
+}
+
+#[test]
+fn version_and_help_succeed_on_standard_output() {
+    let version = format!("cofferdam {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(told(&["--version"]), (Some(0), version, String::new()));
+    for command in [&["--help"][..], &["run", "--help"], &["serve", "--help"], &["calc", "--help"]]
+    {
+        let (code, stdout, stderr) = told(command);
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{command:?}");
+        assert!(stdout.contains("Examples:"), "{command:?} has no examples:\n{stdout}");
+    }
+}
+
+#[test]
+fn a_command_line_that_is_not_understood_is_refused_with_125() {
+    for arguments in [&["frobnicate"][..], &["run"], &["run", "--memory", "lots", "ls"], &[]] {
+        let (code, stdout, stderr) = told(arguments);
+        assert_eq!((code, stdout.as_str()), (Some(125), ""), "{arguments:?}");
+        assert!(!stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_refusal_is_one_line_and_a_hint_on_standard_error() {
+    let expected = "cofferdam: --env: `A` has no `=`\nhint: write --env NAME=VALUE\n";
+    assert_eq!(told(&["run", "--env", "A", "ls"]), (Some(125), String::new(), expected.to_owned()));
+}

@@ -1,0 +1,156 @@
+//! One call at a time: arguments, errors, precision, progress, cancellation.
+
+use serde_json::{Value, json};
+
+use crate::fake::{Client, bash, call, text};
+
+fn ping(id: i64) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": "ping" })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_tool_is_a_protocol_error_with_the_nearest_name() {
+    let mut client = Client::opened("2025-11-25").await;
+    let answer = client.ask(call(1, "bsh", json!({}))).await;
+    let message = "unknown tool `bsh`; did you mean `bash`?";
+    assert_eq!(answer["error"], json!({ "code": -32602, "message": message }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_arguments_are_a_result_that_names_the_field() {
+    let mut client = Client::opened("2025-11-25").await;
+    let answer = client.ask(call(1, "bash", json!({ "comand": "ls" }))).await;
+    assert_eq!(
+        answer["result"],
+        json!({
+            "content": [{
+                "type": "text",
+                "text": "bash: unknown field `comand`\nhint: did you mean `command`? it takes \
+                    command, stdin, cwd, env, timeout"
+            }],
+            "isError": true
+        })
+    );
+    let answer = client.ask(call(2, "calculate", json!({ "expression": "1", "precision": 101 })));
+    assert_eq!(
+        text(&answer.await),
+        "calculate: `precision`: invalid value: integer `101`, expected a whole number from 0 to 100"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_call_is_an_error_with_its_rule() {
+    let mut client = Client::opened("2025-11-25").await;
+    let answer = client.ask(bash(1, "deny")).await;
+    assert_eq!(text(&answer), "[denied by rule `none`: no rule allows it]");
+    assert_eq!(answer["result"]["isError"], json!(true));
+    assert_eq!(answer["result"]["structuredContent"]["outcome"], json!("denied"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_an_internal_error_and_the_next_call_works() {
+    let mut client = Client::opened("2025-11-25").await;
+    let answer = client.ask(bash(1, "panic")).await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32603)));
+    assert_eq!(client.ask(bash(2, "on")).await["result"]["isError"], json!(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_precision_holds_until_a_calculation_names_its_own() {
+    let mut client = Client::opened("2025-11-25").await;
+    let asked = |id, arguments| call(id, "calculate", arguments);
+    let result = |answer: Value| answer["result"]["structuredContent"]["result"].clone();
+    assert_eq!(result(client.ask(asked(1, json!({ "expression": "1" }))).await), json!("at 20"));
+    client.ask(call(2, "set_precision", json!({ "precision": 5 }))).await;
+    assert_eq!(result(client.ask(asked(3, json!({ "expression": "1" }))).await), json!("at 5"));
+    let own = json!({ "expression": "1", "precision": 7 });
+    assert_eq!(result(client.ask(asked(4, own)).await), json!("at 7"));
+    let script = client.ask(call(5, "calculate_advanced", json!({ "script": "1" }))).await;
+    assert_eq!(result(script), json!("raw at 5"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_calculators_error_is_told_in_the_seeds_words() {
+    let mut client = Client::opened("2025-11-25").await;
+    let answer = client.ask(call(1, "calculate", json!({ "expression": "1/0" }))).await;
+    assert_eq!(
+        answer["result"],
+        json!({
+            "content": [{ "type": "text", "text": "BC error: divide by zero" }],
+            "isError": true
+        })
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn sandbox_rules_states_profile_limits_and_how_memory_is_held() {
+    let mut client = Client::opened("2025-11-25").await;
+    let answer = client.ask(call(1, "sandbox_rules", json!({}))).await;
+    let rules = &answer["result"]["structuredContent"];
+    assert_eq!(
+        (&rules["profile"], &rules["memory_held_by"], &rules["limits"]["timeout_s"]),
+        (&json!("bash"), &json!("best-effort"), &json!(600))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ping_is_answered_during_a_long_call() {
+    let mut client = Client::opened("2025-11-25").await;
+    client.say(bash(1, "sleep 60000")).await;
+    let answer = client.ask(ping(2)).await;
+    assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_ends_unanswered_and_frees_its_turn_but_not_its_id() {
+    let mut client = Client::opened("2025-11-25").await;
+    let cancel = |id: i64| {
+        json!({
+            "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id }
+        })
+    };
+    // Four run at once: if a cancelled call kept its turn, the fifth would wait for ever.
+    for id in 1..=4 {
+        client.say(bash(id, "wait")).await;
+        client.say(cancel(id)).await;
+    }
+    let answer = client.ask(bash(5, "fifth")).await;
+    assert_eq!(text(&answer), "fifth\n[exit 0 in 12 ms; time limit 600 s]");
+    let answer = client.ask(bash(1, "again")).await;
+    assert_eq!(answer["error"], json!({ "code": -32600, "message": "this id is in use" }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_says_so() {
+    let mut client = Client::start(1);
+    client.ask(crate::fake::initialize("2025-11-25")).await;
+    for id in 1..=2 {
+        client.say(bash(id, "sleep 60000")).await;
+    }
+    client.ask(ping(9)).await;
+    let answer = client.ask(bash(3, "true")).await;
+    assert_eq!(
+        text(&answer),
+        "busy: 1 calls are running and 1 are waiting\nhint: try again when other calls have ended"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_is_told_only_to_those_who_asked() {
+    let mut client = Client::opened("2025-11-25").await;
+    let mut asked = bash(1, "sleep 1500");
+    asked["params"]["_meta"] = json!({ "progressToken": "p" });
+    let note = client.ask(asked).await;
+    assert_eq!(
+        (&note["method"], &note["params"]),
+        (
+            &json!("notifications/progress"),
+            &json!({
+                "progressToken": "p", "progress": 1.0,
+                "message": "running for 1 s, 0 bytes of output so far"
+            })
+        )
+    );
+    assert_eq!(client.hear().await["id"], json!(1));
+    assert_eq!(client.ask(bash(2, "sleep 1500")).await["id"], json!(2));
+}

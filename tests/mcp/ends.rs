@@ -1,0 +1,96 @@
+//! How a connection ends: rulings R10.
+
+use serde_json::{Value, json};
+use tokio::time::{Duration, Instant};
+
+use crate::fake::{Client, bash, initialize, text};
+
+#[tokio::test(start_paused = true)]
+async fn requests_already_received_are_answered_after_the_end_of_input() {
+    let mut client = Client::start(4);
+    let lines = [initialize("2025-11-25"), bash(1, "sleep 500"), bash(2, "two")];
+    let input = lines.map(|line| line.to_string()).join("\n");
+    // As `printf` leaves it: no newline at the end.
+    client.raw(input.as_bytes()).await;
+    client.end_input().await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(client.hear().await["id"].clone());
+    }
+    assert_eq!(ids, [json!("init"), json!(2), json!(1)]);
+    assert_eq!(client.hear().await, Value::Null);
+    assert!(client.server.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_longer_than_a_second_after_the_end_of_input_is_killed_and_told() {
+    let mut client = Client::opened("2025-11-25").await;
+    client.say(bash(1, "wait")).await;
+    let start = Instant::now();
+    client.end_input().await;
+    let answer = client.hear().await;
+    assert!(text(&answer).starts_with("partial\n[cancelled"), "{answer}");
+    assert_eq!(start.elapsed().as_secs(), 1);
+    assert!(client.server.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_calls_finish_for_five_seconds_and_takes_no_new_ones() {
+    let mut client = Client::opened("2025-11-25").await;
+    client.say(bash(1, "sleep 4000")).await;
+    client.say(bash(2, "wait")).await;
+    client.ask(json!({ "jsonrpc": "2.0", "id": 3, "method": "ping" })).await;
+    let start = Instant::now();
+    client.ends.stop.cancel();
+    tokio::task::yield_now().await;
+    client.say(bash(4, "late")).await;
+    let finished = client.hear().await;
+    assert_eq!(finished["result"]["structuredContent"]["stdout"], json!("slept"));
+    let killed = client.hear().await;
+    assert_eq!(killed["result"]["structuredContent"]["outcome"], json!("cancelled"));
+    assert_eq!(start.elapsed().as_secs(), 5);
+    assert_eq!(client.hear().await, Value::Null);
+    assert!(client.server.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_does_not_wait_for_the_five_seconds() {
+    let mut client = Client::opened("2025-11-25").await;
+    client.say(bash(1, "wait")).await;
+    client.ask(json!({ "jsonrpc": "2.0", "id": 2, "method": "ping" })).await;
+    let start = Instant::now();
+    client.ends.stop.cancel();
+    client.ends.kill.cancel();
+    assert_eq!(client.hear().await["id"], json!(1));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(client.server.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_will_not_end_does_not_hold_the_server() {
+    let mut client = Client::opened("2025-11-25").await;
+    client.say(bash(1, "stuck")).await;
+    let start = Instant::now();
+    client.end_input().await;
+    assert!(client.server.await.unwrap().is_ok());
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_spoke_is_no_error() {
+    let mut client = Client::start(4);
+    client.end_input().await;
+    assert!(client.server.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_gone_ends_its_calls() {
+    let mut client = Client::opened("2025-11-25").await;
+    client.say(bash(1, "wait")).await;
+    client.ask(json!({ "jsonrpc": "2.0", "id": 2, "method": "ping" })).await;
+    let kill = client.ends.kill.clone();
+    let (server, start) = (client.leave(), Instant::now());
+    assert!(server.await.unwrap().is_ok());
+    assert!(kill.is_cancelled());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}

@@ -1,0 +1,242 @@
+//! A backend that runs nothing, and a client that speaks raw lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cofferdam::job::{Limits, ProfileName};
+use cofferdam::mcp::admission::Admission;
+use cofferdam::mcp::arguments::{BashArguments, Precision};
+use cofferdam::mcp::backend::{
+    Backend, Calculated, Clamped, Exact, Refused, RefusedKind, Stream, Told, Turn,
+};
+use cofferdam::mcp::lines::Ends;
+use cofferdam::mcp::rules::{Rules, WorkspaceView};
+use cofferdam::mcp::serve::{ServeError, connection};
+use cofferdam::outcome::{Outcome, Usage};
+use cofferdam::profile::{
+    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires,
+};
+use cofferdam::receipt::{MemoryHold, Tier};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::task::JoinHandle;
+
+/// Answers by the command's first word; see [`Fake::bash`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fake;
+
+pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
+    Told {
+        outcome,
+        stdout: Stream {
+            text: stdout.to_owned(),
+            bytes: u64::try_from(stdout.len()).unwrap(),
+            ..Stream::default()
+        },
+        stderr: Stream::default(),
+        usage: Usage { wall: Duration::from_millis(12), ..Usage::default() },
+        denials: Vec::new(),
+        cwd: "/workspace".to_owned(),
+        timeout: Duration::from_secs(600),
+        clamped: Clamped::No,
+        receipt: None,
+    }
+}
+
+impl Backend for Fake {
+    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Told, Refused> {
+        let mut words = arguments.command.split(' ');
+        match words.next().unwrap() {
+            "panic" => panic!("asked to"),
+            "deny" => Err(Refused {
+                kind: RefusedKind::Denied,
+                message: "denied by rule `none`: no rule allows it".to_owned(),
+                hint: None,
+            }),
+            // Ends only when it is told to, and tells what it had printed.
+            "wait" => {
+                turn.produced.add(7);
+                turn.cancel.cancelled().await;
+                Ok(told(Outcome::Cancelled, "partial"))
+            }
+            "sleep" => {
+                let time = Duration::from_millis(words.next().unwrap().parse().unwrap());
+                tokio::select! {
+                    () = tokio::time::sleep(time) => Ok(told(Outcome::Exited { code: 0 }, "slept")),
+                    () = turn.cancel.cancelled() => Ok(told(Outcome::Cancelled, "")),
+                }
+            }
+            // Breaks its promise to end when it is told to.
+            "stuck" => std::future::pending().await,
+            word => Ok(told(Outcome::Exited { code: 0 }, word)),
+        }
+    }
+
+    async fn calculate(
+        &self,
+        expression: String,
+        precision: Precision,
+        _turn: Turn,
+    ) -> Result<Calculated, Refused> {
+        if expression == "1/0" {
+            return Err(Refused::failed("BC error: divide by zero"));
+        }
+        Ok(calculated(format!("at {}", precision.places())))
+    }
+
+    async fn calculate_advanced(
+        &self,
+        _script: String,
+        precision: Precision,
+        _turn: Turn,
+    ) -> Result<Calculated, Refused> {
+        Ok(calculated(format!("raw at {}", precision.places())))
+    }
+
+    fn rules(&self) -> Rules {
+        Rules::of(
+            &profile(),
+            WorkspaceView::Fresh,
+            Tier::Full,
+            MemoryHold::BestEffort,
+            Duration::from_secs(30),
+        )
+    }
+}
+
+fn calculated(result: String) -> Calculated {
+    Calculated { result, exact: Exact::Yes, took: Duration::from_millis(4), receipt: None }
+}
+
+pub(crate) fn profile() -> Profile {
+    Profile {
+        name: ProfileName::new("bash").unwrap(),
+        description: "a shell people can work in".to_owned(),
+        paths: vec![HostPath {
+            host: PathBuf::from("/usr"),
+            cell: PathBuf::from("/usr"),
+            kind: PathKind::Tree,
+            presence: Presence::Required,
+        }],
+        exec: Exec::Any,
+        workspace: true,
+        proc: ProcView::Own,
+        network: Network::Loopback,
+        families: BTreeSet::from([Family::Unix, Family::Inet]),
+        calls: BTreeSet::new(),
+        quiet: BTreeSet::new(),
+        env: BTreeMap::new(),
+        limits: Limits {
+            wall: Duration::from_secs(600),
+            cpu: Duration::from_secs(600),
+            memory: 1 << 30,
+            processes: 256,
+            open_files: 1024,
+            file_size: 512 << 20,
+            workspace_bytes: 384 << 20,
+            tmp_bytes: 128 << 20,
+            shm_bytes: 64 << 20,
+            inodes: 100_000,
+            output: Some(256 << 20),
+        },
+        requires: Requires { landlock_abi: 2, memory_cgroup: false },
+    }
+}
+
+/// A client that writes lines and reads lines.
+pub(crate) struct Client {
+    input: Option<WriteHalf<DuplexStream>>,
+    output: BufReader<ReadHalf<DuplexStream>>,
+    pub(crate) ends: Ends,
+    pub(crate) server: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Client {
+    /// Starts a server that runs at most `concurrency` calls and lets one wait.
+    pub(crate) fn start(concurrency: usize) -> Self {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (reader, writer) = tokio::io::split(far);
+        let ends = Ends::default();
+        let admission = Admission::new(concurrency, 1);
+        let server = tokio::spawn(connection(Fake, admission, reader, writer, ends.clone()));
+        let (output, input) = tokio::io::split(near);
+        Self { input: Some(input), output: BufReader::new(output), ends, server }
+    }
+
+    /// Starts a server and opens a session of an older revision.
+    pub(crate) async fn opened(version: &str) -> Self {
+        let mut client = Self::start(4);
+        let answer = client.ask(initialize(version)).await;
+        assert_eq!(answer["result"]["protocolVersion"], json!(version));
+        client.say(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+        client
+    }
+
+    pub(crate) async fn raw(&mut self, bytes: &[u8]) {
+        self.input.as_mut().unwrap().write_all(bytes).await.unwrap();
+    }
+
+    pub(crate) async fn say(&mut self, message: Value) {
+        self.raw(format!("{message}\n").as_bytes()).await;
+    }
+
+    /// The next message; null at the end of output.
+    pub(crate) async fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        let count = tokio::time::timeout(Duration::from_secs(30), read).await.unwrap().unwrap();
+        if count == 0 { Value::Null } else { serde_json::from_str(&line).unwrap() }
+    }
+
+    pub(crate) async fn ask(&mut self, message: Value) -> Value {
+        self.say(message).await;
+        self.hear().await
+    }
+
+    /// Closes both directions, as a client that crashed.
+    pub(crate) fn leave(self) -> JoinHandle<Result<(), ServeError>> {
+        self.server
+    }
+
+    /// The end of input. A duplex stream has two directions; only ours is shut.
+    pub(crate) async fn end_input(&mut self) {
+        self.input.take().unwrap().shutdown().await.unwrap();
+    }
+}
+
+pub(crate) fn initialize(version: &str) -> Value {
+    json!({
+        "jsonrpc": "2.0", "id": "init", "method": "initialize",
+        "params": {
+            "protocolVersion": version, "capabilities": {},
+            "clientInfo": { "name": "test", "version": "0" }
+        }
+    })
+}
+
+pub(crate) fn call(id: i64, tool: &str, arguments: Value) -> Value {
+    json!({
+        "jsonrpc": "2.0", "id": id, "method": "tools/call",
+        "params": { "name": tool, "arguments": arguments }
+    })
+}
+
+pub(crate) fn bash(id: i64, command: &str) -> Value {
+    call(id, "bash", json!({ "command": command }))
+}
+
+/// `_meta` of a request of the 2026-07-28 revision.
+pub(crate) fn modern(mut message: Value) -> Value {
+    message["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "0" }
+    });
+    message
+}
+
+/// The text of a tool result.
+pub(crate) fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap()
+}

@@ -1,0 +1,116 @@
+//! Both protocol eras, tools/list against its snapshot, and rmcp's own client.
+
+use std::path::Path;
+
+use cofferdam::mcp::admission::Admission;
+use cofferdam::mcp::lines::Ends;
+use cofferdam::mcp::serve::connection;
+use rmcp::ServiceExt;
+use rmcp::model::CallToolRequestParams;
+use serde_json::{Value, json};
+
+use crate::fake::{Client, Fake, bash, initialize, modern, text};
+
+#[tokio::test(start_paused = true)]
+async fn every_older_revision_opens_with_initialize_and_calls_bash() {
+    for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
+        let mut client = Client::opened(version).await;
+        let answer = client.ask(bash(1, "hello")).await;
+        assert_eq!(text(&answer), "hello\n[exit 0 in 12 ms; time limit 600 s]");
+        assert_eq!(answer["result"]["isError"], json!(false));
+        assert_eq!(answer["result"]["resultType"], Value::Null, "{version} has no resultType");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_revision_is_answered_with_the_newest_that_has_initialize() {
+    let mut client = Client::start(4);
+    let answer = client.ask(initialize("2099-01-01")).await;
+    assert_eq!(answer["result"]["protocolVersion"], json!("2025-11-25"));
+    assert_eq!(answer["result"]["serverInfo"]["name"], json!("cofferdam"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stateless_revision_discovers_lists_and_calls_without_initialize() {
+    let mut client = Client::start(4);
+    let discover = json!({ "jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {} });
+    let answer = client.ask(modern(discover)).await;
+    let versions = answer["result"]["supportedVersions"].as_array().unwrap();
+    assert!(versions.contains(&json!("2026-07-28")), "{answer}");
+
+    let list = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {} });
+    let answer = client.ask(modern(list)).await;
+    assert_eq!(
+        (&answer["result"]["resultType"], &answer["result"]["cacheScope"]),
+        (&json!("complete"), &json!("private"))
+    );
+
+    let answer = client.ask(modern(bash(3, "hello"))).await;
+    assert_eq!(answer["result"]["structuredContent"]["stdout"], json!("hello"));
+    assert_eq!(answer["result"]["resultType"], json!("complete"));
+    let info = &answer["result"]["_meta"]["io.modelcontextprotocol/serverInfo"];
+    assert_eq!(info["name"], json!("cofferdam"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tools_are_those_of_the_snapshot() {
+    let mut client = Client::opened("2025-11-25").await;
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let answer = client.ask(list).await;
+    let listed = serde_json::to_string_pretty(&answer["result"]).unwrap() + "\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/tools_list.json");
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &listed).unwrap();
+    }
+    assert_eq!(listed, std::fs::read_to_string(path).unwrap(), "UPDATE_SNAPSHOTS=1 rewrites it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn schemas_are_closed_and_name_one_type_each() {
+    fn walk(value: &Value, path: &str) {
+        if let Some(kind) = value.get("type")
+            && !path.ends_with("/properties")
+        {
+            assert!(kind.is_string(), "{path}: {kind}");
+            if kind == "object" {
+                assert!(value.get("additionalProperties").is_some(), "{path} is open");
+            }
+        }
+        match value {
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, inner)| walk(inner, &format!("{path}/{name}")));
+            }
+            Value::Array(items) => items.iter().for_each(|inner| walk(inner, path)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    let mut client = Client::opened("2025-11-25").await;
+    let answer = client.ask(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" })).await;
+    for tool in answer["result"]["tools"].as_array().unwrap() {
+        for schema in ["inputSchema", "outputSchema"] {
+            assert_eq!(tool[schema]["type"], json!("object"), "{tool}");
+            walk(&tool[schema], &format!("{}/{schema}", tool["name"]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn rmcps_own_client_lists_and_calls() {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let (reader, writer) = tokio::io::split(far);
+    let server =
+        tokio::spawn(connection(Fake, Admission::default(), reader, writer, Ends::default()));
+    let client = ().serve(near).await.unwrap();
+    let tools = client.list_all_tools().await.unwrap();
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
+    assert_eq!(
+        names,
+        ["bash", "calculate", "calculate_advanced", "set_precision", "sandbox_rules"]
+    );
+    let arguments = json!({ "command": "hello" }).as_object().unwrap().clone();
+    let asked = CallToolRequestParams::new("bash").with_arguments(arguments);
+    let result = client.call_tool(asked).await.unwrap();
+    assert_eq!(result.structured_content.unwrap()["exit_code"], json!(0));
+    client.cancel().await.unwrap();
+    assert!(server.await.unwrap().is_ok());
+}
