@@ -89,6 +89,11 @@ impl Limits {
         }
     }
 
+    /// Bytes of the private filesystems together.
+    pub fn tmpfs(&self) -> u64 {
+        self.workspace_bytes.saturating_add(self.tmp_bytes).saturating_add(self.shm_bytes)
+    }
+
     /// Whether `asked` wanted more wall time than it gets.
     pub fn clamps(&self, asked: &Asked) -> bool {
         asked.wall.is_some_and(|wall| wall > self.wall.min(MAX_TIMEOUT))

@@ -155,6 +155,11 @@ impl Link {
         }
     }
 
+    /// What the supervisor found, if it has said so already.
+    pub fn greeted(&self) -> Option<Ready> {
+        self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
+    }
+
     /// Resolves when the supervisor is gone.
     pub async fn closed(&self) {
         let mut greeting = self.shared.greeting.subscribe();

@@ -6,6 +6,7 @@
 mod escapes;
 pub mod text;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -82,22 +83,43 @@ impl Captured {
     }
 }
 
+/// What a running call has produced so far, in bytes over both streams. Clones count together, so
+/// that somebody else can tell how a call gets on.
+#[derive(Debug, Clone, Default)]
+pub struct Produced(Arc<AtomicU64>);
+
+impl Produced {
+    /// Adds bytes and returns what was there before.
+    pub fn add(&self, bytes: u64) -> u64 {
+        self.0.fetch_add(bytes, Ordering::Relaxed)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Counts the output of one call over both streams against its limit.
 #[derive(Debug)]
 pub struct Meter {
     limit: Option<u64>,
-    seen: AtomicU64,
+    produced: Produced,
 }
 
 impl Meter {
     /// A meter for at most `limit` bytes; `None` has no bound.
     pub fn new(limit: Option<u64>) -> Self {
-        Self { limit, seen: AtomicU64::new(0) }
+        Self::counting(limit, Produced::default())
+    }
+
+    /// The same, counting where somebody else looks.
+    pub fn counting(limit: Option<u64>, produced: Produced) -> Self {
+        Self { limit, produced }
     }
 
     /// Adds bytes; true once, for the addition that passes the limit.
     fn passes(&self, bytes: u64) -> bool {
-        let before = self.seen.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.produced.add(bytes);
         self.limit.is_some_and(|limit| before <= limit && before.saturating_add(bytes) > limit)
     }
 }

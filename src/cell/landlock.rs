@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use crate::job::Workspace;
+use super::mounts::Tmpfs;
 use crate::profile::{Network, ProcView, Profile};
 use crate::sys::Result;
 
@@ -42,33 +42,37 @@ pub struct Plan {
 
 /// The rules of a cell: what the template has of the host is readable, what is the cell's own or
 /// granted for writing is writable, devices are devices. All else may only be listed.
-pub fn rules(
-    profile: &Profile,
-    workspace: Workspace,
-    readable: &[PathBuf],
-    writable: &[PathBuf],
-) -> Result<Vec<(CString, Use)>> {
+///
+/// # Errors
+/// A path with a NUL in it.
+pub fn rules(profile: &Profile, inside: &Inside<'_>) -> Result<Vec<(CString, Use)>> {
     let mut rules = vec![(c"/".to_owned(), Use::List), (c"/etc".to_owned(), Use::Read)];
-    for path in readable {
+    for path in inside.readable {
         let what = if path.starts_with("/dev") { Use::Device } else { Use::Read };
+        rules.push((super::c_path(path)?, what));
+    }
+    for path in inside.granted {
+        let what = if inside.writable.contains(path) { Use::Write } else { Use::Read };
         rules.push((super::c_path(path)?, what));
     }
     if profile.proc == ProcView::Own {
         rules.push((c"/proc".to_owned(), Use::Read));
     }
-    rules.extend([(c"/tmp".to_owned(), Use::Write), (c"/dev/shm".to_owned(), Use::Write)]);
-    if profile.workspace {
-        let what = match workspace {
-            Workspace::Fresh => Use::Write,
-            // Writable or not is said by the mount, and below for those that are.
-            Workspace::Granted(_) => Use::Read,
-        };
-        rules.push((c"/workspace".to_owned(), what));
-    }
-    for path in writable {
-        rules.push((super::c_path(path)?, Use::Write));
-    }
+    let private = inside.private.iter().map(|tmpfs| (tmpfs.target.to_owned(), Use::Write));
+    rules.extend(private);
     Ok(rules)
+}
+
+/// What a cell's root has in it, as the cell has the paths.
+#[derive(Debug, Clone, Copy)]
+pub struct Inside<'a> {
+    /// Of the host, by the profile.
+    pub readable: &'a [PathBuf],
+    /// Of the host, by the operator's grant, and what of it may be written to.
+    pub granted: &'a [PathBuf],
+    pub writable: &'a [PathBuf],
+    /// The cell's own.
+    pub private: &'a [Tmpfs],
 }
 
 /// The Landlock ABI of this kernel, 0 where there is none (landlock_create_ruleset(2)).

@@ -4,6 +4,7 @@
 //! its own: procfs with its masks, `/tmp`, `/dev/shm`, `/workspace`.
 
 use std::ffi::{CStr, CString};
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -11,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
 use super::{At, Design, Step, StepFailed};
-use crate::job::{Limits, Workspace};
+use crate::job::Limits;
 use crate::profile::{ProcView, Profile};
 use crate::sys::Result;
 
@@ -52,10 +53,10 @@ fn options(bytes: u64, inodes: u32, mode: u32) -> CString {
 
 /// The private filesystems of a cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps
 /// before it still need.
-pub fn tmpfs(profile: &Profile, workspace: Workspace) -> Vec<Tmpfs> {
+pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
     let Limits { inodes, workspace_bytes, tmp_bytes, shm_bytes, .. } = profile.limits;
     let mut all = vec![Tmpfs { target: c"/dev/shm", options: options(shm_bytes, inodes, 0o1777) }];
-    if profile.workspace && workspace == Workspace::Fresh {
+    if profile.workspace && !granted.iter().any(|path| path == Path::new("/workspace")) {
         all.push(Tmpfs {
             target: c"/workspace",
             options: options(workspace_bytes, inodes, 0o755),

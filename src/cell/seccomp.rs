@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use syscalls::Sysno;
 
 use crate::profile::Profile;
-use crate::profile::condition::{Test, Verdict};
+use crate::profile::condition::{Op, Test, Verdict, Width};
 use crate::profile::floor;
 use crate::receipt::MemoryHold;
 use crate::sys::bpf::Instruction;
@@ -53,6 +53,7 @@ const LOAD: u16 = 0x20;
 const AND: u16 = 0x54;
 const JUMP: u16 = 0x05;
 const IF_EQUAL: u16 = 0x15;
+const IF_GREATER: u16 = 0x25;
 const IF_GREATER_OR_EQUAL: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
@@ -237,16 +238,8 @@ fn conditions(alternatives: &[Vec<Test>], otherwise: Action) -> Vec<Instruction>
         // Built from its end: a test that fails jumps over the rest of its alternative.
         let mut rest = vec![give(Action::Allow)];
         for test in tests.iter().rev() {
-            let mut block = load(test);
-            let over = length(&rest);
-            block.extend(match test {
-                Test::Equal { value, .. } | Test::MaskedEqual { value, .. } => {
-                    [branch(IF_EQUAL, *value, 1, 0), step(JUMP, over)]
-                }
-                Test::NotEqual { value, .. } => {
-                    [branch(IF_EQUAL, *value, 0, 1), step(JUMP, over)]
-                }
-            });
+            let mut block = compare(test);
+            block.push(step(JUMP, length(&rest)));
             block.extend(rest);
             rest = block;
         }
@@ -256,15 +249,61 @@ fn conditions(alternatives: &[Vec<Test>], otherwise: Action) -> Vec<Instruction>
     program
 }
 
-/// Loads the low 32 bits of the argument that a test looks at, masked where it wants that.
-///
-/// The low ones alone: the kernel takes these arguments as 32-bit values and ignores the others.
-fn load(test: &Test) -> Vec<Instruction> {
-    let from = |argument: u8| step(LOAD, ARGUMENTS + 8 * u32::from(argument));
-    match test {
-        Test::Equal { argument, .. } | Test::NotEqual { argument, .. } => vec![from(*argument)],
-        Test::MaskedEqual { argument, mask, .. } => vec![from(*argument), step(AND, *mask)],
+/// Compares one argument. What holds steps over the one instruction after this block, which jumps
+/// away from the alternative; what does not, runs into it.
+fn compare(test: &Test) -> Vec<Instruction> {
+    let (low, high) = halves(test.value);
+    let at = |offset: u32| step(LOAD, ARGUMENTS + 8 * u32::from(test.argument) + offset);
+    let (load_low, load_high) = (at(0), at(4));
+    match (test.width, test.op) {
+        (Width::Low32, Op::Eq) => vec![load_low, branch(IF_EQUAL, low, 1, 0)],
+        (Width::Low32, Op::Ne) => vec![load_low, branch(IF_EQUAL, low, 0, 1)],
+        (Width::Low32, Op::Ge) => vec![load_low, branch(IF_GREATER_OR_EQUAL, low, 1, 0)],
+        (Width::Low32, Op::Le) => vec![load_low, branch(IF_GREATER, low, 0, 1)],
+        (Width::Low32, Op::MaskedEq(mask)) => {
+            vec![load_low, step(AND, halves(mask).0), branch(IF_EQUAL, low, 1, 0)]
+        }
+        (Width::Full64, Op::Eq) => vec![
+            load_high,
+            branch(IF_EQUAL, high, 0, 2),
+            load_low,
+            branch(IF_EQUAL, low, 1, 0),
+        ],
+        (Width::Full64, Op::Ne) => vec![
+            load_high,
+            branch(IF_EQUAL, high, 0, 3),
+            load_low,
+            branch(IF_EQUAL, low, 0, 1),
+        ],
+        (Width::Full64, Op::Ge) => vec![
+            load_high,
+            branch(IF_GREATER, high, 4, 0),
+            branch(IF_EQUAL, high, 0, 2),
+            load_low,
+            branch(IF_GREATER_OR_EQUAL, low, 1, 0),
+        ],
+        (Width::Full64, Op::Le) => vec![
+            load_high,
+            branch(IF_GREATER_OR_EQUAL, high, 0, 4),
+            branch(IF_EQUAL, high, 0, 2),
+            load_low,
+            branch(IF_GREATER, low, 0, 1),
+        ],
+        (Width::Full64, Op::MaskedEq(mask)) => vec![
+            load_high,
+            step(AND, halves(mask).1),
+            branch(IF_EQUAL, high, 0, 3),
+            load_low,
+            step(AND, halves(mask).0),
+            branch(IF_EQUAL, low, 1, 0),
+        ],
     }
+}
+
+/// The low and the high word of a value, as the two loads of an argument give them.
+fn halves(value: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }
 
 fn length(program: &[Instruction]) -> u32 {
@@ -282,3 +321,8 @@ fn branch(code: u16, k: u32, jt: u8, jf: u8) -> Instruction {
 fn give(action: Action) -> Instruction {
     step(RETURN, action.value())
 }
+
+#[cfg(test)]
+#[path = "seccomp_tests.rs"]
+#[expect(clippy::indexing_slicing, reason = "a test's interpreter: out of bounds is a failure")]
+mod tests;

@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::Args;
 
 use super::error::{CliError, print_out};
+use super::live::Live;
 use super::{start, wiring};
 use crate::job::Workspace;
 use crate::link::Link;
@@ -38,7 +39,7 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket)
             .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
-        let backend = wiring::Live::new(calculating, Workspace::Fresh, link);
+        let backend = Live::new(&calculating, Workspace::Fresh, link);
         let done = backend.calculate(typed.expression, typed.precision, Turn::default()).await;
         let done = done
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;

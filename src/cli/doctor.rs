@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::error::{CliError, print_out};
-use super::wiring;
+use super::diagnosis;
 
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]
@@ -72,7 +72,7 @@ impl State {
 
 /// The whole command: 0 only if the default profiles can run.
 pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let report = wiring::probe(config)?;
+    let report = diagnosis::report(config)?;
     if typed.json {
         let text = serde_json::to_string_pretty(&report)
             .map_err(|error| CliError::new(format!("doctor: {error}")))?;

@@ -6,9 +6,12 @@
 
 pub mod calc;
 pub mod confine;
+pub mod diagnosis;
 pub mod doctor;
 pub mod error;
 pub mod exit;
+pub mod live;
+pub mod probe;
 pub mod pump;
 pub mod run;
 pub mod run_arguments;

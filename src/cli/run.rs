@@ -18,6 +18,7 @@ use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::policy::Grant;
+use crate::profile::Profile;
 
 /// The whole command; the exit code is rulings R2's.
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
@@ -26,18 +27,22 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).
     let output = request.call.asked.output;
-    let (grant, socket) = prepare(request, config)?;
-    let terms = Terms::of(&grant, output);
+    let (grant, profile, socket) = prepare(request, config)?;
+    let terms = Terms::of(&grant, output, profile);
     start::conducted(socket, |socket| conduct(grant, terms, told_as, socket))
 }
 
 /// While there is one thread: configuration, the grant, the supervisor.
-fn prepare(request: RunRequest, config: Option<&Path>) -> Result<(Grant, OwnedFd), CliError> {
+fn prepare(
+    request: RunRequest,
+    config: Option<&Path>,
+) -> Result<(Grant, Profile, OwnedFd), CliError> {
     let settings = wiring::load(config)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
+    let profile = wiring::profile_in_force(&settings, &request.profile)?;
     let socket = wiring::launch(settings)?;
-    Ok((grant, socket))
+    Ok((grant, profile, socket))
 }
 
 /// On the runtime: the call from its start to its end.
@@ -74,16 +79,19 @@ struct Terms {
     timeout: Duration,
     clamped: Clamped,
     output: Option<u64>,
+    /// For the grants that denials are told with.
+    profile: Profile,
 }
 
 impl Terms {
-    fn of(grant: &Grant, output: Option<u64>) -> Self {
+    fn of(grant: &Grant, output: Option<u64>, profile: Profile) -> Self {
         let job = grant.job();
         Self {
             cwd: job.cwd.as_str().to_owned(),
             timeout: job.limits.wall,
             clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
             output,
+            profile,
         }
     }
 
@@ -99,7 +107,7 @@ impl Terms {
             stdout: stream(stdout),
             stderr: stream(stderr),
             usage: ended.usage,
-            denials: ended.denials.iter().map(wiring::told_denial).collect(),
+            denials: ended.denials.iter().map(|denied| wiring::told_denial(denied, &self.profile)).collect(),
             cwd: self.cwd.clone(),
             timeout: self.timeout,
             clamped: self.clamped,

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::run_arguments::Access;
+use super::live::Live;
 use super::{start, wiring};
 use crate::link::Link;
 use crate::mcp::admission::Admission;
@@ -44,7 +45,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket)
             .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
-        let backend = wiring::Live::new(serving, workspace, link);
+        let backend = Live::new(&serving, workspace, link);
         serve::stdio(backend, Admission::default())
             .await
             .map_err(|error| CliError::new(format!("serve: {error}")))?;

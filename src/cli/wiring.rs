@@ -1,158 +1,228 @@
-//! Where the command line meets the rest: one function for each thing that another module does.
-//!
-//! Nothing here decides anything. Each function either calls its module or says that it is missing.
+//! Where the command line meets the rest: configuration, grants, the supervisor.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::doctor::Report;
+use super::confine;
 use super::error::CliError;
-use super::run_arguments::MountAsk;
+use super::run_arguments::{Access as Asked, MountAsk};
 use super::serve::WorkspaceAsk;
 use crate::call::Call;
+use crate::config::{self, Loaded, Surroundings};
 use crate::job::{ProfileName, Workspace};
-use crate::link::Link;
-use crate::mcp::arguments::{BashArguments, Precision};
-use crate::mcp::backend::{Backend, Calculated, Refused, Told, ToldDenial, Turn};
-use crate::mcp::rules::{RuleLimits, Rules};
+use crate::mcp::backend::ToldDenial;
 use crate::outcome::DeniedCall;
-use crate::policy::{Grant, Policy, Profiles};
-use crate::receipt::{MemoryHold, Tier};
+use crate::policy::{Effect, Grant, Policy};
+use crate::profile::{HostPath, PathKind, Presence, Profile, floor};
+use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 
-/// Configuration in force: rules and profiles, loaded and checked.
+/// How many instances of root share the configured range of host ids.
+const INSTANCES: u32 = 64;
+
+/// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    pub policy: Policy,
-    pub profiles: Profiles,
+    pub loaded: Loaded,
+    /// The profiles that cells are made for.
+    profiles: Vec<Profile>,
+    workspaces: Vec<Workspaces>,
 }
 
-fn missing(what: &str) -> CliError {
-    CliError::new(format!("{what}: not in this build"))
+impl Settings {
+    /// What calls may do with the granted workspace; `None` where none is granted.
+    pub fn access(&self) -> Option<Access> {
+        let workspace = self.workspaces.first()?;
+        workspace.directories.first().map(|directory| directory.access)
+    }
 }
 
-/// `config::load`: the first directory found, whole, else what is built in (rulings R8).
+/// Reads the configuration: the first directory found, whole, else what is built in (rulings R8).
+///
+/// # Errors
+/// A file that is broken, missing where it was named, or writable by others.
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
-    let _directory = directory;
-    Err(missing("configuration"))
+    let loaded = config::load(directory, &Surroundings::of_this_process())
+        .map_err(|error| CliError::new(error.to_string()))?;
+    let named = |name: &ProfileName| {
+        loaded.policy.rules().iter().any(
+            |rule| matches!(&rule.effect, Effect::Allow { profile, .. } if profile == name),
+        )
+    };
+    let profiles =
+        loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
+    Ok(Settings { loaded, profiles, workspaces: Vec::new() })
 }
 
-/// The profile named, with the operator's mounts added; what `--rw` put at `/workspace` is the
-/// workspace of the call.
+/// The profile named, alone, with the operator's mounts added; what `--rw` grants is the workspace.
+///
+/// # Errors
+/// An unknown profile, a path that is not there, or one that is never granted.
 pub fn with_mounts(
     settings: Settings,
-    profile: &ProfileName,
+    name: &ProfileName,
     mounts: &[MountAsk],
 ) -> Result<(Settings, Workspace), CliError> {
-    let _profile = profile;
-    if mounts.is_empty() {
-        return Ok((settings, Workspace::Fresh));
+    let mut profile = profile(&settings, name)?.clone();
+    let mut directories = Vec::new();
+    for mount in mounts {
+        match mount.access {
+            Asked::ReadOnly => {
+                let host = resolved("--ro", &mount.host)?;
+                profile.paths.push(HostPath {
+                    host,
+                    cell: mount.cell.clone(),
+                    kind: PathKind::Tree,
+                    presence: Presence::Required,
+                });
+            }
+            Asked::ReadWrite => directories.push(Granted {
+                host: grantable(&settings, "--rw", &mount.host)?,
+                cell: mount.cell.clone(),
+                access: Access::ReadWrite,
+            }),
+        }
     }
-    Err(missing("--ro and --rw"))
+    if directories.is_empty() {
+        return Ok((Settings { profiles: vec![profile], ..settings }, Workspace::Fresh));
+    }
+    if !profile.workspace {
+        return Err(CliError::new(format!("--rw: profile `{name}` has no workspace"))
+            .with_hint("use --profile bash, or one with `workspace = true`"));
+    }
+    let workspaces = vec![Workspaces { directories }];
+    Ok((Settings { profiles: vec![profile], workspaces, ..settings }, Workspace::Granted(0)))
+}
+
+fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile, CliError> {
+    let found = settings.profiles.iter().find(|profile| profile.name == *name);
+    found.or_else(|| settings.loaded.profiles.get(name)).ok_or_else(|| {
+        let error = CliError::new(format!("--profile: no profile `{name}`"));
+        match settings.loaded.profiles.nearest(name.as_str()) {
+            Some(nearest) => error.with_hint(format!("did you mean `{nearest}`?")),
+            None => error.with_hint("bash and bc are built in"),
+        }
+    })
 }
 
 /// The workspace that `serve --workspace` grants to every call.
+///
+/// # Errors
+/// A directory that is not there, or one that is never granted.
 pub fn with_workspace(
     settings: Settings,
     ask: Option<&WorkspaceAsk>,
 ) -> Result<(Settings, Workspace), CliError> {
-    match ask {
-        None => Ok((settings, Workspace::Fresh)),
-        Some(_) => Err(missing("--workspace")),
+    let Some(ask) = ask else { return Ok((settings, Workspace::Fresh)) };
+    let granted = Granted {
+        host: grantable(&settings, "--workspace", &ask.host)?,
+        cell: PathBuf::from("/workspace"),
+        access: match ask.access {
+            Asked::ReadOnly => Access::ReadOnly,
+            Asked::ReadWrite => Access::ReadWrite,
+        },
+    };
+    let workspaces = vec![Workspaces { directories: vec![granted] }];
+    Ok((Settings { workspaces, ..settings }, Workspace::Granted(0)))
+}
+
+/// A host path with its links resolved, once and for all.
+fn resolved(flag: &str, path: &Path) -> Result<PathBuf, CliError> {
+    path.canonicalize().map_err(|error| {
+        CliError::new(format!("{flag}: `{}` cannot be granted: {error}", path.display()))
+    })
+}
+
+/// A directory that cells may write to: never the whole machine, a whole home, or what
+/// configures cofferdam itself (rulings R6).
+fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, CliError> {
+    let host = resolved(flag, path)?;
+    let bad = |why: &str| CliError::new(format!("{flag}: `{}` {why}", path.display()));
+    if !host.is_dir() {
+        return Err(bad("is not a directory").with_hint("grant the directory it is in"));
     }
+    let home = std::env::home_dir().and_then(|home| home.canonicalize().ok());
+    if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
+        return Err(bad("is never granted as a whole")
+            .with_hint("grant the directory of one project"));
+    }
+    let holds = |directory: &Path| {
+        let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        directory.starts_with(&host)
+    };
+    if configuration_directories(settings).iter().any(|directory| holds(directory)) {
+        return Err(bad("holds cofferdam's own configuration")
+            .with_hint("an agent must not be able to change its own limits"));
+    }
+    Ok(host)
+}
+
+/// Every directory that configures cofferdam now, or would when it is made.
+fn configuration_directories(settings: &Settings) -> Vec<PathBuf> {
+    let own = settings.loaded.origin.directory().map(Path::to_owned);
+    let of_user = std::env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::home_dir().map(|home| home.join(".config")))
+        .map(|directory| directory.join("cofferdam"));
+    let of_system = Some(PathBuf::from("/etc/cofferdam"));
+    [own, of_user, of_system].into_iter().flatten().collect()
 }
 
 /// What the operator asks for at the command line, granted under a profile.
+///
+/// # Errors
+/// An unknown profile.
 pub fn operator_grant(
     settings: &Settings,
-    profile: &ProfileName,
+    name: &ProfileName,
     call: Call,
     workspace: Workspace,
 ) -> Result<Grant, CliError> {
-    let found = settings.profiles.get(profile).ok_or_else(|| {
-        CliError::new(format!("--profile: no profile `{profile}`"))
-            .with_hint("bash and bc are built in")
-    })?;
-    Ok(Policy::operator(call, found, workspace))
+    Ok(Policy::operator(call, profile(settings, name)?, workspace))
 }
 
-/// `supervisor::start`, then the front end's confinement. Called while there is one thread; what
+/// The profile that the operator's grant runs under, as it is after the command line's additions.
+///
+/// # Errors
+/// An unknown profile.
+pub fn profile_in_force(settings: &Settings, name: &ProfileName) -> Result<Profile, CliError> {
+    profile(settings, name).cloned()
+}
+
+/// Starts the supervisor, then confines this process. Called while there is one thread; what
 /// comes back is the front end's end of the link.
+///
+/// # Errors
+/// Why there is no supervisor, or which wall of the front end could not be put up.
 pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
-    let _settings = settings;
-    Err(missing("the supervisor"))
-}
-
-/// Probes every layer by using it.
-pub fn probe(config: Option<&Path>) -> Result<Report, CliError> {
-    let _config = config;
-    Err(missing("doctor's probes"))
+    let config = &settings.loaded.config;
+    let spec = Spec {
+        profiles: settings.profiles,
+        workspaces: settings.workspaces,
+        caps: Caps {
+            cells: u16::try_from(config.cells.value).unwrap_or(u16::MAX),
+            memory: config.memory.value,
+            tmpfs: config.tmpfs.value,
+            processes: u64::from(config.processes.value),
+        },
+        ids: IdRange {
+            first: config.uid_base.value,
+            count: config.uid_count.value / INSTANCES,
+        },
+    };
+    let started = supervisor::start(spec).map_err(|error| {
+        CliError::new(error.to_string()).with_hint("`cofferdam doctor` shows what is missing here")
+    })?;
+    confine::confine()?;
+    // It holds the instance's lock and must live as long as this process.
+    std::mem::forget(started.held);
+    Ok(started.link)
 }
 
 /// A refused system call by its name, with the grant that would allow it.
-pub fn told_denial(denied: &DeniedCall) -> ToldDenial {
-    let number = usize::try_from(denied.number).unwrap_or(usize::MAX);
-    let syscall = match syscalls::Sysno::new(number) {
-        Some(known) => known.name().to_owned(),
-        None => denied.number.to_string(),
-    };
-    ToldDenial { syscall, count: denied.count, grant: None }
-}
-
-/// The tools as they really run: through `tools`, policy and the link.
-#[derive(Debug)]
-pub struct Live {
-    settings: Settings,
-    workspace: Workspace,
-    link: Link,
-}
-
-impl Live {
-    pub fn new(settings: Settings, workspace: Workspace, link: Link) -> Self {
-        Self { settings, workspace, link }
-    }
-}
-
-impl Backend for Live {
-    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Told, Refused> {
-        let _unused = (arguments, turn, &self.settings, &self.workspace, &self.link);
-        Err(Refused::failed("bash: not in this build"))
-    }
-
-    async fn calculate(
-        &self,
-        expression: String,
-        precision: Precision,
-        turn: Turn,
-    ) -> Result<Calculated, Refused> {
-        let _unused = (expression, precision, turn);
-        Err(Refused::failed("Internal server error: bc not found"))
-    }
-
-    async fn calculate_advanced(
-        &self,
-        script: String,
-        precision: Precision,
-        turn: Turn,
-    ) -> Result<Calculated, Refused> {
-        let _unused = (script, precision, turn);
-        Err(Refused::failed("Internal server error: bc not found"))
-    }
-
-    fn rules(&self) -> Rules {
-        Rules {
-            profile: "none".to_owned(),
-            description: String::new(),
-            tier: Tier::Full,
-            memory_held_by: MemoryHold::BestEffort,
-            network: "none".to_owned(),
-            workspace: "no /workspace".to_owned(),
-            read_only_paths: Vec::new(),
-            programs: "none".to_owned(),
-            proc: "no /proc".to_owned(),
-            socket_families: Vec::new(),
-            env: std::collections::BTreeMap::new(),
-            limits: RuleLimits::default(),
-            to_change: String::new(),
-        }
+pub fn told_denial(denied: &DeniedCall, profile: &Profile) -> ToldDenial {
+    ToldDenial {
+        syscall: floor::name(denied.number),
+        count: denied.count,
+        grant: floor::grant_for(denied.number, profile).grant(),
     }
 }

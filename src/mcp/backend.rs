@@ -3,15 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use super::arguments::{BadArguments, BashArguments, Precision};
-use super::progress::Produced;
 use super::rules::Rules;
 use crate::call::InvalidCall;
 use crate::outcome::{Failure, Outcome, Usage};
 use crate::policy::Denial;
 use crate::receipt::Receipt;
+pub use crate::tools::Caller as Turn;
 
 /// What stands behind the tools. The server has one; tests have a fake one.
 ///
@@ -41,17 +39,13 @@ pub trait Backend: Send + Sync + 'static {
         turn: Turn,
     ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
 
+    /// Resolves when it is known what cells can be had here.
+    fn settled(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     /// What an agent may do here, as it is in force.
     fn rules(&self) -> Rules;
-}
-
-/// What a call is given besides its arguments.
-#[derive(Debug, Clone, Default)]
-pub struct Turn {
-    /// Tripped when the caller takes the call back or the server ends.
-    pub cancel: CancellationToken,
-    /// Told of output as it arrives.
-    pub produced: Produced,
 }
 
 /// The story of one command that got as far as a cell.

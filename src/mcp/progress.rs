@@ -1,31 +1,15 @@
 //! Progress of a running call, for clients that asked for it with a progress token.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::{Peer, RoleServer};
 use tokio::time::Instant;
 
+use crate::capture::Produced;
+
 /// How often a client that asked hears of a running call.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a running call has produced so far, in bytes over both streams. Clones count together.
-///
-/// A backend adds to it as output arrives; whether anybody listens is not its concern.
-#[derive(Debug, Clone, Default)]
-pub struct Produced(Arc<AtomicU64>);
-
-impl Produced {
-    pub fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Sends a notification every [`INTERVAL`] until dropped. Never resolves: race it with the call.
 pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, produced: Produced) {

@@ -20,7 +20,8 @@ use super::arguments::{
     RulesArguments, nearest, parse,
 };
 use super::backend::{Backend, Refused, Turn};
-use super::progress::{self, Produced};
+use super::progress;
+use crate::capture::Produced;
 use super::{catalogue, reply};
 
 /// The key of `_meta` in which a result names the server (2026-07-28).
@@ -71,6 +72,7 @@ impl<B: Backend> Server<B> {
             }
             _ => {
                 parse::<RulesArguments>(arguments)?;
+                self.0.backend.settled().await;
                 Ok(reply::rules(&self.0.backend.rules()))
             }
         }

@@ -235,11 +235,17 @@ fn design(
     let plan = mounts::Plan {
         proc: profile.proc,
         masks: template.masks,
-        tmpfs: mounts::tmpfs(profile, workspace),
+        tmpfs: mounts::tmpfs(profile, &template.granted),
         by_slot: template.by_slot,
     };
     let verdicts = seccomp::payload_verdicts(profile, inherited.cgroups.hold());
-    let rules = landlock::rules(profile, workspace, &template.readable, &template.writable);
+    let inside = landlock::Inside {
+        readable: &template.readable,
+        granted: &template.granted,
+        writable: &template.writable,
+        private: &plan.tmpfs,
+    };
+    let rules = landlock::rules(profile, &inside);
     Ok(Design {
         profile: profile.clone(),
         workspace,

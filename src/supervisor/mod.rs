@@ -65,6 +65,8 @@ pub struct Caps {
     pub cells: u16,
     /// Bytes: the memory limits of all cells added up.
     pub memory: u64,
+    /// Bytes: the private filesystems of all cells added up.
+    pub tmpfs: u64,
     /// Processes of all cells.
     pub processes: u64,
 }

@@ -264,6 +264,10 @@ impl Supervisor {
         if memory.saturating_add(limits.memory) > self.caps.memory {
             return Err(Failure::Busy { what: "memory".to_owned() });
         }
+        let tmpfs: u64 = self.calls.values().map(|running| running.limits.tmpfs()).sum();
+        if tmpfs.saturating_add(limits.tmpfs()) > self.caps.tmpfs {
+            return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
+        }
         Ok(())
     }
 

@@ -74,7 +74,8 @@ pub struct Template {
     pub by_slot: Vec<CString>,
     /// Paths with something of the host beneath, as the cell has them.
     pub readable: Vec<PathBuf>,
-    /// Granted directories that may be written to, as the cell has them.
+    /// Granted directories as the cell has them, and those of them that may be written to.
+    pub granted: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
 }
 
@@ -83,6 +84,14 @@ struct Piece {
     tree: OwnedFd,
     target: PathBuf,
     kind: Kind,
+}
+
+/// What was put into a root, by what cells may do with it.
+struct Placed {
+    by_slot: Vec<CString>,
+    readable: Vec<PathBuf>,
+    granted: Vec<PathBuf>,
+    writable: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,14 +126,15 @@ impl Workshop<'_> {
         }
         let (by_slot, writable) = place_grants(grant, granted)?;
         let grants = grant.iter().flat_map(|grant| &grant.directories);
-        readable.extend(grants.map(|directory| directory.cell.clone()));
+        let granted = grants.map(|directory| directory.cell.clone()).collect();
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
         synthetic::store(&hidden_here(), &profile.limits).during("writing the hidden store")?;
         if profile.proc == ProcView::Own {
             self.proc_for_cells()?;
         }
         become_root()?;
-        self.finish(profile, by_slot, readable, writable)
+        let namespace = self.finish()?;
+        self.hold(profile, namespace, Placed { by_slot, readable, granted, writable })
     }
 
     /// A new copy of the host's mounts, to take pieces from.
@@ -147,26 +157,30 @@ impl Workshop<'_> {
         attach(proc, c"proc").during("mounting /proc")
     }
 
-    fn finish(
+    /// Makes the new root read-only and holds its namespace.
+    fn finish(&self) -> Result<OwnedFd, TemplateError> {
+        let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+            .during("opening the new root")?;
+        set_attributes(&root, attribute::RDONLY, Reach::One).during("making the root read-only")?;
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        openat(self.proc, "self/ns/mnt", flags, Mode::empty())
+            .during("holding the template's namespace")
+    }
+
+    fn hold(
         &self,
         profile: &Profile,
-        by_slot: Vec<CString>,
-        readable: Vec<PathBuf>,
-        writable: Vec<PathBuf>,
+        namespace: OwnedFd,
+        placed: Placed,
     ) -> Result<Template, TemplateError> {
         let masks = match profile.proc {
             ProcView::Own => synthetic::masks(self.proc).during("listing /proc")?,
             ProcView::None => Vec::new(),
         };
-        let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
-            .during("opening the new root")?;
-        set_attributes(&root, attribute::RDONLY, Reach::One).during("making the root read-only")?;
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
-        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let namespace = openat(self.proc, "self/ns/mnt", flags, Mode::empty())
-            .during("holding the template's namespace")?;
-        Ok(Template { namespace, hidden, masks, by_slot, readable, writable })
+        let Placed { by_slot, readable, granted, writable } = placed;
+        Ok(Template { namespace, hidden, masks, by_slot, readable, granted, writable })
     }
 
     /// Leaves the caller in a root with nothing in it, and lets the host's mounts go.

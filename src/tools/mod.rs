@@ -12,12 +12,21 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::{Call, Cwd};
-use crate::capture::Captured;
+use crate::capture::{Captured, Produced};
 use crate::job::{Limits, Workspace};
 use crate::link::Link;
 use crate::outcome::{DeniedCall, Ended, Failure, Outcome, Timings, Usage};
 use crate::policy::{Denial, Grant, Policy, Profiles};
 use crate::receipt::Receipt;
+
+/// Who waits for a call: how it is taken back, and where its output is counted meanwhile.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// Tripped when the caller takes the call back or the server ends.
+    pub cancel: CancellationToken,
+    /// Told of output as it arrives.
+    pub produced: Produced,
+}
 
 /// Why a call was not run at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,21 +101,21 @@ impl Workbench {
     ///
     /// # Errors
     /// When policy denies the call or the queue is full: nothing ran.
-    pub async fn call(&self, call: Call, cancel: CancellationToken) -> Result<Told, Refusal> {
+    pub async fn call(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
         let grant = self.policy.decide(call, &self.profiles, self.workspace)?;
-        self.run(grant, cancel).await
+        self.run(grant, caller).await
     }
 
     /// Runs what is already granted, as [`Workbench::call`] does.
     ///
     /// # Errors
     /// When the queue is full: nothing ran.
-    pub async fn run(&self, grant: Grant, cancel: CancellationToken) -> Result<Told, Refusal> {
+    pub async fn run(&self, grant: Grant, caller: &Caller) -> Result<Told, Refusal> {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
         let clamped = grant.clamped();
-        let seen = match self.queue.turn(&cancel).await? {
-            Turn::Yours(_turn) => self.seen(grant, &limits, &cancel).await,
+        let seen = match self.queue.turn(&caller.cancel).await? {
+            Turn::Yours(_turn) => self.seen(grant, &limits, caller).await,
             Turn::Cancelled => Seen::nothing(Outcome::Cancelled),
         };
         Ok(Told {
@@ -124,12 +133,12 @@ impl Workbench {
         })
     }
 
-    async fn seen(&self, grant: Grant, limits: &Limits, cancel: &CancellationToken) -> Seen {
+    async fn seen(&self, grant: Grant, limits: &Limits, caller: &Caller) -> Seen {
         // Not given up on cancel: a cell that is just being handed over must be
         // ended by its control, and starting is bounded by the supervisor.
         match self.link.start(grant).await {
             Err(failure) => Seen::nothing(Outcome::Failed(failure)),
-            Ok(running) => watch::to_the_end(running, limits, cancel).await,
+            Ok(running) => watch::to_the_end(running, limits, caller).await,
         }
     }
 }

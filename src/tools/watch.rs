@@ -42,13 +42,13 @@ impl End for Control {
 pub(super) async fn to_the_end(
     running: Running,
     limits: &Limits,
-    cancel: &CancellationToken,
+    caller: &Caller,
 ) -> Seen {
     // What is left of `running` cancels the call when this function is left early.
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
     drop(stdin);
-    let seen = follow(stdout, stderr, ended, &control, limits, cancel).await;
+    let seen = follow(stdout, stderr, ended, &control, limits, caller).await;
     Seen { receipt: Some(receipt), ..seen }
 }
 
@@ -58,10 +58,10 @@ async fn follow(
     mut ended: oneshot::Receiver<Ended>,
     control: &impl End,
     limits: &Limits,
-    cancel: &CancellationToken,
+    caller: &Caller,
 ) -> Seen {
     let (mut out, mut err) = (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES));
-    let meter = Meter::new(limits.output);
+    let meter = Meter::counting(limits.output, caller.produced.clone());
     let deadline = Instant::now() + limits.wall + SUPERVISOR_GRACE;
     let mut draining = Box::pin(async {
         let over = || control.output_limit();
@@ -78,7 +78,7 @@ async fn follow(
         tokio::select! {
             told = &mut ended => break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor)),
             () = &mut draining, if !drained => drained = true,
-            () = cancel.cancelled(), if !cancelled => {
+            () = caller.cancel.cancelled(), if !cancelled => {
                 cancelled = true;
                 control.cancel();
             }

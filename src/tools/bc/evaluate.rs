@@ -1,16 +1,16 @@
 //! Runs bc programs, in cells or as tests have it, and reads what they print.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 
 use super::decimal::Decimal;
 use super::rewrite::{Expression, PRELUDE, Shape};
 use super::{CALCULATION_TIME, CalcError};
 use crate::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
 use crate::outcome::{Failure, LimitKind, Outcome};
-use crate::tools::{Told, Workbench};
+use crate::receipt::Receipt;
+use crate::tools::{Caller, Told, Workbench};
 
 /// What bc left behind when it ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +35,21 @@ pub trait Evaluate: Sync {
 /// Runs bc in cells, until cancelled.
 #[derive(Debug)]
 pub struct InCells<'bench> {
-    pub workbench: &'bench Workbench,
-    pub cancel: CancellationToken,
+    workbench: &'bench Workbench,
+    caller: Caller,
+    /// Of the last cell that ran: a calculation may need several, all of one profile.
+    receipt: Mutex<Option<Receipt>>,
+}
+
+impl<'bench> InCells<'bench> {
+    pub fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
+        Self { workbench, caller, receipt: Mutex::new(None) }
+    }
+
+    /// What protected the calculation.
+    pub fn receipt(self) -> Option<Receipt> {
+        self.receipt.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Evaluate for InCells<'_> {
@@ -48,8 +61,12 @@ impl Evaluate for InCells<'_> {
     ) -> Result<BcRun, CalcError> {
         let call =
             call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
-        let told = self.workbench.call(call, self.cancel.clone()).await;
-        ended(told.map_err(CalcError::Refused)?)
+        let mut told =
+            self.workbench.call(call, &self.caller).await.map_err(CalcError::Refused)?;
+        if let Some(receipt) = told.receipt.take() {
+            *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
+        }
+        ended(told)
     }
 }
 

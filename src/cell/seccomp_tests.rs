@@ -1,0 +1,121 @@
+//! Compiled filters against the plain meaning of their verdicts.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The kernel's machine for these programs, as seccomp(2) and the kernel's filter.rst tell it.
+fn interpret(program: &[Instruction], arch: u32, number: u32, arguments: &[u64; 6]) -> u32 {
+    let mut memory = vec![0_u8; 64];
+    memory[0..4].copy_from_slice(&number.to_le_bytes());
+    memory[4..8].copy_from_slice(&arch.to_le_bytes());
+    for (index, argument) in arguments.iter().enumerate() {
+        memory[16 + 8 * index..24 + 8 * index].copy_from_slice(&argument.to_le_bytes());
+    }
+    let (mut at, mut accumulator) = (0, 0_u32);
+    loop {
+        let Instruction { code, jt, jf, k } = program[at];
+        at += 1;
+        let jump = |holds: bool| usize::from(if holds { jt } else { jf });
+        match code {
+            LOAD => {
+                let from = usize::try_from(k).unwrap_or_default();
+                let word = memory[from..from + 4].try_into().unwrap_or_default();
+                accumulator = u32::from_le_bytes(word);
+            }
+            AND => accumulator &= k,
+            JUMP => at += usize::try_from(k).unwrap_or_default(),
+            IF_EQUAL => at += jump(accumulator == k),
+            IF_GREATER => at += jump(accumulator > k),
+            IF_GREATER_OR_EQUAL => at += jump(accumulator >= k),
+            RETURN => return k,
+            other => panic!("an opcode that seccomp does not know: {other:#x}"),
+        }
+    }
+}
+
+fn meaning(verdicts: &BTreeMap<u32, Verdict>, number: u32, arguments: &[u64; 6]) -> u32 {
+    match verdicts.get(&number) {
+        Some(Verdict::Errno(errno)) => Action::Errno(*errno).value(),
+        Some(verdict) if verdict.allows(arguments) => Action::Allow.value(),
+        Some(_) | None => Action::Notify.value(),
+    }
+}
+
+fn argument() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(1),
+        Just(0xffff_ffff),
+        Just(0x1_0000_0000),
+        Just(0x1_0000_0001),
+        Just(u64::MAX),
+        0..8_u64,
+        any::<u64>(),
+    ]
+}
+
+fn test() -> impl Strategy<Value = Test> {
+    let op = prop_oneof![
+        Just(Op::Eq),
+        Just(Op::Ne),
+        Just(Op::Le),
+        Just(Op::Ge),
+        argument().prop_map(Op::MaskedEq),
+    ];
+    let width = prop_oneof![Just(Width::Low32), Just(Width::Full64)];
+    (0..6_u8, width, op, argument())
+        .prop_map(|(argument, width, op, value)| Test { argument, width, op, value })
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    let tests = prop::collection::vec(prop::collection::vec(test(), 1..4), 1..4);
+    prop_oneof![
+        3 => Just(Verdict::Allow),
+        1 => (1..133_i32).prop_map(Verdict::Errno),
+        2 => tests.prop_map(Verdict::AllowIf),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_compiled_filter_means_what_its_verdicts_say(
+        verdicts in prop::collection::btree_map(0..500_u32, verdict(), 0..80),
+        numbers in prop::collection::vec(0..520_u32, 40),
+        arguments in prop::collection::vec([argument(), argument(), argument(), argument(), argument(), argument()], 8),
+    ) {
+        let program = compile(&verdicts, Action::Notify)?;
+        for number in numbers.iter().chain(verdicts.keys()) {
+            for arguments in &arguments {
+                prop_assert_eq!(
+                    interpret(&program, ARCH, *number, arguments),
+                    meaning(&verdicts, *number, arguments),
+                    "number {} with {:x?}", number, arguments
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn other_architectures_and_the_x32_table_are_refused_before_any_rule() {
+    let verdicts = (0..500).map(|number| (number, Verdict::Allow)).collect();
+    let program = compile(&verdicts, Action::Notify).unwrap_or_default();
+    let refused = Action::Errno(libc::ENOSYS).value();
+    const I386: u32 = 0x4000_0003;
+    assert_eq!(interpret(&program, ARCH, 1, &[0; 6]), Action::Allow.value());
+    assert_eq!(interpret(&program, I386, 1, &[0; 6]), refused);
+    assert_eq!(interpret(&program, ARCH, X32 + 1, &[0; 6]), refused);
+    assert_eq!(interpret(&program, ARCH, u32::MAX, &[0; 6]), refused);
+}
+
+#[test]
+fn a_filter_without_verdicts_lets_nothing_through() {
+    let program = compile(&BTreeMap::new(), Action::Errno(libc::EPERM)).unwrap_or_default();
+    for number in [0, 1, 59, 231, 470] {
+        let got = interpret(&program, ARCH, number, &[0; 6]);
+        assert_eq!(got, Action::Errno(libc::EPERM).value());
+    }
+}

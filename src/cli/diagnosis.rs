@@ -1,0 +1,171 @@
+//! From probes and real cells to the report that `doctor` prints.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use super::doctor::{Layer, Report, State, Verdict};
+use super::error::CliError;
+use super::probe::{self, Hints};
+use super::{start, wiring};
+use crate::call::{Argv, Asked, Call, Env, Stdin};
+use crate::job::{ProfileName, Workspace};
+use crate::link::Link;
+use crate::outcome::{Ended, Failure, Outcome, errno_text};
+use crate::policy::Grant;
+use crate::receipt::{MemoryHold, Receipt};
+
+/// What each default profile is tried with: its arguments and its input.
+const TRIALS: [(&str, &[&str], &str); 2] =
+    [("bash", &["bash", "-c", "true"], ""), ("bc", &["bc", "-l", "-q"], "1+1\n")];
+
+/// One trial that is ready to run.
+struct Trial {
+    profile: &'static str,
+    grant: Grant,
+}
+
+/// Probes every layer by using it.
+///
+/// # Errors
+/// A broken configuration, or a machine on which not even the probing works.
+pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
+    let settings = wiring::load(config)?;
+    let hints = Hints::read();
+    let found = probe::namespaces()
+        .map_err(|errno| CliError::new(format!("namespaces cannot be probed: {errno}")))?;
+    let mut layers = probe::namespace_layers(&found, &hints);
+    layers.push(probe::landlock_layer());
+    layers.push(probe::groups_layer());
+    let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, trial)).collect();
+    let cells = match wiring::launch(settings) {
+        Ok(socket) => try_cells(socket, trials)?,
+        Err(error) => vec![broken("supervisor", error.text())],
+    };
+    let can_run = cells.iter().all(|layer| layer.state != State::Missing);
+    layers.extend(cells);
+    Ok(Report {
+        tier: if can_run { "namespaces+landlock+seccomp" } else { "none" }.to_owned(),
+        verdict: if can_run { Verdict::CanRun } else { Verdict::CannotRun },
+        layers,
+    })
+}
+
+fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -> Option<Trial> {
+    let (profile, words, input) = *trial;
+    let call = Call {
+        tool: "doctor",
+        argv: Argv::new(words.iter().map(|word| (*word).to_owned()).collect()).ok()?,
+        script: None,
+        stdin: Stdin::text("stdin", input.to_owned()).ok()?,
+        env: Env::default(),
+        cwd: None,
+        asked: Asked::default(),
+    };
+    let name = ProfileName::new(profile)?;
+    let grant = wiring::operator_grant(settings, &name, call, Workspace::Fresh).ok()?;
+    Some(Trial { profile, grant })
+}
+
+fn try_cells(socket: OwnedFd, trials: Vec<Trial>) -> Result<Vec<Layer>, CliError> {
+    start::conducted(socket, async |socket| {
+        let link = Link::attach(socket)
+            .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+        let mut layers = Vec::new();
+        let mut seen = None;
+        for Trial { profile, grant } in trials {
+            let (layer, receipt) = try_cell(&link, profile, grant).await;
+            layers.push(layer);
+            seen = seen.or(receipt);
+        }
+        layers.extend(seen.iter().flat_map(measured));
+        Ok(layers)
+    })
+}
+
+async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (Layer, Option<Receipt>) {
+    let name = format!("profile {profile}");
+    let running = match link.start(grant).await {
+        Ok(running) => running,
+        Err(failure) => return (refused(&name, &failure), None),
+    };
+    let receipt = running.receipt.clone();
+    let crate::link::Running { stdin, stdout, stderr, ended, .. } = running;
+    // Both programs print a line at most: nothing is read, and the pipes close unread.
+    drop((stdin, stdout, stderr));
+    let ended = ended.await.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));
+    let layer = match ended.outcome {
+        // Without a reader bc ends by SIGPIPE: it has run all the same.
+        Outcome::Exited { .. } | Outcome::Signaled { .. } => {
+            let built = ended.timings.built.as_secs_f64() * 1000.0;
+            ok(&name, format!("a cell of it ran; it was built and measured in {built:.1} ms"))
+        }
+        Outcome::Failed(failure) => refused(&name, &failure),
+        other @ (Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled) => {
+            broken(&name, format!("its trial did not end as it should: {other:?}"))
+        }
+    };
+    (layer, Some(receipt))
+}
+
+fn ok(name: &str, how: impl Into<String>) -> Layer {
+    Layer { name: name.to_owned(), state: State::Ok, how: how.into(), remedy: None }
+}
+
+fn broken(name: &str, how: impl Into<String>) -> Layer {
+    Layer {
+        name: name.to_owned(),
+        state: State::Missing,
+        how: how.into(),
+        remedy: Some("see the layers above".to_owned()),
+    }
+}
+
+fn refused(name: &str, failure: &Failure) -> Layer {
+    let remedy = match failure {
+        Failure::NotFound { program } => {
+            format!("install {program} (Debian: apt-get install {program})")
+        }
+        Failure::Setup { errno, .. } => format!("see the layers above ({})", errno_text(*errno)),
+        other => other.hint().unwrap_or("see the layers above").to_owned(),
+    };
+    Layer {
+        name: name.to_owned(),
+        state: State::Missing,
+        how: failure.to_string(),
+        remedy: Some(remedy),
+    }
+}
+
+/// What the receipt of a real cell shows of the other layers.
+fn measured(receipt: &Receipt) -> Vec<Layer> {
+    let Receipt { measured, probed, configured, .. } = receipt;
+    let memory = match configured.memory {
+        MemoryHold::CgroupV2 => ok("memory limit", "measured cells are held by cgroup v2"),
+        MemoryHold::CgroupV1 => ok("memory limit", "measured cells are held by cgroup v1"),
+        MemoryHold::BestEffort => Layer {
+            name: "memory limit".to_owned(),
+            state: State::Weak,
+            how: "best-effort: no memory cgroup can be had, a watchdog adds it up".to_owned(),
+            remedy: Some(
+                "start cofferdam as root, or in a systemd scope with delegation: \
+                 systemd-run --user --scope -p Delegate=yes cofferdam …"
+                    .to_owned(),
+            ),
+        },
+    };
+    vec![
+        ok("capabilities", "measured: all five sets of a payload were empty"),
+        ok("no_new_privs", "measured: set"),
+        ok(
+            "system call filter",
+            format!(
+                "measured: {} filters; probed: a namespace met {}, a packet socket {}",
+                measured.seccomp_filters, probed.new_namespace, probed.packet_socket
+            ),
+        ),
+        ok("Landlock in a cell", format!("probed: the canary met {}", probed.landlock_path)),
+        ok("host uid", format!("measured: cells run as host uid {}", measured.host_uid)),
+        ok("mounts of a cell", format!("measured: {} checked one by one", measured.mounts)),
+        memory,
+    ]
+}

@@ -1,0 +1,195 @@
+//! The tools as they really run: through `tools`, policy and the link.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::wiring::{Settings, told_denial};
+use crate::call::{Argv, Asked, Call, Env, Stdin};
+use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::job::Workspace;
+use crate::link::Link;
+use crate::mcp::arguments::{BashArguments, Precision};
+use crate::mcp::backend::{
+    Backend, Calculated, Clamped, Cut, Exact, Refused, RefusedKind, Stream, Told, Turn,
+};
+use crate::mcp::rules::{Rules, WorkspaceView};
+use crate::outcome::Failure;
+use crate::profile::Profile;
+use crate::receipt::{MemoryHold, Tier};
+use crate::supervisor::Access;
+use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
+use crate::tools::shell::{self, BashArgs};
+use crate::tools::{self, Refusal, Workbench};
+
+/// What stands behind the tools of a server.
+#[derive(Debug)]
+pub struct Live {
+    workbench: Workbench,
+    link: Link,
+    /// The profile of `bash`, with the limits its rule leaves it.
+    shell: Option<Profile>,
+    calculator: Duration,
+    view: WorkspaceView,
+    precision: bc::SessionPrecision,
+}
+
+impl Live {
+    pub fn new(settings: &Settings, workspace: Workspace, link: Link) -> Self {
+        let loaded = &settings.loaded;
+        let effective = |tool| effective(settings, tool, workspace);
+        let config = &loaded.config;
+        let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
+        Self {
+            workbench: Workbench::new(
+                link.clone(),
+                Arc::new(loaded.policy.clone()),
+                Arc::new(loaded.profiles.clone()),
+                workspace,
+                size(config.concurrency.value),
+                size(config.queue.value),
+            ),
+            link,
+            shell: effective("bash"),
+            calculator: effective("calculate").map_or(Duration::ZERO, |profile| profile.limits.wall),
+            view: match (workspace, settings.access()) {
+                (Workspace::Fresh, _) | (_, None) => WorkspaceView::Fresh,
+                (Workspace::Granted(_), Some(Access::ReadOnly)) => WorkspaceView::GrantedReadOnly,
+                (Workspace::Granted(_), Some(Access::ReadWrite)) => WorkspaceView::GrantedReadWrite,
+            },
+            precision: bc::SessionPrecision::default(),
+        }
+    }
+
+    fn told(&self, told: tools::Told) -> Told {
+        let text = render(&told.stdout, &told.stderr, REPLY_CHARACTERS);
+        let cut = if text.truncated { Cut::HeadAndTail } else { Cut::Whole };
+        let stream = |text: String, bytes: u64| Stream { text, bytes, cut };
+        let denial = |denied| match &self.shell {
+            Some(profile) => told_denial(denied, profile),
+            None => told_denial(denied, &Profile::nothing()),
+        };
+        Told {
+            outcome: told.outcome,
+            stdout: stream(text.stdout, told.stdout.total()),
+            stderr: stream(text.stderr, told.stderr.total()),
+            usage: told.usage,
+            denials: told.denials.iter().map(denial).collect(),
+            cwd: told.cwd.as_str().to_owned(),
+            timeout: told.limits.wall,
+            clamped: if told.clamped { Clamped::Yes } else { Clamped::No },
+            receipt: told.receipt,
+        }
+    }
+}
+
+/// The profile of a tool with the limits that its rule leaves: what a call of it would get.
+fn effective(settings: &Settings, tool: &'static str, workspace: Workspace) -> Option<Profile> {
+    let loaded = &settings.loaded;
+    let call = Call {
+        tool,
+        argv: Argv::new(vec!["true".to_owned()]).ok()?,
+        script: None,
+        stdin: Stdin::Empty,
+        env: Env::default(),
+        cwd: None,
+        asked: Asked::default(),
+    };
+    let grant = loaded.policy.decide(call, &loaded.profiles, workspace).ok()?;
+    let job = grant.into_job();
+    let profile = loaded.profiles.get(&job.profile)?;
+    Some(Profile { limits: job.limits, ..profile.clone() })
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Denied(denial) => denial.into(),
+            full @ Refusal::QueueFull { .. } => {
+                let text = full.to_string();
+                let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+                Self::failed(message).with_hint(hint)
+            }
+        }
+    }
+}
+
+impl From<CalcError> for Refused {
+    fn from(error: CalcError) -> Self {
+        let kind = match &error {
+            CalcError::Refused(refusal) => return refusal.clone().into(),
+            CalcError::Invalid(_) => RefusedKind::Arguments,
+            CalcError::Cancelled => return Self::cancelled(),
+            CalcError::Bc(_)
+            | CalcError::Timeout(_)
+            | CalcError::Limit(_)
+            | CalcError::Internal(_) => RefusedKind::Failed,
+        };
+        let text = error.to_string();
+        match text.split_once("\nhint: ") {
+            Some((message, hint)) => Self { kind, message: message.to_owned(), hint: Some(hint.to_owned()) },
+            None => Self { kind, message: text, hint: None },
+        }
+    }
+}
+
+impl Backend for Live {
+    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Told, Refused> {
+        let BashArguments { command, stdin, cwd, env, timeout } = arguments;
+        let call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
+        let told = self.workbench.call(call, &turn).await?;
+        Ok(self.told(told))
+    }
+
+    async fn calculate(
+        &self,
+        expression: String,
+        precision: Precision,
+        turn: Turn,
+    ) -> Result<Calculated, Refused> {
+        let started = Instant::now();
+        let cells = InCells::new(&self.workbench, turn);
+        let arguments =
+            CalculateArgs { expression, precision: Some(f64::from(precision.places())) };
+        let done = bc::calculate(&cells, &self.precision, arguments).await?;
+        Ok(Calculated {
+            result: done.result,
+            exact: if done.exact == Some(false) { Exact::No } else { Exact::Yes },
+            took: started.elapsed(),
+            receipt: cells.receipt(),
+        })
+    }
+
+    async fn calculate_advanced(
+        &self,
+        script: String,
+        precision: Precision,
+        turn: Turn,
+    ) -> Result<Calculated, Refused> {
+        let started = Instant::now();
+        let cells = InCells::new(&self.workbench, turn);
+        let arguments =
+            CalculateAdvancedArgs { script, precision: Some(f64::from(precision.places())) };
+        let done = bc::calculate_advanced(&cells, &self.precision, arguments).await?;
+        Ok(Calculated {
+            result: done.result,
+            exact: Exact::Yes,
+            took: started.elapsed(),
+            receipt: cells.receipt(),
+        })
+    }
+
+    async fn settled(&self) {
+        // Why it did not come up is told by the next call; here it only stops being awaited.
+        let failed: Option<Failure> = self.link.ready().await.err();
+        if let Some(failure) = failed {
+            tracing::warn!(%failure, "no cell can be made");
+        }
+    }
+
+    fn rules(&self) -> Rules {
+        let memory = self.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
+        let nothing = Profile::nothing();
+        let profile = self.shell.as_ref().unwrap_or(&nothing);
+        Rules::of(profile, self.view, Tier::Full, memory, self.calculator)
+    }
+}

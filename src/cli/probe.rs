@@ -1,0 +1,245 @@
+//! What `doctor` finds: each layer tried by using it, here and now.
+//!
+//! First a throw-away process tries what a cell's set-up needs, one call at a time, so that a
+//! refusal can be told by its call and errno. Then real cells of the default profiles run, and
+//! what they measured is the answer for the rest.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::mount::{MsFlags, mount};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::stat::Mode;
+use serde::{Deserialize, Serialize};
+
+use super::doctor::{Layer, State};
+use crate::cell::ids::write_map;
+use crate::cell::{landlock, report};
+use crate::sys::mount::{attribute, new_filesystem};
+use crate::sys::process::{self, Side};
+use crate::sys::socket::{self, Wait};
+
+/// What a new set of namespaces allowed. An errno is 0 where the call worked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespaces {
+    /// clone3(2) with every namespace.
+    pub clone: i32,
+    /// Writing the id maps.
+    pub maps: i32,
+    /// mount(2) of a tmpfs: AppArmor on Ubuntu lets the clone pass and refuses this.
+    pub mount: i32,
+    /// A procfs: refused where parts of the outer /proc are masked.
+    pub proc: i32,
+}
+
+const EVERY: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+/// Tries namespaces in a process that ends with the trial. Needs a single-threaded caller.
+pub fn namespaces() -> Result<Namespaces, Errno> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let failed = |clone: Errno| Namespaces { clone: report::raw(clone), maps: 0, mount: 0, proc: 0 };
+    match process::clone3(EVERY, None) {
+        Err(errno) => Ok(failed(errno)),
+        Ok(Side::Child) => {
+            drop(ours);
+            let told = try_mounts(theirs.as_fd());
+            process::exit_now(i32::from(told.is_err()));
+        }
+        Ok(Side::Parent(child)) => {
+            drop(theirs);
+            let maps = map(child.pid);
+            socket::send(&ours, &[0], &[])?;
+            let mut buffer = [0; 64];
+            let received = socket::receive(&ours, &mut buffer, Wait::Yes)?;
+            nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
+            let bytes = buffer.get(..received.bytes).unwrap_or_default();
+            let found: Namespaces = report::decode(bytes)?;
+            Ok(Namespaces { maps: maps.err().map_or(0, report::raw), ..found })
+        }
+    }
+}
+
+fn map(pid: i32) -> Result<(), Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
+    let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    write_map(process.as_fd(), "setgroups", "deny")?;
+    write_map(process.as_fd(), "gid_map", &format!("0 {gid} 1"))?;
+    write_map(process.as_fd(), "uid_map", &format!("0 {uid} 1"))
+}
+
+/// The child's side: waits for its maps, tries, tells.
+fn try_mounts(parent: BorrowedFd<'_>) -> Result<(), Errno> {
+    const NONE: Option<&str> = None;
+    socket::receive(parent, &mut [0; 8], Wait::Yes)?;
+    let errno = |result: Result<(), Errno>| result.err().map_or(0, report::raw);
+    let private = mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE);
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let tmpfs =
+        private.and_then(|()| mount(Some("tmpfs"), "/tmp", Some("tmpfs"), flags, Some("size=1m")));
+    let proc = new_filesystem(c"proc", attribute::NOSUID).map(drop);
+    let found = Namespaces { clone: 0, maps: 0, mount: errno(tmpfs), proc: errno(proc) };
+    report::send(parent, &found, &[])
+}
+
+/// Files of the system that tell why something is refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// `kernel.apparmor_restrict_unprivileged_userns` is 1.
+    pub apparmor: bool,
+    /// `user.max_user_namespaces`.
+    pub most_namespaces: Option<u64>,
+    /// `kernel.unprivileged_userns_clone`, which Debian's kernels had.
+    pub debian_switch: Option<u64>,
+    /// This looks like a container.
+    pub container: bool,
+    /// The path of this program, for a profile that names it.
+    pub program: String,
+}
+
+impl Hints {
+    /// Reads them from this machine.
+    pub fn read() -> Self {
+        let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let program = std::env::current_exe().ok();
+        Self {
+            apparmor: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1),
+            most_namespaces: number("/proc/sys/user/max_user_namespaces"),
+            debian_switch: number("/proc/sys/kernel/unprivileged_userns_clone"),
+            container: ["/.dockerenv", "/run/.containerenv"]
+                .iter()
+                .any(|path| Path::new(path).exists())
+                || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+            program: program
+                .map_or_else(|| "/usr/bin/cofferdam".to_owned(), |path| path.display().to_string()),
+        }
+    }
+}
+
+const CONTAINER: &str = "start the container with --security-opt seccomp=unconfined \
+    --security-opt apparmor=unconfined --security-opt systempaths=unconfined; in Kubernetes: \
+    hostUsers: false, procMount: Unmasked and a seccomp profile that permits user namespaces";
+
+/// The layers that namespaces make, each with its remedy where it is refused.
+pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
+    vec![
+        layer("user namespaces", found.clone, "clone3 with all seven namespaces worked", || {
+            user_namespaces_remedy(found.clone, hints)
+        }),
+        layer("id maps", found.maps, "the maps could be written", || {
+            "run as a user whose id this user namespace maps".to_owned()
+        }),
+        layer("mounts", found.mount, "a tmpfs could be mounted in them", || mount_remedy(hints)),
+        layer("own /proc", found.proc, "a procfs of its own could be mounted", || {
+            if found.mount != 0 {
+                "mounts first".to_owned()
+            } else {
+                format!("parts of /proc are masked here: {CONTAINER}")
+            }
+        }),
+    ]
+}
+
+fn layer(name: &str, errno: i32, how: &str, remedy: impl FnOnce() -> String) -> Layer {
+    let refused = errno != 0;
+    Layer {
+        name: name.to_owned(),
+        state: if refused { State::Missing } else { State::Ok },
+        how: if refused {
+            format!("refused: {}", crate::outcome::errno_text(errno))
+        } else {
+            how.to_owned()
+        },
+        remedy: refused.then(remedy),
+    }
+}
+
+fn user_namespaces_remedy(errno: i32, hints: &Hints) -> String {
+    if hints.most_namespaces == Some(0) || errno == report::raw(Errno::ENOSPC) {
+        "as root: sysctl -w user.max_user_namespaces=15000".to_owned()
+    } else if hints.debian_switch == Some(0) {
+        "as root: sysctl -w kernel.unprivileged_userns_clone=1".to_owned()
+    } else {
+        CONTAINER.to_owned()
+    }
+}
+
+fn mount_remedy(hints: &Hints) -> String {
+    if hints.apparmor {
+        format!(
+            "as root, put this into /etc/apparmor.d/cofferdam and run `apparmor_parser -r \
+             /etc/apparmor.d/cofferdam`: abi <abi/4.0>, include <tunables/global> profile \
+             cofferdam {} flags=(unconfined) {{ userns, }}",
+            hints.program
+        )
+    } else {
+        CONTAINER.to_owned()
+    }
+}
+
+/// Landlock, by its version call; that it holds is shown by the cells.
+pub fn landlock_layer() -> Layer {
+    let abi = landlock::kernel_abi();
+    let (state, how, remedy) = match abi {
+        0 => (
+            State::Missing,
+            "this kernel has none, or it is switched off".to_owned(),
+            Some("boot Linux 5.19 or newer with `landlock` in lsm= (see /proc/cmdline)".to_owned()),
+        ),
+        1 => (
+            State::Missing,
+            "ABI 1; the default profiles require 2".to_owned(),
+            Some("boot Linux 5.19 or newer".to_owned()),
+        ),
+        2..=5 => (State::Ok, format!("ABI {abi}; signals and abstract sockets are held by \
+            namespaces alone"), None),
+        _ => (State::Ok, format!("ABI {abi}"), None),
+    };
+    Layer { name: "Landlock".to_owned(), state, how, remedy }
+}
+
+/// Groups that are root by another name: cells of an ordinary user keep supplementary groups.
+const POWERFUL: [&str; 8] = ["docker", "disk", "kvm", "sudo", "wheel", "adm", "lxd", "shadow"];
+
+/// Supplementary groups, which only root can take from a cell (setgroups(2) in user namespaces).
+pub fn groups_layer() -> Layer {
+    let name = "supplementary groups".to_owned();
+    if nix::unistd::geteuid().is_root() {
+        let how = "started as root: cells have none".to_owned();
+        return Layer { name, state: State::Ok, how, remedy: None };
+    }
+    let own = nix::unistd::getegid();
+    let groups = nix::unistd::getgroups().unwrap_or_default();
+    let named = groups.into_iter().filter(|group| *group != own).map(|group| {
+        let entry = nix::unistd::Group::from_gid(group).ok().flatten();
+        entry.map_or_else(|| group.to_string(), |entry| entry.name)
+    });
+    let (powerful, others): (Vec<_>, Vec<_>) =
+        named.partition(|name| POWERFUL.contains(&name.as_str()));
+    if powerful.is_empty() {
+        let how = if others.is_empty() {
+            "none".to_owned()
+        } else {
+            format!("cells keep {}: none is known to be powerful", others.join(", "))
+        };
+        return Layer { name, state: State::Ok, how, remedy: None };
+    }
+    Layer {
+        name,
+        state: State::Weak,
+        how: format!(
+            "cells keep {}: granted paths that these groups may use are open to them",
+            powerful.join(", ")
+        ),
+        remedy: Some("run cofferdam as a user who is not in these groups".to_owned()),
+    }
+}
