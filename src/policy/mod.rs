@@ -1,8 +1,14 @@
 //! Who may call what: rules in, a [`Grant`] or a [`Denial`] out. Pure; no I/O.
 
-use crate::call::Call;
-use crate::job::{Job, ProfileName, Workspace};
+mod rules;
+
+use crate::call::{Asked, Call, Cwd};
+use crate::document::{Document, Mistake};
+use crate::job::{Job, Limits, ProfileName, Workspace};
 use crate::profile::Profile;
+
+pub use crate::profile::Profiles;
+pub use rules::{Effect, Rule};
 
 /// Permission to run one job. It cannot be built outside this module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,37 +47,144 @@ pub struct Denial {
     pub hint: String,
 }
 
-/// Every profile that was loaded, by name.
-#[derive(Debug, Clone)]
-pub struct Profiles;
-
-impl Profiles {
-    pub fn get(&self, name: &ProfileName) -> Option<&Profile> {
-        let _name = name;
-        todo!()
-    }
-}
+/// The id a denial names when no rule matched.
+pub const DEFAULT_DENY: &str = "default-deny";
+/// The id a grant names when the operator asked at the command line.
+pub const OPERATOR: &str = "operator";
 
 /// The rules in force.
-#[derive(Debug, Clone)]
-pub struct Policy;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    rules: Vec<Rule>,
+}
 
 impl Policy {
+    /// Reads policy files, each rule with its examples tested. No file, or a file without rules, denies everything.
+    ///
+    /// # Errors
+    /// On the first mistake in any file.
+    pub fn parse(documents: &[Document], profiles: &Profiles) -> Result<Self, Mistake> {
+        Ok(Self { rules: rules::parse(documents, profiles)? })
+    }
+
+    /// The rules, in the order of the files, which means nothing.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
     /// Decides a call from a tool. The strictest matching rule wins; no match is a denial.
+    ///
+    /// # Errors
+    /// A [`Denial`], when the call may not run.
     pub fn decide(
         &self,
         call: Call,
         profiles: &Profiles,
         workspace: Workspace,
     ) -> Result<Grant, Denial> {
-        let _unused = (call, profiles, workspace);
-        todo!()
+        let allowed = self.allowed(call.tool)?;
+        let Some(profile) = profiles.get(allowed.profile) else {
+            // `parse` has looked; this is a caller that brought other profiles.
+            return Err(Denial {
+                rule: allowed.rule.to_owned(),
+                why: format!("its profile `{}` is not loaded", allowed.profile),
+                hint: "the operator can see what is loaded with `cofferdam profile list`"
+                    .to_owned(),
+            });
+        };
+        let ceiling = profile.limits.lowered(&allowed.limits);
+        let limits = ceiling.lowered(&call.asked);
+        let clamped = ceiling.clamps(&call.asked);
+        let rule = allowed.rule.to_owned();
+        Ok(Grant { job: job(call, profile, workspace, limits), rule, clamped })
+    }
+
+    /// What the rules leave for a tool, whatever their order.
+    fn allowed(&self, tool: &str) -> Result<Allowed<'_>, Denial> {
+        let mut allowed: Option<Allowed<'_>> = None;
+        for rule in self.rules.iter().filter(|rule| rule.matches(tool)) {
+            let Effect::Allow { profile, limits } = &rule.effect else {
+                return Err(Denial {
+                    rule: rule.id.clone(),
+                    why: rule.why.clone(),
+                    hint: "only the operator can change this rule; no call can".to_owned(),
+                });
+            };
+            let this = Allowed { rule: &rule.id, profile, limits: *limits };
+            allowed = Some(allowed.map_or(this, |before| before.strictest(this)));
+        }
+        allowed.ok_or_else(|| Denial {
+            rule: DEFAULT_DENY.to_owned(),
+            why: format!("no rule allows `{tool}`"),
+            hint: "the operator can allow it with a rule under policies/".to_owned(),
+        })
     }
 
     /// Grants what the operator asks for at the command line, under `profile`.
+    ///
+    /// Output is bounded only when the operator says so: it goes to a pipe of theirs (rulings R1).
+    #[must_use]
     pub fn operator(call: Call, profile: &Profile, workspace: Workspace) -> Grant {
-        let limits = profile.limits.lowered(&call.asked);
-        let cwd = call.cwd.unwrap_or_else(|| if profile.workspace { crate::call::Cwd::workspace() } else { crate::call::Cwd::tmp() });
-        Grant { job: Job { profile: profile.name.clone(), workspace, session: None, argv: call.argv, script: call.script, stdin: call.stdin, env: call.env, cwd, limits }, rule: String::new(), clamped: false }
+        let output = call.asked.output;
+        let limits = Limits { output, ..profile.limits.lowered(&call.asked) };
+        let clamped = profile.limits.clamps(&call.asked);
+        Grant { job: job(call, profile, workspace, limits), rule: OPERATOR.to_owned(), clamped }
     }
 }
+
+/// What matching allow rules agree on.
+#[derive(Clone, Copy)]
+struct Allowed<'p> {
+    /// The rule with the lowest time; of equals, the first by name.
+    rule: &'p str,
+    profile: &'p ProfileName,
+    limits: Asked,
+}
+
+impl<'p> Allowed<'p> {
+    /// The lowest of each limit, and the rule that gave the lowest time.
+    fn strictest(self, other: Self) -> Self {
+        let rank = |allowed: &Self| (allowed.limits.wall.is_none(), allowed.limits.wall);
+        let ours = (rank(&self), self.rule) <= (rank(&other), other.rule);
+        Self {
+            rule: if ours { self.rule } else { other.rule },
+            profile: self.profile,
+            limits: Asked {
+                wall: lowest(self.limits.wall, other.limits.wall),
+                memory: lowest(self.limits.memory, other.limits.memory),
+                processes: lowest(self.limits.processes, other.limits.processes),
+                output: lowest(self.limits.output, other.limits.output),
+            },
+        }
+    }
+}
+
+fn lowest<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+fn job(call: Call, profile: &Profile, workspace: Workspace, limits: Limits) -> Job {
+    let (start, workspace) = match profile.workspace {
+        true => (Cwd::workspace(), workspace),
+        // A cell without /workspace has nowhere to show a granted directory.
+        false => (Cwd::tmp(), Workspace::Fresh),
+    };
+    Job {
+        profile: profile.name.clone(),
+        workspace,
+        session: None,
+        argv: call.argv,
+        script: call.script,
+        stdin: call.stdin,
+        env: call.env,
+        cwd: call.cwd.unwrap_or(start),
+        limits,
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,17 +1,174 @@
-//! Conditions on the arguments of a system call.
+//! Conditions on the arguments of a system call: data that the seccomp compiler turns into BPF.
 
-/// One test of the low 32 bits of an argument.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Test {
-    Equal { argument: u8, value: u32 },
-    NotEqual { argument: u8, value: u32 },
-    MaskedEqual { argument: u8, mask: u32, value: u32 },
+/// One comparison of one argument. Pointers cannot be looked behind, so no test is about one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Test {
+    /// Which argument, 0 to 5.
+    pub argument: u8,
+    pub width: Width,
+    pub op: Op,
+    /// What the argument is compared with.
+    pub value: u64,
 }
 
-/// What a filter says to one number.
+/// How much of an argument the kernel reads, and therefore how much is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// An `int` or `unsigned int`: the kernel ignores the upper half, so a
+    /// test that read it could be passed by filling it with anything.
+    Low32,
+    /// A `long`, a `size_t` or a pointer-sized set of flags.
+    Full64,
+}
+
+/// The comparison; all are unsigned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    Eq,
+    Ne,
+    /// At most the value.
+    Le,
+    /// At least the value.
+    Ge,
+    /// Equal after masking the argument with this.
+    MaskedEq(u64),
+}
+
+/// All of these must hold.
+pub type All = Vec<Test>;
+
+/// What the filter answers for a call that it knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Allow,
-    AllowIf(Vec<Vec<Test>>),
+    /// Allowed when one of these holds; otherwise denied and counted. Never empty.
+    AllowIf(Vec<All>),
+    /// Refused with this errno and not counted.
     Errno(i32),
+}
+
+impl Test {
+    /// The low half of `argument` compared with `value`.
+    pub const fn low(argument: u8, op: Op, value: u32) -> Self {
+        Self { argument, width: Width::Low32, op, value: widen(value) }
+    }
+
+    /// All of `argument` compared with `value`.
+    pub const fn full(argument: u8, op: Op, value: u64) -> Self {
+        Self { argument, width: Width::Full64, op, value }
+    }
+
+    /// Whether no bit of `bits` is set in the low half of `argument`.
+    pub const fn none_of(argument: u8, bits: u32) -> Self {
+        Self::low(argument, Op::MaskedEq(widen(bits)), 0)
+    }
+
+    /// Whether the low half of `argument` equals `value` when the bits in `ignored` are left out.
+    pub const fn besides(argument: u8, ignored: u32, value: u32) -> Self {
+        Self::low(argument, Op::MaskedEq(widen(!ignored)), value)
+    }
+
+    /// What the kernel will answer: the meaning that the compiled filter must have.
+    #[must_use]
+    pub fn holds(&self, arguments: &[u64; 6]) -> bool {
+        // An argument that does not exist passes no test.
+        let Some(argument) = arguments.get(usize::from(self.argument)) else { return false };
+        let (argument, value) = match self.width {
+            Width::Low32 => (argument & LOW_HALF, self.value & LOW_HALF),
+            Width::Full64 => (*argument, self.value),
+        };
+        match self.op {
+            Op::Eq => argument == value,
+            Op::Ne => argument != value,
+            Op::Le => argument <= value,
+            Op::Ge => argument >= value,
+            Op::MaskedEq(mask) => argument & mask == value,
+        }
+    }
+}
+
+const LOW_HALF: u64 = 0xffff_ffff;
+
+/// `u64::from` where a constant is wanted: `From` is not `const` yet.
+#[expect(clippy::as_conversions, reason = "widening loses nothing")]
+const fn widen(value: u32) -> u64 {
+    value as u64
+}
+
+impl Verdict {
+    /// Allowed where argument `argument` is one of `values`.
+    pub fn one_of(argument: u8, values: &[u32]) -> Self {
+        Self::AllowIf(values.iter().map(|v| vec![Test::low(argument, Op::Eq, *v)]).collect())
+    }
+
+    /// Allowed where argument `argument` is in one of these ranges, both ends included.
+    pub fn in_ranges(argument: u8, ranges: &[(u32, u32)]) -> Self {
+        Self::AllowIf(ranges.iter().map(|range| within(argument, *range)).collect())
+    }
+
+    /// Whether a call with these arguments goes through.
+    #[must_use]
+    pub fn allows(&self, arguments: &[u64; 6]) -> bool {
+        match self {
+            Self::Allow => true,
+            Self::AllowIf(any) => any.iter().any(|all| all.iter().all(|t| t.holds(arguments))),
+            Self::Errno(_) => false,
+        }
+    }
+}
+
+/// A range as the fewest tests: one for a single value or for a range from 0.
+fn within(argument: u8, (first, last): (u32, u32)) -> All {
+    match first {
+        _ if first == last => vec![Test::low(argument, Op::Eq, first)],
+        0 => vec![Test::low(argument, Op::Le, last)],
+        _ => vec![Test::low(argument, Op::Ge, first), Test::low(argument, Op::Le, last)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_low_test_ignores_the_upper_half() {
+        let test = Test::low(1, Op::Eq, 0x5412);
+        assert!(test.holds(&[0, 0x5412, 0, 0, 0, 0]));
+        assert!(test.holds(&[0, 0xdead_beef_0000_5412, 0, 0, 0, 0]));
+        assert!(!test.holds(&[0x5412, 0x5413, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn a_full_test_sees_the_upper_half() {
+        let test = Test::full(0, Op::MaskedEq(!0x600), 0);
+        assert!(test.holds(&[0x600, 0, 0, 0, 0, 0]));
+        assert!(!test.holds(&[1 << 40, 0, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn a_masked_low_test_leaves_out_only_the_ignored_bits() {
+        let test = Test::besides(1, 0x80800, 1);
+        assert!(test.holds(&[0, 0x80801, 0, 0, 0, 0]));
+        assert!(test.holds(&[0, 0xffff_ffff_0000_0001, 0, 0, 0, 0]));
+        assert!(!test.holds(&[0, 3, 0, 0, 0, 0]));
+        assert!(!test.holds(&[0, 0x8000_0001, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn an_argument_that_does_not_exist_passes_no_test() {
+        assert!(!Test::low(6, Op::Ne, 1).holds(&[0; 6]));
+    }
+
+    #[test]
+    fn ranges_include_their_ends_and_nothing_beside() {
+        let verdict = Verdict::in_ranges(0, &[(0, 2), (5, 5), (8, 9)]);
+        let allowed: Vec<u64> =
+            (0..12).filter(|value| verdict.allows(&[*value, 0, 0, 0, 0, 0])).collect();
+        assert_eq!(allowed, [0, 1, 2, 5, 8, 9]);
+    }
+
+    #[test]
+    fn an_empty_condition_allows_nothing() {
+        assert!(!Verdict::AllowIf(Vec::new()).allows(&[0; 6]));
+    }
 }

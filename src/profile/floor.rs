@@ -1,8 +1,152 @@
-//! Stub.
+//! What the filter answers for every system call: the profile's list, and the conditions that no
+//! profile lowers. Pure: the compiler in `cell/seccomp` turns the verdicts into BPF.
+
 use std::collections::BTreeMap;
-use super::Profile;
-use super::condition::Verdict;
+
+use super::arguments;
+use super::calls::{name, number};
+pub use super::condition::Verdict;
+use super::never::{ABSENT, FORKS, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason};
+use super::{Exec, Profile};
 use crate::receipt::MemoryHold;
-pub fn verdicts(profile: &Profile, _memory: MemoryHold) -> BTreeMap<u32, Verdict> {
-    profile.calls.iter().map(|n| (*n, Verdict::Allow)).collect()
+
+/// The verdict on each call that has one. A number that is not in the map is denied and counted.
+#[must_use]
+pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
+    let mut verdicts: BTreeMap<u32, Verdict> = BTreeMap::new();
+    for call in &profile.quiet {
+        verdicts.insert(*call, Verdict::Errno(libc::EPERM));
+    }
+    for call in &profile.calls {
+        match granted(&name(*call), profile, memory) {
+            Some(verdict) => verdicts.insert(*call, verdict),
+            // Taken out of the quiet ones too: what was asked for and is refused is told.
+            None => verdicts.remove(call),
+        };
+    }
+    for (call, verdict) in arguments::exec(&profile.exec) {
+        insert(&mut verdicts, call, verdict);
+    }
+    for (call, verdict) in arguments::sockets(&profile.families) {
+        insert(&mut verdicts, call, verdict);
+    }
+    for absent in ABSENT.iter().flat_map(|group| group.names) {
+        insert(&mut verdicts, absent, Verdict::Errno(libc::ENOSYS));
+    }
+    verdicts
 }
+
+fn insert(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, verdict: Verdict) {
+    if let Some(call) = number(call) {
+        verdicts.insert(call, verdict);
+    }
+}
+
+/// The verdict on a call that the profile lists; `None` where the floor refuses it all the same.
+///
+/// `resolve` has refused such names already. The floor does not rely on it: a
+/// `Profile` can be made in other ways.
+fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict> {
+    if reason(call).is_some() || keyed(call).is_some() {
+        return None;
+    }
+    if memory == MemoryHold::BestEffort && NEEDS_MEMORY_CGROUP.contains(&call) {
+        return None;
+    }
+    if matches!(profile.exec, Exec::Only(_)) && FORKS.contains(&call) {
+        return None;
+    }
+    Some(arguments::condition(call).unwrap_or(Verdict::Allow))
+}
+
+/// What would let a denied call through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grantable {
+    /// This line in the profile.
+    Key(String),
+    /// A memory cgroup for the cells, with this line in the profile where it is not there yet.
+    MemoryCgroup(Option<String>),
+    /// Nothing: the call is allowed, but not with these arguments.
+    Arguments(&'static str),
+    /// Nothing, for this reason.
+    Never(&'static str),
+}
+
+impl Grantable {
+    /// The grant as a reply names it; `None` where none exists.
+    #[must_use]
+    pub fn grant(&self) -> Option<String> {
+        match self {
+            Self::Key(line) => Some(line.clone()),
+            Self::MemoryCgroup(None) => Some("a memory cgroup for the cells".to_owned()),
+            Self::MemoryCgroup(Some(line)) => Some(format!("{line}, and a memory cgroup")),
+            Self::Arguments(_) | Self::Never(_) => None,
+        }
+    }
+
+    /// Why there is no grant.
+    #[must_use]
+    pub fn why_none(&self) -> Option<&'static str> {
+        match self {
+            Self::Key(_) | Self::MemoryCgroup(_) => None,
+            Self::Arguments(why) | Self::Never(why) => Some(why),
+        }
+    }
+}
+
+/// Which key of the profile would allow a call that was denied under it.
+#[must_use]
+pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
+    let name = name(call);
+    if let Some(why) = reason(&name) {
+        return Grantable::Never(why);
+    }
+    if number(&name).is_none() {
+        return Grantable::Never("this version does not know the call");
+    }
+    let line = format!("[[syscalls]] names = [\"{name}\"]");
+    if matches!(profile.exec, Exec::Only(_))
+        && (FORKS.contains(&name.as_str()) || keyed(&name) == Some("exec"))
+    {
+        return Grantable::Key("exec = { program = \"any\" }".to_owned());
+    }
+    match keyed(&name) {
+        Some("exec") => return Grantable::Key("exec = { program = \"any\" }".to_owned()),
+        Some(_) => return sockets_grant(profile),
+        None => {}
+    }
+    let listed = profile.calls.contains(&call);
+    if NEEDS_MEMORY_CGROUP.contains(&name.as_str()) {
+        return Grantable::MemoryCgroup((!listed).then_some(line));
+    }
+    match arguments::refused(&name) {
+        Some(why) if listed => Grantable::Arguments(why),
+        _ => Grantable::Key(line),
+    }
+}
+
+/// A denied `socket` is of a family that is not granted yet, or of one that never is.
+fn sockets_grant(profile: &Profile) -> Grantable {
+    let missing: Vec<String> = arguments::FAMILIES
+        .iter()
+        .filter(|(family, ..)| !profile.families.contains(family))
+        .map(|(_, name, _)| format!("\"{name}\""))
+        .collect();
+    if missing.is_empty() {
+        return Grantable::Arguments(
+            "only stream and datagram sockets of unix, inet and inet6 exist",
+        );
+    }
+    Grantable::Key(format!("sockets = {{ families = [{}] }}", missing.join(", ")))
+}
+
+/// Every call that the floor has thought about by name, outside the shipped profiles.
+pub fn classified() -> impl Iterator<Item = &'static str> {
+    let groups = NEVER.iter().chain(ABSENT).chain(ON_REQUEST).flat_map(|group| group.names);
+    let keyed = super::never::KEYED.iter().flat_map(|(_, names)| names.iter());
+    groups.chain(keyed).copied()
+}
+
+#[cfg(test)]
+#[path = "floor_tests.rs"]
+mod tests;

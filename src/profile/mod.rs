@@ -3,11 +3,22 @@
 //!
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 
+mod arguments;
+pub mod calls;
 pub mod condition;
 pub mod floor;
+pub mod never;
+mod resolve;
+mod schema;
+mod set;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+
+use serde::Deserialize;
+
+pub use arguments::HELD_DESCRIPTOR;
+pub use set::Profiles;
 
 use crate::job::{Limits, ProfileName};
 
@@ -70,7 +81,8 @@ pub enum Exec {
 }
 
 /// What the cell sees at `/proc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ProcView {
     /// A procfs of the cell's own pid namespace, the host's facts masked or replaced.
     Own,
@@ -79,7 +91,8 @@ pub enum ProcView {
 }
 
 /// What the cell's own network namespace has in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Network {
     /// Nothing, not even loopback.
     None,
@@ -108,7 +121,8 @@ impl Network {
 }
 
 /// Socket families a profile may grant (socket(2)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Family {
     Unix,
     Inet,

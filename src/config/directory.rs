@@ -1,0 +1,157 @@
+//! Which directory configures cofferdam, and reading it: only what nobody else can write.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{ConfigError, Origin, Surroundings};
+use crate::document::Document;
+
+/// Longest configuration file in bytes (1 MiB).
+const FILE_BYTES: u64 = 1 << 20;
+/// Write permission for the group and for others.
+const OTHERS_WRITE: u32 = 0o022;
+/// Only owners can rename or remove what is in such a directory.
+const STICKY: u32 = 0o1000;
+
+/// What a configuration directory holds; each part is optional.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    pub server: Option<Document>,
+    pub policies: Vec<Document>,
+    pub profiles: Vec<Document>,
+}
+
+/// The first place that exists, in the order of rulings R8. Places named on purpose must exist.
+pub(super) fn find(
+    explicit: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Result<Origin, ConfigError> {
+    if let Some(path) = explicit {
+        return named(path).map(Origin::Argument);
+    }
+    if let Some(path) = set(surroundings.cofferdam_config.as_ref()) {
+        // A relative value would mean another directory wherever cofferdam is started.
+        if !path.is_absolute() {
+            return Err(ConfigError::Relative { path });
+        }
+        return named(&path).map(Origin::Environment);
+    }
+    // The XDG specification: a relative value is ignored, an absent one means ~/.config.
+    let xdg = set(surroundings.xdg_config_home.as_ref())
+        .or_else(|| set(surroundings.home.as_ref()).map(|home| home.join(".config")))
+        .filter(|base| base.is_absolute())
+        .map(|base| base.join("cofferdam"));
+    if let Some(path) = xdg.filter(|path| path.is_dir()) {
+        return named(&path).map(Origin::User);
+    }
+    if surroundings.system.is_dir() {
+        return named(&surroundings.system).map(Origin::System);
+    }
+    Ok(Origin::Embedded)
+}
+
+fn set(value: Option<&OsString>) -> Option<PathBuf> {
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// The directory without symbolic links, so that what is checked is what is read.
+fn named(path: &Path) -> Result<PathBuf, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let path = fs::canonicalize(path).map_err(read)?;
+    if path.is_dir() { Ok(path) } else { Err(ConfigError::NotADirectory { path }) }
+}
+
+/// Reads a directory that [`find`] returned.
+pub(super) fn read(directory: &Path, euid: u32) -> Result<Files, ConfigError> {
+    check_ancestors(directory, euid)?;
+    check_directory(directory, euid)?;
+    let server = directory.join("cofferdam.toml");
+    Ok(Files {
+        server: match server.symlink_metadata() {
+            Ok(_) => Some(file(&server, euid)?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(source) => return Err(ConfigError::Read { path: server, source }),
+        },
+        policies: files(&directory.join("policies"), euid)?,
+        profiles: files(&directory.join("sandbox-profiles"), euid)?,
+    })
+}
+
+/// The `.toml` files of one directory, by name; none when it does not exist.
+fn files(directory: &Path, euid: u32) -> Result<Vec<Document>, ConfigError> {
+    let read = |source| ConfigError::Read { path: directory.to_owned(), source };
+    match directory.symlink_metadata() {
+        Ok(_) => check_directory(directory, euid)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(read(source)),
+    }
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    paths.iter().map(|path| file(path, euid)).collect()
+}
+
+/// Reads one file. Type, owner and mode are those of the open file, not of a name that could change meanwhile.
+fn file(path: &Path, euid: u32) -> Result<Document, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    // A FIFO would block the open for ever; its kind is looked at first, and again once open.
+    if !fs::metadata(path).map_err(read)?.is_file() {
+        return Err(ConfigError::NotAFile { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(read)?;
+    let metadata = file.metadata().map_err(read)?;
+    if !metadata.is_file() || metadata.len() > FILE_BYTES {
+        return Err(ConfigError::NotAFile { path: path.to_owned() });
+    }
+    check_ours(path, &metadata, euid)?;
+    let mut text = String::new();
+    file.take(FILE_BYTES + 1).read_to_string(&mut text).map_err(read)?;
+    Ok(Document { file: path.display().to_string(), text })
+}
+
+fn check_directory(path: &Path, euid: u32) -> Result<(), ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let metadata = fs::metadata(path).map_err(read)?;
+    if !metadata.is_dir() {
+        return Err(ConfigError::NotADirectory { path: path.to_owned() });
+    }
+    check_ours(path, &metadata, euid)
+}
+
+fn check_ours(path: &Path, metadata: &Metadata, euid: u32) -> Result<(), ConfigError> {
+    if metadata.mode() & OTHERS_WRITE != 0 {
+        return Err(ConfigError::Writable { path: path.to_owned() });
+    }
+    check_owner(path, metadata, euid)
+}
+
+fn check_owner(path: &Path, metadata: &Metadata, euid: u32) -> Result<(), ConfigError> {
+    let owner = metadata.uid();
+    if owner == 0 || owner == euid {
+        return Ok(());
+    }
+    Err(ConfigError::Owner { path: path.to_owned(), owner })
+}
+
+/// Whoever can write a directory above can put another configuration in this one's place.
+fn check_ancestors(directory: &Path, euid: u32) -> Result<(), ConfigError> {
+    for path in directory.ancestors().skip(1) {
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        let metadata = fs::metadata(path).map_err(read)?;
+        let shared = metadata.mode() & OTHERS_WRITE != 0 && metadata.mode() & STICKY == 0;
+        if shared {
+            return Err(ConfigError::Writable { path: path.to_owned() });
+        }
+        check_owner(path, &metadata, euid)?;
+    }
+    Ok(())
+}

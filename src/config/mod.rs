@@ -1,0 +1,154 @@
+//! Where configuration comes from, and what it says. The one part of the three schemas that does I/O.
+//!
+//! `--config DIR`, then `$COFFERDAM_CONFIG`, `$XDG_CONFIG_HOME/cofferdam`, `/etc/cofferdam`, then what is
+//! compiled in: the first that exists is the only one that is read, and it is never the current
+//! directory. Within it each part is optional:
+//! `cofferdam.toml` sets what it names and leaves the rest at the defaults;
+//! `policies/*.toml`, where there are any, replace the shipped policy;
+//! `sandbox-profiles/*.toml` add to the shipped profiles, and replace those of the same name.
+
+mod directory;
+pub(crate) mod embedded;
+pub mod server;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::document::Mistake;
+use crate::policy::Policy;
+use crate::profile::Profiles;
+
+pub use server::{Config, Setting, Shown, Source};
+
+/// What configuration depends on besides files: looked up once, by `main`, and passed in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    /// `$COFFERDAM_CONFIG`, `$XDG_CONFIG_HOME` and `$HOME`.
+    pub cofferdam_config: Option<OsString>,
+    pub xdg_config_home: Option<OsString>,
+    pub home: Option<OsString>,
+    /// `/etc/cofferdam`.
+    pub system: PathBuf,
+    /// Files of this user and of root are trusted.
+    pub euid: u32,
+    /// Processors this process may run on.
+    pub cores: u32,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            cofferdam_config: std::env::var_os("COFFERDAM_CONFIG"),
+            xdg_config_home: std::env::var_os("XDG_CONFIG_HOME"),
+            home: std::env::var_os("HOME"),
+            system: PathBuf::from("/etc/cofferdam"),
+            euid: nix::unistd::geteuid().as_raw(),
+            cores: u32::try_from(cores).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Where the configuration in force was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// `--config DIR`
+    Argument(PathBuf),
+    /// `$COFFERDAM_CONFIG`
+    Environment(PathBuf),
+    /// `$XDG_CONFIG_HOME/cofferdam`
+    User(PathBuf),
+    /// `/etc/cofferdam`
+    System(PathBuf),
+    /// Compiled in.
+    Embedded,
+}
+
+impl Origin {
+    /// The directory, unless the configuration is compiled in.
+    #[must_use]
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Argument(path)
+            | Self::Environment(path)
+            | Self::User(path)
+            | Self::System(path) => Some(path),
+            Self::Embedded => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argument(path) => write!(f, "{} (--config)", path.display()),
+            Self::Environment(path) => write!(f, "{} ($COFFERDAM_CONFIG)", path.display()),
+            Self::User(path) => write!(f, "{} (user)", path.display()),
+            Self::System(path) => write!(f, "{} (system)", path.display()),
+            Self::Embedded => f.write_str("embedded defaults"),
+        }
+    }
+}
+
+/// Why there is no configuration. cofferdam does not start without one.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(transparent)]
+    Mistake(#[from] Mistake),
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path} is not a directory", path = .path.display())]
+    NotADirectory { path: PathBuf },
+    #[error("{path} is not a regular file of at most 1M", path = .path.display())]
+    NotAFile { path: PathBuf },
+    #[error(
+        "others can write {path}, so they could configure the sandbox\nhint: chmod go-w {path}",
+        path = .path.display()
+    )]
+    Writable { path: PathBuf },
+    #[error(
+        "{path} belongs to uid {owner}, which could configure the sandbox\n\
+         hint: it must belong to root or to the user who starts cofferdam",
+        path = .path.display()
+    )]
+    Owner { path: PathBuf, owner: u32 },
+    #[error(
+        "$COFFERDAM_CONFIG is `{path}`, which depends on the current directory\n\
+         hint: use an absolute path",
+        path = .path.display()
+    )]
+    Relative { path: PathBuf },
+}
+
+/// Everything that was configured, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    pub config: Config,
+    pub policy: Policy,
+    pub profiles: Profiles,
+    pub origin: Origin,
+}
+
+/// Finds, reads and checks the configuration. `explicit` is `--config`.
+///
+/// # Errors
+/// When a place named on purpose is not there, others could have written any of it, or a file has a mistake.
+pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Loaded, ConfigError> {
+    let origin = directory::find(explicit, surroundings)?;
+    let files = match origin.directory() {
+        Some(path) => directory::read(path, surroundings.euid)?,
+        None => directory::Files::default(),
+    };
+    let profiles = Profiles::parse(&embedded::profiles(), &files.profiles)?;
+    let policies = if files.policies.is_empty() { embedded::policies() } else { files.policies };
+    let policy = Policy::parse(&policies, &profiles)?;
+    let config = Config::parse(files.server.as_ref(), surroundings.cores)?;
+    Ok(Loaded { config, policy, profiles, origin })
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

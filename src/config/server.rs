@@ -1,0 +1,261 @@
+//! `cofferdam.toml`: every value of the server, each with where it came from.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::defaults;
+use crate::document::{Document, Mistake};
+use crate::units::Size;
+
+/// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from
+/// 100,000) and of systemd's containers (to 1,879,048,191), below 2^31.
+pub const UID_BASE: u32 = 2_000_000_000;
+/// How many host uids follow: one for each cell alive.
+pub const UID_COUNT: u32 = 65_536;
+/// Lowest `uid_base`: below are users of the machine.
+const UID_BASE_MIN: u32 = 65_536;
+/// Cells kept ready for each profile.
+pub const WARM: u32 = 8;
+
+/// A value in force and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting<T> {
+    pub value: T,
+    pub source: Source,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Compiled in, or computed from the machine.
+    Default,
+    /// Written at this line of this file.
+    File { file: String, line: usize },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { file, line } => write!(f, "{file}:{line}"),
+        }
+    }
+}
+
+/// The server's configuration, every value resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Calls that run at once.
+    pub concurrency: Setting<u32>,
+    /// Calls that wait; one more is refused.
+    pub queue: Setting<u32>,
+    /// Host uids for cells when started as root: the first, and how many.
+    pub uid_base: Setting<u32>,
+    pub uid_count: Setting<u32>,
+    /// Cells kept ready for each profile.
+    pub warm: Setting<u32>,
+    /// Caps over all cells: their number, and their bytes of memory, bytes of tmpfs, and processes together.
+    pub cells: Setting<u32>,
+    pub memory: Setting<u64>,
+    pub tmpfs: Setting<u64>,
+    pub processes: Setting<u32>,
+    /// Tools that are not offered at all, whatever the policy says.
+    pub tools_off: Setting<BTreeSet<String>>,
+    /// Where one line per call is appended; `None`: no audit file.
+    pub audit_file: Setting<Option<PathBuf>>,
+}
+
+/// One line of `cofferdam config show`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// The key as `cofferdam.toml` has it, such as `server.queue`.
+    pub key: &'static str,
+    pub value: String,
+    pub source: Source,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(rename = "schema")]
+    _schema: i64,
+    #[serde(default)]
+    server: WrittenServer,
+    #[serde(default)]
+    pool: WrittenPool,
+    #[serde(default)]
+    limits: WrittenLimits,
+    #[serde(default)]
+    tools: WrittenTools,
+    #[serde(default)]
+    audit: WrittenAudit,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenServer {
+    concurrency: Option<Spanned<u32>>,
+    queue: Option<Spanned<u32>>,
+    uid_base: Option<Spanned<u32>>,
+    uid_count: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenPool {
+    warm: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenLimits {
+    cells: Option<Spanned<u32>>,
+    memory: Option<Spanned<Size>>,
+    tmpfs: Option<Spanned<Size>>,
+    processes: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenTools {
+    off: Option<Spanned<BTreeSet<String>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenAudit {
+    file: Option<Spanned<PathBuf>>,
+}
+
+/// Turns written values into settings, with the file at hand for lines and mistakes.
+struct Reader<'d> {
+    document: &'d Document,
+}
+
+impl Reader<'_> {
+    fn set<W: Clone, T>(
+        &self,
+        written: Option<&Spanned<W>>,
+        default: T,
+        convert: impl FnOnce(W) -> T,
+    ) -> Setting<T> {
+        match written {
+            None => Setting { value: default, source: Source::Default },
+            Some(written) => Setting {
+                value: convert(written.get_ref().clone()),
+                source: Source::File {
+                    file: self.document.file.clone(),
+                    line: self.document.mistake(written.span(), "").line,
+                },
+            },
+        }
+    }
+
+    /// A count that must be above zero.
+    fn count(&self, written: Option<&Spanned<u32>>, default: u32) -> Result<Setting<u32>, Mistake> {
+        match written.filter(|written| *written.get_ref() == 0) {
+            Some(zero) => Err(self.document.mistake(zero.span(), "must be above zero")),
+            None => Ok(self.set(written, default, |count| count)),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, with what `document` sets in their place.
+    ///
+    /// # Errors
+    /// When the file has a mistake.
+    pub fn parse(document: Option<&Document>, cores: u32) -> Result<Self, Mistake> {
+        let empty = Document::new("", "");
+        let (reader, written) = match document {
+            Some(document) => (Reader { document }, document.read::<Written>()?),
+            None => (Reader { document: &empty }, Written::default()),
+        };
+        let Written { server, pool, limits, tools, audit, .. } = written;
+        let (uid_base, uid_count) = uids(&reader, &server)?;
+        let concurrency =
+            reader.count(server.concurrency.as_ref(), defaults::concurrency(cores))?;
+        let warm = reader.set(pool.warm.as_ref(), WARM, |warm| warm);
+        // Computed from what is in force: a server told to run more at once may use more.
+        let cells = concurrency.value.saturating_add(warm.value.saturating_mul(2));
+        let memory = u64::from(concurrency.value).saturating_mul(defaults::MEMORY);
+        let memory = reader.set(limits.memory.as_ref(), memory, |size| size.0);
+        let processes = concurrency.value.saturating_mul(defaults::PROCESSES);
+        Ok(Self {
+            queue: reader.count(server.queue.as_ref(), defaults::QUEUE)?,
+            uid_base,
+            uid_count,
+            warm,
+            cells: reader.count(limits.cells.as_ref(), cells)?,
+            tmpfs: reader.set(limits.tmpfs.as_ref(), memory.value / 2, |size| size.0),
+            memory,
+            processes: reader.count(limits.processes.as_ref(), processes)?,
+            tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
+            audit_file: audit_file(&reader, &audit)?,
+            concurrency,
+        })
+    }
+
+    /// Every value with its source, in the order of the file's sections.
+    #[must_use]
+    pub fn shown(&self) -> Vec<Shown> {
+        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> Shown {
+            Shown { key, value: text(&of.value), source: of.source.clone() }
+        }
+        let count = |key, setting| shown(key, setting, u32::to_string);
+        let size = |key, setting| shown(key, setting, |bytes| Size(*bytes).to_string());
+        let names = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(", ");
+        let path = |path: &Option<PathBuf>| {
+            path.as_ref().map_or(String::new(), |p| p.display().to_string())
+        };
+        vec![
+            count("server.concurrency", &self.concurrency),
+            count("server.queue", &self.queue),
+            count("server.uid_base", &self.uid_base),
+            count("server.uid_count", &self.uid_count),
+            count("pool.warm", &self.warm),
+            count("limits.cells", &self.cells),
+            size("limits.memory", &self.memory),
+            size("limits.tmpfs", &self.tmpfs),
+            count("limits.processes", &self.processes),
+            shown("tools.off", &self.tools_off, names),
+            shown("audit.file", &self.audit_file, path),
+        ]
+    }
+}
+
+/// A range of host uids: above the machine's users, and with an end that is a uid.
+fn uids(
+    reader: &Reader<'_>,
+    server: &WrittenServer,
+) -> Result<(Setting<u32>, Setting<u32>), Mistake> {
+    let base = reader.set(server.uid_base.as_ref(), UID_BASE, |base| base);
+    let count = reader.count(server.uid_count.as_ref(), UID_COUNT)?;
+    let span =
+        [&server.uid_base, &server.uid_count].into_iter().flatten().next().map(Spanned::span);
+    let mistake = |message: String| Err(reader.document.mistake(span.unwrap_or(0..0), message));
+    if base.value < UID_BASE_MIN {
+        return mistake(format!(
+            "`uid_base` is {UID_BASE_MIN} at least: below are users of the machine"
+        ));
+    }
+    // The last value, all ones, means "no uid" (setresuid(2)).
+    if base.value.checked_add(count.value).is_none() {
+        return mistake("`uid_base` and `uid_count` together go beyond the last uid".to_owned());
+    }
+    Ok((base, count))
+}
+
+fn audit_file(
+    reader: &Reader<'_>,
+    audit: &WrittenAudit,
+) -> Result<Setting<Option<PathBuf>>, Mistake> {
+    match audit.file.as_ref().filter(|file| !file.get_ref().is_absolute()) {
+        Some(file) => Err(reader.document.mistake(file.span(), "a path must be absolute")),
+        None => Ok(reader.set(audit.file.as_ref(), None, Some)),
+    }
+}

@@ -1,0 +1,269 @@
+//! Which place configures cofferdam, who may have written it, and what each file may say.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::*;
+use server::{UID_BASE, UID_COUNT, WARM};
+
+/// A directory with an empty place for each origin.
+struct Places {
+    root: tempfile::TempDir,
+}
+
+impl Places {
+    fn new() -> io::Result<Self> {
+        let root = tempfile::tempdir()?;
+        fs::set_permissions(root.path(), Permissions::from_mode(0o755))?;
+        Ok(Self { root })
+    }
+
+    /// A configuration directory here with these files.
+    fn with(&self, name: &str, files: &[(&str, &str)]) -> io::Result<PathBuf> {
+        let directory = fs::canonicalize(self.root.path())?.join(name);
+        make(&directory)?;
+        for (file, text) in files {
+            let path = directory.join(file);
+            make(path.parent().unwrap_or(&directory))?;
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+        }
+        Ok(directory)
+    }
+
+    /// Surroundings in which nothing is configured.
+    fn bare(&self) -> Surroundings {
+        Surroundings {
+            cofferdam_config: None,
+            xdg_config_home: None,
+            home: None,
+            system: self.root.path().join("no-such-place"),
+            euid: nix::unistd::geteuid().as_raw(),
+            cores: 4,
+        }
+    }
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::set_permissions(directory, Permissions::from_mode(0o755))
+}
+
+/// What `load` says, as text.
+fn told(explicit: Option<&Path>, surroundings: &Surroundings) -> String {
+    load(explicit, surroundings).map_or_else(|error| error.to_string(), |l| l.origin.to_string())
+}
+
+#[test]
+fn without_any_file_the_embedded_defaults_run() -> io::Result<()> {
+    let places = Places::new()?;
+    assert_eq!(told(None, &places.bare()), "embedded defaults");
+    Ok(())
+}
+
+#[test]
+fn the_first_place_found_is_the_one() -> io::Result<()> {
+    let places = Places::new()?;
+    let argument = places.with("argument", &[])?;
+    let environment = places.with("environment", &[])?;
+    let user = places.with("xdg/cofferdam", &[])?;
+    let home = places.with("home/.config/cofferdam", &[])?;
+    let system = places.with("system", &[])?;
+    let parent = |path: &Path, up| path.ancestors().nth(up).map(|p| p.as_os_str().to_owned());
+    let mut surroundings = Surroundings {
+        cofferdam_config: Some(environment.clone().into_os_string()),
+        xdg_config_home: parent(&user, 1),
+        home: parent(&home, 2),
+        system: system.clone(),
+        ..places.bare()
+    };
+    let origin = |explicit, surroundings: &Surroundings| {
+        load(explicit, surroundings).map(|loaded| loaded.origin).map_err(|e| e.to_string())
+    };
+    assert_eq!(origin(Some(&argument), &surroundings), Ok(Origin::Argument(argument.clone())));
+    assert_eq!(origin(None, &surroundings), Ok(Origin::Environment(environment)));
+    surroundings.cofferdam_config = None;
+    assert_eq!(origin(None, &surroundings), Ok(Origin::User(user)));
+    surroundings.xdg_config_home = None;
+    assert_eq!(origin(None, &surroundings), Ok(Origin::User(home)));
+    surroundings.home = Some("relative".into());
+    assert_eq!(origin(None, &surroundings), Ok(Origin::System(system)));
+    Ok(())
+}
+
+#[test]
+fn a_place_named_on_purpose_must_be_there() -> io::Result<()> {
+    let places = Places::new()?;
+    let gone = places.root.path().join("gone");
+    let message = format!("cannot read {}: No such file or directory (os error 2)", gone.display());
+    assert_eq!(told(Some(&gone), &places.bare()), message);
+    let named = Surroundings { cofferdam_config: Some(gone.into()), ..places.bare() };
+    assert_eq!(told(None, &named), message);
+    let relative = Surroundings { cofferdam_config: Some("conf".into()), ..places.bare() };
+    assert_eq!(
+        told(None, &relative),
+        "$COFFERDAM_CONFIG is `conf`, which depends on the current directory\nhint: use an absolute path"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_others_can_write_is_refused() -> io::Result<()> {
+    let files = [("cofferdam.toml", "schema = 1\n"), ("policies/a.toml", "schema = 1\n")];
+    for (name, mode) in [
+        ("", 0o775),
+        ("", 0o757),
+        ("cofferdam.toml", 0o664),
+        ("cofferdam.toml", 0o646),
+        ("policies", 0o775),
+        ("policies/a.toml", 0o666),
+        ("..", 0o777),
+    ] {
+        let places = Places::new()?;
+        let directory = places.with("conf", &files)?;
+        let changed = if name.is_empty() { directory.clone() } else { directory.join(name) };
+        let changed = fs::canonicalize(changed)?;
+        assert!(load(Some(&directory), &places.bare()).is_ok(), "{name} before");
+        fs::set_permissions(&changed, Permissions::from_mode(mode))?;
+        let expected = format!(
+            "others can write {0}, so they could configure the sandbox\nhint: chmod go-w {0}",
+            changed.display()
+        );
+        assert_eq!(told(Some(&directory), &places.bare()), expected, "{name} {mode:o}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_another_user_owns_is_refused() -> io::Result<()> {
+    let places = Places::new()?;
+    let directory = places.with("conf", &[("cofferdam.toml", "schema = 1\n")])?;
+    // Ownership can only be given away by root.
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let file = directory.join("cofferdam.toml");
+    std::os::unix::fs::chown(&file, Some(12_345), None)?;
+    assert_eq!(
+        told(Some(&directory), &places.bare()),
+        format!(
+            "{} belongs to uid 12345, which could configure the sandbox\n\
+             hint: it must belong to root or to the user who starts cofferdam",
+            file.display()
+        )
+    );
+    Ok(())
+}
+
+#[test]
+fn a_link_to_another_users_file_is_judged_by_the_file() -> io::Result<()> {
+    let places = Places::new()?;
+    let directory = places.with("conf", &[])?;
+    let elsewhere = places.root.path().join("elsewhere.toml");
+    fs::write(&elsewhere, "schema = 1\n")?;
+    fs::set_permissions(&elsewhere, Permissions::from_mode(0o666))?;
+    let link = directory.join("cofferdam.toml");
+    symlink(&elsewhere, &link)?;
+    assert!(told(Some(&directory), &places.bare()).starts_with("others can write"));
+    Ok(())
+}
+
+#[test]
+fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
+    let places = Places::new()?;
+    let policy = "schema = 1\n[[rule]]\nid = \"only\"\ntools = [\"t\"]\naction = \"deny\"\nwhy = \"w\"\n\
+                  matches = [{ tool = \"t\" }]\n";
+    let profile = "schema = 1\nname = \"mine\"\ndescription = \"d\"\nextends = \"bash\"\n";
+    let directory = places.with(
+        "conf",
+        &[
+            ("policies/a.toml", policy),
+            ("policies/ignored.txt", "not read"),
+            ("policies/.hidden.toml", "not read"),
+            ("sandbox-profiles/mine.toml", profile),
+        ],
+    )?;
+    let loaded = load(Some(&directory), &places.bare());
+    let told = loaded.map(|loaded| {
+        let rules: Vec<String> = loaded.policy.rules().iter().map(|rule| rule.id.clone()).collect();
+        let names: Vec<String> = loaded.profiles.iter().map(|p| p.name.to_string()).collect();
+        (rules, names, loaded.config.queue)
+    });
+    let queue = Setting { value: 256, source: Source::Default };
+    let expected =
+        (vec!["only".to_owned()], ["bash", "bc", "mine"].map(str::to_owned).to_vec(), queue);
+    assert_eq!(told.map_err(|e| e.to_string()), Ok(expected));
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_told_with_the_file_they_are_in() -> io::Result<()> {
+    let places = Places::new()?;
+    let directory =
+        places.with("conf", &[("cofferdam.toml", "schema = 1\n[server]\nqeue = 3\n")])?;
+    assert_eq!(
+        told(Some(&directory), &places.bare()),
+        format!(
+            "{}/cofferdam.toml:3:1: unknown field `qeue`, expected one of `concurrency`, `queue`, \
+             `uid_base`, `uid_count`\nhint: did you mean `queue`?",
+            directory.display()
+        )
+    );
+    Ok(())
+}
+
+fn config(text: &str) -> Result<Config, String> {
+    let document = crate::document::Document::new("c.toml", text);
+    Config::parse(Some(&document), 4).map_err(|mistake| mistake.to_string())
+}
+
+#[test]
+fn every_value_is_shown_with_its_source() {
+    let text = "schema = 1\n[server]\nconcurrency = 2\n\n[limits]\nmemory = \"3G\"\n";
+    let shown = config(text).map(|config| {
+        let line = |shown: Shown| format!("{} = {} ({})", shown.key, shown.value, shown.source);
+        config.shown().into_iter().map(line).collect::<Vec<_>>()
+    });
+    let expected = [
+        "server.concurrency = 2 (c.toml:3)".to_owned(),
+        "server.queue = 256 (default)".to_owned(),
+        format!("server.uid_base = {UID_BASE} (default)"),
+        format!("server.uid_count = {UID_COUNT} (default)"),
+        format!("pool.warm = {WARM} (default)"),
+        "limits.cells = 18 (default)".to_owned(),
+        "limits.memory = 3G (c.toml:6)".to_owned(),
+        "limits.tmpfs = 1536M (default)".to_owned(),
+        "limits.processes = 512 (default)".to_owned(),
+        "tools.off =  (default)".to_owned(),
+        "audit.file =  (default)".to_owned(),
+    ];
+    assert_eq!(shown, Ok(expected.to_vec()));
+}
+
+#[test]
+fn values_out_of_range_are_told() {
+    let told = |section: &str| config(&format!("schema = 1\n{section}\n")).map(|_| ());
+    let at = |message: &str| Err(format!("c.toml:3:{message}"));
+    assert_eq!(told("[server]\nconcurrency = 0"), at("15: must be above zero"));
+    assert_eq!(
+        told("[server]\nuid_base = 1000"),
+        at("12: `uid_base` is 65536 at least: below are users of the machine")
+    );
+    assert_eq!(
+        told("[server]\nuid_base = 4294967295"),
+        at("12: `uid_base` and `uid_count` together go beyond the last uid")
+    );
+    assert_eq!(told("[audit]\nfile = \"log\""), at("8: a path must be absolute"));
+    assert_eq!(
+        config("[server]\n").map(|_| ()),
+        Err("c.toml:1:1: missing field `schema`".to_owned())
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in "\\PC*") {
+        let _told = config(&text);
+    }
+}

@@ -1,0 +1,68 @@
+//! The values of rulings R1, one constant each: code, `sandbox_rules`, README and `doctor` print these.
+
+use std::time::Duration;
+
+/// One kibibyte, mebibyte and gibibyte in bytes.
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+
+/// Wall time of a call whose profile and rule name none.
+pub const TIMEOUT: Duration = Duration::from_secs(600);
+/// Wall time of `bash_exec` when the caller asks for none, and the most it may ask for.
+pub const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
+pub const EXEC_MAX_TIMEOUT: Duration = Duration::from_secs(300);
+/// Wall time of the calculator.
+pub const CALCULATOR_TIMEOUT: Duration = Duration::from_secs(30);
+/// Wall time of `POST /run`.
+pub const RUN_TIMEOUT: Duration = Duration::from_secs(5);
+/// From TERM until the cell is killed.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// Bytes of memory of a cell.
+pub const MEMORY: u64 = GIB;
+/// Processes and threads of a cell.
+pub const PROCESSES: u32 = 256;
+/// Open descriptors of one process.
+pub const OPEN_FILES: u32 = 1024;
+/// Bytes of the largest file a process may write.
+pub const FILE_SIZE: u64 = 512 * MIB;
+/// Bytes of a private `/workspace`.
+pub const WORKSPACE_BYTES: u64 = 384 * MIB;
+/// Bytes of `/tmp`.
+pub const TMP_BYTES: u64 = 128 * MIB;
+/// Bytes of `/dev/shm`.
+pub const SHM_BYTES: u64 = 64 * MIB;
+/// Inodes of each of these three.
+pub const INODES: u32 = 100_000;
+
+/// Characters of output in a reply, over both streams.
+pub const INLINE_CHARACTERS: usize = 30_000;
+/// Bytes of one stream kept in the spool.
+pub const SPOOL_BYTES: u64 = MIB;
+/// Bytes over both streams at which a call is ended.
+pub const OUTPUT_BYTES: u64 = 256 * MIB;
+
+/// Calls that wait for a cell; one more is answered with an error that says so.
+pub const QUEUE: u32 = 256;
+/// Calls that run at once, at least.
+pub const CONCURRENCY_MIN: u32 = 4;
+
+/// Lowest Landlock ABI of the floor (rulings R11).
+pub const LANDLOCK_ABI: u32 = 2;
+
+/// Calls that run at once on a machine with `cores` processors: twice as many, four at least.
+#[must_use]
+pub fn concurrency(cores: u32) -> u32 {
+    cores.saturating_mul(2).max(CONCURRENCY_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn concurrency_is_twice_the_cores_and_never_under_four() {
+        assert_eq!([0, 1, 2, 3, 64].map(concurrency), [4, 4, 4, 6, 128]);
+    }
+}

@@ -1,0 +1,201 @@
+//! A TOML file to a value, or the mistake in it: file, line, column, and the nearest valid key.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+
+/// The schema that this version reads, of all three kinds of file.
+pub const SCHEMA: i64 = 1;
+
+/// What is wrong in a file, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Mistake {
+    /// The file's name as the operator knows it.
+    pub file: String,
+    /// Line and column, both from 1; columns count characters.
+    pub line: usize,
+    pub column: usize,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One file's name and text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    pub file: String,
+    pub text: String,
+}
+
+/// Only the version: read first, so that a newer file is told as such and not as a list of unknown keys.
+#[derive(Deserialize)]
+struct Versioned {
+    schema: Option<Spanned<i64>>,
+}
+
+impl Document {
+    pub fn new(file: &str, text: &str) -> Self {
+        Self { file: file.to_owned(), text: text.to_owned() }
+    }
+
+    /// Reads the document as a `T`.
+    ///
+    /// # Errors
+    /// When it is not TOML, is of another schema, or is not a `T`.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Mistake> {
+        let version: Versioned = toml::from_str(&self.text).map_err(|e| self.malformed(&e))?;
+        if let Some(schema) = version.schema.filter(|schema| *schema.get_ref() != SCHEMA) {
+            let message = format!("schema {} is not one this version reads", schema.get_ref());
+            let hint = format!("this version reads `schema = {SCHEMA}`");
+            return Err(self.mistake(schema.span(), message).with_hint(hint));
+        }
+        toml::from_str(&self.text).map_err(|error| self.malformed(&error))
+    }
+
+    /// A mistake at a byte range of the text.
+    pub fn mistake(&self, span: Range<usize>, message: impl Into<String>) -> Mistake {
+        let before = self.text.get(..span.start).unwrap_or(&self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Mistake {
+            file: self.file.clone(),
+            line: before.matches('\n').count() + 1,
+            column: before.get(line_start..).unwrap_or("").chars().count() + 1,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    fn malformed(&self, error: &toml::de::Error) -> Mistake {
+        let message: String = error.message().lines().collect::<Vec<_>>().join(": ");
+        let hint = hint_for(&message);
+        let mistake = self.mistake(error.span().unwrap_or(0..0), message);
+        Mistake { hint, ..mistake }
+    }
+}
+
+impl Mistake {
+    /// The same mistake with a way out.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+/// The way out that serde's message allows for. serde words an unknown key as
+/// ``unknown field `x`, expected one of `a`, `b` ``; the names it lists are the valid ones.
+fn hint_for(message: &str) -> Option<String> {
+    if message.starts_with("missing field `why`") {
+        return Some("every grant and every rule says why it is there".to_owned());
+    }
+    let rest = ["unknown field `", "unknown variant `"]
+        .iter()
+        .find_map(|start| message.strip_prefix(start))?;
+    let (unknown, expected) = rest.split_once("`, expected ")?;
+    let valid = expected.split('`').skip(1).step_by(2);
+    nearest(unknown, valid).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// The candidate nearest to `word`, if one is near enough to be what was meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        schema: i64,
+        #[serde(default)]
+        timeout: i64,
+        #[serde(default)]
+        grants: Vec<Reason>,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Reason {
+        why: String,
+    }
+
+    fn told(text: &str) -> String {
+        Document::new("a.toml", text)
+            .read::<Sample>()
+            .map_or_else(|mistake| mistake.to_string(), |sample| format!("{sample:?}"))
+    }
+
+    #[test]
+    fn an_unknown_key_is_told_with_its_place_and_the_nearest_key() {
+        assert_eq!(
+            told("schema = 1\n\n  timeuot = 3\n"),
+            "a.toml:3:3: unknown field `timeuot`, expected one of `schema`, `timeout`, `grants`\n\
+             hint: did you mean `timeout`?"
+        );
+    }
+
+    #[test]
+    fn a_key_like_no_other_gets_no_guess() {
+        assert_eq!(
+            told("schema = 1\nzzz = 3\n"),
+            "a.toml:2:1: unknown field `zzz`, expected one of `schema`, `timeout`, `grants`"
+        );
+    }
+
+    #[test]
+    fn a_missing_why_is_told_at_its_grant() {
+        assert_eq!(
+            told("schema = 1\n[[grants]]\n"),
+            "a.toml:2:1: missing field `why`\n\
+             hint: every grant and every rule says why it is there"
+        );
+    }
+
+    #[test]
+    fn another_schema_is_told_before_any_unknown_key() {
+        assert_eq!(
+            told("# new\nschema = 2\nnovel = true\n"),
+            "a.toml:2:10: schema 2 is not one this version reads\n\
+             hint: this version reads `schema = 1`"
+        );
+    }
+
+    #[test]
+    fn columns_count_characters() {
+        let document = Document::new("a.toml", "a = 1\nä = 2");
+        let at = document.mistake(9..10, "here");
+        assert_eq!((at.line, at.column), (2, 3));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_text_never_panics(text in "\\PC*") {
+            let _read = told(&text);
+        }
+
+        #[test]
+        fn text_that_looks_like_toml_never_panics(
+            text in "(schema|why|grants|\\[\\[|\\]\\]|\\[|\\]|=|\"|\n| |1|\\{|\\}|,|`|é)*"
+        ) {
+            let _read = told(&text);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Rules as policy files have them, and the checks that a file passes before any rule is in force.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::call::Asked;
+use crate::document::{Document, Mistake, nearest};
+use crate::job::{Limits, ProfileName};
+use crate::profile::Profiles;
+use crate::units::{Size, Time};
+
+/// One file of `policies/`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(rename = "schema")]
+    _schema: i64,
+    #[serde(default, rename = "rule")]
+    rules: Vec<WrittenRule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenRule {
+    id: Spanned<String>,
+    tools: Spanned<Vec<String>>,
+    action: Spanned<Action>,
+    profile: Option<Spanned<String>>,
+    #[serde(default)]
+    limits: WrittenLimits,
+    why: Spanned<String>,
+    #[serde(default)]
+    matches: Vec<Spanned<Example>>,
+    #[serde(default)]
+    not_matches: Vec<Spanned<Example>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Allow,
+    Deny,
+}
+
+/// Limits that a rule may lower.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenLimits {
+    timeout: Option<Spanned<Time>>,
+    memory: Option<Spanned<Size>>,
+    processes: Option<Spanned<u32>>,
+    output: Option<Spanned<Size>>,
+}
+
+/// A call that a rule must, or must not, be about.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Example {
+    tool: String,
+}
+
+/// A rule in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    pub id: String,
+    pub tools: BTreeSet<String>,
+    pub effect: Effect,
+    pub why: String,
+}
+
+/// What a rule does with the calls it matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Runs them under this profile, with its limits lowered by these.
+    Allow {
+        profile: ProfileName,
+        limits: Asked,
+    },
+    Deny,
+}
+
+impl Rule {
+    /// Whether the rule is about calls of this tool.
+    #[must_use]
+    pub fn matches(&self, tool: &str) -> bool {
+        self.tools.contains(tool)
+    }
+}
+
+/// Reads and checks every rule of every file.
+pub(super) fn parse(documents: &[Document], profiles: &Profiles) -> Result<Vec<Rule>, Mistake> {
+    let mut rules: Vec<Rule> = Vec::new();
+    for document in documents {
+        let written: Written = document.read()?;
+        for written in &written.rules {
+            let rule = rule(document, written, profiles)?;
+            check_beside(document, written, &rule, &rules)?;
+            rules.push(rule);
+        }
+    }
+    Ok(rules)
+}
+
+fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Result<Rule, Mistake> {
+    let id = written.id.get_ref();
+    if ProfileName::new(id).is_none() {
+        let message = "an id is lower-case letters, digits and dashes";
+        return Err(document.mistake(written.id.span(), message));
+    }
+    if written.why.get_ref().trim().is_empty() {
+        return Err(document
+            .mistake(written.why.span(), "`why` is blank")
+            .with_hint("every grant and every rule says why it is there"));
+    }
+    let tools: BTreeSet<String> = written.tools.get_ref().iter().cloned().collect();
+    if tools.is_empty() {
+        let message = format!("rule `{id}` names no tool");
+        return Err(document.mistake(written.tools.span(), message));
+    }
+    let effect = effect(document, written, profiles)?;
+    let rule = Rule { id: id.clone(), tools, effect, why: written.why.get_ref().clone() };
+    check_examples(document, written, &rule)?;
+    Ok(rule)
+}
+
+fn effect(
+    document: &Document,
+    written: &WrittenRule,
+    profiles: &Profiles,
+) -> Result<Effect, Mistake> {
+    let id = written.id.get_ref();
+    let limits = &written.limits;
+    let profile = match (*written.action.get_ref(), &written.profile) {
+        (Action::Allow, Some(profile)) => profile,
+        (Action::Allow, None) => {
+            let message = format!("rule `{id}` allows and names no `profile`");
+            return Err(document.mistake(written.action.span(), message));
+        }
+        (Action::Deny, Some(profile)) => {
+            let message = format!("rule `{id}` denies; a `profile` means nothing there");
+            return Err(document.mistake(profile.span(), message));
+        }
+        (Action::Deny, None) => return Ok(Effect::Deny),
+    };
+    let name = profile.get_ref();
+    let known = ProfileName::new(name).and_then(|name| profiles.get(&name));
+    let Some(known) = known else {
+        let message = format!("there is no profile `{}` to run under", name.escape_default());
+        let error = document.mistake(profile.span(), message);
+        return Err(match nearest(name, profiles.iter().map(|profile| profile.name.as_str())) {
+            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+            None => error,
+        });
+    };
+    limits.check(document, &known.limits)?;
+    Ok(Effect::Allow { profile: known.name.clone(), limits: limits.asked() })
+}
+
+impl WrittenLimits {
+    fn asked(&self) -> Asked {
+        Asked {
+            wall: self.timeout.as_ref().map(|time| time.get_ref().0),
+            memory: self.memory.as_ref().map(|size| size.get_ref().0),
+            processes: self.processes.as_ref().map(|count| *count.get_ref()),
+            output: self.output.as_ref().map(|size| size.get_ref().0),
+        }
+    }
+
+    /// A rule may only lower what its profile allows. Raising is a mistake and not
+    /// clamped: the file would say one thing and mean another.
+    fn check(&self, document: &Document, profile: &Limits) -> Result<(), Mistake> {
+        let raised = |span, limit: &str| {
+            let message = format!("`{limit}` is above the profile's; a rule can only lower it");
+            Err(document.mistake(span, message))
+        };
+        if let Some(time) = self.timeout.as_ref().filter(|time| time.get_ref().0 > profile.wall) {
+            return raised(time.span(), "timeout");
+        }
+        if let Some(size) = self.memory.as_ref().filter(|size| size.get_ref().0 > profile.memory) {
+            return raised(size.span(), "memory");
+        }
+        if let Some(count) = &self.processes {
+            if *count.get_ref() > profile.processes {
+                return raised(count.span(), "processes");
+            }
+            if *count.get_ref() == 0 {
+                return Err(document.mistake(count.span(), "must be above zero"));
+            }
+        }
+        let above =
+            |size: &&Spanned<Size>| profile.output.is_some_and(|most| size.get_ref().0 > most);
+        match self.output.as_ref().filter(above) {
+            Some(size) => raised(size.span(), "output"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_examples(document: &Document, written: &WrittenRule, rule: &Rule) -> Result<(), Mistake> {
+    if written.matches.is_empty() {
+        let message = format!("rule `{}` has no `matches` example", rule.id);
+        let hint = "every rule shows a call it is about: matches = [{ tool = \"…\" }]";
+        return Err(document.mistake(written.id.span(), message).with_hint(hint));
+    }
+    let wrong = |example: &Spanned<Example>, what: &str| {
+        let tool = example.get_ref().tool.escape_default();
+        Err(document.mistake(example.span(), format!("rule `{}` {what} `{tool}`", rule.id)))
+    };
+    if let Some(example) = written.matches.iter().find(|e| !rule.matches(&e.get_ref().tool)) {
+        return wrong(example, "should match and does not:");
+    }
+    match written.not_matches.iter().find(|e| rule.matches(&e.get_ref().tool)) {
+        Some(example) => wrong(example, "should not match and does:"),
+        None => Ok(()),
+    }
+}
+
+/// What one rule means must not depend on another's place: ids are unique, and two rules that
+/// allow the same tool agree on the profile, for neither of two profiles is the stricter.
+fn check_beside(
+    document: &Document,
+    written: &WrittenRule,
+    rule: &Rule,
+    others: &[Rule],
+) -> Result<(), Mistake> {
+    if others.iter().any(|other| other.id == rule.id) {
+        let message = format!("there are two rules `{}`", rule.id);
+        return Err(document.mistake(written.id.span(), message));
+    }
+    let Effect::Allow { profile, .. } = &rule.effect else { return Ok(()) };
+    for other in others {
+        let Effect::Allow { profile: theirs, .. } = &other.effect else { continue };
+        let shared = rule.tools.intersection(&other.tools).next();
+        if let Some(tool) = shared.filter(|_| theirs != profile) {
+            let message = format!(
+                "rules `{}` and `{}` allow `{tool}` under different profiles, `{theirs}` and `{profile}`",
+                other.id, rule.id
+            );
+            return Err(document.mistake(written.id.span(), message));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Decisions: default deny, the strictest wins, order never matters, examples are tested.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::*;
+use crate::call::{Argv, Env, Stdin};
+use crate::config::embedded;
+use crate::defaults::{GIB, MIB};
+
+fn profiles() -> Profiles {
+    Profiles::parse(&embedded::profiles(), &[]).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn parsed(rules: &[&str]) -> Result<Policy, Mistake> {
+    let text = format!("schema = 1\n{}", rules.concat());
+    Policy::parse(&[Document::new("p.toml", &text)], &profiles())
+}
+
+fn policy(rules: &[&str]) -> Policy {
+    parsed(rules).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn mistake(rule: &str) -> String {
+    parsed(&[rule])
+        .map_or_else(|mistake| mistake.to_string(), |policy| format!("taken: {policy:?}"))
+}
+
+fn shipped() -> Policy {
+    Policy::parse(&embedded::policies(), &profiles()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn call(tool: &'static str, asked: Asked) -> Call {
+    Call {
+        tool,
+        argv: Argv::new(vec!["bash".to_owned()]).unwrap_or_else(|e| panic!("{e}")),
+        script: None,
+        stdin: Stdin::Empty,
+        env: Env::new(BTreeMap::new()).unwrap_or_else(|e| panic!("{e}")),
+        cwd: None,
+        asked,
+    }
+}
+
+fn decide(policy: &Policy, tool: &'static str) -> Result<Grant, Denial> {
+    policy.decide(call(tool, Asked::default()), &profiles(), Workspace::Fresh)
+}
+
+fn wall(seconds: u64) -> Asked {
+    Asked { wall: Some(Duration::from_secs(seconds)), ..Asked::default() }
+}
+
+/// An allow rule for `bash` with these limits, six lines.
+fn allow(id: &str, limits: &str) -> String {
+    format!(
+        "[[rule]]\nid = \"{id}\"\ntools = [\"bash\"]\naction = \"allow\"\nprofile = \"bash\"\n\
+         why = \"w\"\nmatches = [{{ tool = \"bash\" }}]\nlimits = {{ {limits} }}\n"
+    )
+}
+
+const DENY: &str = "[[rule]]\nid = \"no\"\ntools = [\"bash\"]\naction = \"deny\"\nwhy = \"closed today\"\n\
+                    matches = [{ tool = \"bash\" }]\n";
+
+#[test]
+fn without_a_rule_everything_is_denied() {
+    let denial = Denial {
+        rule: "default-deny".to_owned(),
+        why: "no rule allows `bash`".to_owned(),
+        hint: "the operator can allow it with a rule under policies/".to_owned(),
+    };
+    assert_eq!(denial.to_string(), "denied by rule `default-deny`: no rule allows `bash`");
+    assert_eq!(decide(&policy(&[]), "bash"), Err(denial));
+}
+
+#[test]
+fn the_shipped_policy_allows_the_shell_and_the_calculator_and_nothing_else() {
+    let told = |tool| {
+        decide(&shipped(), tool)
+            .map(|grant| {
+                let job = grant.job();
+                (grant.rule().to_owned(), job.profile.to_string(), job.limits.wall.as_secs())
+            })
+            .map_err(|denial| denial.rule)
+    };
+    let allowed = |rule: &str, profile: &str, wall| Ok((rule.to_owned(), profile.to_owned(), wall));
+    assert_eq!(told("bash"), allowed("shell", "bash", 600));
+    assert_eq!(told("calculate"), allowed("calculator", "bc", 30));
+    assert_eq!(told("calculate_advanced"), allowed("calculator", "bc", 30));
+    assert_eq!(told("python"), Err("default-deny".to_owned()));
+}
+
+#[test]
+fn a_denial_wins_over_an_allowance_in_any_order() {
+    let allow = allow("yes", "");
+    for rules in [[DENY, &allow], [&allow, DENY]] {
+        let denial = decide(&policy(&rules), "bash").map(|grant| grant.rule().to_owned());
+        assert_eq!(denial.map_err(|denial| denial.why), Err("closed today".to_owned()));
+    }
+}
+
+#[test]
+fn the_lowest_of_every_limit_wins_in_any_order() {
+    let (a, b) = (
+        allow("a", "timeout = \"20s\", memory = \"512M\""),
+        allow("b", "timeout = 10, processes = 9"),
+    );
+    let (c, d) = (allow("c", "output = \"1M\""), allow("d", "timeout = 10"));
+    for rules in [[&a, &b, &c, &d], [&d, &c, &b, &a], [&c, &a, &d, &b]] {
+        let grant = decide(&policy(&rules.map(String::as_str)), "bash");
+        let told = grant.map(|grant| {
+            let limits = grant.job().limits;
+            (grant.rule().to_owned(), limits.wall, limits.memory, limits.processes, limits.output)
+        });
+        let expected = ("b".to_owned(), Duration::from_secs(10), 512 * MIB, 9, Some(MIB));
+        assert_eq!(told, Ok(expected));
+    }
+}
+
+#[test]
+fn a_caller_lowers_limits_and_never_raises_them() {
+    let decide = |asked| {
+        let grant = shipped().decide(call("bash", asked), &profiles(), Workspace::Fresh);
+        grant.map(|grant| {
+            (grant.job().limits.wall.as_secs(), grant.job().limits.memory, grant.clamped())
+        })
+    };
+    assert_eq!(decide(wall(5)), Ok((5, GIB, false)));
+    assert_eq!(decide(wall(601)), Ok((600, GIB, true)));
+    assert_eq!(decide(Asked { memory: Some(4 * GIB), ..wall(600) }), Ok((600, GIB, false)));
+}
+
+#[test]
+fn a_granted_workspace_is_for_profiles_that_have_one() {
+    let policy = shipped();
+    let told = |tool| {
+        let grant = policy.decide(call(tool, Asked::default()), &profiles(), Workspace::Granted(3));
+        grant.map(|grant| (grant.job().workspace, grant.job().cwd.clone()))
+    };
+    assert_eq!(told("bash"), Ok((Workspace::Granted(3), Cwd::workspace())));
+    assert_eq!(told("calculate"), Ok((Workspace::Fresh, Cwd::tmp())));
+}
+
+#[test]
+fn the_operator_gets_the_profile_limits_and_no_bound_on_output() {
+    let profiles = profiles();
+    let bash = ProfileName::new("bash").and_then(|name| profiles.get(&name).cloned());
+    let Some(bash) = bash else { panic!("no bash") };
+    let grant = Policy::operator(call("run", Asked::default()), &bash, Workspace::Fresh);
+    let expected = Limits { output: None, ..bash.limits };
+    assert_eq!((grant.rule(), grant.clamped(), grant.job().limits), ("operator", false, expected));
+}
+
+#[test]
+fn examples_are_tested_when_the_file_is_loaded() {
+    let rule = |examples: &str| {
+        mistake(&format!(
+            "[[rule]]\nid = \"a\"\ntools = [\"bash\"]\naction = \"deny\"\nwhy = \"w\"\n{examples}"
+        ))
+    };
+    assert_eq!(
+        rule("matches = [{ tool = \"bash\" }, { tool = \"sh\" }]\n"),
+        "p.toml:7:31: rule `a` should match and does not: `sh`"
+    );
+    assert_eq!(
+        rule("matches = [{ tool = \"bash\" }]\nnot_matches = [{ tool = \"bash\" }]\n"),
+        "p.toml:8:16: rule `a` should not match and does: `bash`"
+    );
+    assert_eq!(
+        rule(""),
+        "p.toml:3:6: rule `a` has no `matches` example\n\
+         hint: every rule shows a call it is about: matches = [{ tool = \"…\" }]"
+    );
+}
+
+#[test]
+fn broken_rules_are_told_with_their_place_and_the_way_out() {
+    let good = allow("a", "");
+    assert_eq!(
+        mistake(&good.replace("profile = \"bash\"", "profile = \"bsh\"")),
+        "p.toml:6:11: there is no profile `bsh` to run under\nhint: did you mean `bash`?"
+    );
+    assert_eq!(
+        mistake(&good.replace("action = \"allow\"", "action = \"alow\"")),
+        "p.toml:5:10: unknown variant `alow`, expected `allow` or `deny`\nhint: did you mean `allow`?"
+    );
+    assert_eq!(
+        mistake(&good.replace("why = \"w\"\n", "")),
+        "p.toml:2:1: missing field `why`\nhint: every grant and every rule says why it is there"
+    );
+    assert_eq!(
+        mistake(&good.replace("profile = \"bash\"\n", "")),
+        "p.toml:5:10: rule `a` allows and names no `profile`"
+    );
+    assert_eq!(
+        mistake(&good.replace("\"allow\"", "\"deny\"")),
+        "p.toml:6:11: rule `a` denies; a `profile` means nothing there"
+    );
+    assert_eq!(
+        mistake(&allow("a", "timeout = \"601s\"")),
+        "p.toml:9:22: `timeout` is above the profile's; a rule can only lower it"
+    );
+    assert_eq!(mistake(&format!("{good}{good}")), "p.toml:11:6: there are two rules `a`");
+}
+
+#[test]
+fn two_rules_cannot_send_one_tool_to_two_profiles() {
+    let other = allow("b", "timeout = 5").replace("profile = \"bash\"", "profile = \"bc\"");
+    assert_eq!(
+        mistake(&format!("{}{other}", allow("a", ""))),
+        "p.toml:11:6: rules `a` and `b` allow `bash` under different profiles, `bash` and `bc`"
+    );
+}
+
+#[test]
+fn every_shipped_rule_says_why() {
+    for rule in shipped().rules() {
+        assert!(rule.why.len() > 20, "{rule:?}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in "\\PC*") {
+        let _told = mistake(&text);
+    }
+}

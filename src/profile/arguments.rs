@@ -1,0 +1,261 @@
+//! Conditions on arguments that hold in every profile, call by call, each with its reason.
+//!
+//! Allow-lists throughout: a command or an option that a newer kernel adds is
+//! refused until it is listed. Calls on hot paths (read, write, futex, …) have none.
+
+use std::collections::BTreeSet;
+
+use super::condition::{All, Op, Test, Verdict};
+use super::{Exec, Family};
+
+/// The descriptor a program is executed by under `exec = { program = PATH }`: above
+/// RLIMIT_NOFILE, so that nothing in the cell can put another file there.
+pub const HELD_DESCRIPTOR: u32 = 1000;
+
+/// Every flag of clone(2) that makes a namespace; the low byte is the exit signal.
+const CLONE_NAMESPACES: u32 = 0x7e02_0000;
+/// `CLONE_PARENT`: a child that init, and not its maker, would be told of.
+const CLONE_PARENT: u32 = 0x8000;
+/// What unshare(2) may split off: file-system facts, descriptors, semaphore undo lists.
+const UNSHARE: u64 = 0x200 | 0x400 | 0x4_0000;
+
+/// Set-user-id and set-group-id bits of a mode.
+const SET_ID: u32 = 0o6000;
+/// `O_CREAT` and the bit of `O_TMPFILE` that is its own: without them open(2) reads no mode.
+const CREATES: u32 = 0o100 | 0o20_000_000;
+/// The bits of a mode that say what kind of file it is.
+const FILE_KIND: u32 = 0o170_000;
+
+/// `SOCK_CLOEXEC | SOCK_NONBLOCK`, which ride on a socket's type.
+const SOCKET_FLAGS: u32 = 0x8_0800;
+const STREAM: u32 = 1;
+const DATAGRAM: u32 = 2;
+const SEQPACKET: u32 = 5;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+
+/// `SCHED_RESET_ON_FORK`, which rides on a policy.
+const RESET_ON_FORK: u32 = 0x4000_0000;
+
+/// Families as the kernel numbers them and as profiles name them.
+pub(super) const FAMILIES: [(Family, &str, u32); 3] =
+    [(Family::Unix, "unix", 1), (Family::Inet, "inet", 2), (Family::Inet6, "inet6", 10)];
+
+/// ioctl(2) requests. Not among them: TIOCSTI (0x5412), TIOCLINUX (0x541c), TIOCCONS (0x541d) and
+/// TIOCSETD (0x5423), which push input into or change terminals; FS_IOC_SETFLAGS; every
+/// device, namespace and block request; socket requests that change an interface;
+/// FIOSETOWN and SIOCSPGRP, which send signals.
+const IOCTLS: &[(u32, u32)] = &[
+    (0x5401, 0x5411),           // terminal attributes, foreground group, pending output
+    (0x5413, 0x541b),           // window size, modem lines, FIONREAD
+    (0x5420, 0x5422),           // TIOCPKT, FIONBIO, TIOCNOTTY
+    (0x5424, 0x5429),           // TIOCGETD, breaks, session id
+    (0x5450, 0x5451),           // FIONCLEX, FIOCLEX
+    (0x5452, 0x5452),           // FIOASYNC
+    (0x5460, 0x5460),           // FIOQSIZE
+    (0x802c_542a, 0x802c_542a), // TCGETS2
+    (0x402c_542b, 0x402c_542d), // TCSETS2 and its two variants
+    (0x8004_5430, 0x8004_5430), // TIOCGPTN
+    (0x4004_5431, 0x4004_5431), // TIOCSPTLCK
+    (0x5441, 0x5441),           // TIOCGPTPEER
+    (0x8903, 0x8907),           // who is signalled, out-of-band mark, time stamps: all reads
+    (0x8910, 0x8913),           // interface names, list, flags: reads
+    (0x8915, 0x8915),           // SIOCGIFADDR
+    (0x8917, 0x8917),           // SIOCGIFDSTADDR
+    (0x8919, 0x8919),           // SIOCGIFBRDADDR
+    (0x891b, 0x891b),           // SIOCGIFNETMASK
+    (0x8921, 0x8921),           // SIOCGIFMTU
+    (0x8927, 0x8927),           // SIOCGIFHWADDR
+    (0x8933, 0x8933),           // SIOCGIFINDEX
+    (0x8942, 0x8942),           // SIOCGIFTXQLEN
+    (0x4004_9409, 0x4004_9409), // FICLONE: cp --reflink
+    (0x4020_940d, 0x4020_940d), // FICLONERANGE
+    (0xc020_660b, 0xc020_660b), // FIEMAP: cp and tar look for holes
+    (0x8008_6601, 0x8008_6601), // FS_IOC_GETFLAGS
+    (0x801c_581f, 0x801c_581f), // FS_IOC_FSGETXATTR
+    (0x8004_5200, 0x8004_5200), // RNDGETENTCNT
+];
+
+/// fcntl(2) commands. Not among them: F_SETOWN, F_SETSIG and F_SETOWN_EX, which have
+/// evaded Landlock's signal scope; F_SETLEASE, F_NOTIFY and F_SETDELEG, which hold
+/// up or watch other users of a file, the host's included.
+const FCNTLS: &[(u32, u32)] = &[
+    (0, 7),       // duplicate, flags, locks
+    (9, 9),       // F_GETOWN
+    (11, 11),     // F_GETSIG
+    (16, 16),     // F_GETOWN_EX
+    (36, 38),     // open file description locks
+    (1025, 1025), // F_GETLEASE
+    (1030, 1038), // F_DUPFD_CLOEXEC, pipe sizes, seals, write hints
+];
+
+/// prctl(2) options. Not among them: seccomp, capabilities that a cell has none of,
+/// PR_SET_MM, system call dispatch, core scheduling, weaker speculation control.
+const PRCTLS: &[(u32, u32)] = &[
+    (1, 4),                     // death signal, dumpable
+    (7, 7),                     // PR_GET_KEEPCAPS
+    (15, 16),                   // thread names
+    (21, 21),                   // PR_GET_SECCOMP
+    (23, 23),                   // PR_CAPBSET_READ
+    (27, 27),                   // PR_GET_SECUREBITS
+    (29, 30),                   // timer slack
+    (36, 39),                   // subreaper, no_new_privs
+    (41, 42),                   // transparent huge pages, for this process
+    (47, 47),                   // PR_CAP_AMBIENT: there are none to raise
+    (50, 52),                   // vector length; PR_GET_SPECULATION_CTRL
+    (54, 56),                   // pointer authentication and tagged addresses (aarch64)
+    (61, 61),                   // PR_PAC_GET_ENABLED_KEYS
+    (65, 66),                   // memory-deny-write-execute
+    (0x5356_4d41, 0x5356_4d41), // PR_SET_VMA: names for anonymous memory
+];
+
+/// arch_prctl(2): the thread pointer, CPUID's state, and permission for large vector registers.
+const ARCH_PRCTLS: &[(u32, u32)] = &[(0x1001, 0x1004), (0x1011, 0x1011), (0x1021, 0x1023)];
+
+/// The condition on a call that a profile lists, if the floor has one.
+pub(super) fn condition(call: &str) -> Option<Verdict> {
+    let when = |all: All| Some(Verdict::AllowIf(vec![all]));
+    match call {
+        "clone" => when(vec![Test::none_of(0, CLONE_NAMESPACES | CLONE_PARENT)]),
+        "unshare" => when(vec![Test::full(0, Op::MaskedEq(!UNSHARE), 0)]),
+        "ioctl" => Some(Verdict::in_ranges(1, IOCTLS)),
+        "fcntl" => Some(Verdict::in_ranges(1, FCNTLS)),
+        "prctl" => Some(Verdict::in_ranges(0, PRCTLS)),
+        "arch_prctl" => Some(Verdict::in_ranges(0, ARCH_PRCTLS)),
+        // 0 sets the ordinary personality, all ones asks for it.
+        "personality" => Some(Verdict::one_of(0, &[0, u32::MAX])),
+        // Other processes' limits are not the caller's business, by pid or otherwise.
+        "prlimit64" => when(vec![Test::low(0, Op::Eq, 0)]),
+        "setpriority" => Some(Verdict::in_ranges(0, &[(0, 1)])),
+        "ioprio_set" => Some(Verdict::in_ranges(0, &[(1, 2)])),
+        "sched_setscheduler" => Some(ordinary_schedulers()),
+        "setsockopt" => Some(socket_options()),
+        _ => file_mode(call),
+    }
+}
+
+/// What a refusal by [`condition`] means, for a reply.
+pub(super) fn refused(call: &str) -> Option<&'static str> {
+    Some(match call {
+        "clone" | "unshare" => "cells make no namespaces",
+        "ioctl" | "fcntl" | "prctl" | "arch_prctl" => "only harmless requests are allowed",
+        "personality" => "a cell has the ordinary personality",
+        "prlimit64" => "a process may see and lower its own limits only",
+        "setpriority" | "ioprio_set" => "a process may lower its own priority only",
+        "sched_setscheduler" => "only the ordinary schedulers are allowed",
+        "setsockopt" => "socket filters and protocol modules are not allowed",
+        "mknod" | "mknodat" => "cells have no device nodes and no set-id files",
+        _ if file_mode(call).is_some() => "cells make no set-id files",
+        _ => return None,
+    })
+}
+
+/// SCHED_OTHER, SCHED_BATCH and SCHED_IDLE; real-time policies starve the machine.
+fn ordinary_schedulers() -> Verdict {
+    let policies = [0, 3, 5];
+    Verdict::AllowIf(policies.map(|policy| vec![Test::besides(1, RESET_ON_FORK, policy)]).into())
+}
+
+/// No set-id bit on anything a cell makes. Within the cell nosuid mounts make such bits idle, but
+/// a file in a writable host directory outlives the cell and carries its owner's rights.
+fn file_mode(call: &str) -> Option<Verdict> {
+    let plain = |argument| Verdict::AllowIf(vec![vec![Test::none_of(argument, SET_ID)]]);
+    // The mode of open(2) is only there when the flags say that a file may be made.
+    let opened = |flags, mode| {
+        Verdict::AllowIf(vec![
+            vec![Test::none_of(flags, CREATES)],
+            vec![Test::none_of(mode, SET_ID)],
+        ])
+    };
+    Some(match call {
+        "chmod" | "fchmod" | "creat" => plain(1),
+        "fchmodat" | "fchmodat2" => plain(2),
+        "open" => opened(1, 2),
+        "openat" => opened(2, 3),
+        "mknod" => nodes(1),
+        "mknodat" => nodes(2),
+        _ => return None,
+    })
+}
+
+/// mknod(2) of regular files (kind 0 is one too), FIFOs and sockets, never of devices.
+fn nodes(mode: u8) -> Verdict {
+    let kinds = [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
+    let bits = u64::from(FILE_KIND | SET_ID);
+    Verdict::AllowIf(kinds.map(|kind| vec![Test::low(mode, Op::MaskedEq(bits), kind)]).into())
+}
+
+/// setsockopt(2): ordinary options of the granted families. Not socket filters, which are
+/// programs for the kernel, nor protocol modules (TCP_ULP) and encapsulations.
+fn socket_options() -> Verdict {
+    let (level, option) = (1, 2);
+    let at = |number| Test::low(level, Op::Eq, number);
+    let filters = [26, 50, 51, 52].map(|filter| Test::low(option, Op::Ne, filter));
+    let sockets: All = std::iter::once(at(1)).chain(filters).collect();
+    Verdict::AllowIf(vec![
+        sockets,
+        vec![at(TCP), Test::low(option, Op::Ne, 31)],
+        vec![at(0)],  // IPPROTO_IP
+        vec![at(41)], // IPPROTO_IPV6
+        // Segmentation and its receiving side, as QUIC uses them; not encapsulation.
+        vec![at(UDP), Test::low(option, Op::Ge, 103), Test::low(option, Op::Le, 104)],
+    ])
+}
+
+/// execve(2) and execveat(2) as the profile's `exec` key has them.
+pub(super) fn exec(exec: &Exec) -> Vec<(&'static str, Verdict)> {
+    match exec {
+        Exec::Any => vec![("execve", Verdict::Allow), ("execveat", Verdict::Allow)],
+        // The descriptor closes on exec, so the condition can be met once. execve has no entry.
+        Exec::Only(_) => vec![(
+            "execveat",
+            Verdict::AllowIf(vec![vec![
+                Test::low(0, Op::Eq, HELD_DESCRIPTOR),
+                Test::low(4, Op::Eq, 0x1000), // AT_EMPTY_PATH, and nothing else
+            ]]),
+        )],
+    }
+}
+
+/// socket(2) and socketpair(2) of the granted families; no entry where that leaves nothing.
+pub(super) fn sockets(families: &BTreeSet<Family>) -> Vec<(&'static str, Verdict)> {
+    let mut any: Vec<All> = Vec::new();
+    for (family, _, number) in FAMILIES {
+        if families.contains(&family) {
+            any.extend(
+                kinds(family).iter().map(|(kind, protocol)| socket(number, *kind, *protocol)),
+            );
+        }
+    }
+    let mut verdicts = Vec::new();
+    if families.contains(&Family::Unix) {
+        let pairs = kinds(Family::Unix).iter().map(|(kind, protocol)| socket(1, *kind, *protocol));
+        verdicts.push(("socketpair", Verdict::AllowIf(pairs.collect())));
+    }
+    if !any.is_empty() {
+        verdicts.push(("socket", Verdict::AllowIf(any)));
+    }
+    verdicts
+}
+
+/// Types with their protocols: no raw and no ping sockets, no SCTP, no MPTCP.
+fn kinds(family: Family) -> &'static [(u32, u32)] {
+    match family {
+        Family::Unix => &[(STREAM, 0), (DATAGRAM, 0), (SEQPACKET, 0)],
+        Family::Inet | Family::Inet6 => {
+            &[(STREAM, 0), (STREAM, TCP), (DATAGRAM, 0), (DATAGRAM, UDP)]
+        }
+    }
+}
+
+fn socket(family: u32, kind: u32, protocol: u32) -> All {
+    vec![
+        Test::low(0, Op::Eq, family),
+        Test::besides(1, SOCKET_FLAGS, kind),
+        Test::low(2, Op::Eq, protocol),
+    ]
+}
+
+#[cfg(test)]
+#[path = "arguments_tests.rs"]
+mod tests;

@@ -1,0 +1,186 @@
+//! The conditions on arguments at their corners.
+
+use super::*;
+
+/// Whether `call` goes through with these arguments.
+fn allows(call: &str, arguments: &[u64]) -> bool {
+    let mut six = [0; 6];
+    for (slot, argument) in six.iter_mut().zip(arguments) {
+        *slot = *argument;
+    }
+    condition(call).is_some_and(|verdict| verdict.allows(&six))
+}
+
+/// The value with every bit of its upper half set, which the kernel ignores in an `int`.
+fn dirty(value: u64) -> u64 {
+    value | 0xffff_ffff_0000_0000
+}
+
+#[test]
+fn clone_makes_threads_and_processes_and_no_namespace() {
+    for flags in [17, 0x3d_0f00, 0x4111, 0x0120_0011] {
+        assert!(allows("clone", &[flags]), "{flags:#x}");
+    }
+    let namespaces = [
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+    ];
+    for flag in namespaces {
+        let flag = u64::try_from(flag).unwrap_or(u64::MAX);
+        assert!(!allows("clone", &[flag | 17]), "{flag:#x}");
+        assert!(!allows("clone", &[dirty(flag)]), "{flag:#x} with a full upper half");
+    }
+    assert!(!allows("clone", &[0x8000 | 17]), "CLONE_PARENT");
+}
+
+#[test]
+fn unshare_splits_descriptors_and_no_namespace() {
+    assert!(allows("unshare", &[0x600]));
+    for flag in [0x80, 0x2_0000, 0x0200_0000, 0x1000_0000, 0x4000_0000, 1 << 33] {
+        assert!(!allows("unshare", &[flag]), "{flag:#x}");
+    }
+}
+
+#[test]
+fn ioctl_refuses_what_reaches_a_terminal_whatever_the_upper_half_holds() {
+    for request in [0x5401, 0x5413, 0x541b, 0x5421, 0x5410, 0x4004_9409] {
+        assert!(allows("ioctl", &[0, request]), "{request:#x}");
+    }
+    // TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, FIOSETOWN, SIOCSPGRP, FS_IOC_SETFLAGS, NS_GET_USERNS, SIOCSIFFLAGS.
+    let refused = [0x5412, 0x541c, 0x541d, 0x5423, 0x8901, 0x8902, 0x4008_6602, 0xb701, 0x8914];
+    for request in refused {
+        assert!(!allows("ioctl", &[0, request]), "{request:#x}");
+        assert!(!allows("ioctl", &[0, dirty(request)]), "{request:#x} with a full upper half");
+    }
+}
+
+#[test]
+fn fcntl_sets_no_signal_owner_and_no_lease() {
+    for command in [0, 1, 2, 3, 4, 5, 6, 7, 37, 1030, 1031, 1032, 1034] {
+        assert!(allows("fcntl", &[0, command]), "{command}");
+    }
+    for command in [8, 10, 15, 1024, 1026, 1040] {
+        assert!(!allows("fcntl", &[0, command]), "{command}");
+        assert!(!allows("fcntl", &[0, dirty(command)]), "{command} with a full upper half");
+    }
+}
+
+#[test]
+fn prctl_names_threads_and_installs_no_filter() {
+    for option in [1, 4, 15, 16, 23, 38, 39, 0x5356_4d41] {
+        assert!(allows("prctl", &[option]), "{option}");
+    }
+    // SET_SECCOMP, CAPBSET_DROP, SET_SECUREBITS, SET_MM, SET_SPECULATION_CTRL, dispatch, SCHED_CORE, SET_PTRACER.
+    for option in [22, 24, 28, 35, 53, 59, 62, 0x5961_6d61] {
+        assert!(!allows("prctl", &[option]), "{option}");
+        assert!(!allows("prctl", &[dirty(option)]), "{option} with a full upper half");
+    }
+}
+
+#[test]
+fn personality_is_asked_for_and_not_changed() {
+    assert!(allows("personality", &[0]));
+    assert!(allows("personality", &[0xffff_ffff]));
+    // ADDR_NO_RANDOMIZE, READ_IMPLIES_EXEC, PER_LINUX32, MMAP_PAGE_ZERO.
+    for persona in [0x4_0000, 0x40_0000, 8, 0x10_0000] {
+        assert!(!allows("personality", &[persona]), "{persona:#x}");
+    }
+}
+
+#[test]
+fn other_processes_keep_their_limits_and_priorities() {
+    assert!(allows("prlimit64", &[0, 7]));
+    assert!(!allows("prlimit64", &[1, 7]));
+    assert!(allows("setpriority", &[0]) && allows("setpriority", &[1]));
+    assert!(!allows("setpriority", &[2]), "PRIO_USER");
+    assert!(allows("ioprio_set", &[1]) && !allows("ioprio_set", &[3]));
+    assert!(allows("sched_setscheduler", &[0, 0x4000_0003]));
+    assert!(!allows("sched_setscheduler", &[0, 1]), "SCHED_FIFO");
+    assert!(!allows("sched_setscheduler", &[0, 6]), "SCHED_DEADLINE");
+}
+
+#[test]
+fn nodes_are_files_fifos_and_sockets() {
+    for mode in [0o644, 0o100_644, 0o010_666, 0o140_777] {
+        assert!(allows("mknodat", &[0, 0, mode]), "{mode:o}");
+        assert!(allows("mknod", &[0, mode]), "{mode:o}");
+    }
+    for mode in [0o020_666, 0o060_666, 0o120_777, 0o104_755] {
+        assert!(!allows("mknodat", &[0, 0, mode]), "{mode:o}");
+        assert!(!allows("mknod", &[0, mode]), "{mode:o}");
+    }
+}
+
+#[test]
+fn no_file_gets_a_set_id_bit() {
+    let creates = 0o101;
+    assert!(allows("chmod", &[0, 0o1777]) && !allows("chmod", &[0, 0o4755]));
+    assert!(allows("fchmod", &[0, 0o755]) && !allows("fchmod", &[0, 0o2755]));
+    assert!(!allows("fchmodat", &[0, 0, 0o4755]) && !allows("fchmodat2", &[0, 0, 0o4755]));
+    assert!(allows("openat", &[0, 0, creates, 0o644]));
+    assert!(!allows("openat", &[0, 0, creates, 0o4755]));
+    assert!(!allows("openat", &[0, 0, 0o20_200_000 | 2, 0o4755]), "O_TMPFILE");
+    assert!(allows("openat", &[0, 0, 0, u64::MAX]), "no file is made: the mode is not read");
+    assert!(!allows("open", &[0, creates, 0o4755]) && !allows("creat", &[0, 0o4755]));
+}
+
+#[test]
+fn sockets_take_no_filter_and_no_protocol_module() {
+    // SO_REUSEADDR, TCP_NODELAY, IPV6_V6ONLY, IP_TOS, UDP_SEGMENT.
+    for (level, option) in [(1, 2), (6, 1), (41, 26), (0, 1), (17, 103)] {
+        assert!(allows("setsockopt", &[0, level, option]), "{level} {option}");
+    }
+    // SO_ATTACH_FILTER, SO_ATTACH_BPF, reuseport programs, TCP_ULP, SOL_TLS, UDP_ENCAP, SOL_ALG, SOL_PACKET.
+    for (level, option) in
+        [(1, 26), (1, 50), (1, 51), (1, 52), (6, 31), (282, 1), (17, 100), (279, 1), (263, 1)]
+    {
+        assert!(!allows("setsockopt", &[0, level, option]), "{level} {option}");
+        assert!(!allows("setsockopt", &[0, dirty(level), dirty(option)]), "{level} {option}");
+    }
+}
+
+/// Whether `call` is allowed by the verdicts that a key of the profile made.
+fn keyed(verdicts: &[(&str, Verdict)], call: &str, arguments: [u64; 6]) -> bool {
+    verdicts.iter().any(|(name, verdict)| *name == call && verdict.allows(&arguments))
+}
+
+#[test]
+fn sockets_are_of_granted_families_and_ordinary_types() {
+    let verdicts = sockets(&BTreeSet::from([Family::Unix, Family::Inet]));
+    let socket =
+        |family, kind, protocol| keyed(&verdicts, "socket", [family, kind, protocol, 0, 0, 0]);
+    assert!(socket(1, 1, 0) && socket(1, 5 | 0x80000, 0) && socket(1, 2 | 0x800, 0));
+    assert!(socket(2, 1, 6) && socket(2, 2 | 0x80800, 17) && socket(2, 1, 0));
+    assert!(!socket(10, 1, 0), "inet6 is not granted");
+    assert!(!socket(2, 3, 0) && !socket(2, 3, 1), "raw");
+    assert!(!socket(2, 2, 1), "ping");
+    assert!(!socket(2, 1, 262), "MPTCP");
+    assert!(!socket(2, 1, 132) && !socket(2, 5, 132), "SCTP");
+    for family in (0..64).filter(|family| ![1, 2].contains(family)) {
+        for kind in 0..16 {
+            assert!(!socket(family, kind, 0), "family {family}, type {kind}");
+        }
+    }
+    assert!(keyed(&verdicts, "socketpair", [1, 1, 0, 0, 0, 0]));
+    assert!(!keyed(&verdicts, "socketpair", [2, 1, 0, 0, 0, 0]));
+}
+
+#[test]
+fn no_family_means_no_socket() {
+    assert_eq!(sockets(&BTreeSet::new()), []);
+}
+
+#[test]
+fn one_program_is_executed_by_its_descriptor_only() {
+    let verdicts = exec(&Exec::Only("/usr/bin/bc".into()));
+    assert!(keyed(&verdicts, "execveat", [1000, 0, 0, 0, 0x1000, 0]));
+    assert!(!keyed(&verdicts, "execveat", [3, 0, 0, 0, 0x1000, 0]));
+    assert!(!keyed(&verdicts, "execveat", [1000, 0, 0, 0, 0, 0]), "a path could be named");
+    assert!(!keyed(&verdicts, "execveat", [1000, 0, 0, 0, 0x1100, 0]), "a further flag");
+    assert!(!keyed(&verdicts, "execve", [0; 6]));
+}

@@ -1,0 +1,221 @@
+//! Every system call has been thought about, and the floor holds whatever a profile says.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::config::embedded;
+use crate::document::Document;
+use crate::job::ProfileName;
+use crate::profile::{Family, Profiles};
+
+fn shipped(name: &str) -> Profile {
+    let profiles = Profiles::parse(&embedded::profiles(), &[]).unwrap_or_else(|e| panic!("{e}"));
+    let profile = ProfileName::new(name).and_then(|name| profiles.get(&name).cloned());
+    profile.unwrap_or_else(|| panic!("no profile `{name}`"))
+}
+
+fn verdict(name: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict> {
+    number(name).and_then(|number| verdicts(profile, memory).remove(&number))
+}
+
+/// A profile that lists every number there is, as no file could.
+fn greedy() -> Profile {
+    Profile { calls: (0..600).collect(), quiet: BTreeSet::new(), ..shipped("bash") }
+}
+
+#[test]
+fn every_call_of_the_table_is_classified_exactly_once() {
+    let bash = shipped("bash");
+    let listed: BTreeSet<&str> = classified().collect();
+    assert_eq!(listed.len(), classified().count(), "a name stands in two groups");
+    for number in 0..=470 {
+        let name = name(number);
+        if name.starts_with("syscall ") {
+            assert!(!bash.calls.contains(&number), "{number} has no name");
+            continue;
+        }
+        let granted = bash.calls.contains(&number);
+        // `sysinfo` and `get_mempolicy` are refused quietly and could be granted.
+        let quiet = bash.quiet.contains(&number) && reason(&name).is_none();
+        let classes = [granted, listed.contains(name.as_str()), quiet];
+        assert_eq!(classes.iter().filter(|class| **class).count(), 1, "{name}: {classes:?}");
+    }
+}
+
+#[test]
+fn every_name_of_the_floor_is_a_system_call() {
+    let other = NEEDS_MEMORY_CGROUP.iter().chain(FORKS).copied();
+    for name in classified().chain(other) {
+        assert!(crate::profile::calls::lookup(name).is_some(), "{name}");
+    }
+}
+
+#[test]
+fn what_no_profile_grants_is_denied_even_to_a_profile_that_lists_everything() {
+    let verdicts = verdicts(&greedy(), MemoryHold::CgroupV2);
+    for name in NEVER.iter().flat_map(|group| group.names) {
+        let verdict = number(name).and_then(|number| verdicts.get(&number));
+        assert_eq!(verdict, None, "{name}");
+    }
+}
+
+#[test]
+fn clone3_and_openat2_are_absent_in_every_profile() {
+    for profile in [greedy(), shipped("bash"), shipped("bc")] {
+        for name in ["clone3", "openat2"] {
+            let answer = verdict(name, &profile, MemoryHold::CgroupV2);
+            assert_eq!(answer, Some(Verdict::Errno(libc::ENOSYS)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn calls_that_make_unseen_memory_need_a_memory_cgroup() {
+    let bash = shipped("bash");
+    for name in NEEDS_MEMORY_CGROUP {
+        for held in [MemoryHold::CgroupV1, MemoryHold::CgroupV2] {
+            assert_eq!(verdict(name, &bash, held), Some(Verdict::Allow), "{name}");
+        }
+        assert_eq!(verdict(name, &bash, MemoryHold::BestEffort), None, "{name}");
+    }
+}
+
+#[test]
+fn one_program_means_no_fork_and_no_second_program() {
+    let only = Profile { exec: Exec::Only("/usr/bin/bc".into()), ..greedy() };
+    for name in FORKS.iter().copied().chain(["execve"]) {
+        assert_eq!(verdict(name, &only, MemoryHold::CgroupV2), None, "{name}");
+    }
+    let held = [1000, 0, 0, 0, 0x1000, 0];
+    let execveat = verdict("execveat", &only, MemoryHold::CgroupV2);
+    assert_eq!(execveat.as_ref().map(|verdict| verdict.allows(&held)), Some(true));
+    assert_eq!(execveat.map(|verdict| verdict.allows(&[0; 6])), Some(false));
+}
+
+#[test]
+fn hot_calls_have_no_condition() {
+    let hot = [
+        "read",
+        "write",
+        "close",
+        "futex",
+        "mmap",
+        "munmap",
+        "mprotect",
+        "brk",
+        "newfstatat",
+        "statx",
+        "lseek",
+        "poll",
+        "epoll_wait",
+        "rt_sigprocmask",
+        "rt_sigreturn",
+        "exit_group",
+        "getrandom",
+        "rseq",
+        "clock_gettime",
+        "wait4",
+        "execve",
+        "sendto",
+        "recvfrom",
+        "madvise",
+        "sched_yield",
+    ];
+    let bash = shipped("bash");
+    for name in hot.iter().filter(|name| number(name).is_some()) {
+        assert_eq!(verdict(name, &bash, MemoryHold::BestEffort), Some(Verdict::Allow), "{name}");
+    }
+}
+
+#[test]
+fn no_verdict_is_an_empty_condition() {
+    for profile in [greedy(), shipped("bash"), shipped("bc")] {
+        for (number, verdict) in verdicts(&profile, MemoryHold::CgroupV2) {
+            let empty = match &verdict {
+                Verdict::AllowIf(any) => any.is_empty() || any.iter().any(Vec::is_empty),
+                Verdict::Allow | Verdict::Errno(_) => false,
+            };
+            assert!(!empty, "{}", name(number));
+        }
+    }
+}
+
+#[test]
+fn bc_reaches_no_socket_process_or_file_change() {
+    let bc = verdicts(&shipped("bc"), MemoryHold::BestEffort);
+    let refused = [
+        "socket",
+        "socketpair",
+        "connect",
+        "bind",
+        "clone",
+        "fork",
+        "vfork",
+        "execve",
+        "unlink",
+        "mkdir",
+        "ptrace",
+        "memfd_create",
+        "shmget",
+        "unshare",
+        "inotify_init1",
+        "setsid",
+    ];
+    for name in refused {
+        assert_eq!(number(name).and_then(|number| bc.get(&number)), None, "{name}");
+    }
+}
+
+fn grant(name: &str, profile: &Profile) -> Option<Grantable> {
+    number(name).map(|number| grant_for(number, profile))
+}
+
+#[test]
+fn a_denied_call_names_the_key_that_would_allow_it() {
+    let bc = shipped("bc");
+    let key = |line: &str| Some(Grantable::Key(line.to_owned()));
+    assert_eq!(grant("io_setup", &bc), key("[[syscalls]] names = [\"io_setup\"]"));
+    assert_eq!(grant("sysinfo", &bc), key("[[syscalls]] names = [\"sysinfo\"]"));
+    assert_eq!(
+        grant("socket", &bc),
+        key("sockets = { families = [\"unix\", \"inet\", \"inet6\"] }")
+    );
+    assert_eq!(grant("execve", &bc), key("exec = { program = \"any\" }"));
+    assert_eq!(grant("clone", &bc), key("exec = { program = \"any\" }"));
+    let unix = Profile { families: BTreeSet::from([Family::Unix]), ..bc };
+    assert_eq!(grant("socket", &unix), key("sockets = { families = [\"inet\", \"inet6\"] }"));
+}
+
+#[test]
+fn a_denied_call_without_a_grant_says_why() {
+    let bash = shipped("bash");
+    assert_eq!(
+        grant("mount", &bash),
+        Some(Grantable::Never("it changes or reads the mount tree, which is the wall of the cell"))
+    );
+    assert_eq!(grant("clone", &bash), Some(Grantable::Arguments("cells make no namespaces")));
+    assert_eq!(grant("openat", &bash), Some(Grantable::Arguments("cells make no set-id files")));
+    assert_eq!(grant("memfd_create", &bash), Some(Grantable::MemoryCgroup(None)));
+    assert_eq!(grant_for(100_000, &bash), Grantable::Never("this version does not know the call"));
+}
+
+#[test]
+fn every_group_has_a_reason_that_reads_as_one() {
+    for group in NEVER.iter().chain(ABSENT).chain(ON_REQUEST) {
+        assert!(!group.why.trim().is_empty() && !group.why.ends_with('.'), "{}", group.why);
+        assert!(!group.names.is_empty(), "{}", group.why);
+    }
+}
+
+#[test]
+fn a_grant_on_request_can_be_listed() {
+    let names: Vec<String> =
+        ON_REQUEST.iter().flat_map(|group| group.names).map(|name| format!("\"{name}\"")).collect();
+    let text = format!(
+        "schema = 1\nname = \"a\"\ndescription = \"d\"\nexec = {{ program = \"any\", why = \"w\" }}\n\
+         [[syscalls]]\nwhy = \"w\"\nnames = [{}]\n",
+        names.join(", ")
+    );
+    let parsed = Profiles::parse(&[], &[Document::new("a.toml", &text)]);
+    assert!(parsed.is_ok(), "{parsed:?}");
+}

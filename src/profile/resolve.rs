@@ -1,0 +1,335 @@
+//! From what profile files say to a [`Profile`]: every path absolute, every name a number, every value bounded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::calls::{Known, lookup, nearest_name};
+use super::never::{keyed, reason};
+use super::schema::{Written, WrittenCalls, WrittenLimits, WrittenPath};
+use super::{Exec, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires};
+use crate::call::{Env, MAX_TIMEOUT};
+use crate::defaults;
+use crate::document::{Document, Mistake};
+use crate::job::{Limits, ProfileName};
+use crate::units::Size;
+
+/// One file of a chain of profiles that extend each other.
+#[derive(Debug)]
+pub(super) struct Layer<'d> {
+    pub document: &'d Document,
+    pub written: Written,
+}
+
+/// Host paths that are never granted, with all beneath them: they hold sockets, devices and the host's own facts.
+const NEVER_BENEATH: &[&str] = &["/proc", "/sys", "/dev", "/run", "/var/run"];
+/// Host paths that are too wide to grant whole.
+const NEVER_WHOLE: &[&str] = &["/", "/etc", "/home", "/root", "/var", "/tmp"];
+/// Places in the cell that are the floor's, with all beneath them.
+const FLOOR_PLACES: &[&str] = &["/proc", "/sys", "/dev", "/run", "/tmp", "/workspace"];
+/// Places in the cell that hold the floor's own files.
+const FLOOR_FILES: &[&str] = &[
+    "/",
+    "/etc",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/nsswitch.conf",
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/etc/hostname",
+];
+
+/// Makes one profile of a chain, the furthest ancestor first.
+pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profile, Mistake> {
+    for layer in chain {
+        check_whys(layer)?;
+    }
+    let last = |pick: fn(&Written) -> bool| chain.iter().rev().find(|layer| pick(&layer.written));
+    let written = |pick| last(pick).map(|layer| &layer.written);
+    let paths = paths(chain)?;
+    let exec = match last(|written| written.exec.is_some()) {
+        Some(layer) => exec(layer, &paths)?,
+        None => Exec::Any,
+    };
+    let workspace = chain.iter().any(|layer| layer.written.workspace.is_some());
+    let proc = written(|w| w.proc.is_some()).and_then(|w| w.proc.as_ref());
+    let network = written(|w| w.network.is_some()).and_then(|w| w.network.as_ref());
+    let sockets = chain.iter().filter_map(|layer| layer.written.sockets.as_ref());
+    let (calls, quiet) = calls(chain)?;
+    Ok(Profile {
+        name: name.clone(),
+        description: chain.last().map(|l| l.written.description.clone()).unwrap_or_default(),
+        paths,
+        exec,
+        workspace,
+        proc: proc.map_or(ProcView::None, |proc| proc.view),
+        network: network.map_or(Network::None, |network| network.class),
+        families: sockets.flat_map(|sockets| sockets.families.iter().copied()).collect(),
+        calls,
+        quiet,
+        env: env(chain)?,
+        limits: limits(chain, workspace)?,
+        requires: requires(chain)?,
+    })
+}
+
+fn check_whys(layer: &Layer<'_>) -> Result<(), Mistake> {
+    match layer.written.whys().find(|why| why.get_ref().trim().is_empty()) {
+        Some(why) => Err(layer
+            .document
+            .mistake(why.span(), "`why` is blank")
+            .with_hint("every grant and every rule says why it is there")),
+        None => Ok(()),
+    }
+}
+
+/// Absolute, without `.` and doubled slashes; `..` is refused, for what it means depends on links.
+fn absolute(document: &Document, text: &Spanned<String>) -> Result<PathBuf, Mistake> {
+    let mistake = |message| Err(document.mistake(text.span(), message));
+    let path = text.get_ref();
+    if !path.starts_with('/') {
+        return mistake("a path must be absolute");
+    }
+    if path.contains('\0') {
+        return mistake("a path contains a NUL byte");
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    if parts.contains(&"..") {
+        return mistake("a path must not contain `..`");
+    }
+    Ok(PathBuf::from(format!("/{}", parts.join("/"))))
+}
+
+fn paths(chain: &[&Layer<'_>]) -> Result<Vec<HostPath>, Mistake> {
+    // By place in the cell: a later layer replaces what an earlier one put there.
+    let mut paths: BTreeMap<PathBuf, HostPath> = BTreeMap::new();
+    for layer in chain {
+        for written in &layer.written.paths {
+            let path = path(layer.document, written)?;
+            paths.insert(path.cell.clone(), path);
+        }
+    }
+    Ok(paths.into_values().collect())
+}
+
+fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake> {
+    let host = absolute(document, &written.host)?;
+    let beneath = |places: &[&str], path: &Path| places.iter().any(|p| path.starts_with(p));
+    let exactly = |places: &[&str], path: &Path| places.iter().any(|p| path == Path::new(p));
+    if beneath(NEVER_BENEATH, &host) {
+        let message = format!("`{}` is never granted: it is the host's own", host.display());
+        return Err(document.mistake(written.host.span(), message));
+    }
+    if exactly(NEVER_WHOLE, &host) {
+        let message = format!("`{}` is too wide to grant whole", host.display());
+        let hint = "name what is needed beneath it";
+        return Err(document.mistake(written.host.span(), message).with_hint(hint));
+    }
+    let place = written.cell.as_ref().unwrap_or(&written.host);
+    let cell = absolute(document, place)?;
+    if beneath(FLOOR_PLACES, &cell) || exactly(FLOOR_FILES, &cell) {
+        let message = format!("`{}` in the cell is made by cofferdam itself", cell.display());
+        return Err(document.mistake(place.span(), message));
+    }
+    Ok(HostPath {
+        host,
+        cell,
+        kind: if written.program { PathKind::Program } else { PathKind::Tree },
+        presence: if written.optional { Presence::Optional } else { Presence::Required },
+    })
+}
+
+fn exec(layer: &Layer<'_>, paths: &[HostPath]) -> Result<Exec, Mistake> {
+    let Some(written) = &layer.written.exec else { return Ok(Exec::Any) };
+    if written.program.get_ref() == "any" {
+        return Ok(Exec::Any);
+    }
+    let program = absolute(layer.document, &written.program)?;
+    let granted = paths.iter().any(|path| match path.kind {
+        PathKind::Tree => program.starts_with(&path.cell),
+        PathKind::Program => program == path.cell,
+    });
+    if granted {
+        return Ok(Exec::Only(program));
+    }
+    let message = format!("`{}` is in no [[path]] of this profile", program.display());
+    let hint = format!("add [[path]] host = \"{}\", program = true", program.display());
+    Err(layer.document.mistake(written.program.span(), message).with_hint(hint))
+}
+
+type Numbers = BTreeSet<u32>;
+
+fn calls(chain: &[&Layer<'_>]) -> Result<(Numbers, Numbers), Mistake> {
+    let (mut calls, mut quiet) = (Numbers::new(), Numbers::new());
+    for layer in chain {
+        for (name, number) in numbers(layer.document, &layer.written.syscalls)? {
+            check_grantable(layer.document, name)?;
+            calls.extend(number);
+        }
+        for (name, number) in numbers(layer.document, &layer.written.quiet)? {
+            if number.is_some_and(|number| calls.contains(&number)) {
+                let message = format!("`{}` is both allowed and quiet", name.get_ref());
+                return Err(layer.document.mistake(name.span(), message));
+            }
+            quiet.extend(number);
+        }
+    }
+    // A later layer that allows a call takes it out of what an earlier one refused quietly.
+    quiet.retain(|number| !calls.contains(number));
+    Ok((calls, quiet))
+}
+
+type Numbered<'w> = (&'w Spanned<String>, Option<u32>);
+
+/// The names of these lists with their numbers; `None` for a call of another architecture.
+fn numbers<'w>(
+    document: &Document,
+    lists: &'w [WrittenCalls],
+) -> Result<Vec<Numbered<'w>>, Mistake> {
+    let number = |name: &'w Spanned<String>| match lookup(name.get_ref()) {
+        Some(Known::Here(number)) => Ok((name, Some(number))),
+        Some(Known::Elsewhere) => Ok((name, None)),
+        None => {
+            let shown = name.get_ref().escape_default();
+            let error = document.mistake(name.span(), format!("`{shown}` is no system call"));
+            Err(match nearest_name(name.get_ref()) {
+                Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+                None => error,
+            })
+        }
+    };
+    lists.iter().flat_map(|list| &list.names).map(number).collect()
+}
+
+fn check_grantable(document: &Document, name: &Spanned<String>) -> Result<(), Mistake> {
+    let call = name.get_ref();
+    if let Some(why) = reason(call) {
+        let message = format!("no profile can grant `{call}`: {why}");
+        return Err(document.mistake(name.span(), message));
+    }
+    match keyed(call) {
+        Some(key) => {
+            let message = format!("`{call}` is granted by the key `{key}`");
+            Err(document.mistake(name.span(), message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn env(chain: &[&Layer<'_>]) -> Result<BTreeMap<String, String>, Mistake> {
+    let mut env = BTreeMap::new();
+    for layer in chain {
+        for (name, value) in layer.written.env.iter().flat_map(|env| &env.set) {
+            let one = BTreeMap::from([(name.clone(), value.get_ref().clone())]);
+            // The rules for callers hold here too: no variable that changes what programs load.
+            let checked = Env::new(one)
+                .map_err(|error| layer.document.mistake(value.span(), error.to_string()))?;
+            env.extend(checked.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        }
+    }
+    Ok(env)
+}
+
+/// The value that the last layer to set it has, and where.
+fn latest<'a, 'd, T: Copy>(
+    chain: &'a [&Layer<'d>],
+    pick: impl Fn(&WrittenLimits) -> Option<&Spanned<T>>,
+) -> Option<(T, Range<usize>, &'a Layer<'d>)> {
+    chain.iter().rev().find_map(|layer| {
+        pick(&layer.written.limits).map(|value| (*value.get_ref(), value.span(), *layer))
+    })
+}
+
+fn limits(chain: &[&Layer<'_>], workspace: bool) -> Result<Limits, Mistake> {
+    let size = |pick: fn(&WrittenLimits) -> Option<&Spanned<Size>>, default: u64| {
+        latest(chain, pick).map_or(default, |(size, ..)| size.0)
+    };
+    let count =
+        |pick: fn(&WrittenLimits) -> Option<&Spanned<u32>>, default: u32| match latest(chain, pick)
+        {
+            Some((0, span, layer)) => Err(layer.document.mistake(span, "must be above zero")),
+            Some((count, ..)) => Ok(count),
+            None => Ok(default),
+        };
+    let limits = Limits {
+        wall: time(chain, |limits| limits.timeout.as_ref(), defaults::TIMEOUT)?,
+        cpu: time(chain, |limits| limits.cpu.as_ref(), MAX_TIMEOUT)?,
+        memory: size(|limits| limits.memory.as_ref(), defaults::MEMORY),
+        processes: count(|limits| limits.processes.as_ref(), defaults::PROCESSES)?,
+        open_files: count(|limits| limits.open_files.as_ref(), defaults::OPEN_FILES)?,
+        file_size: size(|limits| limits.file_size.as_ref(), defaults::FILE_SIZE),
+        workspace_bytes: match workspace {
+            true => size(|limits| limits.workspace.as_ref(), defaults::WORKSPACE_BYTES),
+            false => 0,
+        },
+        tmp_bytes: size(|limits| limits.tmp.as_ref(), defaults::TMP_BYTES),
+        shm_bytes: size(|limits| limits.shm.as_ref(), defaults::SHM_BYTES),
+        inodes: count(|limits| limits.inodes.as_ref(), defaults::INODES)?,
+        output: Some(size(|limits| limits.output.as_ref(), defaults::OUTPUT_BYTES)),
+    };
+    check_tmpfs(chain, &limits)?;
+    Ok(limits)
+}
+
+fn time(
+    chain: &[&Layer<'_>],
+    pick: fn(&WrittenLimits) -> Option<&Spanned<crate::units::Time>>,
+    default: Duration,
+) -> Result<Duration, Mistake> {
+    match latest(chain, pick) {
+        Some((time, span, layer)) if time.0 > MAX_TIMEOUT => Err(layer
+            .document
+            .mistake(span, format!("`{time}` is above the most that any call gets, 3600s"))),
+        Some((time, ..)) => Ok(time.0),
+        None => Ok(default),
+    }
+}
+
+/// `/workspace` and `/tmp` together at most half of the memory, so that a program that fills them
+/// meets ENOSPC and not the end of its cell. With the default values that is exactly
+/// half; `/dev/shm` is memory that programs share, and must leave a quarter with them.
+fn check_tmpfs(chain: &[&Layer<'_>], limits: &Limits) -> Result<(), Mistake> {
+    let Some(last) = chain.last() else { return Ok(()) };
+    let files = limits.workspace_bytes.saturating_add(limits.tmp_bytes);
+    let told = |bytes: u64, what: &str, share: u64, part: &str| {
+        let message = format!(
+            "{what} are {} together; at most {part} of the memory, {}, is left for them",
+            Size(bytes),
+            Size(share)
+        );
+        let span = latest(chain, |limits| limits.memory.as_ref())
+            .filter(|(.., layer)| std::ptr::eq(*layer, *last))
+            .map_or_else(|| last.written.name.span(), |(_, span, _)| span);
+        let hint = "lower `tmp`, `shm` or `workspace` under [limits], or raise `memory`";
+        Err(last.document.mistake(span, message).with_hint(hint))
+    };
+    let half = limits.memory / 2;
+    if files > half {
+        return told(files, "/workspace and /tmp", half, "half");
+    }
+    let all = files.saturating_add(limits.shm_bytes);
+    let most = half + limits.memory / 4;
+    if all > most {
+        return told(all, "/workspace, /tmp and /dev/shm", most, "three quarters");
+    }
+    Ok(())
+}
+
+fn requires(chain: &[&Layer<'_>]) -> Result<Requires, Mistake> {
+    let mut requires = Requires { landlock_abi: defaults::LANDLOCK_ABI, memory_cgroup: false };
+    for layer in chain {
+        let written = &layer.written.requires;
+        if let Some(abi) = &written.landlock_abi {
+            if *abi.get_ref() < defaults::LANDLOCK_ABI {
+                let message = format!("`landlock_abi` is {} at least", defaults::LANDLOCK_ABI);
+                return Err(layer.document.mistake(abi.span(), message));
+            }
+            requires.landlock_abi = requires.landlock_abi.max(*abi.get_ref());
+        }
+        requires.memory_cgroup |= written.memory_cgroup.unwrap_or(false);
+    }
+    Ok(requires)
+}

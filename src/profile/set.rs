@@ -1,0 +1,107 @@
+//! Every profile that was loaded, by name; inheritance is followed here.
+
+use std::collections::BTreeMap;
+
+use super::Profile;
+use super::resolve::{Layer, resolve};
+use super::schema::Written;
+use crate::document::{Document, Mistake, nearest};
+use crate::job::ProfileName;
+
+/// Every profile that was loaded, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profiles {
+    by_name: BTreeMap<ProfileName, Profile>,
+}
+
+impl Profiles {
+    /// Reads profiles. One in `given` replaces one in `embedded` of the same name, and may extend any other.
+    ///
+    /// A profile without `exec` can be extended but not used, and is not in the result.
+    ///
+    /// # Errors
+    /// On the first mistake in any file.
+    pub fn parse(embedded: &[Document], given: &[Document]) -> Result<Self, Mistake> {
+        let mut layers = read(embedded)?;
+        layers.extend(read(given)?);
+        let mut by_name = BTreeMap::new();
+        for name in layers.keys() {
+            let chain = chain(name, &layers)?;
+            if chain.iter().any(|layer| layer.written.exec.is_some()) {
+                by_name.insert(name.clone(), resolve(name, &chain)?);
+            }
+        }
+        Ok(Self { by_name })
+    }
+
+    pub fn get(&self, name: &ProfileName) -> Option<&Profile> {
+        self.by_name.get(name)
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Profile> {
+        self.by_name.values()
+    }
+
+    /// The name nearest to one that does not exist.
+    pub fn nearest(&self, word: &str) -> Option<&str> {
+        nearest(word, self.by_name.keys().map(ProfileName::as_str))
+    }
+}
+
+/// Files to layers by name; two files of one origin with the same name are a mistake.
+fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mistake> {
+    let mut layers: BTreeMap<ProfileName, Layer<'_>> = BTreeMap::new();
+    for document in documents {
+        let written: Written = document.read()?;
+        let span = written.name.span();
+        let name = ProfileName::new(written.name.get_ref()).ok_or_else(|| {
+            let message = "a profile's name is lower-case letters, digits and dashes";
+            document.mistake(span.clone(), message)
+        })?;
+        if let Some(other) = layers.get(&name) {
+            let message = format!("profile `{name}` is also in {}", other.document.file);
+            return Err(document.mistake(span, message));
+        }
+        layers.insert(name, Layer { document, written });
+    }
+    Ok(layers)
+}
+
+/// The profile and what it extends, the furthest ancestor first.
+fn chain<'a, 'd>(
+    name: &ProfileName,
+    layers: &'a BTreeMap<ProfileName, Layer<'d>>,
+) -> Result<Vec<&'a Layer<'d>>, Mistake> {
+    let mut seen = vec![name.clone()];
+    let mut chain: Vec<&Layer<'d>> = layers.get(name).into_iter().collect();
+    while let Some(layer) = chain.last().copied() {
+        let Some(extends) = &layer.written.extends else { break };
+        let mistake = |message: String| layer.document.mistake(extends.span(), message);
+        let parent = extends.get_ref();
+        let found = ProfileName::new(parent).and_then(|parent| layers.get_key_value(&parent));
+        let Some((parent, next)) = found else {
+            let error = mistake(format!("there is no profile `{}`", parent.escape_default()));
+            let names = layers.keys().map(ProfileName::as_str);
+            return Err(match nearest(extends.get_ref(), names) {
+                Some(name) => error.with_hint(format!("did you mean `{name}`?")),
+                None => error,
+            });
+        };
+        if seen.contains(parent) {
+            let names: Vec<&str> = seen.iter().map(ProfileName::as_str).collect();
+            return Err(mistake(format!(
+                "profiles extend each other in a circle: {} -> {parent}",
+                names.join(" -> ")
+            )));
+        }
+        seen.push(parent.clone());
+        chain.push(next);
+    }
+    chain.reverse();
+    Ok(chain)
+}
+
+#[cfg(test)]
+#[path = "set_tests.rs"]
+mod tests;

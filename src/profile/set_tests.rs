@@ -1,0 +1,324 @@
+//! What profile files may say, what is refused and in which words, and what the shipped ones come to.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::{Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires};
+use super::*;
+use crate::defaults::MIB;
+use crate::job::Limits;
+use crate::profile::calls::number;
+
+const HEAD: &str = "schema = 1\nname = \"a\"\ndescription = \"d\"\n";
+const EXEC: &str = "exec = { program = \"any\", why = \"w\" }\n";
+
+fn parsed(texts: &[&str]) -> Result<Profiles, Mistake> {
+    let files: Vec<Document> =
+        texts.iter().zip(1..).map(|(text, n)| Document::new(&format!("{n}.toml"), text)).collect();
+    Profiles::parse(&[], &files)
+}
+
+/// The profile `a` of these files.
+fn profile(texts: &[&str]) -> Result<Profile, String> {
+    let profiles = parsed(texts).map_err(|mistake| mistake.to_string())?;
+    let name = ProfileName::new("a").ok_or("name")?;
+    profiles.get(&name).cloned().ok_or_else(|| "no profile `a`".to_owned())
+}
+
+/// The mistake in one file that starts with [`HEAD`] and [`EXEC`], which are four lines.
+fn mistake(rest: &str) -> String {
+    profile(&[&format!("{HEAD}{EXEC}{rest}")]).map_or_else(|told| told, |p| format!("taken: {p:?}"))
+}
+
+fn shipped(name: &str) -> Result<Profile, String> {
+    let profiles = Profiles::parse(&crate::config::embedded::profiles(), &[])
+        .map_err(|mistake| mistake.to_string())?;
+    ProfileName::new(name).and_then(|name| profiles.get(&name).cloned()).ok_or("missing".to_owned())
+}
+
+#[test]
+fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
+    let expected = Profile {
+        name: ProfileName::new("a").unwrap_or_else(|| unreachable!("well formed")),
+        description: "d".to_owned(),
+        paths: Vec::new(),
+        exec: Exec::Any,
+        workspace: false,
+        proc: ProcView::None,
+        network: Network::None,
+        families: BTreeSet::new(),
+        calls: BTreeSet::new(),
+        quiet: BTreeSet::new(),
+        env: BTreeMap::new(),
+        limits: Limits {
+            wall: Duration::from_secs(600),
+            cpu: Duration::from_secs(3600),
+            memory: 1024 * MIB,
+            processes: 256,
+            open_files: 1024,
+            file_size: 512 * MIB,
+            workspace_bytes: 0,
+            tmp_bytes: 128 * MIB,
+            shm_bytes: 64 * MIB,
+            inodes: 100_000,
+            output: Some(256 * MIB),
+        },
+        requires: Requires { landlock_abi: 2, memory_cgroup: false },
+    };
+    assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
+}
+
+#[test]
+fn a_grant_without_a_why_is_refused() {
+    let hint = "\nhint: every grant and every rule says why it is there";
+    assert_eq!(
+        mistake("[[path]]\nhost = \"/usr\"\n"),
+        format!("1.toml:5:1: missing field `why`{hint}")
+    );
+    assert_eq!(
+        mistake("[[syscalls]]\nnames = []\n"),
+        format!("1.toml:5:1: missing field `why`{hint}")
+    );
+    assert_eq!(mistake("workspace = {}\n"), format!("1.toml:5:13: missing field `why`{hint}"));
+    assert_eq!(
+        mistake("workspace = { why = \" \" }\n"),
+        format!("1.toml:5:21: `why` is blank{hint}")
+    );
+}
+
+#[test]
+fn unknown_keys_are_refused_at_every_level() {
+    assert!(mistake("worksapce = { why = \"w\" }\n").ends_with("hint: did you mean `workspace`?"));
+    assert!(mistake("[limits]\nmemroy = \"1G\"\n").ends_with("hint: did you mean `memory`?"));
+    let path = "[[path]]\nhost = \"/usr\"\nwhy = \"w\"\nwritable = true\n";
+    assert_eq!(
+        mistake(path),
+        "1.toml:8:1: unknown field `writable`, expected one of `host`, `cell`, `program`, `optional`, `why`"
+    );
+}
+
+#[test]
+fn a_call_that_no_kernel_has_is_told_with_the_nearest() {
+    assert_eq!(
+        mistake("[[syscalls]]\nwhy = \"w\"\nnames = [\"read\", \"opennat\"]\n"),
+        "1.toml:7:18: `opennat` is no system call\nhint: did you mean `openat`?"
+    );
+}
+
+#[test]
+fn what_no_profile_grants_is_refused_with_its_reason() {
+    let told = |call: &str| mistake(&format!("[[syscalls]]\nwhy = \"w\"\nnames = [\"{call}\"]\n"));
+    assert_eq!(
+        told("mount"),
+        "1.toml:7:10: no profile can grant `mount`: it changes or reads the mount tree, which is the wall of the cell"
+    );
+    assert_eq!(
+        told("clone3"),
+        "1.toml:7:10: no profile can grant `clone3`: its flags are behind a pointer; programs fall back to clone"
+    );
+    assert_eq!(told("socket"), "1.toml:7:10: `socket` is granted by the key `sockets`");
+    assert_eq!(told("execve"), "1.toml:7:10: `execve` is granted by the key `exec`");
+}
+
+#[test]
+fn calls_of_the_other_architecture_are_taken_and_left_out() {
+    let text = format!(
+        "{HEAD}{EXEC}[[syscalls]]\nwhy = \"w\"\nnames = [\"open\", \"fstatat\", \"read\"]\n"
+    );
+    let here = ["open", "fstatat", "read"].iter().filter_map(|name| number(name)).collect();
+    assert_eq!(profile(&[&text]).map(|profile| profile.calls), Ok(here));
+}
+
+#[test]
+fn paths_are_absolute_and_normal() {
+    let path = |host: &str| format!("[[path]]\nhost = \"{host}\"\nwhy = \"w\"\n");
+    assert_eq!(mistake(&path("usr")), "1.toml:6:8: a path must be absolute");
+    assert_eq!(mistake(&path("/usr/../root")), "1.toml:6:8: a path must not contain `..`");
+    assert_eq!(mistake(&path("/a\\u0000b")), "1.toml:6:8: a path contains a NUL byte");
+    let taken = profile(&[&format!("{HEAD}{EXEC}{}", path("//opt/./tool/"))]).map(|p| p.paths);
+    let expected = HostPath {
+        host: "/opt/tool".into(),
+        cell: "/opt/tool".into(),
+        kind: PathKind::Tree,
+        presence: Presence::Required,
+    };
+    assert_eq!(taken, Ok(vec![expected]));
+}
+
+#[test]
+fn what_is_the_hosts_own_or_the_floors_own_is_not_granted() {
+    let path = |keys: &str| mistake(&format!("[[path]]\nwhy = \"w\"\n{keys}\n"));
+    assert_eq!(
+        path("host = \"/run/docker.sock\""),
+        "1.toml:7:8: `/run/docker.sock` is never granted: it is the host's own"
+    );
+    assert_eq!(
+        path("host = \"/./proc\""),
+        "1.toml:7:8: `/proc` is never granted: it is the host's own"
+    );
+    assert_eq!(
+        path("host = \"/etc/\""),
+        "1.toml:7:8: `/etc` is too wide to grant whole\nhint: name what is needed beneath it"
+    );
+    assert_eq!(
+        path("host = \"/opt\"\ncell = \"/workspace/x\""),
+        "1.toml:8:8: `/workspace/x` in the cell is made by cofferdam itself"
+    );
+    assert_eq!(
+        path("host = \"/etc/passwd\""),
+        "1.toml:7:8: `/etc/passwd` in the cell is made by cofferdam itself"
+    );
+}
+
+#[test]
+fn one_program_must_be_among_the_paths() {
+    let text = format!("{HEAD}exec = {{ program = \"/usr/bin/bc\", why = \"w\" }}\n");
+    assert_eq!(
+        profile(&[&text]),
+        Err("1.toml:4:20: `/usr/bin/bc` is in no [[path]] of this profile\n\
+             hint: add [[path]] host = \"/usr/bin/bc\", program = true"
+            .to_owned())
+    );
+}
+
+#[test]
+fn a_profile_adds_to_the_one_it_extends() {
+    let parent = "schema = 1\nname = \"p\"\ndescription = \"parent\"\n\
+                  [[syscalls]]\nwhy = \"w\"\nnames = [\"read\"]\n\
+                  [[quiet]]\nwhy = \"w\"\nnames = [\"mincore\", \"mount\"]\n\
+                  [limits]\nmemory = \"512M\"\ntmp = \"64M\"\n";
+    let child = format!(
+        "{HEAD}extends = \"p\"\n{EXEC}[[syscalls]]\nwhy = \"w\"\nnames = [\"write\", \"mincore\"]\n\
+         [limits]\ntmp = \"32M\"\n"
+    );
+    let set = |names: &[&str]| names.iter().filter_map(|name| number(name)).collect();
+    let profile = profile(&[parent, &child]);
+    let told =
+        profile.map(|p| (p.calls, p.quiet, p.limits.memory, p.limits.tmp_bytes, p.description));
+    let expected =
+        (set(&["read", "write", "mincore"]), set(&["mount"]), 512 * MIB, 32 * MIB, "d".to_owned());
+    assert_eq!(told, Ok(expected));
+}
+
+#[test]
+fn a_profile_without_exec_can_only_be_extended() {
+    assert_eq!(profile(&[HEAD]), Err("no profile `a`".to_owned()));
+}
+
+#[test]
+fn circles_and_missing_parents_are_told() {
+    let extends = |name: &str, parent: &str| {
+        format!(
+            "schema = 1\nname = \"{name}\"\ndescription = \"d\"\nextends = \"{parent}\"\n{EXEC}"
+        )
+    };
+    assert_eq!(
+        profile(&[&extends("a", "b"), &extends("b", "a")]),
+        Err("2.toml:4:11: profiles extend each other in a circle: a -> b -> a".to_owned())
+    );
+    assert_eq!(
+        profile(&[&extends("a", "a")]),
+        Err("1.toml:4:11: profiles extend each other in a circle: a -> a".to_owned())
+    );
+    assert_eq!(
+        profile(&[&extends("a", "basse"), &extends("base", "a")]),
+        Err("1.toml:4:11: there is no profile `basse`\nhint: did you mean `base`?".to_owned())
+    );
+}
+
+#[test]
+fn two_files_with_one_name_are_a_mistake_and_a_given_one_replaces_a_shipped_one() {
+    let text = format!("{HEAD}{EXEC}");
+    assert_eq!(
+        profile(&[&text, &text]),
+        Err("2.toml:2:8: profile `a` is also in 1.toml".to_owned())
+    );
+    let given = Document::new("given", &text.replace("\"d\"", "\"given\""));
+    let merged = Profiles::parse(&[Document::new("shipped", &text)], &[given]);
+    let descriptions: Result<Vec<String>, Mistake> =
+        merged.map(|profiles| profiles.iter().map(|p| p.description.clone()).collect());
+    assert_eq!(descriptions, Ok(vec!["given".to_owned()]));
+}
+
+#[test]
+fn limits_have_their_bounds() {
+    assert_eq!(mistake("[limits]\nprocesses = 0\n"), "1.toml:6:13: must be above zero");
+    assert_eq!(
+        mistake("[limits]\ntimeout = \"2h\"\n"),
+        "1.toml:6:11: `7200s` is above the most that any call gets, 3600s"
+    );
+    assert_eq!(
+        mistake("[limits]\nmemory = \"64MB\"\n"),
+        "1.toml:6:10: `64MB` is not a size; write 64M, 1G, 512K or bare bytes"
+    );
+    assert_eq!(
+        mistake("[requires]\nlandlock_abi = 1\n"),
+        "1.toml:6:16: `landlock_abi` is 2 at least"
+    );
+}
+
+#[test]
+fn tmpfs_caps_leave_half_of_the_memory() {
+    assert_eq!(
+        mistake("[limits]\nmemory = \"128M\"\ntmp = \"65M\"\nshm = \"1M\"\n"),
+        "1.toml:6:10: /workspace and /tmp are 65M together; at most half of the memory, 64M, is left for them\n\
+         hint: lower `tmp`, `shm` or `workspace` under [limits], or raise `memory`"
+    );
+    assert!(
+        mistake("[limits]\nmemory = \"128M\"\ntmp = \"64M\"\nshm = \"33M\"\n")
+            .contains("97M together")
+    );
+    assert!(
+        mistake("[limits]\nmemory = \"128M\"\ntmp = \"64M\"\nshm = \"32M\"\n").starts_with("taken")
+    );
+}
+
+#[test]
+fn a_profile_cannot_set_variables_that_change_what_programs_load() {
+    assert_eq!(
+        mistake("[env]\nwhy = \"w\"\nset = { LD_PRELOAD = \"/tmp/x.so\" }\n"),
+        "1.toml:7:22: env `LD_PRELOAD` is refused: it changes what programs load or run"
+    );
+}
+
+#[test]
+fn the_shipped_bc_has_one_program_and_nothing_else() {
+    let bc =
+        shipped("bc").map(|p| (p.exec, p.paths.len(), p.families, p.network, p.proc, p.workspace));
+    let expected = (
+        Exec::Only("/usr/bin/bc".into()),
+        1,
+        BTreeSet::new(),
+        Network::None,
+        ProcView::None,
+        false,
+    );
+    assert_eq!(bc, Ok(expected));
+}
+
+#[test]
+fn the_shipped_bash_has_the_limits_of_the_rulings() {
+    let bash = shipped("bash").map(|p| (p.limits, p.families, p.network, p.proc, p.workspace));
+    let limits = Limits {
+        wall: Duration::from_secs(600),
+        cpu: Duration::from_secs(3600),
+        memory: 1024 * MIB,
+        processes: 256,
+        open_files: 1024,
+        file_size: 512 * MIB,
+        workspace_bytes: 384 * MIB,
+        tmp_bytes: 128 * MIB,
+        shm_bytes: 64 * MIB,
+        inodes: 100_000,
+        output: Some(256 * MIB),
+    };
+    let families = BTreeSet::from([Family::Unix, Family::Inet, Family::Inet6]);
+    assert_eq!(bash, Ok((limits, families, Network::Loopback, ProcView::Own, true)));
+}
+
+proptest::proptest! {
+    #[test]
+    fn arbitrary_text_after_a_good_start_never_panics(text in "\\PC*") {
+        let _told = mistake(&text);
+    }
+}

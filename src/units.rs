@@ -1,0 +1,192 @@
+//! Times and sizes as TOML and the command line write them: `600s`, `10m`, `500ms`, `64M`, `1G`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, Visitor};
+
+/// Why a time or a size was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidUnit {
+    #[error("`{0}` is not a time; write 500ms, 30s, 10m, 1h or bare seconds")]
+    Time(String),
+    #[error("`{0}` is not a size; write 64M, 1G, 512K or bare bytes")]
+    Size(String),
+    #[error("`{0}` is too large")]
+    TooLarge(String),
+    #[error("`{0}` must be above zero")]
+    Zero(String),
+}
+
+/// A span of time: a whole number with `ms`, `s`, `m` or `h`; bare numbers are seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub Duration);
+
+/// A number of bytes: a whole number with `K`, `M`, `G` or `T`, binary; bare numbers are bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// The digits at the start and the unit after them.
+fn split(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// The number in front of a unit. Digits that do not fit are "too large", not "not a number".
+fn number(digits: &str, text: &str, not_one: InvalidUnit) -> Result<u64, InvalidUnit> {
+    if digits.is_empty() {
+        return Err(not_one);
+    }
+    match digits.parse() {
+        Ok(0) => Err(InvalidUnit::Zero(shown(text))),
+        Ok(number) => Ok(number),
+        Err(_) => Err(InvalidUnit::TooLarge(shown(text))),
+    }
+}
+
+/// An operator's word made fit for a message.
+fn shown(text: &str) -> String {
+    text.chars().take(40).flat_map(char::escape_default).collect()
+}
+
+impl FromStr for Time {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let not_one = InvalidUnit::Time(shown(text));
+        let (digits, unit) = split(text.trim());
+        let millis = match unit {
+            "ms" => 1,
+            "" | "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err(not_one),
+        };
+        number(digits, text, not_one)?
+            .checked_mul(millis)
+            .map(|millis| Self(Duration::from_millis(millis)))
+            .ok_or_else(|| InvalidUnit::TooLarge(shown(text)))
+    }
+}
+
+impl FromStr for Size {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let not_one = InvalidUnit::Size(shown(text));
+        let (digits, unit) = split(text.trim());
+        let bytes: u64 = match unit {
+            "" | "B" => 1,
+            "K" => 1 << 10,
+            "M" => 1 << 20,
+            "G" => 1 << 30,
+            "T" => 1 << 40,
+            _ => return Err(not_one),
+        };
+        number(digits, text, not_one)?
+            .checked_mul(bytes)
+            .map(Self)
+            .ok_or_else(|| InvalidUnit::TooLarge(shown(text)))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subsec_millis() {
+            0 => write!(f, "{}s", self.0.as_secs()),
+            _ => write!(f, "{}ms", self.0.as_millis()),
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+        match units.iter().find(|(bytes, _)| self.0 >= *bytes && self.0.is_multiple_of(*bytes)) {
+            Some((bytes, unit)) => write!(f, "{}{unit}", self.0 / bytes),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// Takes a string in the unit's own form, or a bare whole number.
+struct Written<T>(std::marker::PhantomData<T>);
+
+impl<T: FromStr<Err = InvalidUnit>> Visitor<'_> for Written<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number with its unit, such as \"30s\" or \"64M\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Written(std::marker::PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Written(std::marker::PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_take_their_units_and_bare_seconds() {
+        let millis = |text: &str| text.parse::<Time>().map(|time| time.0.as_millis());
+        assert_eq!(
+            ["500ms", "30s", "10m", "1h", "7"].map(millis),
+            [Ok(500), Ok(30_000), Ok(600_000), Ok(3_600_000), Ok(7_000)]
+        );
+    }
+
+    #[test]
+    fn what_is_not_a_time_says_how_to_write_one() {
+        for text in ["", "s", "-1s", "1.5s", "10 m", "1d", "٣s"] {
+            let shown = text.escape_default().to_string();
+            assert_eq!(text.parse::<Time>(), Err(InvalidUnit::Time(shown)), "{text}");
+        }
+        assert_eq!("0s".parse::<Time>(), Err(InvalidUnit::Zero("0s".to_owned())));
+        let long = "99999999999999999999s";
+        assert_eq!(long.parse::<Time>(), Err(InvalidUnit::TooLarge(long.to_owned())));
+    }
+
+    #[test]
+    fn sizes_are_binary() {
+        let bytes = |text: &str| text.parse::<Size>().map(|size| size.0);
+        assert_eq!(
+            ["512K", "64M", "1G", "1T", "12", "12B"].map(bytes),
+            [Ok(524_288), Ok(67_108_864), Ok(1_073_741_824), Ok(1_099_511_627_776), Ok(12), Ok(12)]
+        );
+        assert_eq!("64m".parse::<Size>(), Err(InvalidUnit::Size("64m".to_owned())));
+        assert_eq!("17000000T".parse::<Size>(), Err(InvalidUnit::TooLarge("17000000T".to_owned())));
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_as_the_same_value() {
+        for text in ["500ms", "30s", "600s"] {
+            assert_eq!(text.parse::<Time>().map(|time| time.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["64M", "1G", "3K", "1023"] {
+            assert_eq!(text.parse::<Size>().map(|size| size.to_string()), Ok(text.to_owned()));
+        }
+    }
+}
