@@ -20,6 +20,11 @@ impl ProfileName {
         well_formed.then(|| Self(name.to_owned()))
     }
 
+    /// The name that stands for no profile at all.
+    pub fn none() -> Self {
+        Self("none".to_owned())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -73,6 +78,23 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Nothing may be used at all.
+    pub fn none() -> Self {
+        Self {
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            memory: 0,
+            processes: 0,
+            open_files: 0,
+            file_size: 0,
+            workspace_bytes: 0,
+            tmp_bytes: 0,
+            shm_bytes: 0,
+            inodes: 0,
+            output: Some(0),
+        }
+    }
+
     /// These limits, lowered where `asked` is lower. Nothing is ever raised.
     #[must_use]
     pub fn lowered(&self, asked: &Asked) -> Self {

@@ -135,6 +135,7 @@ impl From<CalcError> for Refused {
 impl Backend for Live {
     async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Told, Refused> {
         let BashArguments { command, stdin, cwd, env, timeout } = arguments;
+        let timeout = timeout.map(|seconds| seconds.0);
         let call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
         let told = self.workbench.call(call, &turn).await?;
         Ok(self.told(told))

@@ -13,7 +13,7 @@ use crate::job::{ProfileName, Workspace};
 use crate::mcp::backend::ToldDenial;
 use crate::outcome::DeniedCall;
 use crate::policy::{Effect, Grant, Policy};
-use crate::profile::{HostPath, PathKind, Presence, Profile, floor};
+use crate::profile::{HostPath, PathKind, Presence, Profile, calls, floor};
 use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 
 /// How many instances of root share the configured range of host ids.
@@ -221,7 +221,7 @@ pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
 /// A refused system call by its name, with the grant that would allow it.
 pub fn told_denial(denied: &DeniedCall, profile: &Profile) -> ToldDenial {
     ToldDenial {
-        syscall: floor::name(denied.number),
+        syscall: calls::name(denied.number),
         count: denied.count,
         grant: floor::grant_for(denied.number, profile).grant(),
     }

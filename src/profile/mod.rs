@@ -45,6 +45,27 @@ pub struct Profile {
     pub requires: Requires,
 }
 
+impl Profile {
+    /// The profile of a tool that no rule allows: nothing in it, no limit above zero.
+    pub fn nothing() -> Self {
+        Self {
+            name: ProfileName::none(),
+            description: String::new(),
+            paths: Vec::new(),
+            exec: Exec::Any,
+            workspace: false,
+            proc: ProcView::None,
+            network: Network::None,
+            families: BTreeSet::new(),
+            calls: BTreeSet::new(),
+            quiet: BTreeSet::new(),
+            env: BTreeMap::new(),
+            limits: Limits::none(),
+            requires: Requires { landlock_abi: 2, memory_cgroup: false },
+        }
+    }
+}
+
 /// A host path that a cell has, always read-only, nosuid and nodev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPath {

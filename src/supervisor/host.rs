@@ -1,6 +1,7 @@
 //! What only `main` can prepare on the host before the supervisor exists: ids, cgroups, idmaps.
 
 use std::fs::{self, File};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
@@ -42,8 +43,9 @@ pub struct Instance {
     /// First host id of its block; the supervisor has it, cells those after it.
     pub first: u32,
     pub count: u32,
-    /// Held for as long as the process lives.
-    _lock: Flock<File>,
+    /// Held for as long as the process lives: the kernel lets it go, as the confined front end
+    /// could not.
+    _lock: ManuallyDrop<Flock<File>>,
 }
 
 impl Identity {
@@ -117,7 +119,10 @@ impl Instance {
                 .open(locks.join(format!("instance-{number}.lock")))
                 .map_err(|error| StartError::Lock { error })?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(Self { number, first, count: range.count, _lock: lock }),
+                Ok(lock) => {
+                    let _lock = ManuallyDrop::new(lock);
+                    return Ok(Self { number, first, count: range.count, _lock });
+                }
                 Err((_, Errno::EWOULDBLOCK)) => {}
                 Err((_, errno)) => return Err(StartError::Lock { error: errno.into() }),
             }

@@ -6,9 +6,8 @@ use std::time::Duration;
 use tokio::io::AsyncRead;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
 
-use super::Seen;
+use super::{Caller, Seen};
 use crate::capture::{Captured, KEPT_BYTES, Meter, drain};
 use crate::job::Limits;
 use crate::link::{Control, Running};
