@@ -8,7 +8,6 @@
 //! `sandbox-profiles/*.toml` add to the shipped profiles, and replace those of the same name.
 
 mod directory;
-pub(crate) mod embedded;
 pub mod server;
 
 use std::ffi::OsString;
@@ -16,8 +15,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::document::Mistake;
-use crate::policy::Policy;
-use crate::profile::Profiles;
+use crate::policy::{self, Policy};
+use crate::profile::{self, Profiles};
 
 pub use server::{Config, Setting, Shown, Source};
 
@@ -142,8 +141,8 @@ pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Load
         Some(path) => directory::read(path, surroundings.euid)?,
         None => directory::Files::default(),
     };
-    let profiles = Profiles::parse(&embedded::profiles(), &files.profiles)?;
-    let policies = if files.policies.is_empty() { embedded::policies() } else { files.policies };
+    let profiles = Profiles::parse(&profile::shipped(), &files.profiles)?;
+    let policies = if files.policies.is_empty() { policy::shipped() } else { files.policies };
     let policy = Policy::parse(&policies, &profiles)?;
     let config = Config::parse(files.server.as_ref(), surroundings.cores)?;
     Ok(Loaded { config, policy, profiles, origin })

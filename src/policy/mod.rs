@@ -52,6 +52,13 @@ pub const DEFAULT_DENY: &str = "default-deny";
 /// The id a grant names when the operator asked at the command line.
 pub const OPERATOR: &str = "operator";
 
+/// The policy that is compiled in, as a file.
+#[must_use]
+pub fn shipped() -> Vec<Document> {
+    let text = include_str!("../../policies/default.toml");
+    vec![Document::new("embedded:policies/default.toml", text)]
+}
+
 /// The rules in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::call::{Argv, Env, Stdin};
-use crate::config::embedded;
 use crate::defaults::{GIB, MIB};
 
 fn profiles() -> Profiles {
-    Profiles::parse(&embedded::profiles(), &[]).unwrap_or_else(|e| panic!("{e}"))
+    Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn parsed(rules: &[&str]) -> Result<Policy, Mistake> {
@@ -26,8 +25,8 @@ fn mistake(rule: &str) -> String {
         .map_or_else(|mistake| mistake.to_string(), |policy| format!("taken: {policy:?}"))
 }
 
-fn shipped() -> Policy {
-    Policy::parse(&embedded::policies(), &profiles()).unwrap_or_else(|e| panic!("{e}"))
+fn shipped_policy() -> Policy {
+    Policy::parse(&super::shipped(), &profiles()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn call(tool: &'static str, asked: Asked) -> Call {
@@ -75,7 +74,7 @@ fn without_a_rule_everything_is_denied() {
 #[test]
 fn the_shipped_policy_allows_the_shell_and_the_calculator_and_nothing_else() {
     let told = |tool| {
-        decide(&shipped(), tool)
+        decide(&shipped_policy(), tool)
             .map(|grant| {
                 let job = grant.job();
                 (grant.rule().to_owned(), job.profile.to_string(), job.limits.wall.as_secs())
@@ -119,7 +118,7 @@ fn the_lowest_of_every_limit_wins_in_any_order() {
 #[test]
 fn a_caller_lowers_limits_and_never_raises_them() {
     let decide = |asked| {
-        let grant = shipped().decide(call("bash", asked), &profiles(), Workspace::Fresh);
+        let grant = shipped_policy().decide(call("bash", asked), &profiles(), Workspace::Fresh);
         grant.map(|grant| {
             (grant.job().limits.wall.as_secs(), grant.job().limits.memory, grant.clamped())
         })
@@ -131,7 +130,7 @@ fn a_caller_lowers_limits_and_never_raises_them() {
 
 #[test]
 fn a_granted_workspace_is_for_profiles_that_have_one() {
-    let policy = shipped();
+    let policy = shipped_policy();
     let told = |tool| {
         let grant = policy.decide(call(tool, Asked::default()), &profiles(), Workspace::Granted(3));
         grant.map(|grant| (grant.job().workspace, grant.job().cwd.clone()))
@@ -213,7 +212,7 @@ fn two_rules_cannot_send_one_tool_to_two_profiles() {
 
 #[test]
 fn every_shipped_rule_says_why() {
-    for rule in shipped().rules() {
+    for rule in shipped_policy().rules() {
         assert!(rule.why.len() > 20, "{rule:?}");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::arguments;
-use super::calls::{name, number};
+pub use super::calls::{name, number};
 pub use super::condition::Verdict;
 use super::never::{ABSENT, FORKS, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason};
 use super::{Exec, Profile};

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::config::embedded;
 use crate::document::Document;
 use crate::job::ProfileName;
 use crate::profile::{Family, Profiles};
 
 fn shipped(name: &str) -> Profile {
-    let profiles = Profiles::parse(&embedded::profiles(), &[]).unwrap_or_else(|e| panic!("{e}"));
+    let profiles =
+        Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
     let profile = ProfileName::new(name).and_then(|name| profiles.get(&name).cloned());
     profile.unwrap_or_else(|| panic!("no profile `{name}`"))
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 pub use arguments::HELD_DESCRIPTOR;
-pub use set::Profiles;
+pub use set::{Profiles, shipped};
 
 use crate::job::{Limits, ProfileName};
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 
+use super::arguments::HELD_DESCRIPTOR;
 use super::calls::{Known, lookup, nearest_name};
 use super::never::{keyed, reason};
 use super::schema::{Written, WrittenCalls, WrittenLimits, WrittenPath};
@@ -55,6 +56,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         None => Exec::Any,
     };
     let workspace = chain.iter().any(|layer| layer.written.workspace.is_some());
+    let limits = limits(chain, workspace, &exec)?;
     let proc = written(|w| w.proc.is_some()).and_then(|w| w.proc.as_ref());
     let network = written(|w| w.network.is_some()).and_then(|w| w.network.as_ref());
     let sockets = chain.iter().filter_map(|layer| layer.written.sockets.as_ref());
@@ -71,7 +73,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         calls,
         quiet,
         env: env(chain)?,
-        limits: limits(chain, workspace)?,
+        limits,
         requires: requires(chain)?,
     })
 }
@@ -243,7 +245,7 @@ fn latest<'a, 'd, T: Copy>(
     })
 }
 
-fn limits(chain: &[&Layer<'_>], workspace: bool) -> Result<Limits, Mistake> {
+fn limits(chain: &[&Layer<'_>], workspace: bool, exec: &Exec) -> Result<Limits, Mistake> {
     let size = |pick: fn(&WrittenLimits) -> Option<&Spanned<Size>>, default: u64| {
         latest(chain, pick).map_or(default, |(size, ..)| size.0)
     };
@@ -259,7 +261,7 @@ fn limits(chain: &[&Layer<'_>], workspace: bool) -> Result<Limits, Mistake> {
         cpu: time(chain, |limits| limits.cpu.as_ref(), MAX_TIMEOUT)?,
         memory: size(|limits| limits.memory.as_ref(), defaults::MEMORY),
         processes: count(|limits| limits.processes.as_ref(), defaults::PROCESSES)?,
-        open_files: count(|limits| limits.open_files.as_ref(), defaults::OPEN_FILES)?,
+        open_files: count(|limits| limits.open_files.as_ref(), open_files(chain, exec)?)?,
         file_size: size(|limits| limits.file_size.as_ref(), defaults::FILE_SIZE),
         workspace_bytes: match workspace {
             true => size(|limits| limits.workspace.as_ref(), defaults::WORKSPACE_BYTES),
@@ -272,6 +274,24 @@ fn limits(chain: &[&Layer<'_>], workspace: bool) -> Result<Limits, Mistake> {
     };
     check_tmpfs(chain, &limits)?;
     Ok(limits)
+}
+
+/// The default for open files. One program alone is executed by a held descriptor, which nothing
+/// in the cell may reach with dup2(2): there the limit stays below it, and more is a mistake.
+fn open_files(chain: &[&Layer<'_>], exec: &Exec) -> Result<u32, Mistake> {
+    if *exec == Exec::Any {
+        return Ok(defaults::OPEN_FILES);
+    }
+    match latest(chain, |limits| limits.open_files.as_ref()) {
+        Some((files, span, layer)) if files > HELD_DESCRIPTOR => {
+            let message = format!(
+                "`open_files` is at most {HELD_DESCRIPTOR} where one program is executed: \
+                 the descriptor it is held by must stay out of reach"
+            );
+            Err(layer.document.mistake(span, message))
+        }
+        _ => Ok(HELD_DESCRIPTOR),
+    }
 }
 
 fn time(

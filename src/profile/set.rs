@@ -8,6 +8,19 @@ use super::schema::Written;
 use crate::document::{Document, Mistake, nearest};
 use crate::job::ProfileName;
 
+/// The profiles that are compiled in, as files.
+#[must_use]
+pub fn shipped() -> Vec<Document> {
+    let files = [
+        ("base", include_str!("../../sandbox-profiles/base.toml")),
+        ("bash", include_str!("../../sandbox-profiles/bash.toml")),
+        ("bc", include_str!("../../sandbox-profiles/bc.toml")),
+    ];
+    let named =
+        |(name, text)| Document::new(&format!("embedded:sandbox-profiles/{name}.toml"), text);
+    files.into_iter().map(named).collect()
+}
+
 /// Every profile that was loaded, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profiles {

@@ -30,9 +30,8 @@ fn mistake(rest: &str) -> String {
     profile(&[&format!("{HEAD}{EXEC}{rest}")]).map_or_else(|told| told, |p| format!("taken: {p:?}"))
 }
 
-fn shipped(name: &str) -> Result<Profile, String> {
-    let profiles = Profiles::parse(&crate::config::embedded::profiles(), &[])
-        .map_err(|mistake| mistake.to_string())?;
+fn shipped_profile(name: &str) -> Result<Profile, String> {
+    let profiles = Profiles::parse(&shipped(), &[]).map_err(|mistake| mistake.to_string())?;
     ProfileName::new(name).and_then(|name| profiles.get(&name).cloned()).ok_or("missing".to_owned())
 }
 
@@ -182,6 +181,25 @@ fn one_program_must_be_among_the_paths() {
 }
 
 #[test]
+fn one_program_leaves_its_held_descriptor_out_of_reach() {
+    let text = |limits: &str| {
+        format!(
+            "{HEAD}exec = {{ program = \"/opt/p\", why = \"w\" }}\n\
+             [[path]]\nhost = \"/opt/p\"\nprogram = true\nwhy = \"w\"\n{limits}"
+        )
+    };
+    let told = |limits| profile(&[&text(limits)]).map(|profile| profile.limits.open_files);
+    assert_eq!(told(""), Ok(1000));
+    assert_eq!(told("[limits]\nopen_files = 1000\n"), Ok(1000));
+    assert_eq!(
+        told("[limits]\nopen_files = 1001\n"),
+        Err("1.toml:10:14: `open_files` is at most 1000 where one program is executed: \
+             the descriptor it is held by must stay out of reach"
+            .to_owned())
+    );
+}
+
+#[test]
 fn a_profile_adds_to_the_one_it_extends() {
     let parent = "schema = 1\nname = \"p\"\ndescription = \"parent\"\n\
                   [[syscalls]]\nwhy = \"w\"\nnames = [\"read\"]\n\
@@ -283,8 +301,8 @@ fn a_profile_cannot_set_variables_that_change_what_programs_load() {
 
 #[test]
 fn the_shipped_bc_has_one_program_and_nothing_else() {
-    let bc =
-        shipped("bc").map(|p| (p.exec, p.paths.len(), p.families, p.network, p.proc, p.workspace));
+    let bc = shipped_profile("bc")
+        .map(|p| (p.exec, p.paths.len(), p.families, p.network, p.proc, p.workspace));
     let expected = (
         Exec::Only("/usr/bin/bc".into()),
         1,
@@ -298,7 +316,8 @@ fn the_shipped_bc_has_one_program_and_nothing_else() {
 
 #[test]
 fn the_shipped_bash_has_the_limits_of_the_rulings() {
-    let bash = shipped("bash").map(|p| (p.limits, p.families, p.network, p.proc, p.workspace));
+    let bash =
+        shipped_profile("bash").map(|p| (p.limits, p.families, p.network, p.proc, p.workspace));
     let limits = Limits {
         wall: Duration::from_secs(600),
         cpu: Duration::from_secs(3600),
