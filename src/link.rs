@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::call::Stdin;
-use crate::outcome::{Ended, Failure};
+use crate::outcome::{Ended, Failure, Outcome};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
 use crate::sys::memory;
@@ -340,8 +340,7 @@ impl Shared {
     ) {
         let mut state = self.state();
         let Some(waiting) = state.calls.get_mut(&call) else { return };
-        let (Some(started), Some(ended)) = (waiting.started.take(), waiting.receiver.take())
-        else {
+        let (Some(started), Some(ended)) = (waiting.started.take(), waiting.receiver.take()) else {
             return;
         };
         drop(state);
@@ -356,9 +355,13 @@ impl Shared {
         match (waiting.started, waiting.ended) {
             (Some(started), _) => {
                 let failure = match ended.outcome {
-                    crate::outcome::Outcome::Failed(failure) => failure,
-                    // Ended before it started: by a cancel.
-                    _ => Failure::Lost,
+                    Outcome::Failed(failure) => failure,
+                    // Ended before it started: by a cancel, of which the caller knows.
+                    Outcome::Exited { .. }
+                    | Outcome::Signaled { .. }
+                    | Outcome::Timeout
+                    | Outcome::Limit(_)
+                    | Outcome::Cancelled => Failure::Lost,
                 };
                 drop(started.send(Err(failure)));
             }

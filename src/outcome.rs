@@ -84,7 +84,9 @@ impl Failure {
                 Some("`cofferdam doctor` shows what this machine lacks and the remedy")
             }
             Self::Busy { .. } => Some("try again when other calls have ended"),
-            Self::NotExecutable { .. } | Self::Supervisor | Self::Lost | Self::Refused { .. } => None,
+            Self::NotExecutable { .. } | Self::Supervisor | Self::Lost | Self::Refused { .. } => {
+                None
+            }
         }
     }
 }

@@ -104,8 +104,7 @@ impl Block {
     /// # Errors
     /// When no memfd can be made.
     pub fn seal(job: &Job) -> Result<OwnedFd, WireError> {
-        let block =
-            Self { argv: job.argv.clone(), env: job.env.clone(), cwd: job.cwd.clone() };
+        let block = Self { argv: job.argv.clone(), env: job.env.clone(), cwd: job.cwd.clone() };
         Ok(memory::sealed(c"cofferdam-block", &postcard::to_stdvec(&block)?)?)
     }
 
@@ -119,8 +118,7 @@ impl Block {
             return Err(WireError::NotSealed);
         }
         let file = File::from(fd);
-        let length =
-            usize::try_from(file.metadata()?.len()).map_err(|_| WireError::TooLarge)?;
+        let length = usize::try_from(file.metadata()?.len()).map_err(|_| WireError::TooLarge)?;
         if length > BLOCK_BYTES {
             return Err(WireError::TooLarge);
         }

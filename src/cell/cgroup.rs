@@ -22,7 +22,10 @@ use crate::sys::Result;
 #[derive(Debug)]
 pub enum Parent {
     V2(OwnedFd),
-    V1 { memory: OwnedFd, pids: OwnedFd },
+    V1 {
+        memory: OwnedFd,
+        pids: OwnedFd,
+    },
     /// No controller can be used.
     None,
 }

@@ -192,4 +192,3 @@ fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Hel
     drop(listener);
     Ok(payload::Held { program })
 }
-

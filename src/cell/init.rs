@@ -92,9 +92,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         children,
         denied: [0; NUMBERS],
         denied_total: 0,
-        watch: ready
-            .watched
-            .map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
+        watch: ready.watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
         user_us: 0,
         system_us: 0,
         max_rss: 0,
@@ -256,8 +254,7 @@ impl Init<'_> {
         };
         let mut buffer = [0; report::REPORT_BYTES];
         let message = FromInit::Ended(end);
-        let head =
-            postcard::to_slice(&message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?.len();
+        let head = postcard::to_slice(&message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?.len();
         let mut length = head;
         for (count, number) in counted {
             let place = buffer.get_mut(length..length + 6).ok_or(Errno::EMSGSIZE)?;

@@ -3,8 +3,8 @@
 //! Mounts decide what is there; this decides again, on another mechanism, what may be done with it.
 
 use std::ffi::CString;
-use std::path::PathBuf;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
@@ -143,10 +143,8 @@ fn empty(abi: ABI, network: Network) -> Result<RulesetCreated> {
 
 /// The errno behind an error of the crate, which keeps it only in its text.
 fn last() -> Errno {
-    match Errno::last() {
-        Errno::UnknownErrno => Errno::EINVAL,
-        errno => errno,
-    }
+    let errno = Errno::last();
+    if errno == Errno::UnknownErrno { Errno::EINVAL } else { errno }
 }
 
 /// Opens a path only to name it in a rule.
@@ -154,10 +152,14 @@ fn name(path: &CString) -> Result<OwnedFd> {
     open(path.as_c_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-fn allow(ruleset: RulesetCreated, fd: BorrowedFd<'_>, what: Use, abi: ABI) -> Result<RulesetCreated> {
+fn allow(
+    ruleset: RulesetCreated,
+    fd: BorrowedFd<'_>,
+    what: Use,
+    abi: ABI,
+) -> Result<RulesetCreated> {
     let mode = nix::sys::stat::fstat(fd)?.st_mode;
-    let kind =
-        if mode & libc::S_IFMT == libc::S_IFDIR { Kind::Directory } else { Kind::File };
+    let kind = if mode & libc::S_IFMT == libc::S_IFDIR { Kind::Directory } else { Kind::File };
     ruleset.add_rule(PathBeneath::new(fd, rights(what, abi, kind))).map_err(|_| last())
 }
 

@@ -11,7 +11,7 @@ use crate::sys::Result;
 
 /// Where the descriptor of the one program of [`Exec::Only`] stands. RLIMIT_NOFILE is set below
 /// it, so that nothing can take its place.
-pub const PROGRAM_FD: i32 = 1000;
+pub const PROGRAM_FD: u32 = crate::profile::HELD_DESCRIPTOR;
 /// The most open files a cell with [`Exec::Only`] gets, below [`PROGRAM_FD`].
 const OPEN_FILES_ONLY: u32 = 512;
 /// Bytes a process may lock in memory.

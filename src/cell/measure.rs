@@ -11,8 +11,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::read;
 
 use super::Design;
-use super::mounts::HIDDEN;
 use super::limits::{open_files, process_count};
+use super::mounts::HIDDEN;
 use super::report::{Probes, raw};
 use crate::receipt::{Measured, Probed};
 
@@ -55,9 +55,9 @@ pub fn payload(
     operator: &Operator,
 ) -> Result<Measured, Unfit> {
     let status = Fields::read(&process, "status")?;
-    let capabilities_empty = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
-        .iter()
-        .all(|set| status.get(set).chars().all(|digit| digit == '0') && !status.get(set).is_empty());
+    let capabilities_empty = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].iter().all(|set| {
+        status.get(set).chars().all(|digit| digit == '0') && !status.get(set).is_empty()
+    });
     demand(capabilities_empty, || "a capability set is not empty".to_owned())?;
     let no_new_privs = status.get("NoNewPrivs") == "1";
     demand(no_new_privs, || "no_new_privs is not set".to_owned())?;
@@ -89,8 +89,7 @@ pub fn payload(
 ///
 /// The supervisor sees ids through its own map, in which 0 is the operator's first id.
 fn one_id(line: &str, operator: &Operator) -> Result<u32, Unfit> {
-    let ids: Vec<u32> =
-        line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
+    let ids: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
     match ids.as_slice() {
         [real, effective, saved, filesystem]
             if real == effective && effective == saved && saved == filesystem =>

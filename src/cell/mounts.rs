@@ -45,8 +45,7 @@ pub type Slot = u16;
 /// Options of a tmpfs for `agent`.
 fn options(bytes: u64, inodes: u32, mode: u32) -> CString {
     let agent = super::ids::AGENT;
-    let text =
-        format!("size={bytes},nr_inodes={inodes},mode={mode:04o},uid={agent},gid={agent}");
+    let text = format!("size={bytes},nr_inodes={inodes},mode={mode:04o},uid={agent},gid={agent}");
     // Digits and names only: there is no NUL in it.
     CString::new(text).unwrap_or_default()
 }
@@ -57,10 +56,7 @@ pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
     let Limits { inodes, workspace_bytes, tmp_bytes, shm_bytes, .. } = profile.limits;
     let mut all = vec![Tmpfs { target: c"/dev/shm", options: options(shm_bytes, inodes, 0o1777) }];
     if profile.workspace && !granted.iter().any(|path| path == Path::new("/workspace")) {
-        all.push(Tmpfs {
-            target: c"/workspace",
-            options: options(workspace_bytes, inodes, 0o755),
-        });
+        all.push(Tmpfs { target: c"/workspace", options: options(workspace_bytes, inodes, 0o755) });
     }
     all.push(Tmpfs { target: c"/tmp", options: options(tmp_bytes, inodes, 0o1777) });
     all

@@ -67,7 +67,8 @@ pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
     let Exec::Only(path) = exec else { return Ok(None) };
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let opened = nix::fcntl::open(c_path(path)?.as_c_str(), flags, Mode::empty())?;
-    process::duplicate_to(opened, PROGRAM_FD).map(Some)
+    let number = i32::try_from(PROGRAM_FD).map_err(|_| Errno::EBADF)?;
+    process::duplicate_to(opened, number).map(Some)
 }
 
 /// Tries what must be refused, says what happened, waits for the job and becomes it.
@@ -94,11 +95,7 @@ fn probe(entry: &Entry<'_>) -> Probes {
     let canary = open_canary(&entry.design.hidden);
     let namespace = unshare(CloneFlags::CLONE_NEWUSER);
     let packet = socket::probe(libc::AF_PACKET);
-    Probes {
-        canary: refusal(canary),
-        namespace: refusal(namespace),
-        packet: refusal(packet),
-    }
+    Probes { canary: refusal(canary), namespace: refusal(namespace), packet: refusal(packet) }
 }
 
 /// The last steps. Returns only when one of them failed.
@@ -111,8 +108,7 @@ fn become_program(
 ) -> FromPayload {
     let exec = |errno| FromPayload::Exec { errno: raw(errno) };
     let [strings, stdin, stdout, stderr, script, _] = received.fds;
-    let (Some(strings), Some(stdin), Some(stdout), Some(stderr)) =
-        (strings, stdin, stdout, stderr)
+    let (Some(strings), Some(stdin), Some(stdout), Some(stderr)) = (strings, stdin, stdout, stderr)
     else {
         return exec(Errno::EBADF);
     };
@@ -154,11 +150,12 @@ fn try_candidates<'a>(
 ) -> Errno {
     let mut worst = Errno::ENOENT;
     for path in candidates {
-        match exec::execve(path, filled) {
-            Errno::ENOENT | Errno::ENOTDIR => {}
+        let errno = exec::execve(path, filled);
+        if errno == Errno::EACCES {
             // Somewhere further there may be one that can be executed.
-            Errno::EACCES => worst = Errno::EACCES,
-            errno => return errno,
+            worst = errno;
+        } else if !matches!(errno, Errno::ENOENT | Errno::ENOTDIR) {
+            return errno;
         }
     }
     worst
@@ -190,4 +187,3 @@ impl<'a> Iterator for Strings<'a> {
         Some(string)
     }
 }
-

@@ -220,10 +220,8 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
             let middle = high.first().map_or(0, |range| range.first);
             let low = tree(low, otherwise);
             // A jump by 8 bits may be too short for a subtree: step over an absolute one.
-            let mut program = vec![
-                branch(IF_GREATER_OR_EQUAL, middle, 0, 1),
-                step(JUMP, length(&low)),
-            ];
+            let mut program =
+                vec![branch(IF_GREATER_OR_EQUAL, middle, 0, 1), step(JUMP, length(&low))];
             program.extend(low);
             program.extend(tree(high, otherwise));
             program
@@ -263,18 +261,12 @@ fn compare(test: &Test) -> Vec<Instruction> {
         (Width::Low32, Op::MaskedEq(mask)) => {
             vec![load_low, step(AND, halves(mask).0), branch(IF_EQUAL, low, 1, 0)]
         }
-        (Width::Full64, Op::Eq) => vec![
-            load_high,
-            branch(IF_EQUAL, high, 0, 2),
-            load_low,
-            branch(IF_EQUAL, low, 1, 0),
-        ],
-        (Width::Full64, Op::Ne) => vec![
-            load_high,
-            branch(IF_EQUAL, high, 0, 3),
-            load_low,
-            branch(IF_EQUAL, low, 0, 1),
-        ],
+        (Width::Full64, Op::Eq) => {
+            vec![load_high, branch(IF_EQUAL, high, 0, 2), load_low, branch(IF_EQUAL, low, 1, 0)]
+        }
+        (Width::Full64, Op::Ne) => {
+            vec![load_high, branch(IF_EQUAL, high, 0, 3), load_low, branch(IF_EQUAL, low, 0, 1)]
+        }
         (Width::Full64, Op::Ge) => vec![
             load_high,
             branch(IF_GREATER, high, 4, 0),

@@ -8,7 +8,7 @@ use super::*;
 
 /// The kernel's machine for these programs, as seccomp(2) and the kernel's filter.rst tell it.
 fn interpret(program: &[Instruction], arch: u32, number: u32, arguments: &[u64; 6]) -> u32 {
-    let mut memory = vec![0_u8; 64];
+    let mut memory = [0_u8; 64];
     memory[0..4].copy_from_slice(&number.to_le_bytes());
     memory[4..8].copy_from_slice(&arch.to_le_bytes());
     for (index, argument) in arguments.iter().enumerate() {
@@ -66,8 +66,12 @@ fn test() -> impl Strategy<Value = Test> {
         argument().prop_map(Op::MaskedEq),
     ];
     let width = prop_oneof![Just(Width::Low32), Just(Width::Full64)];
-    (0..6_u8, width, op, argument())
-        .prop_map(|(argument, width, op, value)| Test { argument, width, op, value })
+    (0..6_u8, width, op, argument()).prop_map(|(argument, width, op, value)| Test {
+        argument,
+        width,
+        op,
+        value,
+    })
 }
 
 fn verdict() -> impl Strategy<Value = Verdict> {

@@ -141,19 +141,14 @@ fn allow_list() -> Compiled {
         ALLOWED.into_iter().chain(OLDER).map(|call| (number(call), Vec::new())).collect();
     // Threads, and nothing that would be a process of its own.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
-    let only_threads = SeccompCondition::new(
-        0,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::MaskedEq(thread),
-        thread,
-    )?;
+    let only_threads =
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(thread), thread)?;
     rules.insert(number(Sysno::clone), vec![SeccompRule::new(vec![only_threads])?]);
     // Let through here, refused by the other filter.
     rules.insert(number(Sysno::clone3), Vec::new());
     // Naming a thread is all a front end asks of prctl.
     let name = u64::from(libc::PR_SET_NAME.unsigned_abs());
-    let only_name =
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, name)?;
+    let only_name = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, name)?;
     rules.insert(number(Sysno::prctl), vec![SeccompRule::new(vec![only_name])?]);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture()?)?;

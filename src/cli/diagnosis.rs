@@ -126,7 +126,13 @@ fn refused(name: &str, failure: &Failure) -> Layer {
             format!("install {program} (Debian: apt-get install {program})")
         }
         Failure::Setup { errno, .. } => format!("see the layers above ({})", errno_text(*errno)),
-        other => other.hint().unwrap_or("see the layers above").to_owned(),
+        Failure::NotExecutable { .. }
+        | Failure::Cwd { .. }
+        | Failure::Unmeasured { .. }
+        | Failure::Busy { .. }
+        | Failure::Supervisor
+        | Failure::Lost
+        | Failure::Refused { .. } => failure.hint().unwrap_or("see the layers above").to_owned(),
     };
     Layer {
         name: name.to_owned(),

@@ -8,8 +8,8 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::error::{CliError, print_out};
 use super::diagnosis;
+use super::error::{CliError, print_out};
 
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]

@@ -50,7 +50,8 @@ impl Live {
             ),
             link,
             shell: effective("bash"),
-            calculator: effective("calculate").map_or(Duration::ZERO, |profile| profile.limits.wall),
+            calculator: effective("calculate")
+                .map_or(Duration::ZERO, |profile| profile.limits.wall),
             view: match (workspace, settings.access()) {
                 (Workspace::Fresh, _) | (_, None) => WorkspaceView::Fresh,
                 (Workspace::Granted(_), Some(Access::ReadOnly)) => WorkspaceView::GrantedReadOnly,
@@ -126,7 +127,9 @@ impl From<CalcError> for Refused {
         };
         let text = error.to_string();
         match text.split_once("\nhint: ") {
-            Some((message, hint)) => Self { kind, message: message.to_owned(), hint: Some(hint.to_owned()) },
+            Some((message, hint)) => {
+                Self { kind, message: message.to_owned(), hint: Some(hint.to_owned()) }
+            }
             None => Self { kind, message: text, hint: None },
         }
     }

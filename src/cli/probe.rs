@@ -46,7 +46,8 @@ const EVERY: libc::c_int = libc::CLONE_NEWUSER
 pub fn namespaces() -> Result<Namespaces, Errno> {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    let failed = |clone: Errno| Namespaces { clone: report::raw(clone), maps: 0, mount: 0, proc: 0 };
+    let failed =
+        |clone: Errno| Namespaces { clone: report::raw(clone), maps: 0, mount: 0, proc: 0 };
     match process::clone3(EVERY, None) {
         Err(errno) => Ok(failed(errno)),
         Ok(Side::Child) => {
@@ -200,8 +201,14 @@ pub fn landlock_layer() -> Layer {
             "ABI 1; the default profiles require 2".to_owned(),
             Some("boot Linux 5.19 or newer".to_owned()),
         ),
-        2..=5 => (State::Ok, format!("ABI {abi}; signals and abstract sockets are held by \
-            namespaces alone"), None),
+        2..=5 => (
+            State::Ok,
+            format!(
+                "ABI {abi}; signals and abstract sockets are held by \
+            namespaces alone"
+            ),
+            None,
+        ),
         _ => (State::Ok, format!("ABI {abi}"), None),
     };
     Layer { name: "Landlock".to_owned(), state, how, remedy }

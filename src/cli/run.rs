@@ -107,7 +107,11 @@ impl Terms {
             stdout: stream(stdout),
             stderr: stream(stderr),
             usage: ended.usage,
-            denials: ended.denials.iter().map(|denied| wiring::told_denial(denied, &self.profile)).collect(),
+            denials: ended
+                .denials
+                .iter()
+                .map(|denied| wiring::told_denial(denied, &self.profile))
+                .collect(),
             cwd: self.cwd.clone(),
             timeout: self.timeout,
             clamped: self.clamped,

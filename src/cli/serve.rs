@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
-use super::run_arguments::Access;
 use super::live::Live;
+use super::run_arguments::Access;
 use super::{start, wiring};
 use crate::link::Link;
 use crate::mcp::admission::Admission;

@@ -43,13 +43,13 @@ impl Settings {
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    let named = |name: &ProfileName| {
-        loaded.policy.rules().iter().any(
-            |rule| matches!(&rule.effect, Effect::Allow { profile, .. } if profile == name),
-        )
-    };
-    let profiles =
-        loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
+    let named =
+        |name: &ProfileName| {
+            loaded.policy.rules().iter().any(
+                |rule| matches!(&rule.effect, Effect::Allow { profile, .. } if profile == name),
+            )
+        };
+    let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
     Ok(Settings { loaded, profiles, workspaces: Vec::new() })
 }
 
@@ -142,8 +142,9 @@ fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, Cl
     }
     let home = std::env::home_dir().and_then(|home| home.canonicalize().ok());
     if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
-        return Err(bad("is never granted as a whole")
-            .with_hint("grant the directory of one project"));
+        return Err(
+            bad("is never granted as a whole").with_hint("grant the directory of one project")
+        );
     }
     let holds = |directory: &Path| {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
@@ -204,10 +205,7 @@ pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
             tmpfs: config.tmpfs.value,
             processes: u64::from(config.processes.value),
         },
-        ids: IdRange {
-            first: config.uid_base.value,
-            count: config.uid_count.value / INSTANCES,
-        },
+        ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
     };
     let started = supervisor::start(spec).map_err(|error| {
         CliError::new(error.to_string()).with_hint("`cofferdam doctor` shows what is missing here")

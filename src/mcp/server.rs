@@ -21,8 +21,8 @@ use super::arguments::{
 };
 use super::backend::{Backend, Refused, Turn};
 use super::progress;
-use crate::capture::Produced;
 use super::{catalogue, reply};
+use crate::capture::Produced;
 
 /// The key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";

@@ -175,15 +175,16 @@ fn keys(
     let workshop = Workshop { base, proc, proc_kind };
     let mut keys = Vec::new();
     for profile in &inherited.profiles {
-        let granted = inherited.grants.iter().zip(0..).map(|(grant, index)| {
-            (Workspace::Granted(index), Some(grant))
-        });
+        let granted = inherited
+            .grants
+            .iter()
+            .zip(0..)
+            .map(|(grant, index)| (Workspace::Granted(index), Some(grant)));
         let fresh = std::iter::once((Workspace::Fresh, None));
         for (workspace, grant) in fresh.chain(granted.filter(|_| profile.workspace)) {
             let design = usable(profile, inherited, landlock_abi).and_then(|()| {
-                let template = workshop.build(profile, grant).map_err(|error| {
-                    unusable(profile, &error)
-                })?;
+                let template =
+                    workshop.build(profile, grant).map_err(|error| unusable(profile, &error))?;
                 design(profile, workspace, template, inherited, landlock_abi)
             });
             keys.push(Key { profile: profile.name.clone(), workspace, design });
@@ -215,7 +216,9 @@ fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result
     // could not be ruled (landlock(7)).
     let needed = profile.requires.landlock_abi.max(2);
     if landlock_abi < needed {
-        return refuse(format!("Landlock ABI {needed} is required, this kernel has {landlock_abi}"));
+        return refuse(format!(
+            "Landlock ABI {needed} is required, this kernel has {landlock_abi}"
+        ));
     }
     let held = inherited.cgroups.hold();
     if profile.requires.memory_cgroup && held == crate::receipt::MemoryHold::BestEffort {

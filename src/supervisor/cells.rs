@@ -146,12 +146,7 @@ impl Maker<'_> {
     ///
     /// # Errors
     /// The first thing that is not as the floor demands.
-    pub fn measure(
-        &self,
-        design: &Design,
-        payload: i32,
-        probes: Probes,
-    ) -> Result<Receipt, Unfit> {
+    pub fn measure(&self, design: &Design, payload: i32, probes: Probes) -> Result<Receipt, Unfit> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
         Ok(Receipt {

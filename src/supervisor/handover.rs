@@ -66,8 +66,8 @@ pub fn hand_over(
     limits: &Limits,
 ) -> Result<FarEnds, Errno> {
     let (strings, head) = strings(design, block, limits)?;
-    let strings = memory::sealed(c"cofferdam-strings", &strings)
-        .map_err(|error| errno_of(&error))?;
+    let strings =
+        memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
     let pipe = || pipe2(OFlag::O_CLOEXEC);
     let (stdout_read, stdout) = pipe()?;
     let (stderr_read, stderr) = pipe()?;
@@ -79,8 +79,7 @@ pub fn hand_over(
         (StdinKind::Bytes, None) => return Err(Errno::EBADF),
         (StdinKind::Empty, _) => (null()?, None),
     };
-    let mut fds =
-        vec![strings.as_fd(), stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    let mut fds = vec![strings.as_fd(), stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
     fds.extend(brought.script.as_ref().map(AsFd::as_fd));
     cell.limit(&design.profile.limits, limits)?;
     report::send(&cell.job, &head, &fds)?;
@@ -94,11 +93,7 @@ fn null() -> Result<OwnedFd, Errno> {
 }
 
 /// Directory, candidates for exec, arguments and environment, each ended by NUL.
-fn strings(
-    design: &Design,
-    block: &Block,
-    limits: &Limits,
-) -> Result<(Vec<u8>, ToPayload), Errno> {
+fn strings(design: &Design, block: &Block, limits: &Limits) -> Result<(Vec<u8>, ToPayload), Errno> {
     let environment = environment(&design.profile.env, &block.env);
     let path = environment
         .iter()
@@ -129,10 +124,7 @@ fn strings(
 }
 
 /// `NAME=value`, later sources over earlier ones.
-fn environment(
-    profile: &std::collections::BTreeMap<String, String>,
-    caller: &Env,
-) -> Vec<String> {
+fn environment(profile: &std::collections::BTreeMap<String, String>, caller: &Env) -> Vec<String> {
     let mut all = std::collections::BTreeMap::from(ENVIRONMENT);
     all.extend(profile.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     all.extend(caller.iter());

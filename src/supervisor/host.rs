@@ -106,9 +106,8 @@ impl Instance {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(locks);
         made.map_err(|error| StartError::Lock { error })?;
         for number in 0..MOST_INSTANCES {
-            let Some(first) = number
-                .checked_mul(range.count)
-                .and_then(|offset| range.first.checked_add(offset))
+            let Some(first) =
+                number.checked_mul(range.count).and_then(|offset| range.first.checked_add(offset))
             else {
                 break;
             };
@@ -192,11 +191,8 @@ fn v2_as_root(instance: &Instance) -> Option<Parent> {
     if !usable(root, "cgroup.subtree_control") {
         fs::write(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
     }
-    let held = delegate(
-        root,
-        instance,
-        &["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"],
-    )?;
+    let held =
+        delegate(root, instance, &["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"])?;
     let directory = root.join(format!("cofferdam-{}", instance.number));
     fs::write(directory.join("cgroup.subtree_control"), "+memory +pids").ok()?;
     // The supervisor must be below the delegated directory to move its cells about in it.

@@ -9,9 +9,7 @@ use super::handover::{self, Brought, FarEnds};
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, raw};
 use crate::job::{Limits, Workspace};
-use crate::outcome::{
-    DeniedCall, Ended, Failure, LimitKind, Outcome, PeakSource, Timings, Usage,
-};
+use crate::outcome::{DeniedCall, Ended, Failure, LimitKind, Outcome, PeakSource, Timings, Usage};
 use crate::receipt::Receipt;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, Start, StdinKind};
@@ -316,21 +314,36 @@ impl Running {
     }
 
     /// The end as init reported it.
-    fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> Progress {
-        let peak = self.cell.peak_memory();
-        let usage = Usage {
-            wall: self.started.map_or(Duration::ZERO, |started| started.elapsed()),
-            user: Duration::from_micros(end.user_us),
-            system: Duration::from_micros(end.system_us),
-            peak_memory: peak.unwrap_or(end.max_rss),
-            peak_source: if peak.is_some() { PeakSource::Cgroup } else { PeakSource::LargestProcess },
-        };
-        let ended = Ended {
+    fn as_reported(&mut self, end: PayloadEnd, denied: &[u8]) -> Ended {
+        Ended {
             outcome: self.outcome(&end),
-            usage,
+            usage: Usage {
+                user: Duration::from_micros(end.user_us),
+                system: Duration::from_micros(end.system_us),
+                ..self.usage(end.max_rss)
+            },
             denials: denials(denied, end.denied),
             timings: self.timings(),
-        };
+        }
+    }
+
+    /// What the supervisor itself knows the cell used; `largest` where nothing counts its memory.
+    fn usage(&self, largest: u64) -> Usage {
+        let peak = self.cell.peak_memory();
+        Usage {
+            wall: self.started.map_or(Duration::ZERO, |started| started.elapsed()),
+            peak_memory: peak.unwrap_or(largest),
+            peak_source: match peak {
+                Some(_) => PeakSource::Cgroup,
+                None => PeakSource::LargestProcess,
+            },
+            ..Usage::default()
+        }
+    }
+
+    /// Init has reported: the answer goes out, or waits for the cell's last breath.
+    fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> Progress {
+        let ended = self.as_reported(end, denied);
         self.stage = Stage::Ending;
         self.deadline = Some(Instant::now() + LINGER);
         // A granted directory outlives the cell: the answer waits until nothing can write to it.
@@ -377,42 +390,33 @@ impl Running {
 
     /// The cell's init may have ended.
     pub fn collect(&mut self) -> Progress {
-        match self.cell.collect() {
-            Ok(false) => return Progress::None,
-            // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
-            Ok(true) | Err(_) => {}
+        // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
+        if self.cell.collect() == Ok(false) {
+            return Progress::None;
         }
         if self.told {
             return Progress::Gone(None);
         }
         // The report may have come in the same round of events.
-        if self.ended.is_none()
-            && let Progress::Ended(ended) = self.late_report()
-        {
-            self.ended = Some(ended);
+        if self.ended.is_none() {
+            self.ended = self.late_report();
         }
         let ended = self.ended.take().unwrap_or_else(|| Box::new(self.unreported()));
         Progress::Gone(Some(ended))
     }
 
-    fn late_report(&mut self) -> Progress {
+    fn late_report(&mut self) -> Option<Box<Ended>> {
         let mut buffer = [0; REPORT_BYTES];
         loop {
-            let Ok(received) = socket::receive(&self.cell.control, &mut buffer, Wait::No) else {
-                return Progress::None;
-            };
+            let received = socket::receive(&self.cell.control, &mut buffer, Wait::No).ok()?;
             if received.bytes == 0 {
-                return Progress::None;
+                return None;
             }
             let bytes = buffer.get(..received.bytes).unwrap_or_default();
             match postcard::take_from_bytes::<FromInit>(bytes) {
                 Ok((FromInit::Ended(end), denied)) => {
                     self.last_words();
-                    let denied = denied.to_vec();
-                    return match self.end(end, &denied) {
-                        Progress::Ended(ended) => Progress::Ended(ended),
-                        _ => self.ended.take().map_or(Progress::None, Progress::Ended),
-                    };
+                    return Some(Box::new(self.as_reported(end, denied)));
                 }
                 Ok((FromInit::Failed { step, errno }, _)) => {
                     self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
@@ -434,14 +438,7 @@ impl Running {
         } else {
             Outcome::Failed(Failure::Lost)
         };
-        let peak = self.cell.peak_memory();
-        let usage = Usage {
-            wall: self.started.map_or(Duration::ZERO, |started| started.elapsed()),
-            peak_memory: peak.unwrap_or(0),
-            peak_source: if peak.is_some() { PeakSource::Cgroup } else { PeakSource::LargestProcess },
-            ..Usage::default()
-        };
-        Ended { outcome, usage, denials: Vec::new(), timings: self.timings() }
+        Ended { outcome, usage: self.usage(0), denials: Vec::new(), timings: self.timings() }
     }
 }
 

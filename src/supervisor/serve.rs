@@ -329,7 +329,12 @@ impl Supervisor {
     }
 
     /// Does what a step of a call asks for, and keeps the call unless it is over.
-    fn progress(&mut self, call: CallId, mut running: Running, progress: Progress) -> Result<(), Errno> {
+    fn progress(
+        &mut self,
+        call: CallId,
+        mut running: Running,
+        progress: Progress,
+    ) -> Result<(), Errno> {
         match progress {
             Progress::None => {}
             Progress::Unwatch(source) => self.unwatch(&running, source)?,
@@ -405,11 +410,8 @@ impl Supervisor {
             return Ok(());
         }
         self.writable_wanted = wanted;
-        let flags = if wanted {
-            EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT
-        } else {
-            EpollFlags::EPOLLIN
-        };
+        let flags =
+            if wanted { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
         self.epoll.modify(&self.link, &mut EpollEvent::new(flags, Token::Link.encode()))
     }
 }

@@ -215,8 +215,8 @@ fn gather(profile: &Profile) -> Result<(Vec<Piece>, Links), TemplateError> {
         };
         match path.kind {
             PathKind::Tree if metadata.is_symlink() && path.host == path.cell => {
-                let text = std::fs::read_link(&path.host)
-                    .map_err(|error| refused(&path.host, &error))?;
+                let text =
+                    std::fs::read_link(&path.host).map_err(|error| refused(&path.host, &error))?;
                 links.push((path.cell.clone(), text));
             }
             PathKind::Tree => pieces.push(Piece::take(&path.host, &path.cell)?),
@@ -323,12 +323,11 @@ fn place_grants(
         if directory.by_slot.is_empty() {
             continue;
         }
-        directories(&relative(&directory.cell)).map_err(|error| refused(&directory.cell, &error))?;
+        directories(&relative(&directory.cell))
+            .map_err(|error| refused(&directory.cell, &error))?;
         for (mount, slot) in directory.by_slot.iter().zip(0..) {
-            place_slot(mount, slot, by_slot.len()).map_err(|errno| TemplateError::Path {
-                path: directory.host.clone(),
-                errno,
-            })?;
+            place_slot(mount, slot, by_slot.len())
+                .map_err(|errno| TemplateError::Path { path: directory.host.clone(), errno })?;
         }
         debug_assert_eq!(index, by_slot.len(), "main prepares all directories of a grant or none");
         by_slot.push(c_path(&directory.cell).during("naming a grant")?);
@@ -422,4 +421,3 @@ impl Access {
         }
     }
 }
-

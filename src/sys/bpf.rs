@@ -28,12 +28,7 @@ fn seccomp(program: &[Instruction], flags: libc::c_ulong) -> Result<libc::c_long
     // SAFETY: `program` is laid out as sock_fprog and points at `length` instructions laid out as
     // sock_filter; both outlive the call.
     check(unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            flags,
-            &raw const program,
-        )
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
     })
 }
 

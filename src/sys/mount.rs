@@ -16,9 +16,8 @@ pub fn clone_tree(path: &CStr) -> Result<OwnedFd> {
     const OPEN_TREE_CLONE: u32 = 1;
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_RECURSIVE as u32;
     // SAFETY: `path` is NUL-terminated and outlives the call.
-    let raw = check(unsafe {
-        libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags)
-    })?;
+    let raw =
+        check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
     Ok(owned(raw))
 }
 

@@ -22,8 +22,7 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
     // SAFETY: seccomp_notif is plain integers, and the kernel demands all zeroes.
     let mut notif: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: RECEIVE takes a pointer to a zeroed seccomp_notif, which outlives the call.
-    let result =
-        unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RECEIVE, &raw mut notif) };
+    let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RECEIVE, &raw mut notif) };
     match Errno::result(result) {
         Ok(_) => Ok(Some(Notification { id: notif.id, number: notif.data.nr as u32 })),
         Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => Ok(None),
@@ -33,15 +32,10 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
 
 /// Answers a notification with an error. A caller that is gone already needs none.
 pub fn refuse(listener: impl AsFd, notification: Notification, errno: Errno) -> Result<()> {
-    let mut response = libc::seccomp_notif_resp {
-        id: notification.id,
-        val: 0,
-        error: -(errno as i32),
-        flags: 0,
-    };
+    let mut response =
+        libc::seccomp_notif_resp { id: notification.id, val: 0, error: -(errno as i32), flags: 0 };
     // SAFETY: RESPOND takes a pointer to a seccomp_notif_resp, which outlives the call.
-    let result =
-        unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RESPOND, &raw mut response) };
+    let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RESPOND, &raw mut response) };
     match Errno::result(result) {
         Ok(_) | Err(Errno::ENOENT | Errno::EINTR) => Ok(()),
         Err(errno) => Err(errno),

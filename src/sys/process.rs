@@ -126,11 +126,8 @@ pub fn lock_securebits() -> Result<()> {
     const NO_SETUID_FIXUP: libc::c_ulong = 0b11 << 2;
     const KEEP_CAPS_LOCKED: libc::c_ulong = 1 << 5;
     const NO_AMBIENT_RAISE: libc::c_ulong = 0b11 << 6;
-    prctl(
-        libc::PR_SET_SECUREBITS,
-        NOROOT | NO_SETUID_FIXUP | KEEP_CAPS_LOCKED | NO_AMBIENT_RAISE,
-    )
-    .map(drop)
+    prctl(libc::PR_SET_SECUREBITS, NOROOT | NO_SETUID_FIXUP | KEEP_CAPS_LOCKED | NO_AMBIENT_RAISE)
+        .map(drop)
 }
 
 /// A child that ended: its wait status and what it and its waited-for children used.
@@ -320,6 +317,8 @@ pub fn default_signals() -> Result<()> {
     // SAFETY: sigset_t is plain integers, for which all zeroes is the empty set.
     let none: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: `none` outlives the call; the old mask is not asked for.
-    Errno::result(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) })
-        .map(drop)
+    Errno::result(unsafe {
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    })
+    .map(drop)
 }

@@ -48,8 +48,7 @@ fn send_with(
         return Err(Errno::EINVAL);
     }
     let mut control = Control([0; CONTROL_BYTES]);
-    let mut part =
-        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: msghdr is plain integers and pointers, for which all zeroes is a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
@@ -74,8 +73,7 @@ fn send_with(
     }
     loop {
         // SAFETY: `message` and all it points at outlive the call.
-        let sent =
-            unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) };
+        let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) };
         match Errno::result(sent) {
             Err(Errno::EINTR) => {}
             result => return result.map(drop),
@@ -132,7 +130,9 @@ fn collect(message: &libc::msghdr, received: &mut Received) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for index in 0..length / size_of::<libc::c_int>() {
                     // SAFETY: the header says that so many descriptors follow it.
-                    let raw = unsafe { data.cast::<libc::c_int>().add(index).read_unaligned() };
+                    let place = unsafe { data.cast::<libc::c_int>().add(index) };
+                    // SAFETY: `place` is inside the buffer, as the line above says.
+                    let raw = unsafe { place.read_unaligned() };
                     // SAFETY: the kernel has just made this descriptor for us.
                     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
                     match received.fds.get_mut(index) {

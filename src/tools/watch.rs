@@ -38,11 +38,7 @@ impl End for Control {
 }
 
 /// Follows `running` until its end is told and its output read.
-pub(super) async fn to_the_end(
-    running: Running,
-    limits: &Limits,
-    caller: &Caller,
-) -> Seen {
+pub(super) async fn to_the_end(running: Running, limits: &Limits, caller: &Caller) -> Seen {
     // What is left of `running` cancels the call when this function is left early.
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
@@ -171,7 +167,7 @@ mod tests {
         err.write_all(b"to stderr").await?;
         drop((out, err));
         fake.tell(Outcome::Exited { code: 3 });
-        let never = CancellationToken::new();
+        let never = Caller::default();
         let told = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
         Ok(())
@@ -181,10 +177,10 @@ mod tests {
     async fn cancelling_keeps_partial_output() -> std::io::Result<()> {
         let Call { mut out, stdout, err, stderr, fake, ended } = call();
         out.write_all(b"partial").await?;
-        let cancel = CancellationToken::new();
-        cancel.cancel();
+        let caller = Caller::default();
+        caller.cancel.cancel();
         drop((out, err));
-        let told = follow(stdout, stderr, ended, &fake, &limits(None), &cancel).await;
+        let told = follow(stdout, stderr, ended, &fake, &limits(None), &caller).await;
         assert_eq!(told, seen(Outcome::Cancelled, b"partial", b""));
         Ok(())
     }
@@ -195,7 +191,7 @@ mod tests {
         out.write_all(b"12345").await?;
         err.write_all(b"67890").await?;
         drop((out, err));
-        let never = CancellationToken::new();
+        let never = Caller::default();
         let told = follow(stdout, stderr, ended, &fake, &limits(Some(9)), &never).await;
         assert_eq!(told, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
         Ok(())
@@ -206,7 +202,7 @@ mod tests {
         let Call { mut out, stdout, err, stderr, fake, ended } = call();
         out.write_all(b"before").await?;
         fake.tell(Outcome::Exited { code: 0 });
-        let (start, never) = (Instant::now(), CancellationToken::new());
+        let (start, never) = (Instant::now(), Caller::default());
         let told = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 0 }, b"before", b""));
         assert_eq!(start.elapsed(), DRAIN_GRACE);
@@ -217,7 +213,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_supervisor_that_is_gone_or_silent_is_a_supervisor_failure() {
         let failed = || seen(Outcome::Failed(Failure::Supervisor), b"", b"");
-        let never = CancellationToken::new();
+        let never = Caller::default();
         let Call { out, stdout, err, stderr, fake, ended } = call();
         drop((out, err, fake.0.lock().ok().and_then(|mut slot| slot.take())));
         assert_eq!(follow(stdout, stderr, ended, &fake, &limits(None), &never).await, failed());

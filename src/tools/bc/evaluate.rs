@@ -61,8 +61,7 @@ impl Evaluate for InCells<'_> {
     ) -> Result<BcRun, CalcError> {
         let call =
             call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
-        let mut told =
-            self.workbench.call(call, &self.caller).await.map_err(CalcError::Refused)?;
+        let mut told = self.workbench.call(call, &self.caller).await.map_err(CalcError::Refused)?;
         if let Some(receipt) = told.receipt.take() {
             *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
         }
