@@ -67,9 +67,7 @@ pub fn with_mounts(
     for mount in mounts {
         let (host, access) = match mount.access {
             Asked::ReadOnly => (resolved("--ro", &mount.host)?, Access::ReadOnly),
-            Asked::ReadWrite => {
-                (grantable(&settings, "--rw", &mount.host)?, Access::ReadWrite)
-            }
+            Asked::ReadWrite => (grantable(&settings, "--rw", &mount.host)?, Access::ReadWrite),
         };
         directories.push(Granted { host, cell: mount.cell.clone(), access });
     }

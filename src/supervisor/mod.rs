@@ -12,6 +12,7 @@ mod filter;
 mod handover;
 mod host;
 mod program;
+mod protect;
 mod running;
 mod serve;
 mod start;

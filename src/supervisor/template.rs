@@ -15,7 +15,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::{Access, Kind, WorkspaceGrant, program};
+use super::{Access, Kind, WorkspaceGrant, program, protect};
 use crate::cell::mounts::{self, HIDDEN, Slot};
 use crate::cell::{ProcKind, c_path, errno_of, payload};
 use crate::profile::{HostPath, PathKind, Presence, ProcView, Profile};
@@ -312,6 +312,12 @@ fn place_grants(
     for piece in pieces {
         piece.place()?;
     }
+    let guard = |place: &Path, access: Access| match access {
+        Access::ReadOnly => Ok(()),
+        Access::ReadWrite => {
+            protect::guard(place).map_err(|(path, errno)| TemplateError::Path { path, errno })
+        }
+    };
     let mut by_slot = Vec::new();
     let mut writable = Vec::new();
     for (index, directory) in grant.iter().flat_map(|grant| &grant.directories).enumerate() {
@@ -319,13 +325,15 @@ fn place_grants(
             writable.push(directory.cell.clone());
         }
         if directory.by_slot.is_empty() {
+            guard(&relative(&directory.cell), directory.access)?;
             continue;
         }
         stand_in(&relative(&directory.cell), directory.kind)
             .map_err(|error| refused(&directory.cell, &error))?;
         for (mount, slot) in directory.by_slot.iter().zip(0..) {
-            place_slot(mount, slot, by_slot.len(), directory.kind)
-                .map_err(|errno| TemplateError::Path { path: directory.host.clone(), errno })?;
+            let here = |errno| TemplateError::Path { path: directory.host.clone(), errno };
+            let place = place_slot(mount, slot, by_slot.len(), directory.kind).map_err(here)?;
+            guard(&place, directory.access)?;
         }
         debug_assert_eq!(index, by_slot.len(), "main prepares all directories of a grant or none");
         by_slot.push(c_path(&directory.cell).during("naming a grant")?);
@@ -333,12 +341,13 @@ fn place_grants(
     Ok((by_slot, writable))
 }
 
-fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<(), Errno> {
+fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
     let mut buffer = [0; 64];
     let path = mounts::slot_path(&mut buffer, slot, index)?;
     let path = relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?));
     stand_in(&path, kind).map_err(|error| errno_of(&error))?;
-    attach(mount, &c_path(&path)?)
+    attach(mount, &c_path(&path)?)?;
+    Ok(path)
 }
 
 /// An absolute path of the cell as a path below the current directory, the stage.
