@@ -129,9 +129,7 @@ impl Workshop<'_> {
         let granted = grants.map(|directory| directory.cell.clone()).collect();
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
         synthetic::store(&hidden_here(), &profile.limits).during("writing the hidden store")?;
-        if profile.proc == ProcView::Own {
-            self.proc_for_cells()?;
-        }
+        self.proc_for_cells(profile.proc)?;
         become_root()?;
         let namespace = self.finish()?;
         self.hold(profile, namespace, Placed { by_slot, readable, granted, writable })
@@ -143,18 +141,26 @@ impl Workshop<'_> {
         unshare(CloneFlags::CLONE_NEWNS).during("making a mount namespace")
     }
 
-    /// A procfs that nothing is mounted over: without one in sight, the kernel refuses cells
-    /// theirs (kernel-facts: "proc").
-    fn proc_for_cells(&self) -> Result<(), TemplateError> {
-        if self.proc_kind == ProcKind::Outer {
-            return Err(TemplateError::System {
-                what: "mounting /proc (parts of the outer /proc are masked)",
-                errno: Errno::EPERM,
-            });
-        }
+    /// A procfs that nothing is mounted over: without one in its namespace, the kernel refuses a
+    /// cell its own, be it for the program or only for init's memory watch (mount_too_revealing
+    /// in the kernel). A cell without `/proc` has it in the store that it covers.
+    fn proc_for_cells(&self, view: ProcView) -> Result<(), TemplateError> {
+        let place = match (view, self.proc_kind) {
+            (ProcView::Own, ProcKind::Own) => PathBuf::from("proc"),
+            (ProcView::None, ProcKind::Own) => hidden_here().join("proc"),
+            (ProcView::None, ProcKind::Outer) => return Ok(()),
+            (ProcView::Own, ProcKind::Outer) => {
+                return Err(TemplateError::System {
+                    what: "mounting /proc (parts of the outer /proc are masked)",
+                    errno: Errno::EPERM,
+                });
+            }
+        };
+        directories(&place).during("mounting /proc")?;
         let flags = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
         let proc = new_filesystem(c"proc", flags).during("mounting /proc")?;
-        attach(proc, c"proc").during("mounting /proc")
+        let place = c_path(&place).during("mounting /proc")?;
+        attach(proc, &place).during("mounting /proc")
     }
 
     /// Makes the new root read-only and holds its namespace.
