@@ -1,4 +1,97 @@
-//! cofferdam runs every call in a cell of its own.
+//! cofferdam runs every call in a cell of its own: a shell for agents, without the machine.
+//!
+//! This page is the bird's eye view; five minutes here save an hour in the files. What a user
+//! meets is in README.md, what holds and what does not is in SECURITY.md.
+//!
+//! # Processes
+//!
+//! ```text
+//! agent ── MCP ──▶ front end           mcp, tools, policy; tokio; parses everything hostile
+//!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
+//!                  supervisor          pid 1 of its own pid namespace; one thread, epoll, pidfds
+//!                    │ clone3 with every CLONE_NEW* flag              (cell::enter)
+//!                  cell init (pid 1)   reaps, counts refused calls, watches memory, ends the cell
+//!                    │ fork when the cell is built, exec when it has a job
+//!                  payload (pid 2)     bash, bc, a program: a minimal root, /workspace, /tmp
+//! ```
+//!
+//! `main` starts the supervisor while it has one thread, no runtime and no secret, and then
+//! turns itself into the confined front end ([`cli::start`], [`cli::confine`]). Cells are clones of
+//! the small supervisor and never exec before the payload does.
+//!
+//! # One call, and the type that carries it
+//!
+//! | step | where | type | what it guarantees |
+//! |---|---|---|---|
+//! | message | [`mcp`] | tool arguments | the schema; unknown fields are refused |
+//! | validated | [`tools`] | [`call::Call`] | bounded lengths, no NUL, paths inside /workspace or /tmp |
+//! | decided | [`policy`] | [`policy::Grant`] or [`policy::Denial`] | a grant cannot be made elsewhere |
+//! | sent | [`link`], [`wire`] | a frame with a [`job::Job`] | only a grant can be sent; every length is capped |
+//! | planned | [`supervisor`] | [`cell::Design`] | all that has a length is computed before the clone |
+//! | run | [`cell`] | init and payload | built, measured, then handed the job |
+//! | captured | [`capture`] | [`capture::Capture`] | head and tail are kept, the rest is counted |
+//! | told | [`mcp::reply`], [`cli::run`] | [`outcome::Outcome`], [`receipt::Receipt`] | one story of the end; what was measured |
+//!
+//! # Code map
+//!
+//! [`cli`]: one file per command. `start` has the order in which a process becomes a front end, `wiring` joins the rest.
+//! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
+//!
+//! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `catalogue` has the tools as an agent sees them.
+//! *Architecture Invariant:* nothing here starts a process; what runs is behind [`mcp::backend::Backend`].
+//!
+//! [`tools`]: what an agent can call: the shell, and bc with its rounding.
+//! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
+//! must be put together with ours.
+//!
+//! [`policy`]: who may call what. [`profile`]: how a call is confined. [`config`] reads the files of both.
+//! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
+//!
+//! [`call`], [`job`], [`wire`], [`link`], [`outcome`], [`receipt`]: the words that the two sides of the link share.
+//! *Architecture Invariant:* a frame names a profile, it never carries one; what the supervisor
+//! takes from the link it checks again.
+//!
+//! [`supervisor`]: the loop that makes, measures and ends cells; templates of their roots; caps over all.
+//! *Architecture Invariant:* no JSON, no tokio, one thread, and no path is opened after boot.
+//!
+//! [`cell`]: what one call runs in. Read [`cell::enter`] first; each layer has a file.
+//! *Architecture Invariant:* `cell` does not know of `mcp`; between clone and exec there are only
+//! system calls; no result of one is dropped.
+//!
+//! [`capture`]: output, bounded and made harmless.
+//! *Architecture Invariant:* a flood of output costs no memory beyond its caps.
+//!
+//! [`sys`]: system calls that no crate wraps.
+//! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
+//!
+//! [`defaults`], [`units`], [`document`]: values of the rulings, how they are written, mistakes with their place.
+//!
+//! Arrows go one way: `cli → mcp → tools → policy → call, job`; `supervisor → cell → profile, job`; both ends `→ wire → job`.
+//!
+//! # Invariants
+//!
+//! 1. Every program is executed through `supervisor` and `cell`; the front end cannot exec.
+//! 2. Fail closed: no best-effort layer that is not named so in the reply.
+//! 3. A cell is used for one call.
+//! 4. The boundary is the kernel, never the text of a command.
+//! 5. The host never opens by path what a cell has written.
+//! 6. Nothing of the server's environment, descriptors or secrets reaches a cell.
+//! 7. `unsafe` lives in `sys`.
+//! 8. What a reply calls measured was measured, and probed was probed.
+//!
+//! # Glossary
+//!
+//! - **call**: what a caller asks for, validated. **job**: what of it goes to the supervisor.
+//! - **policy**, **rule**: who may call what. **grant**, **denial**: its two answers.
+//! - **profile**: how a cell is confined. **floor**: what no profile lowers. **limits**: a cell's numbers.
+//! - **tier**: which set of mechanisms holds a cell.
+//! - **supervisor**: the process that makes cells. **template**: the root that cells of one key share.
+//! - **plan**, **design**: all that is computed before a cell is cloned.
+//! - **cell**: namespaces and processes of one call. **init**: its pid 1. **payload**: the program's process.
+//! - **enter**: the steps between clone and exec. **pool**: cells built before there is a job.
+//! - **workspace**: what stands at `/workspace`: fresh, or a granted directory. **session**: a cell that outlives a call.
+//! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
+//! - **receipt**: what protected it: measured, probed, configured.
 
 pub mod call;
 pub mod capture;

@@ -46,7 +46,7 @@ impl LimitKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Failure {
     /// exec: no such program in the cell.
-    #[error("`{program}` is not in this cell")]
+    #[error("`{program}` was not found")]
     NotFound { program: String },
     /// exec: found but not executable (`errno` as in errno(3)).
     #[error("`{program}` cannot be executed: {}", errno_text(*.errno))]

@@ -43,6 +43,10 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
         let done = backend.calculate(typed.expression, typed.precision, Turn::default()).await;
         let done = done
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
+        if done.result.is_empty() {
+            eprintln!("cofferdam: nothing printed");
+            return Ok(0);
+        }
         print_out(&format!("{}\n", done.result))?;
         if done.exact == Exact::No {
             eprintln!("cofferdam: the last digits are not sure");

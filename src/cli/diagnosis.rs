@@ -146,8 +146,8 @@ fn refused(name: &str, failure: &Failure) -> Layer {
 fn measured(receipt: &Receipt) -> Vec<Layer> {
     let Receipt { measured, probed, configured, .. } = receipt;
     let memory = match configured.memory {
-        MemoryHold::CgroupV2 => ok("memory limit", "measured cells are held by cgroup v2"),
-        MemoryHold::CgroupV1 => ok("memory limit", "measured cells are held by cgroup v1"),
+        MemoryHold::CgroupV2 => ok("memory limit", "cells are held by cgroup v2"),
+        MemoryHold::CgroupV1 => ok("memory limit", "cells are held by cgroup v1"),
         MemoryHold::BestEffort => Layer {
             name: "memory limit".to_owned(),
             state: State::Weak,

@@ -8,6 +8,7 @@ use super::error::CliError;
 use super::live::Live;
 use super::run_arguments::Access;
 use super::{start, wiring};
+use crate::config::{Config, Setting};
 use crate::link::Link;
 use crate::mcp::admission::Admission;
 use crate::mcp::serve;
@@ -46,11 +47,17 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let link = Link::attach(socket)
             .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
         let backend = Live::new(&serving, workspace, link);
-        serve::stdio(backend, Admission::default())
+        serve::stdio(backend, admission(&serving.loaded.config))
             .await
             .map_err(|error| CliError::new(format!("serve: {error}")))?;
         Ok(0)
     })
+}
+
+/// The door of the server, as wide as the configuration has it.
+fn admission(config: &Config) -> Admission {
+    let size = |setting: &Setting<u32>| usize::try_from(setting.value).unwrap_or(usize::MAX);
+    Admission::new(size(&config.concurrency), size(&config.queue))
 }
 
 /// Checks `PATH[:ro]`. Never granted: `/`, and the user's own directory as a whole (rulings R6).

@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::config::{self, Loaded, Surroundings};
 use crate::job::{ProfileName, Workspace};
 use crate::mcp::backend::ToldDenial;
-use crate::outcome::DeniedCall;
+use crate::outcome::{DeniedCall, errno_text};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::{Profile, calls, floor};
 use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
@@ -43,6 +43,7 @@ impl Settings {
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
+    unsupported(&loaded)?;
     let named =
         |name: &ProfileName| {
             loaded.policy.rules().iter().any(
@@ -51,6 +52,23 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
         };
     let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
     Ok(Settings { loaded, profiles, workspaces: Vec::new() })
+}
+
+/// Keys that are read and not obeyed yet. Who writes them relies on them, so they are refused.
+fn unsupported(loaded: &Loaded) -> Result<(), CliError> {
+    let config = &loaded.config;
+    let refuse = |key: &str, source: &config::Source, hint: &str| {
+        Err(CliError::new(format!("{source}: `{key}` is not supported yet")).with_hint(hint))
+    };
+    if !config.tools_off.value.is_empty() {
+        let hint = "deny the tool by a rule in policies/ with action = \"deny\"";
+        return refuse("tools.off", &config.tools_off.source, hint);
+    }
+    if config.audit_file.value.is_some() {
+        let hint = "leave it out; each reply carries its own receipt";
+        return refuse("audit.file", &config.audit_file.source, hint);
+    }
+    Ok(())
 }
 
 /// The profile named, alone, with the operator's mounts added; what `--rw` grants is the workspace.
@@ -117,7 +135,8 @@ pub fn with_workspace(
 /// A host path with its links resolved, once and for all.
 fn resolved(flag: &str, path: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| {
-        CliError::new(format!("{flag}: `{}` cannot be granted: {error}", path.display()))
+        let why = errno_text(error.raw_os_error().unwrap_or(0));
+        CliError::new(format!("{flag}: `{}` cannot be granted: {why}", path.display()))
     })
 }
 

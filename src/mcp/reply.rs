@@ -180,7 +180,11 @@ fn is_cut(told: &Told) -> bool {
 /// The last line of the text: how it ended, how long it took, what time it had, what was refused.
 fn status(told: &Told) -> String {
     let took = time_text(told.usage.wall);
-    let killed = "the cell was killed; output above is what it had printed";
+    let killed = if told.stdout.text.is_empty() && told.stderr.text.is_empty() {
+        "the cell was killed; it had printed nothing"
+    } else {
+        "the cell was killed; output above is what it had printed"
+    };
     let end = match &told.outcome {
         Outcome::Exited { code } => format!("exit {code} in {took}"),
         Outcome::Signaled { signal } => {
@@ -205,15 +209,16 @@ fn status(told: &Told) -> String {
     }
     line.push(']');
     for denial in &told.denials {
-        let at_least = if denial.count >= DENIALS_COUNTED { "≥ " } else { "" };
+        let times = match denial.count {
+            1 => "once".to_owned(),
+            count if count >= DENIALS_COUNTED => format!("≥ {count} times"),
+            count => format!("{count} times"),
+        };
         let grant = match &denial.grant {
             Some(grant) => format!("the operator can grant it: {grant}"),
             None => "nothing grants it".to_owned(),
         };
-        line.push_str(&format!(
-            "\n[denied: system call {}, {at_least}{} times; {grant}]",
-            denial.syscall, denial.count
-        ));
+        line.push_str(&format!("\n[denied: system call {}, {times}; {grant}]", denial.syscall));
     }
     line
 }

@@ -64,17 +64,17 @@ fn every_other_end_is_an_error_and_says_what_happened() {
     let cases = [
         (
             Outcome::Timeout,
-            "[timed out after 600 s; the cell was killed; output above is what it had printed; \
+            "[timed out after 600 s; the cell was killed; it had printed nothing; \
              time limit 600 s]",
         ),
         (
             Outcome::Limit(LimitKind::FileSize),
-            "[limit reached: file size after 12 ms; the cell was killed; output above is what it \
-             had printed; time limit 600 s]",
+            "[limit reached: file size after 12 ms; the cell was killed; it had printed \
+             nothing; time limit 600 s]",
         ),
         (
             Outcome::Cancelled,
-            "[cancelled after 12 ms; the cell was killed; output above is what it had printed; \
+            "[cancelled after 12 ms; the cell was killed; it had printed nothing; \
              time limit 600 s]",
         ),
         (Outcome::Failed(Failure::Supervisor), "[failed: supervisor failure; time limit 600 s]"),
@@ -83,6 +83,17 @@ fn every_other_end_is_an_error_and_says_what_happened() {
         let result = told(&ran(outcome));
         assert_eq!((text(&result).as_str(), result.is_error), (expected, Some(true)));
     }
+}
+
+#[test]
+fn what_a_killed_call_had_printed_is_pointed_at() {
+    let mut call = ran(Outcome::Timeout);
+    call.stdout = printed("half\n");
+    assert_eq!(
+        text(&told(&call)),
+        "half\n[timed out after 600 s; the cell was killed; output above is what it had printed; \
+         time limit 600 s]"
+    );
 }
 
 #[test]
@@ -113,6 +124,7 @@ fn denials_are_listed_with_the_grant_or_that_none_exists() {
     let mut call = ran(Outcome::Exited { code: 1 });
     call.denials = vec![
         ToldDenial { syscall: "ptrace".to_owned(), count: 3, grant: None },
+        ToldDenial { syscall: "mount".to_owned(), count: 1, grant: None },
         ToldDenial {
             syscall: "socket".to_owned(),
             count: DENIALS_COUNTED,
@@ -124,12 +136,14 @@ fn denials_are_listed_with_the_grant_or_that_none_exists() {
         text(&result),
         "[exit 1 in 12 ms; time limit 600 s]\n\
          [denied: system call ptrace, 3 times; nothing grants it]\n\
+         [denied: system call mount, once; nothing grants it]\n\
          [denied: system call socket, ≥ 10000 times; the operator can grant it: families]"
     );
     assert_eq!(
         result.structured_content.unwrap()["denials"],
         json!([
             { "syscall": "ptrace", "count": 3 },
+            { "syscall": "mount", "count": 1 },
             { "syscall": "socket", "count": 10_000, "grant": "families" }
         ])
     );

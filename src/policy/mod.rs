@@ -95,8 +95,7 @@ impl Policy {
             return Err(Denial {
                 rule: allowed.rule.to_owned(),
                 why: format!("its profile `{}` is not loaded", allowed.profile),
-                hint: "the operator can see what is loaded with `cofferdam profile list`"
-                    .to_owned(),
+                hint: "the operator's profiles are the files under sandbox-profiles/".to_owned(),
             });
         };
         let ceiling = profile.limits.lowered(&allowed.limits);

@@ -16,7 +16,8 @@ use crate::profile::condition::Verdict;
 use crate::sys::bpf;
 
 /// The loop: waiting, the link, pipes and memfds, clocks.
-const LOOP: [Sysno; 31] = [
+const LOOP: [Sysno; 32] = [
+    Sysno::epoll_create1,
     Sysno::epoll_pwait,
     Sysno::epoll_ctl,
     Sysno::recvmsg,

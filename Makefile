@@ -1,0 +1,45 @@
+# make demo and make test do all set-up by themselves; `make help` lists the rest.
+
+PREFIX ?= /usr/local
+CARGO  ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+# PROGRAM:PACKAGE, as Debian names them.
+RUN_NEEDS  := bash:bash bc:bc cc:gcc
+TEST_WANTS := python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
+
+.PHONY: help demo test build install uninstall clean setup
+
+help:
+	@echo 'make demo      set up, build, and run a real MCP session against the release binary'
+	@echo 'make test      set up and run every test'
+	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
+	@echo 'make install   copy it to $(DESTDIR)$(PREFIX)/bin (PREFIX=… to change)'
+	@echo 'make clean     remove what was built'
+
+setup:
+	@scripts/setup $(RUN_NEEDS)
+
+# One command for both, so that their common dependencies are built once.
+demo: setup
+	$(CARGO) build --release --locked --bin cofferdam --example demo
+	$(TARGET)/release/examples/demo $(TARGET)/release/cofferdam
+
+test:
+	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)
+	$(CARGO) test --workspace --locked
+
+build: setup
+	$(CARGO) build --release --locked
+
+# Builds only where nothing was built, so that `make build && sudo make install` works for a root
+# without Rust.
+install:
+	@test -x $(TARGET)/release/cofferdam || $(MAKE) build
+	install -D -m 0755 $(TARGET)/release/cofferdam $(DESTDIR)$(PREFIX)/bin/cofferdam
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/cofferdam
+
+clean:
+	$(CARGO) clean
