@@ -149,7 +149,8 @@ impl Supervisor {
                 self.pool.called(key, Instant::now());
                 self.tell(&Event::Started { call, stdin, receipt }, Some(ends))
             }
-            Err((failure, cell)) => {
+            Err(refused) => {
+                let (failure, cell) = *refused;
                 let mut young = Young::new(key, cell);
                 young.end();
                 self.pool.put(slot, young);

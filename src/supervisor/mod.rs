@@ -14,6 +14,7 @@ mod filter;
 mod handover;
 mod host;
 mod outbox;
+mod pieces;
 mod pool;
 mod program;
 mod protect;

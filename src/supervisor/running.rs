@@ -89,14 +89,14 @@ impl Running {
         cell: Cell,
         design: &Design,
         measured: Instant,
-    ) -> Result<(Self, FarEnds), (Failure, Cell)> {
+    ) -> Result<(Self, FarEnds), Box<(Failure, Cell)>> {
         let Ready { start, block, brought, limits, arrived, .. } = ready;
         let handed = handover::hand_over(&cell, design, &block, start.stdin, &brought, &limits);
         let ends = match handed {
             Ok(ends) => ends,
             Err(errno) => {
                 let step = "handing over the job".to_owned();
-                return Err((Failure::Setup { step, errno: raw(errno) }, cell));
+                return Err(Box::new((Failure::Setup { step, errno: raw(errno) }, cell)));
             }
         };
         let started = Instant::now();
