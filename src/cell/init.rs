@@ -208,9 +208,9 @@ impl Init<'_> {
         loop {
             match process::reap() {
                 Ok(Some(reaped)) => {
-                    self.user_us += reaped.user_us;
-                    self.system_us += reaped.system_us;
-                    self.max_rss = self.max_rss.max(reaped.max_rss);
+                    self.user_us += reaped.used.user_us;
+                    self.system_us += reaped.used.system_us;
+                    self.max_rss = self.max_rss.max(reaped.used.max_rss);
                     if reaped.pid == self.payload.as_raw() {
                         return Ok(Some(reaped));
                     }
@@ -231,9 +231,7 @@ impl Init<'_> {
         let killed = Reaped {
             pid: self.payload.as_raw(),
             end: End::Signaled(9),
-            user_us: 0,
-            system_us: 0,
-            max_rss: 0,
+            used: process::Used::default(),
         };
         Ok(Turn::End(killed, Cause::OverMemory))
     }

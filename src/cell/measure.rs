@@ -119,7 +119,24 @@ fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Un
 /// Mount points that a cell may write to, each its own.
 fn is_own(point: &str, design: &Design) -> bool {
     matches!(point, "/tmp" | "/dev/shm" | "/workspace")
-        || design.writable.iter().any(|path| path == point)
+        || design.writable.iter().any(|path| {
+            // Below a granted directory lie the mounts that guard parts of it.
+            let path = escaped(path);
+            point.strip_prefix(&path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+}
+
+/// A path as mountinfo writes it (proc_pid_mountinfo(5)): blanks and backslashes in octal.
+fn escaped(path: &str) -> String {
+    path.chars()
+        .map(|character| match character {
+            ' ' => "\\040".to_owned(),
+            '\t' => "\\011".to_owned(),
+            '\n' => "\\012".to_owned(),
+            '\\' => "\\134".to_owned(),
+            other => other.to_string(),
+        })
+        .collect()
 }
 
 fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {

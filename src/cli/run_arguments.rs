@@ -180,9 +180,11 @@ fn mount(flag: &str, ask: &str, access: Access, home: Option<&Path>) -> Result<M
     };
     let plain =
         cell.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    if !plain || cell == Path::new("/") {
+    // A cell mounts its own over these three; below them a grant would be out of sight.
+    let covered = ["/tmp", "/dev", "/proc"].iter().any(|own| cell.starts_with(own));
+    if !plain || cell == Path::new("/") || covered {
         return Err(bad("has no usable path in the cell")
-            .with_hint("an absolute path without `..`, and not / itself"));
+            .with_hint("an absolute path without `..`, not / itself, not in /tmp, /dev or /proc"));
     }
     Ok(MountAsk { host, cell, access })
 }

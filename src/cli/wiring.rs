@@ -13,7 +13,7 @@ use crate::job::{ProfileName, Workspace};
 use crate::mcp::backend::ToldDenial;
 use crate::outcome::{DeniedCall, errno_text};
 use crate::policy::{Effect, Grant, Policy};
-use crate::profile::{HostPath, PathKind, Presence, Profile, calls, floor};
+use crate::profile::{Profile, calls, floor};
 use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 
 /// How many instances of root share the configured range of host ids.
@@ -90,32 +90,21 @@ pub fn with_mounts(
     name: &ProfileName,
     mounts: &[MountAsk],
 ) -> Result<(Settings, Workspace), CliError> {
-    let mut profile = profile(&settings, name)?.clone();
+    let profile = profile(&settings, name)?.clone();
     let mut directories = Vec::new();
     for mount in mounts {
-        match mount.access {
-            Asked::ReadOnly => {
-                let host = resolved("--ro", &mount.host)?;
-                profile.paths.push(HostPath {
-                    host,
-                    cell: mount.cell.clone(),
-                    kind: PathKind::Tree,
-                    presence: Presence::Required,
-                });
-            }
-            Asked::ReadWrite => directories.push(Granted {
-                host: grantable(&settings, "--rw", &mount.host)?,
-                cell: mount.cell.clone(),
-                access: Access::ReadWrite,
-            }),
-        }
+        let (host, access) = match mount.access {
+            Asked::ReadOnly => (resolved("--ro", &mount.host)?, Access::ReadOnly),
+            Asked::ReadWrite => (grantable(&settings, "--rw", &mount.host)?, Access::ReadWrite),
+        };
+        directories.push(Granted { host, cell: mount.cell.clone(), access });
     }
     if directories.is_empty() {
         return Ok((Settings { profiles: vec![profile], ..settings }, Workspace::Fresh));
     }
     if !profile.workspace {
-        return Err(CliError::new(format!("--rw: profile `{name}` has no workspace"))
-            .with_hint("use --profile bash, or one with `workspace = true`"));
+        return Err(CliError::new(format!("--ro, --rw: profile `{name}` has no workspace"))
+            .with_hint("use --profile bash, or one with a `workspace`"));
     }
     let workspaces = vec![Workspaces { directories }];
     Ok((Settings { profiles: vec![profile], workspaces, ..settings }, Workspace::Granted(0)))

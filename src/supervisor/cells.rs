@@ -28,7 +28,7 @@ use crate::cell::report::{self, Probes, ToInit};
 use crate::cell::{Design, ProcKind, Shared};
 use crate::job::Limits;
 use crate::receipt::{Configured, Receipt, Tier};
-use crate::sys::process::{self, Child, Dumpable, Side};
+use crate::sys::process::{self, Child, Dumpable, Side, Used};
 
 /// Every CLONE_NEW* flag of the floor.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -224,7 +224,7 @@ impl Cell {
     }
 
     /// Collects the cell's init if it has ended; then nothing of the cell is left.
-    pub fn collect(&self) -> Result<bool, Errno> {
+    pub fn collect(&self) -> Result<Option<Used>, Errno> {
         process::collect(&self.child.pidfd)
     }
 

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid, getgroups};
 
-use super::{Access, Granted, GrantedDirectory, IdRange, WorkspaceGrant, Workspaces};
+use super::{Access, Granted, GrantedDirectory, IdRange, Kind, WorkspaceGrant, Workspaces};
 use crate::cell::cgroup::Parent;
 use crate::cell::ids::{Supplementary, write_map};
 use crate::cell::measure::{NAMESPACES, Operator};
@@ -132,12 +132,33 @@ impl Instance {
 
 /// Finds control groups for the cells; what cannot be had is [`Parent::None`].
 pub fn cgroups(identity: &Identity) -> Parent {
-    match identity {
-        Identity::Root(instance) => {
-            v2_as_root(instance).or_else(|| v1_as_root(instance)).unwrap_or(Parent::None)
-        }
-        Identity::Ordinary { .. } => Parent::None,
+    let found = match identity {
+        Identity::Root(instance) => v2_as_root(instance).or_else(|| v1_as_root(instance)),
+        Identity::Ordinary { .. } => v2_delegated(),
+    };
+    found.unwrap_or(Parent::None)
+}
+
+/// Version 2 below our own group, where that is delegated to us: in a scope of
+/// `systemd-run --user --scope -p Delegate=yes`, or a container that gives its group away.
+fn v2_delegated() -> Option<Parent> {
+    let own = own_cgroup("")?;
+    let directory = Path::new("/sys/fs/cgroup").join(own.trim_start_matches('/'));
+    // A group with processes in it gives no controller to its children (cgroups(7), "no internal
+    // processes"): we go into a leaf of our own first, and back if it is not enough.
+    let leaf = directory.join(format!("cofferdam-{}", std::process::id()));
+    fs::create_dir(&leaf).ok()?;
+    let moved = fs::write(leaf.join("cgroup.procs"), "0");
+    let enabled =
+        moved.and_then(|()| fs::write(directory.join("cgroup.subtree_control"), "+memory +pids"));
+    if enabled.is_err() {
+        // Not ours to arrange: others live in this group. Leave it as it was.
+        fs::write(directory.join("cgroup.procs"), "0").ok()?;
+        fs::remove_dir(&leaf).ok()?;
+        return None;
     }
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    open(&directory, flags, Mode::empty()).ok().map(Parent::V2)
 }
 
 /// The cgroup of this process for one entry of `/proc/self/cgroup` (cgroups(7)).
@@ -238,9 +259,6 @@ fn grant(
 ) -> Result<GrantedDirectory, StartError> {
     let failed = |errno| StartError::Grant { path: granted.host.clone(), errno };
     let metadata = fs::metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
-    if !metadata.is_dir() {
-        return Err(failed(Errno::ENOTDIR));
-    }
     let by_slot = match identity {
         Identity::Ordinary { .. } => Vec::new(),
         Identity::Root(instance) => (0..slots)
@@ -255,6 +273,7 @@ fn grant(
         host: granted.host.clone(),
         cell: granted.cell.clone(),
         access: granted.access,
+        kind: if metadata.is_dir() { Kind::Directory } else { Kind::File },
         by_slot,
     })
 }

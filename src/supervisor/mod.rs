@@ -12,6 +12,7 @@ mod filter;
 mod handover;
 mod host;
 mod program;
+mod protect;
 mod running;
 mod serve;
 mod start;
@@ -36,13 +37,13 @@ pub struct Spec {
     pub ids: IdRange,
 }
 
-/// One granted set of directories, as the operator gave it.
+/// One granted set of paths, as the operator gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workspaces {
     pub directories: Vec<Granted>,
 }
 
-/// A host directory that cells may use.
+/// A host directory, or a single file, that cells may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
     pub host: PathBuf,
@@ -85,11 +86,19 @@ struct WorkspaceGrant {
     directories: Vec<GrantedDirectory>,
 }
 
+/// What a mount is made on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Directory,
+}
+
 #[derive(Debug)]
 struct GrantedDirectory {
     host: PathBuf,
     cell: PathBuf,
     access: Access,
+    kind: Kind,
     /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
     by_slot: Vec<OwnedFd>,
 }

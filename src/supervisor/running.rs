@@ -11,6 +11,7 @@ use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES,
 use crate::job::{Limits, Workspace};
 use crate::outcome::{DeniedCall, Ended, Failure, LimitKind, Outcome, PeakSource, Timings, Usage};
 use crate::receipt::Receipt;
+use crate::sys::process::Used;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, Start, StdinKind};
 
@@ -391,9 +392,11 @@ impl Running {
     /// The cell's init may have ended.
     pub fn collect(&mut self) -> Progress {
         // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
-        if self.cell.collect() == Ok(false) {
-            return Progress::None;
-        }
+        let used = match self.cell.collect() {
+            Ok(None) => return Progress::None,
+            Ok(Some(used)) => used,
+            Err(_) => Used::default(),
+        };
         if self.told {
             return Progress::Gone(None);
         }
@@ -401,7 +404,7 @@ impl Running {
         if self.ended.is_none() {
             self.ended = self.late_report();
         }
-        let ended = self.ended.take().unwrap_or_else(|| Box::new(self.unreported()));
+        let ended = self.ended.take().unwrap_or_else(|| Box::new(self.unreported(used)));
         Progress::Gone(Some(ended))
     }
 
@@ -427,7 +430,9 @@ impl Running {
     }
 
     /// The end of a cell whose init could not report it.
-    fn unreported(&mut self) -> Ended {
+    ///
+    /// Its kernel counted for it: an init that was killed has waited for all it left.
+    fn unreported(&mut self, used: Used) -> Ended {
         self.last_words();
         let outcome = if let Some(failure) = self.exec.take() {
             Outcome::Failed(failure)
@@ -438,7 +443,12 @@ impl Running {
         } else {
             Outcome::Failed(Failure::Lost)
         };
-        Ended { outcome, usage: self.usage(0), denials: Vec::new(), timings: self.timings() }
+        let usage = Usage {
+            user: Duration::from_micros(used.user_us),
+            system: Duration::from_micros(used.system_us),
+            ..self.usage(used.max_rss)
+        };
+        Ended { outcome, usage, denials: Vec::new(), timings: self.timings() }
     }
 }
 

@@ -17,7 +17,6 @@ use crate::cell::cgroup::Parent;
 use crate::cell::measure::Operator;
 use crate::cell::payload::Scratch;
 use crate::cell::{Design, Shared};
-use crate::job::Limits;
 use crate::outcome::{Ended, Failure, LimitKind, Outcome};
 use crate::sys::memory;
 use crate::sys::socket::{self, Received, Wait};
@@ -36,6 +35,8 @@ pub struct Supervisor {
     caps: Caps,
     scratch: Scratch,
     calls: BTreeMap<CallId, Running>,
+    /// Jobs that wait for room, in the order they came.
+    queue: VecDeque<(Start, Received)>,
     /// Which slots have a cell; a slot is free again when its cell is collected.
     slots: Vec<Option<CallId>>,
     /// Frames that the link could not take yet.
@@ -108,6 +109,7 @@ impl Supervisor {
             caps: inherited.caps,
             scratch: Scratch::new(),
             calls: BTreeMap::new(),
+            queue: VecDeque::new(),
             slots: vec![None; usize::from(inherited.caps.cells)],
             waiting: VecDeque::new(),
             writable_wanted: false,
@@ -185,20 +187,53 @@ impl Supervisor {
     }
 
     fn stop(&mut self, call: CallId, outcome: Outcome) -> Result<(), Errno> {
-        match self.calls.get_mut(&call) {
-            Some(running) => running.stop(outcome, Instant::now()),
-            // It has ended meanwhile.
-            None => Ok(()),
+        if let Some(running) = self.calls.get_mut(&call) {
+            return running.stop(outcome, Instant::now());
         }
+        let waiting = self.queue.iter().position(|(start, _)| start.call == call);
+        let Some(place) = waiting else {
+            // It has ended meanwhile.
+            return Ok(());
+        };
+        drop(self.queue.remove(place));
+        let ended = Ended { outcome, ..Ended::failed(Failure::Lost) };
+        self.tell(&Event::Ended { call, ended }, None)
     }
 
-    /// Takes a job: makes its cell, or tells why not.
+    /// Takes a job: makes its cell, lets it wait for room, or tells why not.
+    ///
+    /// Cells that are ending still hold what they hold, so a front end that keeps to the configured
+    /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
     fn start(&mut self, start: Start, received: Received) -> Result<(), Errno> {
         let call = start.call;
-        if self.calls.contains_key(&call) {
+        let known = self.queue.iter().any(|(waiting, _)| waiting.call == call);
+        if known || self.calls.contains_key(&call) {
             // A front end that reuses a number confuses only itself: this frame is dropped.
             return Ok(());
         }
+        let for_room = matches!(self.room(&start), Err(Failure::Busy { .. }));
+        let must_wait = for_room || (!self.queue.is_empty() && self.design(&start).is_ok());
+        if must_wait && !self.calls.is_empty() && self.queue.len() < self.slots.len() {
+            self.queue.push_back((start, received));
+            return Ok(());
+        }
+        self.begin(start, received)
+    }
+
+    /// Starts what has waited, as far as there is room.
+    fn start_waiting(&mut self) -> Result<(), Errno> {
+        while let Some((start, _)) = self.queue.front()
+            && (self.calls.is_empty() || self.room(start).is_ok())
+        {
+            if let Some((start, received)) = self.queue.pop_front() {
+                self.begin(start, received)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, start: Start, received: Received) -> Result<(), Errno> {
+        let call = start.call;
         match self.prepare(start, received) {
             Ok(running) => {
                 self.watch(&running)?;
@@ -223,13 +258,7 @@ impl Supervisor {
             let (index, design) = self.design(&start)?;
             (index, clamp(&design.profile.limits, &start.limits))
         };
-        self.room(&limits)?;
-        let slot = self
-            .slots
-            .iter()
-            .position(Option::is_none)
-            .and_then(|slot| u16::try_from(slot).ok())
-            .ok_or_else(|| Failure::Busy { what: "cells".to_owned() })?;
+        let slot = self.room(&start)?;
         let cell = self.make(index, slot).map_err(|errno| Failure::Setup {
             step: "cloning the cell".to_owned(),
             errno: crate::cell::report::raw(errno),
@@ -258,8 +287,10 @@ impl Supervisor {
         }
     }
 
-    /// Whether the caps over all cells leave room for one more.
-    fn room(&self, limits: &Limits) -> Result<(), Failure> {
+    /// A free slot, if the caps over all cells leave room for one more cell like this.
+    fn room(&self, start: &Start) -> Result<u16, Failure> {
+        let (_, design) = self.design(start)?;
+        let limits = clamp(&design.profile.limits, &start.limits);
         let memory: u64 = self.calls.values().map(|running| running.limits.memory).sum();
         if memory.saturating_add(limits.memory) > self.caps.memory {
             return Err(Failure::Busy { what: "memory".to_owned() });
@@ -268,7 +299,9 @@ impl Supervisor {
         if tmpfs.saturating_add(limits.tmpfs()) > self.caps.tmpfs {
             return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
         }
-        Ok(())
+        let free = self.slots.iter().position(Option::is_none);
+        free.and_then(|slot| u16::try_from(slot).ok())
+            .ok_or_else(|| Failure::Busy { what: "cells".to_owned() })
     }
 
     fn make(&mut self, index: usize, slot: u16) -> Result<Cell, Errno> {
@@ -354,7 +387,8 @@ impl Supervisor {
                     *slot = None;
                 }
                 running.stage = Stage::Gone;
-                return Ok(());
+                drop(running);
+                return self.start_waiting();
             }
         }
         self.calls.insert(call, running);

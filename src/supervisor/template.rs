@@ -15,7 +15,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::{Access, WorkspaceGrant, program};
+use super::{Access, Kind, WorkspaceGrant, program, protect};
 use crate::cell::mounts::{self, HIDDEN, Slot};
 use crate::cell::{ProcKind, c_path, errno_of, payload};
 use crate::profile::{HostPath, PathKind, Presence, ProcView, Profile};
@@ -92,12 +92,6 @@ struct Placed {
     readable: Vec<PathBuf>,
     granted: Vec<PathBuf>,
     writable: Vec<PathBuf>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    File,
-    Directory,
 }
 
 impl Workshop<'_> {
@@ -255,7 +249,9 @@ impl Piece {
     }
 
     fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
-        let tree = clone_tree(&c_path(host)?)?;
+        // Resolved here, in our copy of the host's mounts, and opened without following a link.
+        let host = host.canonicalize().map_err(|error| errno_of(&error))?;
+        let tree = clone_tree(&c_path(&host)?)?;
         let mode = nix::sys::stat::fstat(&tree)?.st_mode;
         let directory = mode & libc::S_IFMT == libc::S_IFDIR;
         let kind = if directory { Kind::Directory } else { Kind::File };
@@ -265,11 +261,7 @@ impl Piece {
     /// Attaches the mount below the stage, where a file or directory is made for it.
     fn place(self) -> Result<(), TemplateError> {
         let here = relative(&self.target);
-        let made = match self.kind {
-            Kind::Directory => directories(&here),
-            Kind::File => here.parent().map_or(Ok(()), directories).and_then(|()| touch(&here)),
-        };
-        made.map_err(|error| refused(&self.target, &error))?;
+        stand_in(&here, self.kind).map_err(|error| refused(&self.target, &error))?;
         let target = c_path(&here).during("naming a mount")?;
         attach(&self.tree, &target)
             .map_err(|errno| TemplateError::Path { path: self.target.clone(), errno })
@@ -320,6 +312,12 @@ fn place_grants(
     for piece in pieces {
         piece.place()?;
     }
+    let guard = |place: &Path, access: Access| match access {
+        Access::ReadOnly => Ok(()),
+        Access::ReadWrite => {
+            protect::guard(place).map_err(|(path, errno)| TemplateError::Path { path, errno })
+        }
+    };
     let mut by_slot = Vec::new();
     let mut writable = Vec::new();
     for (index, directory) in grant.iter().flat_map(|grant| &grant.directories).enumerate() {
@@ -327,13 +325,15 @@ fn place_grants(
             writable.push(directory.cell.clone());
         }
         if directory.by_slot.is_empty() {
+            guard(&relative(&directory.cell), directory.access)?;
             continue;
         }
-        directories(&relative(&directory.cell))
+        stand_in(&relative(&directory.cell), directory.kind)
             .map_err(|error| refused(&directory.cell, &error))?;
         for (mount, slot) in directory.by_slot.iter().zip(0..) {
-            place_slot(mount, slot, by_slot.len())
-                .map_err(|errno| TemplateError::Path { path: directory.host.clone(), errno })?;
+            let here = |errno| TemplateError::Path { path: directory.host.clone(), errno };
+            let place = place_slot(mount, slot, by_slot.len(), directory.kind).map_err(here)?;
+            guard(&place, directory.access)?;
         }
         debug_assert_eq!(index, by_slot.len(), "main prepares all directories of a grant or none");
         by_slot.push(c_path(&directory.cell).during("naming a grant")?);
@@ -341,12 +341,13 @@ fn place_grants(
     Ok((by_slot, writable))
 }
 
-fn place_slot(mount: &OwnedFd, slot: Slot, index: usize) -> Result<(), Errno> {
+fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
     let mut buffer = [0; 64];
     let path = mounts::slot_path(&mut buffer, slot, index)?;
     let path = relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?));
-    directories(&path).map_err(|error| errno_of(&error))?;
-    attach(mount, &c_path(&path)?)
+    stand_in(&path, kind).map_err(|error| errno_of(&error))?;
+    attach(mount, &c_path(&path)?)?;
+    Ok(path)
 }
 
 /// An absolute path of the cell as a path below the current directory, the stage.
@@ -397,6 +398,14 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
 /// Makes a directory and its parents, as others may read them.
 pub fn directories(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
+/// Makes the empty file or directory that a mount covers.
+fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
+    match kind {
+        Kind::Directory => directories(path),
+        Kind::File => path.parent().map_or(Ok(()), directories).and_then(|()| touch(path)),
+    }
 }
 
 fn touch(path: &Path) -> std::io::Result<()> {

@@ -11,13 +11,40 @@ fn owned(raw: libc::c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) }
 }
 
-/// open_tree(2) with OPEN_TREE_CLONE: a detached copy of the mount at `path` and all beneath.
+/// A detached copy of the mount at `path` and all beneath (open_tree(2) with OPEN_TREE_CLONE).
+///
+/// `path` is resolved: a symbolic link in it, put there since, is ELOOP and not followed.
 pub fn clone_tree(path: &CStr) -> Result<OwnedFd> {
     const OPEN_TREE_CLONE: u32 = 1;
-    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_RECURSIVE as u32;
-    // SAFETY: `path` is NUL-terminated and outlives the call.
-    let raw =
-        check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    let opened = open_resolved(path)?;
+    let flags = OPEN_TREE_CLONE
+        | libc::O_CLOEXEC as u32
+        | libc::AT_RECURSIVE as u32
+        | libc::AT_EMPTY_PATH as u32;
+    // SAFETY: the empty path is NUL-terminated and names `opened` itself.
+    let raw = check(unsafe {
+        libc::syscall(libc::SYS_open_tree, opened.as_raw_fd(), c"".as_ptr(), flags)
+    })?;
+    Ok(owned(raw))
+}
+
+/// openat2(2) of a path without symbolic links, only to name it (O_PATH).
+fn open_resolved(path: &CStr) -> Result<OwnedFd> {
+    // SAFETY: open_how is plain integers, for which all zeroes is a value.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    // SAFETY: `path` is NUL-terminated, `how` is a whole open_how of the size given; both outlive
+    // the call.
+    let raw = check(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw const how,
+            size_of::<libc::open_how>(),
+        )
+    })?;
     Ok(owned(raw))
 }
 

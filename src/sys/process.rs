@@ -135,10 +135,7 @@ pub fn lock_securebits() -> Result<()> {
 pub struct Reaped {
     pub pid: i32,
     pub end: End,
-    pub user_us: u64,
-    pub system_us: u64,
-    /// Largest resident set of one process, in bytes.
-    pub max_rss: u64,
+    pub used: Used,
 }
 
 /// How a process ended (wait(2)).
@@ -165,32 +162,52 @@ pub fn reap() -> Result<Option<Reaped>> {
     } else {
         End::Exited(libc::WEXITSTATUS(status) as u8)
     };
-    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    Ok(Some(Reaped {
-        pid,
-        end,
-        user_us: micros(usage.ru_utime),
-        system_us: micros(usage.ru_stime),
-        max_rss: usage.ru_maxrss as u64 * 1024,
-    }))
+    Ok(Some(Reaped { pid, end, used: usage.into() }))
 }
 
-/// waitid(2) with P_PIDFD: collects a child that has ended, so that no zombie is left.
-/// `Ok(false)`: it has not ended yet.
-pub fn collect(pidfd: impl AsFd) -> Result<bool> {
+/// What an ended process and all that it had waited for used (getrusage(2)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    pub user_us: u64,
+    pub system_us: u64,
+    /// Largest resident set of one process, in bytes.
+    pub max_rss: u64,
+}
+
+impl From<libc::rusage> for Used {
+    fn from(usage: libc::rusage) -> Self {
+        let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+        Self {
+            user_us: micros(usage.ru_utime),
+            system_us: micros(usage.ru_stime),
+            max_rss: usage.ru_maxrss as u64 * 1024,
+        }
+    }
+}
+
+/// waitid(2) with P_PIDFD: collects a child that has ended, so that no zombie is left, with what
+/// it used. `Ok(None)`: it has not ended yet.
+///
+/// The system call itself: the C library's waitid has no place for the usage.
+pub fn collect(pidfd: impl AsFd) -> Result<Option<Used>> {
     // SAFETY: siginfo_t is plain bytes, for which all zeroes is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` outlives the call; the descriptor is borrowed for it.
-    Errno::result(unsafe {
-        libc::waitid(
+    // SAFETY: rusage is plain integers, for which all zeroes is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to locals that outlive the call; the descriptor is borrowed.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_waitid,
             libc::P_PIDFD,
-            pidfd.as_fd().as_raw_fd() as libc::id_t,
+            pidfd.as_fd().as_raw_fd(),
             &raw mut info,
             libc::WEXITED | libc::WNOHANG,
+            &raw mut usage,
         )
     })?;
     // SAFETY: waitid succeeded, so the pid field of this union is the one in use (or zero).
-    Ok(unsafe { info.si_pid() } != 0)
+    let ended = unsafe { info.si_pid() } != 0;
+    Ok(ended.then(|| usage.into()))
 }
 
 /// setpriority(2) for the calling process: `nice` from 0 to 19.

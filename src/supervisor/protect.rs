@@ -1,0 +1,172 @@
+//! What the host may later run out of a granted directory is read-only in the cell (rulings R6).
+//!
+//! An agent that writes `.git/hooks/post-commit` waits for its user's next commit. So each such
+//! place that is there when the grant is made gets a read-only mount over itself, and a repository's
+//! `.git` a mount of its own, which keeps it from being renamed out of the way.
+//!
+//! What is not there yet cannot be mounted over: SECURITY.md says what follows from that.
+
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use crate::cell::{c_path, errno_of};
+use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
+
+/// Names that editors, shells, agents and git run or obey, wherever they lie.
+const OBEYED: [&str; 5] = [".envrc", ".vscode", ".idea", ".claude", ".mcp.json"];
+/// Parts of a `.git` directory that git runs or obeys.
+const GIT_PARTS: [&str; 3] = ["hooks", "config", "config.worktree"];
+/// The walk goes this deep, and looks at so many entries; a directory that has more is refused
+/// rather than guarded in part.
+const DEEPEST: usize = 32;
+const MOST_ENTRIES: usize = 1_000_000;
+
+/// Places to guard below a granted directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// Become read-only.
+    obeyed: Vec<PathBuf>,
+    /// Stay writable, and stay where they are.
+    pinned: Vec<PathBuf>,
+}
+
+/// Guards what is beneath `root`, a mount of the template that may be written to.
+///
+/// # Errors
+/// The place that could not be guarded: then the directory is not granted.
+pub fn guard(root: &Path) -> Result<(), (PathBuf, Errno)> {
+    let mut found = Found::default();
+    let mut left = MOST_ENTRIES;
+    walk(root, 0, &mut left, &mut found)?;
+    for path in found.pinned {
+        mount_over_itself(&path, 0).map_err(|errno| (path, errno))?;
+    }
+    for path in found.obeyed {
+        mount_over_itself(&path, attribute::RDONLY).map_err(|errno| (path, errno))?;
+    }
+    Ok(())
+}
+
+fn mount_over_itself(path: &Path, more: u64) -> Result<(), Errno> {
+    // A symbolic link is ELOOP here: it could be replaced, and what it names lies elsewhere.
+    let target = c_path(path)?;
+    let tree = clone_tree(&target)?;
+    set_attributes(&tree, attribute::NOSUID | attribute::NODEV | more, Reach::Recursive)?;
+    attach(tree, &target)
+}
+
+fn walk(
+    directory: &Path,
+    depth: usize,
+    left: &mut usize,
+    found: &mut Found,
+) -> Result<(), (PathBuf, Errno)> {
+    let here = |errno| (directory.to_owned(), errno);
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        // What we may not list, the cell may not either: it has no more rights than we.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
+        Err(error) => return Err(here(errno_of(&error))),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| here(errno_of(&error)))?;
+        *left = left.checked_sub(1).ok_or_else(|| here(Errno::EFBIG))?;
+        let kind = entry.file_type().map_err(|error| here(errno_of(&error)))?;
+        let (name, path) = (entry.file_name(), entry.path());
+        if name == ".git" {
+            repository(path, kind.is_dir(), found);
+        } else if OBEYED.iter().any(|obeyed| name == *obeyed) {
+            found.obeyed.push(path);
+        } else if kind.is_dir() {
+            if depth == DEEPEST {
+                return Err((path, Errno::ENAMETOOLONG));
+            }
+            walk(&path, depth + 1, left, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// A repository's own directory, or the file that stands for it in worktrees and submodules.
+fn repository(path: PathBuf, is_directory: bool, found: &mut Found) {
+    if !is_directory {
+        found.obeyed.push(path);
+        return;
+    }
+    guard_parts(&path, found);
+    submodules(&path.join("modules"), 0, found);
+    found.pinned.push(path);
+}
+
+fn guard_parts(git: &Path, found: &mut Found) {
+    let parts = GIT_PARTS.iter().map(|part| git.join(part));
+    found.obeyed.extend(parts.filter(|part| part.symlink_metadata().is_ok()));
+}
+
+/// Submodules keep their own git directories here, named by their paths.
+fn submodules(directory: &Path, depth: usize, found: &mut Found) {
+    // None, or one that the cell may not list either.
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let inside = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    for path in inside.filter(|_| depth < DEEPEST) {
+        if path.join("HEAD").exists() {
+            guard_parts(&path, found);
+        } else {
+            submodules(&path, depth + 1, found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn obeyed_places_are_found_in_nested_repositories_too() -> std::io::Result<()> {
+        let root = tempfile::tempdir()?;
+        let at = |path: &str| root.path().join(path);
+        let modules = ".git/modules/lib/one/hooks";
+        for directory in [".git/hooks", modules, "sub/deep/.git/hooks", ".vscode", "src", "tree"] {
+            std::fs::create_dir_all(at(directory))?;
+        }
+        for file in
+            [".git/config", ".git/modules/lib/one/HEAD", "sub/.envrc", "src/envrc", "tree/.git"]
+        {
+            std::fs::write(at(file), "")?;
+        }
+        let mut found = Found::default();
+        let walked = walk(root.path(), 0, &mut 100, &mut found);
+        assert_eq!(walked, Ok(()));
+        found.obeyed.sort();
+        found.pinned.sort();
+        let paths = |names: &[&str]| names.iter().map(|name| at(name)).collect::<Vec<_>>();
+        assert_eq!(
+            found,
+            Found {
+                obeyed: paths(&[
+                    ".git/config",
+                    ".git/hooks",
+                    modules,
+                    ".vscode",
+                    "sub/.envrc",
+                    "sub/deep/.git/hooks",
+                    "tree/.git",
+                ]),
+                pinned: paths(&[".git", "sub/deep/.git"]),
+            }
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_directory_with_too_many_entries_is_refused_not_guarded_in_part() -> std::io::Result<()> {
+        let root = tempfile::tempdir()?;
+        for name in 0..5 {
+            std::fs::write(root.path().join(name.to_string()), "")?;
+        }
+        let refused = walk(root.path(), 0, &mut 4, &mut Found::default());
+        assert_eq!(refused, Err((root.path().to_owned(), Errno::EFBIG)));
+        Ok(())
+    }
+}

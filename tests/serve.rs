@@ -1,0 +1,332 @@
+//! The real server over real pipes: what a client sees, and what is left on the host afterwards.
+#![expect(clippy::indexing_slicing, reason = "a missing field of an answer fails the test either way")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rmcp::ServiceExt;
+use rmcp::model::CallToolRequestParams;
+use rmcp::transport::TokioChildProcess;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_cofferdam");
+/// Longer than any answer takes on a loaded machine; only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Server {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<Value>,
+    next: u64,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .arg("serve")
+            .args(arguments)
+            .env("SECRET_OF_THE_CALLER", "do-not-show")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let value = serde_json::from_str(&line).expect("every line is JSON");
+                if sender.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        let stdin = child.stdin.take();
+        let mut server = Self { child, stdin, lines, next: 0 };
+        let hello = server.request(
+            "initialize",
+            json!({"protocolVersion": "2025-11-25", "capabilities": {},
+                   "clientInfo": {"name": "test", "version": "1"}}),
+        );
+        assert_eq!(server.answer(hello)["result"]["protocolVersion"], "2025-11-25");
+        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        server
+    }
+
+    fn send(&mut self, message: &Value) {
+        let stdin = self.stdin.as_mut().expect("not closed yet");
+        writeln!(stdin, "{message}").expect("the server reads");
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> u64 {
+        self.next += 1;
+        let id = self.next;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> u64 {
+        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
+    }
+
+    fn answer(&self, id: u64) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).expect("an answer in time");
+            if line["id"] == id {
+                return line;
+            }
+        }
+    }
+
+    fn run(&mut self, command: &str) -> Value {
+        let id = self.call("bash", json!({"command": command}));
+        self.answer(id)["result"].clone()
+    }
+
+    fn close(mut self) -> Option<i32> {
+        drop(self.stdin.take());
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait().expect("ours") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the server did not end")
+    }
+}
+
+/// Whether a process with `word` in its arguments is on this host.
+fn is_running(word: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
+    processes
+        .filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok())
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .any(|arguments| arguments.split(|byte| *byte == 0).any(|one| one == word.as_bytes()))
+}
+
+fn within(time: Duration, what: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        if what() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    what()
+}
+
+/// A number of seconds that no other test sleeps, to find its process by.
+fn unique(number: u32) -> String {
+    format!("{}{:06}", 1000 + number, std::process::id() % 1_000_000)
+}
+
+#[test]
+fn a_command_is_told_with_its_output_its_end_and_what_protected_it() {
+    let mut server = Server::start(&[]);
+    let result = server.run("echo out; echo err >&2; exit 3");
+    let content = &result["structuredContent"];
+    assert_eq!(
+        (&content["outcome"], &content["exit_code"], &content["stdout"], &content["stderr"]),
+        (&json!("exited"), &json!(3), &json!("out\n"), &json!("err\n"))
+    );
+    assert_eq!(result["isError"], false, "a non-zero exit is data");
+    let receipt = &result["_meta"]["cofferdam/receipt"];
+    assert_eq!(receipt["measured"]["no_new_privs"], true);
+    assert_eq!(receipt["probed"]["landlock_path"], "EACCES");
+    assert_ne!(receipt["measured"]["host_uid"], 0);
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn nothing_of_the_caller_reaches_a_cell() {
+    let mut server = Server::start(&[]);
+    let result = server.run("env; cat /proc/self/environ | tr '\\0' '\\n'; cat /proc/1/environ");
+    let text = result["structuredContent"]["stdout"].as_str().unwrap_or_default();
+    assert!(text.contains("HOME=/tmp/home"), "{text}");
+    assert!(!text.contains("do-not-show"), "{text}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn two_calls_share_nothing_without_a_granted_workspace() {
+    let mut server = Server::start(&[]);
+    assert_eq!(server.run("echo x > f; cat f")["structuredContent"]["stdout"], "x\n");
+    assert_eq!(server.run("ls /workspace /tmp/home")["structuredContent"]["exit_code"], 0);
+    assert_eq!(server.run("cat f")["structuredContent"]["exit_code"], 1);
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_granted_workspace_is_kept_and_a_read_only_one_is_not_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().display().to_string();
+    let mut server = Server::start(&["--workspace", &path]);
+    assert_eq!(server.run("echo kept > f")["structuredContent"]["exit_code"], 0);
+    assert_eq!(server.run("cat f")["structuredContent"]["stdout"], "kept\n");
+    assert_eq!(server.close(), Some(0));
+    let file = directory.path().join("f");
+    assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), Some("kept\n"));
+    let mut server = Server::start(&["--workspace", &format!("{path}:ro")]);
+    let result = server.run("cat f; echo more >> f");
+    let content = &result["structuredContent"];
+    assert_eq!((&content["stdout"], &content["exit_code"]), (&json!("kept\n"), &json!(1)));
+    assert!(content["stderr"].as_str().unwrap_or_default().contains("Read-only file system"));
+    assert_eq!(server.close(), Some(0));
+    assert_eq!(std::fs::read_to_string(file).ok().as_deref(), Some("kept\n"));
+}
+
+#[test]
+fn a_cancelled_call_leaves_no_process() {
+    let mut server = Server::start(&[]);
+    let seconds = unique(1);
+    // The trap and the second sleep: the cell is killed whole, whoever ignores TERM.
+    let command = format!("trap '' TERM; sleep {seconds} & sleep {seconds}; sleep {seconds}");
+    let id = server.call("bash", json!({"command": command}));
+    assert!(within(PATIENCE, || is_running(&seconds)), "the command runs");
+    let ping = server.request("ping", json!({}));
+    assert_eq!(server.answer(ping)["result"], json!({}), "answered while a call runs");
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+                        "params": {"requestId": id}});
+    server.send(&cancel);
+    assert!(within(Duration::from_secs(10), || !is_running(&seconds)), "the cell is killed");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn the_end_of_input_ends_the_server_and_its_cells() {
+    let mut server = Server::start(&[]);
+    let seconds = unique(2);
+    server.call("bash", json!({"command": format!("sleep {seconds}")}));
+    assert!(within(PATIENCE, || is_running(&seconds)));
+    assert_eq!(server.close(), Some(0));
+    assert!(within(Duration::from_secs(5), || !is_running(&seconds)));
+}
+
+#[test]
+fn a_killed_server_leaves_nothing() {
+    let mut server = Server::start(&[]);
+    let seconds = unique(3);
+    server.call("bash", json!({"command": format!("setsid sleep {seconds} & sleep {seconds}")}));
+    assert!(within(PATIENCE, || is_running(&seconds)));
+    server.child.kill().expect("ours");
+    server.child.wait().expect("ours");
+    assert!(within(Duration::from_secs(5), || !is_running(&seconds)));
+}
+
+#[test]
+fn bad_arguments_name_their_field() {
+    let mut server = Server::start(&[]);
+    let cases = [
+        (json!({"command": ""}), "command is empty"),
+        (json!({"command": "a\u{0}b"}), "command contains a NUL byte at offset 1"),
+        (
+            json!({"command": "x".repeat(10 << 20)}),
+            "command is 10485760 bytes; at most 1048576 are taken",
+        ),
+        (
+            json!({"command": "ls", "cwd": "/workspace/../etc"}),
+            "cwd `/workspace/../etc` is not inside /workspace or /tmp",
+        ),
+        (
+            json!({"command": "ls", "env": {"LD_PRELOAD": "x"}}),
+            "env `LD_PRELOAD` is refused: it changes what programs load or run",
+        ),
+    ];
+    for (arguments, message) in cases {
+        let id = server.call("bash", arguments);
+        let result = &server.answer(id)["result"];
+        assert_eq!(result["isError"], true, "{message}");
+        let text = result["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(text.starts_with(message), "{text}");
+    }
+    let id = server.call("nope", json!({}));
+    assert_eq!(server.answer(id)["error"]["code"], -32602);
+    assert_eq!(server.run("echo fine")["structuredContent"]["stdout"], "fine\n");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_huge_timeout_is_clamped_and_said_so() {
+    let mut server = Server::start(&[]);
+    let id = server.call("bash", json!({"command": "true", "timeout": 1e12}));
+    let result = &server.answer(id)["result"];
+    let timeout = &result["_meta"]["cofferdam/timeout"];
+    assert_eq!(timeout, &json!({"timeout_s": 600, "clamped": true}));
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_flood_of_output_is_told_by_its_head_and_tail() {
+    let mut server = Server::start(&[]);
+    let result = server.run("echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last");
+    let content = &result["structuredContent"];
+    let text = content["stdout"].as_str().unwrap_or_default();
+    assert!(text.starts_with("first\n") && text.ends_with("last\n"));
+    assert!(text.chars().count() <= 30_000, "{}", text.chars().count());
+    assert_eq!(
+        (&content["stdout_bytes"], &content["truncated"]),
+        (&json!(5_000_012), &json!(true))
+    );
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn calculations_have_the_digits_of_the_seed() {
+    let mut server = Server::start(&[]);
+    let cases = [
+        (json!({"expression": "2+2"}), json!("4")),
+        (json!({"expression": "355/113", "precision": 10}), json!("3.1415929204")),
+        (json!({"expression": "sqrt(2)", "precision": 15}), json!("1.414213562373095")),
+        (json!({"expression": "s(3.14159/2)", "precision": 10}), json!("1.0000000000")),
+        (json!({"expression": "7%3"}), json!("1")),
+        (json!({"expression": "4/2"}), json!("2")),
+        (json!({"expression": "-2^2"}), json!("4")),
+        (
+            json!({"expression": "2^300"}),
+            json!(
+                "2037035976334486086268445688409378161051468393665936250636140449354381299763336706183397376"
+            ),
+        ),
+    ];
+    for (arguments, digits) in cases {
+        let id = server.call("calculate", arguments);
+        let result = server.answer(id)["result"].clone();
+        assert_eq!(result["structuredContent"]["result"], digits);
+    }
+    for (expression, message) in
+        [("2/0", "BC error: Divide by zero"), ("system('ls')", "Invalid expression:")]
+    {
+        let id = server.call("calculate", json!({"expression": expression}));
+        let result = server.answer(id)["result"].clone();
+        assert_eq!(result["isError"], true);
+        let text = result["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(text.starts_with(message), "{text}");
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+#[tokio::test]
+async fn the_official_client_can_use_it() {
+    let mut command = tokio::process::Command::new(Path::new(PROGRAM));
+    command.arg("serve");
+    let transport = TokioChildProcess::new(command).expect("the server starts");
+    let client = ().serve(transport).await.expect("a session");
+    let tools = client.list_all_tools().await.expect("tools");
+    let mut names: Vec<_> = tools.iter().map(|tool| tool.name.to_string()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["bash", "calculate", "calculate_advanced", "sandbox_rules", "set_precision"]
+    );
+    let arguments = json!({"command": "echo $((6*7))"}).as_object().cloned();
+    let request = CallToolRequestParams::new("bash").with_arguments(arguments.unwrap_or_default());
+    let result = client.call_tool(request).await.expect("an answer");
+    let content = result.structured_content.expect("structured content");
+    assert_eq!(content["stdout"], "42\n");
+    client.cancel().await.expect("an orderly end");
+}
