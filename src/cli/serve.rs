@@ -39,7 +39,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let home = std::env::home_dir();
     let ask = typed.workspace.as_deref();
     let workspace = ask.map(|ask| check_workspace(ask, home.as_deref())).transpose()?;
-    let settings = wiring::load(config)?;
+    let settings = wiring::load(config)?.serving();
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let serving = settings.clone();
     let socket = wiring::launch(settings)?;

@@ -128,8 +128,8 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
         Some((key.profile.clone(), why))
     });
     let ready = Event::Ready(Ready { landlock_abi, memory, unusable: unusable.collect() });
-    let supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
-    supervisor.greet(&ready).during("greeting the front end")?;
+    let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
+    supervisor.tell(&ready, None).during("greeting the front end")?;
     Ok(supervisor)
 }
 
