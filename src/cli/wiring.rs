@@ -63,6 +63,16 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     Ok(Settings { loaded, profiles, workspaces: Vec::new(), warm: 0 })
 }
 
+/// The named profiles beside those that the policy uses, for `doctor`, which tries them all.
+pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings {
+    for name in names {
+        let there = settings.profiles.iter().any(|profile| profile.name == *name);
+        let loaded = settings.loaded.profiles.get(name);
+        settings.profiles.extend(loaded.filter(|_| !there).cloned());
+    }
+    settings
+}
+
 /// Keys that are read and not obeyed yet. Who writes them relies on them, so they are refused.
 fn unsupported(loaded: &Loaded) -> Result<(), CliError> {
     let config = &loaded.config;
