@@ -39,9 +39,16 @@ pub struct Supervisor {
     /// Which slots have a cell; a slot is free again when its cell is collected.
     slots: Vec<Option<CallId>>,
     /// Frames that the link could not take yet.
-    waiting: VecDeque<(Vec<u8>, Option<FarEnds>)>,
-    writable_wanted: bool,
+    waiting: VecDeque<Outgoing>,
+    interest: EpollFlags,
 }
+
+/// A frame on its way to the front end, and the pipes that go with it.
+type Outgoing = (Vec<u8>, Option<(CallId, FarEnds)>);
+
+/// With this many frames waiting no request is read: a front end that asks and never listens
+/// fills its own queue, not this process.
+const MOST_WAITING: usize = 1024;
 
 /// What an epoll event is about: the link, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +117,7 @@ impl Supervisor {
             calls: BTreeMap::new(),
             slots: vec![None; usize::from(inherited.caps.cells)],
             waiting: VecDeque::new(),
-            writable_wanted: false,
+            interest: EpollFlags::EPOLLIN,
         })
     }
 
@@ -167,11 +174,19 @@ impl Supervisor {
         if received.bytes == 0 {
             return Ok(false);
         }
-        if received.cut {
-            // Nothing in it can be trusted to be whole; its descriptors close here.
-            return Ok(true);
-        }
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        if received.cut {
+            // Its descriptors close here. A job whose frame came whole without them, for want of
+            // free numbers in this process, is answered: its caller waits.
+            return match wire::decode::<Request>(bytes) {
+                Ok(Request::Start(start)) if !self.calls.contains_key(&start.call) => {
+                    let failure = Failure::Busy { what: "descriptors".to_owned() };
+                    let ended = Ended::failed(failure);
+                    self.tell(&Event::Ended { call: start.call, ended }, None).map(|()| true)
+                }
+                Ok(_) | Err(_) => Ok(true),
+            };
+        }
         match wire::decode::<Request>(bytes) {
             Ok(Request::Start(start)) => self.start(start, received)?,
             Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled)?,
@@ -201,7 +216,6 @@ impl Supervisor {
         }
         match self.prepare(start, received) {
             Ok(running) => {
-                self.watch(&running)?;
                 if let Some(slot) = self.slots.get_mut(usize::from(running.cell.slot)) {
                     *slot = Some(call);
                 }
@@ -234,7 +248,14 @@ impl Supervisor {
             step: "cloning the cell".to_owned(),
             errno: crate::cell::report::raw(errno),
         })?;
-        Ok(Running::new(start, index, block, brought, limits, cell, arrived))
+        let running = Running::new(start, index, block, brought, limits, cell, arrived);
+        // ENOSPC: another process of our uid has used up its share of epoll (epoll(7)). That
+        // costs this call its cell, and no other call anything.
+        self.watch(&running).map_err(|errno| Failure::Setup {
+            step: "watching the cell".to_owned(),
+            errno: crate::cell::report::raw(errno),
+        })?;
+        Ok(running)
     }
 
     fn design(&self, start: &Start) -> Result<(usize, &Design), Failure> {
@@ -340,7 +361,9 @@ impl Supervisor {
             Progress::Unwatch(source) => self.unwatch(&running, source)?,
             Progress::Started(ends, receipt) => {
                 let stdin = running.stdin_kind();
-                self.tell(&Event::Started { call, stdin, receipt: *receipt }, Some(ends))?;
+                let started = Event::Started { call, stdin, receipt: *receipt };
+                self.calls.insert(call, running);
+                return self.tell(&started, Some((call, ends)));
             }
             Progress::Ended(ended) => {
                 self.unwatch(&running, super::running::Socket::Control)?;
@@ -382,7 +405,7 @@ impl Supervisor {
     }
 
     /// Sends a frame, or keeps it until the link can take it. Order is kept.
-    fn tell(&mut self, event: &Event, ends: Option<FarEnds>) -> Result<(), Errno> {
+    fn tell(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) -> Result<(), Errno> {
         let frame = wire::encode(event).map_err(|_| Errno::EMSGSIZE)?;
         self.waiting.push_back((frame, ends));
         self.flush()
@@ -390,30 +413,41 @@ impl Supervisor {
 
     fn flush(&mut self) -> Result<(), Errno> {
         while let Some((frame, ends)) = self.waiting.front() {
-            let fds = ends.as_ref().map(FarEnds::list).unwrap_or_default();
+            let fds = ends.as_ref().map(|(_, ends)| ends.list()).unwrap_or_default();
             match socket::send_now(&self.link, frame, &fds) {
                 Ok(()) => drop(self.waiting.pop_front()),
-                Err(Errno::EAGAIN) => return self.want_writable(true),
+                Err(Errno::EAGAIN) => break,
                 // The front end is gone; the link's end of file is read next.
-                Err(Errno::EPIPE | Errno::ECONNRESET) => {
-                    self.waiting.clear();
-                    return Ok(());
-                }
-                Err(errno) => return Err(errno),
+                Err(Errno::EPIPE | Errno::ECONNRESET) => self.waiting.clear(),
+                Err(errno) => match self.waiting.pop_front() {
+                    // ETOOMANYREFS: a cell of our uid has as many descriptors on their way as the
+                    // user may have (unix(7)). The call whose pipes cannot be sent ends; the others go on.
+                    Some((_, Some((call, _ends)))) => self.stop(call, undelivered(errno))?,
+                    Some((_, None)) | None => return Err(errno),
+                },
             }
         }
-        self.want_writable(false)
+        self.listen()
     }
 
-    fn want_writable(&mut self, wanted: bool) -> Result<(), Errno> {
-        if self.writable_wanted == wanted {
+    /// Asks epoll for what the link's queue allows.
+    fn listen(&mut self) -> Result<(), Errno> {
+        let mut interest = EpollFlags::empty();
+        interest.set(EpollFlags::EPOLLOUT, !self.waiting.is_empty());
+        interest.set(EpollFlags::EPOLLIN, self.waiting.len() < MOST_WAITING);
+        if self.interest == interest {
             return Ok(());
         }
-        self.writable_wanted = wanted;
-        let flags =
-            if wanted { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
-        self.epoll.modify(&self.link, &mut EpollEvent::new(flags, Token::Link.encode()))
+        self.interest = interest;
+        self.epoll.modify(&self.link, &mut EpollEvent::new(interest, Token::Link.encode()))
     }
+}
+
+fn undelivered(errno: Errno) -> Outcome {
+    Outcome::Failed(Failure::Setup {
+        step: "sending the program's streams".to_owned(),
+        errno: crate::cell::report::raw(errno),
+    })
 }
 
 /// Takes the descriptors of a job and checks that each is what it must be.
