@@ -38,6 +38,9 @@ pub struct Supervisor {
     calls: BTreeMap<CallId, Running>,
     /// Which slots have a cell; a slot is free again when its cell is collected.
     slots: Vec<Option<CallId>>,
+    /// Jobs that wait for the room of a call that is told and whose cell is ending yet: the
+    /// front end knows of the end and may ask for the next one at once.
+    deferred: VecDeque<(Start, Received)>,
     /// Frames that the link could not take yet.
     waiting: VecDeque<Outgoing>,
     interest: EpollFlags,
@@ -116,6 +119,7 @@ impl Supervisor {
             scratch: Scratch::new(),
             calls: BTreeMap::new(),
             slots: vec![None; usize::from(inherited.caps.cells)],
+            deferred: VecDeque::new(),
             waiting: VecDeque::new(),
             interest: EpollFlags::EPOLLIN,
         })
@@ -202,16 +206,30 @@ impl Supervisor {
     fn stop(&mut self, call: CallId, outcome: Outcome) -> Result<(), Errno> {
         match self.calls.get_mut(&call) {
             Some(running) => running.stop(outcome, Instant::now()),
-            // It has ended meanwhile.
-            None => Ok(()),
+            None => {
+                let Some(place) = self.deferred.iter().position(|(start, _)| start.call == call)
+                else {
+                    // It has ended meanwhile.
+                    return Ok(());
+                };
+                drop(self.deferred.remove(place));
+                let ended = Ended { outcome, ..Ended::failed(Failure::Lost) };
+                self.tell(&Event::Ended { call, ended }, None)
+            }
         }
     }
 
     /// Takes a job: makes its cell, or tells why not.
     fn start(&mut self, start: Start, received: Received) -> Result<(), Errno> {
         let call = start.call;
-        if self.calls.contains_key(&call) {
+        if self.calls.contains_key(&call)
+            || self.deferred.iter().any(|(start, _)| start.call == call)
+        {
             // A front end that reuses a number confuses only itself: this frame is dropped.
+            return Ok(());
+        }
+        if self.deferred.len() < self.slots.len() && self.must_wait(&start) {
+            self.deferred.push_back((start, received));
             return Ok(());
         }
         match self.prepare(start, received) {
@@ -277,6 +295,27 @@ impl Supervisor {
                 },
             }),
         }
+    }
+
+    /// Whether there is no room now and will be in a moment, when a cell that is ending is gone.
+    fn must_wait(&self, start: &Start) -> bool {
+        let Ok((_, design)) = self.design(start) else { return false };
+        let limits = clamp(&design.profile.limits, &start.limits);
+        let full = self.room(&limits).is_err() || self.slots.iter().all(Option::is_some);
+        full && self.calls.values().any(|running| running.stage == Stage::Ending)
+    }
+
+    /// Starts what waited for the room of a cell that is gone now.
+    fn start_deferred(&mut self) -> Result<(), Errno> {
+        while let Some((start, _)) = self.deferred.front() {
+            if self.must_wait(start) {
+                return Ok(());
+            }
+            if let Some((start, received)) = self.deferred.pop_front() {
+                self.start(start, received)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the caps over all cells leave room for one more.
@@ -377,7 +416,8 @@ impl Supervisor {
                     *slot = None;
                 }
                 running.stage = Stage::Gone;
-                return Ok(());
+                drop(running);
+                return self.start_deferred();
             }
         }
         self.calls.insert(call, running);
