@@ -160,6 +160,11 @@ impl Link {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
+    /// Whether the supervisor is gone.
+    pub fn is_closed(&self) -> bool {
+        self.shared.state().closed.is_some()
+    }
+
     /// Resolves when the supervisor is gone.
     pub async fn closed(&self) {
         let mut greeting = self.shared.greeting.subscribe();

@@ -11,6 +11,7 @@ use super::{start, wiring};
 use crate::link::Link;
 use crate::mcp::admission::Admission;
 use crate::mcp::serve;
+use crate::outcome::Failure;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -45,11 +46,23 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket)
             .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
-        let backend = Live::new(&serving, workspace, link);
-        serve::stdio(backend, Admission::default())
+        let backend = Live::new(&serving, workspace, link.clone());
+        let supervisor = link.clone();
+        let gone = async move {
+            // One that never came up is told by each call, with the remedy.
+            match link.ready().await {
+                Ok(_) => link.closed().await,
+                Err(_) => std::future::pending().await,
+            }
+        };
+        serve::stdio(backend, Admission::default(), gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {error}")))?;
-        Ok(0)
+        // Without a supervisor no call could be served: whoever started the server may start it anew.
+        match supervisor.greeted().is_some() && supervisor.is_closed() {
+            true => Err(Failure::Supervisor.into()),
+            false => Ok(0),
+        }
     })
 }
 
