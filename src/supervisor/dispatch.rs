@@ -21,8 +21,7 @@ impl Supervisor {
     /// Takes a job from the link: it waits for a cell from now on, or is refused.
     pub(super) fn take(&mut self, start: Start, received: Received) -> Result<(), Errno> {
         let call = start.call;
-        let waits = self.queue.iter().any(|ready| ready.start.call == call);
-        if waits || self.calls.contains_key(&call) {
+        if self.knows(call) {
             // A front end that reuses a number confuses only itself: this frame is dropped.
             return Ok(());
         }
@@ -33,6 +32,11 @@ impl Supervisor {
             }
             Err(failure) => self.end(call, Ended::failed(failure)),
         }
+    }
+
+    /// Whether a call of this number waits or runs.
+    pub(super) fn knows(&self, call: CallId) -> bool {
+        self.calls.contains_key(&call) || self.queue.iter().any(|ready| ready.start.call == call)
     }
 
     fn check(&self, start: Start, received: Received) -> Result<Ready, Failure> {
@@ -95,7 +99,7 @@ impl Supervisor {
         self.end(call, Ended { outcome, ..Ended::failed(Failure::Lost) })
     }
 
-    fn end(&mut self, call: CallId, ended: Ended) -> Result<(), Errno> {
+    pub(super) fn end(&mut self, call: CallId, ended: Ended) -> Result<(), Errno> {
         self.tell(&Event::Ended { call, ended }, None)
     }
 
@@ -147,7 +151,7 @@ impl Supervisor {
                 self.own(slot, Owner::Call(call));
                 self.calls.insert(call, running);
                 self.pool.called(key, Instant::now());
-                self.tell(&Event::Started { call, stdin, receipt }, Some(ends))
+                self.tell(&Event::Started { call, stdin, receipt }, Some((call, ends)))
             }
             Err(refused) => {
                 let (failure, cell) = *refused;

@@ -7,21 +7,37 @@ use nix::errno::Errno;
 
 use super::handover::FarEnds;
 use crate::sys::socket;
-use crate::wire::{self, Event};
+use crate::wire::{self, CallId, Event};
 
-/// Whether the link must be watched for room.
+/// With this many frames waiting no request is read: a front end that asks and never listens
+/// fills its own queue, not this process.
+const MOST_WAITING: usize = 1024;
+
+/// What the link must be watched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
-    Enough,
-    Wanted,
+pub enum Interest {
+    /// Requests alone: nothing waits.
+    Requests,
+    /// Requests, and room for what waits.
+    Both,
+    /// Room alone: too much waits.
+    Room,
 }
 
-/// Frames on their way out. A front end that never reads makes it grow by two frames a call, and
-/// it has no more calls than the caps allow.
+/// What became of the frames that waited.
+#[derive(Debug)]
+pub enum Flushed {
+    /// They are sent, or wait on.
+    Fine,
+    /// This call's pipes cannot be sent, for this reason; its frame is dropped.
+    Undeliverable(CallId, Errno),
+}
+
+/// Frames on their way out.
 #[derive(Debug)]
 pub struct Outbox {
     pub link: OwnedFd,
-    waiting: VecDeque<(Vec<u8>, Option<FarEnds>)>,
+    waiting: VecDeque<(Vec<u8>, Option<(CallId, FarEnds)>)>,
 }
 
 impl Outbox {
@@ -29,26 +45,40 @@ impl Outbox {
         Self { link, waiting: VecDeque::new() }
     }
 
-    /// Sends a frame, or keeps it until the link can take it.
-    pub fn tell(&mut self, event: &Event, ends: Option<FarEnds>) -> Result<Room, Errno> {
+    /// Keeps a frame until [`Outbox::flush`] can send it.
+    pub fn push(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) -> Result<(), Errno> {
         let frame = wire::encode(event).map_err(|_| Errno::EMSGSIZE)?;
         self.waiting.push_back((frame, ends));
-        self.flush()
+        Ok(())
     }
 
-    /// Sends what waits, as far as the link takes it.
-    pub fn flush(&mut self) -> Result<Room, Errno> {
+    pub fn interest(&self) -> Interest {
+        match self.waiting.len() {
+            0 => Interest::Requests,
+            MOST_WAITING.. => Interest::Room,
+            _ => Interest::Both,
+        }
+    }
+
+    /// Sends what waits, in order, as far as the link takes it.
+    pub fn flush(&mut self) -> Result<Flushed, Errno> {
         while let Some((frame, ends)) = self.waiting.front() {
-            let fds = ends.as_ref().map(FarEnds::list).unwrap_or_default();
+            let fds = ends.as_ref().map(|(_, ends)| ends.list()).unwrap_or_default();
             match socket::send_now(&self.link, frame, &fds) {
                 Ok(()) => drop(self.waiting.pop_front()),
-                // ETOOMANYREFS: the front end has not yet taken descriptors sent before.
-                Err(Errno::EAGAIN | Errno::ETOOMANYREFS) => return Ok(Room::Wanted),
+                Err(Errno::EAGAIN) => break,
                 // The front end is gone; the link's end of file is read next.
                 Err(Errno::EPIPE | Errno::ECONNRESET) => self.waiting.clear(),
-                Err(errno) => return Err(errno),
+                // ETOOMANYREFS: a cell of our uid has as many descriptors on their way as the
+                // user may have (unix(7)). That call ends; the others go on.
+                Err(errno) => match self.waiting.pop_front() {
+                    Some((_, Some((call, _ends)))) => {
+                        return Ok(Flushed::Undeliverable(call, errno));
+                    }
+                    Some((_, None)) | None => return Err(errno),
+                },
             }
         }
-        Ok(Room::Enough)
+        Ok(Flushed::Fine)
     }
 }

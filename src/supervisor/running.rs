@@ -156,7 +156,7 @@ impl Running {
     }
 
     fn exec_failure(&self, errno: i32) -> Failure {
-        let program = self.block.argv.program().to_owned();
+        let program = shortened(self.block.argv.program());
         if errno == raw(Errno::ENOENT) {
             Failure::NotFound { program }
         } else {
@@ -291,13 +291,17 @@ impl Running {
             return Outcome::Limit(LimitKind::Memory);
         }
         let used = Duration::from_micros(end.user_us + end.system_us);
+        // The limit is set in whole seconds, and the kernel looks at every tick.
+        let cpu = Duration::from_secs(self.limits.cpu.as_secs().max(1));
+        let cpu = cpu.saturating_sub(Duration::from_millis(20));
         let Some(signal) = end.status.checked_sub(256) else {
             return Outcome::Exited { code: u8::try_from(end.status).unwrap_or(u8::MAX) };
         };
         match i32::from(signal) {
-            libc::SIGXCPU => Outcome::Limit(LimitKind::Cpu),
+            // Sent by the kernel at the limit, or by the program to itself before it.
+            libc::SIGXCPU if used >= cpu => Outcome::Limit(LimitKind::Cpu),
             libc::SIGXFSZ => Outcome::Limit(LimitKind::FileSize),
-            libc::SIGKILL if used >= self.limits.cpu => Outcome::Limit(LimitKind::Cpu),
+            libc::SIGKILL if used >= cpu => Outcome::Limit(LimitKind::Cpu),
             _ => Outcome::Signaled { signal: u8::try_from(signal).unwrap_or(u8::MAX) },
         }
     }
@@ -385,5 +389,14 @@ fn ignore(result: Result<(), Errno>, expected: Errno) -> Result<(), Errno> {
     match result {
         Err(errno) if errno == expected => Ok(()),
         result => result,
+    }
+}
+
+/// A program's name as a frame can carry it: argv may hold more than a frame does.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 255;
+    match name.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
+        None => name.to_owned(),
     }
 }

@@ -11,7 +11,7 @@ use super::Caps;
 use super::boot::Key;
 use super::cells::{Cell, Maker};
 use super::handover::FarEnds;
-use super::outbox::{Outbox, Room};
+use super::outbox::{Flushed, Interest, Outbox};
 use super::pool::Pool;
 use super::running::{Progress, Ready, Running, Socket};
 use super::start::{CellIds, Inherited};
@@ -20,8 +20,9 @@ use crate::cell::cgroup::Parent;
 use crate::cell::measure::Operator;
 use crate::cell::mounts::Slot;
 use crate::cell::payload::Scratch;
+use crate::cell::report::raw;
 use crate::cell::{Design, Shared};
-use crate::outcome::{LimitKind, Outcome};
+use crate::outcome::{Ended, Failure, LimitKind, Outcome};
 use crate::sys::socket::{self, Wait};
 use crate::wire::{self, CallId, Event, FRAME_BYTES, Request};
 
@@ -29,7 +30,7 @@ use crate::wire::{self, CallId, Event, FRAME_BYTES, Request};
 #[derive(Debug)]
 pub struct Supervisor {
     outbox: Outbox,
-    room: Room,
+    interest: Interest,
     epoll: Epoll,
     pub(super) keys: Vec<Key>,
     shared: Shared,
@@ -109,7 +110,7 @@ impl Supervisor {
         epoll.add(&inherited.link, event)?;
         Ok(Self {
             outbox: Outbox::new(inherited.link),
-            room: Room::Enough,
+            interest: Interest::Requests,
             epoll,
             pool: Pool::new(keys.len(), inherited.caps.warm),
             keys,
@@ -136,8 +137,7 @@ impl Supervisor {
             match Token::decode(event.data()) {
                 Some(Token::Link) => {
                     if event.events().contains(EpollFlags::EPOLLOUT) {
-                        let room = self.outbox.flush()?;
-                        self.watch_link(room)?;
+                        self.flush()?;
                     }
                     if event.events().intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP)
                         && !self.read_link()?
@@ -175,11 +175,10 @@ impl Supervisor {
         if received.bytes == 0 {
             return Ok(false);
         }
-        if received.cut {
-            // Nothing in it can be trusted to be whole; its descriptors close here.
-            return Ok(true);
-        }
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        if received.cut {
+            return self.cut(bytes).map(|()| true);
+        }
         match wire::decode::<Request>(bytes) {
             Ok(Request::Start(start)) => self.take(start, received)?,
             Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled)?,
@@ -190,6 +189,18 @@ impl Supervisor {
             Err(_) => {}
         }
         Ok(true)
+    }
+
+    /// A frame that did not come whole; its descriptors are closed. A job that came whole without
+    /// them, for want of free numbers in this process, is answered: its caller waits.
+    fn cut(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        match wire::decode::<Request>(bytes) {
+            Ok(Request::Start(start)) if !self.knows(start.call) => {
+                let failure = Failure::Busy { what: "descriptors".to_owned() };
+                self.end(start.call, Ended::failed(failure))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// What making and measuring cells needs, and the keys, each borrowed apart.
@@ -315,20 +326,31 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Sends a frame as soon as the link takes it.
-    pub(super) fn tell(&mut self, event: &Event, ends: Option<FarEnds>) -> Result<(), Errno> {
-        let room = self.outbox.tell(event, ends)?;
-        self.watch_link(room)
+    /// Sends a frame as soon as the link takes it; with `ends`, the pipes of the call it starts.
+    pub(super) fn tell(
+        &mut self,
+        event: &Event,
+        ends: Option<(CallId, FarEnds)>,
+    ) -> Result<(), Errno> {
+        self.outbox.push(event, ends)?;
+        self.flush()
     }
 
-    fn watch_link(&mut self, room: Room) -> Result<(), Errno> {
-        if self.room == room {
+    fn flush(&mut self) -> Result<(), Errno> {
+        while let Flushed::Undeliverable(call, errno) = self.outbox.flush()? {
+            let step = "sending the program's streams".to_owned();
+            let failure = Failure::Setup { step, errno: raw(errno) };
+            self.stop(call, Outcome::Failed(failure))?;
+        }
+        let interest = self.outbox.interest();
+        if self.interest == interest {
             return Ok(());
         }
-        self.room = room;
-        let flags = match room {
-            Room::Wanted => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
-            Room::Enough => EpollFlags::EPOLLIN,
+        self.interest = interest;
+        let flags = match interest {
+            Interest::Requests => EpollFlags::EPOLLIN,
+            Interest::Both => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
+            Interest::Room => EpollFlags::EPOLLOUT,
         };
         self.epoll.modify(&self.outbox.link, &mut EpollEvent::new(flags, Token::Link.encode()))
     }

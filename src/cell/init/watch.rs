@@ -97,7 +97,11 @@ impl Watch {
         let by_share = match sum {
             Sum::Resident => None,
             // Refused where the process made itself non-dumpable: then its whole size counts.
-            Sum::Proportional => self.fields(pid, "smaps_rollup", &["Pss:", "SwapPss:"]),
+            // Page tables are no share of anything: each process has its own.
+            Sum::Proportional => self
+                .fields(pid, "smaps_rollup", &["Pss:", "SwapPss:"])
+                .zip(self.fields(pid, "status", &["VmPTE:"]))
+                .map(|(shares, tables)| shares.saturating_add(tables)),
         };
         by_share
             .or_else(|| self.fields(pid, "status", &["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]))
