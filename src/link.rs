@@ -2,6 +2,8 @@
 //!
 //! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
 
+mod streams;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -365,7 +367,7 @@ impl Shared {
         };
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
-        let running = running(stdin, receipt, received, control, ended);
+        let running = Running::take(stdin, receipt, received, control, ended);
         // Whoever waited has gone: the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }
@@ -389,31 +391,4 @@ impl Shared {
             (None, None) => {}
         }
     }
-}
-
-fn running(
-    stdin: StdinKind,
-    receipt: Receipt,
-    received: Received,
-    control: Control,
-    ended: oneshot::Receiver<Ended>,
-) -> Result<Running, Failure> {
-    // First: where a stream is missing, the call that nobody can follow ends.
-    let _guard = CancelOnDrop(control.clone());
-    let mut fds = received.fds.into_iter().flatten();
-    let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
-    let io = |error: std::io::Error| Failure::Refused { why: error.to_string() };
-    let stdin = match stdin {
-        StdinKind::Pipe => {
-            let fd = fds.next().ok_or_else(missing)?;
-            Some(pipe::Sender::from_owned_fd(fd).map_err(io)?)
-        }
-        StdinKind::Empty | StdinKind::Bytes => None,
-    };
-    let mut output = || {
-        let fd = fds.next().ok_or_else(missing)?;
-        pipe::Receiver::from_owned_fd(fd).map_err(io)
-    };
-    let (stdout, stderr) = (output()?, output()?);
-    Ok(Running { receipt, stdin, stdout, stderr, control, ended, _guard })
 }

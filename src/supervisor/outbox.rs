@@ -37,8 +37,11 @@ pub enum Flushed {
 #[derive(Debug)]
 pub struct Outbox {
     pub link: OwnedFd,
-    waiting: VecDeque<(Vec<u8>, Option<(CallId, FarEnds)>)>,
+    waiting: VecDeque<Outgoing>,
 }
+
+/// A frame, and the pipes of the call it starts.
+type Outgoing = (Vec<u8>, Option<(CallId, FarEnds)>);
 
 impl Outbox {
     pub fn new(link: OwnedFd) -> Self {

@@ -9,7 +9,7 @@ use super::handover::{self, Brought, FarEnds};
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, raw};
 use crate::job::{Limits, Workspace};
-use crate::outcome::{DeniedCall, Ended, Failure, LimitKind, Outcome, PeakSource, Timings, Usage};
+use crate::outcome::{Ended, Failure, LimitKind, Outcome, PeakSource, Timings, Usage};
 use crate::sys::process::Used;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, Start};
@@ -245,7 +245,7 @@ impl Running {
                 system: Duration::from_micros(end.system_us),
                 ..self.usage(end.max_rss)
             },
-            denials: denials(denied, end.denied),
+            denials: report::denials(denied, end.denied),
             timings: self.timings,
         }
     }
@@ -367,21 +367,6 @@ impl Running {
         };
         Ended { outcome, usage, denials: Vec::new(), timings: self.timings }
     }
-}
-
-/// Pairs of a number (u16) and a count (u32), as init packs them.
-fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
-    bytes
-        .chunks_exact(6)
-        .take(usize::from(count))
-        .filter_map(|pair| {
-            let (number, count) = pair.split_first_chunk::<2>()?;
-            Some(DeniedCall {
-                number: u32::from(u16::from_le_bytes(*number)),
-                count: u32::from_le_bytes(*count.first_chunk::<4>()?),
-            })
-        })
-        .collect()
 }
 
 /// A result in which one errno is what was expected.
