@@ -1,5 +1,8 @@
 //! The real server over real pipes: what a client sees, and what is left on the host afterwards.
-#![expect(clippy::indexing_slicing, reason = "a missing field of an answer fails the test either way")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field of an answer fails the test either way"
+)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
