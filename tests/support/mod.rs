@@ -194,6 +194,11 @@ impl Caller {
         self.id().unwrap_or_else(|| nix::unistd::geteuid().as_raw())
     }
 
+    /// The caller's group id.
+    pub fn gid(&self) -> u32 {
+        self.id().unwrap_or_else(|| nix::unistd::getegid().as_raw())
+    }
+
     /// The program under test.
     pub fn binary(&self) -> PathBuf {
         self.shared.directory.path().join("cofferdam")
