@@ -18,7 +18,7 @@ use serde_json::Value;
 
 pub use libtest_mimic::Failed;
 pub use machine::Need;
-pub use process::{Live, Status, Told, children, gone, proc_file, status, with_argument};
+pub use process::{Live, Status, Told, children, gone, kill, proc_file, status, with_argument};
 
 /// A test's verdict.
 pub type Check = Result<(), Failed>;
