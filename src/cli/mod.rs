@@ -25,6 +25,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::sys::process::close_range;
+
 /// Gives an agent a shell without giving it the machine.
 #[derive(Debug, Parser)]
 #[command(
@@ -63,6 +65,12 @@ pub enum Command {
 ///
 /// Must be called before the process has a second thread.
 pub fn main() -> ExitCode {
+    // First, before anything is opened: what the caller left open is nobody's here. The supervisor
+    // and every cell's init would have it otherwise, since neither execs.
+    if let Err(errno) = close_range(3, u32::MAX) {
+        eprintln!("cofferdam: inherited descriptors cannot be closed: {errno}");
+        return ExitCode::from(exit::REFUSED);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => return usage_error(&usage),

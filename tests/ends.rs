@@ -1,0 +1,214 @@
+//! Ends: how each way of ending is told, and that nothing of a cell is left after it.
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+use support::{Caller, Check, PATIENCE, Told, claim, equal, gone, holds, kill, with_argument};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("a_programs_own_code_is_the_code", own_code),
+        claim("a_signal_is_told_as_128_and_its_number", signal),
+        claim("a_code_that_mimics_cofferdams_is_told_apart_in_json", mimicry),
+        claim("a_program_that_is_not_there_is_127_with_a_hint", not_found),
+        claim("a_program_that_cannot_be_executed_is_126", not_executable),
+        claim("a_directory_that_is_not_there_is_125", no_directory),
+        claim("an_unknown_profile_is_125", no_profile),
+        claim("a_background_child_does_not_hold_the_call", background),
+        claim("interrupt_and_terminate_take_the_call_back", taken_back),
+        claim("the_death_of_cofferdam_is_the_death_of_the_cell", killed),
+        claim("the_death_of_the_supervisor_is_answered", supervisor_killed),
+        claim("the_death_of_init_is_answered", init_killed),
+        claim("a_stopped_program_does_not_outlast_its_time", stopped),
+        claim("output_that_nobody_reads_ends_the_call", nobody_reads),
+    ])
+}
+
+fn own_code(caller: &Caller) -> Check {
+    for code in [0, 1, 2, 42, 122, 255] {
+        let told = caller.bash(&format!("echo out; echo err >&2; exit {code}"))?;
+        let streams = (told.code, told.stdout.as_str(), told.stderr.as_str());
+        equal("code and streams", streams, (code, "out\n", "err\n"))?;
+    }
+    Ok(())
+}
+
+fn signal(caller: &Caller) -> Check {
+    for (name, number) in [("TERM", 15), ("KILL", 9), ("SEGV", 11), ("USR1", 10), ("HUP", 1)] {
+        let told = caller.bash(&format!("kill -{name} $$"))?;
+        equal(name, told.code, 128 + number)?;
+        let told = caller.json(&[], &["bash", "-c", &format!("kill -{name} $$")])?;
+        let ended = (told.get("outcome"), told.get("signal"));
+        equal(name, ended, (Some(&json!("signaled")), Some(&json!(number)))).or_else(|_| {
+            equal(name, ended, (Some(&json!("signaled")), Some(&json!(format!("SIG{name}")))))
+        })?;
+    }
+    Ok(())
+}
+
+fn mimicry(caller: &Caller) -> Check {
+    for code in [123, 124, 125, 126, 127, 137] {
+        let script = format!("echo 'cofferdam: supervisor failure' >&2; exit {code}");
+        let told = caller.json(&[], &["bash", "-c", &script])?;
+        let ended = (told.get("outcome"), told.get("exit_code"));
+        equal("outcome and code", ended, (Some(&json!("exited")), Some(&json!(code))))?;
+    }
+    Ok(())
+}
+
+const HINT: &str = "hint: not in this cell; the operator can grant it with --ro\n";
+
+fn not_found(caller: &Caller) -> Check {
+    for name in ["no-such-program", "/usr/bin/no-such", "./none"] {
+        let told = caller.run(&[], &[name])?;
+        let expected = format!("cofferdam: `{name}` was not found\n{HINT}");
+        equal(
+            name,
+            (told.code, told.stdout.as_str(), told.stderr.as_str()),
+            (127, "", expected.as_str()),
+        )?;
+    }
+    let told = caller.json(&[], &["no-such-program"])?;
+    equal("as JSON", told.get("outcome"), Some(&json!("failed")))
+}
+
+fn not_executable(caller: &Caller) -> Check {
+    for path in ["/etc/passwd", "/usr", "/dev/null"] {
+        let told = caller.run(&[], &[path])?;
+        let expected =
+            format!("cofferdam: `{path}` cannot be executed: permission denied (EACCES)\n");
+        equal(path, (told.code, told.stderr), (126, expected))?;
+    }
+    let plain = caller.file("plain", "no magic\n")?;
+    support::mode(&plain, 0o755)?;
+    let told = caller.run(&["--ro", &plain.display().to_string()], &["/mnt/plain"])?;
+    holds("no format", &told, told.code == 126 && told.stderr.contains("ENOEXEC"))
+}
+
+fn no_directory(caller: &Caller) -> Check {
+    let told = caller.run(&["--cwd", "/workspace/none"], &["true"])?;
+    let expected = "cofferdam: cwd `/workspace/none` cannot be entered: no such file or directory (ENOENT)\n\
+        hint: create it first, or start in /workspace\n";
+    equal("absent", (told.code, told.stderr.as_str()), (125, expected))?;
+    for path in ["/etc", "/", "../x", "/workspace/../etc"] {
+        let told = caller.run(&["--cwd", path], &["true"])?;
+        holds(path, &told, told.code == 125 && told.stderr.starts_with("cofferdam: --cwd"))?;
+    }
+    equal("one that is there", caller.run(&["--cwd", "/tmp/home"], &["pwd"])?.said(), "/tmp/home")
+}
+
+fn no_profile(caller: &Caller) -> Check {
+    let told = caller.run(&["--profile", "none"], &["true"])?;
+    holds(
+        "none",
+        &told,
+        told.code == 125 && told.stderr.starts_with("cofferdam: ") && told.stdout.is_empty(),
+    )?;
+    let told = caller.run(&["--profile", "../bash"], &["true"])?;
+    holds("a path", &told, told.code == 125 && told.stderr.contains("is not a profile's name"))
+}
+
+/// A number of seconds that nobody else sleeps: the sentinel of one test.
+fn sentinel(caller: &Caller, kind: u32) -> String {
+    format!("{}{}.{kind}", 8_000_000 + std::process::id(), caller.uid())
+}
+
+fn background(caller: &Caller) -> Check {
+    let seconds = sentinel(caller, 1);
+    let told = caller.bash(&format!("sleep {seconds} & (setsid sleep {seconds} &); echo done"))?;
+    equal("the call", (told.code, told.said()), (0, "done"))?;
+    holds("at once", told.took, told.took < Duration::from_secs(5))?;
+    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+}
+
+/// A cell with sleepers of three kinds, seen from outside.
+fn sleepers(caller: &Caller, kind: u32) -> Result<(support::Live, String), support::Failed> {
+    let seconds = sentinel(caller, kind);
+    let script = format!(
+        "sleep {seconds} & (setsid sleep {seconds} &); trap '' TERM; (trap '' TERM INT; sleep {seconds}) & \
+         echo started; wait; sleep 60"
+    );
+    let mut live = caller.live(&[], &script)?;
+    live.line()?;
+    let end = std::time::Instant::now() + PATIENCE;
+    while with_argument(&seconds).len() < 3 && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    equal("sleepers seen from outside", with_argument(&seconds).len(), 3)?;
+    Ok((live, seconds))
+}
+
+fn taken_back(caller: &Caller) -> Check {
+    for (kind, signal, code) in [(2, Signal::SIGINT, 130), (3, Signal::SIGTERM, 143)] {
+        let (live, seconds) = sleepers(caller, kind)?;
+        live.signal(signal)?;
+        let told = live.finish(Duration::from_secs(5))?;
+        equal("code", told.code, code)?;
+        holds("within the grace", told.took, told.took < Duration::from_secs(3))?;
+        equal("from outside", gone(&seconds, Duration::from_secs(1)), Vec::<u32>::new())?;
+    }
+    Ok(())
+}
+
+fn killed(caller: &Caller) -> Check {
+    let (live, seconds) = sleepers(caller, 4)?;
+    let (supervisor, init) = (live.supervisor()?, live.init()?);
+    live.signal(Signal::SIGKILL)?;
+    // No `finish`: the sleepers hold standard output until they are gone.
+    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())?;
+    for pid in [supervisor, init] {
+        let state = || support::status(pid).ok().map(|status| status.get("State").to_owned());
+        let end = std::time::Instant::now() + Duration::from_secs(2);
+        let mut seen = state();
+        // Whoever inherited them may take its time to reap them: a zombie is no process.
+        while seen.as_ref().is_some_and(|state| !state.starts_with('Z'))
+            && std::time::Instant::now() < end
+        {
+            std::thread::sleep(Duration::from_millis(5));
+            seen = state();
+        }
+        let ended = seen.as_ref().is_none_or(|state| state.starts_with('Z'));
+        holds("nothing of cofferdam", &seen, ended)?;
+    }
+    Ok(())
+}
+
+fn supervisor_killed(caller: &Caller) -> Check {
+    let (live, seconds) = sleepers(caller, 5)?;
+    kill(live.supervisor()?, Signal::SIGKILL)?;
+    let told = live.finish(Duration::from_secs(5))?;
+    equal("answer", (told.code, told.stderr.as_str()), (125, "cofferdam: supervisor failure\n"))?;
+    equal("from outside", gone(&seconds, Duration::from_secs(1)), Vec::<u32>::new())
+}
+
+fn init_killed(caller: &Caller) -> Check {
+    let (live, seconds) = sleepers(caller, 6)?;
+    kill(live.init()?, Signal::SIGKILL)?;
+    let told = live.finish(Duration::from_secs(5))?;
+    equal(
+        "answer",
+        (told.code, told.stderr.as_str()),
+        (125, "cofferdam: the cell ended without a report\n"),
+    )?;
+    equal("from outside", gone(&seconds, Duration::from_secs(1)), Vec::<u32>::new())
+}
+
+fn stopped(caller: &Caller) -> Check {
+    let told = caller
+        .run(&["--timeout", "1s"], &["bash", "-c", "echo before; kill -STOP $$; echo after"])?;
+    equal("code", (told.code, told.said()), (124, "before"))?;
+    holds("in time", told.took, told.took < Duration::from_secs(4))
+}
+
+fn nobody_reads(caller: &Caller) -> Check {
+    let binary = caller.binary().display().to_string();
+    let line = format!("{binary} run -- yes | head -1; echo ${{PIPESTATUS[0]}}");
+    let mut command = caller.outside("/bin/bash");
+    command.args(["-c", &line]);
+    let told = Told::of(command, Duration::from_secs(20))?;
+    equal("like a program that gets SIGPIPE", told.said(), "y\n141")
+}

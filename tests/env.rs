@@ -1,0 +1,114 @@
+//! The environment of a cell: built from nothing, with what the operator adds, checked by name.
+
+mod support;
+
+use std::process::ExitCode;
+
+use support::{Caller, Check, PATIENCE, Told, claim, equal, holds};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("the_environment_is_exactly_the_cells_own", exact),
+        claim("nothing_of_the_callers_environment_reaches_a_cell", nothing_of_the_callers),
+        claim("a_variable_that_is_asked_for_is_there", asked_for),
+        claim("names_that_make_programs_run_others_are_refused", refused_names),
+        claim("names_that_are_no_identifiers_are_refused", no_identifiers),
+    ])
+}
+
+const OWN: &str = "HOME=/tmp/home\nHOSTNAME=cofferdam\nLANG=C.UTF-8\nLOGNAME=agent\nPAGER=cat\n\
+    PATH=/usr/local/bin:/usr/bin:/bin\nSHELL=/bin/bash\nTERM=dumb\nUSER=agent\n";
+
+/// The environment of a program that adds nothing to it, in order.
+fn environment(told: &Told) -> String {
+    let mut lines: Vec<&str> = told.stdout.lines().collect();
+    lines.sort_unstable();
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn exact(caller: &Caller) -> Check {
+    let told = caller.run(&[], &["env"])?;
+    equal("env", environment(&told), OWN)
+}
+
+fn nothing_of_the_callers(caller: &Caller) -> Check {
+    const SET: [(&str, &str); 5] = [
+        ("SECRET", "hunter2"),
+        ("LD_PRELOAD", "/nowhere.so"),
+        ("BASH_ENV", "/etc/hostname"),
+        ("PATH", "/bin:/usr/bin:/elsewhere"),
+        ("BASH_FUNC_ls%%", "() { echo taken; }"),
+    ];
+    let mut outside = caller.outside("env");
+    outside.envs(SET);
+    let control = Told::of(outside, PATIENCE)?;
+    holds("outside they are there", &control, control.stdout.contains("SECRET=hunter2"))?;
+    let mut command = caller.run_command(&[], &["env"]);
+    command.envs(SET);
+    equal("in a cell", environment(&Told::of(command, PATIENCE)?), OWN)
+}
+
+fn asked_for(caller: &Caller) -> Check {
+    let options = ["--env", "A=1", "--env", "B_2=two words", "--env", "PATH=/bin"];
+    let told = caller.run(&options, &["/usr/bin/env"])?;
+    let expected = OWN.replace("PATH=/usr/local/bin:/usr/bin:/bin", "PATH=/bin");
+    equal("env", environment(&told), format!("A=1\nB_2=two words\n{expected}"))
+}
+
+/// Runs with one variable, which is refused: what standard error says.
+fn refusal(caller: &Caller, variable: &str) -> Result<(i32, String, String), support::Failed> {
+    let directory = caller.home.join("granted");
+    if !directory.exists() {
+        caller.directory("granted")?;
+    }
+    let mark = directory.join("ran");
+    let directory = directory.display().to_string();
+    let options = ["--rw", &directory, "--env", variable];
+    let told = caller.run(&options, &["touch", "/workspace/ran"])?;
+    // From outside: nothing ran.
+    holds("nothing ran", variable, !mark.exists())?;
+    Ok((told.code, told.stdout, told.stderr))
+}
+
+fn refused_names(caller: &Caller) -> Check {
+    const NAMES: [&str; 16] = [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "LD_AUDIT",
+        "BASH_ENV",
+        "ENV",
+        "SHELLOPTS",
+        "BASHOPTS",
+        "PS4",
+        "IFS",
+        "BASH_FUNC_x",
+        "GLIBC_TUNABLES",
+        "BC_ENV_ARGS",
+        "GIT_SSH_COMMAND",
+        "GIT_DIR",
+        "LESSOPEN",
+        "LESSCLOSE",
+    ];
+    // The control: the same call with another name runs.
+    let directory = caller.directory("control")?;
+    let ask = directory.display().to_string();
+    let told = caller.run(&["--rw", &ask, "--env", "A=x"], &["touch", "/workspace/ran"])?;
+    equal("another name", (told.code, directory.join("ran").exists()), (0, true))?;
+    for name in NAMES {
+        let (code, stdout, stderr) = refusal(caller, &format!("{name}=x"))?;
+        equal(name, (code, stdout.as_str()), (125, ""))?;
+        let expected =
+            format!("cofferdam: --env `{name}` is refused: it changes what programs load or run\n");
+        equal("the message", stderr, expected)?;
+    }
+    Ok(())
+}
+
+fn no_identifiers(caller: &Caller) -> Check {
+    for variable in ["=x", "1A=x", "A-B=x", "A B=x", "BASH_FUNC_x%%=() { :; }", "Ä=x", "A"] {
+        let (code, stdout, stderr) = refusal(caller, variable)?;
+        equal(variable, (code, stdout.as_str()), (125, ""))?;
+        holds("the message names the field", &stderr, stderr.starts_with("cofferdam: --env"))?;
+    }
+    Ok(())
+}

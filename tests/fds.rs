@@ -1,0 +1,145 @@
+//! Descriptors: a program has the three it was given, and nothing behind them but streams.
+
+mod support;
+
+use std::fs::File;
+use std::process::{ExitCode, Stdio};
+
+use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, holds};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("a_program_has_three_descriptors", three),
+        claim("a_script_over_mcp_is_not_left_open_to_its_programs", script),
+        claim("a_descriptor_that_the_caller_left_open_does_not_reach_a_cell", leaked),
+        claim("a_directory_as_standard_input_opens_nothing_of_the_host", directory)
+            .needs(&[Need::Python]),
+        claim("standard_input_is_carried_whole", carried),
+        claim("a_file_as_standard_output_cannot_be_read_back_or_truncated", output_file)
+            .needs(&[Need::Python]),
+    ])
+}
+
+/// Lists descriptors without opening one: the kernel tells by fcntl.
+const LIST: &str = "import fcntl, os
+def there(fd):
+    try: fcntl.fcntl(fd, fcntl.F_GETFD); return True
+    except OSError: return False
+print([fd for fd in range(4096) if there(fd)])";
+
+fn three(caller: &Caller) -> Check {
+    // From outside, of the program itself.
+    let live = caller.live(&[], "sleep 60")?;
+    let list = std::fs::read_dir(format!("/proc/{}/fd", live.payload()?))?;
+    let mut numbers: Vec<String> =
+        list.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    numbers.sort_unstable();
+    // 255 is bash's own, of a script on its command line it has none.
+    equal("bash", numbers, ["0", "1", "2"])?;
+    if Need::Python.is_met() {
+        equal("python", caller.python(LIST)?.said(), "[0, 1, 2]")?;
+    }
+    Ok(())
+}
+
+/// `bash` over MCP hands the script over as descriptor 3; see that its children lack it.
+fn script(caller: &Caller) -> Check {
+    let call = |script: &str| {
+        format!(
+            "{}\n{}\n{}\n",
+            r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+            serde_json::json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
+                "params": {"name": "bash", "arguments": {"command": script}}}),
+        )
+    };
+    let requests = caller.file("requests", &call("ls /proc/self/fd; ls -l /proc/self/fd/3 >&2"))?;
+    let mut command = caller.cofferdam(&["serve"]);
+    command.stdin(File::open(requests)?);
+    let told = Told::of(command, PATIENCE)?;
+    let reply = told.stdout.lines().find(|line| line.contains("\"id\":2")).unwrap_or_default();
+    let reply: serde_json::Value = serde_json::from_str(reply)?;
+    let stdout = reply.pointer("/result/structuredContent/stdout").and_then(|text| text.as_str());
+    // 3 is the directory that ls itself lists, and its target is gone when the second ls looks.
+    equal("descriptors of ls", stdout, Some("0\n1\n2\n3\n"))?;
+    let stderr = reply.pointer("/result/structuredContent/stderr").and_then(|text| text.as_str());
+    let stderr = stderr.unwrap_or_default();
+    holds("nothing of the script", stderr, stderr.contains("No such file or directory"))
+}
+
+fn leaked(caller: &Caller) -> Check {
+    let secret = caller.file("secret", "of the host\n")?;
+    let (secret, binary) = (secret.display(), caller.binary());
+    let look = "cat <&9";
+    let open = format!("exec 9<{secret} 77</; ");
+    let control = caller.bash_outside(&format!("{open} bash -c '{look}'"))?;
+    equal("outside", control.stdout.as_str(), "of the host\n")?;
+    let cell =
+        format!("{open} exec {} run -- bash -c '{look}; ls /proc/self/fd'", binary.display());
+    let told = caller.bash_outside(&cell)?;
+    equal("in a cell", told.stdout.as_str(), "0\n1\n2\n3\n")?;
+    holds("errno", &told.stderr, told.stderr.contains("9: Bad file descriptor"))?;
+    // Nor do the front end, the supervisor and init keep it.
+    let live = support::Live::start({
+        let mut command = caller.outside("/bin/bash");
+        let line =
+            format!("{open} exec {} run -- bash -c 'echo ready; sleep 60'", binary.display());
+        command.args(["-c", &line]);
+        command
+    })?;
+    for (role, pid) in [("supervisor", live.supervisor()?), ("init", live.init()?)] {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+        let targets: Vec<_> = open.flat_map(|fd| std::fs::read_link(fd.path())).collect();
+        let leaked = targets.iter().any(|path| path.ends_with("secret"));
+        holds(role, &targets, !leaked)?;
+    }
+    Ok(())
+}
+
+/// Landlock does not stop fchdir(2) through a descriptor (kernel-facts: "Descriptors").
+fn directory(caller: &Caller) -> Check {
+    caller.file("secret", "of the host\n")?;
+    // Python itself does not start with a directory as its standard input.
+    let look = "exec 5<&0 </dev/null; /usr/bin/python3 -c \"
+import os
+def tried(action):
+    try: return action()
+    except OSError as error: return error.strerror
+print(tried(lambda: os.fchdir(5)), tried(lambda: os.stat('secret', dir_fd=5).st_size))\"";
+    let with_directory = |mut command: std::process::Command| -> Result<Told, support::Failed> {
+        command.stdin(Stdio::from(File::open(&caller.home)?));
+        Told::of(command, PATIENCE)
+    };
+    let mut outside = caller.outside("/bin/bash");
+    outside.args(["-c", look]);
+    equal("outside", with_directory(outside)?.said(), "None 12")?;
+    let told = with_directory(caller.run_command(&[], &["bash", "-c", look]))?;
+    let refused = told.code == 125 && told.stdout.is_empty();
+    let harmless = told.said() == "Not a directory Not a directory";
+    holds("refused, or a stream and no directory", &told, refused || harmless)
+}
+
+fn carried(caller: &Caller) -> Check {
+    let text = "0123456789abcdef".repeat(65_536);
+    let input = caller.file("input", &text)?;
+    let mut command = caller.run_command(&[], &["bash", "-c", "wc -c; cat | wc -c"]);
+    command.stdin(File::open(input)?);
+    equal("bytes, and the end", Told::of(command, PATIENCE)?.said(), "1048576\n0")
+}
+
+fn output_file(caller: &Caller) -> Check {
+    let path = caller.file("output", "before\n")?;
+    let look = "import os
+def tried(action):
+    try: action(); return 'done'
+    except OSError as error: return error.strerror
+print(tried(lambda: os.ftruncate(1, 0)), tried(lambda: os.pread(1, 9, 0)), sep='; ', file=__import__('sys').stderr)
+print('after')";
+    let mut command = caller.run_command(&[], &["/usr/bin/python3", "-c", look]);
+    let file = File::options().append(true).open(&path)?;
+    command.stdout(Stdio::from(file)).stderr(Stdio::piped());
+    let output = command.spawn()?.wait_with_output()?;
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    equal("a pipe stands between", told.trim(), "Invalid argument; Illegal seek")?;
+    equal("the file", std::fs::read_to_string(path)?.as_str(), "before\nafter\n")
+}

@@ -1,0 +1,131 @@
+//! Ids: who a program is inside its cell, and who it is on the host.
+
+mod support;
+
+use std::process::ExitCode;
+
+use support::{Caller, Check, For, Need, Told, Who, claim, equal, holds, status};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("a_program_is_agent_1000_in_its_cell", agent),
+        claim("no_process_of_a_cell_has_the_hosts_uid_0", never_root),
+        claim("two_cells_at_once_have_two_host_ids", distinct).only(For::Root),
+        claim("an_ordinary_user_is_the_same_user_on_the_host", same_user).only(For::User),
+        claim("supplementary_groups_of_root_are_dropped", groups_dropped)
+            .only(For::Root)
+            .needs(&[Need::Setpriv]),
+        claim("supplementary_groups_of_a_user_are_told", groups_told)
+            .only(For::User)
+            .needs(&[Need::Setpriv]),
+        claim("no_id_but_its_own_can_be_taken", own_id_only).needs(&[Need::Python]),
+    ])
+}
+
+fn agent(caller: &Caller) -> Check {
+    let told = caller.bash("id; echo $HOME; whoami")?;
+    let expected = if caller.who == Who::Root || !kept_groups(caller)? {
+        "uid=1000(agent) gid=1000(agent) groups=1000(agent)\n/tmp/home\nagent"
+    } else {
+        "uid=1000(agent) gid=1000(agent) groups=1000(agent),65534(nogroup)\n/tmp/home\nagent"
+    };
+    equal("id, HOME, whoami", told.said(), expected)
+}
+
+/// Whether the caller has groups beyond their own, which show as nogroup in a cell.
+fn kept_groups(caller: &Caller) -> Result<bool, support::Failed> {
+    Ok(caller.bash_outside("id -G")?.said().contains(' '))
+}
+
+fn never_root(caller: &Caller) -> Check {
+    let live = caller.live(&[], "sleep 60 & wait")?;
+    let init = live.init()?;
+    let mut cell = vec![init];
+    cell.extend(support::children(init));
+    cell.extend(support::children(live.payload()?));
+    equal("init, bash and its sleep", cell.len(), 3)?;
+    for pid in cell {
+        for name in ["Uid", "Gid"] {
+            let ids = status(pid)?.ids(name);
+            holds(name, &ids, ids.len() == 4 && !ids.contains(&0))?;
+        }
+    }
+    let supervisor = status(live.supervisor()?)?;
+    holds("the supervisor", &supervisor, !supervisor.ids("Uid").contains(&0))?;
+    equal("the caller is who they are", status(live.pid())?.ids("Uid"), [caller.uid(); 4])
+}
+
+fn distinct(caller: &Caller) -> Check {
+    let (one, two) = (caller.live(&[], "sleep 60")?, caller.live(&[], "sleep 60")?);
+    let mut ids = Vec::new();
+    for pid in [one.supervisor()?, one.payload()?, two.supervisor()?, two.payload()?] {
+        ids.extend(status(pid)?.ids("Uid").first().copied());
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    equal("four host ids of two calls", ids.len(), 4)?;
+    holds("none is anybody's", &ids, ids.iter().all(|id| *id > 0xffff))
+}
+
+fn same_user(caller: &Caller) -> Check {
+    let live = caller.live(&[], "sleep 60")?;
+    let told = status(live.payload()?)?;
+    equal("Uid", told.ids("Uid"), [caller.uid(); 4])
+}
+
+/// Runs a line as the caller with a group more than their own.
+fn with_group(caller: &Caller, line: &str) -> Result<Told, support::Failed> {
+    let mut command = std::process::Command::new("setpriv");
+    let uid = caller.uid().to_string();
+    command.env_clear().env("HOME", &caller.home).env("PATH", "/usr/bin:/bin");
+    command.args(["--reuid", &uid, "--regid", &uid, "--groups", "4,64322", "bash", "-c", line]);
+    Told::of(command, support::PATIENCE)
+}
+
+/// A file that only the group 64322 may read, at `/mnt/secret` in the cell.
+fn secret(caller: &Caller) -> Result<String, support::Failed> {
+    let path = caller.home.join("secret");
+    std::fs::write(&path, "of the group\n")?;
+    std::os::unix::fs::chown(&path, Some(64_323), Some(64_322))?;
+    support::mode(&path, 0o640)?;
+    Ok(path.display().to_string())
+}
+
+fn groups_dropped(caller: &Caller) -> Check {
+    let binary = caller.binary().display().to_string();
+    let told = with_group(caller, &format!("id -G; {binary} run -- id -G"))?;
+    equal("outside and in a cell", told.said(), "0 4 64322\n1000")?;
+    let told =
+        with_group(caller, &format!("{binary} run --json -- grep Groups /proc/self/status"))?;
+    let told: serde_json::Value = serde_json::from_str(&told.stdout)?;
+    let groups = told.pointer("/receipt/measured/supplementary_groups");
+    equal("the receipt", groups, Some(&serde_json::json!([])))
+}
+
+fn groups_told(caller: &Caller) -> Check {
+    if !nix::unistd::geteuid().is_root() {
+        // Only root can give the caller groups; what they have is told all the same.
+        return Ok(());
+    }
+    let (binary, secret) = (caller.binary().display().to_string(), secret(caller)?);
+    let told =
+        with_group(caller, &format!("{binary} run --json --ro {secret} -- cat /mnt/secret"))?;
+    let told: serde_json::Value = serde_json::from_str(&told.stdout)?;
+    let groups = told.pointer("/receipt/measured/supplementary_groups");
+    equal("the receipt", groups, Some(&serde_json::json!([4, 64322])))?;
+    // Why it is told: the kernel keeps them, and what is granted is open to them.
+    equal("what the group opens", told.get("stdout"), Some(&"of the group\n".into()))
+}
+
+fn own_id_only(caller: &Caller) -> Check {
+    let script = format!(
+        "{}\nprint([tried(lambda: os.setresuid(i, i, i)) for i in (0, 1, 65534, 1000)])\n\
+         print([tried(lambda: os.setresgid(i, i, i)) for i in (0, 1, 65534, 1000)])\n\
+         print(tried(lambda: os.setgroups([0])))",
+        support::CALLS
+    );
+    let told = caller.python(&script)?;
+    // EINVAL: the namespace does not even have a name for them.
+    let one = "['EINVAL', 'EINVAL', 'EINVAL', 'ok']";
+    equal("setresuid, setresgid, setgroups", told.said(), format!("{one}\n{one}\nEPERM"))
+}

@@ -1,0 +1,338 @@
+//! Limits: each holds at its figure, and each that ends a call is an outcome of its own.
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, gone, holds};
+
+fn main() -> ExitCode {
+    const PYTHON: &[Need] = &[Need::Python];
+    support::main(&[
+        claim("time_ends_a_call_and_what_it_printed_is_kept", wall),
+        claim("a_program_that_ignores_term_is_killed_after_the_grace", ignores_term),
+        claim("a_program_may_tidy_up_within_the_grace", tidies_up),
+        claim("daemons_end_with_the_time", daemons),
+        claim("processes_end_at_their_figure", processes).needs(PYTHON),
+        claim("threads_count_as_processes", threads).needs(PYTHON),
+        claim("open_files_end_at_their_figure", open_files).needs(PYTHON),
+        claim("a_file_that_grows_too_large_ends_the_call", file_size).needs(PYTHON),
+        claim("a_program_that_handles_sigxfsz_meets_efbig", file_size_handled).needs(PYTHON),
+        claim("memory_that_is_touched_ends_the_call", memory).needs(PYTHON),
+        claim("memory_of_many_processes_ends_the_call", shared_memory).needs(PYTHON),
+        claim("processor_time_ends_the_call", cpu).needs(&[Need::Bc]),
+        claim("output_past_its_cap_ends_the_call", output),
+        claim("three_hundred_megabytes_are_carried_whole", flood).needs(PYTHON),
+        claim("a_crash_leaves_no_core", core),
+        claim("locked_memory_and_queues_end_at_their_figures", locked).needs(PYTHON),
+        claim("limits_cannot_be_raised_from_inside", raised).needs(PYTHON),
+        claim("a_fork_bomb_ends_in_time_while_another_call_answers", fork_bomb),
+        claim("a_limit_may_only_be_lowered", only_lower),
+    ])
+}
+
+fn text<'a>(told: &'a Value, field: &str) -> &'a str {
+    told.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A call that ended by a limit: its outcome and limit.
+fn ended(told: &Value) -> (&str, &str) {
+    (text(told, "outcome"), text(told, "limit"))
+}
+
+fn wall(caller: &Caller) -> Check {
+    let told = caller
+        .run(&["--timeout", "500ms"], &["bash", "-c", "echo before; sleep 60; echo after"])?;
+    let expected = "cofferdam: timed out after 0.5 s\n";
+    equal("code and output", (told.code, told.stdout.as_str()), (124, "before\n"))?;
+    holds(
+        "the message",
+        &told.stderr,
+        told.stderr == expected || told.stderr.starts_with("cofferdam: timed out after "),
+    )?;
+    let took = told.took;
+    holds(
+        "neither early nor late",
+        took,
+        took >= Duration::from_millis(500) && took < Duration::from_secs(3),
+    )?;
+    let told = caller.json(&["--timeout", "500ms"], &["bash", "-c", "echo before; sleep 60"])?;
+    equal("as JSON", (text(&told, "outcome"), text(&told, "stdout")), ("timeout", "before\n"))?;
+    let told = caller.run(&["--timeout", "20s"], &["sleep", "0.6"])?;
+    equal("the same within its time", told.code, 0)
+}
+
+fn ignores_term(caller: &Caller) -> Check {
+    let script = "trap '' TERM HUP INT QUIT; echo ready; while :; do sleep 0.1; done";
+    let told = caller.run(&["--timeout", "500ms"], &["bash", "-c", script])?;
+    equal("killed", (told.code, told.said()), (124, "ready"))?;
+    holds(
+        "after a grace of one second",
+        told.took,
+        told.took >= Duration::from_millis(1400) && told.took < Duration::from_secs(4),
+    )
+}
+
+fn tidies_up(caller: &Caller) -> Check {
+    let script = "trap 'echo tidied; exit 3' TERM; sleep 60 & wait";
+    let told = caller.run(&["--timeout", "500ms"], &["bash", "-c", script])?;
+    equal("its last words", (told.code, told.said()), (124, "tidied"))?;
+    holds("no longer than it needs", told.took, told.took < Duration::from_secs(3))
+}
+
+/// A number of seconds that nobody else sleeps: the sentinel of one test.
+fn sentinel(caller: &Caller, kind: u32) -> String {
+    format!("{}{}.{kind}", 7_000_000 + std::process::id(), caller.uid())
+}
+
+fn daemons(caller: &Caller) -> Check {
+    let seconds = sentinel(caller, 1);
+    let script = format!(
+        "(setsid sleep {seconds} &) ; (trap '' TERM HUP; setsid setsid sleep {seconds} &); sleep 60"
+    );
+    let told = caller.run(&["--timeout", "1s"], &["bash", "-c", &script])?;
+    equal("the call", told.code, 124)?;
+    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+}
+
+const FORKS: &str = "import os, errno, signal
+n = 0
+while True:
+    try: pid = os.fork()
+    except OSError as error: print(n, errno.errorcode[error.errno], flush=True); break
+    if pid == 0: signal.pause()
+    n += 1
+";
+
+fn processes(caller: &Caller) -> Check {
+    // The figure counts the program itself, and not init.
+    let told = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", FORKS])?;
+    equal("--processes 20", told.said(), "19 EAGAIN")?;
+    equal("the profile's", caller.python(FORKS)?.said(), "255 EAGAIN")
+}
+
+fn threads(caller: &Caller) -> Check {
+    let script = "import threading, time
+n = 0
+while True:
+    try: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    except RuntimeError as error: print(n, error, flush=True); break
+    n += 1
+import os; os._exit(0)";
+    let told = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", script])?;
+    equal("--processes 20", told.said(), "19 can't start new thread")
+}
+
+fn open_files(caller: &Caller) -> Check {
+    let script = "import os, errno
+n = 0
+try:
+    while True: os.open('/dev/null', 0); n += 1
+except OSError as error: print(n + 3, errno.errorcode[error.errno])";
+    equal("with the three", caller.python(script)?.said(), "1024 EMFILE")
+}
+
+/// Sparse, so that the size and not the space of the workspace is what is met.
+const GROW: &str = "import os, errno
+fd = os.open('/workspace/f', os.O_CREAT | os.O_WRONLY)
+os.ftruncate(fd, 512 << 20)
+os.lseek(fd, 0, 2)
+print('before', flush=True)
+";
+
+fn file_size(caller: &Caller) -> Check {
+    // Python ignores the signal; bash's children do not.
+    let script = format!(
+        "{GROW}import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); os.write(fd, b'x'); print('after')"
+    );
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal("ended", (ended(&told), text(&told, "stdout")), (("limit", "file_size"), "before\n"))?;
+    let told = caller.run(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal("code", (told.code, told.stderr.as_str()), (123, "cofferdam: limit reached: file size\n"))
+}
+
+fn file_size_handled(caller: &Caller) -> Check {
+    let script = format!(
+        "{GROW}
+try: os.write(fd, b'x')
+except OSError as error: print(errno.errorcode[error.errno])
+os.lseek(fd, -1, 2); print(os.write(fd, b'xy'))"
+    );
+    let told = caller.python(&script)?;
+    equal("ignored", (told.code, told.said()), (0, "before\nEFBIG\n1"))
+}
+
+fn memory(caller: &Caller) -> Check {
+    let touch = |mebibytes: u32| format!("x = bytearray({mebibytes} << 20); print(len(x) >> 20)");
+    let fits = touch(40);
+    let told = caller.json(&["--memory", "128M"], &["/usr/bin/python3", "-c", &fits])?;
+    equal("what fits", (text(&told, "outcome"), text(&told, "stdout")), ("exited", "40\n"))?;
+    // In pieces: one request past RLIMIT_DATA is refused to the program, which may go on.
+    let grow = "l = []
+while True: l.append(bytes(1 << 20) + b'x')";
+    let told = caller
+        .json(&["--memory", "128M", "--timeout", "30s"], &["/usr/bin/python3", "-c", grow])?;
+    let best_effort = told.pointer("/receipt/configured/memory") == Some(&json!("best-effort"));
+    if best_effort && text(&told, "outcome") == "exited" {
+        // RLIMIT_DATA came first: the program met ENOMEM and ended by itself.
+        let stderr = text(&told, "stderr");
+        return holds("MemoryError", stderr, stderr.contains("MemoryError"));
+    }
+    equal("ended", ended(&told), ("limit", "memory"))
+}
+
+/// Memory no single process has much of: only a sum finds it.
+fn shared_memory(caller: &Caller) -> Check {
+    let script = "import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        x = bytearray(40 << 20); time.sleep(20); os._exit(0)
+time.sleep(20); print('after')";
+    let options = ["--memory", "128M", "--timeout", "30s"];
+    let told = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
+    if ended(&told) != ("limit", "memory") && text(&told, "stdout") == "after\n" {
+        // A cgroup may kill children one by one, and the program goes on: the cell stayed
+        // within its memory all the same.
+        let peak = told.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
+        return holds("within the limit", peak, peak.is_some_and(|peak| peak <= 128 << 20));
+    }
+    equal("ended", ended(&told), ("limit", "memory"))
+}
+
+/// bc's profile has 30 s; a profile of the operator with less shows the same sooner.
+fn cpu(caller: &Caller) -> Check {
+    let config = caller.directory("config")?;
+    let profiles = caller.directory("config/sandbox-profiles")?;
+    caller.file(
+        "config/sandbox-profiles/brief.toml",
+        "schema = 1\nname = \"brief\"\nextends = \"bash\"\ndescription = \"two seconds\"\n\n[limits]\ncpu = \"2s\"\n",
+    )?;
+    holds("written", &profiles, profiles.exists())?;
+    let config = config.display().to_string();
+    let mut command = caller.cofferdam(&[
+        "--config",
+        &config,
+        "run",
+        "--json",
+        "--profile",
+        "brief",
+        "--timeout",
+        "20s",
+        "--",
+        "bash",
+        "-c",
+    ]);
+    command.arg("echo before; while :; do :; done");
+    let told = Told::of(command, PATIENCE)?;
+    let parsed: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
+    equal("ended", (ended(&parsed), text(&parsed, "stdout")), (("limit", "cpu"), "before\n"))?;
+    equal("code", told.code, 123)?;
+    holds("in time", told.took, told.took < Duration::from_secs(8))
+}
+
+fn output(caller: &Caller) -> Check {
+    let argv = ["bash", "-c", "head -c 5000 /dev/zero | tr '\\0' x; sleep 60"];
+    let told = caller.run(&["--output", "4K"], &argv)?;
+    equal("code", (told.code, told.stdout.len()), (123, 4096))?;
+    equal("message", told.stderr.as_str(), "cofferdam: limit reached: output\n")?;
+    holds("at once", told.took, told.took < Duration::from_secs(5))?;
+    let told = caller.run(&["--output", "8K"], &["bash", "-c", "head -c 5000 /dev/zero"])?;
+    equal("below it", (told.code, told.stdout.len()), (0, 5000))?;
+    let both = ["bash", "-c", "while :; do echo out; echo err >&2; done"];
+    let told = caller.run(&["--output", "1M"], &both)?;
+    holds(
+        "both streams count together",
+        told.stdout.len() + told.stderr.len(),
+        told.code == 123 && told.stdout.len() + told.stderr.len() < (1 << 20) + 100,
+    )
+}
+
+fn flood(caller: &Caller) -> Check {
+    let script = "import os, threading
+def pour(fd):
+    block = bytes(1 << 20)
+    for _ in range(150):
+        rest = memoryview(block)
+        while rest: rest = rest[os.write(fd, rest):]
+threads = [threading.Thread(target=pour, args=(fd,)) for fd in (1, 2)]
+[t.start() for t in threads]; [t.join() for t in threads]";
+    let binary = caller.binary().display().to_string();
+    caller.file("flood.py", script)?;
+    let line = format!(
+        "{binary} run --ro flood.py:/mnt/f.py -- /usr/bin/python3 /mnt/f.py 2> >(wc -c >&2) | wc -c; exit ${{PIPESTATUS[0]}}"
+    );
+    let told = caller.bash_outside(&line)?;
+    equal(
+        "bytes counted outside",
+        (told.code, told.said(), told.stderr.trim()),
+        (0, "157286400", "157286400"),
+    )?;
+    let line = format!(
+        "{binary} run --output 256M --ro flood.py:/mnt/f.py -- /usr/bin/python3 /mnt/f.py 2>&1 | wc -c; exit ${{PIPESTATUS[0]}}"
+    );
+    let told = caller.bash_outside(&line)?;
+    let bytes: u64 = told.said().parse()?;
+    equal("ended at 256 MiB", told.code, 123)?;
+    holds("and no more was carried", bytes, (268_435_456..268_435_600).contains(&bytes))
+}
+
+fn core(caller: &Caller) -> Check {
+    let granted = caller.directory("granted")?;
+    let ask = granted.display().to_string();
+    let told = caller
+        .run(&["--rw", &ask], &["bash", "-c", "ulimit -Hc; ulimit -c unlimited; kill -SEGV $$"])?;
+    equal("the limit and the end", (told.code, told.said()), (139, "0"))?;
+    equal("from outside", std::fs::read_dir(&granted)?.count(), 0)
+}
+
+fn locked(caller: &Caller) -> Check {
+    let script = format!(
+        "{}
+import resource
+def hard(name): return resource.getrlimit(name)
+print(hard(resource.RLIMIT_MEMLOCK), hard(resource.RLIMIT_MSGQUEUE), hard(resource.RLIMIT_SIGPENDING), hard(resource.RLIMIT_RTPRIO), hard(resource.RLIMIT_NICE))
+import mmap
+m = mmap.mmap(-1, 1 << 20)
+a = ctypes.addressof(ctypes.c_char.from_buffer(m))
+print(call(149, a, 1 << 12), call(149, a, 1 << 20), call(151, 3))",
+        support::CALLS
+    );
+    let told = caller.python(&script)?;
+    let expected = "(65536, 65536) (0, 0) (1024, 1024) (0, 0) (0, 0)\n0 ENOMEM ENOMEM";
+    equal("figures; mlock of 4 KiB, of 1 MiB, mlockall", told.said(), expected)
+}
+
+fn raised(caller: &Caller) -> Check {
+    let script = "import resource
+def up(name):
+    try: resource.setrlimit(name, (resource.RLIM_INFINITY,) * 2); return 'raised'
+    except (ValueError, OSError) as error: return 'refused'
+print([up(n) for n in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU, resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK)])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); print(resource.getrlimit(resource.RLIMIT_NOFILE))";
+    let list = ["'refused'"; 6].join(", ");
+    equal("up and down", caller.python(script)?.said(), format!("[{list}]\n(64, 64)"))
+}
+
+fn fork_bomb(caller: &Caller) -> Check {
+    let seconds = sentinel(caller, 2);
+    let script = format!("sleep {seconds} & b() {{ b | b & b; }}; b; wait");
+    let options = ["--processes", "64", "--timeout", "3s"];
+    let bomb = caller.live(&options, &format!("exec 2>/dev/null; {script}"))?;
+    let other = caller.bash("echo answered")?;
+    equal("a second call", (other.code, other.said()), (0, "answered"))?;
+    holds("soon", other.took, other.took < Duration::from_secs(3))?;
+    let told = bomb.finish(Duration::from_secs(10))?;
+    holds("124, or its own end", told.code, told.code == 124 || told.code < 123)?;
+    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+}
+
+fn only_lower(caller: &Caller) -> Check {
+    let told = caller.json(&["--timeout", "2h"], &["bash", "-c", "ulimit -u"])?;
+    equal("clamped to an hour at most", told.get("clamped"), Some(&json!(true)))?;
+    let seconds = told.get("timeout_s").and_then(Value::as_f64).unwrap_or_default();
+    holds("told", seconds, seconds <= 3600.0)?;
+    let told = caller.json(&["--processes", "100000"], &["bash", "-c", "ulimit -u"])?;
+    equal("the profile's, and init", text(&told, "stdout"), "257\n")
+}

@@ -1,0 +1,282 @@
+//! The root of a cell: what is there of the host, and what may be done with it.
+
+mod support;
+
+use std::process::ExitCode;
+
+use support::{CALLS, Caller, Check, Need, PATIENCE, Told, claim, equal, holds};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("the_root_has_what_the_profile_lists_and_nothing_else", root_listing),
+        claim("the_devices_are_five_and_no_disk", devices),
+        claim("etc_is_made_up", etc),
+        claim("what_is_not_the_cells_own_is_read_only", read_only),
+        claim("paths_of_the_host_are_not_there", absent),
+        claim("links_and_dots_lead_to_the_cells_own_files", tricks),
+        claim("every_mount_is_nosuid_and_nothing_of_the_host_is_writable", flags),
+        claim("devices_cannot_be_made_and_mounts_cannot_be_changed", mount_calls)
+            .needs(&[Need::Python, Need::X86_64]),
+        claim("a_filesystem_of_the_cell_is_full_at_its_cap", full).needs(&[Need::Python]),
+        claim("inodes_are_full_at_their_cap", inodes).needs(&[Need::Python]),
+        claim("a_read_only_grant_is_read_only_for_its_owner", ro_grant),
+        claim("a_writable_grant_is_written_as_its_owner", rw_grant),
+        claim("a_call_finds_nothing_that_another_left", residue),
+        claim("grants_of_the_whole_machine_are_refused", refused_grants),
+    ])
+}
+
+fn root_listing(caller: &Caller) -> Check {
+    let told =
+        caller.bash("cd /; echo *; echo .[!.]*; for d in *; do [ -L $d ] && readlink $d; done")?;
+    let listed: Vec<&str> = told.stdout.lines().next().unwrap_or_default().split(' ').collect();
+    let own = ["dev", "etc", "mnt", "proc", "tmp", "usr", "workspace"];
+    // On merged systems these are links into /usr; a system may lack any of them.
+    let of_usr = ["bin", "lib", "lib32", "lib64", "libx32", "sbin"];
+    let expected: Vec<&str> = {
+        let there = |name: &&str| std::fs::symlink_metadata(format!("/{name}")).is_ok();
+        let mut all: Vec<&str> = own.into_iter().chain(of_usr.into_iter().filter(there)).collect();
+        all.sort_unstable();
+        all
+    };
+    equal("ls /", listed, expected)?;
+    equal("nothing is hidden", told.stdout.lines().nth(1), Some(".[!.]*"))?;
+    equal("/mnt", caller.bash("echo /mnt/*")?.said(), "/mnt/*")
+}
+
+fn devices(caller: &Caller) -> Check {
+    let told =
+        caller.bash("cd /dev; echo *; stat -c '%n %F %t,%T' null zero full random urandom")?;
+    let device = |name: &str, minor: u8| format!("{name} character special file 1,{minor}\n");
+    let expected = format!(
+        "fd full null random shm stderr stdin stdout urandom zero\n{}{}{}{}{}",
+        device("null", 3),
+        device("zero", 5),
+        device("full", 7),
+        device("random", 8),
+        device("urandom", 9)
+    );
+    equal("/dev", told.stdout, expected)?;
+    let used = caller.bash("echo x >/dev/null && head -c2 /dev/zero | wc -c && head -c2 /dev/urandom | wc -c; echo x >/dev/full")?;
+    equal("they work", used.said(), "2\n2")?;
+    holds("full", &used.stderr, used.stderr.contains("No space left on device"))
+}
+
+fn etc(caller: &Caller) -> Check {
+    let told = caller.bash("cd /etc; cat passwd group hosts hostname")?;
+    let expected = "agent:x:1000:1000:agent:/tmp/home:/bin/bash\n\
+        nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n\
+        agent:x:1000:\nnogroup:x:65534:\n\
+        127.0.0.1 localhost cofferdam\n::1 localhost\ncofferdam\n";
+    equal("passwd, group, hosts, hostname", told.stdout.as_str(), expected)?;
+    let listed = caller.bash("cd /etc; echo *")?;
+    let known = [
+        "alternatives",
+        "group",
+        "hostname",
+        "hosts",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "localtime",
+        "nsswitch.conf",
+        "passwd",
+        "resolv.conf",
+        "ssl",
+    ];
+    let other: Vec<&str> = listed.said().split(' ').filter(|name| !known.contains(name)).collect();
+    equal("nothing else", other, Vec::<&str>::new())
+}
+
+fn read_only(caller: &Caller) -> Check {
+    for path in [
+        "/x",
+        "/usr/x",
+        "/usr/bin/x",
+        "/etc/x",
+        "/etc/ssl/x",
+        "/dev/x",
+        "/mnt/x",
+        "/proc/self/root/usr/x",
+    ] {
+        let told = caller.bash(&format!("> {path}"))?;
+        let expected = format!("bash: line 1: {path}: Read-only file system\n");
+        equal(path, (told.code, told.stderr), (1, expected))?;
+    }
+    for (what, script) in [
+        ("a link", "ln -s /tmp /usr/x"),
+        ("a rename", "mv /etc/hosts /etc/gone"),
+        ("a removal", "rm -f /etc/hosts"),
+    ] {
+        let told = caller.bash(script)?;
+        let refused = told.stderr.contains("Read-only file system");
+        holds(what, &told, told.code == 1 && refused)?;
+    }
+    let own =
+        caller.bash("for d in /workspace /tmp /tmp/home /dev/shm; do > $d/x && echo $d; done")?;
+    equal("the cell's own", own.said(), "/workspace\n/tmp\n/tmp/home\n/dev/shm")
+}
+
+fn absent(caller: &Caller) -> Check {
+    let paths = "/etc/shadow /etc/machine-id /etc/ssh /root /home /var /run /sys /boot /opt /srv \
+        /var/run/docker.sock /dev/kmsg /dev/mem /dev/pts /dev/ptmx /dev/tty /dev/sda /dev/kvm /dev/fuse";
+    let script = format!("for p in {paths}; do [ -e $p ] && echo $p; done; cat /etc/shadow");
+    let told = caller.bash(&script)?;
+    let expected = "cat: /etc/shadow: No such file or directory\n";
+    equal("what is there of them", (told.stdout.as_str(), told.stderr.as_str()), ("", expected))?;
+    let home = caller.home.display().to_string();
+    let look = format!("[ -e {home} ] && echo there; :");
+    equal("the caller's directory outside", caller.bash_outside(&look)?.said(), "there")?;
+    equal("and in a cell", caller.bash(&look)?.said(), "")
+}
+
+fn tricks(caller: &Caller) -> Check {
+    let secret = caller.file("secret", "of the host\n")?;
+    let granted = caller.directory("granted")?;
+    std::os::unix::fs::symlink(&secret, granted.join("link"))?;
+    std::os::unix::fs::symlink("../secret", granted.join("up"))?;
+    let outside = std::fs::read_to_string(granted.join("up"))?;
+    equal("outside the links lead to it", outside.as_str(), "of the host\n")?;
+    let script = "cd /workspace; for p in link up ../secret ../../../../../../etc/shadow \
+        /proc/self/cwd/../secret /proc/self/root/../etc/shadow /proc/1/root/etc/shadow \
+        /proc/1/cwd/secret; do cat $p; done; ln -s /etc/shadow s; cat s; ln /etc/passwd h; :";
+    let ask = granted.display().to_string();
+    let told = caller.run(&["--rw", &ask], &["bash", "-c", script])?;
+    equal("nothing was read", told.stdout.as_str(), "")?;
+    let none = told.stderr.matches("No such file or directory").count();
+    let denied = told.stderr.matches("Permission denied").count();
+    let cross = told.stderr.matches("Invalid cross-device link").count();
+    equal("seven absent, two of init denied, one across devices", (none, denied, cross), (7, 2, 1))
+}
+
+fn flags(caller: &Caller) -> Check {
+    let live = caller.live(&[], "sleep 60")?;
+    let table = support::proc_file(live.payload()?, "mountinfo")?;
+    let table = String::from_utf8(table)?;
+    let own = ["/proc", "/dev/shm", "/workspace", "/tmp"];
+    let mut count = 0;
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let (Some(target), Some(options)) = (fields.get(4), fields.get(5)) else { continue };
+        let has = |option: &str| options.split(',').any(|one| one == option);
+        holds("nosuid", line, has("nosuid"))?;
+        // nodev would make the five devices useless: they are bound one by one.
+        holds("nodev", line, has("nodev") || target.starts_with("/dev/"))?;
+        holds("read-only", line, has("ro") || own.contains(target))?;
+        count += 1;
+    }
+    holds("a root, the host's programs, the cell's own", count, count > 10)
+}
+
+fn mount_calls(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+print(call(133, b'/tmp/b', 0o60666, 0x801), call(133, b'/tmp/c', 0o20666, 0x103), call(259, -100, b'/tmp/d', 0o60666, 0x801))
+print(call(133, b'/tmp/f', 0o10666, 0), call(133, b'/tmp/r', 0o100666, 0))
+print([call(n, *a) for n, a in {{165: (b'none', b'/tmp', b'tmpfs', 0, None), 1165: (0,), 166: (b'/proc/stat', 2),
+  155: (b'/tmp', b'/tmp'), 161: (b'/tmp',), 430: (b'tmpfs', 0), 431: (0, 0, 0, 0, 0), 432: (0, 0, 0), 433: (0, b'/', 0),
+  428: (0, b'/', 0), 429: (0, b'', 0, b'', 0), 442: (0, b'/', 0, 0, 0), 304: (0, 0, 0), 457: (0, 0, 0, 0), 458: (0, 0, 0, 0)}}.items() if n < 1000])"
+    );
+    let told = caller.python(&script)?;
+    let expected = format!("EPERM EPERM EPERM\n0 0\n[{}]", ["'EPERM'"; 14].join(", "));
+    equal("devices; a FIFO and a file; the mount calls", told.said(), expected)?;
+    let remount = caller.bash("mount -o remount,rw / ; umount /proc/stat; head -c9 /proc/stat")?;
+    equal("the mask is still there", remount.said(), "cpu  0 0")
+}
+
+const FILL: &str = "import os, errno
+def fill(path):
+    total, block = 0, bytes(1 << 20)
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY)
+    try:
+        while True: total += os.write(fd, block)
+    except OSError as error:
+        os.ftruncate(fd, 0)
+        return total >> 20, errno.errorcode[error.errno]
+";
+
+fn full(caller: &Caller) -> Check {
+    let told = caller.python(&format!(
+        "{FILL}\nfor d in ('/workspace', '/tmp', '/dev/shm'): print(fill(d + '/f'))"
+    ))?;
+    equal("MiB and errno", told.said(), "(384, 'ENOSPC')\n(128, 'ENOSPC')\n(64, 'ENOSPC')")
+}
+
+fn inodes(caller: &Caller) -> Check {
+    let script = "import os, errno
+n = 0
+try:
+    while True: os.mknod(f'/dev/shm/{n}'); n += 1
+except OSError as error: print(n, errno.errorcode[error.errno])
+print(os.statvfs('/dev/shm').f_files)";
+    // The directory itself is one of the 100,000.
+    equal("files and errno", caller.python(script)?.said(), "99999 ENOSPC\n100000")
+}
+
+fn ro_grant(caller: &Caller) -> Check {
+    let granted = caller.directory("granted")?;
+    let file = caller.file("granted/file", "before\n")?;
+    let ask = granted.display().to_string();
+    let script =
+        "cat file; echo after > file; > new; rm -f file; chmod 777 file; mkdir d; touch file";
+    let told =
+        caller.run(&["--ro", &ask], &["bash", "-c", &format!("cd /mnt/granted; {script}")])?;
+    equal("it can be read", told.stdout.as_str(), "before\n")?;
+    equal("six refusals", told.stderr.matches("Read-only file system").count(), 6)?;
+    equal("from outside", std::fs::read_to_string(&file)?.as_str(), "before\n")?;
+    equal("nothing new", std::fs::read_dir(&granted)?.count(), 1)?;
+    let place = format!("{ask}:/opt/here");
+    let told = caller.run(&["--ro", &place], &["cat", "/opt/here/file"])?;
+    equal("at another place", told.stdout.as_str(), "before\n")
+}
+
+fn rw_grant(caller: &Caller) -> Check {
+    use std::os::unix::fs::MetadataExt;
+    let granted = caller.directory("granted")?;
+    caller.file("granted/old", "old\n")?;
+    let ask = granted.display().to_string();
+    let script =
+        "cat old; echo more >> old; mkdir -p a/b; echo hi > a/b/f; stat -c %U:%G . old a/b/f";
+    let told = caller.run(&["--rw", &ask], &["bash", "-c", script])?;
+    let agents = "agent:agent\n".repeat(3);
+    equal("in the cell", told.stdout, format!("old\n{agents}"))?;
+    equal("appended", std::fs::read_to_string(granted.join("old"))?.as_str(), "old\nmore\n")?;
+    equal("made", std::fs::read_to_string(granted.join("a/b/f"))?.as_str(), "hi\n")?;
+    for path in ["a", "a/b", "a/b/f", "old"] {
+        let metadata = std::fs::metadata(granted.join(path))?;
+        equal(path, (metadata.uid(), metadata.gid()), (caller.uid(), caller.gid()))?;
+    }
+    Ok(())
+}
+
+fn residue(caller: &Caller) -> Check {
+    let mark = "for d in /workspace /tmp /tmp/home /dev/shm; do ls -A $d; > $d/mark; done";
+    equal("the first call", caller.bash(mark)?.said(), "home")?;
+    equal("the second call", caller.bash(mark)?.said(), "home")?;
+    // And from outside, while a cell that has made one runs.
+    let _live = caller.live(&[], "sleep 60")?;
+    let name = format!("residue-{}-{}", std::process::id(), caller.uid());
+    let told = caller.bash(&format!("> /tmp/{name}; > /dev/shm/{name}; ls /tmp"))?;
+    holds("it is there in the cell", &told.stdout, told.stdout.contains(&name))?;
+    let host =
+        ["/tmp", "/dev/shm"].map(|directory| std::path::Path::new(directory).join(&name).exists());
+    equal("not on the host", host, [false, false])
+}
+
+fn refused_grants(caller: &Caller) -> Check {
+    let home = caller.home.display().to_string();
+    for ask in ["/", home.as_str()] {
+        let told = caller.run(&["--rw", ask], &["true"])?;
+        let expected = format!(
+            "cofferdam: --rw: `{ask}` is never granted for writing as a whole\n\
+             hint: grant the one directory that is needed\n"
+        );
+        equal("refused", (told.code, told.stderr), (125, expected))?;
+    }
+    for place in ["/", "/a/../b", "/../x"] {
+        let ask = format!("/usr/share:{place}");
+        let told: Told = Told::of(caller.run_command(&["--ro", &ask], &["true"]), PATIENCE)?;
+        holds("no place in the cell", &told, told.code == 125 && told.stderr.contains("--ro"))?;
+    }
+    Ok(())
+}

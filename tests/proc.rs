@@ -1,0 +1,150 @@
+//! `/proc` of a cell: its own processes, its own size, and nothing that tells of the host.
+
+mod support;
+
+use std::process::ExitCode;
+
+use support::{Caller, Check, Need, claim, equal, holds};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("facts_of_the_machine_are_the_cells", facts),
+        claim("programs_that_read_proc_work", programs).needs(&[Need::Procps, Need::Python]),
+        claim("no_more_memory_is_shown_than_the_profile_has", profiles_memory),
+        claim("every_other_entry_of_the_host_is_empty", masked),
+        claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed)
+            .needs(&[Need::Python, Need::X86_64]),
+        claim("a_program_reads_its_own_entries", own_entries).needs(&[Need::Python]),
+        claim("settings_of_the_kernel_cannot_be_seen_or_written", settings),
+        claim("the_masks_cannot_be_removed", masks_stay),
+    ])
+}
+
+fn facts(caller: &Caller) -> Check {
+    let told =
+        caller.bash("cd /proc; head -1 meminfo; cat loadavg uptime version; head -1 stat")?;
+    let expected = "MemTotal:        1048576 kB\n0.00 0.00 0.00 1/1 1\n1.00 1.00\n\
+        Linux version 6.0 (cofferdam)\ncpu  0 0 0 0 0 0 0 0 0 0\n";
+    equal("meminfo, loadavg, uptime, version, stat", told.stdout.as_str(), expected)?;
+    let told =
+        caller.bash("grep -c ^processor /proc/cpuinfo; grep vendor /proc/cpuinfo | sort -u")?;
+    let processors = caller.bash_outside("nproc")?;
+    let expected = format!("{}\nvendor_id\t: cofferdam", processors.said());
+    equal("cpuinfo", told.said(), expected.as_str())
+}
+
+fn programs(caller: &Caller) -> Check {
+    let told = caller.bash("free -k | awk '/^Mem/ {print $2}'; nproc; uptime >&2")?;
+    let processors = caller.bash_outside("nproc")?.said().to_owned();
+    equal("free and nproc", told.said(), format!("1048576\n{processors}"))?;
+    holds("uptime", &told.stderr, told.stderr.contains("load average: 0.00, 0.00, 0.00"))?;
+    let told = caller.bash("ps -eo pid,user,comm --no-headers; :")?;
+    let rows: Vec<Vec<&str>> =
+        told.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    let expected = [["1", "agent", "cofferdam"], ["2", "agent", "bash"]];
+    equal("the first two of ps", rows.get(..2).unwrap_or_default(), expected)?;
+    equal("and ps itself", (rows.len(), rows.last().and_then(|row| row.get(2))), (3, Some(&"ps")))?;
+    let told = caller.python("import os; print(os.cpu_count(), os.getloadavg)")?;
+    holds("python", &told, told.said().starts_with(&processors))
+}
+
+fn profiles_memory(caller: &Caller) -> Check {
+    // The job may only lower the limit; the file was made with the profile's.
+    let told = caller.json(&["--memory", "64M"], &["head", "-1", "/proc/meminfo"])?;
+    let shown = told.get("stdout").and_then(|text| text.as_str()).unwrap_or_default().to_owned();
+    let shown: u64 = shown.split_whitespace().nth(1).ok_or("no figure")?.parse()?;
+    holds("not the host's memory", shown, shown <= 1 << 20)
+}
+
+const FACTS: [&str; 6] = ["cpuinfo", "loadavg", "meminfo", "stat", "uptime", "version"];
+const OWN: [&str; 4] = ["self", "thread-self", "mounts", "net"];
+
+/// Reads every entry in the cell and says how many bytes or names it got.
+const WEIGH: &str = "cd /proc; for e in *; do case $e in [0-9]*) continue;; esac
+if [ -d $e ]; then n=$(ls -A $e | wc -l); else n=$(timeout 2 head -c 99 $e | wc -c); fi
+echo $e $n; done 2>/dev/null";
+
+fn masked(caller: &Caller) -> Check {
+    let told = caller.bash(WEIGH)?;
+    let weights: Vec<(&str, &str)> =
+        told.stdout.lines().filter_map(|line| line.split_once(' ')).collect();
+    let host: Vec<String> = std::fs::read_dir("/proc")?
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !name.bytes().all(|byte| byte.is_ascii_digit()))
+        .collect();
+    holds("the host has many entries", host.len(), host.len() > 20)?;
+    for name in &host {
+        // What a namespace hides by itself is not listed at all.
+        let Some((_, weight)) = weights.iter().find(|(entry, _)| entry == name) else { continue };
+        let is_full = FACTS.contains(&name.as_str()) || OWN.contains(&name.as_str());
+        holds(name, weight, (*weight == "0") != is_full)?;
+    }
+    // And the other way: nothing in the cell that was not looked at.
+    let unknown: Vec<_> =
+        weights.iter().filter(|(name, _)| !host.iter().any(|entry| entry == name)).collect();
+    equal("entries of the cell alone", unknown, Vec::<&(&str, &str)>::new())
+}
+
+/// kernel-facts, "pid 1 and its payload": a dumpable init in the same Landlock domain is open.
+fn init_is_closed(caller: &Caller) -> Check {
+    let script = format!(
+        "{}
+for name in ('mem', 'environ', 'maps', 'smaps', 'auxv', 'fd', 'fdinfo', 'map_files', 'ns', 'stack', 'syscall', 'io', 'pagemap'):
+    path = '/proc/1/' + name
+    print(name, tried(lambda: os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read(1)))
+for name in ('root', 'cwd', 'exe', 'ns/net'):
+    print(name, tried(lambda: os.readlink('/proc/1/' + name)))
+print('write', tried(lambda: open('/proc/1/mem', 'r+b')), tried(lambda: open('/proc/1/oom_score_adj', 'w').write('0')))
+fd = os.pidfd_open(1)
+print('calls', call(101, 16, 1, 0, 0), call(310, 1, 0, 0, 0, 0, 0), call(311, 1, 0, 0, 0, 0, 0), call(438, fd, 0, 0))",
+        support::CALLS
+    );
+    let told = caller.python(&script)?;
+    let denied = told.stdout.lines().filter(|line| line.ends_with(" EACCES")).count();
+    let permitted: Vec<&str> = told.stdout.lines().filter(|line| line.contains(" ok")).collect();
+    // fdinfo has no names in it that its reader may see; the kernel tells EACCES as well.
+    equal("nothing can be read", permitted, Vec::<&str>::new())?;
+    holds("by permission", &told.stdout, denied >= 15)?;
+    let last = told.stdout.lines().last();
+    equal("ptrace, vm_readv, vm_writev, getfd", last, Some("calls EPERM EPERM EPERM EPERM"))?;
+    // From outside: its environment was wiped before it existed.
+    let mut command = caller.run_command(&[], &["bash", "-c", "echo ready; sleep 60"]);
+    command.env("SECRET", "hunter2");
+    let live = support::Live::start(command)?;
+    if caller.who == support::Who::Root {
+        let environ = support::proc_file(live.init()?, "environ")?;
+        holds("environ", &environ, environ.iter().all(|byte| *byte == 0))?;
+    }
+    Ok(())
+}
+
+fn own_entries(caller: &Caller) -> Check {
+    let script = "import os
+print(open('/proc/self/comm').read().strip(), len(open('/proc/self/maps').read()) > 99)
+print(os.readlink('/proc/self/exe').startswith('/usr/bin/python3'), os.readlink('/proc/self/cwd'))
+print(open('/proc/2/environ').read().count('HOME=/tmp/home'))";
+    equal("python", caller.python(script)?.said(), "python3 True\nTrue /workspace\n1")
+}
+
+fn settings(caller: &Caller) -> Check {
+    let script = "ls -A /proc/sys | wc -l; cat /proc/sys/kernel/hostname /proc/sys/kernel/random/boot_id \
+        /proc/kallsyms /proc/cmdline | wc -c; echo x > /proc/sys/kernel/core_pattern; \
+        echo x > /proc/sys/x; echo b > /proc/sysrq-trigger; echo x > /proc/self/uid_map; \
+        echo 0 > /proc/self/oom_score_adj; :";
+    let told = caller.bash(script)?;
+    equal("nothing of /proc/sys", told.said(), "0\n0")?;
+    let refusals = told.stderr.lines().filter(|line| line.starts_with("bash: ")).count();
+    holds("each write is refused", &told.stderr, refusals >= 4)?;
+    let outside = caller.bash_outside("cat /proc/sys/kernel/hostname | wc -c")?;
+    holds("outside it is there", &outside, outside.said() != "0")
+}
+
+fn masks_stay(caller: &Caller) -> Check {
+    let script = "umount /proc/kallsyms; umount -l /proc; mount -t proc proc /tmp/home; \
+        mv /proc/kallsyms /tmp; wc -c < /proc/kallsyms; ls /tmp/home";
+    let told = caller.bash(script)?;
+    equal("still covered", told.said(), "0")?;
+    let refused = told.stderr.to_lowercase();
+    holds("refused", &refused, refused.matches("umount").count() >= 2 && refused.contains("mount:"))
+}

@@ -1,0 +1,397 @@
+//! The system call filter: what is refused, with which errno, how it is told; and what still works.
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{CALLS, Caller, Check, Need, PATIENCE, Told, Who, claim, equal, holds};
+
+fn main() -> ExitCode {
+    const RAW: &[Need] = &[Need::Python, Need::X86_64];
+    support::main(&[
+        claim("kernel_surface_is_refused_with_eperm_and_counted", surface).needs(RAW),
+        claim("calls_whose_flags_no_filter_sees_are_absent", absent).needs(RAW),
+        claim("known_probes_are_refused_and_not_told", quiet).needs(RAW),
+        claim("the_x32_table_is_absent", x32).needs(RAW),
+        claim("the_i386_entry_is_absent", i386).needs(&[Need::Gcc, Need::X86_64]),
+        claim("sockets_are_of_the_granted_families_only", sockets).needs(RAW),
+        claim("a_terminals_input_cannot_be_forged", terminal).needs(RAW),
+        claim("arguments_are_compared_by_their_low_32_bits", low_bits).needs(RAW),
+        claim("set_id_bits_are_refused_and_other_modes_work", set_id).needs(RAW),
+        claim("signals_cannot_be_aimed_through_descriptors", owners).needs(RAW),
+        claim("memory_without_a_name_needs_a_memory_cgroup", memfd).needs(RAW),
+        claim("every_number_can_be_called_and_the_cell_goes_on", sweep).needs(RAW),
+        claim("ten_thousand_denials_are_counted_and_then_at_least", many).needs(RAW),
+        claim("a_denial_names_the_grant_that_would_allow_it", grants).needs(RAW),
+        claim("a_child_that_outlives_its_parents_filter_listener_is_answered", orphans).needs(RAW),
+        claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
+        claim("git_works", git_works).needs(&[Need::Git]),
+        claim("a_compiler_and_its_program_work", gcc_works).needs(&[Need::Gcc]),
+        claim("bc_runs_and_can_run_nothing_else", bc_only).needs(&[Need::Bc]),
+    ])
+}
+
+/// The denials of a call as (name, count), in order of names.
+fn denials(told: &Value) -> Vec<(String, u64)> {
+    let list = told.get("denials").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut all: Vec<(String, u64)> = list
+        .iter()
+        .map(|denial| {
+            let name = denial.get("syscall").and_then(Value::as_str).unwrap_or_default();
+            (name.to_owned(), denial.get("count").and_then(Value::as_u64).unwrap_or_default())
+        })
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+fn text<'a>(told: &'a Value, field: &str) -> &'a str {
+    told.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The kernel surface of the threat list, by number on x86_64.
+const SURFACE: [(&str, u32); 77] = [
+    ("setns", 308),
+    ("keyctl", 250),
+    ("add_key", 248),
+    ("request_key", 249),
+    ("bpf", 321),
+    ("perf_event_open", 298),
+    ("userfaultfd", 323),
+    ("io_uring_enter", 426),
+    ("io_uring_register", 427),
+    ("io_setup", 206),
+    ("io_submit", 209),
+    ("io_destroy", 207),
+    ("io_cancel", 210),
+    ("io_getevents", 208),
+    ("io_pgetevents", 333),
+    ("modify_ldt", 154),
+    ("kexec_load", 246),
+    ("kexec_file_load", 320),
+    ("init_module", 175),
+    ("finit_module", 313),
+    ("delete_module", 176),
+    ("swapon", 167),
+    ("swapoff", 168),
+    ("acct", 163),
+    ("reboot", 169),
+    ("syslog", 103),
+    ("settimeofday", 164),
+    ("clock_settime", 227),
+    ("clock_adjtime", 305),
+    ("adjtimex", 159),
+    ("quotactl", 179),
+    ("quotactl_fd", 443),
+    ("fanotify_init", 300),
+    ("fanotify_mark", 301),
+    ("kcmp", 312),
+    ("move_pages", 279),
+    ("migrate_pages", 256),
+    ("set_mempolicy_home_node", 450),
+    ("process_madvise", 440),
+    ("process_mrelease", 448),
+    ("memfd_secret", 447),
+    ("seccomp", 317),
+    ("lsm_get_self_attr", 459),
+    ("lsm_set_self_attr", 460),
+    ("lsm_list_modules", 461),
+    ("cachestat", 451),
+    ("statmount", 457),
+    ("listmount", 458),
+    ("mount", 165),
+    ("umount2", 166),
+    ("pivot_root", 155),
+    ("chroot", 161),
+    ("fsopen", 430),
+    ("fsconfig", 431),
+    ("fsmount", 432),
+    ("fspick", 433),
+    ("open_tree", 428),
+    ("move_mount", 429),
+    ("mount_setattr", 442),
+    ("open_by_handle_at", 304),
+    ("ptrace", 101),
+    ("process_vm_readv", 310),
+    ("process_vm_writev", 311),
+    ("pidfd_getfd", 438),
+    ("sethostname", 170),
+    ("setdomainname", 171),
+    ("iopl", 172),
+    ("ioperm", 173),
+    ("vhangup", 153),
+    ("uselib", 134),
+    ("ustat", 136),
+    ("sysfs", 139),
+    ("lookup_dcookie", 212),
+    ("remap_file_pages", 216),
+    ("vmsplice", 278),
+    ("landlock_create_ruleset", 444),
+    ("sync", 162),
+];
+
+fn surface(caller: &Caller) -> Check {
+    let numbers: Vec<u32> = SURFACE.iter().map(|(_, number)| *number).collect();
+    let script = format!(
+        "{CALLS}\nfor n in {numbers:?}:\n    print(n, call(n, 0, 0, 0, 0, 0, 0))\nprint(os.getpid())"
+    );
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let expected: String = numbers.iter().map(|number| format!("{number} EPERM\n")).collect();
+    equal("each in a cell", text(&told, "stdout"), format!("{expected}2\n"))?;
+    let mut counted: Vec<(String, u64)> =
+        SURFACE.iter().map(|(name, _)| ((*name).to_owned(), 1)).collect();
+    counted.sort_unstable();
+    equal("each is told", denials(&told), counted)?;
+    // The control: the kernel has another answer to some of them without the filter.
+    let control = caller.python_outside(&format!(
+        "{CALLS}\nprint(call(272, 0, 0), call(312, 0, 0, 0, 0, 0), call(278, 0, 0, 0, 0))"
+    ))?;
+    equal("unshare, kcmp, vmsplice outside", control.said(), "0 ESRCH EBADF")
+        .or_else(|_| equal("unshare, kcmp, vmsplice outside", control.said(), "0 ESRCH 0"))
+}
+
+fn absent(caller: &Caller) -> Check {
+    let script =
+        format!("{CALLS}\nprint(call(435, bytes(88), 88), call(437, -100, b'/', bytes(24), 24))");
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal("clone3 and openat2", text(&told, "stdout"), "ENOSYS ENOSYS\n")?;
+    equal("not told: libc falls back", denials(&told), vec![])?;
+    let control = caller.python_outside(&script)?;
+    holds("outside openat2 works", &control, !control.said().contains("ENOSYS"))
+}
+
+fn quiet(caller: &Caller) -> Check {
+    let numbers = "425, 239, 238, 237, 303";
+    let script = format!("{CALLS}\nprint([call(n, 0, 0, 0, 0, 0, 0) for n in ({numbers})])");
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM']\n";
+    equal("io_uring_setup, mempolicy, handles", text(&told, "stdout"), expected)?;
+    equal("not told", denials(&told), vec![])
+}
+
+fn x32(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}\nprint([call(0x40000000 + n, 0, 0, 0) for n in (39, 272, 512, 520, 547)])"
+    );
+    let told = caller.python(&script)?;
+    equal("x32", told.said(), "['ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS']")?;
+    equal("getpid itself", caller.python(&format!("{CALLS}\nprint(call(39))"))?.said(), "2")
+}
+
+/// The 32-bit entry of the kernel, from a program that the cell's own compiler makes.
+fn i386(caller: &Caller) -> Check {
+    const SOURCE: &str = "#include <stdio.h>
+int main(void) { long got; __asm__ volatile (\"int $0x80\" : \"=a\"(got) : \"a\"(20L), \"b\"(0L) : \"memory\"); printf(\"%ld\\n\", got > 0 ? 1 : got); }";
+    let line = format!("cd /tmp && printf '%s' '{SOURCE}' > a.c && gcc -o a a.c && ./a");
+    // 20 is getpid there; a kernel without the entry ends the program by SIGSEGV.
+    let here = caller.home.join("a.c");
+    std::fs::write(&here, SOURCE)?;
+    let outside = caller.bash_outside("gcc -o a a.c && ./a")?;
+    holds("outside", &outside, outside.said() == "1" || outside.code != 0)?;
+    let told = caller.bash(&line)?;
+    holds("-ENOSYS, or no such entry", &told, told.said() == "-38" || told.code == 139)
+}
+
+fn sockets(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+def make(*a): return tried(lambda: socket.socket(*a).close())
+print([make(*a) for a in ((1, 1), (1, 2), (1, 5), (2, 1), (2, 2), (10, 1), (10, 2))])
+print([make(f, t) for f in (3, 4, 5, 9, 15, 16, 17, 21, 29, 30, 31, 32, 38, 40, 41, 42, 43, 44) for t in (1, 2, 3, 5)])
+print([make(*a) for a in ((2, 3, 1), (2, 3, 255), (10, 3, 58), (2, 2, 1), (2, 1, 262), (2, 1, 132), (2, 2, 136), (2, 5, 132), (2, 6, 33), (2, 10), (1, 3))])
+print([tried(lambda: socket.socketpair(1, t)) for t in (1, 2, 5)], call(53, 2, 1, 0, 0), call(53, 16, 1, 0, 0))"
+    );
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let list =
+        |word: &str, count: usize| format!("[{}]", vec![format!("'{word}'"); count].join(", "));
+    let expected = format!(
+        "{}\n{}\n{}\n{} EPERM EPERM\n",
+        list("ok", 7),
+        list("EPERM", 72),
+        list("EPERM", 11),
+        list("ok", 3)
+    );
+    equal("granted, families, kinds, pairs", text(&told, "stdout"), expected)?;
+    let counted = vec![("socket".to_owned(), 83), ("socketpair".to_owned(), 2)];
+    equal("each is told", denials(&told), counted)?;
+    let control = caller.python_outside(&format!(
+        "{CALLS}\nprint(tried(lambda: socket.socket(16, 3)), tried(lambda: socket.socket(40, 1)) != 'EPERM')"
+    ))?;
+    equal("netlink and vsock outside", control.said(), "ok True")
+}
+
+fn terminal(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}\nprint([call(16, 0, r, b'x') for r in (0x5412, 0x541c, 0x541d, 0x5423)], call(16, 0, 0x541b, bytes(4)))"
+    );
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM'] 0\n";
+    let found = text(&told, "stdout").replace("ENOTTY\n", "0\n");
+    equal("TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD; FIONREAD", found.as_str(), expected)?;
+    equal("told", denials(&told), vec![("ioctl".to_owned(), 4)])
+}
+
+fn low_bits(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+high = 1 << 32
+print(call(16, 0, high | 0x5412, b'x'), call(72, 0, high | 8, 1), call(308, 0, high), call(272, high | 0x10000000), call(56, high | 0x10000011, 0, 0, 0, 0))
+print(call(41, high | 16, 3, 0), call(41, high | 2, high | 3, high | 1))"
+    );
+    let told = caller.python(&script)?;
+    equal("with a bit above", told.said(), "EPERM EPERM EPERM EPERM EPERM\nEPERM EPERM")
+}
+
+fn set_id(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+open('/tmp/f', 'w')
+print([tried(lambda: os.chmod('/tmp/f', m)) for m in (0o4755, 0o2755, 0o6755, 0o755, 0o1777)])
+print(call(2, b'/tmp/g', 0o101, 0o4755), call(85, b'/tmp/g', 0o2755), call(257, -100, b'/tmp/g', 0o101, 0o6777), call(268, -100, b'/tmp/f', 0o4755))
+print(oct(os.stat('/tmp/f').st_mode), os.path.exists('/tmp/g'))"
+    );
+    let expected =
+        "['EPERM', 'EPERM', 'EPERM', 'ok', 'ok']\nEPERM EPERM EPERM EPERM\n0o101777 False";
+    equal("chmod, open, creat, openat, fchmodat", caller.python(&script)?.said(), expected)
+}
+
+fn owners(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+r, w = os.pipe()
+print([call(72, r, c, 1) for c in (8, 10, 15, 1024, 1026)], call(16, r, 0x8901, struct.pack('i', 1)), call(16, r, 0x8902, struct.pack('i', 1)))
+print(call(72, r, 1, 0), call(72, r, 1030, 0) > 0, call(72, r, 9, 0))"
+    );
+    let told = caller.python(&script)?;
+    let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM EPERM\n1 True 0";
+    equal("F_SETOWN and its like; F_GETFD, F_DUPFD, F_GETOWN", told.said(), expected)
+}
+
+fn memfd(caller: &Caller) -> Check {
+    let script = format!("{CALLS}\nprint(call(319, b'x', 0), call(29, 0, 4096, 0o1600))");
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let memory = told.pointer("/receipt/configured/memory").and_then(Value::as_str);
+    if memory == Some("best-effort") {
+        equal("memfd_create, shmget", text(&told, "stdout"), "EPERM EPERM\n")?;
+        let counted = vec![("memfd_create".to_owned(), 1), ("shmget".to_owned(), 1)];
+        return equal("told", denials(&told), counted);
+    }
+    holds("only root has a cgroup here", caller.who, caller.who == Who::Root || memory.is_some())?;
+    holds("they work", &told, !text(&told, "stdout").contains('E'))
+}
+
+/// Every number with zeroes, each in a child that an alarm ends; init must still answer.
+fn sweep(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+tried_ = 0
+for n in range(0, 501):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(1)
+        os.setpgid(0, 0)
+        call(n, 0, 0, 0, 0, 0, 0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    tried_ += 1
+print(tried_, call(272, 0x10000000), flush=True)"
+    );
+    let told = caller.json(&["--timeout", "80s"], &["/usr/bin/python3", "-c", &script])?;
+    equal("all were tried and the filter holds", text(&told, "stdout"), "501 EPERM\n")?;
+    equal("the end", told.get("exit_code"), Some(&json!(0)))?;
+    let after = caller.bash("echo next")?;
+    equal("the next call", after.said(), "next")
+}
+
+fn many(caller: &Caller) -> Check {
+    let script = format!("{CALLS}\nfor _ in range(10100): call(162)\nprint(call(162))");
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    equal("refused to the end", text(&told, "stdout"), "EPERM\n")?;
+    equal("counted", denials(&told), vec![("sync".to_owned(), 10_000)])
+}
+
+fn grants(caller: &Caller) -> Check {
+    let script = format!("{CALLS}\ncall(206, 0, 0), call(165, 0, 0, 0, 0, 0)");
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let expected = json!([
+        {"syscall": "mount", "count": 1},
+        {"syscall": "io_setup", "count": 1, "grant": "[[syscalls]] names = [\"io_setup\"]"},
+    ]);
+    equal("one that can be granted, one that cannot", told.get("denials"), Some(&expected))
+}
+
+/// kernel-facts, "seccomp": a process that holds the listener itself waits for ever.
+fn orphans(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+r, w = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.write(w, str(call(162)).encode()); os._exit(0)
+    os._exit(0)
+os.wait()
+print(os.read(r, 9).decode())"
+    );
+    let command = caller.run_command(&["--timeout", "20s"], &["/usr/bin/python3", "-c", &script]);
+    let told = Told::of(command, PATIENCE)?;
+    equal("an orphan of the cell", told.said(), "EPERM")?;
+    holds("at once", told.took, told.took < Duration::from_secs(10))
+}
+
+fn python_works(caller: &Caller) -> Check {
+    let script = "
+import asyncio, concurrent.futures, multiprocessing, socket, subprocess, tempfile, threading, sqlite3
+def square(n): return n * n
+with multiprocessing.Pool(2) as pool: print(pool.map(square, range(5)))
+with concurrent.futures.ThreadPoolExecutor(4) as pool: print(sum(pool.map(square, range(5))))
+async def main():
+    async def serve(reader, writer):
+        writer.write(await reader.readline()); await writer.drain(); writer.close()
+    server = await asyncio.start_server(serve, '127.0.0.1', 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(b'over tcp\\n'); print((await reader.readline()).decode().strip())
+asyncio.run(main())
+print(subprocess.run(['sort', '-r'], input='a\\nb\\n', capture_output=True, text=True).stdout.split())
+with tempfile.NamedTemporaryFile() as f: f.write(b'x'); f.flush(); print(open(f.name).read())
+db = sqlite3.connect('/workspace/db'); db.execute('create table t (n)'); db.execute('insert into t values (1)'); db.commit()
+print(db.execute('select * from t').fetchall())";
+    let file = caller.file("work.py", script)?;
+    let ask = format!("{}:/mnt/work.py", file.display());
+    let told = caller.json(&["--ro", &ask], &["/usr/bin/python3", "/mnt/work.py"])?;
+    let expected = "[0, 1, 4, 9, 16]\n30\nover tcp\n['b', 'a']\nx\n[(1,)]\n";
+    equal("python", (text(&told, "stdout"), denials(&told)), (expected, vec![]))
+}
+
+fn git_works(caller: &Caller) -> Check {
+    let script = "git init -q . && git config user.name a && git config user.email a@b && \
+        echo hi > f && git add f && git commit -qm one && git log --format=%s && git status --short";
+    let told = caller.json(&[], &["bash", "-c", script])?;
+    equal("git", (text(&told, "stdout"), denials(&told)), ("one\n", vec![]))
+}
+
+fn gcc_works(caller: &Caller) -> Check {
+    let script = "printf '#include <stdio.h>\\nint main(void) { puts(\"built\"); }' > a.c && \
+        gcc -O1 -o a a.c && ./a";
+    let told = caller.json(&[], &["bash", "-c", script])?;
+    equal("gcc", (text(&told, "stdout"), denials(&told)), ("built\n", vec![]))
+}
+
+fn bc_only(caller: &Caller) -> Check {
+    let input = caller.file("input", "2^64\n")?;
+    let mut command = caller.run_command(&["--profile", "bc"], &["bc", "-q"]);
+    command.stdin(std::fs::File::open(input)?);
+    let told = Told::of(command, PATIENCE)?;
+    equal("bc", (told.code, told.said()), (0, "18446744073709551616"))?;
+    // Whatever is asked for, the one program runs: these are arguments of bc, not programs.
+    let told = caller.json(&["--profile", "bc"], &["/bin/bash", "-c", "id"])?;
+    holds("bash", &told, !text(&told, "stdout").contains("uid="))?;
+    holds("nothing of the host to read", &told, told.get("outcome").is_some())?;
+    // A file named in its arguments is looked for in the cell: nothing of the host is there.
+    let secret = caller.file("secret", "6*7\n")?;
+    let secret = secret.display().to_string();
+    let told = caller.json(&["--profile", "bc"], &["bc", &secret])?;
+    let expected = format!("File {secret} is unavailable.\n");
+    equal("no file", (text(&told, "stdout"), text(&told, "stderr")), ("", expected.as_str()))
+}

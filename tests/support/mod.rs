@@ -1,0 +1,312 @@
+//! What the tests of the walls share: a claim as a test, run as root and as an ordinary user.
+//!
+//! A claim is checked from outside the cell wherever the program inside could lie. What a claim
+//! needs of the machine is probed by using it; without it the test is ignored, and fails where
+//! COFFERDAM_MUST_RUN is 1.
+#![allow(dead_code, unused_imports, reason = "each test program uses its part of what they share")]
+
+mod machine;
+mod process;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Conclusion, Trial};
+use serde_json::Value;
+
+pub use libtest_mimic::Failed;
+pub use machine::Need;
+pub use process::{Live, Status, Told, children, gone, kill, proc_file, status, with_argument};
+
+/// A test's verdict.
+pub type Check = Result<(), Failed>;
+
+/// The ordinary user of these tests: an id that nothing else on the machine has.
+pub const USER: u32 = 64_321;
+/// What a call may take before the test gives up on it: far above what any should.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Who starts cofferdam.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    Root,
+    User,
+}
+
+/// For whom a claim is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    Both,
+    Root,
+    User,
+}
+
+/// One claim and how it is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    name: &'static str,
+    whom: For,
+    needs: &'static [Need],
+    check: fn(&Caller) -> Check,
+}
+
+/// A claim that holds for root and for an ordinary user.
+pub const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
+    Claim { name, whom: For::Both, needs: &[], check }
+}
+
+impl Claim {
+    /// The claim for one kind of caller only.
+    pub const fn only(self, whom: For) -> Self {
+        Self { whom, ..self }
+    }
+
+    /// The claim needs this of the machine.
+    pub const fn needs(self, needs: &'static [Need]) -> Self {
+        Self { needs, ..self }
+    }
+
+    /// As tests: one for each caller there is on this machine.
+    fn trials(self, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
+        let is_root = nix::unistd::geteuid().is_root();
+        [Who::Root, Who::User]
+            .into_iter()
+            .filter(|who| *who == Who::User || is_root)
+            .filter(|who| self.whom == For::Both || (self.whom == For::Root) == (*who == Who::Root))
+            .map(|who| self.trial(who, shared, must_run))
+            .collect()
+    }
+
+    fn trial(self, who: Who, shared: &Arc<Shared>, must_run: bool) -> Trial {
+        let name = match who {
+            Who::Root => format!("{} as root", self.name),
+            Who::User => format!("{} as a user", self.name),
+        };
+        let missing: Vec<&str> =
+            self.needs.iter().filter(|need| !need.is_met()).map(|need| need.name()).collect();
+        let shared = Arc::clone(shared);
+        if missing.is_empty() {
+            return Trial::test(name, move || (self.check)(&Caller::new(who, shared)?));
+        }
+        let reason = format!("this machine lacks {}", missing.join(", "));
+        Trial::test(name, move || Err(Failed::from(reason))).with_ignored_flag(!must_run)
+    }
+}
+
+/// Runs the claims of one layer.
+pub fn main(claims: &[Claim]) -> ExitCode {
+    let arguments = Arguments::from_args();
+    let shared = match Shared::new() {
+        Ok(shared) => Arc::new(shared),
+        Err(error) => {
+            eprintln!("the tests cannot be set up: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
+    let trials = claims.iter().flat_map(|claim| claim.trials(&shared, must_run)).collect();
+    let conclusion: Conclusion = libtest_mimic::run(&arguments, trials);
+    // Dropped before the exit, which runs no destructor: it holds the temporary directory.
+    drop(shared);
+    conclusion.exit_code()
+}
+
+/// What all tests of one program share.
+#[derive(Debug)]
+struct Shared {
+    /// World-executable: the ordinary user starts the program from here.
+    directory: tempfile::TempDir,
+}
+
+impl Shared {
+    fn new() -> std::io::Result<Self> {
+        let directory = world_directory()?;
+        let binary = directory.path().join("cofferdam");
+        std::fs::copy(env!("CARGO_BIN_EXE_cofferdam"), &binary)?;
+        mode(&binary, 0o755)?;
+        Ok(Self { directory })
+    }
+}
+
+/// A directory that everybody may enter, as temporary directories are not.
+fn world_directory() -> std::io::Result<tempfile::TempDir> {
+    let directory = tempfile::Builder::new().prefix("cofferdam-test-").tempdir()?;
+    mode(directory.path(), 0o755)?;
+    Ok(directory)
+}
+
+/// Sets the mode of a file.
+pub fn mode(path: &Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+/// Somebody who starts cofferdam, with a directory of their own.
+#[derive(Debug)]
+pub struct Caller {
+    pub who: Who,
+    pub home: PathBuf,
+    held: tempfile::TempDir,
+    shared: Arc<Shared>,
+}
+
+impl Caller {
+    fn new(who: Who, shared: Arc<Shared>) -> Result<Self, Failed> {
+        let held = world_directory()?;
+        let caller = Self { who, home: held.path().to_owned(), held, shared };
+        caller.own(&caller.home)?;
+        Ok(caller)
+    }
+
+    /// Gives a file to the caller.
+    pub fn own(&self, path: &Path) -> std::io::Result<()> {
+        match self.id() {
+            Some(id) => std::os::unix::fs::chown(path, Some(id), Some(id)),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a file of the caller's into their directory.
+    pub fn file(&self, name: &str, text: &str) -> Result<PathBuf, Failed> {
+        let path = self.home.join(name);
+        std::fs::write(&path, text)?;
+        self.own(&path)?;
+        Ok(path)
+    }
+
+    /// Makes a directory of the caller's in their directory.
+    pub fn directory(&self, name: &str) -> Result<PathBuf, Failed> {
+        let path = self.home.join(name);
+        std::fs::create_dir(&path)?;
+        self.own(&path)?;
+        Ok(path)
+    }
+
+    /// The id to change to; `None` where the test runs as the caller already.
+    fn id(&self) -> Option<u32> {
+        (self.who == Who::User && nix::unistd::geteuid().is_root()).then_some(USER)
+    }
+
+    /// The caller's user id.
+    pub fn uid(&self) -> u32 {
+        self.id().unwrap_or_else(|| nix::unistd::geteuid().as_raw())
+    }
+
+    /// The caller's group id.
+    pub fn gid(&self) -> u32 {
+        self.id().unwrap_or_else(|| nix::unistd::getegid().as_raw())
+    }
+
+    /// The program under test.
+    pub fn binary(&self) -> PathBuf {
+        self.shared.directory.path().join("cofferdam")
+    }
+
+    /// A program outside any cell, as the caller, with nothing of the test's environment.
+    pub fn outside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(program);
+        command.env_clear().env("HOME", &self.home).env("PATH", machine::PATH);
+        command.current_dir(&self.home).stdin(Stdio::null());
+        if let Some(id) = self.id() {
+            // Supplementary groups go as well: std drops them where root changes the uid.
+            command.uid(id).gid(id);
+        }
+        command
+    }
+
+    /// cofferdam, as the caller.
+    pub fn cofferdam(&self, arguments: &[&str]) -> Command {
+        let mut command = self.outside(self.binary());
+        command.args(arguments);
+        command
+    }
+
+    /// `cofferdam run OPTIONS -- ARGV`, to its end.
+    pub fn run(&self, options: &[&str], argv: &[&str]) -> Result<Told, Failed> {
+        Told::of(self.run_command(options, argv), PATIENCE)
+    }
+
+    /// `cofferdam run OPTIONS -- ARGV`, not started yet.
+    pub fn run_command(&self, options: &[&str], argv: &[&str]) -> Command {
+        let mut command = self.cofferdam(&["run"]);
+        command.args(options).arg("--").args(argv);
+        command
+    }
+
+    /// A script of bash in a fresh cell.
+    pub fn bash(&self, script: &str) -> Result<Told, Failed> {
+        self.run(&[], &["bash", "-c", script])
+    }
+
+    /// A script of Python in a fresh cell.
+    pub fn python(&self, script: &str) -> Result<Told, Failed> {
+        self.run(&[], &["/usr/bin/python3", "-c", script])
+    }
+
+    /// What the same script of bash does outside, as the caller: the positive control.
+    pub fn bash_outside(&self, script: &str) -> Result<Told, Failed> {
+        let mut command = self.outside("/bin/bash");
+        command.args(["-c", script]);
+        Told::of(command, PATIENCE)
+    }
+
+    /// What the same script of Python does outside.
+    pub fn python_outside(&self, script: &str) -> Result<Told, Failed> {
+        let mut command = self.outside("/usr/bin/python3");
+        command.args(["-c", script]);
+        Told::of(command, PATIENCE)
+    }
+
+    /// `cofferdam run --json OPTIONS -- ARGV`: the object it prints.
+    pub fn json(&self, options: &[&str], argv: &[&str]) -> Result<Value, Failed> {
+        let options: Vec<&str> = ["--json"].iter().chain(options).copied().collect();
+        let told = self.run(&options, argv)?;
+        serde_json::from_str(&told.stdout)
+            .map_err(|error| Failed::from(format!("no JSON ({error}): {told:?}")))
+    }
+
+    /// A cell that says `ready` and then runs on.
+    pub fn live(&self, options: &[&str], script: &str) -> Result<Live, Failed> {
+        let script = format!("echo ready; {script}");
+        Live::start(self.run_command(options, &["bash", "-c", &script]))
+    }
+}
+
+/// Equal, or a failure that shows both.
+pub fn equal<T: PartialEq<U> + std::fmt::Debug, U: std::fmt::Debug>(
+    what: &str,
+    found: T,
+    expected: U,
+) -> Check {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{what}\n  found:    {found:?}\n  expected: {expected:?}").into())
+}
+
+/// True, or a failure that says what was seen.
+pub fn holds(what: &str, seen: impl std::fmt::Debug, condition: bool) -> Check {
+    if condition { Ok(()) } else { Err(format!("{what}\n  found: {seen:?}").into()) }
+}
+
+/// Python that defines `call(number, *arguments)`: 0 or more as the kernel returns it, or the
+/// name of the errno.
+pub const CALLS: &str = r#"
+import ctypes, errno, os, signal, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+def call(number, *arguments):
+    ctypes.set_errno(0)
+    plain = [a if isinstance(a, bytes) or a is None else ctypes.c_long(a) for a in arguments]
+    got = libc.syscall(ctypes.c_long(number), *plain)
+    return got if got != -1 else errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())
+def tried(action):
+    try:
+        action()
+        return "ok"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+"#;
