@@ -27,11 +27,12 @@ struct Front {
 }
 
 type Check = Result<(), String>;
+type Claim = (&'static str, fn(&mut Front) -> Check);
 
 fn main() {
     let front = Front::start().expect("a supervisor");
     let mut front = front;
-    let claims: [(&str, fn(&mut Front) -> Check); 9] = [
+    let claims: [Claim; 9] = [
         ("bytes_that_are_no_frame_are_dropped", garbage),
         ("descriptors_must_be_those_of_the_frame", descriptors),
         ("a_block_must_be_a_sealed_memfd", unsealed),
