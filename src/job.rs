@@ -55,7 +55,7 @@ pub struct SessionId(pub u64);
 pub struct Limits {
     /// Wall time from exec to the end.
     pub wall: Duration,
-    /// CPU time of the whole cell.
+    /// CPU time of each process of the cell; its number of processes bounds the whole.
     pub cpu: Duration,
     /// Bytes of memory of the whole cell.
     pub memory: u64,

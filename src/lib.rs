@@ -29,7 +29,7 @@
 //! | sent | [`link`], [`wire`] | a frame with a [`job::Job`] | only a grant can be sent; every length is capped |
 //! | planned | [`supervisor`] | [`cell::Design`] | all that has a length is computed before the clone |
 //! | run | [`cell`] | init and payload | built, measured, then handed the job |
-//! | captured | [`capture`] | [`capture::Capture`] | head and tail are kept, the rest is counted |
+//! | captured | [`capture`] | [`capture::Captured`] | head and tail are kept, the rest is counted |
 //! | told | [`mcp::reply`], [`cli::run`] | [`outcome::Outcome`], [`receipt::Receipt`] | one story of the end; what was measured |
 //!
 //! # Code map

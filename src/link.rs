@@ -2,6 +2,8 @@
 //!
 //! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
 
+mod streams;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,7 +69,7 @@ impl Control {
         }
         // A frame of two numbers always encodes; a link that is gone has ended the call already.
         if let Ok(frame) = wire::encode(request) {
-            self.shared.push(frame, Vec::new());
+            self.shared.push(self.call, frame, Vec::new());
         }
     }
 }
@@ -97,7 +99,7 @@ struct Shared {
 struct State {
     next: CallId,
     calls: HashMap<CallId, Waiting>,
-    outgoing: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    outgoing: VecDeque<(CallId, Vec<u8>, Vec<OwnedFd>)>,
     /// Why no call can be started any more.
     closed: Option<Failure>,
 }
@@ -158,6 +160,11 @@ impl Link {
     /// What the supervisor found, if it has said so already.
     pub fn greeted(&self) -> Option<Ready> {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
+    }
+
+    /// Whether the supervisor is gone.
+    pub fn is_closed(&self) -> bool {
+        self.shared.state().closed.is_some()
     }
 
     /// Resolves when the supervisor is gone.
@@ -246,13 +253,13 @@ impl Shared {
             stdin,
             script,
         }))?;
-        self.push(frame, fds);
+        self.push(call, frame, fds);
         Ok(())
     }
 
-    fn push(&self, frame: Vec<u8>, fds: Vec<OwnedFd>) {
+    fn push(&self, call: CallId, frame: Vec<u8>, fds: Vec<OwnedFd>) {
         let mut state = self.state();
-        state.outgoing.push_back((frame, fds));
+        state.outgoing.push_back((call, frame, fds));
         if self.flush(&mut state) == Err(Errno::EAGAIN) {
             self.blocked.notify_one();
         }
@@ -260,12 +267,27 @@ impl Shared {
 
     /// Sends what waits, in order, until the socket is full.
     fn flush(&self, state: &mut State) -> Result<(), Errno> {
-        while let Some((frame, fds)) = state.outgoing.front() {
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match socket::send_now(self.socket.get_ref(), frame, &fds) {
+        while let Some((call, frame, fds)) = state.outgoing.front() {
+            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match socket::send_now(self.socket.get_ref(), frame, &borrowed) {
                 Err(Errno::EAGAIN) => return Err(Errno::EAGAIN),
                 // Gone: the reader sees the end of the link and tells everybody.
-                Ok(()) | Err(_) => drop(state.outgoing.pop_front()),
+                Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {
+                    drop(state.outgoing.pop_front());
+                }
+                // ETOOMANYREFS, say, while a cell of our uid has too many descriptors on their
+                // way (unix(7)): nobody will answer a job that was not sent, so it ends here.
+                Err(errno) => {
+                    let unsent = if fds.is_empty() { None } else { state.calls.remove(call) };
+                    drop(state.outgoing.pop_front());
+                    if let Some(started) = unsent.and_then(|waiting| waiting.started) {
+                        let step = "sending the job".to_owned();
+                        let failure =
+                            Failure::Setup { step, errno: crate::cell::report::raw(errno) };
+                        // Whoever waited has gone.
+                        started.send(Err(failure)).unwrap_or_default();
+                    }
+                }
             }
         }
         Ok(())
@@ -345,7 +367,7 @@ impl Shared {
         };
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
-        let running = running(stdin, receipt, received, control, ended);
+        let running = Running::take(stdin, receipt, received, control, ended);
         // Whoever waited has gone: the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }
@@ -369,30 +391,4 @@ impl Shared {
             (None, None) => {}
         }
     }
-}
-
-fn running(
-    stdin: StdinKind,
-    receipt: Receipt,
-    received: Received,
-    control: Control,
-    ended: oneshot::Receiver<Ended>,
-) -> Result<Running, Failure> {
-    let mut fds = received.fds.into_iter().flatten();
-    let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
-    let io = |error: std::io::Error| Failure::Refused { why: error.to_string() };
-    let stdin = match stdin {
-        StdinKind::Pipe => {
-            let fd = fds.next().ok_or_else(missing)?;
-            Some(pipe::Sender::from_owned_fd(fd).map_err(io)?)
-        }
-        StdinKind::Empty | StdinKind::Bytes => None,
-    };
-    let mut output = || {
-        let fd = fds.next().ok_or_else(missing)?;
-        pipe::Receiver::from_owned_fd(fd).map_err(io)
-    };
-    let (stdout, stderr) = (output()?, output()?);
-    let _guard = CancelOnDrop(control.clone());
-    Ok(Running { receipt, stdin, stdout, stderr, control, ended, _guard })
 }

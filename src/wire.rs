@@ -2,7 +2,7 @@
 //!
 //! One frame is one SOCK_SEQPACKET packet of at most [`FRAME_BYTES`], encoded with postcard.
 //! The front end is hostile to the supervisor: a frame *names* a profile, it cannot carry one,
-//! and everything in a frame is checked again by [`Request::check`] and [`Block::open`].
+//! and everything in a frame is checked again: texts by [`Block::open`], numbers when it is planned.
 
 use std::collections::BTreeMap;
 use std::fs::File;

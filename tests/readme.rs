@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cofferdam::config::Config;
 use cofferdam::defaults::{self, GIB, KIB, MIB};
+use cofferdam::document::Document;
 use cofferdam::outcome::DENIALS_COUNTED;
+use cofferdam::policy::Policy;
 use cofferdam::{call, job, profile};
 
 const README: &str = include_str!("../README.md");
@@ -80,6 +83,28 @@ fn the_table_of_defaults_is_the_constants() {
         (bash.memory, bash.processes, bash.wall, bc.wall),
         (defaults::MEMORY, defaults::PROCESSES, defaults::TIMEOUT, defaults::CALCULATOR_TIMEOUT)
     );
+}
+
+/// The examples in TOML that begin with the line of a schema, in their order.
+fn examples() -> Vec<Document> {
+    let blocks = README.split("```toml\n").skip(1);
+    let blocks = blocks.filter_map(|block| block.split("```").next());
+    let blocks = blocks.filter(|block| block.starts_with("schema = 1\n"));
+    blocks.map(|block| Document::new("README.md", block)).collect()
+}
+
+#[test]
+fn the_examples_of_profile_policy_and_configuration_are_taken() {
+    let examples = examples();
+    let [profile, policy, server] = examples.as_slice() else {
+        panic!("there are three, not {}", examples.len())
+    };
+    let profiles = profile::Profiles::parse(&profile::shipped(), std::slice::from_ref(profile));
+    let profiles = profiles.unwrap_or_else(|mistake| panic!("{mistake}"));
+    let policy = Policy::parse(std::slice::from_ref(policy), &profiles);
+    assert_eq!(policy.map(|policy| policy.rules().len()), Ok(1));
+    let config = Config::parse(Some(server), 2);
+    assert_eq!(config.map(|config| (config.concurrency.value, config.queue.value)), Ok((4, 32)));
 }
 
 #[test]

@@ -181,8 +181,7 @@ fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Hel
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // Before the limit on descriptors, which is below the number it stands at.
     let program = payload::hold_program(&design.profile.exec).at(Step::Program)?;
-    limits::payload(&design.profile.limits, &design.profile.exec, shared.memory)
-        .at(Step::Limits)?;
+    limits::lowered(&design.profile.limits, shared.memory).at(Step::Limits)?;
     // The layer that init is not in: no tracing of init, no signal to it.
     prepared.ruleset.restrict().at(Step::Landlock)?;
     // Last: the filter forbids all of the above. Its listener goes to init, and our copy is
@@ -190,5 +189,8 @@ fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Hel
     let listener = bpf::load_with_listener(&design.filter).at(Step::Seccomp)?;
     socket::send(entry.handoff.1, b"l", &[listener.as_fd()]).at(Step::Listener)?;
     drop(listener);
+    // After the listener went: how many descriptors may be on their way at once is a number of
+    // the user, compared with this limit (unix(7), ETOOMANYREFS), and other cells count there.
+    limits::payload(&design.profile.limits, &design.profile.exec).at(Step::Limits)?;
     Ok(payload::Held { program })
 }

@@ -6,7 +6,7 @@
 mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -27,6 +27,9 @@ use watch::Watch;
 
 /// How many system call numbers are counted one by one; higher ones count as the last.
 const NUMBERS: usize = 512;
+
+/// The longest that init waits for killed processes, to add up what they used.
+const LAST: Duration = Duration::from_millis(200);
 
 /// What init has when its set-up is done.
 #[derive(Debug)]
@@ -56,7 +59,6 @@ struct Init<'a> {
     listener: Option<OwnedFd>,
     children: SignalFd,
     denied: [u32; NUMBERS],
-    denied_total: u32,
     watch: Option<Watch>,
     /// Summed over every process reaped.
     user_us: u64,
@@ -91,7 +93,6 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         listener: None,
         children,
         denied: [0; NUMBERS],
-        denied_total: 0,
         watch: ready.watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
         user_us: 0,
         system_us: 0,
@@ -103,7 +104,10 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     loop {
         match init.turn()? {
             Turn::Again => {}
-            Turn::End(reaped, cause) => return init.report(reaped, cause),
+            Turn::End(reaped, cause) => {
+                init.end_others()?;
+                return init.report(reaped, cause);
+            }
             Turn::Alone => return Ok(()),
         }
     }
@@ -162,12 +166,10 @@ impl Init<'_> {
         }
         let Some(notification) = notify::receive(listener)? else { return Ok(()) };
         notify::refuse(listener, notification, Errno::EPERM)?;
-        if self.denied_total < DENIALS_COUNTED {
-            self.denied_total += 1;
-            let number = usize::try_from(notification.number).unwrap_or(NUMBERS);
-            if let Some(count) = self.denied.get_mut(number.min(NUMBERS - 1)) {
-                *count += 1;
-            }
+        let number = usize::try_from(notification.number).unwrap_or(NUMBERS);
+        if let Some(count) = self.denied.get_mut(number.min(NUMBERS - 1)) {
+            // Each by itself: a flood of one call must not hide another.
+            *count = count.saturating_add(1).min(DENIALS_COUNTED);
         }
         Ok(())
     }
@@ -184,7 +186,6 @@ impl Init<'_> {
                 process::set_dumpable(Dumpable::No)?;
                 // What the probes met is no denial of the job's.
                 self.denied = [0; NUMBERS];
-                self.denied_total = 0;
                 report::send(self.control, &FromInit::Sealed, &[])?;
             }
             ToInit::Watch { memory } => {
@@ -208,9 +209,7 @@ impl Init<'_> {
         loop {
             match process::reap() {
                 Ok(Some(reaped)) => {
-                    self.user_us += reaped.used.user_us;
-                    self.system_us += reaped.used.system_us;
-                    self.max_rss = self.max_rss.max(reaped.used.max_rss);
+                    self.add(&reaped);
                     if reaped.pid == self.payload.as_raw() {
                         return Ok(Some(reaped));
                     }
@@ -219,6 +218,43 @@ impl Init<'_> {
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// Ends what the payload left behind and adds up what it used; not for longer than [`LAST`],
+    /// since a process in a slow system call may take its time and the caller waits.
+    fn end_others(&mut self) -> Result<()> {
+        match kill(Pid::from_raw(-1), Signal::SIGKILL) {
+            Ok(()) => {}
+            // Nobody was left.
+            Err(Errno::ESRCH) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+        let until = Instant::now() + LAST;
+        loop {
+            while self.children.read_signal()?.is_some() {}
+            loop {
+                match process::reap() {
+                    Ok(Some(reaped)) => self.add(&reaped),
+                    Ok(None) => break,
+                    Err(Errno::ECHILD) => return Ok(()),
+                    Err(errno) => return Err(errno),
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let timeout =
+                PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO);
+            let mut events = [PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
+            ignore_interrupt(poll(&mut events, timeout))?;
+        }
+    }
+
+    fn add(&mut self, reaped: &Reaped) {
+        self.user_us += reaped.used.user_us;
+        self.system_us += reaped.used.system_us;
+        self.max_rss = self.max_rss.max(reaped.used.max_rss);
     }
 
     /// Looks at the cell's memory when it is time to.
@@ -262,5 +298,12 @@ impl Init<'_> {
             length += 6;
         }
         socket::send(self.control, buffer.get(..length).unwrap_or_default(), &[])
+    }
+}
+
+fn ignore_interrupt(result: Result<libc::c_int>) -> Result<()> {
+    match result {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }

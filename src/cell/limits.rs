@@ -21,8 +21,15 @@ const QUEUE_BYTES: u64 = 0;
 /// Signals that may wait.
 const PENDING_SIGNALS: u64 = 1024;
 
+/// Sets both limits to `value`, or to the hard limit that the operator started with where that
+/// is lower: nobody may raise it, and a cell with less is no weaker.
 fn set(resource: Resource, value: u64) -> Result<()> {
-    setrlimit(resource, value, value).map_err(|error| errno_of(&error))
+    set_both(resource, value, value)
+}
+
+fn set_both(resource: Resource, soft: u64, hard: u64) -> Result<()> {
+    let (_, most) = rlimit::getrlimit(resource).map_err(|error| errno_of(&error))?;
+    setrlimit(resource, soft.min(most), hard.min(most)).map_err(|error| errno_of(&error))
 }
 
 /// Open files a process of the cell may have.
@@ -52,9 +59,8 @@ pub fn shared(limits: &Limits) -> Result<()> {
 }
 
 /// What binds the payload and not init, which must go on when these are reached.
-pub fn payload(limits: &Limits, exec: &Exec, memory: MemoryHold) -> Result<()> {
-    set(Resource::NOFILE, u64::from(open_files(limits, exec)))?;
-    lowered(limits, memory)
+pub fn payload(limits: &Limits, exec: &Exec) -> Result<()> {
+    set(Resource::NOFILE, u64::from(open_files(limits, exec)))
 }
 
 /// The limits a job may still lower, when it is handed over.
@@ -63,7 +69,7 @@ pub fn lowered(limits: &Limits, memory: MemoryHold) -> Result<()> {
     set(Resource::FSIZE, limits.file_size)?;
     let seconds = limits.cpu.as_secs().max(1);
     // SIGXCPU at the soft limit names the reason; SIGKILL one second later ends who ignores it.
-    setrlimit(Resource::CPU, seconds, seconds + 1).map_err(|error| errno_of(&error))?;
+    set_both(Resource::CPU, seconds, seconds + 1)?;
     match memory {
         // The cgroup holds the whole cell; a limit on addresses would only get in the way.
         MemoryHold::CgroupV2 | MemoryHold::CgroupV1 => Ok(()),

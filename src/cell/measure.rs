@@ -180,10 +180,12 @@ fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
         ("Max file size", limits.file_size),
     ];
     for (name, value) in expected {
-        demand(hard(name) == Some(value), || format!("{name} is not {value}"))?;
+        // Lower where the operator's own limit is.
+        let holds = hard(name).is_some_and(|seen| seen <= value);
+        demand(holds, || format!("{name} is above {value}"))?;
     }
     demand(hard("Max core file size") == Some(0), || "core dumps are on".to_owned())?;
-    Ok(expected.map(|(_, value)| value))
+    Ok(expected.map(|(name, value)| hard(name).unwrap_or(value)))
 }
 
 /// Judges what the payload-to-be met when it tried its walls.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Step, StepFailed};
 use crate::job::Limits;
+use crate::outcome::DeniedCall;
 use crate::sys::{Result, socket};
 
 /// Largest report in bytes: 512 denied calls of at most 8 bytes each, and room for the rest.
@@ -121,4 +122,19 @@ impl From<StepFailed> for FromPayload {
 #[expect(clippy::as_conversions, reason = "Errno is an enum of the kernel's i32 values")]
 pub fn raw(errno: Errno) -> i32 {
     errno as i32
+}
+
+/// The denied calls behind a [`PayloadEnd`]: pairs of a number (u16) and a count (u32).
+pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
+    bytes
+        .chunks_exact(6)
+        .take(usize::from(count))
+        .filter_map(|pair| {
+            let (number, count) = pair.split_first_chunk::<2>()?;
+            Some(DeniedCall {
+                number: u32::from(u16::from_le_bytes(*number)),
+                count: u32::from_le_bytes(*count.first_chunk::<4>()?),
+            })
+        })
+        .collect()
 }

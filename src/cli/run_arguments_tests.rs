@@ -115,7 +115,7 @@ fn refusals_name_the_flag_and_the_way_out() {
         (
             &["--ro", "/a:/x/../y", "ls"],
             "cofferdam: --ro: `/a:/x/../y` has no usable path in the cell\n\
-             hint: an absolute path without `..`, and not / itself",
+             hint: an absolute path without `..`, not / itself, not in /tmp, /dev or /proc",
         ),
         (
             &["--ro", "/a/n", "--ro", "/b/n", "ls"],

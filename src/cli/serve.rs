@@ -12,6 +12,7 @@ use crate::config::{Config, Setting};
 use crate::link::Link;
 use crate::mcp::admission::Admission;
 use crate::mcp::serve;
+use crate::outcome::Failure;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -39,18 +40,30 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let home = std::env::home_dir();
     let ask = typed.workspace.as_deref();
     let workspace = ask.map(|ask| check_workspace(ask, home.as_deref())).transpose()?;
-    let settings = wiring::load(config)?;
+    let settings = wiring::load(config)?.serving();
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let serving = settings.clone();
     let socket = wiring::launch(settings)?;
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket)
             .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
-        let backend = Live::new(&serving, workspace, link);
-        serve::stdio(backend, admission(&serving.loaded.config))
+        let backend = Live::new(&serving, workspace, link.clone());
+        let supervisor = link.clone();
+        let gone = async move {
+            // One that never came up is told by each call, with the remedy.
+            match link.ready().await {
+                Ok(_) => link.closed().await,
+                Err(_) => std::future::pending().await,
+            }
+        };
+        serve::stdio(backend, admission(&serving.loaded.config), gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {error}")))?;
-        Ok(0)
+        // Without a supervisor no call could be served: whoever started the server may start it anew.
+        match supervisor.greeted().is_some() && supervisor.is_closed() {
+            true => Err(Failure::Supervisor.into()),
+            false => Ok(0),
+        }
     })
 }
 

@@ -26,9 +26,18 @@ pub struct Settings {
     /// The profiles that cells are made for.
     profiles: Vec<Profile>,
     workspaces: Vec<Workspaces>,
+    /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
+    warm: u16,
 }
 
 impl Settings {
+    /// These, for a server: cells are made in advance, as `[pool] warm` says.
+    #[must_use]
+    pub fn serving(self) -> Self {
+        let warm = u16::try_from(self.loaded.config.warm.value).unwrap_or(u16::MAX);
+        Self { warm, ..self }
+    }
+
     /// What calls may do with the granted workspace; `None` where none is granted.
     pub fn access(&self) -> Option<Access> {
         let workspace = self.workspaces.first()?;
@@ -51,7 +60,17 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
             )
         };
     let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
-    Ok(Settings { loaded, profiles, workspaces: Vec::new() })
+    Ok(Settings { loaded, profiles, workspaces: Vec::new(), warm: 0 })
+}
+
+/// The named profiles beside those that the policy uses, for `doctor`, which tries them all.
+pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings {
+    for name in names {
+        let there = settings.profiles.iter().any(|profile| profile.name == *name);
+        let loaded = settings.loaded.profiles.get(name);
+        settings.profiles.extend(loaded.filter(|_| !there).cloned());
+    }
+    settings
 }
 
 /// Keys that are read and not obeyed yet. Who writes them relies on them, so they are refused.
@@ -212,6 +231,7 @@ pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
             memory: config.memory.value,
             tmpfs: config.tmpfs.value,
             processes: u64::from(config.processes.value),
+            warm: settings.warm,
         },
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
     };

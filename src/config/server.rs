@@ -184,6 +184,9 @@ impl Config {
         let cells = concurrency.value.saturating_add(warm.value.saturating_mul(2));
         let memory = u64::from(concurrency.value).saturating_mul(defaults::MEMORY);
         let memory = reader.set(limits.memory.as_ref(), memory, |size| size.0);
+        // What as many cells as may run have by default; half the memory where that is more.
+        let private = defaults::WORKSPACE_BYTES + defaults::TMP_BYTES + defaults::SHM_BYTES;
+        let private = u64::from(concurrency.value).saturating_mul(private).max(memory.value / 2);
         let processes = concurrency.value.saturating_mul(defaults::PROCESSES);
         Ok(Self {
             queue: reader.count(server.queue.as_ref(), defaults::QUEUE)?,
@@ -191,7 +194,7 @@ impl Config {
             uid_count,
             warm,
             cells: reader.count(limits.cells.as_ref(), cells)?,
-            tmpfs: reader.set(limits.tmpfs.as_ref(), memory.value / 2, |size| size.0),
+            tmpfs: reader.set(limits.tmpfs.as_ref(), private, |size| size.0),
             memory,
             processes: reader.count(limits.processes.as_ref(), processes)?,
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),

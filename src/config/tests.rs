@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+use crate::defaults;
 use server::{UID_BASE, UID_COUNT, WARM};
 
 /// A directory with an empty place for each origin.
@@ -259,6 +260,17 @@ fn values_out_of_range_are_told() {
         config("[server]\n").map(|_| ()),
         Err("c.toml:1:1: missing field `schema`".to_owned())
     );
+}
+
+#[test]
+fn as_many_default_cells_as_may_run_fit_under_the_caps() -> Result<(), String> {
+    let Config { concurrency, memory, tmpfs, cells, .. } = config("schema = 1\n")?;
+    let private = defaults::WORKSPACE_BYTES + defaults::TMP_BYTES + defaults::SHM_BYTES;
+    let running = u64::from(concurrency.value);
+    assert!(tmpfs.value >= running * private, "{} for {running} cells", tmpfs.value);
+    assert!(memory.value >= running * defaults::MEMORY);
+    assert!(cells.value >= concurrency.value);
+    Ok(())
 }
 
 proptest::proptest! {

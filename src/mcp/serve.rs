@@ -24,15 +24,26 @@ pub enum ServeError {
     Fault(#[source] tokio::task::JoinError),
 }
 
-/// Serves on standard input and output until end of input, SIGTERM or SIGINT.
-pub async fn stdio<B: Backend>(backend: B, admission: Admission) -> Result<(), ServeError> {
+/// Serves on standard input and output until end of input, SIGTERM or SIGINT, or until `gone`
+/// resolves: then calls in flight are answered and no others are taken.
+pub async fn stdio<B: Backend>(
+    backend: B,
+    admission: Admission,
+    gone: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
     let ends = Ends::default();
     let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let watch = tokio::spawn(watch_signals(terminate, interrupt, ends.clone()));
+    let stop = ends.stop.clone();
+    let end = tokio::spawn(async move {
+        gone.await;
+        stop.cancel();
+    });
     let (reader, writer) = stdio_pipes();
     let served = connection(backend, admission, reader, writer, ends).await;
     watch.abort();
+    end.abort();
     served
 }
 

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, umask};
 
 use super::HOST_NAME;
 use super::filter;
@@ -113,7 +113,12 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     let (proc, proc_kind) = procfs().during("opening /proc")?;
     let landlock_abi = landlock::kernel_abi();
     let memory = inherited.cgroups.hold();
+    // Templates are made for cells of other uids, whatever the operator lets others read.
+    let operators = umask(Mode::from_bits_truncate(0o022));
     let keys = keys(&inherited, &proc, proc_kind, landlock_abi)?;
+    // What cells make in a granted directory is as private as the operator's own files; the
+    // owner's own rights are nothing to take away.
+    umask(operators & Mode::from_bits_truncate(0o077));
     let shared = Shared {
         init_filter: seccomp::init_filter().during("compiling the filter of inits")?,
         landlock_abi,
@@ -128,8 +133,8 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
         Some((key.profile.clone(), why))
     });
     let ready = Event::Ready(Ready { landlock_abi, memory, unusable: unusable.collect() });
-    let supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
-    supervisor.greet(&ready).during("greeting the front end")?;
+    let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
+    supervisor.tell(&ready, None).during("greeting the front end")?;
     Ok(supervisor)
 }
 

@@ -55,11 +55,17 @@ pub struct Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        // ESRCH: it has ended and been collected, which is what is wanted here.
-        if let Err(errno) = self.kill()
-            && errno != Errno::ESRCH
-        {
-            tracing::error!(%errno, "a cell could not be killed");
+        match self.kill() {
+            // It has not been collected: left alone it would stay a zombie of this supervisor,
+            // in its control group and its slot. Killed, it ends in a moment.
+            Ok(()) => {
+                if let Err(errno) = process::wait(&self.child.pidfd) {
+                    tracing::error!(%errno, "a killed cell could not be collected");
+                }
+            }
+            // Collected already.
+            Err(Errno::ESRCH) => {}
+            Err(errno) => tracing::error!(%errno, "a cell could not be killed"),
         }
     }
 }

@@ -2,15 +2,20 @@
 //!
 //! `main` calls [`start`] while it is single-threaded and small. `start` holds main's side
 //! (ids, grants, cgroups, the clone), `boot` the supervisor's own way into its namespaces,
-//! `template` the roots, `serve` the loop, `running` one call's life in it.
+//! `template` the roots, `serve` the loop, `young` and `pool` the cells
+//! that wait for a job, `dispatch` the way of a job to its cell, `running` its life there.
 //!
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
 
 mod boot;
 mod cells;
+mod dispatch;
 mod filter;
 mod handover;
 mod host;
+mod outbox;
+mod pieces;
+mod pool;
 mod program;
 mod protect;
 mod running;
@@ -18,6 +23,7 @@ mod serve;
 mod start;
 mod synthetic;
 mod template;
+mod young;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -70,6 +76,8 @@ pub struct Caps {
     pub tmpfs: u64,
     /// Processes of all cells.
     pub processes: u64,
+    /// Cells kept ready for a profile that is in use; 0: none is made in advance.
+    pub warm: u16,
 }
 
 /// Host ids for a supervisor that root starts: itself and each cell have one of their own.

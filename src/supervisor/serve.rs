@@ -1,7 +1,7 @@
-//! The supervisor's loop: one thread, epoll, a table of calls.
+//! The supervisor's loop: one thread, epoll, a table of cells and a table of calls.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -9,46 +9,56 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::Caps;
 use super::boot::Key;
-use super::cells::{Cell, Maker, clamp};
-use super::handover::{Brought, FarEnds};
-use super::running::{Progress, Running, Stage};
+use super::cells::{Cell, Maker};
+use super::handover::FarEnds;
+use super::outbox::{Flushed, Interest, Outbox};
+use super::pool::Pool;
+use super::running::{Progress, Ready, Running, Socket};
 use super::start::{CellIds, Inherited};
+use super::young::Growth;
 use crate::cell::cgroup::Parent;
 use crate::cell::measure::Operator;
+use crate::cell::mounts::Slot;
 use crate::cell::payload::Scratch;
+use crate::cell::report::raw;
 use crate::cell::{Design, Shared};
 use crate::outcome::{Ended, Failure, LimitKind, Outcome};
-use crate::sys::memory;
-use crate::sys::socket::{self, Received, Wait};
-use crate::wire::{self, Block, CallId, Event, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
+use crate::sys::socket::{self, Wait};
+use crate::wire::{self, CallId, Event, FRAME_BYTES, Request};
 
 /// The supervisor while it serves.
 #[derive(Debug)]
 pub struct Supervisor {
-    link: OwnedFd,
+    outbox: Outbox,
+    interest: Interest,
     epoll: Epoll,
-    keys: Vec<Key>,
+    pub(super) keys: Vec<Key>,
     shared: Shared,
     cgroups: Parent,
     operator: Operator,
     ids: CellIds,
-    caps: Caps,
+    pub(super) caps: Caps,
     scratch: Scratch,
-    calls: BTreeMap<CallId, Running>,
-    /// Jobs that wait for room, in the order they came.
-    queue: VecDeque<(Start, Received)>,
-    /// Which slots have a cell; a slot is free again when its cell is collected.
-    slots: Vec<Option<CallId>>,
-    /// Frames that the link could not take yet.
-    waiting: VecDeque<(Vec<u8>, Option<FarEnds>)>,
-    writable_wanted: bool,
+    /// Jobs that wait for a cell or for room, in the order they came.
+    pub(super) queue: VecDeque<Ready>,
+    pub(super) calls: BTreeMap<CallId, Running>,
+    pub(super) pool: Pool,
+    /// Who has the cell of a slot; a slot is free again when its cell is collected.
+    pub(super) slots: Vec<Option<Owner>>,
+}
+
+/// Who has a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    Pool,
+    Call(CallId),
 }
 
 /// What an epoll event is about: the link, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
     Link,
-    Cell(u16, Source),
+    Cell(Slot, Source),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +94,7 @@ impl Token {
             4 => Source::OutOfMemory,
             _ => return None,
         };
-        Some(Self::Cell(u16::try_from(value >> 3).ok()?, source))
+        Some(Self::Cell(Slot::try_from(value >> 3).ok()?, source))
     }
 }
 
@@ -99,8 +109,10 @@ impl Supervisor {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, Token::Link.encode());
         epoll.add(&inherited.link, event)?;
         Ok(Self {
-            link: inherited.link,
+            outbox: Outbox::new(inherited.link),
+            interest: Interest::Requests,
             epoll,
+            pool: Pool::new(keys.len(), inherited.caps.warm),
             keys,
             shared,
             cgroups: inherited.cgroups,
@@ -108,18 +120,10 @@ impl Supervisor {
             ids: inherited.ids,
             caps: inherited.caps,
             scratch: Scratch::new(),
-            calls: BTreeMap::new(),
             queue: VecDeque::new(),
+            calls: BTreeMap::new(),
             slots: vec![None; usize::from(inherited.caps.cells)],
-            waiting: VecDeque::new(),
-            writable_wanted: false,
         })
-    }
-
-    /// Sends the first frame.
-    pub fn greet(&self, event: &Event) -> Result<(), Errno> {
-        let frame = wire::encode(event).map_err(|_| Errno::EMSGSIZE)?;
-        socket::send(&self.link, &frame, &[])
     }
 
     /// Waits for one round of events and serves it. `Ok(false)`: the front end is gone.
@@ -146,11 +150,13 @@ impl Supervisor {
             }
         }
         self.pass_deadlines(Instant::now())?;
+        self.dispatch()?;
         Ok(true)
     }
 
     fn timeout(&self) -> EpollTimeout {
-        let next = self.calls.values().filter_map(Running::next_deadline).min();
+        let calls = self.calls.values().filter_map(Running::next_deadline);
+        let next = calls.chain(self.pool.next_deadline()).min();
         let Some(next) = next else { return EpollTimeout::NONE };
         // Rounded up: a timeout of 0 would spin until the instant has come.
         let wait = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -160,7 +166,7 @@ impl Supervisor {
     /// Takes one frame. `Ok(false)`: the link is closed.
     fn read_link(&mut self) -> Result<bool, Errno> {
         let mut buffer = vec![0; FRAME_BYTES];
-        let received = match socket::receive(&self.link, &mut buffer, Wait::No) {
+        let received = match socket::receive(&self.outbox.link, &mut buffer, Wait::No) {
             Err(Errno::EAGAIN) => return Ok(true),
             // A front end that died with frames unread resets the link (unix(7)).
             Err(Errno::ECONNRESET) => return Ok(false),
@@ -169,13 +175,12 @@ impl Supervisor {
         if received.bytes == 0 {
             return Ok(false);
         }
-        if received.cut {
-            // Nothing in it can be trusted to be whole; its descriptors close here.
-            return Ok(true);
-        }
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        if received.cut {
+            return self.cut(bytes).map(|()| true);
+        }
         match wire::decode::<Request>(bytes) {
-            Ok(Request::Start(start)) => self.start(start, received)?,
+            Ok(Request::Start(start)) => self.take(start, received)?,
             Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled)?,
             Ok(Request::OutputLimit { call }) => {
                 self.stop(call, Outcome::Limit(LimitKind::Output))?;
@@ -186,139 +191,32 @@ impl Supervisor {
         Ok(true)
     }
 
-    fn stop(&mut self, call: CallId, outcome: Outcome) -> Result<(), Errno> {
-        if let Some(running) = self.calls.get_mut(&call) {
-            return running.stop(outcome, Instant::now());
-        }
-        let waiting = self.queue.iter().position(|(start, _)| start.call == call);
-        let Some(place) = waiting else {
-            // It has ended meanwhile.
-            return Ok(());
-        };
-        drop(self.queue.remove(place));
-        let ended = Ended { outcome, ..Ended::failed(Failure::Lost) };
-        self.tell(&Event::Ended { call, ended }, None)
-    }
-
-    /// Takes a job: makes its cell, lets it wait for room, or tells why not.
-    ///
-    /// Cells that are ending still hold what they hold, so a front end that keeps to the configured
-    /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
-    fn start(&mut self, start: Start, received: Received) -> Result<(), Errno> {
-        let call = start.call;
-        let known = self.queue.iter().any(|(waiting, _)| waiting.call == call);
-        if known || self.calls.contains_key(&call) {
-            // A front end that reuses a number confuses only itself: this frame is dropped.
-            return Ok(());
-        }
-        let for_room = matches!(self.room(&start), Err(Failure::Busy { .. }));
-        let must_wait = for_room || (!self.queue.is_empty() && self.design(&start).is_ok());
-        if must_wait && !self.calls.is_empty() && self.queue.len() < self.slots.len() {
-            self.queue.push_back((start, received));
-            return Ok(());
-        }
-        self.begin(start, received)
-    }
-
-    /// Starts what has waited, as far as there is room.
-    fn start_waiting(&mut self) -> Result<(), Errno> {
-        while let Some((start, _)) = self.queue.front()
-            && (self.calls.is_empty() || self.room(start).is_ok())
-        {
-            if let Some((start, received)) = self.queue.pop_front() {
-                self.begin(start, received)?;
+    /// A frame that did not come whole; its descriptors are closed. A job that came whole without
+    /// them, for want of free numbers in this process, is answered: its caller waits.
+    fn cut(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        match wire::decode::<Request>(bytes) {
+            Ok(Request::Start(start)) if !self.knows(start.call) => {
+                let failure = Failure::Busy { what: "descriptors".to_owned() };
+                self.end(start.call, Ended::failed(failure))
             }
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self, start: Start, received: Received) -> Result<(), Errno> {
-        let call = start.call;
-        match self.prepare(start, received) {
-            Ok(running) => {
-                self.watch(&running)?;
-                if let Some(slot) = self.slots.get_mut(usize::from(running.cell.slot)) {
-                    *slot = Some(call);
-                }
-                self.calls.insert(call, running);
-                Ok(())
-            }
-            Err(failure) => self.tell(&Event::Ended { call, ended: Ended::failed(failure) }, None),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    fn prepare(&mut self, start: Start, received: Received) -> Result<Running, Failure> {
-        let arrived = Instant::now();
-        let refused = |why: String| Failure::Refused { why };
-        let (block, brought) = take(&start, received).map_err(refused)?;
-        if start.session.is_some() {
-            return Err(refused("sessions are not offered yet".to_owned()));
-        }
-        let (index, limits) = {
-            let (index, design) = self.design(&start)?;
-            (index, clamp(&design.profile.limits, &start.limits))
-        };
-        let slot = self.room(&start)?;
-        let cell = self.make(index, slot).map_err(|errno| Failure::Setup {
-            step: "cloning the cell".to_owned(),
-            errno: crate::cell::report::raw(errno),
-        })?;
-        Ok(Running::new(start, index, block, brought, limits, cell, arrived))
-    }
-
-    fn design(&self, start: &Start) -> Result<(usize, &Design), Failure> {
-        let found = self
-            .keys
-            .iter()
-            .enumerate()
-            .find(|(_, key)| key.profile == start.profile && key.workspace == start.workspace);
-        let Some((index, key)) = found else {
-            let why = format!("no profile `{}` with that workspace", start.profile);
-            return Err(Failure::Refused { why });
-        };
-        match &key.design {
-            Ok(design) => Ok((index, design)),
-            Err(unusable) => Err(match &unusable.missing_program {
-                Some(program) => Failure::NotFound { program: program.clone() },
-                None => Failure::Refused {
-                    why: format!("profile `{}` cannot be used here: {}", key.profile, unusable.why),
-                },
-            }),
-        }
-    }
-
-    /// A free slot, if the caps over all cells leave room for one more cell like this.
-    fn room(&self, start: &Start) -> Result<u16, Failure> {
-        let (_, design) = self.design(start)?;
-        let limits = clamp(&design.profile.limits, &start.limits);
-        let memory: u64 = self.calls.values().map(|running| running.limits.memory).sum();
-        if memory.saturating_add(limits.memory) > self.caps.memory {
-            return Err(Failure::Busy { what: "memory".to_owned() });
-        }
-        let tmpfs: u64 = self.calls.values().map(|running| running.limits.tmpfs()).sum();
-        if tmpfs.saturating_add(limits.tmpfs()) > self.caps.tmpfs {
-            return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
-        }
-        let free = self.slots.iter().position(Option::is_none);
-        free.and_then(|slot| u16::try_from(slot).ok())
-            .ok_or_else(|| Failure::Busy { what: "cells".to_owned() })
-    }
-
-    fn make(&mut self, index: usize, slot: u16) -> Result<Cell, Errno> {
-        let design = self.keys.get(index).and_then(|key| key.design.as_ref().ok());
-        let design = design.ok_or(Errno::EINVAL)?;
-        let mut maker = Maker {
+    /// What making and measuring cells needs, and the keys, each borrowed apart.
+    pub(super) fn maker(&mut self) -> (Maker<'_>, &[Key]) {
+        let maker = Maker {
             shared: &self.shared,
             cgroups: &self.cgroups,
             ids: self.ids,
             operator: &self.operator,
             scratch: &mut self.scratch,
         };
-        maker.clone_cell(design, slot)
+        (maker, &self.keys)
     }
 
-    fn watch(&self, running: &Running) -> Result<(), Errno> {
-        let cell = &running.cell;
+    /// Listens to a new cell.
+    pub(super) fn watch(&self, cell: &Cell) -> Result<(), Errno> {
         let add = |fd: &dyn AsFd, source| {
             let token = Token::Cell(cell.slot, source).encode();
             self.epoll.add(fd.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, token))
@@ -332,74 +230,12 @@ impl Supervisor {
         }
     }
 
-    fn cell_event(&mut self, slot: u16, source: Source) -> Result<(), Errno> {
-        let call = self.slots.get(usize::from(slot)).copied().flatten();
-        let Some((call, mut running)) =
-            call.and_then(|call| Some((call, self.calls.remove(&call)?)))
-        else {
-            return Ok(());
-        };
-        let progress = self.advance(&mut running, source);
-        self.progress(call, running, progress)
-    }
-
-    fn advance(&mut self, running: &mut Running, source: Source) -> Progress {
-        let design = self.keys.get(running.key).and_then(|key| key.design.as_ref().ok());
-        let Some(design) = design else { return Progress::None };
-        let maker = Maker {
-            shared: &self.shared,
-            cgroups: &self.cgroups,
-            ids: self.ids,
-            operator: &self.operator,
-            scratch: &mut self.scratch,
-        };
-        match source {
-            Source::Control => running.read_control(design),
-            Source::Job => running.read_job(design, &maker),
-            Source::Pidfd => running.collect(),
-            Source::OutOfMemory => running.out_of_memory(),
-        }
-    }
-
-    /// Does what a step of a call asks for, and keeps the call unless it is over.
-    fn progress(
-        &mut self,
-        call: CallId,
-        mut running: Running,
-        progress: Progress,
-    ) -> Result<(), Errno> {
-        match progress {
-            Progress::None => {}
-            Progress::Unwatch(source) => self.unwatch(&running, source)?,
-            Progress::Started(ends, receipt) => {
-                let stdin = running.stdin_kind();
-                self.tell(&Event::Started { call, stdin, receipt: *receipt }, Some(ends))?;
-            }
-            Progress::Ended(ended) => {
-                self.unwatch(&running, super::running::Socket::Control)?;
-                self.tell(&Event::Ended { call, ended: *ended }, None)?;
-            }
-            Progress::Gone(ended) => {
-                if let Some(ended) = ended {
-                    self.tell(&Event::Ended { call, ended: *ended }, None)?;
-                }
-                if let Some(slot) = self.slots.get_mut(usize::from(running.cell.slot)) {
-                    *slot = None;
-                }
-                running.stage = Stage::Gone;
-                drop(running);
-                return self.start_waiting();
-            }
-        }
-        self.calls.insert(call, running);
-        Ok(())
-    }
-
-    /// Stops listening to a socket that has nothing more to say; closed, it would be readable for ever.
-    fn unwatch(&self, running: &Running, source: super::running::Socket) -> Result<(), Errno> {
-        let fd = match source {
-            super::running::Socket::Control => &running.cell.control,
-            super::running::Socket::Job => &running.cell.job,
+    /// Stops listening to a socket that has nothing more to say; closed, it would be readable for
+    /// ever.
+    fn unwatch(&self, cell: &Cell, which: Socket) -> Result<(), Errno> {
+        let fd = match which {
+            Socket::Control => &cell.control,
+            Socket::Job => &cell.job,
         };
         match self.epoll.delete(fd) {
             // Taken out before.
@@ -408,65 +244,119 @@ impl Supervisor {
         }
     }
 
+    fn cell_event(&mut self, slot: Slot, source: Source) -> Result<(), Errno> {
+        match self.slots.get(usize::from(slot)).copied().flatten() {
+            Some(Owner::Pool) => self.young_event(slot, source),
+            Some(Owner::Call(call)) => self.call_event(call, source),
+            // The cell was collected earlier in this round.
+            None => Ok(()),
+        }
+    }
+
+    fn young_event(&mut self, slot: Slot, source: Source) -> Result<(), Errno> {
+        let Some(mut young) = self.pool.take(slot) else { return Ok(()) };
+        let growth = match source {
+            Source::Control => young.read_control(self.pool.keep()),
+            Source::Pidfd => young.collect(),
+            Source::Job => {
+                let (maker, keys) = self.maker();
+                match design_of(keys, young.key) {
+                    Some(design) => young.read_job(design, &maker),
+                    None => Growth::None,
+                }
+            }
+            // Before a job there is nothing in it that could use memory.
+            Source::OutOfMemory => Growth::None,
+        };
+        if !young.is_alive() && !matches!(growth, Growth::Gone) {
+            // A dead cell's sockets have nothing more to say; its pidfd has.
+            self.unwatch(&young.cell, Socket::Job)?;
+            self.unwatch(&young.cell, Socket::Control)?;
+        }
+        self.grown(slot, young, growth)
+    }
+
+    fn call_event(&mut self, call: CallId, source: Source) -> Result<(), Errno> {
+        let Some(mut running) = self.calls.remove(&call) else { return Ok(()) };
+        let progress = match source {
+            Source::Control => running.read_control(),
+            Source::Job => running.read_job(),
+            Source::Pidfd => running.collect(),
+            Source::OutOfMemory => {
+                running.out_of_memory()?;
+                Progress::None
+            }
+        };
+        match progress {
+            Progress::None => {}
+            Progress::Unwatch(which) => self.unwatch(&running.cell, which)?,
+            Progress::Ended(ended) => {
+                self.unwatch(&running.cell, Socket::Control)?;
+                self.tell(&Event::Ended { call, ended: *ended }, None)?;
+            }
+            Progress::Gone(ended) => {
+                if let Some(ended) = ended {
+                    self.tell(&Event::Ended { call, ended: *ended }, None)?;
+                }
+                self.free(running.cell.slot);
+                return Ok(());
+            }
+        }
+        self.calls.insert(call, running);
+        Ok(())
+    }
+
+    /// A cell is collected: its slot, and with it its host id, may be used again.
+    pub(super) fn free(&mut self, slot: Slot) {
+        if let Some(owner) = self.slots.get_mut(usize::from(slot)) {
+            *owner = None;
+        }
+    }
+
     fn pass_deadlines(&mut self, now: Instant) -> Result<(), Errno> {
         for running in self.calls.values_mut() {
             running.pass_deadline(now)?;
         }
+        for slot in self.pool.due(now) {
+            if let Some(mut young) = self.pool.take(slot) {
+                let growth = young.pass_deadline(now);
+                self.grown(slot, young, growth)?;
+            }
+        }
         Ok(())
     }
 
-    /// Sends a frame, or keeps it until the link can take it. Order is kept.
-    fn tell(&mut self, event: &Event, ends: Option<FarEnds>) -> Result<(), Errno> {
-        let frame = wire::encode(event).map_err(|_| Errno::EMSGSIZE)?;
-        self.waiting.push_back((frame, ends));
+    /// Sends a frame as soon as the link takes it; with `ends`, the pipes of the call it starts.
+    pub(super) fn tell(
+        &mut self,
+        event: &Event,
+        ends: Option<(CallId, FarEnds)>,
+    ) -> Result<(), Errno> {
+        self.outbox.push(event, ends)?;
         self.flush()
     }
 
     fn flush(&mut self) -> Result<(), Errno> {
-        while let Some((frame, ends)) = self.waiting.front() {
-            let fds = ends.as_ref().map(FarEnds::list).unwrap_or_default();
-            match socket::send_now(&self.link, frame, &fds) {
-                Ok(()) => drop(self.waiting.pop_front()),
-                Err(Errno::EAGAIN) => return self.want_writable(true),
-                // The front end is gone; the link's end of file is read next.
-                Err(Errno::EPIPE | Errno::ECONNRESET) => {
-                    self.waiting.clear();
-                    return Ok(());
-                }
-                Err(errno) => return Err(errno),
-            }
+        while let Flushed::Undeliverable(call, errno) = self.outbox.flush()? {
+            let step = "sending the program's streams".to_owned();
+            let failure = Failure::Setup { step, errno: raw(errno) };
+            self.stop(call, Outcome::Failed(failure))?;
         }
-        self.want_writable(false)
-    }
-
-    fn want_writable(&mut self, wanted: bool) -> Result<(), Errno> {
-        if self.writable_wanted == wanted {
+        let interest = self.outbox.interest();
+        if self.interest == interest {
             return Ok(());
         }
-        self.writable_wanted = wanted;
-        let flags =
-            if wanted { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
-        self.epoll.modify(&self.link, &mut EpollEvent::new(flags, Token::Link.encode()))
+        self.interest = interest;
+        let flags = match interest {
+            Interest::Requests => EpollFlags::EPOLLIN,
+            Interest::Both => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
+            Interest::Room => EpollFlags::EPOLLOUT,
+        };
+        self.epoll.modify(&self.outbox.link, &mut EpollEvent::new(flags, Token::Link.encode()))
     }
 }
 
-/// Takes the descriptors of a job and checks that each is what it must be.
-fn take(start: &Start, received: Received) -> Result<(Block, Brought), String> {
-    let got = received.fds.iter().flatten().count();
-    if got != start.descriptors() {
-        return Err(wire::WireError::Descriptors { got, want: start.descriptors() }.to_string());
-    }
-    let mut fds = received.fds.into_iter().flatten();
-    let block = fds.next().ok_or_else(|| "no block".to_owned())?;
-    let block = Block::open(block).map_err(|error| error.to_string())?;
-    let mut sealed = |wanted: bool| match wanted {
-        false => Ok(None),
-        true => {
-            let fd = fds.next().filter(|fd| memory::is_sealed(fd).unwrap_or(false));
-            fd.map(Some).ok_or_else(|| wire::WireError::NotSealed.to_string())
-        }
-    };
-    let script = sealed(start.script == ScriptKind::Bytes)?;
-    let stdin = sealed(start.stdin == StdinKind::Bytes)?;
-    Ok((block, Brought { script, stdin }))
+/// The design of a key, where it can be used here.
+pub(super) fn design_of(keys: &[Key], index: usize) -> Option<&Design> {
+    keys.get(index).and_then(|key| key.design.as_ref().ok())
 }

@@ -35,6 +35,8 @@ pub enum StartError {
     NoInstance { most: u32 },
     #[error("`{}` cannot be granted: {errno}", path.display())]
     Grant { path: PathBuf, errno: Errno },
+    #[error("signals cannot be set to what they usually do: {0}")]
+    Signals(#[source] Errno),
     #[error("the link cannot be made: {0}")]
     Link(#[source] Errno),
 }
@@ -96,6 +98,11 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     if threads != 1 {
         return Err(StartError::Threads { threads });
     }
+    // What the parent of this process left: with SIGCHLD ignored, no end of a cell would show.
+    process::usual_signals().map_err(StartError::Signals)?;
+    // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
+    rlimit::increase_nofile_limit(u64::MAX)
+        .map_err(|error| StartError::Link(crate::cell::errno_of(&error)))?;
     let identity = Identity::find(spec.ids)?;
     let (link, theirs) = pair().map_err(StartError::Link)?;
     let (go, wait) = pair().map_err(StartError::Link)?;

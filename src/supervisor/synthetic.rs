@@ -8,7 +8,7 @@ use nix::dir::{Dir, Type};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
-use super::template::{directories, write_file};
+use super::pieces::{directories, write_file};
 use crate::cell::ids::AGENT;
 use crate::cell::mounts::HIDDEN;
 use crate::job::Limits;

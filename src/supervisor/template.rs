@@ -4,9 +4,8 @@
 //! the kernel locks every mount in it together with its flags (mount_namespaces(7)).
 
 use std::ffi::CString;
-use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -15,19 +14,21 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::{Access, Kind, WorkspaceGrant, program, protect};
+use super::{Access, Kind, WorkspaceGrant, protect};
 use crate::cell::mounts::{self, HIDDEN, Slot};
 use crate::cell::{ProcKind, c_path, errno_of, payload};
-use crate::profile::{HostPath, PathKind, Presence, ProcView, Profile};
-use crate::sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
+use crate::profile::{ProcView, Profile};
+use crate::sys::mount::{Reach, attach, attribute, new_filesystem, set_attributes};
 
+use super::pieces::{
+    Piece, devices, directories, gather, granted, hidden_here, refused, relative, stand_in,
+    write_file,
+};
 use super::synthetic;
 
 /// Where a root is put together before it becomes one. It exists on every system, and in our
 /// own namespace covering it hides nothing from anybody.
 const STAGE: &str = "/tmp";
-/// Devices of every cell, bound one by one.
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// Why a template could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +41,9 @@ pub enum TemplateError {
     System { what: &'static str, errno: Errno },
 }
 
-trait During<T> {
+/// Names what was going on when a call failed.
+pub trait During<T> {
+    /// The value, or the error with what was going on.
     fn during(self, what: &'static str) -> Result<T, TemplateError>;
 }
 
@@ -77,13 +80,6 @@ pub struct Template {
     /// Granted directories as the cell has them, and those of them that may be written to.
     pub granted: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
-}
-
-/// A mount on its way into the template.
-struct Piece {
-    tree: OwnedFd,
-    target: PathBuf,
-    kind: Kind,
 }
 
 /// What was put into a root, by what cells may do with it.
@@ -197,113 +193,6 @@ impl Workshop<'_> {
     }
 }
 
-/// Symbolic links of the host that a cell gets as links, such as `/bin`.
-type Links = Vec<(PathBuf, PathBuf)>;
-
-/// Takes a detached copy of every mount that the profile lists, while the host is in sight.
-fn gather(profile: &Profile) -> Result<(Vec<Piece>, Links), TemplateError> {
-    let mut pieces = Vec::new();
-    let mut links = Vec::new();
-    for path in &profile.paths {
-        let metadata = match std::fs::symlink_metadata(&path.host) {
-            Ok(metadata) => metadata,
-            Err(_) if path.presence == Presence::Optional => continue,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(TemplateError::Missing { path: path.host.clone() });
-            }
-            Err(error) => return Err(refused(&path.host, &error)),
-        };
-        match path.kind {
-            PathKind::Tree if metadata.is_symlink() && path.host == path.cell => {
-                let text =
-                    std::fs::read_link(&path.host).map_err(|error| refused(&path.host, &error))?;
-                links.push((path.cell.clone(), text));
-            }
-            PathKind::Tree => pieces.push(Piece::take(&path.host, &path.cell)?),
-            PathKind::Program => gather_program(path, &mut pieces)?,
-        }
-    }
-    // Parents before what lies in them.
-    pieces.sort_by(|one, other| one.target.cmp(&other.target));
-    Ok((pieces, links))
-}
-
-/// A program with its interpreter and its libraries, each file by itself.
-fn gather_program(path: &HostPath, pieces: &mut Vec<Piece>) -> Result<(), TemplateError> {
-    pieces.push(Piece::take(&path.host, &path.cell)?);
-    let needed = program::libraries(&path.host).map_err(|error| refused(&path.host, &error))?;
-    for library in needed {
-        pieces.push(Piece::take(&library, &library)?);
-    }
-    Ok(())
-}
-
-impl Piece {
-    /// A detached, read-only copy of the mount at `host`.
-    fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
-        let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
-        let piece = Self::take_as_is(host, cell).map_err(here)?;
-        let flags = attribute::RDONLY | attribute::NOSUID | attribute::NODEV;
-        set_attributes(&piece.tree, flags, Reach::Recursive).map_err(here)?;
-        Ok(piece)
-    }
-
-    fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
-        // Resolved here, in our copy of the host's mounts, and opened without following a link.
-        let host = host.canonicalize().map_err(|error| errno_of(&error))?;
-        let tree = clone_tree(&c_path(&host)?)?;
-        let mode = nix::sys::stat::fstat(&tree)?.st_mode;
-        let directory = mode & libc::S_IFMT == libc::S_IFDIR;
-        let kind = if directory { Kind::Directory } else { Kind::File };
-        Ok(Self { tree, target: cell.to_owned(), kind })
-    }
-
-    /// Attaches the mount below the stage, where a file or directory is made for it.
-    fn place(self) -> Result<(), TemplateError> {
-        let here = relative(&self.target);
-        stand_in(&here, self.kind).map_err(|error| refused(&self.target, &error))?;
-        let target = c_path(&here).during("naming a mount")?;
-        attach(&self.tree, &target)
-            .map_err(|errno| TemplateError::Path { path: self.target.clone(), errno })
-    }
-}
-
-fn refused(path: &Path, error: &std::io::Error) -> TemplateError {
-    TemplateError::Path { path: path.to_owned(), errno: errno_of(error) }
-}
-
-fn devices() -> Result<Vec<Piece>, TemplateError> {
-    DEVICES
-        .iter()
-        .map(|name| {
-            let path = Path::new("/dev").join(name);
-            let here = |errno| TemplateError::Path { path: path.clone(), errno };
-            let piece = Piece::take_as_is(&path, &path).map_err(here)?;
-            // Read-only is about the node's own mode and times: writing to the device goes on.
-            let flags = attribute::RDONLY | attribute::NOSUID | attribute::NOEXEC;
-            set_attributes(&piece.tree, flags, Reach::One).map_err(here)?;
-            Ok(piece)
-        })
-        .collect()
-}
-
-/// Copies of the granted directories, taken before the stage hides any of them.
-fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateError> {
-    let mut pieces = Vec::new();
-    for directory in grant.iter().flat_map(|grant| &grant.directories) {
-        if !directory.by_slot.is_empty() {
-            // Made by main, with the cells' ids: attached by descriptor.
-            continue;
-        }
-        let here = |errno| TemplateError::Path { path: directory.host.clone(), errno };
-        let piece = Piece::take_as_is(&directory.host, &directory.cell).map_err(here)?;
-        set_attributes(&piece.tree, directory.access.attributes(), Reach::Recursive)
-            .map_err(here)?;
-        pieces.push(piece);
-    }
-    Ok(pieces)
-}
-
 /// Puts granted directories in place: at their path, or in the hidden store by slot.
 fn place_grants(
     grant: Option<&WorkspaceGrant>,
@@ -350,16 +239,6 @@ fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<P
     Ok(path)
 }
 
-/// An absolute path of the cell as a path below the current directory, the stage.
-fn relative(path: &Path) -> PathBuf {
-    let below = path.strip_prefix("/").unwrap_or(path);
-    if below.as_os_str().is_empty() { PathBuf::from(".") } else { below.to_owned() }
-}
-
-fn hidden_here() -> PathBuf {
-    relative(Path::new(HIDDEN))
-}
-
 /// Covers the stage with the filesystem of the new root and goes there.
 fn enter_stage() -> Result<(), TemplateError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -395,44 +274,8 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
     write_file(&canary, "Landlock refuses this file.\n")
 }
 
-/// Makes a directory and its parents, as others may read them.
-pub fn directories(path: &Path) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
-}
-
-/// Makes the empty file or directory that a mount covers.
-fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
-    match kind {
-        Kind::Directory => directories(path),
-        Kind::File => path.parent().map_or(Ok(()), directories).and_then(|()| touch(path)),
-    }
-}
-
-fn touch(path: &Path) -> std::io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(_) => Ok(()),
-        Err(_) => write_file(path, ""),
-    }
-}
-
-/// Writes a new file that everybody may read.
-pub fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o644).open(path)?.write_all(text.as_bytes())
-}
-
 fn link(path: &Path, text: &Path) -> std::io::Result<()> {
     let here = relative(path);
     here.parent().map_or(Ok(()), directories)?;
     symlink(text, here)
-}
-
-impl Access {
-    fn attributes(self) -> u64 {
-        let always = attribute::NOSUID | attribute::NODEV;
-        match self {
-            Self::ReadOnly => always | attribute::RDONLY,
-            Self::ReadWrite => always,
-        }
-    }
 }

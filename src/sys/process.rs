@@ -187,9 +187,22 @@ impl From<libc::rusage> for Used {
 
 /// waitid(2) with P_PIDFD: collects a child that has ended, so that no zombie is left, with what
 /// it used. `Ok(None)`: it has not ended yet.
-///
-/// The system call itself: the C library's waitid has no place for the usage.
 pub fn collect(pidfd: impl AsFd) -> Result<Option<Used>> {
+    wait_for(pidfd, libc::WEXITED | libc::WNOHANG)
+}
+
+/// The same, waiting for its end: for a child that has just been killed.
+pub fn wait(pidfd: impl AsFd) -> Result<()> {
+    loop {
+        match wait_for(&pidfd, libc::WEXITED) {
+            Err(Errno::EINTR) => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// The system call itself: the C library's waitid has no place for the usage.
+fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Used>> {
     // SAFETY: siginfo_t is plain bytes, for which all zeroes is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: rusage is plain integers, for which all zeroes is a value.
@@ -201,7 +214,7 @@ pub fn collect(pidfd: impl AsFd) -> Result<Option<Used>> {
             libc::P_PIDFD,
             pidfd.as_fd().as_raw_fd(),
             &raw mut info,
-            libc::WEXITED | libc::WNOHANG,
+            options,
             &raw mut usage,
         )
     })?;
@@ -321,6 +334,16 @@ pub fn duplicate_inheritable(fd: impl AsFd, to: i32) -> Result<()> {
     }
     // SAFETY: takes numbers only; the process is about to exec and uses no owner of `to` again.
     Errno::result(unsafe { libc::dup2(from, to) }).map(drop)
+}
+
+/// Lets children be waited for and signals arrive: SIGCHLD at its default, none blocked. Both
+/// survive exec (signal(7)), so they are whatever the parent of this program left.
+pub fn usual_signals() -> Result<()> {
+    // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
+    if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
+        return Err(Errno::last());
+    }
+    nix::sys::signal::SigSet::empty().thread_set_mask()
 }
 
 /// Gives every signal its default effect and blocks none: what a program expects of a shell.

@@ -71,10 +71,24 @@ impl Watch {
             used = files + self.processes(Sum::Proportional)?;
         }
         self.peak = self.peak.max(used);
+        if self.host_is_short() {
+            return Ok(true);
+        }
         let room = self.limit.saturating_sub(used);
         let micros = room.saturating_mul(1_000_000) / BYTES_PER_SECOND;
         self.next = Some(now + Duration::from_micros(micros).clamp(SHORTEST, LONGEST));
         Ok(used > self.limit)
+    }
+
+    /// Whether the host itself is about to run out: less than a sixteenth of its memory is left.
+    ///
+    /// What no process maps is not in the sum above (shared pages let go, full sockets, epoll
+    /// items). That this is bounded at all where no cgroup can be had, is the work of this line.
+    fn host_is_short(&self) -> bool {
+        // The procfs held here is masked by nothing: its meminfo is the host's.
+        let field = |name| self.fields(".", "meminfo", &[name]);
+        let (total, available) = (field("MemTotal:"), field("MemAvailable:"));
+        total.zip(available).is_some_and(|(total, available)| available < total / 16)
     }
 
     fn processes(&self, sum: Sum) -> Result<u64> {
@@ -97,7 +111,11 @@ impl Watch {
         let by_share = match sum {
             Sum::Resident => None,
             // Refused where the process made itself non-dumpable: then its whole size counts.
-            Sum::Proportional => self.fields(pid, "smaps_rollup", &["Pss:", "SwapPss:"]),
+            // Page tables are no share of anything: each process has its own.
+            Sum::Proportional => self
+                .fields(pid, "smaps_rollup", &["Pss:", "SwapPss:"])
+                .zip(self.fields(pid, "status", &["VmPTE:"]))
+                .map(|(shares, tables)| shares.saturating_add(tables)),
         };
         by_share
             .or_else(|| self.fields(pid, "status", &["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]))

@@ -1,0 +1,40 @@
+//! The streams of a call that has started: pipes whose other ends are in the cell.
+
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+
+use super::{CancelOnDrop, Control, Running};
+use crate::outcome::{Ended, Failure};
+use crate::receipt::Receipt;
+use crate::sys::socket::Received;
+use crate::wire::StdinKind;
+
+impl Running {
+    /// Takes the streams that came with a call's start.
+    pub(super) fn take(
+        stdin: StdinKind,
+        receipt: Receipt,
+        received: Received,
+        control: Control,
+        ended: oneshot::Receiver<Ended>,
+    ) -> Result<Self, Failure> {
+        // First: where a stream is missing, the call that nobody can follow ends.
+        let _guard = CancelOnDrop(control.clone());
+        let mut fds = received.fds.into_iter().flatten();
+        let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
+        let io = |error: std::io::Error| Failure::Refused { why: error.to_string() };
+        let stdin = match stdin {
+            StdinKind::Pipe => {
+                let fd = fds.next().ok_or_else(missing)?;
+                Some(pipe::Sender::from_owned_fd(fd).map_err(io)?)
+            }
+            StdinKind::Empty | StdinKind::Bytes => None,
+        };
+        let mut output = || {
+            let fd = fds.next().ok_or_else(missing)?;
+            pipe::Receiver::from_owned_fd(fd).map_err(io)
+        };
+        let (stdout, stderr) = (output()?, output()?);
+        Ok(Self { receipt, stdin, stdout, stderr, control, ended, _guard })
+    }
+}

@@ -1,0 +1,268 @@
+//! From a frame to a running call: jobs are checked, wait their turn, get a cell.
+
+use std::time::Instant;
+
+use nix::errno::Errno;
+
+use super::cells::clamp;
+use super::handover::Brought;
+use super::running::{Ready, Running};
+use super::serve::{Owner, Supervisor, design_of};
+use super::young::{Growth, Young};
+use crate::cell::mounts::Slot;
+use crate::cell::report::raw;
+use crate::job::Limits;
+use crate::outcome::{Ended, Failure, Outcome};
+use crate::sys::memory;
+use crate::sys::socket::Received;
+use crate::wire::{Block, CallId, Event, ScriptKind, Start, StdinKind, WireError};
+
+impl Supervisor {
+    /// Takes a job from the link: it waits for a cell from now on, or is refused.
+    pub(super) fn take(&mut self, start: Start, received: Received) -> Result<(), Errno> {
+        let call = start.call;
+        if self.knows(call) {
+            // A front end that reuses a number confuses only itself: this frame is dropped.
+            return Ok(());
+        }
+        match self.check(start, received) {
+            Ok(ready) => {
+                self.queue.push_back(ready);
+                Ok(())
+            }
+            Err(failure) => self.end(call, Ended::failed(failure)),
+        }
+    }
+
+    /// Whether a call of this number waits or runs.
+    pub(super) fn knows(&self, call: CallId) -> bool {
+        self.calls.contains_key(&call) || self.queue.iter().any(|ready| ready.start.call == call)
+    }
+
+    fn check(&self, start: Start, received: Received) -> Result<Ready, Failure> {
+        let arrived = Instant::now();
+        let refused = |why: String| Failure::Refused { why };
+        let (block, brought) = descriptors(&start, received).map_err(refused)?;
+        if start.session.is_some() {
+            return Err(refused("sessions are not offered yet".to_owned()));
+        }
+        // A cell for each that waits, at most: more would be a front end that does not queue.
+        if self.queue.len() >= self.slots.len().saturating_mul(2) {
+            return Err(Failure::Busy { what: "waiting calls".to_owned() });
+        }
+        let key = self.key(&start)?;
+        let design = design_of(&self.keys, key).ok_or(Failure::Lost)?;
+        let limits = clamp(&design.profile.limits, &start.limits);
+        if limits.memory > self.caps.memory {
+            return Err(Failure::Busy { what: "memory".to_owned() });
+        }
+        if limits.tmpfs() > self.caps.tmpfs {
+            return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
+        }
+        Ok(Ready { start, key, block, brought, limits, arrived })
+    }
+
+    /// The index of the key that a frame names.
+    fn key(&self, start: &Start) -> Result<usize, Failure> {
+        let named = |key: &super::boot::Key| {
+            key.profile == start.profile && key.workspace == start.workspace
+        };
+        let Some(index) = self.keys.iter().position(named) else {
+            let why = format!("no profile `{}` with that workspace", start.profile);
+            return Err(Failure::Refused { why });
+        };
+        let unusable = self.keys.get(index).and_then(|key| key.design.as_ref().err());
+        match unusable {
+            None => Ok(index),
+            Some(unusable) => Err(match &unusable.missing_program {
+                Some(program) => Failure::NotFound { program: program.clone() },
+                None => Failure::Refused {
+                    why: format!(
+                        "profile `{}` cannot be used here: {}",
+                        start.profile, unusable.why
+                    ),
+                },
+            }),
+        }
+    }
+
+    /// Ends a call from outside: one that runs, or one that waits.
+    pub(super) fn stop(&mut self, call: CallId, outcome: Outcome) -> Result<(), Errno> {
+        if let Some(running) = self.calls.get_mut(&call) {
+            return running.stop(outcome, Instant::now());
+        }
+        let Some(place) = self.queue.iter().position(|ready| ready.start.call == call) else {
+            // It has ended meanwhile.
+            return Ok(());
+        };
+        drop(self.queue.remove(place));
+        self.end(call, Ended { outcome, ..Ended::failed(Failure::Lost) })
+    }
+
+    pub(super) fn end(&mut self, call: CallId, ended: Ended) -> Result<(), Errno> {
+        self.tell(&Event::Ended { call, ended }, None)
+    }
+
+    /// Gives cells to the jobs that wait, in their order, and builds what is missing.
+    ///
+    /// Cells that are ending still hold what they hold, so a front end that keeps to the configured
+    /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
+    pub(super) fn dispatch(&mut self) -> Result<(), Errno> {
+        while let Some(ready) = self.queue.front() {
+            let (key, limits) = (ready.key, ready.limits);
+            if !self.has_room(&limits) {
+                break;
+            }
+            let Some(slot) = self.pool.idle(key) else { break };
+            self.hand_over(slot)?;
+        }
+        self.build_for_waiting()?;
+        if self.queue.is_empty()
+            && let Some(key) = self.pool.wants(Instant::now())
+        {
+            self.build(key)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the caps over all cells leave room for one more job like this.
+    fn has_room(&self, limits: &Limits) -> bool {
+        let memory: u64 = self.calls.values().map(|running| running.limits.memory).sum();
+        let tmpfs: u64 = self.calls.values().map(|running| running.limits.tmpfs()).sum();
+        memory.saturating_add(limits.memory) <= self.caps.memory
+            && tmpfs.saturating_add(limits.tmpfs()) <= self.caps.tmpfs
+    }
+
+    /// The first job that waits gets the cell in `slot`.
+    fn hand_over(&mut self, slot: Slot) -> Result<(), Errno> {
+        let Some(young) = self.pool.take(slot) else { return Ok(()) };
+        let (key, measured) = (young.key, young.measured.unwrap_or(young.born));
+        let Some(ready) = self.queue.pop_front() else { return Ok(()) };
+        let (call, stdin) = (ready.start.call, ready.start.stdin);
+        let Some((cell, mut receipt)) = young.offer() else {
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
+        receipt.configured.memory_bytes = ready.limits.memory;
+        let Some(design) = design_of(&self.keys, key) else {
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
+        match Running::begin(ready, cell, design, measured) {
+            Ok((running, ends)) => {
+                self.own(slot, Owner::Call(call));
+                self.calls.insert(call, running);
+                self.pool.called(key, Instant::now());
+                self.tell(&Event::Started { call, stdin, receipt }, Some((call, ends)))
+            }
+            Err(refused) => {
+                let (failure, cell) = *refused;
+                let mut young = Young::new(key, cell);
+                young.end();
+                self.pool.put(slot, young);
+                self.end(call, Ended::failed(failure))
+            }
+        }
+    }
+
+    /// A cell for each job that waits, as far as there are slots.
+    fn build_for_waiting(&mut self) -> Result<(), Errno> {
+        for key in 0..self.keys.len() {
+            let waiting = self.queue.iter().filter(|ready| ready.key == key).count();
+            while self.pool.count(key) < waiting {
+                if !self.build(key)? {
+                    if let Some(slot) = self.pool.spare(key)
+                        && let Some(mut young) = self.pool.take(slot)
+                    {
+                        young.end();
+                        self.pool.put(slot, young);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a cell of `key`. `Ok(false)`: no slot is free, or it failed and that is told.
+    fn build(&mut self, key: usize) -> Result<bool, Errno> {
+        let free = self.slots.iter().position(Option::is_none);
+        let Some(slot) = free.and_then(|slot| Slot::try_from(slot).ok()) else {
+            return Ok(false);
+        };
+        let (mut maker, keys) = self.maker();
+        let Some(design) = design_of(keys, key) else { return Ok(false) };
+        let made = maker.clone_cell(design, slot);
+        match made.and_then(|cell| self.watch(&cell).map(|()| cell)) {
+            Ok(cell) => {
+                self.own(slot, Owner::Pool);
+                self.pool.put(slot, Young::new(key, cell));
+                Ok(true)
+            }
+            Err(errno) => {
+                let step = "cloning the cell".to_owned();
+                self.failed(key, Failure::Setup { step, errno: raw(errno) })?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn own(&mut self, slot: Slot, owner: Owner) {
+        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+            *place = Some(owner);
+        }
+    }
+
+    /// Does what became of a cell in the pool asks for.
+    pub(super) fn grown(&mut self, slot: Slot, young: Young, growth: Growth) -> Result<(), Errno> {
+        let key = young.key;
+        match growth {
+            Growth::None | Growth::Ready => self.pool.put(slot, young),
+            Growth::Failed(failure) => {
+                self.pool.put(slot, young);
+                self.failed(key, failure)?;
+            }
+            Growth::Gone => {
+                let unexpected = young.is_alive() && !young.is_idle();
+                drop(young);
+                self.free(slot);
+                if unexpected {
+                    self.failed(key, Failure::Lost)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A cell of `key` could not be made: the job it was made for is told, and none is made in
+    /// advance until the next call.
+    fn failed(&mut self, key: usize, failure: Failure) -> Result<(), Errno> {
+        self.pool.give_up(key);
+        let Some(place) = self.queue.iter().position(|ready| ready.key == key) else {
+            return Ok(());
+        };
+        match self.queue.remove(place) {
+            Some(ready) => self.end(ready.start.call, Ended::failed(failure)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Takes the descriptors of a job and checks that each is what it must be.
+fn descriptors(start: &Start, received: Received) -> Result<(Block, Brought), String> {
+    let got = received.fds.iter().flatten().count();
+    if got != start.descriptors() {
+        return Err(WireError::Descriptors { got, want: start.descriptors() }.to_string());
+    }
+    let mut fds = received.fds.into_iter().flatten();
+    let block = fds.next().ok_or_else(|| "no block".to_owned())?;
+    let block = Block::open(block).map_err(|error| error.to_string())?;
+    let mut sealed = |wanted: bool| match wanted {
+        false => Ok(None),
+        true => {
+            let fd = fds.next().filter(|fd| memory::is_sealed(fd).unwrap_or(false));
+            fd.map(Some).ok_or_else(|| WireError::NotSealed.to_string())
+        }
+    };
+    let script = sealed(start.script == ScriptKind::Bytes)?;
+    let stdin = sealed(start.stdin == StdinKind::Bytes)?;
+    Ok((block, Brought { script, stdin }))
+}

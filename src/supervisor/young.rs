@@ -1,0 +1,201 @@
+//! A cell without a job: it confines itself, is measured, becomes untraceable, and is offered.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::cells::{Cell, Maker};
+use crate::cell::Design;
+use crate::cell::report::{self, FromInit, FromPayload, REPORT_BYTES, raw};
+use crate::outcome::Failure;
+use crate::receipt::Receipt;
+use crate::sys::socket::{self, Wait};
+
+/// Set-up that takes longer has hung: the cell is killed and the call told.
+const SETUP_TIME: Duration = Duration::from_secs(10);
+
+/// Where a cell without a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It confines itself; the payload reports when it is ready for a job.
+    Building,
+    /// Measured; init is becoming untraceable.
+    Sealing,
+    /// Offered.
+    Idle,
+    /// Killed, and not collected yet.
+    Dead,
+}
+
+/// What became of a cell.
+#[derive(Debug)]
+pub enum Growth {
+    None,
+    /// It can be offered from now on.
+    Ready,
+    /// It is being destroyed, for this reason.
+    Failed(Failure),
+    /// It is collected: nothing of it is left.
+    Gone,
+}
+
+/// A cell that has no job yet.
+#[derive(Debug)]
+pub struct Young {
+    pub key: usize,
+    pub cell: Cell,
+    stage: Stage,
+    receipt: Option<Receipt>,
+    deadline: Instant,
+    pub born: Instant,
+    pub measured: Option<Instant>,
+}
+
+impl Young {
+    pub fn new(key: usize, cell: Cell) -> Self {
+        let born = Instant::now();
+        let deadline = born + SETUP_TIME;
+        Self { key, cell, stage: Stage::Building, receipt: None, deadline, born, measured: None }
+    }
+
+    /// Whether it will be, or is, fit for a call.
+    pub fn is_alive(&self) -> bool {
+        self.stage != Stage::Dead
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// When something is due: set-up has hung, or nobody wanted the cell.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.is_alive().then_some(self.deadline)
+    }
+
+    /// Takes the cell out of the pool with what it was measured to have.
+    pub fn offer(self) -> Option<(Cell, Receipt)> {
+        Some((self.cell, self.receipt?))
+    }
+
+    /// Something from the payload-to-be.
+    pub fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> Growth {
+        let mut buffer = [0; 512];
+        let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Growth::None,
+            // It ended before its time; if it could say why, that was read before this.
+            Ok(_) | Err(_) => return self.fail(Failure::Lost),
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match report::decode::<FromPayload>(bytes) {
+            Ok(FromPayload::Ready(probes)) if self.stage == Stage::Building => {
+                let Some(pid) = received.pid else {
+                    return self.fail(Failure::Unmeasured { what: "its pid".to_owned() });
+                };
+                match maker.measure(design, pid, probes) {
+                    Ok(receipt) => self.seal(receipt),
+                    Err(unfit) => self.fail(Failure::Unmeasured { what: unfit.0 }),
+                }
+            }
+            Ok(FromPayload::Failed { step, errno }) => {
+                self.fail(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok(FromPayload::Ready(_) | FromPayload::Cwd { .. } | FromPayload::Exec { .. })
+            | Err(_) => self.fail(Failure::Unmeasured { what: "its payload's report".to_owned() }),
+        }
+    }
+
+    fn seal(&mut self, receipt: Receipt) -> Growth {
+        self.receipt = Some(receipt);
+        self.measured = Some(Instant::now());
+        self.stage = Stage::Sealing;
+        match self.cell.seal() {
+            Ok(()) => Growth::None,
+            Err(errno) => self
+                .fail(Failure::Setup { step: "talking to the cell".to_owned(), errno: raw(errno) }),
+        }
+    }
+
+    /// Something from init. `keep` is how long an idle cell is kept.
+    pub fn read_control(&mut self, keep: Duration) -> Growth {
+        let mut buffer = [0; REPORT_BYTES];
+        let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Growth::None,
+            Ok(_) | Err(_) => return self.fail(Failure::Lost),
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match postcard::take_from_bytes::<FromInit>(bytes) {
+            Ok((FromInit::Failed { step, errno }, _)) => {
+                self.fail(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok((FromInit::Sealed, _)) if self.stage == Stage::Sealing => {
+                self.stage = Stage::Idle;
+                self.deadline = Instant::now() + keep;
+                Growth::Ready
+            }
+            // The payload's own words, if it has any, say more than that it ended.
+            Ok((FromInit::Ended(_), _)) => {
+                let failure = self.last_words().unwrap_or(Failure::Lost);
+                self.fail(failure)
+            }
+            Ok((FromInit::Sealed, _)) | Err(_) => {
+                self.fail(Failure::Unmeasured { what: "its init's report".to_owned() })
+            }
+        }
+    }
+
+    fn last_words(&self) -> Option<Failure> {
+        let mut buffer = [0; 512];
+        let received = socket::receive(&self.cell.job, &mut buffer, Wait::No).ok()?;
+        match report::decode::<FromPayload>(buffer.get(..received.bytes)?) {
+            Ok(FromPayload::Failed { step, errno }) => {
+                Some(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// Its init may have ended.
+    pub fn collect(&mut self) -> Growth {
+        match self.cell.collect() {
+            Ok(None) => Growth::None,
+            // ECHILD cannot be: the child is ours and collected once. It is gone either way.
+            Ok(Some(_)) | Err(_) => Growth::Gone,
+        }
+    }
+
+    /// Does what is due: a cell that hangs fails, one that nobody wanted ends.
+    pub fn pass_deadline(&mut self, now: Instant) -> Growth {
+        if self.deadline().is_none_or(|deadline| deadline > now) {
+            return Growth::None;
+        }
+        if self.is_idle() {
+            self.end();
+            return Growth::None;
+        }
+        self.fail(Failure::Setup {
+            step: "building the cell in time".to_owned(),
+            errno: raw(Errno::ETIMEDOUT),
+        })
+    }
+
+    /// Ends a cell that is not wanted.
+    pub fn end(&mut self) {
+        self.stage = Stage::Dead;
+        if let Err(errno) = self.cell.kill()
+            && errno != Errno::ESRCH
+        {
+            tracing::error!(%errno, "a cell could not be killed");
+        }
+    }
+
+    /// Destroys a cell that cannot be used. Told once: the cell is dead from here on.
+    fn fail(&mut self, failure: Failure) -> Growth {
+        if self.stage == Stage::Dead {
+            return Growth::None;
+        }
+        self.end();
+        Growth::Failed(failure)
+    }
+}

@@ -1,0 +1,61 @@
+//! What the process that starts cofferdam leaves to it: none of it may hang, break or weaken a call.
+
+use std::process::{Command, Output};
+
+/// Runs `cofferdam run` under `prelude`, a line of shell that sets something to inherit.
+fn run_under(prelude: &str, words: &str) -> std::io::Result<Output> {
+    let script = format!("{prelude}; exec \"$0\" run --timeout 5 -- {words}");
+    Command::new("bash").args(["-c", &script, env!("CARGO_BIN_EXE_cofferdam")]).output()
+}
+
+fn told(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether this machine can make cells at all; where it cannot there is nothing to test.
+fn can_run() -> std::io::Result<bool> {
+    let can = run_under(":", "echo ok")?.status.success();
+    let must = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
+    assert!(can || !must, "no cell can be made here and COFFERDAM_MUST_RUN is set");
+    Ok(can)
+}
+
+#[test]
+fn signals_masks_and_lower_limits_of_the_parent_do_not_matter() -> std::io::Result<()> {
+    if !can_run()? {
+        return Ok(());
+    }
+    let preludes = [
+        "trap '' CHLD",
+        "umask 077",
+        "umask 777",
+        "ulimit -n 512",
+        "ulimit -t 30",
+        "ulimit -f 1000",
+    ];
+    for prelude in preludes {
+        let output = run_under(prelude, "echo ok")?;
+        assert_eq!(told(&output), (Some(0), "ok\n".to_owned()), "{prelude}: {output:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_name_longer_than_a_frame_is_told_and_not_a_dead_supervisor() -> std::io::Result<()> {
+    if !can_run()? {
+        return Ok(());
+    }
+    let output = run_under(":", "$(printf 'x%.0s' {1..100000})")?;
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn a_signal_that_the_program_sends_itself_is_no_limit() -> std::io::Result<()> {
+    if !can_run()? {
+        return Ok(());
+    }
+    let output = run_under(":", "bash -c 'kill -XCPU $$'")?;
+    assert_eq!(output.status.code(), Some(128 + 24), "{output:?}");
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! What a new user tries first, and what they see when a file of theirs is wrong: the binary, in real cells.
+//!
+//! Where no cell can be made, the tests show as ignored; with COFFERDAM_MUST_RUN=1 they fail.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+type Told = (Option<i32>, String, String);
+
+/// Runs the binary with a configuration directory of its own and `input`.
+fn cofferdam(config: &Path, arguments: &[&str], input: &str) -> Result<Told, Failed> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
+        .arg("--config")
+        .arg(config)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+}
+
+/// A configuration directory with these files.
+fn configured(files: &[(&str, &str)]) -> std::io::Result<tempfile::TempDir> {
+    let directory = tempfile::tempdir()?;
+    for (name, text) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap_or(directory.path()))?;
+        fs::write(path, text)?;
+    }
+    Ok(directory)
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(told: T, expected: T) -> Result<(), Failed> {
+    if told == expected {
+        return Ok(());
+    }
+    Err(format!("told     {told:?}\nexpected {expected:?}").into())
+}
+
+/// The supervisor's filter must let its own loop be made without what a shell's profile adds.
+fn the_calculators_profile_runs_alone() -> Result<(), Failed> {
+    let none = configured(&[])?;
+    let told = cofferdam(none.path(), &["run", "--profile", "bc", "--", "bc", "-q"], "6*7\n")?;
+    same(told, (Some(0), "42\n".to_owned(), String::new()))
+}
+
+fn a_granted_path_that_is_not_there_is_named() -> Result<(), Failed> {
+    let profile = "schema = 1\nname = \"mine\"\nextends = \"bash\"\ndescription = \"x\"\n\
+        [[path]]\nhost = \"/nowhere/at-all\"\nwhy = \"a test\"\n";
+    let config = configured(&[("sandbox-profiles/mine.toml", profile)])?;
+    let told = cofferdam(config.path(), &["run", "--profile", "mine", "--", "true"], "")?;
+    let why = "cofferdam: the supervisor refused the job: profile `mine` cannot be used here: \
+        `/nowhere/at-all` is not on this host\n";
+    same(told, (Some(125), String::new(), why.to_owned()))?;
+    // The control: without that path the profile can be used.
+    let without = profile.split("[[path]]").next().unwrap_or_default();
+    let config = configured(&[("sandbox-profiles/mine.toml", without)])?;
+    let told = cofferdam(config.path(), &["run", "--profile", "mine", "--", "echo", "in"], "")?;
+    same(told, (Some(0), "in\n".to_owned(), String::new()))
+}
+
+fn doctor_tries_the_default_profiles_whatever_the_policy_uses() -> Result<(), Failed> {
+    let policy = "schema = 1\n[[rule]]\nid = \"sums\"\ntools = [\"calculate\"]\naction = \"allow\"\n\
+        profile = \"bc\"\nwhy = \"a test\"\nmatches = [{ tool = \"calculate\" }]\n\
+        not_matches = [{ tool = \"bash\" }]\n";
+    let config = configured(&[("policies/mine.toml", policy)])?;
+    let (code, stdout, _) = cofferdam(config.path(), &["doctor"], "")?;
+    let tried = |name: &str| stdout.contains(&format!("ok       profile {name}"));
+    same((code, tried("bash"), tried("bc")), (Some(0), true, true))
+}
+
+fn keys_that_are_not_obeyed_are_refused() -> Result<(), Failed> {
+    for (key, section) in [
+        ("tools.off", "[tools]\noff = [\"bash\"]\n"),
+        ("audit.file", "[audit]\nfile = \"/var/log/x\"\n"),
+    ] {
+        let config = configured(&[("cofferdam.toml", &format!("schema = 1\n{section}"))])?;
+        let (code, stdout, stderr) = cofferdam(config.path(), &["run", "--", "true"], "")?;
+        let said = stderr.contains(&format!("cofferdam.toml:3: `{key}` is not supported yet"));
+        same((code, stdout, said), (Some(125), String::new(), true))?;
+    }
+    Ok(())
+}
+
+fn an_assignment_prints_no_value() -> Result<(), Failed> {
+    let none = configured(&[])?;
+    let told = cofferdam(none.path(), &["calc", "x=3"], "")?;
+    same(told, (Some(0), String::new(), "cofferdam: nothing printed\n".to_owned()))
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let must_run = std::env::var_os("COFFERDAM_MUST_RUN").is_some_and(|value| value == "1");
+    let can_run = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
+        .arg("doctor")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    let trial = |name: &str, test: fn() -> Result<(), Failed>| {
+        Trial::test(name, test).with_ignored_flag(!can_run && !must_run)
+    };
+    let trials = vec![
+        trial("the_calculators_profile_runs_alone", the_calculators_profile_runs_alone),
+        trial(
+            "a_granted_path_that_is_not_there_is_named",
+            a_granted_path_that_is_not_there_is_named,
+        ),
+        trial(
+            "doctor_tries_the_default_profiles_whatever_the_policy_uses",
+            doctor_tries_the_default_profiles_whatever_the_policy_uses,
+        ),
+        trial("keys_that_are_not_obeyed_are_refused", keys_that_are_not_obeyed_are_refused),
+        trial("an_assignment_prints_no_value", an_assignment_prints_no_value),
+    ];
+    libtest_mimic::run(&arguments, trials).exit();
+}
