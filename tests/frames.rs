@@ -1,0 +1,337 @@
+//! A front end turned hostile: whatever it sends, it gets what any caller gets, and the supervisor
+//! goes on.
+//!
+//! The supervisor starts only from a process with one thread, so this test has a `main` of its own
+//! and no harness; its claims run one after the other against one supervisor.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use cofferdam::call::{Argv, Cwd, Env};
+use cofferdam::config::{self, Surroundings};
+use cofferdam::job::{Limits, ProfileName, SessionId, Workspace};
+use cofferdam::outcome::{Failure, Outcome};
+use cofferdam::profile::Profile;
+use cofferdam::supervisor::{self, Caps, IdRange, Spec};
+use cofferdam::sys::socket::{self, Received, Wait};
+use cofferdam::sys::{memory, process};
+use cofferdam::wire::{self, Block, Event, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Front {
+    link: OwnedFd,
+    profile: Profile,
+    call: u64,
+}
+
+type Check = Result<(), String>;
+
+fn main() {
+    let front = Front::start().expect("a supervisor");
+    let mut front = front;
+    let claims: [(&str, fn(&mut Front) -> Check); 9] = [
+        ("bytes_that_are_no_frame_are_dropped", garbage),
+        ("descriptors_must_be_those_of_the_frame", descriptors),
+        ("a_block_must_be_a_sealed_memfd", unsealed),
+        ("a_block_is_checked_value_by_value", forged_block),
+        ("only_what_was_loaded_can_be_named", names),
+        ("limits_only_clamp_down", limits),
+        ("a_number_in_use_is_not_taken_twice", reused),
+        ("cancels_of_nothing_change_nothing", cancels),
+        ("a_front_end_that_never_reads_fills_its_own_queue", never_reads),
+    ];
+    let mut failed = 0;
+    for (name, claim) in claims {
+        let verdict = claim(&mut front).and_then(|()| front.good_call());
+        match verdict {
+            Ok(()) => println!("test {name} ... ok"),
+            Err(why) => {
+                failed += 1;
+                println!("test {name} ... FAILED: {why}");
+            }
+        }
+    }
+    let passed = claims.len() - failed;
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out"
+    );
+    process::exit_now(i32::from(failed > 0));
+}
+
+impl Front {
+    fn start() -> Result<Self, Box<dyn std::error::Error>> {
+        let surroundings = Surroundings {
+            cofferdam_config: None,
+            xdg_config_home: None,
+            home: None,
+            system: "/nonexistent".into(),
+            ..Surroundings::of_this_process()
+        };
+        let loaded = config::load(None, &surroundings)?;
+        let name = ProfileName::new("bash").ok_or("a name")?;
+        let profile = loaded.profiles.get(&name).ok_or("a profile")?.clone();
+        let started = supervisor::start(Spec {
+            profiles: vec![profile.clone()],
+            workspaces: Vec::new(),
+            caps: Caps { cells: 6, memory: 6 << 30, tmpfs: 6 << 30, processes: 1024, warm: 1 },
+            ids: IdRange { first: 2_100_000_000, count: 64 },
+        })?;
+        std::mem::forget(started.held);
+        let mut front = Self { link: started.link, profile, call: 0 };
+        match front.event()? {
+            (Event::Ready(_), _) => Ok(front),
+            (other, _) => Err(format!("{other:?}").into()),
+        }
+    }
+
+    fn event(&mut self) -> Result<(Event, Received), String> {
+        let mut buffer = vec![0; FRAME_BYTES];
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            match socket::receive(&self.link, &mut buffer, Wait::No) {
+                Ok(received) if received.bytes == 0 => return Err("the link ended".to_owned()),
+                Ok(received) => {
+                    let bytes = buffer.get(..received.bytes).unwrap_or_default();
+                    let event = wire::decode(bytes).map_err(|error| error.to_string())?;
+                    return Ok((event, received));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Err("no answer in time".to_owned())
+    }
+
+    fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Check {
+        let frame = wire::encode(request).map_err(|error| error.to_string())?;
+        socket::send(&self.link, &frame, fds).map_err(|errno| errno.to_string())
+    }
+
+    /// A frame that starts a call, correct in every way.
+    fn frame(&mut self) -> Start {
+        self.call += 1;
+        Start {
+            call: self.call,
+            profile: self.profile.name.clone(),
+            workspace: Workspace::Fresh,
+            session: None,
+            limits: self.profile.limits,
+            stdin: StdinKind::Empty,
+            script: ScriptKind::None,
+        }
+    }
+
+    /// The outcome of `call`, and its output where it had any.
+    fn end_of(&mut self, call: u64) -> Result<(Outcome, String), String> {
+        let mut output = None;
+        loop {
+            let (event, received) = self.event()?;
+            match event {
+                Event::Started { call: started, .. } if started == call => {
+                    output = received.fds.into_iter().flatten().next();
+                }
+                Event::Ended { call: ended, ended: end } if ended == call => {
+                    let mut text = String::new();
+                    if let Some(output) = output {
+                        std::io::Read::read_to_string(&mut std::fs::File::from(output), &mut text)
+                            .map_err(|error| error.to_string())?;
+                    }
+                    return Ok((end.outcome, text));
+                }
+                Event::Started { .. } | Event::Ended { .. } => {}
+                Event::Ready(_) | Event::Unable(_) => return Err(format!("{event:?}")),
+            }
+        }
+    }
+
+    fn run(&mut self, start: Start, script: &str) -> Result<(Outcome, String), String> {
+        let call = start.call;
+        let block = block(&["bash", "-c", script])?;
+        self.send(&Request::Start(start), &[block.as_fd()])?;
+        self.end_of(call)
+    }
+
+    /// The control of every claim: after the attack a caller is served.
+    fn good_call(&mut self) -> Check {
+        let start = self.frame();
+        expect(self.run(start, "echo alive")?, (Outcome::Exited { code: 0 }, "alive\n".to_owned()))
+    }
+
+    /// Sends a start with these descriptors; it must be refused for this reason.
+    fn refused(&mut self, start: Start, fds: &[BorrowedFd<'_>], why: &str) -> Check {
+        let call = start.call;
+        self.send(&Request::Start(start), fds)?;
+        let refusal = Outcome::Failed(Failure::Refused { why: why.to_owned() });
+        expect(self.end_of(call)?, (refusal, String::new()))
+    }
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(seen: T, wanted: T) -> Check {
+    if seen == wanted { Ok(()) } else { Err(format!("{seen:?} where {wanted:?} belongs")) }
+}
+
+fn block(words: &[&str]) -> Result<OwnedFd, String> {
+    let wrong = |error: &dyn std::fmt::Display| error.to_string();
+    let block = Block {
+        argv: Argv::new(words.iter().map(|word| (*word).to_owned()).collect())
+            .map_err(|error| wrong(&error))?,
+        env: Env::default(),
+        cwd: Cwd::workspace(),
+    };
+    let bytes = postcard::to_stdvec(&block).map_err(|error| wrong(&error))?;
+    memory::sealed(c"block", &bytes).map_err(|error| wrong(&error))
+}
+
+fn garbage(front: &mut Front) -> Check {
+    let frames: [Vec<u8>; 4] = [
+        vec![0xff; FRAME_BYTES],
+        vec![0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+        vec![0; 3],
+        // Longer than any frame: cut off, and so dropped whole.
+        vec![1; FRAME_BYTES + 4096],
+    ];
+    for frame in frames {
+        socket::send(&front.link, &frame, &[]).map_err(|errno| errno.to_string())?;
+    }
+    Ok(())
+}
+
+fn descriptors(front: &mut Front) -> Check {
+    let fd = block(&["true"])?;
+    let start = front.frame();
+    front.refused(start, &[], "0 descriptors where 1 belong")?;
+    let start = front.frame();
+    front.refused(start, &[fd.as_fd(); 6], "6 descriptors where 1 belong")?;
+    let start = Start { script: ScriptKind::Bytes, ..front.frame() };
+    let directory = std::fs::File::open("/").map_err(|error| error.to_string())?;
+    let fds = [fd.as_fd(), directory.as_fd()];
+    front.refused(start, &fds, "a descriptor that is not a sealed memfd")
+}
+
+fn unsealed(front: &mut Front) -> Check {
+    let file = tempfile::tempfile().map_err(|error| error.to_string())?;
+    let socket = std::os::unix::net::UnixStream::pair().map_err(|error| error.to_string())?;
+    let directory = std::fs::File::open("/").map_err(|error| error.to_string())?;
+    for fd in [file.as_fd(), socket.0.as_fd(), directory.as_fd(), std::io::stdin().as_fd()] {
+        let start = front.frame();
+        front.refused(start, &[fd], "a descriptor that is not a sealed memfd")?;
+    }
+    let start = front.frame();
+    let call = start.call;
+    let noise = memory::sealed(c"noise", &[0xff; 4096]).map_err(|error| error.to_string())?;
+    front.send(&Request::Start(start), &[noise.as_fd()])?;
+    match front.end_of(call)? {
+        (Outcome::Failed(Failure::Refused { .. }), _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// A block encoded by hand, past the types that would refuse its values.
+fn forged(argv: &[&str], env: &[(&str, &str)], cwd: &str) -> Result<OwnedFd, String> {
+    let env: BTreeMap<&str, &str> = env.iter().copied().collect();
+    let bytes = postcard::to_stdvec(&(argv, env, cwd)).map_err(|error| error.to_string())?;
+    memory::sealed(c"forged", &bytes).map_err(|error| error.to_string())
+}
+
+fn forged_block(front: &mut Front) -> Check {
+    // The control: the same encoding with honest values is taken.
+    let start = front.frame();
+    let call = start.call;
+    let honest = forged(&["bash", "-c", "echo $A"], &[("A", "b")], "/tmp")?;
+    front.send(&Request::Start(start), &[honest.as_fd()])?;
+    expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, "b\n".to_owned()))?;
+    let cases = [
+        (forged(&[], &[], "/tmp")?, "argv is empty"),
+        (
+            forged(&["true"], &[("LD_PRELOAD", "x")], "/tmp")?,
+            "env `LD_PRELOAD` is refused: it changes what programs load or run",
+        ),
+        (forged(&["true"], &[], "/etc")?, "cwd `/etc` is not inside /workspace or /tmp"),
+        (forged(&["true", "a\0b"], &[], "/tmp")?, "argv contains a NUL byte at offset 1"),
+    ];
+    for (fd, why) in cases {
+        let start = front.frame();
+        front.refused(start, &[fd.as_fd()], why)?;
+    }
+    Ok(())
+}
+
+fn names(front: &mut Front) -> Check {
+    let fd = block(&["true"])?;
+    let unknown = ProfileName::new("other").ok_or("a name")?;
+    let start = Start { profile: unknown, ..front.frame() };
+    front.refused(start, &[fd.as_fd()], "no profile `other` with that workspace")?;
+    let start = Start { workspace: Workspace::Granted(0), ..front.frame() };
+    front.refused(start, &[fd.as_fd()], "no profile `bash` with that workspace")?;
+    let start = Start { session: Some(SessionId(1)), ..front.frame() };
+    front.refused(start, &[fd.as_fd()], "sessions are not offered yet")
+}
+
+fn limits(front: &mut Front) -> Check {
+    let own = front.profile.limits;
+    let most = Limits {
+        wall: Duration::MAX,
+        cpu: Duration::MAX,
+        memory: u64::MAX,
+        processes: u32::MAX,
+        open_files: u32::MAX,
+        file_size: u64::MAX,
+        workspace_bytes: u64::MAX,
+        tmp_bytes: u64::MAX,
+        shm_bytes: u64::MAX,
+        inodes: u32::MAX,
+        output: None,
+    };
+    let start = Start { limits: most, ..front.frame() };
+    let seen = front.run(start, "ulimit -Hu; ulimit -Hn; ulimit -Hc; ulimit -Hf")?;
+    let blocks = own.file_size / 1024;
+    let wanted = format!("{}\n{}\n0\n{blocks}\n", own.processes + 1, own.open_files);
+    expect(seen, (Outcome::Exited { code: 0 }, wanted))
+}
+
+fn reused(front: &mut Front) -> Check {
+    let start = front.frame();
+    let (first, second) = (block(&["bash", "-c", "sleep 0.2; echo first"])?, block(&["true"])?);
+    let call = start.call;
+    front.send(&Request::Start(start.clone()), &[first.as_fd()])?;
+    front.send(&Request::Start(start), &[second.as_fd()])?;
+    expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, "first\n".to_owned()))
+}
+
+fn cancels(front: &mut Front) -> Check {
+    let start = front.frame();
+    let (call, fd) = (start.call, block(&["bash", "-c", "sleep 0.2; echo whole"])?);
+    front.send(&Request::Start(start), &[fd.as_fd()])?;
+    for other in (0..2_000).filter(|other| *other != call) {
+        front.send(&Request::Cancel { call: other + 1_000_000 }, &[])?;
+        front.send(&Request::OutputLimit { call: other + 1_000_000 }, &[])?;
+    }
+    expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, "whole\n".to_owned()))
+}
+
+fn never_reads(front: &mut Front) -> Check {
+    // Each is refused, with a frame that is never read: sooner or later no more is taken.
+    let start = front.frame();
+    let frame = wire::encode(&Request::Start(start)).map_err(|error| error.to_string())?;
+    let mut taken = 0;
+    let mut full = 0;
+    while full < 100 && taken < 200_000 {
+        match socket::send_now(&front.link, &frame, &[]) {
+            Ok(()) => (taken, full) = (taken + 1, 0),
+            Err(_) => {
+                full += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    if taken >= 200_000 {
+        return Err("it takes without end".to_owned());
+    }
+    // All that was taken is answered once it is read.
+    for _ in 0..taken {
+        front.event()?;
+    }
+    Ok(())
+}
