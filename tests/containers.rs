@@ -95,10 +95,10 @@ fn masked_runs(caller: &Caller) -> Check {
     equal("calc", (told.code, told.said()), (0, "1180591620717411303424"))?;
     let told = Told::of(masked(caller, &format!("{binary} run -- touch ran")), PATIENCE)?;
     equal("bash's profile", (told.code, told.stdout.as_str()), (125, ""))?;
-    let why = &told.stderr;
-    let named =
-        why.contains("profile `bash`") && why.contains("parts of the outer /proc are masked");
-    holds("why, and where the remedy is", why, named)
+    let expected = "cofferdam: the supervisor refused the job: profile `bash` cannot be used here: \
+        mounting /proc (parts of the outer /proc are masked; `cofferdam doctor` has the remedy): \
+        EPERM: Operation not permitted\n";
+    equal("why, and where the remedy is", told.stderr.as_str(), expected)
 }
 
 fn none_doctor(caller: &Caller) -> Check {
