@@ -282,8 +282,7 @@ impl Shared {
                     drop(state.outgoing.pop_front());
                     if let Some(started) = unsent.and_then(|waiting| waiting.started) {
                         let step = "sending the job".to_owned();
-                        let failure =
-                            Failure::Setup { step, errno: crate::cell::report::raw(errno) };
+                        let failure = Failure::Setup { step, errno: crate::sys::raw(errno) };
                         // Whoever waited has gone.
                         started.send(Err(failure)).unwrap_or_default();
                     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Step, StepFailed};
 use crate::job::Limits;
 use crate::outcome::DeniedCall;
+pub use crate::sys::raw;
 use crate::sys::{Result, socket};
 
 /// Largest report in bytes: 512 denied calls of at most 8 bytes each, and room for the rest.
@@ -116,12 +117,6 @@ impl From<StepFailed> for FromPayload {
     fn from(failed: StepFailed) -> Self {
         Self::Failed { step: failed.step, errno: raw(failed.errno) }
     }
-}
-
-/// The number of an errno.
-#[expect(clippy::as_conversions, reason = "Errno is an enum of the kernel's i32 values")]
-pub fn raw(errno: Errno) -> i32 {
-    errno as i32
 }
 
 /// The denied calls behind a [`PayloadEnd`]: pairs of a number (u16) and a count (u32).

@@ -52,9 +52,11 @@ const LOOP: [Sysno; 32] = [
 ];
 
 /// Making and ending cells.
-const CELLS: [Sysno; 7] = [
+const CELLS: [Sysno; 8] = [
     Sysno::clone3,
     Sysno::setns,
+    // Where the outer /proc must do, whose pids a pidfd tells (container that masks /proc).
+    Sysno::pidfd_open,
     Sysno::pidfd_send_signal,
     Sysno::waitid,
     Sysno::prctl,

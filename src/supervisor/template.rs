@@ -141,7 +141,7 @@ impl Workshop<'_> {
             (ProcView::None, ProcKind::Outer) => return Ok(()),
             (ProcView::Own, ProcKind::Outer) => {
                 return Err(TemplateError::System {
-                    what: "mounting /proc (parts of the outer /proc are masked)",
+                    what: "mounting /proc (parts of the outer /proc are masked; `cofferdam doctor` has the remedy)",
                     errno: Errno::EPERM,
                 });
             }

@@ -24,3 +24,8 @@ pub type Result<T> = std::result::Result<T, Errno>;
 fn check(result: libc::c_long) -> Result<libc::c_long> {
     Errno::result(result)
 }
+
+/// The number of an errno.
+pub fn raw(errno: Errno) -> i32 {
+    errno as i32
+}

@@ -1,0 +1,212 @@
+//! The privilege table of DESIGN.md, read from outside for each process of a call.
+
+mod support;
+
+use std::process::ExitCode;
+
+use support::{Caller, Check, For, Live, Who, claim, equal, holds, proc_file, status};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("the_front_end_has_no_capability_and_a_filter_on_every_thread", front_end),
+        claim("the_supervisor_has_its_namespaces_few_capabilities_and_a_filter", supervisor),
+        claim("init_has_no_capability_and_a_filter", init),
+        claim("the_program_is_one_landlock_layer_deeper_and_filtered", payload),
+        claim("supervisor_and_init_can_be_read_by_the_operator_only", untraceable).only(For::Root),
+        claim("another_process_of_the_same_user_cannot_read_them", unreadable).only(For::User),
+        claim("nothing_of_the_callers_environment_or_words_is_left_in_them", wiped),
+        claim("each_holds_only_the_descriptors_it_needs", descriptors),
+        claim("the_front_end_cannot_be_made_to_execute", cannot_execute),
+    ])
+}
+
+fn cell(caller: &Caller) -> Result<Live, support::Failed> {
+    caller.live(&[], "sleep 60")
+}
+
+const NONE: &str = "0000000000000000";
+
+/// `CapInh`, `CapPrm`, `CapEff`, `CapBnd`, `CapAmb`, `NoNewPrivs`, `Seccomp` of a process or thread.
+fn walls(path: &str) -> Result<[String; 7], support::Failed> {
+    let text = std::fs::read_to_string(path)?;
+    let fields = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"];
+    Ok(fields.map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+        line.unwrap_or_default().trim().to_owned()
+    }))
+}
+
+fn front_end(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", live.pid()))?;
+    let mut threads = 0;
+    for task in tasks.flatten() {
+        let found = walls(&task.path().join("status").display().to_string())?;
+        // Only who has CAP_SETPCAP can empty the bounding set; without privileges to gain
+        // (NoNewPrivs) it bounds nothing.
+        let bounding = match (caller.who, found.get(3)) {
+            (Who::User, Some(bounding)) => bounding.clone(),
+            (Who::User | Who::Root, _) => NONE.to_owned(),
+        };
+        let expected = [NONE, NONE, NONE, &bounding, NONE, "1", "2"].map(str::to_owned);
+        equal("a thread", found, expected)?;
+        threads += 1;
+    }
+    holds("threads", threads, threads >= 1)?;
+    equal("its own uid", status(live.pid())?.ids("Uid"), [caller.uid(); 4])
+}
+
+/// SETGID, SETUID, KILL, SYS_CHROOT, SYS_PTRACE, SYS_ADMIN, SETFCAP: within its namespace.
+const KEPT: u64 = 1 << 5 | 1 << 6 | 1 << 7 | 1 << 18 | 1 << 19 | 1 << 21 | 1 << 31;
+
+fn supervisor(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let pid = live.supervisor()?;
+    let kept = format!("{KEPT:016x}");
+    let expected = [NONE, &kept, &kept, &kept, NONE, "1", "2"].map(str::to_owned);
+    equal("walls", walls(&format!("/proc/{pid}/status"))?, expected)?;
+    let told = status(pid)?;
+    holds("never the host's uid 0", told.ids("Uid"), !told.ids("Uid").contains(&0))?;
+    equal("one thread", told.get("Threads"), "1")?;
+    let user = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user"));
+    holds("a user namespace of its own", pid, user(&pid.to_string())? != user("self")?)?;
+    equal("pid 1 of its pid namespace", told.get("NSpid").split_whitespace().last(), Some("1"))
+}
+
+fn init(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let pid = live.init()?;
+    let expected = [NONE, NONE, NONE, NONE, NONE, "1", "2"].map(str::to_owned);
+    equal("walls", walls(&format!("/proc/{pid}/status"))?, expected)?;
+    equal("pid 1", status(pid)?.get("NSpid").split_whitespace().last(), Some("1"))
+}
+
+fn payload(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let pid = live.payload()?;
+    let expected = [NONE, NONE, NONE, NONE, NONE, "1", "2"].map(str::to_owned);
+    equal("walls", walls(&format!("/proc/{pid}/status"))?, expected)?;
+    // The supervisor's, which it inherits, and the profile's.
+    equal("filters", status(pid)?.get("Seccomp_filters"), "2")?;
+    equal("pid 2", status(pid)?.get("NSpid").split_whitespace().last(), Some("2"))?;
+    let told = caller.json(&[], &["true"])?;
+    let measured = told.pointer("/receipt/measured/seccomp_filters");
+    equal("the receipt says the same", measured, Some(&serde_json::json!(2)))
+}
+
+/// The owner of a process's files is root where it is not dumpable (proc(5)).
+fn untraceable(caller: &Caller) -> Check {
+    use std::os::unix::fs::MetadataExt;
+    let live = cell(caller)?;
+    let owner = |pid: u32| std::fs::metadata(format!("/proc/{pid}/environ")).map(|of| of.uid());
+    for (role, pid) in [("supervisor", live.supervisor()?), ("init", live.init()?)] {
+        equal(role, owner(pid)?, 0)?;
+        // As the very uid it has.
+        let uid = status(pid)?.ids("Uid").first().copied().unwrap_or_default().to_string();
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "cat"]);
+        command.arg(format!("/proc/{pid}/environ"));
+        let told = support::Told::of(command, support::PATIENCE)?;
+        holds(role, &told, told.code == 1 && told.stderr.contains("Permission denied"))?;
+    }
+    holds(
+        "the program is dumpable to itself",
+        owner(live.payload()?)?,
+        owner(live.payload()?)? != 0,
+    )
+}
+
+fn unreadable(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let (supervisor, init) = (live.supervisor()?, live.init()?);
+    let read = |pid: u32, file: &str| caller.bash_outside(&format!("head -c1 /proc/{pid}/{file}"));
+    for file in ["environ", "mem", "auxv", "maps"] {
+        let told = read(supervisor, file)?;
+        holds("supervisor", &told, told.code == 1 && told.stderr.contains("Permission denied"))?;
+    }
+    // Of the cell's namespace the user is the owner, and still cannot open the memory of its init.
+    let told = read(init, "mem")?;
+    let nothing = told.stdout.is_empty() && told.code == 1;
+    holds("init", &told, nothing)?;
+    // The control: a process of the user's own that nobody closed.
+    let told = caller.bash_outside("head -c1 /proc/self/environ | wc -c")?;
+    equal("their own", told.said(), "1")
+}
+
+fn wiped(caller: &Caller) -> Check {
+    let mut command = caller.run_command(
+        &["--env", "SHOWN=1"],
+        &["bash", "-c", "echo ready; sleep 60 # word-of-the-call"],
+    );
+    command.env("SECRET", "hunter2-of-the-caller");
+    let live = Live::start(command)?;
+    if nix::unistd::geteuid().is_root() {
+        // The control: it was there, in the operator's own process.
+        let front = proc_file(live.pid(), "environ")?;
+        holds("the front end", front.len(), contains(&front, b"hunter2"))?;
+    }
+    for (role, pid) in [("supervisor", live.supervisor()?), ("init", live.init()?)] {
+        let line = String::from_utf8_lossy(&proc_file(pid, "cmdline")?).into_owned();
+        equal(role, line.trim_end_matches('\0'), "cofferdam")?;
+        if nix::unistd::geteuid().is_root() {
+            let environ = proc_file(pid, "environ")?;
+            holds(role, environ.len(), environ.iter().all(|byte| *byte == 0))?;
+            holds(role, "stack and heap", !memory_has(pid, b"hunter2-of-the-caller")?)?;
+        }
+    }
+    Ok(())
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+/// Whether a writable mapping of a process has these bytes. Only root may look.
+fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, support::Failed> {
+    use std::os::unix::fs::FileExt;
+    let maps = String::from_utf8(proc_file(pid, "maps")?)?;
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
+        let Some((from, to)) = line.split(' ').next().and_then(|range| range.split_once('-'))
+        else {
+            continue;
+        };
+        let (from, to) = (u64::from_str_radix(from, 16)?, u64::from_str_radix(to, 16)?);
+        let mut bytes = vec![0; usize::try_from(to - from)?];
+        // Some mappings cannot be read at all: there is nothing of ours in them.
+        if memory.read_exact_at(&mut bytes, from).is_ok() && contains(&bytes, needle) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn descriptors(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let held = |pid: u32| -> Result<Vec<String>, support::Failed> {
+        let list = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+        let targets = list.flat_map(|fd| std::fs::read_link(fd.path()));
+        Ok(targets.map(|path| path.display().to_string()).collect())
+    };
+    let init = held(live.init()?)?;
+    let of_init = ["/null", "/dev/null", "/tmp/.template", "socket:", "anon_inode:"];
+    // As a user also a procfs of the cell that is mounted nowhere, for the memory watch: "/".
+    let known = |target: &String| target == "/" || of_init.iter().any(|of| target.starts_with(of));
+    holds("init", &init, init.iter().all(known))?;
+    let program = held(live.payload()?)?;
+    let pipes = program.iter().filter(|target| target.starts_with("pipe:")).count();
+    equal("the program: three pipes of the supervisor's", (program.len(), pipes), (3, 3))
+}
+
+/// The filter of the front end has no exec in it (DESIGN.md, invariant 1): what it says of
+/// itself is in its own tests; from outside, it has executed nothing.
+fn cannot_execute(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let exe = std::fs::read_link(format!("/proc/{}/exe", live.pid()))?;
+    equal("the front end", exe.as_path(), caller.binary().as_path())?;
+    for pid in [live.supervisor()?, live.init()?] {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"))?;
+        holds("never executed anything", &exe, exe.ends_with("cofferdam"))?;
+    }
+    equal("no child but the supervisor", support::children(live.pid()).len(), 1)
+}

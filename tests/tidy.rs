@@ -1,0 +1,255 @@
+//! The form of the code: which module names which, where `unsafe` stands, and what fits a screen.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The most lines of a file (STYLE.md, habits).
+const FILE: usize = 400;
+/// The most lines of a function (STYLE.md, rule 9).
+const FUNCTION: usize = 60;
+
+/// Values and shapes that name nobody but each other: everybody may name them.
+const LEAVES: &[&str] =
+    &["call", "job", "outcome", "receipt", "wire", "defaults", "units", "document"];
+
+/// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("sys", &[]),
+    ("capture", &[]),
+    ("profile", &[]),
+    ("policy", &["profile"]),
+    ("cell", &["profile", "sys"]),
+    ("supervisor", &["cell", "profile", "sys"]),
+    ("link", &["policy", "sys"]),
+    ("config", &["policy", "profile"]),
+    ("tools", &["policy", "profile", "link", "capture"]),
+    ("mcp", &["tools", "policy", "profile", "capture"]),
+    (
+        "cli",
+        &[
+            "mcp",
+            "tools",
+            "policy",
+            "profile",
+            "link",
+            "capture",
+            "config",
+            "supervisor",
+            "cell",
+            "sys",
+        ],
+    ),
+];
+
+/// A source file: its path below the root, and its text.
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// The module of the crate's root that it is part of.
+    fn module(&self) -> &str {
+        let below = self.path.strip_prefix("src").unwrap_or(&self.path);
+        let first = below.components().next().map(|part| part.as_os_str());
+        let first = first.and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+        first.strip_suffix(".rs").unwrap_or(first)
+    }
+
+    /// Code of the product: not of its tests, which may look anywhere.
+    fn is_product(&self) -> bool {
+        let stem = self.path.file_stem().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+        self.path.starts_with("src") && stem != "tests" && !stem.ends_with("_tests")
+    }
+
+    /// Its lines with their numbers, without comments and without the tests at its end.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let end = self.text.find("\n#[cfg(test)]\nmod ").unwrap_or(self.text.len());
+        let product = self.text.get(..end).unwrap_or_default();
+        let lines = (1..).zip(product.lines());
+        lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    for directory in ["src", "tests"] {
+        collect(&root.join(directory), root, &mut found);
+    }
+    assert!(found.len() > 50, "only {} files were found", found.len());
+    found
+}
+
+fn collect(directory: &Path, root: &Path, found: &mut Vec<Source>) {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        if path.is_dir() {
+            collect(&path, root, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let path = path.strip_prefix(root).map(Path::to_owned).unwrap_or_default();
+            found.push(Source { path, text });
+        }
+    }
+}
+
+/// Fails with every fault, so that one run shows them all.
+fn none(faults: &[String]) {
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Modules that a line names by `crate::`, groups in braces included.
+fn named(line: &str) -> BTreeSet<&str> {
+    let mut modules = BTreeSet::new();
+    for rest in line.split("crate::").skip(1) {
+        let group = rest.strip_prefix('{').map_or(rest, |group| group);
+        let words: Box<dyn Iterator<Item = &str>> = if rest.starts_with('{') {
+            Box::new(group.split('}').next().unwrap_or_default().split(','))
+        } else {
+            Box::new(std::iter::once(group))
+        };
+        for word in words {
+            let name = word.trim().split(|c: char| !c.is_ascii_lowercase() && c != '_').next();
+            modules.extend(name.filter(|name| !name.is_empty()));
+        }
+    }
+    modules
+}
+
+#[test]
+fn modules_name_only_those_the_arrows_lead_to() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|source| source.is_product()) {
+        let module = source.module();
+        if ["lib", "main"].contains(&module) {
+            continue;
+        }
+        let allowed = ARROWS.iter().find(|(name, _)| *name == module).map(|(_, allowed)| *allowed);
+        let is_leaf = LEAVES.contains(&module);
+        if allowed.is_none() && !is_leaf {
+            faults.push(format!("{}: `{module}` has no arrow yet", source.path.display()));
+        }
+        for (number, line) in source.code() {
+            for name in named(line) {
+                let may = name == module
+                    || LEAVES.contains(&name)
+                    || allowed.unwrap_or_default().contains(&name)
+                    // Frames carry descriptors, which `sys` checks.
+                    || (module == "wire" && name == "sys");
+                if !may {
+                    let place = source.path.display();
+                    faults.push(format!("{place}:{number}: `{module}` names `{name}`"));
+                }
+            }
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn the_reader_of_names_finds_them() {
+    let found = |line| named(line).into_iter().collect::<Vec<_>>();
+    assert_eq!(found("use crate::sys::{Result, process};"), ["sys"]);
+    assert_eq!(found("use crate::{call, job::Job};"), ["call", "job"]);
+    assert_eq!(found("let x: crate::link::Link = crate::cell::y();"), ["cell", "link"]);
+    assert_eq!(found("use std::fs;"), Vec::<&str>::new());
+}
+
+#[test]
+fn unsafe_stands_in_sys_alone() {
+    let sources = sources();
+    let word = |line: &str| {
+        let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| word == "unsafe")
+    };
+    // `tidy.rs` has the word itself.
+    let elsewhere = |source: &&Source| {
+        !source.path.starts_with("src/sys") && !source.path.ends_with("tests/tidy.rs")
+    };
+    let mut faults = Vec::new();
+    for source in sources.iter().filter(elsewhere) {
+        let found = source.code().filter(|(_, line)| word(line));
+        faults.extend(found.map(|(number, _)| format!("{}:{number}", source.path.display())));
+    }
+    none(&faults);
+    let inside = sources.iter().filter(|source| source.path.starts_with("src/sys"));
+    let count = inside.flat_map(|source| source.code()).filter(|(_, line)| word(line)).count();
+    assert!(count > 5, "the word would be found: {count}");
+}
+
+#[test]
+fn policy_and_profile_do_no_io() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|source| source.is_product()) {
+        if !["policy", "profile"].contains(&source.module()) {
+            continue;
+        }
+        for (number, line) in source.code() {
+            let does = ["std::fs", "std::io", "std::net", "std::process", "std::env", "nix::"];
+            if does.iter().any(|what| line.contains(what)) {
+                faults.push(format!("{}:{number}: {}", source.path.display(), line.trim()));
+            }
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn every_file_says_its_purpose_first_and_is_short() {
+    let mut faults = Vec::new();
+    for Source { path, text } in &sources() {
+        let lines = text.lines().count();
+        if lines > FILE {
+            faults.push(format!("{}: {lines} lines", path.display()));
+        }
+        if !text.starts_with("//! ") {
+            faults.push(format!("{}: the first line is not its purpose", path.display()));
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn every_function_fits_a_screen() {
+    let mut faults = Vec::new();
+    for source in &sources() {
+        let mut open: Option<(usize, usize)> = None;
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let bare = line.trim_start();
+            let indent = line.len() - bare.len();
+            let starts =
+                ["fn ", "pub fn ", "async fn ", "pub async fn ", "const fn ", "pub const fn "];
+            let starts = starts.iter().any(|start| bare.starts_with(start))
+                || (bare.starts_with("pub(") && bare.contains(") fn "));
+            match open {
+                None if starts && !bare.ends_with(';') && !bare.ends_with('}') => {
+                    open = Some((number, indent));
+                }
+                Some((first, at)) if indent == at && bare == "}" => {
+                    let lines = number + 1 - first;
+                    if lines > FUNCTION {
+                        faults.push(format!("{}:{first}: {lines} lines", source.path.display()));
+                    }
+                    open = None;
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn nothing_is_discarded_or_left_to_do() {
+    let marks = [["let _", " ="].concat(), ["TO", "DO"].concat(), ["FIX", "ME"].concat()];
+    let mut faults = Vec::new();
+    for Source { path, text } in &sources() {
+        for (number, line) in (1..).zip(text.lines()) {
+            for mark in marks.iter().filter(|mark| line.contains(mark.as_str())) {
+                faults.push(format!("{}:{number}: {mark}", path.display()));
+            }
+        }
+    }
+    none(&faults);
+}
