@@ -14,7 +14,7 @@ use super::run_arguments::{RunArguments, check};
 use super::{exit, run, start, wiring};
 use crate::job::ProfileName;
 use crate::link::Link;
-use crate::outcome::{DENIALS_COUNTED, DeniedCall, Ended, Failure, Outcome};
+use crate::outcome::{DENIALS_COUNTED, DeniedCall, Failure, Outcome};
 use crate::policy::Grant;
 use crate::profile::floor::{self, Grantable};
 use crate::profile::{Profile, calls};
@@ -102,29 +102,26 @@ async fn conduct(
     // Both streams: standard output is for the TOML alone.
     let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());
     let (ended, taken_back) = run::follow(running, None, &mut stdout, &mut stderr).await?;
-    let learned = Learned::new(&ended.denials, &profile);
-    match &ended.outcome {
-        Outcome::Failed(Failure::NotFound { .. }) => {
-            let mut learned = learned;
+    let mut learned = Learned::new(&ended.denials, &profile);
+    let code = match &ended.outcome {
+        Outcome::Failed(Failure::NotFound { .. }) if program.is_some() => {
             learned.program = program;
-            print_out(&learned.toml())?;
-            Ok(exit::code(&ended.outcome, taken_back))
+            exit::code(&ended.outcome, taken_back)
         }
-        Outcome::Failed(failure) => Err(failure.clone().into()),
-        Outcome::Cancelled => Ok(exit::code(&ended.outcome, taken_back)),
+        Outcome::Failed(failure) => return Err(failure.clone().into()),
+        Outcome::Cancelled => return Ok(exit::code(&ended.outcome, taken_back)),
         Outcome::Exited { .. }
         | Outcome::Signaled { .. }
         | Outcome::Timeout
-        | Outcome::Limit(_) => {
-            eprintln!("cofferdam: {}", end_text(&ended));
-            print_out(&learned.toml())?;
-            Ok(0)
-        }
-    }
+        | Outcome::Limit(_) => 0,
+    };
+    eprintln!("cofferdam: {}", end_text(&ended.outcome));
+    print_out(&learned.toml())?;
+    Ok(code)
 }
 
-fn end_text(ended: &Ended) -> String {
-    match &ended.outcome {
+fn end_text(outcome: &Outcome) -> String {
+    match outcome {
         Outcome::Exited { code } => format!("the command exited with {code}"),
         Outcome::Signaled { signal } => format!("signal {signal} ended the command"),
         Outcome::Timeout => {
@@ -242,5 +239,74 @@ fn times(count: u32) -> String {
         1 => "once".to_owned(),
         DENIALS_COUNTED.. => format!("{DENIALS_COUNTED} times at least"),
         count => format!("{count} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Document;
+    use crate::profile::{Profiles, shipped};
+
+    fn denied(call: &str, count: u32) -> DeniedCall {
+        DeniedCall { number: calls::number(call).unwrap_or(u32::MAX), count }
+    }
+
+    fn learned(profile: &str, denials: &[DeniedCall]) -> String {
+        let profiles = Profiles::parse(&shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
+        let profile = ProfileName::new(profile).and_then(|name| profiles.get(&name).cloned());
+        Learned::new(denials, &profile.unwrap_or_else(Profile::nothing)).toml()
+    }
+
+    fn loaded(text: &str) -> String {
+        let document = Document::new("learned.toml", text);
+        match Profiles::parse(&shipped(), &[document]) {
+            Ok(_) => "loaded".to_owned(),
+            Err(mistake) => mistake.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_a_profile_that_no_loader_takes_before_its_reasons_are_written() {
+        let text = learned("bc", &[denied("io_setup", 1), denied("socket", 2), denied("fork", 3)]);
+        assert_eq!(
+            text,
+            "# What the command was refused under profile `bc`. It grants nothing yet:\n\
+             # strike what is not needed, write each `why`, then `cofferdam profile check FILE`.\n\
+             schema = 1\nname = \"bc-learned\"\ndescription = \"\"\nextends = \"bc\"\n\n\
+             # fork, refused 3 times\nexec = { program = \"any\", why = \"\" }\n\n\
+             # socket, refused 2 times\n\
+             sockets = { families = [\"unix\", \"inet\", \"inet6\"], why = \"\" }\n\n\
+             # refused once; asynchronous I/O of the older kind: databases use it\n\
+             [[syscalls]]\nnames = [\"io_setup\"]\nwhy = \"\"\n"
+        );
+        let refusal = "learned.toml:9:33: `why` is blank\n\
+             hint: every grant and every rule says why it is there";
+        assert_eq!(loaded(&text), refusal);
+        assert_eq!(loaded(&text.replace("why = \"\"", "why = \"a reason\"")), "loaded");
+    }
+
+    #[test]
+    fn what_nothing_grants_is_a_comment_with_its_reason() {
+        let text = learned("bash", &[denied("ptrace", DENIALS_COUNTED), denied("unshare", 1)]);
+        assert_eq!(
+            text,
+            "# Nothing that profile `bash` could grant was refused.\n\n\
+             # Refused, and no profile changes that:\n\
+             # ptrace, refused 10000 times at least: it reads or drives another process\n\
+             # unshare, refused once: cells make no namespaces\n"
+        );
+        assert_eq!(
+            learned("bash", &[]),
+            "# Nothing that profile `bash` could grant was refused.\n"
+        );
+    }
+
+    #[test]
+    fn a_program_that_the_host_has_is_offered_as_a_path() {
+        let mut learned = Learned::new(&[], &Profile::nothing());
+        learned.program = Some(PathBuf::from("/opt/a\"b"));
+        let expected = "[[path]]\nhost = \"/opt/a\\\"b\"\nprogram = true\nwhy = \"\"\n";
+        assert!(learned.toml().ends_with(expected), "{}", learned.toml());
     }
 }

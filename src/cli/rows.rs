@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn words_wrap_at_the_last_column_and_keep_their_commas() {
-        let word = "x".repeat(48);
+        let word = "x".repeat(47);
         let words = [word.as_str(); 3];
         assert_eq!(wrapped(words, "  "), format!("  {word}, {word},\n  {word}\n"));
         assert_eq!(wrapped(["read"], ""), "read\n");
