@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::error::{CliError, print_out};
-use super::rows::{Rows, limits, limits_json, pretty};
+use super::rows::{Rows, limits, limits_json, plain, pretty};
 use super::{checked, wiring};
 use crate::call::Asked;
 use crate::config::{self, Loaded, Surroundings};
@@ -114,7 +114,7 @@ fn rule_text(rule: &Rule) -> String {
     if !rule.not_matches.is_empty() {
         rows.add("  matches not", rule.not_matches.join(", "));
     }
-    format!("{}:{}: rule `{}`\n{}", rule.file, rule.line, rule.id, rows.text())
+    format!("{}:{}: rule `{}`\n{}", plain(&rule.file), rule.line, rule.id, rows.text())
 }
 
 /// The limits that a rule lowers.

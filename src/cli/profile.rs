@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::error::{CliError, print_out};
 use super::learn::{self, LearnArguments};
 use super::profile_view::View;
-use super::rows::{Rows, pretty};
+use super::rows::{Rows, plain, pretty};
 use super::{checked, wiring};
 use crate::config::{self, Surroundings};
 use crate::job::ProfileName;
@@ -131,13 +131,14 @@ fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> 
     let mut text = String::new();
     for profile in profiles.iter().filter(|p| file(&profiles, p).is_some_and(given)) {
         let file = file(&profiles, profile).unwrap_or("");
-        text.push_str(&format!("{file}: profile `{}`: {}\n", profile.name, profile.description));
+        let what = plain(&profile.description);
+        text.push_str(&format!("{}: profile `{}`: {what}\n", plain(file), profile.name));
     }
     for document in &documents {
         let used = |profile: &Profile| file(&profiles, profile) == Some(document.file.as_str());
         if !profiles.iter().any(used) {
             let why = "it can be extended, but not used, for nothing in it grants `exec`";
-            text.push_str(&format!("{}: {why}\n", document.file));
+            text.push_str(&format!("{}: {why}\n", plain(&document.file)));
         }
     }
     print_out(&text)?;

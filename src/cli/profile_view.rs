@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::rows::{Rows, limits, limits_json, wrapped};
+use super::rows::{Rows, limits, limits_json, plain, wrapped};
 use crate::outcome::errno_text;
 use crate::profile::account::{About, Account};
 use crate::profile::floor::{self, Verdict};
@@ -209,7 +209,7 @@ fn groups_text(groups: &[Group<'_>]) -> String {
 }
 
 fn because(why: Option<&str>) -> String {
-    why.map_or_else(String::new, |why| format!("    why: {why}\n"))
+    why.map_or_else(String::new, |why| format!("    why: {}\n", plain(why)))
 }
 
 fn or_none(words: &[String]) -> String {
@@ -243,7 +243,7 @@ fn path_text(path: &HostPath) -> String {
         Presence::Required => {}
         Presence::Optional => text.push_str(", where the host has it"),
     }
-    text
+    plain(&text)
 }
 
 fn path_json(path: &HostPath, account: &Account) -> Value {

@@ -17,7 +17,7 @@ pub struct Rows {
 
 impl Rows {
     pub fn add(&mut self, name: impl Into<String>, text: impl Into<String>) {
-        self.rows.push((name.into(), text.into()));
+        self.rows.push((plain(&name.into()), plain(&text.into())));
     }
 
     /// Each row on a line of its own; one without text is its name alone.
@@ -29,6 +29,27 @@ impl Rows {
         };
         self.rows.iter().map(line).collect()
     }
+}
+
+/// Text from a file on one line, with nothing in it that a terminal would act on: a file that is
+/// only being checked may be anyone's.
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\r' | '\t' => plain.push(' '),
+            _ if acts(character) => plain.extend(character.escape_default()),
+            _ => plain.push(character),
+        }
+    }
+    plain
+}
+
+/// Whether a terminal does something with the character besides showing it: controls, and marks
+/// that turn the direction of text around.
+pub fn acts(character: char) -> bool {
+    let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || character.is_control()
 }
 
 /// Words with commas between them, in lines that start with `indent`.
@@ -107,6 +128,11 @@ mod tests {
         rows.add("a", "one");
         rows.add("longer", "");
         assert_eq!(rows.text(), "a       one\nlonger\n");
+    }
+
+    #[test]
+    fn what_a_terminal_would_act_on_is_shown_and_not_sent() {
+        assert_eq!(plain("a\u{1b}[2Jb\nc \u{202e}é\u{9b}"), "a\\u{1b}[2Jb c \\u{202e}é\\u{9b}");
     }
 
     #[test]

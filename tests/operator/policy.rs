@@ -71,6 +71,21 @@ fn an_example_that_does_not_hold_is_told_with_its_place() -> io::Result<()> {
 }
 
 #[test]
+fn nothing_in_a_checked_file_reaches_the_terminal_as_a_command() -> io::Result<()> {
+    let configured = shipped()?;
+    let path = configured.directory.path().join("a.toml");
+    fs::write(&path, TEAM.replace("the team needs sums", "\\u001b[2Jfine\\n2 rules"))?;
+    let (code, stdout, _) = configured.told(&["policy", "check", "a.toml"])?;
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("\n  why          \\u{1b}[2Jfine 2 rules\n"), "{stdout}");
+    fs::write(&path, TEAM.replace("action = \"deny\"", "\"m\\u001b[2J\" = 1"))?;
+    let (code, _, stderr) = configured.told(&["policy", "check", "a.toml"])?;
+    assert_eq!(code, Some(125));
+    assert!(stderr.contains("unknown field `m\\u{1b}[2J`"), "{stderr}");
+    Ok(())
+}
+
+#[test]
 fn explain_tells_the_rule_the_profile_and_the_limits_left() -> io::Result<()> {
     let configured = Configured::with(&[("policies/team.toml", TEAM)])?;
     let expected = "\
