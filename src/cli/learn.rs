@@ -4,6 +4,7 @@
 //! nothing and writes no file, and each `why` is left blank, so that no loader takes the text as it is.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use crate::link::Link;
 use crate::outcome::{DENIALS_COUNTED, DeniedCall, Failure, Outcome};
 use crate::policy::Grant;
 use crate::profile::floor::{self, Grantable};
-use crate::profile::{Profile, calls};
+use crate::profile::{PathKind, Profile, calls};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -81,19 +82,35 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     start::conducted(socket, |socket| conduct(grant, profile, program, socket))
 }
 
+/// A program that the host has and the cell has not.
+#[derive(Debug, PartialEq, Eq)]
+struct OnHost {
+    path: PathBuf,
+    /// Only of an ELF file is it known which libraries it needs.
+    kind: PathKind,
+}
+
 /// Where the host has a program of this name.
-fn on_host(word: &str) -> Option<PathBuf> {
-    if word.contains('/') {
-        return Path::new(word).is_absolute().then(|| PathBuf::from(word)).filter(|p| p.is_file());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(word)).find(|p| p.is_file())
+fn on_host(word: &str) -> Option<OnHost> {
+    let path = if word.contains('/') {
+        Path::new(word).is_absolute().then(|| PathBuf::from(word)).filter(|path| path.is_file())
+    } else {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|directory| directory.join(word)).find(|p| p.is_file())
+    }?;
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut magic));
+    let kind = match read {
+        Ok(()) if magic == *b"\x7fELF" => PathKind::Program,
+        Ok(()) | Err(_) => PathKind::Tree,
+    };
+    Some(OnHost { path, kind })
 }
 
 async fn conduct(
     grant: Grant,
     profile: Profile,
-    program: Option<PathBuf>,
+    program: Option<OnHost>,
     socket: OwnedFd,
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket)
@@ -146,7 +163,7 @@ struct Learned {
     /// Calls that nothing grants, each with the reason.
     never: Vec<(String, String)>,
     /// The program itself, where the host has it and the cell has not.
-    program: Option<PathBuf>,
+    program: Option<OnHost>,
 }
 
 impl Learned {
@@ -221,10 +238,14 @@ impl Learned {
         }
         if let Some(program) = &self.program {
             // A string of JSON is one of TOML.
-            let path = serde_json::Value::from(program.display().to_string());
+            let path = serde_json::Value::from(program.path.display().to_string());
+            let kind = match program.kind {
+                PathKind::Program => "program = true\n",
+                PathKind::Tree => "",
+            };
             text.push_str(&format!(
                 "\n# the program itself: the host has it and the cell has not\n\
-                 [[path]]\nhost = {path}\nprogram = true\nwhy = \"\"\n"
+                 [[path]]\nhost = {path}\n{kind}why = \"\"\n"
             ));
         }
         for (call, what) in &self.calls {
@@ -305,7 +326,8 @@ mod tests {
     #[test]
     fn a_program_that_the_host_has_is_offered_as_a_path() {
         let mut learned = Learned::new(&[], &Profile::nothing());
-        learned.program = Some(PathBuf::from("/opt/a\"b"));
+        let path = PathBuf::from("/opt/a\"b");
+        learned.program = Some(OnHost { path, kind: PathKind::Program });
         let expected = "[[path]]\nhost = \"/opt/a\\\"b\"\nprogram = true\nwhy = \"\"\n";
         assert!(learned.toml().ends_with(expected), "{}", learned.toml());
     }

@@ -36,7 +36,8 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
 
 #[test]
 fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
-    let server = "schema = 1\n\n[server]\nconcurrency = 10\nqueue = 7\n\n[pool]\nwarm = 2\n";
+    let server = "schema = 1\n\n[server]\nconcurrency = 10\nqueue = 7\n\n[pool]\nwarm = 2\n\n\
+                  [limits]\ntmpfs = \"5G\"\n";
     let configured = Configured::with(&[
         ("cofferdam.toml", server),
         ("sandbox-profiles/small.toml", SMALL),
@@ -52,7 +53,7 @@ server.uid_count    65536       default
 pool.warm           2           DIR/cofferdam.toml:8
 limits.cells        14          default
 limits.memory       10G         default
-limits.tmpfs        5G          default
+limits.tmpfs        5G          DIR/cofferdam.toml:11
 limits.processes    2560        default
 tools.off                       default
 audit.file                      default

@@ -8,7 +8,6 @@ use std::process::Command;
 use tempfile::TempDir;
 
 mod config;
-mod learn;
 mod policy;
 mod profile;
 
