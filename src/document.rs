@@ -111,10 +111,17 @@ fn hint_for(message: &str) -> Option<String> {
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .map(|candidate| (likeness(word, candidate), candidate))
         .filter(|(likeness, _)| *likeness > 0.75)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, candidate)| candidate)
+}
+
+/// How like two words are, from 0 to 1. One slip of the finger is near, however short the word is:
+/// Jaro's measure sees nothing of `why` in `wyh`.
+fn likeness(word: &str, candidate: &str) -> f64 {
+    let likeness = strsim::jaro_winkler(word, candidate);
+    if strsim::osa_distance(word, candidate) <= 1 { likeness.max(0.9) } else { likeness }
 }
 
 #[cfg(test)]
@@ -158,6 +165,12 @@ mod tests {
             told("schema = 1\nzzz = 3\n"),
             "a.toml:2:1: unknown field `zzz`, expected one of `schema`, `timeout`, `grants`"
         );
+    }
+
+    #[test]
+    fn two_letters_that_changed_places_are_seen_in_a_short_word() {
+        assert_eq!(nearest("wyh", ["matches", "why", "when"]), Some("why"));
+        assert_eq!(nearest("xyz", ["matches", "why", "when"]), None);
     }
 
     #[test]

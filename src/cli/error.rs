@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::exit::{self, TakenBack};
+use super::rows::plain;
 use crate::outcome::Failure;
 
 /// A command that cofferdam did not carry out.
@@ -35,11 +36,15 @@ impl CliError {
     }
 
     /// The text for standard error, without a newline at its end.
+    ///
+    /// What a message quotes may come from anyone's file; only the lines are left as they are.
     pub fn text(&self) -> String {
-        match &self.hint {
+        let text = match &self.hint {
             Some(hint) => format!("cofferdam: {}\nhint: {hint}", self.message),
             None => format!("cofferdam: {}", self.message),
-        }
+        };
+        let lines: Vec<String> = text.split('\n').map(plain).collect();
+        lines.join("\n")
     }
 
     pub fn print(&self) {

@@ -5,14 +5,22 @@
 //! the link to the supervisor. [`start`] puts the steps between them; [`wiring`] names what they call.
 
 pub mod calc;
+pub mod checked;
+pub mod config;
 pub mod confine;
 pub mod diagnosis;
 pub mod doctor;
 pub mod error;
 pub mod exit;
+pub mod learn;
 pub mod live;
+pub mod pages;
+pub mod policy;
 pub mod probe;
+pub mod profile;
+pub mod profile_view;
 pub mod pump;
+pub mod rows;
 pub mod run;
 pub mod run_arguments;
 pub mod serve;
@@ -59,6 +67,18 @@ pub enum Command {
     Calc(calc::CalcArguments),
     /// Show which protections this machine can hold, and what to do about those it cannot
     Doctor(doctor::DoctorArguments),
+    /// Check policies, or tell what they decide for a tool
+    Policy(policy::PolicyArguments),
+    /// List, show and check profiles, or learn what a command needs beyond one
+    Profile(profile::ProfileArguments),
+    /// Show the configuration in force and where each value comes from
+    Config(config::ConfigArguments),
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions(pages::CompletionsArguments),
+    /// Print the manual page, or write one for each command
+    #[command(hide = true)]
+    Man(pages::ManArguments),
 }
 
 /// The whole program: parses the arguments, does what they say, tells how it went.
@@ -82,6 +102,11 @@ pub fn main() -> ExitCode {
         Command::Serve(arguments) => serve::main(&arguments, config),
         Command::Calc(arguments) => calc::main(arguments, config),
         Command::Doctor(arguments) => doctor::main(&arguments, config),
+        Command::Policy(arguments) => policy::main(&arguments, config),
+        Command::Profile(arguments) => profile::main(&arguments, config),
+        Command::Config(arguments) => config::main(&arguments, config),
+        Command::Completions(arguments) => pages::completions(arguments),
+        Command::Man(arguments) => pages::man(&arguments),
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -174,7 +174,7 @@ fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliErr
 }
 
 /// Carries the streams until the call has ended, and takes it back where the caller does.
-async fn follow<O, E>(
+pub(super) async fn follow<O, E>(
     running: Running,
     output: Option<u64>,
     stdout: &mut O,

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::document::Mistake;
+use crate::document::{Document, Mistake};
 use crate::policy::{self, Policy};
 use crate::profile::{self, Profiles};
 
@@ -131,21 +131,45 @@ pub struct Loaded {
     pub origin: Origin,
 }
 
-/// Finds, reads and checks the configuration. `explicit` is `--config`.
+/// The files in force, read and not yet understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sources {
+    pub origin: Origin,
+    /// `cofferdam.toml`.
+    pub server: Option<Document>,
+    /// The shipped policy where the directory has none.
+    pub policies: Vec<Document>,
+    /// Those of the directory; the shipped ones are in force beside them.
+    pub profiles: Vec<Document>,
+}
+
+/// Finds and reads the configuration. `explicit` is `--config`.
 ///
 /// # Errors
-/// When a place named on purpose is not there, others could have written any of it, or a file has a mistake.
-pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Loaded, ConfigError> {
+/// When a place named on purpose is not there, or others could have written any of it.
+pub fn sources(
+    explicit: Option<&Path>,
+    surroundings: &Surroundings,
+) -> Result<Sources, ConfigError> {
     let origin = directory::find(explicit, surroundings)?;
     let files = match origin.directory() {
         Some(path) => directory::read(path, surroundings.euid)?,
         None => directory::Files::default(),
     };
-    let profiles = Profiles::parse(&profile::shipped(), &files.profiles)?;
     let policies = if files.policies.is_empty() { policy::shipped() } else { files.policies };
-    let policy = Policy::parse(&policies, &profiles)?;
-    let config = Config::parse(files.server.as_ref(), surroundings.cores)?;
-    Ok(Loaded { config, policy, profiles, origin })
+    Ok(Sources { origin, server: files.server, policies, profiles: files.profiles })
+}
+
+/// Finds, reads and checks the configuration. `explicit` is `--config`.
+///
+/// # Errors
+/// When a place named on purpose is not there, others could have written any of it, or a file has a mistake.
+pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Loaded, ConfigError> {
+    let sources = sources(explicit, surroundings)?;
+    let profiles = Profiles::parse(&profile::shipped(), &sources.profiles)?;
+    let policy = Policy::parse(&sources.policies, &profiles)?;
+    let config = Config::parse(sources.server.as_ref(), surroundings.cores)?;
+    Ok(Loaded { config, policy, profiles, origin: sources.origin })
 }
 
 #[cfg(test)]

@@ -21,6 +21,9 @@ pub fn tools(rules: &Rules) -> Vec<Tool> {
 pub const NAMES: &[&str] =
     &["bash", "calculate", "calculate_advanced", "set_precision", "sandbox_rules"];
 
+/// Those of them that are answered without a cell, so that no rule is asked.
+pub const WITHOUT_CELL: &[&str] = &["set_precision", "sandbox_rules"];
+
 /// What the server tells a model about itself.
 pub const INSTRUCTIONS: &str = "Commands run in a sandbox: each call gets a fresh, contained \
     cell that is destroyed afterwards, so nothing but a granted /workspace lasts between calls. \

@@ -89,7 +89,19 @@ impl Policy {
         profiles: &Profiles,
         workspace: Workspace,
     ) -> Result<Grant, Denial> {
-        let allowed = self.allowed(call.tool)?;
+        let terms = self.terms(call.tool, profiles)?;
+        let limits = terms.limits.lowered(&call.asked);
+        let clamped = terms.limits.clamps(&call.asked);
+        let rule = terms.rule.to_owned();
+        Ok(Grant { job: job(call, terms.profile, workspace, limits), rule, clamped })
+    }
+
+    /// What any call of a tool is decided by: the same that [`Policy::decide`] grants from.
+    ///
+    /// # Errors
+    /// A [`Denial`], when no call of the tool may run.
+    pub fn terms<'p>(&'p self, tool: &str, profiles: &'p Profiles) -> Result<Terms<'p>, Denial> {
+        let allowed = self.allowed(tool)?;
         let Some(profile) = profiles.get(allowed.profile) else {
             // `parse` has looked; this is a caller that brought other profiles.
             return Err(Denial {
@@ -98,11 +110,8 @@ impl Policy {
                 hint: "the operator's profiles are the files under sandbox-profiles/".to_owned(),
             });
         };
-        let ceiling = profile.limits.lowered(&allowed.limits);
-        let limits = ceiling.lowered(&call.asked);
-        let clamped = ceiling.clamps(&call.asked);
-        let rule = allowed.rule.to_owned();
-        Ok(Grant { job: job(call, profile, workspace, limits), rule, clamped })
+        let limits = profile.limits.lowered(&allowed.limits);
+        Ok(Terms { rule: allowed.rule, profile, limits })
     }
 
     /// What the rules leave for a tool, whatever their order.
@@ -136,6 +145,16 @@ impl Policy {
         let clamped = profile.limits.clamps(&call.asked);
         Grant { job: job(call, profile, workspace, limits), rule: OPERATOR.to_owned(), clamped }
     }
+}
+
+/// What an allowed tool's calls run under, before a call asks for less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms<'p> {
+    /// The rule with the lowest time of those that allow the tool.
+    pub rule: &'p str,
+    pub profile: &'p Profile,
+    /// The profile's limits, lowered by the rules.
+    pub limits: Limits,
 }
 
 /// What matching allow rules agree on.

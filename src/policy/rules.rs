@@ -68,6 +68,12 @@ pub struct Rule {
     pub tools: BTreeSet<String>,
     pub effect: Effect,
     pub why: String,
+    /// Tools that its file says it is about, and is not: tested when the file was read.
+    pub matches: Vec<String>,
+    pub not_matches: Vec<String>,
+    /// The file it is from and the line of its id.
+    pub file: String,
+    pub line: usize,
 }
 
 /// What a rule does with the calls it matches.
@@ -120,7 +126,19 @@ fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Resu
         return Err(document.mistake(written.tools.span(), message));
     }
     let effect = effect(document, written, profiles)?;
-    let rule = Rule { id: id.clone(), tools, effect, why: written.why.get_ref().clone() };
+    let named = |examples: &[Spanned<Example>]| {
+        examples.iter().map(|example| example.get_ref().tool.clone()).collect()
+    };
+    let rule = Rule {
+        id: id.clone(),
+        tools,
+        effect,
+        why: written.why.get_ref().clone(),
+        matches: named(&written.matches),
+        not_matches: named(&written.not_matches),
+        file: document.file.clone(),
+        line: document.mistake(written.id.span(), "").line,
+    };
     check_examples(document, written, &rule)?;
     Ok(rule)
 }

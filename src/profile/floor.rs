@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::arguments;
 pub use super::calls::{name, number};
 pub use super::condition::Verdict;
+pub use super::never::Group;
 use super::never::{ABSENT, FORKS, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason};
 use super::{Exec, Profile};
 use crate::receipt::MemoryHold;
@@ -138,6 +139,39 @@ fn sockets_grant(profile: &Profile) -> Grantable {
         );
     }
     Grantable::Key(format!("sockets = {{ families = [{}] }}", missing.join(", ")))
+}
+
+/// In words, what the floor asks of a call that a profile allows; `None` where it asks nothing.
+#[must_use]
+pub fn condition(call: &str) -> Option<&'static str> {
+    match call {
+        "execveat" => Some("the profile's one program, once, by its held descriptor"),
+        "socket" | "socketpair" => {
+            Some("stream, datagram and sequenced-packet sockets of the granted families")
+        }
+        _ if needs_memory_cgroup(call) => {
+            Some("only where a memory cgroup holds the cell's memory")
+        }
+        _ => arguments::refused(call),
+    }
+}
+
+/// Whether a call is allowed only where a cgroup holds the cell's memory.
+#[must_use]
+pub fn needs_memory_cgroup(call: &str) -> bool {
+    NEEDS_MEMORY_CGROUP.contains(&call)
+}
+
+/// Calls that no profile grants, in groups that share a reason, and what they are answered.
+pub fn never() -> impl Iterator<Item = (Group, i32)> {
+    let denied = NEVER.iter().map(|group| (*group, libc::EPERM));
+    denied.chain(ABSENT.iter().map(|group| (*group, libc::ENOSYS)))
+}
+
+/// What to think of before granting a call that no shipped profile grants.
+#[must_use]
+pub fn caution(call: &str) -> Option<&'static str> {
+    ON_REQUEST.iter().find(|group| group.names.contains(&call)).map(|group| group.why)
 }
 
 /// Every call that the floor has thought about by name, outside the shipped profiles.

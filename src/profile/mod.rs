@@ -3,6 +3,7 @@
 //!
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 
+pub mod account;
 mod arguments;
 pub mod calls;
 pub mod condition;
@@ -148,6 +149,17 @@ pub enum Family {
     Unix,
     Inet,
     Inet6,
+}
+
+impl Family {
+    /// The word of the profile key `sockets`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unix => "unix",
+            Self::Inet => "inet",
+            Self::Inet6 => "inet6",
+        }
+    }
 }
 
 /// What must be present, or the profile is refused.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Profile;
+use super::account::Account;
 use super::resolve::{Layer, resolve};
 use super::schema::Written;
 use crate::document::{Document, Mistake, nearest};
@@ -25,6 +26,7 @@ pub fn shipped() -> Vec<Document> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profiles {
     by_name: BTreeMap<ProfileName, Profile>,
+    accounts: BTreeMap<ProfileName, Account>,
 }
 
 impl Profiles {
@@ -35,20 +37,36 @@ impl Profiles {
     /// # Errors
     /// On the first mistake in any file.
     pub fn parse(embedded: &[Document], given: &[Document]) -> Result<Self, Mistake> {
-        let mut layers = read(embedded)?;
-        layers.extend(read(given)?);
-        let mut by_name = BTreeMap::new();
+        Self::stacked(&[embedded, given])
+    }
+
+    /// The same for any number of origins, each of which replaces and extends those before it.
+    ///
+    /// # Errors
+    /// On the first mistake in any file.
+    pub fn stacked(origins: &[&[Document]]) -> Result<Self, Mistake> {
+        let mut layers = BTreeMap::new();
+        for origin in origins {
+            layers.extend(read(origin)?);
+        }
+        let (mut by_name, mut accounts) = (BTreeMap::new(), BTreeMap::new());
         for name in layers.keys() {
             let chain = chain(name, &layers)?;
             if chain.iter().any(|layer| layer.written.exec.is_some()) {
                 by_name.insert(name.clone(), resolve(name, &chain)?);
+                accounts.insert(name.clone(), Account::of(&chain));
             }
         }
-        Ok(Self { by_name })
+        Ok(Self { by_name, accounts })
     }
 
     pub fn get(&self, name: &ProfileName) -> Option<&Profile> {
         self.by_name.get(name)
+    }
+
+    /// Where a profile comes from, and the reasons its files give.
+    pub fn account(&self, name: &ProfileName) -> Option<&Account> {
+        self.accounts.get(name)
     }
 
     /// All of them, by name.

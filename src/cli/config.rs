@@ -1,0 +1,90 @@
+//! `cofferdam config`: every value in force and where it comes from.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::error::{CliError, print_out};
+use super::rows::{Rows, pretty};
+use super::wiring;
+use crate::config::{Loaded, Source};
+
+/// As typed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ConfigArguments {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum ConfigCommand {
+    /// Print each value with its source, and the profiles and policies that are loaded
+    Show(ShowArguments),
+}
+
+/// As typed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ShowArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The whole command: 0, or 125 where the configuration is broken.
+pub fn main(typed: &ConfigArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let ConfigCommand::Show(typed) = typed.command;
+    let loaded = wiring::load(config)?.loaded;
+    print_out(&if typed.json { pretty(&json(&loaded))? } else { text(&loaded) })?;
+    Ok(0)
+}
+
+/// The files that rules are from, each once.
+fn policy_files(loaded: &Loaded) -> BTreeSet<&str> {
+    loaded.policy.rules().iter().map(|rule| rule.file.as_str()).collect()
+}
+
+/// A profile's own file.
+fn profile_files(loaded: &Loaded) -> impl Iterator<Item = (&str, &str)> {
+    loaded.profiles.iter().map(|profile| {
+        let account = loaded.profiles.account(&profile.name);
+        let file = account.and_then(|account| account.files.last());
+        (profile.name.as_str(), file.map_or("", String::as_str))
+    })
+}
+
+fn text(loaded: &Loaded) -> String {
+    let (mut values, mut files) = (Rows::default(), Rows::default());
+    let shown = loaded.config.shown();
+    let width = shown.iter().map(|one| one.value.chars().count()).max().unwrap_or(0);
+    for one in &shown {
+        values.add(one.key, format!("{:<width$}  {}", one.value, one.source));
+    }
+    for (name, file) in profile_files(loaded) {
+        files.add(format!("profile {name}"), file);
+    }
+    for file in policy_files(loaded) {
+        files.add("policy", file);
+    }
+    format!("configuration: {}\n\n{}\n{}", loaded.origin, values.text(), files.text())
+}
+
+fn json(loaded: &Loaded) -> Value {
+    let source = |source: &Source| match source {
+        Source::Default => json!({ "kind": "default" }),
+        Source::File { file, line } => json!({ "kind": "file", "file": file, "line": line }),
+    };
+    let values = loaded.config.shown();
+    let values = values
+        .iter()
+        .map(|one| json!({ "key": one.key, "value": one.value, "source": source(&one.source) }));
+    let profiles = profile_files(loaded).map(|(name, file)| json!({ "name": name, "file": file }));
+    json!({
+        "origin": loaded.origin.to_string(),
+        "values": values.collect::<Vec<_>>(),
+        "profiles": profiles.collect::<Vec<_>>(),
+        "policies": policy_files(loaded),
+    })
+}

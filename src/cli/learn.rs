@@ -1,0 +1,334 @@
+//! `cofferdam profile learn`: what a command was refused under a profile, as TOML to complete.
+//!
+//! It runs the command as `run` does, behind the same walls, and reads what they refused. It grants
+//! nothing and writes no file, and each `why` is left blank, so that no loader takes the text as it is.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::error::{CliError, print_out};
+use super::run_arguments::{RunArguments, check};
+use super::{exit, run, start, wiring};
+use crate::job::ProfileName;
+use crate::link::Link;
+use crate::outcome::{DENIALS_COUNTED, DeniedCall, Failure, Outcome};
+use crate::policy::Grant;
+use crate::profile::floor::{self, Grantable};
+use crate::profile::{PathKind, Profile, calls};
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  \
+    cofferdam profile learn --rw . -- make test > learned.toml\n\n\
+    The command's own output goes to standard error. What is printed grants nothing: each `why`\n\
+    is blank, and a file with a blank `why` is refused, until someone has written the reason.\n\n\
+    Only refused system calls are seen. Paths that the command looked for and did not find in the\n\
+    cell are not, and neither are calls that the profile refuses quietly. A command that was\n\
+    refused one call may have stopped before it made others: grant, and learn again.\n\n\
+    Exit codes: 0 when the command could be run, however it ended; else as `cofferdam run`")]
+pub struct LearnArguments {
+    /// The profile to learn beyond
+    #[arg(long, value_name = "NAME", default_value = "bash")]
+    pub profile: String,
+    /// Grant a host path read-only, at CELL or else at /mnt/NAME
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub ro: Vec<String>,
+    /// Grant a host directory for reading and writing, at CELL or else at /workspace
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub rw: Vec<String>,
+    /// Set a variable in the cell
+    #[arg(long, value_name = "K=V")]
+    pub env: Vec<String>,
+    /// Start in this directory, inside /workspace or /tmp
+    #[arg(long, value_name = "PATH")]
+    pub cwd: Option<String>,
+    /// End the command after this time: 500ms, 30s, 10m; a bare number is seconds
+    #[arg(long, value_name = "DUR", value_parser = super::units::duration)]
+    pub timeout: Option<std::time::Duration>,
+    /// The program and its arguments
+    #[arg(
+        value_name = "ARGV",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub argv: Vec<String>,
+}
+
+/// The whole command.
+pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let run = RunArguments {
+        profile: typed.profile.clone(),
+        ro: typed.ro.clone(),
+        rw: typed.rw.clone(),
+        env: typed.env.clone(),
+        cwd: typed.cwd.clone(),
+        timeout: typed.timeout,
+        argv: typed.argv.clone(),
+        ..RunArguments::default()
+    };
+    let request = check(&run, std::env::home_dir().as_deref())?;
+    let settings = wiring::load(config)?;
+    let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
+    let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
+    let profile = wiring::profile_in_force(&settings, &request.profile)?;
+    // Looked up now: once confined, this process sees no path of the host.
+    let program = typed.argv.first().and_then(|word| on_host(word));
+    let socket = wiring::launch(settings)?;
+    start::conducted(socket, |socket| conduct(grant, profile, program, socket))
+}
+
+/// A program that the host has and the cell has not.
+#[derive(Debug, PartialEq, Eq)]
+struct OnHost {
+    path: PathBuf,
+    /// Only of an ELF file is it known which libraries it needs.
+    kind: PathKind,
+}
+
+/// Where the host has a program of this name.
+fn on_host(word: &str) -> Option<OnHost> {
+    let path = if word.contains('/') {
+        Path::new(word).is_absolute().then(|| PathBuf::from(word)).filter(|path| path.is_file())
+    } else {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|directory| directory.join(word)).find(|p| p.is_file())
+    }?;
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut magic));
+    let kind = match read {
+        Ok(()) if magic == *b"\x7fELF" => PathKind::Program,
+        Ok(()) | Err(_) => PathKind::Tree,
+    };
+    Some(OnHost { path, kind })
+}
+
+async fn conduct(
+    grant: Grant,
+    profile: Profile,
+    program: Option<OnHost>,
+    socket: OwnedFd,
+) -> Result<u8, CliError> {
+    let link = Link::attach(socket)
+        .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+    let running = link.start(grant).await?;
+    // Both streams: standard output is for the TOML alone.
+    let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());
+    let (ended, taken_back) = run::follow(running, None, &mut stdout, &mut stderr).await?;
+    let mut learned = Learned::new(&ended.denials, &profile);
+    let code = match &ended.outcome {
+        Outcome::Failed(Failure::NotFound { .. }) if program.is_some() => {
+            learned.program = program;
+            exit::code(&ended.outcome, taken_back)
+        }
+        Outcome::Failed(failure) => return Err(failure.clone().into()),
+        Outcome::Cancelled => return Ok(exit::code(&ended.outcome, taken_back)),
+        Outcome::Exited { .. }
+        | Outcome::Signaled { .. }
+        | Outcome::Timeout
+        | Outcome::Limit(_) => 0,
+    };
+    eprintln!("cofferdam: {}", end_text(&ended.outcome));
+    print_out(&learned.toml())?;
+    Ok(code)
+}
+
+fn end_text(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Exited { code } => format!("the command exited with {code}"),
+        Outcome::Signaled { signal } => format!("signal {signal} ended the command"),
+        Outcome::Timeout => {
+            "the command ran out of time; it may need more than is shown".to_owned()
+        }
+        Outcome::Limit(kind) => {
+            format!("the command met its {} limit; it may need more than is shown", kind.name())
+        }
+        Outcome::Cancelled => "the command was taken back".to_owned(),
+        Outcome::Failed(failure) => failure.to_string(),
+    }
+}
+
+/// What a command was refused, sorted by what can be done about it.
+#[derive(Debug, PartialEq, Eq)]
+struct Learned {
+    profile: ProfileName,
+    /// Keys that take no list of calls, each as a line of TOML without its reason, and for what.
+    keys: BTreeMap<String, Vec<String>>,
+    /// Calls to grant by name, each with what is known of it.
+    calls: Vec<(String, String)>,
+    /// Calls that nothing grants, each with the reason.
+    never: Vec<(String, String)>,
+    /// The program itself, where the host has it and the cell has not.
+    program: Option<OnHost>,
+}
+
+impl Learned {
+    fn new(denials: &[DeniedCall], profile: &Profile) -> Self {
+        let name = profile.name.clone();
+        let mut learned = Self {
+            profile: name,
+            keys: BTreeMap::new(),
+            calls: Vec::new(),
+            never: Vec::new(),
+            program: None,
+        };
+        for denied in denials {
+            let call = calls::name(denied.number);
+            let times = times(denied.count);
+            match floor::grant_for(denied.number, profile) {
+                Grantable::Key(line) if line.starts_with("[[syscalls]]") => {
+                    let caution =
+                        floor::caution(&call).map_or(String::new(), |why| format!("; {why}"));
+                    learned.calls.push((call, format!("refused {times}{caution}")));
+                }
+                Grantable::Key(line) => {
+                    learned.keys.entry(line).or_default().push(format!("{call}, refused {times}"));
+                }
+                Grantable::MemoryCgroup(Some(_)) => {
+                    let more = "allowed only where a memory cgroup holds the cell's memory";
+                    learned.calls.push((call, format!("refused {times}; {more}")));
+                }
+                Grantable::MemoryCgroup(None) => {
+                    let why = "granted, but only where a memory cgroup holds the cell's memory";
+                    learned.never.push((call, format!("refused {times}: {why}")));
+                }
+                Grantable::Arguments(why) | Grantable::Never(why) => {
+                    learned.never.push((call, format!("refused {times}: {why}")));
+                }
+            }
+        }
+        learned
+    }
+
+    /// A profile that extends the one used. Not one that can be loaded: every `why` is blank.
+    fn toml(&self) -> String {
+        let mut text = String::new();
+        if self.keys.is_empty() && self.calls.is_empty() && self.program.is_none() {
+            text.push_str(&format!(
+                "# Nothing that profile `{}` could grant was refused.\n",
+                self.profile
+            ));
+        } else {
+            text.push_str(&self.grants());
+        }
+        if !self.never.is_empty() {
+            text.push_str("\n# Refused, and no profile changes that:\n");
+        }
+        for (call, why) in &self.never {
+            text.push_str(&format!("# {call}, {why}\n"));
+        }
+        text
+    }
+
+    fn grants(&self) -> String {
+        let profile = &self.profile;
+        let mut text = format!(
+            "# What the command was refused under profile `{profile}`. It grants nothing yet:\n\
+             # strike what is not needed, write each `why`, then `cofferdam profile check FILE`.\n\
+             schema = 1\nname = \"{profile}-learned\"\ndescription = \"\"\nextends = \"{profile}\"\n"
+        );
+        // Keys before tables: in TOML what follows a table's head belongs to the table.
+        for (line, calls) in &self.keys {
+            let open = line.strip_suffix(" }").unwrap_or(line);
+            text.push_str(&format!("\n# {}\n{open}, why = \"\" }}\n", calls.join("; ")));
+        }
+        if let Some(program) = &self.program {
+            // A string of JSON is one of TOML.
+            let path = serde_json::Value::from(program.path.display().to_string());
+            let kind = match program.kind {
+                PathKind::Program => "program = true\n",
+                PathKind::Tree => "",
+            };
+            text.push_str(&format!(
+                "\n# the program itself: the host has it and the cell has not\n\
+                 [[path]]\nhost = {path}\n{kind}why = \"\"\n"
+            ));
+        }
+        for (call, what) in &self.calls {
+            text.push_str(&format!("\n# {what}\n[[syscalls]]\nnames = [\"{call}\"]\nwhy = \"\"\n"));
+        }
+        text
+    }
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        DENIALS_COUNTED.. => format!("{DENIALS_COUNTED} times at least"),
+        count => format!("{count} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Document;
+    use crate::profile::{Profiles, shipped};
+
+    fn denied(call: &str, count: u32) -> DeniedCall {
+        DeniedCall { number: calls::number(call).unwrap_or(u32::MAX), count }
+    }
+
+    fn learned(profile: &str, denials: &[DeniedCall]) -> String {
+        let profiles = Profiles::parse(&shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
+        let profile = ProfileName::new(profile).and_then(|name| profiles.get(&name).cloned());
+        Learned::new(denials, &profile.unwrap_or_else(Profile::nothing)).toml()
+    }
+
+    fn loaded(text: &str) -> String {
+        let document = Document::new("learned.toml", text);
+        match Profiles::parse(&shipped(), &[document]) {
+            Ok(_) => "loaded".to_owned(),
+            Err(mistake) => mistake.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_a_profile_that_no_loader_takes_before_its_reasons_are_written() {
+        let text = learned("bc", &[denied("io_setup", 1), denied("socket", 2), denied("fork", 3)]);
+        assert_eq!(
+            text,
+            "# What the command was refused under profile `bc`. It grants nothing yet:\n\
+             # strike what is not needed, write each `why`, then `cofferdam profile check FILE`.\n\
+             schema = 1\nname = \"bc-learned\"\ndescription = \"\"\nextends = \"bc\"\n\n\
+             # fork, refused 3 times\nexec = { program = \"any\", why = \"\" }\n\n\
+             # socket, refused 2 times\n\
+             sockets = { families = [\"unix\", \"inet\", \"inet6\"], why = \"\" }\n\n\
+             # refused once; asynchronous I/O of the older kind: databases use it\n\
+             [[syscalls]]\nnames = [\"io_setup\"]\nwhy = \"\"\n"
+        );
+        let refusal = "learned.toml:9:33: `why` is blank\n\
+             hint: every grant and every rule says why it is there";
+        assert_eq!(loaded(&text), refusal);
+        assert_eq!(loaded(&text.replace("why = \"\"", "why = \"a reason\"")), "loaded");
+    }
+
+    #[test]
+    fn what_nothing_grants_is_a_comment_with_its_reason() {
+        let text = learned("bash", &[denied("ptrace", DENIALS_COUNTED), denied("unshare", 1)]);
+        assert_eq!(
+            text,
+            "# Nothing that profile `bash` could grant was refused.\n\n\
+             # Refused, and no profile changes that:\n\
+             # ptrace, refused 10000 times at least: it reads or drives another process\n\
+             # unshare, refused once: cells make no namespaces\n"
+        );
+        assert_eq!(
+            learned("bash", &[]),
+            "# Nothing that profile `bash` could grant was refused.\n"
+        );
+    }
+
+    #[test]
+    fn a_program_that_the_host_has_is_offered_as_a_path() {
+        let mut learned = Learned::new(&[], &Profile::nothing());
+        let path = PathBuf::from("/opt/a\"b");
+        learned.program = Some(OnHost { path, kind: PathKind::Program });
+        let expected = "[[path]]\nhost = \"/opt/a\\\"b\"\nprogram = true\nwhy = \"\"\n";
+        assert!(learned.toml().ends_with(expected), "{}", learned.toml());
+    }
+}

@@ -1,0 +1,54 @@
+//! `cofferdam completions` and `cofferdam man`: what the command line says of itself, for shells and man(1).
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::Cli;
+use super::error::{CliError, print_out};
+
+/// As typed.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(after_help = "Example:\n  \
+    cofferdam completions bash > ~/.local/share/bash-completion/completions/cofferdam")]
+pub struct CompletionsArguments {
+    /// The shell to complete in
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam man | man -l -\n  \
+    cofferdam man --out ~/.local/share/man/man1")]
+pub struct ManArguments {
+    /// Write a page for each command into DIR, which exists
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+/// Prints the completion script for one shell.
+pub fn completions(typed: CompletionsArguments) -> Result<u8, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(typed.shell, &mut Cli::command(), "cofferdam", &mut script);
+    print_out(&String::from_utf8_lossy(&script))?;
+    Ok(0)
+}
+
+/// Prints the manual page of cofferdam itself, or writes those of all commands.
+pub fn man(typed: &ManArguments) -> Result<u8, CliError> {
+    let Some(directory) = &typed.out else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Cli::command())
+            .render(&mut page)
+            .map_err(|error| CliError::new(format!("man: {error}")))?;
+        print_out(&String::from_utf8_lossy(&page))?;
+        return Ok(0);
+    };
+    clap_mangen::generate_to(Cli::command(), directory).map_err(|error| {
+        CliError::new(format!("man: cannot write in {}: {error}", directory.display()))
+    })?;
+    Ok(0)
+}

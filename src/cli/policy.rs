@@ -1,0 +1,236 @@
+//! `cofferdam policy`: whether rules say what they mean, and what they decide for a tool.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::error::{CliError, print_out};
+use super::rows::{Rows, limits, limits_json, plain, pretty};
+use super::{checked, wiring};
+use crate::call::Asked;
+use crate::config::{self, Loaded, Surroundings};
+use crate::document::nearest;
+use crate::mcp::catalogue;
+use crate::policy::{Denial, Effect, Policy, Rule, Terms};
+use crate::profile::{self, Profiles};
+use crate::units::{Size, Time};
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+pub struct PolicyArguments {
+    #[command(subcommand)]
+    pub command: PolicyCommand,
+}
+
+/// What to do with the policy.
+#[derive(Debug, Clone, Subcommand)]
+pub enum PolicyCommand {
+    /// Check the policies in force, or these files, and print each rule with its examples
+    Check(CheckArguments),
+    /// Tell what is decided for a call of a tool, by which rule and why
+    Explain(ExplainArguments),
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam policy check\n  \
+    cofferdam policy check policies/team.toml\n\n\
+    Exit codes: 0 every file is well; 125 a mistake, told as file:line:column")]
+pub struct CheckArguments {
+    /// Check these together, and not the policies in force
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  cofferdam policy explain bash")]
+pub struct ExplainArguments {
+    /// The tool, as callers name it
+    #[arg(value_name = "TOOL")]
+    pub tool: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The whole command.
+pub fn main(typed: &PolicyArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    match &typed.command {
+        PolicyCommand::Check(typed) => check(typed, config),
+        PolicyCommand::Explain(typed) => explain(typed, config),
+    }
+}
+
+fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let told = |error: config::ConfigError| CliError::new(error.to_string());
+    let sources = config::sources(config, &Surroundings::of_this_process()).map_err(told)?;
+    let profiles = Profiles::parse(&profile::shipped(), &sources.profiles)
+        .map_err(|mistake| CliError::new(mistake.to_string()))?;
+    let documents = match typed.files.as_slice() {
+        [] => sources.policies,
+        files => checked::documents(files)?,
+    };
+    let policy = checked::together(&documents, |some| Policy::parse(some, &profiles))?;
+    let mut text: String = policy.rules().iter().map(rule_text).collect();
+    let (rules, files) = (policy.rules().len(), documents.len());
+    text.push_str(&format!(
+        "{}, {}: every example holds\n",
+        count(rules, "rule"),
+        count(files, "file")
+    ));
+    if rules == 0 {
+        text.push_str("no rule: every tool is denied\n");
+    }
+    print_out(&text)?;
+    Ok(0)
+}
+
+fn count(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}
+
+fn rule_text(rule: &Rule) -> String {
+    let mut rows = Rows::default();
+    let tools = rule.tools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let told = match &rule.effect {
+        Effect::Allow { profile, limits } => {
+            rows.add("  allows", format!("{tools} under profile `{profile}`"));
+            lowered(limits)
+        }
+        Effect::Deny => {
+            rows.add("  denies", tools);
+            String::new()
+        }
+    };
+    rows.add("  why", &rule.why);
+    if !told.is_empty() {
+        rows.add("  lowers", told);
+    }
+    rows.add("  matches", rule.matches.join(", "));
+    if !rule.not_matches.is_empty() {
+        rows.add("  matches not", rule.not_matches.join(", "));
+    }
+    format!("{}:{}: rule `{}`\n{}", plain(&rule.file), rule.line, rule.id, rows.text())
+}
+
+/// The limits that a rule lowers.
+fn lowered(limits: &Asked) -> String {
+    let Asked { wall, memory, processes, output } = *limits;
+    let told = [
+        wall.map(|time| format!("timeout to {}", Time(time))),
+        memory.map(|bytes| format!("memory to {}", Size(bytes))),
+        processes.map(|count| format!("processes to {count}")),
+        output.map(|bytes| format!("output to {}", Size(bytes))),
+    ];
+    told.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let loaded = wiring::load(config)?.loaded;
+    let tool = typed.tool.as_str();
+    let rules = loaded.policy.rules();
+    let ruled: BTreeSet<&str> =
+        rules.iter().flat_map(|rule| rule.tools.iter()).map(String::as_str).collect();
+    if !catalogue::NAMES.contains(&tool) && !ruled.contains(tool) {
+        let error = CliError::new(format!("there is no tool `{}`", tool.escape_default()));
+        let names = catalogue::NAMES.iter().copied().chain(ruled);
+        return Err(match nearest(tool, names) {
+            Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+            None => error.with_hint(format!("the tools are {}", catalogue::NAMES.join(", "))),
+        });
+    }
+    let explained = explained(&loaded, tool);
+    print_out(&if typed.json { pretty(&explained.json(tool))? } else { explained.text(tool) })?;
+    Ok(0)
+}
+
+/// What is decided for the calls of one tool.
+enum Explained<'p> {
+    Allowed {
+        terms: Terms<'p>,
+        rule: Option<&'p Rule>,
+    },
+    Denied {
+        denial: Denial,
+        rule: Option<&'p Rule>,
+    },
+    /// It is answered without a cell.
+    NotAsked,
+}
+
+fn explained<'p>(loaded: &'p Loaded, tool: &str) -> Explained<'p> {
+    let rule = |id: &str| loaded.policy.rules().iter().find(|rule| rule.id == id);
+    if catalogue::WITHOUT_CELL.contains(&tool) {
+        return Explained::NotAsked;
+    }
+    match loaded.policy.terms(tool, &loaded.profiles) {
+        Ok(terms) => Explained::Allowed { rule: rule(terms.rule), terms },
+        Err(denial) => Explained::Denied { rule: rule(&denial.rule), denial },
+    }
+}
+
+/// The reason of a tool that no rule is asked about.
+const NOT_ASKED: &str = "it runs nothing, so no rule is asked";
+
+impl Explained<'_> {
+    fn text(&self, tool: &str) -> String {
+        let mut rows = Rows::default();
+        rows.add("tool", tool);
+        let named = |id: &str, rule: Option<&Rule>| match rule {
+            Some(rule) => format!("{id} ({}:{})", rule.file, rule.line),
+            None => id.to_owned(),
+        };
+        match self {
+            Self::Allowed { terms, rule } => {
+                rows.add("decision", "allowed");
+                rows.add("rule", named(terms.rule, *rule));
+                rows.add("why", rule.map_or("", |rule| &rule.why));
+                let profile = terms.profile;
+                rows.add("profile", format!("{}: {}", profile.name, profile.description));
+                for (at, (key, value)) in limits(&terms.limits).into_iter().enumerate() {
+                    rows.add(if at == 0 { "limits" } else { "" }, format!("{key} {value}"));
+                }
+            }
+            Self::Denied { denial, rule } => {
+                rows.add("decision", "denied");
+                rows.add("rule", named(&denial.rule, *rule));
+                rows.add("why", &denial.why);
+                rows.add("hint", &denial.hint);
+            }
+            Self::NotAsked => {
+                rows.add("decision", "allowed");
+                rows.add("why", NOT_ASKED);
+            }
+        }
+        rows.text()
+    }
+
+    fn json(&self, tool: &str) -> Value {
+        let place =
+            |rule: Option<&Rule>| rule.map(|rule| json!({ "file": rule.file, "line": rule.line }));
+        match self {
+            Self::Allowed { terms, rule } => json!({
+                "tool": tool,
+                "decision": "allowed",
+                "rule": terms.rule,
+                "place": place(*rule),
+                "why": rule.map(|rule| &rule.why),
+                "profile": terms.profile.name.as_str(),
+                "limits": limits_json(&terms.limits),
+            }),
+            Self::Denied { denial, rule } => json!({
+                "tool": tool,
+                "decision": "denied",
+                "rule": denial.rule,
+                "place": place(*rule),
+                "why": denial.why,
+                "hint": denial.hint,
+            }),
+            Self::NotAsked => json!({ "tool": tool, "decision": "allowed", "why": NOT_ASKED }),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `cofferdam profile`: which profiles there are, what one grants and why, and whether files are well.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::error::{CliError, print_out};
+use super::learn::{self, LearnArguments};
+use super::profile_view::View;
+use super::rows::{Rows, plain, pretty};
+use super::{checked, wiring};
+use crate::config::{self, Surroundings};
+use crate::job::ProfileName;
+use crate::profile::{self, Profile, Profiles};
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+pub struct ProfileArguments {
+    #[command(subcommand)]
+    pub command: ProfileCommand,
+}
+
+/// What to do with profiles.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ProfileCommand {
+    /// List the profiles that are loaded
+    List(ListArguments),
+    /// Show everything that a profile grants, refuses and requires, and why
+    Show(ShowArguments),
+    /// Check files, without putting them in force
+    Check(CheckArguments),
+    /// Run a command and print, as TOML, the system calls that its profile refused it
+    Learn(LearnArguments),
+}
+
+/// As typed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ListArguments {
+    /// Print one JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  cofferdam profile show bash")]
+pub struct ShowArguments {
+    /// The profile
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  cofferdam profile check sandbox-profiles/mine.toml\n\n\
+    Exit codes: 0 every file is well; 125 a mistake, told as file:line:column")]
+pub struct CheckArguments {
+    /// Files to check beside the profiles in force, which they may extend and replace
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+/// The whole command.
+pub fn main(typed: &ProfileArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    match &typed.command {
+        ProfileCommand::List(typed) => list(*typed, config),
+        ProfileCommand::Show(typed) => show(typed, config),
+        ProfileCommand::Check(typed) => check(typed, config),
+        ProfileCommand::Learn(typed) => learn::main(typed, config),
+    }
+}
+
+fn list(typed: ListArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let profiles = wiring::load(config)?.loaded.profiles;
+    if typed.json {
+        let listed = profiles.iter().map(|profile| {
+            json!({
+                "name": profile.name.as_str(),
+                "description": profile.description,
+                "file": file(&profiles, profile),
+            })
+        });
+        print_out(&pretty(&listed.collect::<Vec<Value>>())?)?;
+        return Ok(0);
+    }
+    let mut rows = Rows::default();
+    for profile in profiles.iter() {
+        rows.add(profile.name.as_str(), &profile.description);
+        rows.add("", file(&profiles, profile).unwrap_or(""));
+    }
+    print_out(&rows.text())?;
+    Ok(0)
+}
+
+/// The profile's own file.
+fn file<'p>(profiles: &'p Profiles, profile: &Profile) -> Option<&'p str> {
+    profiles.account(&profile.name)?.files.last().map(String::as_str)
+}
+
+fn show(typed: &ShowArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let profiles = wiring::load(config)?.loaded.profiles;
+    let name = ProfileName::new(&typed.name);
+    let found = name.and_then(|name| Some((profiles.get(&name)?, profiles.account(&name)?)));
+    let (profile, account) = found.ok_or_else(|| unknown(&profiles, &typed.name))?;
+    let view = View::new(profile, account);
+    print_out(&if typed.json { pretty(&view.json())? } else { view.text() })?;
+    Ok(0)
+}
+
+fn unknown(profiles: &Profiles, name: &str) -> CliError {
+    let error = CliError::new(format!("there is no profile `{}`", name.escape_default()));
+    match profiles.nearest(name) {
+        Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+        None => error.with_hint("`cofferdam profile list` shows those that are loaded"),
+    }
+}
+
+fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    let sources = config::sources(config, &Surroundings::of_this_process())
+        .map_err(|error| CliError::new(error.to_string()))?;
+    let documents = checked::documents(&typed.files)?;
+    let shipped = profile::shipped();
+    let profiles = checked::together(&documents, |some| {
+        Profiles::stacked(&[&shipped, &sources.profiles, some])
+    })?;
+    let given = |file: &str| documents.iter().any(|document| document.file == file);
+    let mut text = String::new();
+    for profile in profiles.iter().filter(|p| file(&profiles, p).is_some_and(given)) {
+        let file = file(&profiles, profile).unwrap_or("");
+        let what = plain(&profile.description);
+        text.push_str(&format!("{}: profile `{}`: {what}\n", plain(file), profile.name));
+    }
+    for document in &documents {
+        let used = |profile: &Profile| file(&profiles, profile) == Some(document.file.as_str());
+        if !profiles.iter().any(used) {
+            let why = "it can be extended, but not used, for nothing in it grants `exec`";
+            text.push_str(&format!("{}: {why}\n", plain(&document.file)));
+        }
+    }
+    print_out(&text)?;
+    Ok(0)
+}

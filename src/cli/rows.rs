@@ -1,0 +1,145 @@
+//! Text in rows: a name and what belongs to it, aligned and wrapped; the limits of a cell as rows.
+
+use serde_json::{Value, json};
+
+use super::error::CliError;
+use crate::job::Limits;
+use crate::units::{Size, Time};
+
+/// Columns that wrapped text keeps to, where its words let it.
+const COLUMNS: usize = 100;
+
+/// Names on the left, what belongs to each on the right, in one column.
+#[derive(Debug, Default)]
+pub struct Rows {
+    rows: Vec<(String, String)>,
+}
+
+impl Rows {
+    pub fn add(&mut self, name: impl Into<String>, text: impl Into<String>) {
+        self.rows.push((plain(&name.into()), plain(&text.into())));
+    }
+
+    /// Each row on a line of its own; one without text is its name alone.
+    pub fn text(&self) -> String {
+        let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let line = |(name, text): &(String, String)| {
+            let line = format!("{name:<width$}  {text}");
+            format!("{}\n", line.trim_end())
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+/// Text from a file on one line, with nothing in it that a terminal would act on: a file that is
+/// only being checked may be anyone's.
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\r' | '\t' => plain.push(' '),
+            _ if acts(character) => plain.extend(character.escape_default()),
+            _ => plain.push(character),
+        }
+    }
+    plain
+}
+
+/// Whether a terminal does something with the character besides showing it: controls, and marks
+/// that turn the direction of text around.
+pub fn acts(character: char) -> bool {
+    let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || character.is_control()
+}
+
+/// Words with commas between them, in lines that start with `indent`.
+pub fn wrapped<'a>(words: impl IntoIterator<Item = &'a str>, indent: &str) -> String {
+    let words: Vec<&str> = words.into_iter().collect();
+    let mut text = String::new();
+    let mut line = indent.to_owned();
+    for (at, word) in words.iter().enumerate() {
+        let comma = if at + 1 < words.len() { "," } else { "" };
+        if line.len() > indent.len() && line.len() + 1 + word.len() + comma.len() > COLUMNS {
+            text.push_str(&line);
+            text.push('\n');
+            indent.clone_into(&mut line);
+        }
+        if line.len() > indent.len() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        line.push_str(comma);
+    }
+    text + &line + "\n"
+}
+
+/// The limits of a cell by the keys of a profile, for people.
+pub fn limits(limits: &Limits) -> [(&'static str, String); 11] {
+    let size = |bytes| Size(bytes).to_string();
+    [
+        ("timeout", Time(limits.wall).to_string()),
+        ("cpu", Time(limits.cpu).to_string()),
+        ("memory", size(limits.memory)),
+        ("processes", limits.processes.to_string()),
+        ("open_files", limits.open_files.to_string()),
+        ("file_size", size(limits.file_size)),
+        ("workspace", size(limits.workspace_bytes)),
+        ("tmp", size(limits.tmp_bytes)),
+        ("shm", size(limits.shm_bytes)),
+        ("inodes", limits.inodes.to_string()),
+        ("output", limits.output.map_or_else(|| "no bound".to_owned(), size)),
+    ]
+}
+
+/// The same for programs; each name says its unit.
+pub fn limits_json(limits: &Limits) -> Value {
+    json!({
+        "timeout_s": limits.wall.as_secs_f64(),
+        "cpu_s": limits.cpu.as_secs_f64(),
+        "memory_bytes": limits.memory,
+        "processes": limits.processes,
+        "open_files": limits.open_files,
+        "file_size_bytes": limits.file_size,
+        "workspace_bytes": limits.workspace_bytes,
+        "tmp_bytes": limits.tmp_bytes,
+        "shm_bytes": limits.shm_bytes,
+        "inodes": limits.inodes,
+        "output_bytes": limits.output,
+    })
+}
+
+/// A value as indented JSON with a newline at its end.
+///
+/// # Errors
+/// A value that JSON cannot hold.
+pub fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| CliError::new(format!("no JSON: {error}")))?;
+    Ok(text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_aligned_and_have_no_blanks_at_their_ends() {
+        let mut rows = Rows::default();
+        rows.add("a", "one");
+        rows.add("longer", "");
+        assert_eq!(rows.text(), "a       one\nlonger\n");
+    }
+
+    #[test]
+    fn what_a_terminal_would_act_on_is_shown_and_not_sent() {
+        assert_eq!(plain("a\u{1b}[2Jb\nc \u{202e}é\u{9b}"), "a\\u{1b}[2Jb c \\u{202e}é\\u{9b}");
+    }
+
+    #[test]
+    fn words_wrap_at_the_last_column_and_keep_their_commas() {
+        let word = "x".repeat(47);
+        let words = [word.as_str(); 3];
+        assert_eq!(wrapped(words, "  "), format!("  {word}, {word},\n  {word}\n"));
+        assert_eq!(wrapped(["read"], ""), "read\n");
+    }
+}

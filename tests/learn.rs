@@ -1,0 +1,118 @@
+//! `cofferdam profile learn`: a command behind the walls, what they refused it, and what becomes of that.
+
+mod support;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use support::{CALLS, Caller, Check, Failed, Need, PATIENCE, Told, claim, equal, holds, mode};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("what_was_refused_is_printed_and_nothing_else_happens", printed)
+            .needs(&[Need::Python]),
+        claim("what_no_profile_grants_is_told_with_the_reason", never)
+            .needs(&[Need::Python, Need::X86_64]),
+        claim("once_its_reasons_are_written_what_was_learned_lets_the_command_run", round)
+            .needs(&[Need::Python]),
+        claim("a_program_of_the_host_that_is_not_in_the_cell_is_offered_as_a_path", program),
+        claim("a_command_that_nothing_was_refused_learns_nothing", nothing),
+        claim("a_profile_that_does_not_exist_is_told_with_the_nearest", unknown),
+    ])
+}
+
+/// sync(2) takes nothing, may be granted, and is in no shipped profile.
+const SYNC: &str = "import os; os.sync(); print('done')";
+
+const LEARNED: &str = "\
+# What the command was refused under profile `bash`. It grants nothing yet:
+# strike what is not needed, write each `why`, then `cofferdam profile check FILE`.
+schema = 1
+name = \"bash-learned\"
+description = \"\"
+extends = \"bash\"
+
+# refused once; it makes one process wait for the whole machine's disks
+[[syscalls]]
+names = [\"sync\"]
+why = \"\"
+";
+
+/// `cofferdam profile learn OPTIONS -- ARGV`, to its end.
+fn learn(caller: &Caller, options: &[&str], argv: &[&str]) -> Result<Told, Failed> {
+    let mut command = caller.cofferdam(&["profile", "learn"]);
+    command.args(options).arg("--").args(argv);
+    Told::of(command, PATIENCE)
+}
+
+fn names(directory: &Path) -> std::io::Result<usize> {
+    Ok(std::fs::read_dir(directory)?.count())
+}
+
+fn printed(caller: &Caller) -> Check {
+    let before = names(&caller.home)?;
+    let told = learn(caller, &[], &["python3", "-c", SYNC])?;
+    equal("exit code", told.code, 0)?;
+    equal("standard output", told.stdout.as_str(), LEARNED)?;
+    equal("standard error", told.stderr.as_str(), "done\ncofferdam: the command exited with 0\n")?;
+    equal("files", names(&caller.home)?, before)
+}
+
+fn never(caller: &Caller) -> Check {
+    // ptrace(2) is 101: refused inside as it is under `run`, and no profile changes that.
+    let script = format!("{CALLS}\nprint(call(101, 0, 0, 0, 0))");
+    let told = learn(caller, &[], &["python3", "-c", &script])?;
+    let expected = "# Nothing that profile `bash` could grant was refused.\n\n\
+                    # Refused, and no profile changes that:\n\
+                    # ptrace, refused once: it reads or drives another process\n";
+    equal("standard output", told.stdout.as_str(), expected)?;
+    holds("the call itself", &told, told.stderr.starts_with("EPERM\n"))
+}
+
+fn round(caller: &Caller) -> Check {
+    let learned = learn(caller, &[], &["python3", "-c", SYNC])?.stdout;
+    let configuration = caller.directory("configuration")?;
+    caller.directory("configuration/sandbox-profiles")?;
+    let write = |text: &str| caller.file("configuration/sandbox-profiles/learned.toml", text);
+    let configuration = configuration.to_string_lossy().into_owned();
+    let run = || {
+        let options = ["--config", &configuration, "--profile", "bash-learned"];
+        caller.json(&options, &["python3", "-c", SYNC])
+    };
+    write(&learned)?;
+    let refused = caller.cofferdam(&["--config", &configuration, "profile", "list"]);
+    let refused = Told::of(refused, PATIENCE)?;
+    equal("with blank reasons", refused.code, 125)?;
+    holds("with blank reasons", &refused, refused.stderr.contains(":11:7: `why` is blank\n"))?;
+    write(&learned.replace("why = \"\"", "why = \"this test asks for it\""))?;
+    let ran = run()?;
+    equal("outcome", ran.get("outcome"), Some(&serde_json::json!("exited")))?;
+    equal("denials", ran.get("denials"), Some(&serde_json::json!([])))
+}
+
+fn program(caller: &Caller) -> Check {
+    let tool = caller.file("a-tool", "#!/bin/sh\ntouch \"$HOME/ran\"\n")?;
+    mode(&tool, 0o755)?;
+    let tool = tool.to_string_lossy().into_owned();
+    let told = learn(caller, &[], &[&tool])?;
+    equal("exit code", told.code, 127)?;
+    let expected = format!("[[path]]\nhost = \"{tool}\"\nwhy = \"\"\n");
+    holds("standard output", &told, told.stdout.ends_with(&expected))?;
+    let error = format!("cofferdam: `{tool}` was not found\n");
+    equal("standard error", told.stderr.as_str(), error.as_str())?;
+    holds("it was not run", "ran", !caller.home.join("ran").exists())
+}
+
+fn nothing(caller: &Caller) -> Check {
+    let told = learn(caller, &[], &["sh", "-c", "echo out; exit 3"])?;
+    equal("exit code", told.code, 0)?;
+    let expected = "# Nothing that profile `bash` could grant was refused.\n";
+    equal("standard output", told.stdout.as_str(), expected)?;
+    equal("standard error", told.stderr.as_str(), "out\ncofferdam: the command exited with 3\n")
+}
+
+fn unknown(caller: &Caller) -> Check {
+    let told = learn(caller, &["--profile", "bsah"], &["true"])?;
+    let expected = "cofferdam: --profile: no profile `bsah`\nhint: did you mean `bash`?\n";
+    equal("code and error", (told.code, told.stderr.as_str()), (125, expected))
+}

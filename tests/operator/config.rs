@@ -1,0 +1,101 @@
+//! `cofferdam config`, what is unknown, and what is generated from the command line itself.
+
+use std::io;
+
+use super::{Configured, SMALL, TEAM, refused, shipped, well};
+
+#[test]
+fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
+    let configured = shipped()?;
+    let cases = [
+        (&["policy", "explain", "bsah"], "there is no tool `bsah`\nhint: did you mean `bash`?"),
+        (&["profile", "show", "bahs"], "there is no profile `bahs`\nhint: did you mean `bash`?"),
+        (
+            &["profile", "show", "Ünknown"],
+            "there is no profile `\\u{dc}nknown`\n\
+             hint: `cofferdam profile list` shows those that are loaded",
+        ),
+        (
+            &["policy", "explain", "zzz"],
+            "there is no tool `zzz`\nhint: the tools are bash, calculate, calculate_advanced, \
+             set_precision, sandbox_rules",
+        ),
+        (
+            &["profile", "check", "none.toml"],
+            "cannot read none.toml: No such file or directory (os error 2)",
+        ),
+    ];
+    for (command, message) in cases {
+        assert_eq!(configured.told(command)?, refused(&format!("cofferdam: {message}\n")));
+    }
+    let (code, stdout, stderr) = configured.told(&["polciy"])?;
+    assert_eq!((code, stdout.as_str()), (Some(125), ""));
+    assert!(stderr.contains("a similar subcommand exists: 'policy'"), "{stderr}");
+    Ok(())
+}
+
+#[test]
+fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
+    let server = "schema = 1\n\n[server]\nconcurrency = 10\nqueue = 7\n\n[pool]\nwarm = 2\n\n\
+                  [limits]\ntmpfs = \"5G\"\n";
+    let configured = Configured::with(&[
+        ("cofferdam.toml", server),
+        ("sandbox-profiles/small.toml", SMALL),
+        ("policies/team.toml", TEAM),
+    ])?;
+    let expected = "\
+configuration: DIR (--config)
+
+server.concurrency  10          DIR/cofferdam.toml:4
+server.queue        7           DIR/cofferdam.toml:5
+server.uid_base     2000000000  default
+server.uid_count    65536       default
+pool.warm           2           DIR/cofferdam.toml:8
+limits.cells        14          default
+limits.memory       10G         default
+limits.tmpfs        5G          DIR/cofferdam.toml:11
+limits.processes    2560        default
+tools.off                       default
+audit.file                      default
+
+profile bash   embedded:sandbox-profiles/bash.toml
+profile bc     embedded:sandbox-profiles/bc.toml
+profile small  DIR/sandbox-profiles/small.toml
+policy         DIR/policies/team.toml
+";
+    assert_eq!(configured.told(&["config", "show"])?, well(expected));
+    let (code, stdout, _) = configured.told(&["config", "show", "--json"])?;
+    let json: serde_json::Value = serde_json::from_str(&stdout)?;
+    let queue = serde_json::json!({
+        "key": "server.queue",
+        "value": "7",
+        "source": { "kind": "file", "file": "DIR/cofferdam.toml", "line": 5 },
+    });
+    assert_eq!((code, json.pointer("/values/1")), (Some(0), Some(&queue)));
+    Ok(())
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() -> io::Result<()> {
+    let configured = shipped()?;
+    let commands = ["run", "serve", "calc", "doctor", "policy", "profile", "config"];
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, stderr) = configured.told(&["completions", shell])?;
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
+        let unknown: Vec<_> = commands.iter().filter(|name| !script.contains(*name)).collect();
+        assert!(unknown.is_empty(), "{shell}: {unknown:?}");
+    }
+    let (code, page, _) = configured.told(&["man"])?;
+    assert_eq!(code, Some(0));
+    assert!(page.contains(".SH NAME"), "{page}");
+    assert_eq!(configured.told(&["man", "--out", "."])?, well(""));
+    for command in commands {
+        let page = configured.directory.path().join(format!("cofferdam-{command}.1"));
+        assert!(page.is_file(), "{}", page.display());
+    }
+    let (code, _, stderr) = configured.told(&["man", "--out", "nowhere"])?;
+    let expected =
+        "cofferdam: man: cannot write in nowhere: No such file or directory (os error 2)\n";
+    assert_eq!((code, stderr.as_str()), (Some(125), expected));
+    Ok(())
+}
