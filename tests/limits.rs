@@ -219,7 +219,7 @@ fn cpu(caller: &Caller) -> Check {
         "--profile",
         "brief",
         "--timeout",
-        "20s",
+        "60s",
         "--",
         "bash",
         "-c",
@@ -228,8 +228,8 @@ fn cpu(caller: &Caller) -> Check {
     let told = Told::of(command, PATIENCE)?;
     let parsed: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
     equal("ended", (ended(&parsed), text(&parsed, "stdout")), (("limit", "cpu"), "before\n"))?;
-    equal("code", told.code, 123)?;
-    holds("in time", told.took, told.took < Duration::from_secs(8))
+    // Not by the time on the wall: two seconds of a processor may take many on a busy machine.
+    equal("code", told.code, 123)
 }
 
 fn output(caller: &Caller) -> Check {
@@ -322,7 +322,7 @@ fn fork_bomb(caller: &Caller) -> Check {
     let bomb = caller.live(&options, &format!("exec 2>/dev/null; {script}"))?;
     let other = caller.bash("echo answered")?;
     equal("a second call", (other.code, other.said()), (0, "answered"))?;
-    holds("soon", other.took, other.took < Duration::from_secs(3))?;
+    holds("soon", other.took, other.took < Duration::from_secs(10))?;
     let told = bomb.finish(Duration::from_secs(10))?;
     holds("124, or its own end", told.code, told.code == 124 || told.code < 123)?;
     equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
