@@ -11,7 +11,8 @@ fn main() -> ExitCode {
     support::main(&[
         claim("a_program_has_three_descriptors", three),
         claim("a_script_over_mcp_is_not_left_open_to_its_programs", script),
-        claim("a_descriptor_that_the_caller_left_open_does_not_reach_a_cell", leaked),
+        claim("a_descriptor_that_the_caller_left_open_does_not_reach_a_cell", leaked)
+            .needs(&[Need::RootLooks]),
         claim("a_directory_as_standard_input_opens_nothing_of_the_host", directory)
             .needs(&[Need::Python]),
         claim("standard_input_is_carried_whole", carried),

@@ -4,19 +4,20 @@ mod support;
 
 use std::process::ExitCode;
 
-use support::{Caller, Check, For, Live, Who, claim, equal, holds, proc_file, status};
+use support::{Caller, Check, For, Live, Need, Who, claim, equal, holds, proc_file, status};
 
 fn main() -> ExitCode {
     support::main(&[
         claim("the_front_end_has_no_capability_and_a_filter_on_every_thread", front_end),
-        claim("the_supervisor_has_its_namespaces_few_capabilities_and_a_filter", supervisor),
+        claim("the_supervisor_has_its_namespaces_few_capabilities_and_a_filter", supervisor)
+            .needs(&[Need::RootLooks]),
         claim("init_has_no_capability_and_a_filter", init),
         claim("the_program_is_one_landlock_layer_deeper_and_filtered", payload),
         claim("supervisor_and_init_can_be_read_by_the_operator_only", untraceable).only(For::Root),
         claim("another_process_of_the_same_user_cannot_read_them", unreadable).only(For::User),
         claim("nothing_of_the_callers_environment_or_words_is_left_in_them", wiped),
-        claim("each_holds_only_the_descriptors_it_needs", descriptors),
-        claim("the_front_end_cannot_be_made_to_execute", cannot_execute),
+        claim("each_holds_only_the_descriptors_it_needs", descriptors).needs(&[Need::RootLooks]),
+        claim("the_front_end_cannot_be_made_to_execute", cannot_execute).needs(&[Need::RootLooks]),
     ])
 }
 

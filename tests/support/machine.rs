@@ -15,6 +15,8 @@ pub enum Need {
     /// ps, free.
     Procps,
     Python,
+    /// A test that is run by root: what is not dumpable shows itself to nobody else.
+    RootLooks,
     Script,
     Setpriv,
     Unshare,
@@ -32,6 +34,7 @@ impl Need {
             Self::Nsenter => "nsenter",
             Self::Procps => "ps and free",
             Self::Python => "/usr/bin/python3",
+            Self::RootLooks => "root as the one who runs the tests",
             Self::Script => "script",
             Self::Setpriv => "setpriv",
             Self::Unshare => "unshare",
@@ -48,6 +51,7 @@ impl Need {
             Self::Nsenter => starts(&["nsenter", "--version"]),
             Self::Procps => starts(&["ps", "--version"]) && starts(&["free", "--version"]),
             Self::Python => starts(&["/usr/bin/python3", "-c", "import ctypes"]),
+            Self::RootLooks => nix::unistd::geteuid().is_root(),
             Self::Script => starts(&["script", "--version"]),
             Self::Setpriv => starts(&["setpriv", "--version"]),
             Self::Unshare => starts(&["unshare", "--user", "true"]),
