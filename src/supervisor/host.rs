@@ -20,6 +20,7 @@ use crate::cell::{c_path, errno_of};
 use crate::sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
 use crate::sys::process::{self, Side};
 
+use super::idmap::IdMap;
 use super::start::StartError;
 
 /// Where root's instances keep their locks; only root may write there.
@@ -52,10 +53,14 @@ impl Identity {
     /// Finds out who we are, and as root takes a block of ids.
     pub fn find(range: IdRange) -> Result<Self, StartError> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-        if uid != 0 {
-            return Ok(Self::Ordinary { uid, gid });
+        let map = IdMap::of_this_process().map_err(StartError::NoProc)?;
+        if uid == 0
+            && let Some(range) = map.usable(range, MOST_INSTANCES)
+        {
+            return Instance::take(range, &map).map(Self::Root);
         }
-        Instance::take(range).map(Self::Root)
+        // Root of a user namespace with one id has no more than any ordinary user.
+        Ok(Self::Ordinary { uid, gid })
     }
 
     /// The maps of the supervisor's user namespace: `uid_map`, `gid_map`.
@@ -87,7 +92,8 @@ impl Identity {
             })
             .collect::<std::io::Result<_>>()
             .map_err(StartError::NoProc)?;
-        let (first_id, supplementary_groups) = match self {
+        let map = IdMap::of_this_process().map_err(StartError::NoProc)?;
+        let (first, supplementary_groups) = match self {
             Self::Ordinary { uid, gid } => {
                 let groups = getgroups().unwrap_or_default();
                 let others = groups.iter().map(|group| group.as_raw()).filter(|id| id != gid);
@@ -95,13 +101,15 @@ impl Identity {
             }
             Self::Root(instance) => (instance.first, Vec::new()),
         };
+        // As the host has it, as far as can be seen from here: the root of a container is not 0.
+        let first_id = map.outside(first).unwrap_or(first);
         Ok(Operator { namespaces, first_id, supplementary_groups })
     }
 }
 
 impl Instance {
     /// Takes the first block that no other instance holds.
-    fn take(range: IdRange) -> Result<Self, StartError> {
+    fn take(range: IdRange, map: &IdMap) -> Result<Self, StartError> {
         let locks = Path::new(LOCKS);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(locks);
         made.map_err(|error| StartError::Lock { error })?;
@@ -111,6 +119,9 @@ impl Instance {
             else {
                 break;
             };
+            if !map.covers(first, range.count) {
+                break;
+            }
             let file = File::options()
                 .create(true)
                 .truncate(false)
@@ -147,18 +158,28 @@ fn v2_delegated() -> Option<Parent> {
     // A group with processes in it gives no controller to its children (cgroups(7), "no internal
     // processes"): we go into a leaf of our own first, and back if it is not enough.
     let leaf = directory.join(format!("cofferdam-{}", std::process::id()));
+    // Absent where version 2 is not what is mounted there.
+    if !directory.join("cgroup.subtree_control").exists() {
+        return None;
+    }
     fs::create_dir(&leaf).ok()?;
-    let moved = fs::write(leaf.join("cgroup.procs"), "0");
+    let moved = put(leaf.join("cgroup.procs"), "0");
     let enabled =
-        moved.and_then(|()| fs::write(directory.join("cgroup.subtree_control"), "+memory +pids"));
+        moved.and_then(|()| put(directory.join("cgroup.subtree_control"), "+memory +pids"));
     if enabled.is_err() {
         // Not ours to arrange: others live in this group. Leave it as it was.
-        fs::write(directory.join("cgroup.procs"), "0").ok()?;
+        put(directory.join("cgroup.procs"), "0").ok()?;
         fs::remove_dir(&leaf).ok()?;
         return None;
     }
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     open(&directory, flags, Mode::empty()).ok().map(Parent::V2)
+}
+
+/// Writes to a control file, which must be there: made anew it would be a file that controls nothing.
+fn put(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> std::io::Result<()> {
+    use std::io::Write;
+    File::options().write(true).open(file)?.write_all(text.as_ref())
 }
 
 /// The cgroup of this process for one entry of `/proc/self/cgroup` (cgroups(7)).
@@ -210,12 +231,12 @@ fn v2_as_root(instance: &Instance) -> Option<Parent> {
         return None;
     }
     if !usable(root, "cgroup.subtree_control") {
-        fs::write(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+        put(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
     }
     let held =
         delegate(root, instance, &["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"])?;
     let directory = root.join(format!("cofferdam-{}", instance.number));
-    fs::write(directory.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    put(directory.join("cgroup.subtree_control"), "+memory +pids").ok()?;
     // The supervisor must be below the delegated directory to move its cells about in it.
     let leaf = directory.join("supervisor");
     fs::DirBuilder::new().recursive(true).create(&leaf).ok()?;
@@ -229,7 +250,7 @@ pub fn place_supervisor(parent: &Parent, identity: &Identity, pid: i32) -> std::
         (Parent::V2(_), Identity::Root(instance)) => {
             let number = instance.number;
             let file = format!("/sys/fs/cgroup/cofferdam-{number}/supervisor/cgroup.procs");
-            fs::write(file, pid.to_string())
+            put(file, pid.to_string())
         }
         (Parent::V2(_) | Parent::V1 { .. } | Parent::None, _) => Ok(()),
     }

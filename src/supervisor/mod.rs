@@ -13,6 +13,7 @@ mod dispatch;
 mod filter;
 mod handover;
 mod host;
+mod idmap;
 mod outbox;
 mod pieces;
 mod pool;
