@@ -194,12 +194,12 @@ fn a_planted_link_shows_nothing_of_the_host() {
     let (inside, outside) = (workspace.path(), tempfile::tempdir().expect("a directory"));
     let secret = outside.path().join("secret.json");
     std::fs::write(&secret, "\"host secret\"").expect("written");
-    std::fs::write(inside.join("a.png"), b"\x89PNG\r\n\x1a\n").expect("written");
+    std::fs::write(inside.join("a.bin"), b"%PDF-1.4\n").expect("written");
     std::os::unix::fs::symlink(&secret, inside.join("link")).expect("a link");
     let mut server = serving(configuration.path(), Some(inside));
-    let arguments = json!({"path": "a.png", "extra_args": ["-b", "--mime-type"]});
+    let arguments = json!({"path": "a.bin", "extra_args": ["-b", "--mime-type"]});
     let fields = server.fields("cli_file", arguments);
-    assert_eq!(fields["stdout"], "image/png\n", "{fields}");
+    assert_eq!(fields["stdout"], "application/pdf\n", "{fields}");
     let fields = server.fields("cli_file", json!({"path": "link", "extra_args": ["-b"]}));
     let text = fields["stdout"].as_str().unwrap_or_default();
     assert!(text.starts_with("broken symbolic link to"), "{fields}");
