@@ -241,15 +241,17 @@ fn ended(program: &str, outcome: &Outcome) -> (i32, Option<(ErrorType, String)>)
                 | Failure::Lost
                 | Failure::Refused { .. } => ErrorType::ExecutionError,
             };
-            let code = if kind == ErrorType::NotFound { 127 } else { 126 };
-            let hint = match kind {
-                ErrorType::NotFound => {
-                    format!(
-                        "\nhint: the operator can install {program} where its profile looks for it"
-                    )
-                }
-                _ => failure.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default(),
+            let (code, hint) = if kind == ErrorType::NotFound {
+                (
+                    127,
+                    Some(format!(
+                        "the operator can install {program} where its profile looks for it"
+                    )),
+                )
+            } else {
+                (126, failure.hint().map(str::to_owned))
             };
+            let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
             failed(code, kind, format!("{failure}{hint}"))
         }
     }
