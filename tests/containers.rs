@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         claim("under_a_masked_proc_bash_is_refused_and_bc_runs", masked_runs).needs(TOOLS),
         claim("no_user_namespaces_is_told_with_its_remedy", none_doctor).needs(TOOLS),
         claim("without_user_namespaces_everything_is_refused", none_runs).needs(TOOLS),
+        claim("root_of_a_user_namespace_is_not_taken_for_the_hosts", inner_root).needs(TOOLS),
     ])
 }
 
@@ -122,4 +123,21 @@ fn none_runs(caller: &Caller) -> Check {
         )?;
     }
     Ok(())
+}
+
+/// As in a rootless container: uid 0, one id in the map, and no more rights than its user.
+fn inner_root(caller: &Caller) -> Check {
+    let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
+    let mut command = caller.outside("unshare");
+    command.args(["--user", "--map-root-user", "bash", "-c", &line]);
+    let told = Told::of(command, PATIENCE)?;
+    match caller.who {
+        Who::User => equal("a cell runs", (told.code, told.said()), (0, "0\n1000")),
+        // The host's root in disguise: a cell would have host uid 0, which none may have.
+        Who::Root => {
+            equal("refused", (told.code, told.said()), (125, "0"))?;
+            let why = "the payload has host id 0";
+            support::holds("with the reason", &told.stderr, told.stderr.contains(why))
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::wiring::{Settings, told_denial};
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::config::Loaded;
 use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
@@ -14,10 +15,12 @@ use crate::mcp::backend::{
 };
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::outcome::Failure;
+use crate::policy::flags::Command;
 use crate::profile::Profile;
 use crate::receipt::{MemoryHold, Tier};
 use crate::supervisor::Access;
 use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
+use crate::tools::cli::{self, Asking, Done, ErrorType};
 use crate::tools::shell::{self, BashArgs};
 use crate::tools::{self, Refusal, Workbench};
 
@@ -31,6 +34,8 @@ pub struct Live {
     calculator: Duration,
     view: WorkspaceView,
     precision: bc::SessionPrecision,
+    /// Declared commands that the operator switched on and the policy allows.
+    commands: Vec<(&'static str, Command)>,
 }
 
 impl Live {
@@ -58,6 +63,7 @@ impl Live {
                 (Workspace::Granted(_), Some(Access::ReadWrite)) => WorkspaceView::GrantedReadWrite,
             },
             precision: bc::SessionPrecision::default(),
+            commands: offered(settings, workspace),
         }
     }
 
@@ -81,6 +87,18 @@ impl Live {
             receipt: told.receipt,
         }
     }
+}
+
+/// Named by `[tools] on`, not by `[tools] off`, declared, and allowed by a rule.
+fn offered(settings: &Settings, workspace: Workspace) -> Vec<(&'static str, Command)> {
+    let Loaded { config, policy, .. } = &settings.loaded;
+    let on =
+        |tool: &str| config.tools_on.value.contains(tool) && !config.tools_off.value.contains(tool);
+    let names = cli::NAMES.iter().copied();
+    names
+        .filter(|tool| on(tool) && effective(settings, tool, workspace).is_some())
+        .filter_map(|tool| Some((tool, policy.command(tool)?.clone())))
+        .collect()
 }
 
 /// The profile of a tool with the limits that its rule leaves: what a call of it would get.
@@ -180,6 +198,33 @@ impl Backend for Live {
             took: started.elapsed(),
             receipt: cells.receipt(),
         })
+    }
+
+    fn commands(&self) -> Vec<&'static str> {
+        self.commands.iter().map(|(tool, _)| *tool).collect()
+    }
+
+    async fn command(
+        &self,
+        tool: &'static str,
+        asking: Asking,
+        turn: Turn,
+    ) -> Result<Done, Refused> {
+        let Some((_, command)) = self.commands.iter().find(|(name, _)| *name == tool) else {
+            return Err(Refused::failed(format!("`{tool}` is not offered here")));
+        };
+        let call = match cli::call(tool, command, &asking) {
+            Ok(call) => call,
+            Err(bad) => return Ok(bad.told(asking.correlation)),
+        };
+        match self.workbench.call(call, &turn).await {
+            Ok(told) => Ok(Done::of(&command.program, &told, asking.correlation)),
+            Err(full @ Refusal::QueueFull { .. }) => {
+                let kind = ErrorType::ResourceExhausted;
+                Ok(Done::refused(kind, full.to_string(), asking.correlation))
+            }
+            Err(denied @ Refusal::Denied(_)) => Err(denied.into()),
+        }
     }
 
     async fn settled(&self) {

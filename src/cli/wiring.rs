@@ -15,6 +15,7 @@ use crate::outcome::{DeniedCall, errno_text};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::{Profile, calls, floor};
 use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
+use crate::tools::cli;
 
 /// How many instances of root share the configured range of host ids.
 const INSTANCES: u32 = 64;
@@ -53,12 +54,16 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     unsupported(&loaded)?;
-    let named =
-        |name: &ProfileName| {
-            loaded.policy.rules().iter().any(
-                |rule| matches!(&rule.effect, Effect::Allow { profile, .. } if profile == name),
-            )
-        };
+    // A profile costs a template for each workspace: none for commands that are not offered.
+    let offered = |tool: &String| {
+        !cli::NAMES.contains(&tool.as_str()) || loaded.config.tools_on.value.contains(tool)
+    };
+    let named = |name: &ProfileName| {
+        loaded.policy.rules().iter().any(|rule| {
+            let Effect::Allow { profile, .. } = &rule.effect else { return false };
+            profile == name && rule.tools.iter().any(offered)
+        })
+    };
     let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
     Ok(Settings { loaded, profiles, workspaces: Vec::new(), warm: 0 })
 }
@@ -79,7 +84,8 @@ fn unsupported(loaded: &Loaded) -> Result<(), CliError> {
     let refuse = |key: &str, source: &config::Source, hint: &str| {
         Err(CliError::new(format!("{source}: `{key}` is not supported yet")).with_hint(hint))
     };
-    if !config.tools_off.value.is_empty() {
+    // Only the tools on a command line can be switched off by name.
+    if config.tools_off.value.iter().any(|tool| !cli::NAMES.contains(&tool.as_str())) {
         let hint = "deny the tool by a rule in policies/ with action = \"deny\"";
         return refuse("tools.off", &config.tools_off.source, hint);
     }

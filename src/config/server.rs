@@ -65,6 +65,8 @@ pub struct Config {
     pub processes: Setting<u32>,
     /// Tools that are not offered at all, whatever the policy says.
     pub tools_off: Setting<BTreeSet<String>>,
+    /// Tools that are offered only where they are named: the declared commands. The policy must allow them too.
+    pub tools_on: Setting<BTreeSet<String>>,
     /// Where one line per call is appended; `None`: no audit file.
     pub audit_file: Setting<Option<PathBuf>>,
 }
@@ -123,6 +125,7 @@ struct WrittenLimits {
 #[serde(deny_unknown_fields)]
 struct WrittenTools {
     off: Option<Spanned<BTreeSet<String>>>,
+    on: Option<Spanned<BTreeSet<String>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -198,6 +201,7 @@ impl Config {
             memory,
             processes: reader.count(limits.processes.as_ref(), processes)?,
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
+            tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             audit_file: audit_file(&reader, &audit)?,
             concurrency,
         })
@@ -226,6 +230,7 @@ impl Config {
             size("limits.tmpfs", &self.tmpfs),
             count("limits.processes", &self.processes),
             shown("tools.off", &self.tools_off, names),
+            shown("tools.on", &self.tools_on, names),
             shown("audit.file", &self.audit_file, path),
         ]
     }

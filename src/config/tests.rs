@@ -192,8 +192,11 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
         (rules, names, loaded.config.queue)
     });
     let queue = Setting { value: 256, source: Source::Default };
-    let expected =
-        (vec!["only".to_owned()], ["bash", "bc", "mine"].map(str::to_owned).to_vec(), queue);
+    let expected = (
+        vec!["only".to_owned()],
+        ["bash", "bc", "cli-file", "cli-jq", "mine"].map(str::to_owned).to_vec(),
+        queue,
+    );
     assert_eq!(told.map_err(|e| e.to_string()), Ok(expected));
     Ok(())
 }
@@ -237,6 +240,7 @@ fn every_value_is_shown_with_its_source() {
         "limits.tmpfs = 1536M (default)".to_owned(),
         "limits.processes = 512 (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
+        "tools.on =  (default)".to_owned(),
         "audit.file =  (default)".to_owned(),
     ];
     assert_eq!(shown, Ok(expected.to_vec()));

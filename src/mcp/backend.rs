@@ -10,6 +10,7 @@ use crate::outcome::{Failure, Outcome, Usage};
 use crate::policy::Denial;
 use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
+use crate::tools::cli::{Asking, Done};
 
 /// What stands behind the tools. The server has one; tests have a fake one.
 ///
@@ -38,6 +39,22 @@ pub trait Backend: Send + Sync + 'static {
         precision: Precision,
         turn: Turn,
     ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
+
+    /// The declared commands that are offered here.
+    fn commands(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Runs a declared command; what is wrong with its words is told in the result.
+    fn command(
+        &self,
+        tool: &'static str,
+        asking: Asking,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Done, Refused>> + Send {
+        let (_, _) = (asking, turn);
+        std::future::ready(Err(Refused::failed(format!("`{tool}` is not offered here"))))
+    }
 
     /// Resolves when it is known what cells can be had here.
     fn settled(&self) -> impl Future<Output = ()> + Send {

@@ -8,6 +8,7 @@ pub mod admission;
 pub mod arguments;
 pub mod backend;
 pub mod catalogue;
+pub mod commands;
 pub mod lines;
 pub mod message;
 pub mod progress;

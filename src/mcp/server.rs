@@ -21,7 +21,7 @@ use super::arguments::{
 };
 use super::backend::{Backend, Refused, Turn};
 use super::progress;
-use super::{catalogue, reply};
+use super::{catalogue, commands, reply};
 use crate::capture::Produced;
 
 /// The key of `_meta` in which a result names the server (2026-07-28).
@@ -50,7 +50,8 @@ impl<B> Clone for Server<B> {
 impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
     pub fn new(backend: B, admission: Admission, kill: CancellationToken) -> Self {
-        let tools = catalogue::tools(&backend.rules());
+        let mut tools = catalogue::tools(&backend.rules());
+        tools.extend(commands::tools(&backend.commands()));
         let precision = AtomicU8::new(Precision::DEFAULT.places());
         Self(Arc::new(Shared { backend, tools, admission, precision, kill }))
     }
@@ -61,6 +62,9 @@ impl<B: Backend> Server<B> {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
         let arguments = request.arguments;
+        if let Some(tool) = commands::known(&request.name) {
+            return self.command(tool, arguments, context).await;
+        }
         match request.name.as_ref() {
             BashArguments::TOOL => self.bash(arguments, context).await,
             CalculateArguments::TOOL => self.calculate(arguments, context).await,
@@ -86,6 +90,24 @@ impl<B: Backend> Server<B> {
         let arguments = parse::<BashArguments>(arguments)?;
         let told = self.turn(context, |turn| self.0.backend.bash(arguments, turn)).await?;
         Ok(reply::told(&told))
+    }
+
+    async fn command(
+        &self,
+        tool: &'static str,
+        arguments: Option<JsonObject>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, Refused> {
+        // Known but off: that is told as such, and not as a tool that does not exist.
+        if !self.0.backend.commands().contains(&tool) {
+            return Err(commands::off(tool));
+        }
+        let asking = match commands::asking(tool, arguments) {
+            Ok(asking) => asking,
+            Err(bad) => return Ok(commands::reply(&commands::invalid(bad))),
+        };
+        let run = |turn| self.0.backend.command(tool, asking, turn);
+        Ok(commands::reply(&self.turn(context, run).await?))
     }
 
     async fn calculate(
@@ -209,7 +231,8 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if !catalogue::NAMES.contains(&request.name.as_ref()) {
+        let known = commands::known(&request.name).is_some();
+        if !known && !catalogue::NAMES.contains(&request.name.as_ref()) {
             return Err(unknown_tool(&request.name));
         }
         let tool = request.name.clone();

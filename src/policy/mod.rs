@@ -1,6 +1,9 @@
 //! Who may call what: rules in, a [`Grant`] or a [`Denial`] out. Pure; no I/O.
 
+mod commands;
+pub mod flags;
 mod rules;
+pub mod values;
 
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
@@ -8,6 +11,7 @@ use crate::job::{Job, Limits, ProfileName, Workspace};
 use crate::profile::Profile;
 
 pub use crate::profile::Profiles;
+use flags::Command;
 pub use rules::{Effect, Rule};
 
 /// Permission to run one job. It cannot be built outside this module.
@@ -59,19 +63,39 @@ pub fn shipped() -> Vec<Document> {
     vec![Document::new("embedded:policies/default.toml", text)]
 }
 
+/// The flag lists that are compiled in. They allow nothing by themselves: a rule must name the tool.
+fn shipped_commands() -> Document {
+    let text = include_str!("../../policies/tools.toml");
+    Document::new("embedded:policies/tools.toml", text)
+}
+
 /// The rules in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
+    commands: Vec<Command>,
 }
 
 impl Policy {
     /// Reads policy files, each rule with its examples tested. No file, or a file without rules, denies everything.
     ///
+    /// A `[[tool]]` replaces the shipped one of the same name, whole.
+    ///
     /// # Errors
     /// On the first mistake in any file.
     pub fn parse(documents: &[Document], profiles: &Profiles) -> Result<Self, Mistake> {
-        Ok(Self { rules: rules::parse(documents, profiles)? })
+        let (rules, mut commands) = rules::parse(documents, profiles)?;
+        let (_, shipped) = rules::parse(&[shipped_commands()], profiles)?;
+        let given = |name: &str| commands.iter().any(|command: &Command| command.name == name);
+        let kept: Vec<Command> =
+            shipped.into_iter().filter(|command| !given(&command.name)).collect();
+        commands.extend(kept);
+        Ok(Self { rules, commands })
+    }
+
+    /// The program and the flags of a declared tool.
+    pub fn command(&self, tool: &str) -> Option<&Command> {
+        self.commands.iter().find(|command| command.name == tool)
     }
 
     /// The rules, in the order of the files, which means nothing.

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::commands::{self, WrittenCommand};
+use super::flags::Command;
 use crate::call::Asked;
 use crate::document::{Document, Mistake, nearest};
 use crate::job::{Limits, ProfileName};
@@ -19,6 +21,8 @@ struct Written {
     _schema: i64,
     #[serde(default, rename = "rule")]
     rules: Vec<WrittenRule>,
+    #[serde(default, rename = "tool")]
+    commands: Vec<WrittenCommand>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,18 +99,24 @@ impl Rule {
     }
 }
 
-/// Reads and checks every rule of every file.
-pub(super) fn parse(documents: &[Document], profiles: &Profiles) -> Result<Vec<Rule>, Mistake> {
-    let mut rules: Vec<Rule> = Vec::new();
+/// Reads and checks every rule and every command of every file.
+pub(super) fn parse(
+    documents: &[Document],
+    profiles: &Profiles,
+) -> Result<(Vec<Rule>, Vec<Command>), Mistake> {
+    let (mut rules, mut commands): (Vec<Rule>, Vec<Command>) = (Vec::new(), Vec::new());
     for document in documents {
         let written: Written = document.read()?;
+        for written in &written.commands {
+            commands.push(commands::command(document, written, &commands)?);
+        }
         for written in &written.rules {
             let rule = rule(document, written, profiles)?;
             check_beside(document, written, &rule, &rules)?;
             rules.push(rule);
         }
     }
-    Ok(rules)
+    Ok((rules, commands))
 }
 
 fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Result<Rule, Mistake> {

@@ -16,6 +16,9 @@ pub fn shipped() -> Vec<Document> {
         ("base", include_str!("../../sandbox-profiles/base.toml")),
         ("bash", include_str!("../../sandbox-profiles/bash.toml")),
         ("bc", include_str!("../../sandbox-profiles/bc.toml")),
+        ("cli", include_str!("../../sandbox-profiles/cli.toml")),
+        ("cli-file", include_str!("../../sandbox-profiles/cli-file.toml")),
+        ("cli-jq", include_str!("../../sandbox-profiles/cli-jq.toml")),
     ];
     let named =
         |(name, text)| Document::new(&format!("embedded:sandbox-profiles/{name}.toml"), text);

@@ -179,12 +179,9 @@ fn keys(
         .during("holding the first namespace")?;
     let workshop = Workshop { base, proc, proc_kind };
     let mut keys = Vec::new();
-    for profile in &inherited.profiles {
-        let granted = inherited
-            .grants
-            .iter()
-            .zip(0..)
-            .map(|(grant, index)| (Workspace::Granted(index), Some(grant)));
+    for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
+        let granted =
+            grants.iter().zip(0..).map(|(grant, index)| (Workspace::Granted(index), Some(grant)));
         let fresh = std::iter::once((Workspace::Fresh, None));
         for (workspace, grant) in fresh.chain(granted.filter(|_| profile.workspace)) {
             let design = usable(profile, inherited, landlock_abi).and_then(|()| {

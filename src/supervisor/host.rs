@@ -101,10 +101,15 @@ impl Identity {
             }
             Self::Root(instance) => (instance.first, Vec::new()),
         };
-        // As the host has it, as far as can be seen from here: the root of a container is not 0.
-        let first_id = map.outside(first).unwrap_or(first);
+        let first_id = map.on_the_host(first, host_root());
         Ok(Operator { namespaces, first_id, supplementary_groups })
     }
+}
+
+/// The id that the host's root has here: of what only it can own, sysctls. Where it has none, the
+/// owner shows as the overflow id.
+fn host_root() -> Option<u32> {
+    fs::metadata("/proc/sys/kernel").ok().map(|metadata| metadata.uid())
 }
 
 impl Instance {

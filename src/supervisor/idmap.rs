@@ -6,6 +6,9 @@ use super::IdRange;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMap(Vec<Extent>);
 
+/// The id that stands for one that has none (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW: u32 = 65_534;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Extent {
     inside: u32,
@@ -49,6 +52,19 @@ impl IdMap {
         })
     }
 
+    /// The host's id for an id of this namespace, as far as can be seen from inside one: 0 for that
+    /// of the host's root and no other.
+    pub fn on_the_host(&self, id: u32, host_root: Option<u32>) -> u32 {
+        if host_root == Some(id) {
+            return 0;
+        }
+        // One namespace out there may be a 0 that is not the host's: then nothing better is known.
+        match self.outside(id).unwrap_or(id) {
+            0 => OVERFLOW,
+            outside => outside,
+        }
+    }
+
     /// The configured range, or one of the same blocks that exists here: the last ids of the
     /// longest stretch, of which people use the first. `None`: there is not one block of them.
     pub fn usable(&self, wanted: IdRange, blocks: u32) -> Option<IdRange> {
@@ -85,6 +101,17 @@ mod tests {
         assert_eq!(map.outside(0), Some(1000));
         assert_eq!(map.outside(2), Some(100_001));
         assert_eq!(map.outside(70_000), None);
+    }
+
+    #[test]
+    fn only_the_hosts_root_is_0_on_the_host() {
+        let nested = IdMap::parse("0 0 1\n");
+        assert_eq!(nested.on_the_host(0, Some(0)), 0, "the root of a namespace that root made");
+        assert_eq!(nested.on_the_host(0, Some(OVERFLOW)), OVERFLOW, "root of one inside another");
+        let renamed = IdMap::parse("64321 0 1\n");
+        assert_eq!(renamed.on_the_host(64321, Some(OVERFLOW)), OVERFLOW);
+        assert_eq!(renamed.on_the_host(64321, Some(64321)), 0, "root by another name");
+        assert_eq!(IdMap::parse("0 1000 1\n").on_the_host(0, Some(OVERFLOW)), 1000);
     }
 
     #[test]

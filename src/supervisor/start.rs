@@ -62,7 +62,8 @@ pub struct Held {
 pub struct Inherited {
     pub link: OwnedFd,
     pub profiles: Vec<Profile>,
-    pub grants: Vec<WorkspaceGrant>,
+    /// For each profile, in its order: a detached mount can be put in one template only.
+    pub grants: Vec<Vec<WorkspaceGrant>>,
     pub caps: Caps,
     pub operator: Operator,
     pub supplementary: Supplementary,
@@ -108,7 +109,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     let (go, wait) = pair().map_err(StartError::Link)?;
     let inherited = Inherited {
         link: theirs,
-        grants: host::grants(&spec.workspaces, &identity, spec.caps.cells)?,
+        grants: grants(&spec, &identity)?,
         profiles: spec.profiles,
         caps: spec.caps,
         operator: identity.operator()?,
@@ -151,4 +152,13 @@ fn map(pid: i32, identity: &Identity) -> Result<(), Errno> {
     }
     write_map(process.as_fd(), "gid_map", &gids)?;
     write_map(process.as_fd(), "uid_map", &uids)
+}
+
+/// The granted directories for each profile that shows them.
+fn grants(spec: &Spec, identity: &Identity) -> Result<Vec<Vec<WorkspaceGrant>>, StartError> {
+    let prepared = |profile: &Profile| match profile.workspace {
+        true => host::grants(&spec.workspaces, identity, spec.caps.cells),
+        false => Ok(Vec::new()),
+    };
+    spec.profiles.iter().map(prepared).collect()
 }

@@ -2,6 +2,7 @@
 //! by policy, queued, started in a cell, captured, told.
 
 pub mod bc;
+pub mod cli;
 pub mod shell;
 mod watch;
 

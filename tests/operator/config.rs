@@ -56,12 +56,15 @@ limits.memory       10G         default
 limits.tmpfs        5G          DIR/cofferdam.toml:11
 limits.processes    2560        default
 tools.off                       default
+tools.on                        default
 audit.file                      default
 
-profile bash   embedded:sandbox-profiles/bash.toml
-profile bc     embedded:sandbox-profiles/bc.toml
-profile small  DIR/sandbox-profiles/small.toml
-policy         DIR/policies/team.toml
+profile bash      embedded:sandbox-profiles/bash.toml
+profile bc        embedded:sandbox-profiles/bc.toml
+profile cli-file  embedded:sandbox-profiles/cli-file.toml
+profile cli-jq    embedded:sandbox-profiles/cli-jq.toml
+profile small     DIR/sandbox-profiles/small.toml
+policy            DIR/policies/team.toml
 ";
     assert_eq!(configured.told(&["config", "show"])?, well(expected));
     let (code, stdout, _) = configured.told(&["config", "show", "--json"])?;

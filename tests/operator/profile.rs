@@ -8,12 +8,16 @@ use super::{Configured, SMALL, refused, shipped, well};
 fn profiles_are_listed_with_their_files() -> io::Result<()> {
     let configured = Configured::with(&[("sandbox-profiles/small.toml", SMALL)])?;
     let expected = "\
-bash   a shell with the host's programs, a workspace, and its own loopback network
-       embedded:sandbox-profiles/bash.toml
-bc     bc(1) and nothing else: no fork, no network, no files
-       embedded:sandbox-profiles/bc.toml
-small  bash with less memory
-       DIR/sandbox-profiles/small.toml
+bash      a shell with the host's programs, a workspace, and its own loopback network
+          embedded:sandbox-profiles/bash.toml
+bc        bc(1) and nothing else: no fork, no network, no files
+          embedded:sandbox-profiles/bc.toml
+cli-file  file(1) and nothing else: no fork, no network, files only in /workspace
+          embedded:sandbox-profiles/cli-file.toml
+cli-jq    jq(1) and nothing else: no fork, no network, files only in /workspace
+          embedded:sandbox-profiles/cli-jq.toml
+small     bash with less memory
+          DIR/sandbox-profiles/small.toml
 ";
     assert_eq!(configured.told(&["profile", "list"])?, well(expected));
     let (code, stdout, _) = configured.told(&["profile", "list", "--json"])?;
@@ -23,7 +27,7 @@ small  bash with less memory
         "description": "bash with less memory",
         "file": "DIR/sandbox-profiles/small.toml",
     });
-    assert_eq!((code, json.get(2)), (Some(0), Some(&small)));
+    assert_eq!((code, json.get(4)), (Some(0), Some(&small)));
     Ok(())
 }
 

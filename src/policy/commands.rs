@@ -1,0 +1,275 @@
+//! Declared tools as policy files have them, and the checks that a file passes before one is in force.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::flags::{BadWords, Command, Flag, Positional, Takes};
+use super::values::{Kind, Pattern, Type, WORD_BYTES, plain};
+use crate::document::{Document, Mistake};
+
+/// `[[tool]]`: a program with the flags that callers may give it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCommand {
+    name: Spanned<String>,
+    program: Spanned<String>,
+    #[serde(default, rename = "flag")]
+    flags: Vec<WrittenFlag>,
+    #[serde(default, rename = "positional")]
+    positionals: Vec<WrittenPositional>,
+    why: Spanned<String>,
+    accepts: Spanned<Vec<Spanned<Example>>>,
+    refuses: Spanned<Vec<Spanned<Example>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenFlag {
+    flag: Spanned<String>,
+    #[serde(default)]
+    arity: Option<Spanned<u8>>,
+    /// The value is in the flag's own word, behind `=`.
+    #[serde(default)]
+    equals: bool,
+    times: Option<Spanned<usize>>,
+    kind: Option<Spanned<WrittenKind>>,
+    pattern: Option<Spanned<String>>,
+    range: Option<Spanned<(u64, u64)>>,
+    values: Option<Spanned<Vec<String>>>,
+    max_bytes: Option<Spanned<usize>>,
+    why: Spanned<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenPositional {
+    name: Spanned<String>,
+    kind: Spanned<WrittenKind>,
+    min: usize,
+    max: Spanned<usize>,
+    pattern: Option<Spanned<String>>,
+    range: Option<Spanned<(u64, u64)>>,
+    values: Option<Spanned<Vec<String>>>,
+    max_bytes: Option<Spanned<usize>>,
+    why: Spanned<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WrittenKind {
+    Text,
+    Int,
+    Path,
+    Host,
+    Cidr,
+    Url,
+    Choice,
+}
+
+/// Words that the list must, or must not, take.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Example {
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    with: BTreeMap<String, String>,
+}
+
+/// What narrows a type, from a flag or a positional.
+struct Narrowing<'w> {
+    pattern: Option<&'w Spanned<String>>,
+    range: Option<&'w Spanned<(u64, u64)>>,
+    values: Option<&'w Spanned<Vec<String>>>,
+    max_bytes: Option<&'w Spanned<usize>>,
+}
+
+/// Checks one declared tool, its examples included.
+pub(super) fn command(
+    document: &Document,
+    written: &WrittenCommand,
+    others: &[Command],
+) -> Result<Command, Mistake> {
+    let name = written.name.get_ref();
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.is_empty() || !name.chars().all(is_name) {
+        let message = "a tool's name is lower-case letters, digits and underscores";
+        return Err(document.mistake(written.name.span(), message));
+    }
+    if others.iter().any(|other| other.name == *name) {
+        return Err(document.mistake(written.name.span(), format!("there are two tools `{name}`")));
+    }
+    let program = written.program.get_ref();
+    if plain(program).is_err() || program.starts_with('-') {
+        return Err(document.mistake(written.program.span(), "a program is one plain word"));
+    }
+    let mut flags: Vec<Flag> = Vec::new();
+    for written in &written.flags {
+        let flag = flag(document, written)?;
+        if flags.iter().any(|other| other.name == flag.name) {
+            let message = format!("there are two flags `{}`", flag.name);
+            return Err(document.mistake(written.flag.span(), message));
+        }
+        flags.push(flag);
+    }
+    let positional = |written| positional(document, written);
+    let command = Command {
+        name: name.clone(),
+        program: program.clone(),
+        flags,
+        positionals: written.positionals.iter().map(positional).collect::<Result<_, _>>()?,
+        why: why(document, &written.why)?,
+    };
+    check_examples(document, written, &command)?;
+    Ok(command)
+}
+
+fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
+    if why.get_ref().trim().is_empty() {
+        return Err(document
+            .mistake(why.span(), "`why` is blank")
+            .with_hint("every grant and every rule says why it is there"));
+    }
+    Ok(why.get_ref().clone())
+}
+
+fn flag(document: &Document, written: &WrittenFlag) -> Result<Flag, Mistake> {
+    let name = written.flag.get_ref();
+    let mistake = |message: &str| Err(document.mistake(written.flag.span(), message));
+    let letters = name.trim_start_matches('-');
+    let dashes = name.len() - letters.len();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if !(1..=2).contains(&dashes) || letters.is_empty() || !letters.chars().all(is_name) {
+        return mistake("a flag is one or two dashes, then letters, digits, dashes");
+    }
+    let arity = written.arity.as_ref().map_or(0, |arity| *arity.get_ref());
+    let takes = match (arity, &written.kind, written.equals) {
+        (0, None, false) if narrowing(written).is_empty() => Takes::Nothing,
+        (0, _, _) => return mistake("a flag with a type has `arity = 1`"),
+        (1, Some(kind), equals) => {
+            let takes = kind_of(document, kind, &narrowing(written))?;
+            if equals { Takes::Equals(takes) } else { Takes::Next(takes) }
+        }
+        (1, None, _) => return mistake("a flag with a value says its `kind`"),
+        (_, _, _) => return mistake("`arity` is 0 or 1"),
+    };
+    let times = written.times.as_ref().map_or(1, |times| *times.get_ref());
+    if times == 0 {
+        return mistake("`times` is at least 1");
+    }
+    Ok(Flag { name: name.clone(), takes, times, why: why(document, &written.why)? })
+}
+
+fn narrowing(written: &WrittenFlag) -> Narrowing<'_> {
+    Narrowing {
+        pattern: written.pattern.as_ref(),
+        range: written.range.as_ref(),
+        values: written.values.as_ref(),
+        max_bytes: written.max_bytes.as_ref(),
+    }
+}
+
+impl Narrowing<'_> {
+    fn is_empty(&self) -> bool {
+        self.pattern.is_none()
+            && self.range.is_none()
+            && self.values.is_none()
+            && self.max_bytes.is_none()
+    }
+}
+
+fn positional(document: &Document, written: &WrittenPositional) -> Result<Positional, Mistake> {
+    let narrowing = Narrowing {
+        pattern: written.pattern.as_ref(),
+        range: written.range.as_ref(),
+        values: written.values.as_ref(),
+        max_bytes: written.max_bytes.as_ref(),
+    };
+    let max = *written.max.get_ref();
+    if max == 0 || written.min > max {
+        return Err(document.mistake(written.max.span(), "`max` is at least 1 and at least `min`"));
+    }
+    why(document, &written.why)?;
+    Ok(Positional {
+        name: written.name.get_ref().clone(),
+        takes: kind_of(document, &written.kind, &narrowing)?,
+        min: written.min,
+        max,
+    })
+}
+
+fn kind_of(
+    document: &Document,
+    kind: &Spanned<WrittenKind>,
+    narrowing: &Narrowing<'_>,
+) -> Result<Type, Mistake> {
+    let mistake = |span: Range<usize>, message: &str| Err(document.mistake(span, message));
+    let kind_is = *kind.get_ref();
+    if let Some(range) = narrowing.range.filter(|_| kind_is != WrittenKind::Int) {
+        return mistake(range.span(), "`range` is for `kind = \"int\"`");
+    }
+    if let Some(values) = narrowing.values.filter(|_| kind_is != WrittenKind::Choice) {
+        return mistake(values.span(), "`values` is for `kind = \"choice\"`");
+    }
+    let kind = match kind_is {
+        WrittenKind::Text => Kind::Text,
+        WrittenKind::Path => Kind::Path,
+        WrittenKind::Host => Kind::Host,
+        WrittenKind::Cidr => Kind::Cidr,
+        WrittenKind::Url => Kind::Url,
+        WrittenKind::Int => match narrowing.range.map(Spanned::get_ref) {
+            Some((low, high)) if low <= high => Kind::Int(*low..=*high),
+            _ => return mistake(kind.span(), "an int has `range = [LOW, HIGH]`"),
+        },
+        WrittenKind::Choice => match narrowing.values.map(Spanned::get_ref) {
+            Some(values) if !values.is_empty() => Kind::Choice(values.clone()),
+            _ => return mistake(kind.span(), "a choice has `values = [\"…\"]`"),
+        },
+    };
+    let pattern = match narrowing.pattern {
+        None => None,
+        Some(text) => match Pattern::new(text.get_ref()) {
+            Ok(pattern) => Some(pattern),
+            Err(_) => return mistake(text.span(), "`pattern` is no regular expression"),
+        },
+    };
+    let max_bytes = narrowing.max_bytes.map_or(WORD_BYTES, |most| *most.get_ref());
+    Ok(Type { kind, pattern, max_bytes: max_bytes.min(WORD_BYTES) })
+}
+
+/// Every list shows what it takes and what it does not; both are tried when the file is read.
+fn check_examples(
+    document: &Document,
+    written: &WrittenCommand,
+    command: &Command,
+) -> Result<(), Mistake> {
+    let name = &command.name;
+    for (list, key) in [(&written.accepts, "accepts"), (&written.refuses, "refuses")] {
+        if list.get_ref().is_empty() {
+            let message = format!("tool `{name}` has no example under `{key}`");
+            return Err(document.mistake(list.span(), message));
+        }
+    }
+    for example in written.accepts.get_ref() {
+        if let Err(bad) = tried(command, example.get_ref()) {
+            let message = format!("tool `{name}` should accept this and does not: {bad}");
+            return Err(document.mistake(example.span(), message));
+        }
+    }
+    for example in written.refuses.get_ref() {
+        if tried(command, example.get_ref()).is_ok() {
+            let message = format!("tool `{name}` should refuse this and accepts it");
+            return Err(document.mistake(example.span(), message));
+        }
+    }
+    Ok(())
+}
+
+fn tried(command: &Command, example: &Example) -> Result<(), BadWords> {
+    let given: Vec<(&str, &str)> =
+        example.with.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    command.argv(&example.args, &given).map(drop)
+}

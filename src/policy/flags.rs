@@ -1,0 +1,238 @@
+//! Flag allow-lists: the words a caller may give to a command, each by its exact name and type.
+//!
+//! Pure. What is accepted is an argument vector made of checked words only: no abbreviation, no
+//! combined flags, no `--`, no value that could be read as a flag, and never a shell.
+
+use std::collections::BTreeSet;
+
+use super::values::{Type, plain};
+use crate::call::{Argv, InvalidCall};
+
+/// Most words that one call gives as flags and their values.
+pub const MOST_WORDS: usize = 64;
+
+/// A command that callers may give flags to: one `[[tool]]` of a policy file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The tool's name, as rules know it.
+    pub name: String,
+    /// The program, found in the cell.
+    pub program: String,
+    pub flags: Vec<Flag>,
+    /// In the order in which the program gets them, behind the flags.
+    pub positionals: Vec<Positional>,
+    pub why: String,
+}
+
+/// A flag that may be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flag {
+    /// With its dashes. Only exactly this word is the flag.
+    pub name: String,
+    pub takes: Takes,
+    /// How often it may be given.
+    pub times: usize,
+    pub why: String,
+}
+
+/// Where a flag's value is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Takes {
+    Nothing,
+    /// In the next word: `--indent 2`.
+    Next(Type),
+    /// Behind an equals sign and only there: `--indent=2`.
+    Equals(Type),
+}
+
+/// A word that is no flag, given by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Positional {
+    pub name: String,
+    pub takes: Type,
+    pub min: usize,
+    pub max: usize,
+}
+
+/// Why words were not taken. Every text in it is fit to be shown.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadWords {
+    /// The word is not exactly a flag of the list.
+    #[error("{tool}: `{word}` {why}")]
+    Flag { tool: String, word: String, why: &'static str, hint: String },
+    /// A value has another form than its type.
+    #[error("{tool}: {what} `{word}` {why}")]
+    Value { tool: String, what: String, word: String, why: String },
+    #[error("{tool}: `{flag}` needs a value in the next word")]
+    NoValue { tool: String, flag: String },
+    #[error("{tool}: {what} is given {given} times; at most {most} are taken")]
+    TooMany { tool: String, what: String, given: usize, most: usize },
+    #[error("{tool}: {what} is missing")]
+    Missing { tool: String, what: String },
+    #[error("{tool}: {source}")]
+    TooLong { tool: String, source: InvalidCall },
+}
+
+impl BadWords {
+    /// The way out, where there is one.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Flag { hint, .. } => Some(hint),
+            Self::Value { .. }
+            | Self::NoValue { .. }
+            | Self::TooMany { .. }
+            | Self::Missing { .. }
+            | Self::TooLong { .. } => None,
+        }
+    }
+}
+
+impl Command {
+    /// The argument vector of these flags and positional words, if every one of them is allowed.
+    ///
+    /// # Errors
+    /// On the first word that is not.
+    pub fn argv(&self, words: &[String], given: &[(&str, &str)]) -> Result<Argv, BadWords> {
+        let mut argv = vec![self.program.clone()];
+        self.flags(words, &mut argv)?;
+        self.positionals(given, &mut argv)?;
+        Argv::new(argv).map_err(|source| BadWords::TooLong { tool: self.name.clone(), source })
+    }
+
+    fn flags(&self, words: &[String], argv: &mut Vec<String>) -> Result<(), BadWords> {
+        if words.len() > MOST_WORDS {
+            return Err(self.too_many("extra_args", words.len(), MOST_WORDS));
+        }
+        let mut seen: Vec<&str> = Vec::new();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            plain(word).map_err(|why| self.refused(word, why))?;
+            let flag = self.flag(word)?;
+            seen.push(&flag.name);
+            let given = seen.iter().filter(|name| **name == flag.name).count();
+            if given > flag.times {
+                return Err(self.too_many(&format!("`{}`", flag.name), given, flag.times));
+            }
+            match &flag.takes {
+                Takes::Nothing => argv.push(flag.name.clone()),
+                Takes::Next(kind) => {
+                    let value = words.next().ok_or_else(|| BadWords::NoValue {
+                        tool: self.name.clone(),
+                        flag: flag.name.clone(),
+                    })?;
+                    let value =
+                        self.value(&format!("the value of `{}`", flag.name), kind, value)?;
+                    argv.extend([flag.name.clone(), value]);
+                }
+                Takes::Equals(kind) => {
+                    let value = word.split_once('=').map_or("", |(_, value)| value);
+                    let value =
+                        self.value(&format!("the value of `{}`", flag.name), kind, value)?;
+                    argv.push(format!("{}={value}", flag.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn positionals(&self, given: &[(&str, &str)], argv: &mut Vec<String>) -> Result<(), BadWords> {
+        let known: BTreeSet<&str> = self.positionals.iter().map(|one| one.name.as_str()).collect();
+        if let Some((name, _)) = given.iter().find(|(name, _)| !known.contains(name)) {
+            return Err(self.refused(name, "is no field of this tool"));
+        }
+        for one in &self.positionals {
+            let values: Vec<&str> = given
+                .iter()
+                .filter(|(name, _)| *name == one.name)
+                .map(|(_, value)| *value)
+                .collect();
+            if values.len() > one.max {
+                return Err(self.too_many(&format!("`{}`", one.name), values.len(), one.max));
+            }
+            if values.len() < one.min {
+                let what = format!("`{}`", one.name);
+                return Err(BadWords::Missing { tool: self.name.clone(), what });
+            }
+            for value in values {
+                argv.push(self.value(&one.name, &one.takes, value)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, what: &str, kind: &Type, word: &str) -> Result<String, BadWords> {
+        kind.check(word).map_err(|why| BadWords::Value {
+            tool: self.name.clone(),
+            what: what.to_owned(),
+            word: shown(word),
+            why,
+        })
+    }
+
+    /// The flag that this word is, exactly.
+    fn flag(&self, word: &str) -> Result<&Flag, BadWords> {
+        let is = |flag: &&Flag| match flag.takes {
+            Takes::Nothing | Takes::Next(_) => flag.name == word,
+            Takes::Equals(_) => word.split_once('=').is_some_and(|(name, _)| name == flag.name),
+        };
+        self.flags.iter().find(is).ok_or_else(|| self.refused(word, self.diagnosis(word)))
+    }
+
+    /// What is wrong with a word that is no flag: the tricks have names, so that an honest caller
+    /// learns what to write instead.
+    fn diagnosis(&self, word: &str) -> &'static str {
+        let starts = |start: &str| self.flags.iter().any(|flag| flag.name.starts_with(start));
+        let named = |name: &str| self.flags.iter().find(|flag| flag.name == name);
+        if !word.starts_with('-') {
+            return "is no flag, and only flags are taken here";
+        }
+        if matches!(word, "-" | "--") {
+            return "is never taken";
+        }
+        if let Some((name, _)) = word.split_once('=') {
+            return match named(name).map(|flag| &flag.takes) {
+                Some(Takes::Nothing) => "has a value, and the flag takes none",
+                Some(Takes::Next(_)) => "has its value in the same word; it must be the next word",
+                Some(Takes::Equals(_)) | None => "is not a flag on this tool's list",
+            };
+        }
+        if named(word).is_some() {
+            return "needs its value in the same word, behind `=`";
+        }
+        if word.starts_with("--") {
+            return match starts(word) {
+                true => "is an abbreviation; flags are taken by their whole name only",
+                false => "is not a flag on this tool's list",
+            };
+        }
+        let letters = word.chars().skip(1);
+        let short = |letter: char| named(&format!("-{letter}")).is_some();
+        match word.chars().count() > 2 && letters.clone().take(1).all(short) {
+            true => "puts several flags or a value in one word; write one flag a word",
+            false => "is not a flag on this tool's list",
+        }
+    }
+
+    fn refused(&self, word: &str, why: &'static str) -> BadWords {
+        let names: Vec<&str> = self.flags.iter().map(|flag| flag.name.as_str()).collect();
+        BadWords::Flag {
+            tool: self.name.clone(),
+            word: shown(word),
+            why,
+            hint: format!("extra_args takes {}", names.join(", ")),
+        }
+    }
+
+    fn too_many(&self, what: &str, given: usize, most: usize) -> BadWords {
+        BadWords::TooMany { tool: self.name.clone(), what: what.to_owned(), given, most }
+    }
+}
+
+/// A caller's word made fit for an error message: escaped and cut at 80 characters.
+fn shown(word: &str) -> String {
+    word.chars().take(80).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+#[path = "flags_tests.rs"]
+mod tests;

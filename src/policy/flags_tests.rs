@@ -1,0 +1,191 @@
+//! Every trick that a flag list must not fall for, each with the exact words of its refusal.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{Policy, Profiles};
+
+fn command(tool: &str) -> Command {
+    let profiles =
+        Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
+    let policy = Policy::parse(&[], &profiles).unwrap_or_else(|e| panic!("{e}"));
+    policy.command(tool).cloned().unwrap_or_else(|| panic!("{tool} is shipped"))
+}
+
+fn words(args: &[&str]) -> Vec<String> {
+    args.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn argv(tool: &str, args: &[&str], given: &[(&str, &str)]) -> Result<Vec<String>, String> {
+    let argv = command(tool).argv(&words(args), given).map_err(|bad| bad.to_string())?;
+    Ok(argv.words().to_vec())
+}
+
+fn jq(args: &[&str]) -> Result<Vec<String>, String> {
+    argv("cli_jq", args, &[("filter", ".")])
+}
+
+fn file(path: &str) -> Result<Vec<String>, String> {
+    argv("cli_file", &[], &[("path", path)])
+}
+
+fn refusal(text: &str) -> Result<Vec<String>, String> {
+    Err(text.to_owned())
+}
+
+#[test]
+fn listed_flags_and_typed_words_become_an_argv() {
+    let given = [("path", "a/./b.json"), ("filter", ".a | .[0]")];
+    assert_eq!(
+        argv("cli_jq", &["-r", "--indent", "3"], &given),
+        Ok(words(&["jq", "-r", "--indent", "3", ".a | .[0]", "/workspace/a/b.json"]))
+    );
+    assert_eq!(file("a"), Ok(words(&["file", "/workspace/a"])));
+}
+
+#[test]
+fn abbreviations_are_refused() {
+    for word in ["--raw-o", "--ind", "--s", "--nul"] {
+        let text = "is an abbreviation; flags are taken by their whole name only";
+        assert_eq!(jq(&[word]), refusal(&format!("cli_jq: `{word}` {text}")));
+    }
+    assert_eq!(
+        argv("cli_file", &["--comp"], &[]),
+        refusal("cli_file: `--comp` is not a flag on this tool's list")
+    );
+}
+
+#[test]
+fn combined_flags_and_values_in_the_same_word_are_refused() {
+    for word in ["-rc", "-rf", "-nf/etc/passwd"] {
+        let text = "puts several flags or a value in one word; write one flag a word";
+        assert_eq!(jq(&[word]), refusal(&format!("cli_jq: `{word}` {text}")));
+    }
+    assert_eq!(
+        jq(&["--indent=2"]),
+        refusal("cli_jq: `--indent=2` has its value in the same word; it must be the next word")
+    );
+    assert_eq!(jq(&["-r=x"]), refusal("cli_jq: `-r=x` has a value, and the flag takes none"));
+    for word in ["--to-command=sh", "--from-file=x", "--compress-p=sh"] {
+        let text = format!("cli_jq: `{word}` is not a flag on this tool's list");
+        assert_eq!(jq(&[word]), refusal(&text));
+    }
+}
+
+#[test]
+fn option_files_and_flags_that_run_or_read_other_things_are_refused() {
+    for word in ["-f", "--from-file", "-L", "--rawfile", "--slurpfile", "--arg", "--args", "-h"] {
+        let text = format!("cli_jq: `{word}` is not a flag on this tool's list");
+        assert_eq!(jq(&[word, "x"]), refusal(&text));
+    }
+    for word in ["-f", "-m", "-M", "-C", "-P", "-z", "-Z", "-s", "-S", "-L", "--files-from"] {
+        let text = format!("cli_file: `{word}` is not a flag on this tool's list");
+        assert_eq!(argv("cli_file", &[word, "x"], &[]), refusal(&text));
+    }
+    assert_eq!(jq(&["@x"]), refusal("cli_jq: `@x` is no flag, and only flags are taken here"));
+}
+
+#[test]
+fn the_double_dash_and_the_lone_dash_are_refused() {
+    assert_eq!(jq(&["--"]), refusal("cli_jq: `--` is never taken"));
+    assert_eq!(jq(&["-"]), refusal("cli_jq: `-` is never taken"));
+    assert_eq!(file("-"), refusal("cli_file: path `-` begins with a dash"));
+}
+
+#[test]
+fn a_value_never_begins_with_a_dash() {
+    assert_eq!(
+        jq(&["--indent", "-f"]),
+        refusal("cli_jq: the value of `--indent` `-f` begins with a dash")
+    );
+    assert_eq!(
+        argv("cli_jq", &[], &[("filter", "-n")]),
+        refusal("cli_jq: filter `-n` begins with a dash")
+    );
+    assert_eq!(jq(&["--indent"]), refusal("cli_jq: `--indent` needs a value in the next word"));
+}
+
+#[test]
+fn control_characters_empty_words_and_look_alikes_are_refused_everywhere() {
+    for (bad, is_shown) in [("\n", "\\n"), ("\r", "\\r"), ("\0", "\\0"), ("\u{1b}", "\\u{1b}")] {
+        let text = "has a control character in it";
+        let word = format!("-r{bad}");
+        assert_eq!(jq(&[&word]), refusal(&format!("cli_jq: `-r{is_shown}` {text}")));
+        let word = format!("a{bad}");
+        assert_eq!(file(&word), refusal(&format!("cli_file: path `a{is_shown}` {text}")));
+    }
+    let dashes = "\u{2010}\u{2011}\u{2012}\u{2013}\u{2014}\u{2015}\u{2043}\u{2212}\u{fe63}\u{ff0d}";
+    for dash in dashes.chars() {
+        let text = "has a character in it that looks like a dash, or like nothing";
+        for word in [format!("{dash}r"), format!("-{dash}slurp")] {
+            assert_eq!(jq(&[&word]), refusal(&format!("cli_jq: `{word}` {text}")));
+        }
+        let word = format!("{dash}f");
+        assert_eq!(file(&word), refusal(&format!("cli_file: path `{word}` {text}")));
+    }
+    assert_eq!(jq(&[""]), refusal("cli_jq: `` is empty"));
+    assert_eq!(file(""), refusal("cli_file: path `` is empty"));
+}
+
+#[test]
+fn a_path_stays_in_the_workspace() {
+    for path in
+        ["/etc/shadow", "../etc/shadow", "/workspace/../proc/1/environ", "/tmp/x", "/workspacex"]
+    {
+        let text = format!("cli_file: path `{path}` is not inside /workspace");
+        assert_eq!(file(path), refusal(&text));
+    }
+    assert_eq!(file("a/-f"), Ok(words(&["file", "/workspace/a/-f"])));
+}
+
+#[test]
+fn counts_and_ranges_hold() {
+    assert_eq!(jq(&["-r", "-r"]), refusal("cli_jq: `-r` is given 2 times; at most 1 are taken"));
+    assert_eq!(
+        jq(&["-r"; 65]),
+        refusal("cli_jq: extra_args is given 65 times; at most 64 are taken")
+    );
+    assert_eq!(argv("cli_jq", &[], &[]), refusal("cli_jq: `filter` is missing"));
+    for value in ["8", "+1", "0x1", "1e0", "99999999999999999999"] {
+        let text =
+            format!("cli_jq: the value of `--indent` `{value}` is no whole number from 0 to 7");
+        assert_eq!(jq(&["--indent", value]), refusal(&text));
+    }
+    let long = "x".repeat(4097);
+    let text = format!("cli_jq: filter `{}` is longer than 4096 bytes", "x".repeat(80));
+    assert_eq!(argv("cli_jq", &[], &[("filter", &long)]), refusal(&text));
+}
+
+#[test]
+fn a_refused_flag_tells_what_is_taken() {
+    let bad = command("cli_file").argv(&words(&["-x"]), &[]).err();
+    let hint = bad.as_ref().and_then(BadWords::hint);
+    assert!(hint.is_some_and(|hint| hint.starts_with("extra_args takes -b, --brief")), "{hint:?}");
+}
+
+proptest! {
+    #[test]
+    fn accepted_words_are_only_what_the_list_has(
+        args in prop::collection::vec(
+            prop_oneof!["-{0,2}[a-zA-Z]{1,3}", "--(raw|raw-output|indent|tab)=?[0-9]?", "[0-9]{1,2}", "\\PC{0,3}"], 0..5),
+        filter in "\\PC{1,8}",
+        path in "[-./a-z–]{1,12}",
+    ) {
+        let jq = command("cli_jq");
+        if let Ok(argv) = jq.argv(&args, &[("filter", &filter), ("path", &path)]) {
+            let words = argv.words();
+            let (last, rest) = words.split_last().expect("a path");
+            prop_assert!(last == "/workspace" || last.starts_with("/workspace/"));
+            prop_assert!(!last.split('/').any(|part| part == ".."));
+            let (given, rest) = rest.split_last().expect("a filter");
+            prop_assert_eq!(given, &filter);
+            prop_assert!(!given.starts_with('-'));
+            for (index, word) in rest.iter().enumerate().skip(1) {
+                let listed = jq.flags.iter().any(|flag| flag.name == *word);
+                let value = rest.get(index - 1).is_some_and(|flag| flag == "--indent")
+                    && word.parse::<u8>().is_ok_and(|number| number <= 7);
+                prop_assert!(listed || value, "{}", word);
+            }
+        }
+    }
+}

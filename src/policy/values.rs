@@ -1,0 +1,204 @@
+//! The types of words in flag allow-lists: each accepts a word and gives back the one to pass on.
+
+use core::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use regex::Regex;
+
+use crate::call::Cwd;
+
+/// Longest word in bytes, unless a type has less.
+pub const WORD_BYTES: usize = 4096;
+
+/// The type of a value, with what narrows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Type {
+    pub kind: Kind,
+    /// The whole word must match.
+    pub pattern: Option<Pattern>,
+    pub max_bytes: usize,
+}
+
+/// What a word is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// Decimal digits, within the range.
+    Int(RangeInclusive<u64>),
+    /// A path inside `/workspace`.
+    Path,
+    /// A host name or an address.
+    Host,
+    /// An address and a prefix length.
+    Cidr,
+    /// http or https, without a user.
+    Url,
+    /// One of these words.
+    Choice(Vec<String>),
+}
+
+/// An anchored regular expression; two are equal when their texts are.
+#[derive(Debug, Clone)]
+pub struct Pattern(Regex);
+
+impl Pattern {
+    /// # Errors
+    /// When it is no regular expression.
+    pub fn new(text: &str) -> Result<Self, regex::Error> {
+        // `\A` and `\z`, for `$` would match before a last newline in other dialects.
+        Regex::new(&format!(r"\A(?:{text})\z")).map(Self)
+    }
+
+    pub fn matches(&self, word: &str) -> bool {
+        self.0.is_match(word)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
+/// Dashes that are not `-`, and characters that show as nothing or turn the text round: a reader
+/// of the log would take the word for another, and so might a program that normalises.
+fn is_deceptive(c: char) -> bool {
+    matches!(c,
+        '\u{00ad}' | '\u{058a}' | '\u{05be}' | '\u{1400}' | '\u{1806}' | '\u{2010}'..='\u{2015}'
+        | '\u{2043}' | '\u{2053}' | '\u{207b}' | '\u{208b}' | '\u{2212}' | '\u{2e17}' | '\u{2e1a}'
+        | '\u{2e3a}' | '\u{2e3b}' | '\u{2e40}' | '\u{2e5d}' | '\u{301c}' | '\u{3030}'
+        | '\u{30a0}' | '\u{30fc}' | '\u{fe31}' | '\u{fe32}' | '\u{fe58}' | '\u{fe63}'
+        | '\u{ff0d}' | '\u{10ead}'
+        | '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// What holds for every word, flag or value.
+///
+/// # Errors
+/// Why the word is refused, to be read behind it.
+pub(super) fn plain(word: &str) -> Result<(), &'static str> {
+    if word.is_empty() {
+        return Err("is empty");
+    }
+    if word.len() > WORD_BYTES {
+        return Err("is longer than 4096 bytes");
+    }
+    if word.chars().any(char::is_control) {
+        return Err("has a control character in it");
+    }
+    match word.chars().any(is_deceptive) {
+        true => Err("has a character in it that looks like a dash, or like nothing"),
+        false => Ok(()),
+    }
+}
+
+impl Type {
+    /// The word as the program gets it: unchanged, but for a path, which is normalised.
+    ///
+    /// # Errors
+    /// Why the word is refused, to be read behind it.
+    pub fn check(&self, word: &str) -> Result<String, String> {
+        plain(word)?;
+        if word.starts_with('-') {
+            return Err("begins with a dash".to_owned());
+        }
+        if word.len() > self.max_bytes {
+            return Err(format!("is longer than {} bytes", self.max_bytes));
+        }
+        if self.pattern.as_ref().is_some_and(|pattern| !pattern.matches(word)) {
+            return Err("does not have the form that is taken here".to_owned());
+        }
+        self.kind.check(word)
+    }
+}
+
+impl Kind {
+    fn check(&self, word: &str) -> Result<String, String> {
+        let when = |fits: bool, what: &str| match fits {
+            true => Ok(word.to_owned()),
+            false => Err(what.to_owned()),
+        };
+        match self {
+            Self::Text => Ok(word.to_owned()),
+            Self::Int(range) => int(word, range),
+            Self::Path => path(word),
+            Self::Host => when(is_host(word), "is no host name or address"),
+            Self::Cidr => when(is_cidr(word), "is no network, such as 10.0.0.0/8"),
+            Self::Url => when(is_url(word), "is no http or https URL that is taken"),
+            Self::Choice(values) => {
+                let what = format!("is not one of {}", values.join(", "));
+                when(values.iter().any(|value| value == word), &what)
+            }
+        }
+    }
+}
+
+fn int(word: &str, range: &RangeInclusive<u64>) -> Result<String, String> {
+    // Digits only: `parse` alone would take a plus sign.
+    let number = Some(word)
+        .filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|word| word.parse::<u64>().ok());
+    match number.filter(|number| range.contains(number)) {
+        // Written anew: a leading zero is octal to some programs.
+        Some(number) => Ok(number.to_string()),
+        None => Err(format!("is no whole number from {} to {}", range.start(), range.end())),
+    }
+}
+
+fn path(word: &str) -> Result<String, String> {
+    let outside = || "is not inside /workspace".to_owned();
+    let normal = Cwd::new("path", word).map_err(|_| outside())?;
+    let inside = normal.as_str() == "/workspace" || normal.as_str().starts_with("/workspace/");
+    if inside { Ok(normal.as_str().to_owned()) } else { Err(outside()) }
+}
+
+fn is_host(word: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    if word.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    // A last label of digits alone is an address in a form that only some programs know: `127.1`.
+    let last = word.rsplit('.').next().unwrap_or_default();
+    let numeric = last.bytes().all(|byte| byte.is_ascii_digit())
+        || last.to_ascii_lowercase().starts_with("0x");
+    word.len() <= 253 && !numeric && word.split('.').all(label)
+}
+
+fn is_cidr(word: &str) -> bool {
+    let Some((address, prefix)) = word.split_once('/') else { return false };
+    let most = match address.parse() {
+        Ok(IpAddr::V4(_)) => 32,
+        Ok(IpAddr::V6(_)) => 128,
+        Err(_) => return false,
+    };
+    int(prefix, &(0..=most)).is_ok_and(|written| written == prefix)
+}
+
+fn is_url(word: &str) -> bool {
+    let Some(rest) = word.strip_prefix("https://").or_else(|| word.strip_prefix("http://")) else {
+        return false;
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !authority.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<core::net::Ipv6Addr>().is_ok(),
+        None => is_host(host) && !host.contains(':'),
+    };
+    // Backslashes, braces and brackets mean something to some programs: curl globs them.
+    let printable = |byte: u8| byte.is_ascii_graphic() && !br#"\{}"<>^`|"#.contains(&byte);
+    let globs = rest.get(authority.len()..).unwrap_or_default().contains(['[', ']']);
+    host && port.is_none_or(|port| int(port, &(1..=65_535)).is_ok())
+        && word.bytes().all(printable)
+        && !globs
+}

@@ -1,0 +1,265 @@
+//! Declared commands: words checked by a flag list, run alone in a cell, told with the seed's fields.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Told;
+use crate::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
+use crate::capture::Captured;
+use crate::capture::text::render;
+use crate::defaults::{KIB, MIB};
+use crate::outcome::{Failure, Outcome};
+use crate::policy::flags::{BadWords, Command};
+
+/// Characters of each stream in a result: as many as the seed has bytes.
+const STDOUT_CHARACTERS: u64 = MIB;
+const STDERR_CHARACTERS: u64 = 256 * KIB;
+/// Longest correlation id that is echoed.
+const CORRELATION_BYTES: usize = 128;
+/// What timeout(1) exits with; the seed has it too.
+const TIMED_OUT: i32 = 124;
+
+/// The tools of this kind; each is a `[[tool]]` of the policy.
+pub const NAMES: &[&str] = &["cli_jq", "cli_file"];
+
+/// One call of a declared command, as it was asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Asking {
+    /// Words that are no flags, by their names in the list.
+    pub given: Vec<(&'static str, String)>,
+    pub flags: Vec<String>,
+    pub stdin: Option<String>,
+    pub timeout: Option<f64>,
+    pub correlation: Option<String>,
+}
+
+/// Why a call was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadAsking {
+    #[error(transparent)]
+    Words(#[from] BadWords),
+    #[error(transparent)]
+    Call(#[from] InvalidCall),
+    #[error("{tool}: give `stdin` or `path`, not both")]
+    TwoInputs { tool: &'static str },
+}
+
+impl BadAsking {
+    /// The result that tells it, with the way out.
+    pub fn told(&self, correlation: Option<String>) -> Done {
+        let hint = match self {
+            Self::Words(bad) => bad.hint(),
+            Self::Call(_) | Self::TwoInputs { .. } => None,
+        };
+        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        // A correlation id that was too long is not echoed either.
+        let correlation = correlation.filter(|id| id.len() <= CORRELATION_BYTES);
+        Done::refused(ErrorType::ValidationError, format!("{self}{hint}"), correlation)
+    }
+}
+
+/// `extra_args`: a list of words, or one text that is split at spaces.
+///
+/// Only spaces: quotes and backslashes stay in the words, and no flag has one.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Words {
+    List(Vec<String>),
+    Text(String),
+}
+
+impl Words {
+    pub fn into_list(self) -> Vec<String> {
+        match self {
+            Self::List(words) => words,
+            Self::Text(text) => {
+                text.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+            }
+        }
+    }
+}
+
+/// The call of `command` that `asking` describes.
+///
+/// # Errors
+/// On the first word or value that is not taken.
+pub fn call(tool: &'static str, command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
+    let has_path = asking.given.iter().any(|(name, _)| *name == "path");
+    if has_path && asking.stdin.is_some() {
+        return Err(BadAsking::TwoInputs { tool });
+    }
+    if asking.correlation.as_ref().is_some_and(|id| id.len() > CORRELATION_BYTES) {
+        let bytes = asking.correlation.as_ref().map_or(0, String::len);
+        let limit = CORRELATION_BYTES;
+        return Err(InvalidCall::TooLong { field: "correlation_id", bytes, limit }.into());
+    }
+    let given: Vec<(&str, &str)> =
+        asking.given.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    Ok(Call {
+        tool,
+        argv: command.argv(&asking.flags, &given)?,
+        script: None,
+        stdin: Stdin::text("stdin", asking.stdin.clone().unwrap_or_default())?,
+        env: Env::default(),
+        cwd: Some(Cwd::workspace()),
+        asked: Asked {
+            wall: asking.timeout.map(|value| seconds("timeout_sec", value)).transpose()?,
+            ..Asked::default()
+        },
+    })
+}
+
+/// Why a command gave no result, in the seed's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorType {
+    ValidationError,
+    Timeout,
+    NotFound,
+    ExecutionError,
+    ResourceExhausted,
+}
+
+/// What a command gave; field names are the seed's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Done {
+    pub stdout: String,
+    pub stderr: String,
+    pub returncode: i32,
+    pub truncated_stdout: bool,
+    pub truncated_stderr: bool,
+    pub timed_out: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<ErrorType>,
+    /// Seconds.
+    pub execution_time: f64,
+    pub correlation_id: String,
+    pub metadata: Value,
+    /// Whether the program ended by itself; told by the result's `isError`.
+    #[serde(skip)]
+    exited: bool,
+}
+
+impl Done {
+    /// A call that did not run.
+    pub fn refused(kind: ErrorType, error: String, correlation: Option<String>) -> Self {
+        Self {
+            stdout: String::new(),
+            stderr: String::new(),
+            returncode: 1,
+            truncated_stdout: false,
+            truncated_stderr: false,
+            timed_out: false,
+            error: Some(error),
+            error_type: Some(kind),
+            execution_time: 0.0,
+            correlation_id: correlation.unwrap_or_else(fresh),
+            metadata: json!({}),
+            exited: false,
+        }
+    }
+
+    /// A call that came to an end of some kind.
+    pub fn of(program: &str, told: &Told, correlation: Option<String>) -> Self {
+        let (stdout, truncated_stdout) = stream(&told.stdout, STDOUT_CHARACTERS);
+        let (stderr, truncated_stderr) = stream(&told.stderr, STDERR_CHARACTERS);
+        let (returncode, failed) = ended(program, &told.outcome);
+        let (error_type, error) = failed.unzip();
+        Self {
+            stdout,
+            stderr,
+            returncode,
+            truncated_stdout,
+            truncated_stderr,
+            timed_out: told.outcome == Outcome::Timeout,
+            error,
+            error_type,
+            execution_time: told.duration.as_secs_f64(),
+            correlation_id: correlation.unwrap_or_else(fresh),
+            metadata: json!({
+                "stdout_bytes": told.stdout.total(),
+                "stderr_bytes": told.stderr.total(),
+                "timeout_sec": told.limits.wall.as_secs_f64(),
+                "clamped": told.clamped,
+            }),
+            exited: matches!(told.outcome, Outcome::Exited { .. }),
+        }
+    }
+
+    /// Whether the tool failed. A program's own exit code is data, not a failure of the tool.
+    pub fn is_error(&self) -> bool {
+        !self.exited
+    }
+}
+
+fn stream(captured: &Captured, most: u64) -> (String, bool) {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let rendered = render(captured, &Captured::of(b""), most);
+    (rendered.stdout, rendered.truncated)
+}
+
+/// The return code, and the error where there is one.
+fn ended(program: &str, outcome: &Outcome) -> (i32, Option<(ErrorType, String)>) {
+    let failed = |code, kind, text: String| (code, Some((kind, text)));
+    match outcome {
+        Outcome::Exited { code: 0 } => (0, None),
+        Outcome::Exited { code } => failed(
+            i32::from(*code),
+            ErrorType::ExecutionError,
+            format!("{program} ended with exit code {code}"),
+        ),
+        Outcome::Signaled { signal } => failed(
+            128 + i32::from(*signal),
+            ErrorType::ExecutionError,
+            format!("{program} was ended by signal {signal}"),
+        ),
+        Outcome::Timeout => {
+            failed(TIMED_OUT, ErrorType::Timeout, format!("{program} used up its time"))
+        }
+        Outcome::Limit(kind) => failed(
+            137,
+            ErrorType::ResourceExhausted,
+            format!("{program} reached its {} limit", kind.name()),
+        ),
+        Outcome::Cancelled => {
+            failed(130, ErrorType::ExecutionError, "the call was cancelled".to_owned())
+        }
+        Outcome::Failed(failure) => {
+            let kind = match failure {
+                Failure::NotFound { .. } => ErrorType::NotFound,
+                Failure::Busy { .. } => ErrorType::ResourceExhausted,
+                Failure::NotExecutable { .. }
+                | Failure::Cwd { .. }
+                | Failure::Setup { .. }
+                | Failure::Unmeasured { .. }
+                | Failure::Supervisor
+                | Failure::Lost
+                | Failure::Refused { .. } => ErrorType::ExecutionError,
+            };
+            let (code, hint) = if kind == ErrorType::NotFound {
+                (
+                    127,
+                    Some(format!(
+                        "the operator can install {program} where its profile looks for it"
+                    )),
+                )
+            } else {
+                (126, failure.hint().map(str::to_owned))
+            };
+            let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+            failed(code, kind, format!("{failure}{hint}"))
+        }
+    }
+}
+
+/// An id for a call that brought none: the time and a number, so that log lines can be joined.
+fn fresh() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
+    format!("{time:x}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
