@@ -122,7 +122,7 @@ pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateErr
             // Made by main, with the cells' ids: attached by descriptor.
             continue;
         }
-        let here = |errno| TemplateError::Path { path: directory.host.clone(), errno };
+        let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
         let piece = Piece::take_as_is(&directory.host, &directory.cell).map_err(here)?;
         set_attributes(&piece.tree, directory.access.attributes(), Reach::Recursive)
             .map_err(here)?;

@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::{Access, Kind, WorkspaceGrant, protect};
+use super::{Access, GrantedDirectory, Kind, WorkspaceGrant, protect};
 use crate::cell::mounts::{self, HIDDEN, Slot};
 use crate::cell::{ProcKind, c_path, errno_of, payload};
 use crate::profile::{ProcView, Profile};
@@ -201,11 +201,13 @@ fn place_grants(
     for piece in pieces {
         piece.place()?;
     }
-    let guard = |place: &Path, access: Access| match access {
+    // Told with the path that the cell has: a caller must not learn the host's.
+    let guard = |place: &Path, granted: &GrantedDirectory| match granted.access {
         Access::ReadOnly => Ok(()),
-        Access::ReadWrite => {
-            protect::guard(place).map_err(|(path, errno)| TemplateError::Path { path, errno })
-        }
+        Access::ReadWrite => protect::guard(place).map_err(|(path, errno)| {
+            let below = path.strip_prefix(place).unwrap_or(Path::new(""));
+            TemplateError::Path { path: granted.cell.join(below), errno }
+        }),
     };
     let mut by_slot = Vec::new();
     let mut writable = Vec::new();
@@ -214,15 +216,15 @@ fn place_grants(
             writable.push(directory.cell.clone());
         }
         if directory.by_slot.is_empty() {
-            guard(&relative(&directory.cell), directory.access)?;
+            guard(&relative(&directory.cell), directory)?;
             continue;
         }
         stand_in(&relative(&directory.cell), directory.kind)
             .map_err(|error| refused(&directory.cell, &error))?;
         for (mount, slot) in directory.by_slot.iter().zip(0..) {
-            let here = |errno| TemplateError::Path { path: directory.host.clone(), errno };
+            let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
             let place = place_slot(mount, slot, by_slot.len(), directory.kind).map_err(here)?;
-            guard(&place, directory.access)?;
+            guard(&place, directory)?;
         }
         debug_assert_eq!(index, by_slot.len(), "main prepares all directories of a grant or none");
         by_slot.push(c_path(&directory.cell).during("naming a grant")?);
