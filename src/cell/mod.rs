@@ -42,6 +42,8 @@ pub struct Design {
     pub template: OwnedFd,
     /// A directory of the template that cells cover: canary, masks, grants by slot.
     pub hidden: OwnedFd,
+    /// The template's `/dev`, read-only: an empty input is opened there and not on the host.
+    pub devices: OwnedFd,
     pub mounts: mounts::Plan,
     /// Granted directories the cell may write to, as it sees them.
     pub writable: Vec<String>,

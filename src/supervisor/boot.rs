@@ -256,6 +256,7 @@ fn design(
         workspace,
         template: template.namespace,
         hidden: template.hidden,
+        devices: template.devices,
         mounts: plan,
         writable: template
             .writable

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 use nix::unistd::pipe2;
 
 use crate::call::Env;
@@ -77,7 +78,7 @@ pub fn hand_over(
             (bytes.try_clone().map_err(|error| errno_of(&error))?, None)
         }
         (StdinKind::Bytes, None) => return Err(Errno::EBADF),
-        (StdinKind::Empty, _) => (null()?, None),
+        (StdinKind::Empty, _) => (null(design)?, None),
     };
     let mut fds = vec![strings.as_fd(), stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
     fds.extend(brought.script.as_ref().map(AsFd::as_fd));
@@ -86,10 +87,10 @@ pub fn hand_over(
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
 }
 
-/// An input that ends at once: the supervisor's own streams are /dev/null.
-fn null() -> Result<OwnedFd, Errno> {
-    let stdin = std::io::stdin();
-    stdin.as_fd().try_clone_to_owned().map_err(|error| errno_of(&error))
+/// An input that ends at once: /dev/null of the template, opened anew, as what a program sets on a
+/// description is shared by all who have it.
+fn null(design: &Design) -> Result<OwnedFd, Errno> {
+    openat(&design.devices, "null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
 /// Directory, candidates for exec, arguments and environment, each ended by NUL.

@@ -73,6 +73,7 @@ pub struct Workshop<'a> {
 pub struct Template {
     pub namespace: OwnedFd,
     pub hidden: OwnedFd,
+    pub devices: OwnedFd,
     pub masks: Vec<(CString, CString)>,
     pub by_slot: Vec<CString>,
     /// Paths with something of the host beneath, as the cell has them.
@@ -175,8 +176,9 @@ impl Workshop<'_> {
         };
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
+        let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let Placed { by_slot, readable, granted, writable } = placed;
-        Ok(Template { namespace, hidden, masks, by_slot, readable, granted, writable })
+        Ok(Template { namespace, hidden, devices, masks, by_slot, readable, granted, writable })
     }
 
     /// Leaves the caller in a root with nothing in it, and lets the host's mounts go.
