@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 
 use super::mounts::Slot;
@@ -95,6 +96,9 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     // Before anything is allocated for the cell, and while this process has the supervisor's id,
     // which the group belongs to.
     group.map_or(Ok(()), cgroup::Group::join).at(Step::Cgroup)?;
+    // After joining, not by the clone: the namespace's root is the group its maker is in, and what
+    // lies above it is the host's.
+    unshare(CloneFlags::CLONE_NEWCGROUP).at(Step::Cgroup)?;
     // Early: until the maps are written this process has no uid, and the supervisor can write
     // them only while it is dumpable, which it is from the clone on.
     await_maps(control)?;

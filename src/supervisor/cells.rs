@@ -30,14 +30,13 @@ use crate::job::Limits;
 use crate::receipt::{Configured, Receipt, Tier};
 use crate::sys::process::{self, Child, Dumpable, Side, Used};
 
-/// Every CLONE_NEW* flag of the floor.
+/// Namespaces of the floor, but for that of cgroups, which `enter` makes when its group is joined.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP;
+    | libc::CLONE_NEWUTS;
 
 /// A cell; killed whole on drop.
 #[derive(Debug)]

@@ -82,13 +82,15 @@ pub enum CellIds {
     BySlot,
 }
 
+/// No cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process may only move others
+/// below the root of its own (cgroups(7)), and the cells' groups are beside the supervisor's. Each
+/// cell has one.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP;
+    | libc::CLONE_NEWUTS;
 
 /// Starts the supervisor. Call it from `main`, before any thread, runtime or secret exists.
 ///
