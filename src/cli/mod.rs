@@ -4,6 +4,7 @@
 //! (arguments, configuration, what the supervisor needs) and a part that runs on the runtime with
 //! the link to the supervisor. [`start`] puts the steps between them; [`wiring`] names what they call.
 
+pub mod audit;
 pub mod calc;
 pub mod confine;
 pub mod diagnosis;
@@ -57,6 +58,8 @@ pub enum Command {
     Calc(calc::CalcArguments),
     /// Show which protections this machine can hold, and what to do about those it cannot
     Doctor(doctor::DoctorArguments),
+    /// Check or show the audit log
+    Audit(audit::AuditArguments),
 }
 
 /// The whole program: parses the arguments, does what they say, tells how it went.
@@ -74,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Serve(arguments) => serve::main(&arguments, config),
         Command::Calc(arguments) => calc::main(arguments, config),
         Command::Doctor(arguments) => doctor::main(&arguments, config),
+        Command::Audit(arguments) => audit::main(&arguments, config),
     };
     match done {
         Ok(code) => ExitCode::from(code),
