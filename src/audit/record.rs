@@ -28,6 +28,9 @@ pub struct Asked {
     command: Text,
     cwd: Option<String>,
     stdin_bytes: Option<usize>,
+    /// What a calculator is asked comes by this way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdin_sha256: Option<String>,
     /// Names; `***` for every value.
     env: BTreeMap<String, &'static str>,
     env_count: usize,
@@ -58,6 +61,10 @@ impl Asked {
                 Stdin::Empty => Some(0),
                 Stdin::Bytes(bytes) => Some(bytes.len()),
                 Stdin::Pipe => None,
+            },
+            stdin_sha256: match &call.stdin {
+                Stdin::Bytes(bytes) => Some(sha256(bytes)),
+                Stdin::Empty | Stdin::Pipe => None,
             },
             env: names.take(LISTED).collect(),
             env_count: call.env.iter().count(),
