@@ -58,6 +58,9 @@
 //! *Architecture Invariant:* `cell` does not know of `mcp`; between clone and exec there are only
 //! system calls; no result of one is dropped.
 //!
+//! [`audit`]: what was decided and how it ended, a line each, chained.
+//! *Architecture Invariant:* no value of an environment is in a line, and every line is bounded.
+//!
 //! [`capture`]: output, bounded and made harmless.
 //! *Architecture Invariant:* a flood of output costs no memory beyond its caps.
 //!
@@ -93,6 +96,7 @@
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 
+pub mod audit;
 pub mod call;
 pub mod capture;
 pub mod cell;

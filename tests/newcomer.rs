@@ -80,16 +80,10 @@ fn doctor_tries_the_default_profiles_whatever_the_policy_uses() -> Result<(), Fa
 }
 
 fn keys_that_are_not_obeyed_are_refused() -> Result<(), Failed> {
-    for (key, section) in [
-        ("tools.off", "[tools]\noff = [\"bash\"]\n"),
-        ("audit.file", "[audit]\nfile = \"/var/log/x\"\n"),
-    ] {
-        let config = configured(&[("cofferdam.toml", &format!("schema = 1\n{section}"))])?;
-        let (code, stdout, stderr) = cofferdam(config.path(), &["run", "--", "true"], "")?;
-        let said = stderr.contains(&format!("cofferdam.toml:3: `{key}` is not supported yet"));
-        same((code, stdout, said), (Some(125), String::new(), true))?;
-    }
-    Ok(())
+    let config = configured(&[("cofferdam.toml", "schema = 1\n[tools]\noff = [\"bash\"]\n")])?;
+    let (code, stdout, stderr) = cofferdam(config.path(), &["run", "--", "true"], "")?;
+    let said = stderr.contains("cofferdam.toml:3: `tools.off` is not supported yet");
+    same((code, stdout, said), (Some(125), String::new(), true))
 }
 
 fn an_assignment_prints_no_value() -> Result<(), Failed> {

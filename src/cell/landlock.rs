@@ -182,9 +182,16 @@ pub fn build(plan: &Plan, watched: Option<BorrowedFd<'_>>) -> Result<Ready> {
     Ok(Ready(ruleset))
 }
 
-/// A ruleset without any rule, for a process that needs no file.
-pub fn nothing(abi: u32) -> Result<Ready> {
-    empty(known(abi), Network::None).map(|ruleset| Ready(ruleset.no_new_privs(false)))
+/// A ruleset without any rule, for a process that needs no file; or with one, for files in `held`.
+pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<Ready> {
+    let abi = known(abi);
+    let ruleset = empty(abi, Network::None)?.no_new_privs(false);
+    let Some(directory) = held else { return Ok(Ready(ruleset)) };
+    // Truncate takes back a line that a full disk cut short (from ABI 3 on it is a right).
+    let wanted = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
+    let wanted = wanted | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
+    let rule = PathBeneath::new(directory, wanted & AccessFs::from_all(abi));
+    ruleset.add_rule(rule).map(Ready).map_err(|_| last())
 }
 
 impl Ready {

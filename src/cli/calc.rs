@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::error::{CliError, print_out};
 use super::live::Live;
+use super::wiring::Launched;
 use super::{start, wiring};
 use crate::job::Workspace;
 use crate::link::Link;
@@ -35,11 +36,11 @@ fn precision(text: &str) -> Result<Precision, String> {
 pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let settings = wiring::load(config)?;
     let calculating = settings.clone();
-    let socket = wiring::launch(settings)?;
-    start::conducted(socket, async |socket| {
+    let Launched { link, audit } = wiring::launch_recorded(settings)?;
+    start::conducted(link, async |socket| {
         let link = Link::attach(socket)
             .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
-        let backend = Live::new(&calculating, Workspace::Fresh, link);
+        let backend = Live::new(&calculating, Workspace::Fresh, link, audit);
         let done = backend.calculate(typed.expression, typed.precision, Turn::default()).await;
         let done = done
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;

@@ -4,6 +4,7 @@
 //! capability, no file to open, no exec, no namespace. Threads made later inherit all of it.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 use seccompiler::{
@@ -96,11 +97,15 @@ const OLDER: [Sysno; 5] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 
+/// What a log in a held directory needs besides: its lock, and its rotation.
+const LOG: [Sysno; 5] =
+    [Sysno::flock, Sysno::fdatasync, Sysno::renameat, Sysno::renameat2, Sysno::unlinkat];
+
 /// Confines the calling process, which must have one thread.
 ///
 /// # Errors
 /// The wall that could not be put up; the process must not go on then.
-pub fn confine() -> Result<(), CliError> {
+pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
     let wall = |what: &str, errno: Errno| {
         CliError::new(format!("the front end could not be confined: {what}: {errno}"))
     };
@@ -117,12 +122,12 @@ pub fn confine() -> Result<(), CliError> {
     let abi = landlock::kernel_abi();
     // Without Landlock no profile can be used, so there is nothing to guard but the refusals.
     if abi > 0 {
-        landlock::nothing(abi)
+        landlock::only(abi, held)
             .and_then(|ruleset| ruleset.restrict())
             .map_err(|errno| wall("Landlock", errno))?;
     }
     // In this order: the second forbids loading a third.
-    for program in [no_clone3(), allow_list()] {
+    for program in [no_clone3(), allow_list(held.is_some())] {
         let program = program.map_err(|_| wall("system call filter", Errno::EINVAL))?;
         seccompiler::apply_filter(&program)
             .map_err(|_| wall("system call filter", Errno::last()))?;
@@ -136,9 +141,12 @@ fn architecture() -> Result<TargetArch, seccompiler::BackendError> {
     TargetArch::try_from(std::env::consts::ARCH)
 }
 
-fn allow_list() -> Compiled {
+fn allow_list(logs: bool) -> Compiled {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.into_iter().chain(OLDER).map(|call| (number(call), Vec::new())).collect();
+    if logs {
+        rules.extend(LOG.into_iter().map(|call| (number(call), Vec::new())));
+    }
     // Threads, and nothing that would be a process of its own.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let only_threads =

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::wiring::{Settings, told_denial};
+use crate::audit::Audit;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::capture::text::{REPLY_CHARACTERS, render};
 use crate::config::Loaded;
@@ -29,6 +30,7 @@ use crate::tools::{self, Refusal, Workbench};
 pub struct Live {
     workbench: Workbench,
     link: Link,
+    audit: Audit,
     /// The profile of `bash`, with the limits its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
@@ -39,7 +41,7 @@ pub struct Live {
 }
 
 impl Live {
-    pub fn new(settings: &Settings, workspace: Workspace, link: Link) -> Self {
+    pub fn new(settings: &Settings, workspace: Workspace, link: Link, audit: Audit) -> Self {
         let loaded = &settings.loaded;
         let effective = |tool| effective(settings, tool, workspace);
         let config = &loaded.config;
@@ -52,7 +54,9 @@ impl Live {
                 workspace,
                 size(config.concurrency.value),
                 size(config.queue.value),
-            ),
+            )
+            .recorded(audit.clone()),
+            audit,
             link,
             shell: effective("bash"),
             calculator: effective("calculate")
@@ -85,6 +89,7 @@ impl Live {
             timeout: told.limits.wall,
             clamped: if told.clamped { Clamped::Yes } else { Clamped::No },
             receipt: told.receipt,
+            unrecorded: self.audit.trouble(),
         }
     }
 }
@@ -123,7 +128,7 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Denied(denial) => denial.into(),
-            full @ Refusal::QueueFull { .. } => {
+            full @ (Refusal::QueueFull { .. } | Refusal::Unrecorded(_)) => {
                 let text = full.to_string();
                 let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
                 Self::failed(message).with_hint(hint)
@@ -178,6 +183,7 @@ impl Backend for Live {
             exact: if done.exact == Some(false) { Exact::No } else { Exact::Yes },
             took: started.elapsed(),
             receipt: cells.receipt(),
+            unrecorded: self.audit.trouble(),
         })
     }
 
@@ -197,6 +203,7 @@ impl Backend for Live {
             exact: Exact::Yes,
             took: started.elapsed(),
             receipt: cells.receipt(),
+            unrecorded: self.audit.trouble(),
         })
     }
 
@@ -223,7 +230,7 @@ impl Backend for Live {
                 let kind = ErrorType::ResourceExhausted;
                 Ok(Done::refused(kind, full.to_string(), asking.correlation))
             }
-            Err(denied @ Refusal::Denied(_)) => Err(denied.into()),
+            Err(refusal @ (Refusal::Denied(_) | Refusal::Unrecorded(_))) => Err(refusal.into()),
         }
     }
 

@@ -4,6 +4,7 @@
 //! (arguments, configuration, what the supervisor needs) and a part that runs on the runtime with
 //! the link to the supervisor. [`start`] puts the steps between them; [`wiring`] names what they call.
 
+pub mod audit;
 pub mod calc;
 pub mod checked;
 pub mod config;
@@ -79,6 +80,8 @@ pub enum Command {
     /// Print the manual page, or write one for each command
     #[command(hide = true)]
     Man(pages::ManArguments),
+    /// Check or show the audit log
+    Audit(audit::AuditArguments),
 }
 
 /// The whole program: parses the arguments, does what they say, tells how it went.
@@ -107,6 +110,7 @@ pub fn main() -> ExitCode {
         Command::Config(arguments) => config::main(&arguments, config),
         Command::Completions(arguments) => pages::completions(arguments),
         Command::Man(arguments) => pages::man(&arguments),
+        Command::Audit(arguments) => audit::main(&arguments, config),
     };
     match done {
         Ok(code) => ExitCode::from(code),

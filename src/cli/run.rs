@@ -12,13 +12,16 @@ use super::error::{CliError, print_out};
 use super::exit::{self, TakenBack};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
+use super::wiring::Launched;
 use super::{start, wiring};
+use crate::audit::{Entry, Story};
 use crate::link::{Control, Link, Running};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::policy::Grant;
 use crate::profile::Profile;
+use crate::receipt::Receipt;
 
 /// The whole command; the exit code is rulings R2's.
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
@@ -27,22 +30,25 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).
     let output = request.call.asked.output;
-    let (grant, profile, socket) = prepare(request, config)?;
+    let (grant, profile, socket, entry) = prepare(request, config)?;
     let terms = Terms::of(&grant, output, profile);
-    start::conducted(socket, |socket| conduct(grant, terms, told_as, socket))
+    start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, entry))
 }
 
 /// While there is one thread: configuration, the grant, the supervisor.
 fn prepare(
     request: RunRequest,
     config: Option<&Path>,
-) -> Result<(Grant, Profile, OwnedFd), CliError> {
+) -> Result<(Grant, Profile, OwnedFd, Entry), CliError> {
     let settings = wiring::load(config)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
+    let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
-    let socket = wiring::launch(settings)?;
-    Ok((grant, profile, socket))
+    let Launched { link, audit } = wiring::launch_recorded(settings)?;
+    let recorded = audit.granted(audit.asked(&call), &grant);
+    let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
+    Ok((grant, profile, link, entry))
 }
 
 /// On the runtime: the call from its start to its end.
@@ -51,6 +57,7 @@ async fn conduct(
     terms: Terms,
     told_as: ToldAs,
     socket: OwnedFd,
+    entry: Entry,
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket)
         .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
@@ -60,15 +67,19 @@ async fn conduct(
     }
     let running = match link.start(grant).await {
         Ok(running) => running,
-        Err(failure) if told_as == ToldAs::Json => {
-            let told = terms.told(Ended::failed(failure), Head::default(), Head::default(), None);
+        Err(failure) => {
+            let ended = Ended::failed(failure.clone());
+            entry.ended(&story(&ended, None));
+            if told_as == ToldAs::Live {
+                return Err(failure.into());
+            }
+            let told = terms.told(ended, Head::default(), Head::default(), None);
             return told_as_json(&told, None);
         }
-        Err(failure) => return Err(failure.into()),
     };
     match told_as {
-        ToldAs::Live => live(running, &terms).await,
-        ToldAs::Json => collected(running, &terms).await,
+        ToldAs::Live => live(running, &terms, entry).await,
+        ToldAs::Json => collected(running, &terms, entry).await,
     }
 }
 
@@ -95,13 +106,7 @@ impl Terms {
         }
     }
 
-    fn told(
-        &self,
-        ended: Ended,
-        stdout: Head,
-        stderr: Head,
-        receipt: Option<crate::receipt::Receipt>,
-    ) -> Told {
+    fn told(&self, ended: Ended, stdout: Head, stderr: Head, receipt: Option<Receipt>) -> Told {
         Told {
             outcome: ended.outcome,
             stdout: stream(stdout),
@@ -116,6 +121,7 @@ impl Terms {
             timeout: self.timeout,
             clamped: self.clamped,
             receipt,
+            unrecorded: None,
         }
     }
 }
@@ -129,9 +135,17 @@ fn stream(head: Head) -> Stream {
     }
 }
 
-async fn live(running: Running, terms: &Terms) -> Result<u8, CliError> {
+/// What the audit log says of an end.
+fn story<'a>(ended: &'a Ended, receipt: Option<&'a Receipt>) -> Story<'a> {
+    let Ended { outcome, usage, denials, timings, .. } = ended;
+    Story { outcome, usage, timings, denials, receipt }
+}
+
+async fn live(running: Running, terms: &Terms, entry: Entry) -> Result<u8, CliError> {
+    let receipt = running.receipt.clone();
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
     let (ended, taken_back) = follow(running, terms.output, &mut stdout, &mut stderr).await?;
+    entry.ended(&story(&ended, Some(&receipt)));
     let code = exit::code(&ended.outcome, taken_back);
     match &ended.outcome {
         Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Cancelled => Ok(code),
@@ -147,10 +161,11 @@ async fn live(running: Running, terms: &Terms) -> Result<u8, CliError> {
     }
 }
 
-async fn collected(running: Running, terms: &Terms) -> Result<u8, CliError> {
+async fn collected(running: Running, terms: &Terms, entry: Entry) -> Result<u8, CliError> {
     let receipt = running.receipt.clone();
     let (mut stdout, mut stderr) = (Head::default(), Head::default());
     let (ended, taken_back) = follow(running, terms.output, &mut stdout, &mut stderr).await?;
+    entry.ended(&story(&ended, Some(&receipt)));
     told_as_json(&terms.told(ended, stdout, stderr, Some(receipt)), taken_back)
 }
 

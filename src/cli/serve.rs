@@ -7,6 +7,7 @@ use clap::Args;
 use super::error::CliError;
 use super::live::Live;
 use super::run_arguments::Access;
+use super::wiring::Launched;
 use super::{start, wiring};
 use crate::config::{Config, Setting};
 use crate::link::Link;
@@ -43,11 +44,11 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let settings = wiring::load(config)?.serving();
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let serving = settings.clone();
-    let socket = wiring::launch(settings)?;
-    start::conducted(socket, async |socket| {
+    let Launched { link, audit } = wiring::launch_recorded(settings)?;
+    start::conducted(link, async |socket| {
         let link = Link::attach(socket)
             .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
-        let backend = Live::new(&serving, workspace, link.clone());
+        let backend = Live::new(&serving, workspace, link.clone(), audit);
         let supervisor = link.clone();
         let gone = async move {
             // One that never came up is told by each call, with the remedy.

@@ -1,12 +1,13 @@
 //! Where the command line meets the rest: configuration, grants, the supervisor.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::confine;
 use super::error::CliError;
 use super::run_arguments::{Access as Asked, MountAsk};
 use super::serve::WorkspaceAsk;
+use crate::audit::{self, Audit};
 use crate::call::Call;
 use crate::config::{self, Loaded, Surroundings};
 use crate::job::{ProfileName, Workspace};
@@ -88,10 +89,6 @@ fn unsupported(loaded: &Loaded) -> Result<(), CliError> {
     if config.tools_off.value.iter().any(|tool| !cli::NAMES.contains(&tool.as_str())) {
         let hint = "deny the tool by a rule in policies/ with action = \"deny\"";
         return refuse("tools.off", &config.tools_off.source, hint);
-    }
-    if config.audit_file.value.is_some() {
-        let hint = "leave it out; each reply carries its own receipt";
-        return refuse("audit.file", &config.audit_file.source, hint);
     }
     Ok(())
 }
@@ -198,7 +195,9 @@ fn configuration_directories(settings: &Settings) -> Vec<PathBuf> {
         .or_else(|| std::env::home_dir().map(|home| home.join(".config")))
         .map(|directory| directory.join("cofferdam"));
     let of_system = Some(PathBuf::from("/etc/cofferdam"));
-    [own, of_user, of_system].into_iter().flatten().collect()
+    let log = settings.loaded.config.audit_file.value.as_deref();
+    let log = log.and_then(Path::parent).map(Path::to_owned);
+    [own, of_user, of_system, log].into_iter().flatten().collect()
 }
 
 /// What the operator asks for at the command line, granted under a profile.
@@ -222,12 +221,38 @@ pub fn profile_in_force(settings: &Settings, name: &ProfileName) -> Result<Profi
     profile(settings, name).cloned()
 }
 
+/// The front end's end of the link, and the log that calls are recorded in.
+#[derive(Debug)]
+pub struct Launched {
+    pub link: OwnedFd,
+    pub audit: Audit,
+}
+
+/// As [`launch`], for what makes calls on someone's behalf: with the log that is configured.
+///
+/// # Errors
+/// As [`launch`], or the log cannot be used.
+pub fn launch_recorded(settings: Settings) -> Result<Launched, CliError> {
+    let config = &settings.loaded.config;
+    let options = config.audit_file.value.clone().map(|file| audit::Options {
+        file,
+        max_bytes: config.audit_max_bytes.value,
+        keep: config.audit_keep.value,
+        on_error: config.audit_on_error.value,
+    });
+    launch_with(settings, options.as_ref())
+}
+
 /// Starts the supervisor, then confines this process. Called while there is one thread; what
 /// comes back is the front end's end of the link.
 ///
 /// # Errors
 /// Why there is no supervisor, or which wall of the front end could not be put up.
 pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
+    launch_with(settings, None).map(|launched| launched.link)
+}
+
+fn launch_with(settings: Settings, log: Option<&audit::Options>) -> Result<Launched, CliError> {
     let config = &settings.loaded.config;
     let spec = Spec {
         profiles: settings.profiles,
@@ -244,10 +269,17 @@ pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
     let started = supervisor::start(spec).map_err(|error| {
         CliError::new(error.to_string()).with_hint("`cofferdam doctor` shows what is missing here")
     })?;
-    confine::confine()?;
+    // After the supervisor, which must not hold it; before the walls, behind which no path opens.
+    let audit = match log {
+        Some(options) => Audit::open(options)
+            .map_err(|error| CliError::new(format!("the audit log cannot be used: {error}")))?,
+        None => Audit::off(),
+    };
+    let held = audit.directory().map_err(|error| CliError::new(format!("audit: {error}")))?;
+    confine::confine(held.as_ref().map(AsFd::as_fd))?;
     // It holds the instance's lock and must live as long as this process.
     std::mem::forget(started.held);
-    Ok(started.link)
+    Ok(Launched { link: started.link, audit })
 }
 
 /// A refused system call by its name, with the grant that would allow it.

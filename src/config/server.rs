@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::audit::OnError;
 use crate::defaults;
 use crate::document::{Document, Mistake};
 use crate::units::Size;
@@ -69,6 +70,11 @@ pub struct Config {
     pub tools_on: Setting<BTreeSet<String>>,
     /// Where one line per call is appended; `None`: no audit file.
     pub audit_file: Setting<Option<PathBuf>>,
+    /// Bytes before it is rotated, how many rotated files are kept, and what happens to calls
+    /// while it cannot be written.
+    pub audit_max_bytes: Setting<u64>,
+    pub audit_keep: Setting<u32>,
+    pub audit_on_error: Setting<OnError>,
 }
 
 /// One line of `cofferdam config show`.
@@ -132,6 +138,9 @@ struct WrittenTools {
 #[serde(deny_unknown_fields)]
 struct WrittenAudit {
     file: Option<Spanned<PathBuf>>,
+    max_bytes: Option<Spanned<Size>>,
+    keep: Option<Spanned<u32>>,
+    on_error: Option<Spanned<OnError>>,
 }
 
 /// Turns written values into settings, with the file at hand for lines and mistakes.
@@ -203,6 +212,9 @@ impl Config {
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             audit_file: audit_file(&reader, &audit)?,
+            audit_max_bytes: reader.set(audit.max_bytes.as_ref(), 64 << 20, |size| size.0),
+            audit_keep: reader.count(audit.keep.as_ref(), 5)?,
+            audit_on_error: reader.set(audit.on_error.as_ref(), OnError::Continue, |what| what),
             concurrency,
         })
     }
@@ -232,6 +244,11 @@ impl Config {
             shown("tools.off", &self.tools_off, names),
             shown("tools.on", &self.tools_on, names),
             shown("audit.file", &self.audit_file, path),
+            size("audit.max_bytes", &self.audit_max_bytes),
+            count("audit.keep", &self.audit_keep),
+            shown("audit.on_error", &self.audit_on_error, |what| {
+                format!("{what:?}").to_lowercase()
+            }),
         ]
     }
 }

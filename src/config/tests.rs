@@ -242,6 +242,9 @@ fn every_value_is_shown_with_its_source() {
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),
         "audit.file =  (default)".to_owned(),
+        "audit.max_bytes = 64M (default)".to_owned(),
+        "audit.keep = 5 (default)".to_owned(),
+        "audit.on_error = continue (default)".to_owned(),
     ];
     assert_eq!(shown, Ok(expected.to_vec()));
 }

@@ -80,6 +80,8 @@ pub struct Told {
     /// Whether it had asked for more.
     pub clamped: Clamped,
     pub receipt: Option<Receipt>,
+    /// Lines that the audit log lacks, and why, while it cannot be written.
+    pub unrecorded: Option<(u64, String)>,
 }
 
 /// Whether a call got the time it asked for.
@@ -126,6 +128,8 @@ pub struct Calculated {
     pub exact: Exact,
     pub took: Duration,
     pub receipt: Option<Receipt>,
+    /// Lines that the audit log lacks, and why, while it cannot be written.
+    pub unrecorded: Option<(u64, String)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

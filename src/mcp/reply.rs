@@ -16,6 +16,8 @@ use crate::receipt::Receipt;
 
 /// Where a result carries its receipt: clients show models the structured content, not this.
 pub const RECEIPT_KEY: &str = "cofferdam/receipt";
+/// Where a result says that the audit log lacks lines: `{lost, why}`.
+pub const AUDIT_KEY: &str = "cofferdam/audit";
 /// Where a result carries the time it had: `{timeout_s, clamped}`.
 pub const TIMEOUT_KEY: &str = "cofferdam/timeout";
 
@@ -108,7 +110,7 @@ pub fn told(told: &Told) -> CallToolResult {
     };
     let mut result = result(text, error);
     result.structured_content = Some(fields(told));
-    let mut meta = receipt_meta(told.receipt.as_ref());
+    let mut meta = meta(told.receipt.as_ref(), told.unrecorded.as_ref());
     let timeout =
         json!({ "timeout_s": seconds(told.timeout), "clamped": told.clamped == Clamped::Yes });
     meta.0.insert(TIMEOUT_KEY.to_owned(), timeout);
@@ -307,7 +309,8 @@ fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
     let text = if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
     let mut result = result(text, false);
     result.structured_content = Some(fields);
-    result.meta = Some(receipt_meta(done.receipt.as_ref())).filter(|meta| !meta.0.is_empty());
+    result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
+        .filter(|meta| !meta.0.is_empty());
     result
 }
 
@@ -332,10 +335,13 @@ fn result(text: String, error: bool) -> CallToolResult {
     if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
 }
 
-fn receipt_meta(receipt: Option<&Receipt>) -> MetaObject {
+fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>) -> MetaObject {
     let mut meta = MetaObject::default();
     if let Some(receipt) = receipt {
         meta.0.insert(RECEIPT_KEY.to_owned(), to_value(receipt));
+    }
+    if let Some((lost, why)) = unrecorded {
+        meta.0.insert(AUDIT_KEY.to_owned(), json!({ "lost": lost, "why": why }));
     }
     meta
 }

@@ -23,6 +23,7 @@ fn ran(outcome: Outcome) -> Told {
         timeout: Duration::from_secs(600),
         clamped: Clamped::No,
         receipt: None,
+        unrecorded: None,
     }
 }
 
@@ -171,6 +172,7 @@ fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
         exact: Exact::Yes,
         took: Duration::from_millis(4),
         receipt: None,
+        unrecorded: None,
     };
     let sure = calculated(&done, "1/2", 20).structured_content.unwrap();
     assert_eq!(

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::{Audit, Story, Unrecorded};
 use crate::call::{Call, Cwd};
 use crate::capture::{Captured, Produced};
 use crate::job::{Limits, Workspace};
@@ -34,6 +35,9 @@ pub struct Caller {
 pub enum Refusal {
     #[error(transparent)]
     Denied(#[from] Denial),
+    /// The audit log cannot be written, and the operator wants no call without it.
+    #[error(transparent)]
+    Unrecorded(#[from] Unrecorded),
     /// As many calls run and wait as the server takes.
     #[error(
         "the queue is full: {running} calls run and {waiting} wait\nhint: call again when one has ended"
@@ -62,6 +66,18 @@ pub struct Told {
     pub duration: Duration,
 }
 
+impl Told {
+    fn story(&self) -> Story<'_> {
+        Story {
+            outcome: &self.outcome,
+            usage: &self.usage,
+            timings: &self.timings,
+            denials: &self.denials,
+            receipt: self.receipt.as_ref(),
+        }
+    }
+}
+
 /// Where calls are run: the link to the supervisor with what decides and bounds its use.
 #[derive(Debug)]
 pub struct Workbench {
@@ -70,6 +86,7 @@ pub struct Workbench {
     profiles: Arc<Profiles>,
     workspace: Workspace,
     queue: Queue,
+    audit: Audit,
 }
 
 impl Workbench {
@@ -82,7 +99,20 @@ impl Workbench {
         concurrency: usize,
         waiting: usize,
     ) -> Self {
-        Self { link, policy, profiles, workspace, queue: Queue::new(concurrency, waiting) }
+        Self {
+            link,
+            policy,
+            profiles,
+            workspace,
+            queue: Queue::new(concurrency, waiting),
+            audit: Audit::off(),
+        }
+    }
+
+    /// The same, with every call recorded in `audit`.
+    #[must_use]
+    pub fn recorded(self, audit: Audit) -> Self {
+        Self { audit, ..self }
     }
 
     pub fn profiles(&self) -> &Profiles {
@@ -103,15 +133,28 @@ impl Workbench {
     /// # Errors
     /// When policy denies the call or the queue is full: nothing ran.
     pub async fn call(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
-        let grant = self.policy.decide(call, &self.profiles, self.workspace)?;
-        self.run(grant, caller).await
+        let asked = self.audit.asked(&call);
+        let grant = match self.policy.decide(call, &self.profiles, self.workspace) {
+            Ok(grant) => grant,
+            Err(denial) => {
+                self.audit.denied(asked, &denial);
+                return Err(denial.into());
+            }
+        };
+        let entry = self.audit.granted(asked, &grant)?;
+        let done = self.run(grant, caller).await;
+        match &done {
+            Ok(told) => entry.ended(&told.story()),
+            Err(refusal) => entry.refused(refusal.to_string()),
+        }
+        done
     }
 
-    /// Runs what is already granted, as [`Workbench::call`] does.
+    /// Runs what is granted and recorded.
     ///
     /// # Errors
     /// When the queue is full: nothing ran.
-    pub async fn run(&self, grant: Grant, caller: &Caller) -> Result<Told, Refusal> {
+    async fn run(&self, grant: Grant, caller: &Caller) -> Result<Told, Refusal> {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
         let clamped = grant.clamped();

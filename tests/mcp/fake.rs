@@ -41,6 +41,7 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
         timeout: Duration::from_secs(600),
         clamped: Clamped::No,
         receipt: None,
+        unrecorded: None,
     }
 }
 
@@ -106,7 +107,13 @@ impl Backend for Fake {
 }
 
 fn calculated(result: String) -> Calculated {
-    Calculated { result, exact: Exact::Yes, took: Duration::from_millis(4), receipt: None }
+    Calculated {
+        result,
+        exact: Exact::Yes,
+        took: Duration::from_millis(4),
+        receipt: None,
+        unrecorded: None,
+    }
 }
 
 pub(crate) fn profile() -> Profile {

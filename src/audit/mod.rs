@@ -1,0 +1,219 @@
+//! The audit log: one JSON line for each decision and each outcome, chained by hashes.
+//!
+//! The chain shows a change, a removal or another order to whoever verifies it. It has no key: who
+//! can write the file can write all of it anew, so a hash kept elsewhere is what proves the rest.
+
+pub mod chain;
+pub mod clock;
+mod held;
+pub mod read;
+mod record;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::Deserialize;
+
+use crate::call::Call;
+use crate::policy::{Denial, Grant};
+use held::Held;
+pub use held::HeldError;
+pub use record::{Asked, Story};
+use record::{Decision, Ending, Record};
+
+/// What happens to calls while the log cannot be written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// They run; replies and the server's own log say that lines are lost.
+    #[default]
+    Continue,
+    /// They are refused until a line can be written again.
+    Stop,
+}
+
+/// Where the log is and how it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    pub file: PathBuf,
+    /// Bytes before a file is rotated.
+    pub max_bytes: u64,
+    /// Rotated files that are kept.
+    pub keep: u32,
+    pub on_error: OnError,
+}
+
+/// A call is refused: it could not be recorded, and the operator wants no call without a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the audit log cannot be written: {why}\nhint: the operator's `[audit] on_error = \"stop\"` \
+     refuses calls until it can be"
+)]
+pub struct Unrecorded {
+    why: String,
+}
+
+/// The log, or none. Clones write to the same.
+#[derive(Debug, Clone, Default)]
+pub struct Audit(Option<Arc<Log>>);
+
+#[derive(Debug)]
+struct Log {
+    held: Mutex<State>,
+    on_error: OnError,
+    /// Before the number of a call, so that ids of several processes differ.
+    prefix: String,
+    calls: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    held: Held,
+    lost: u64,
+    why: String,
+}
+
+impl Audit {
+    /// No log: nothing is recorded.
+    pub fn off() -> Self {
+        Self::default()
+    }
+
+    /// Opens the log; before the front end confines itself.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn open(options: &Options) -> Result<Self, HeldError> {
+        let state = State { held: Held::open(options)?, lost: 0, why: String::new() };
+        Ok(Self(Some(Arc::new(Log {
+            held: Mutex::new(state),
+            on_error: options.on_error,
+            prefix: format!("{}-{}", clock::now(), std::process::id()),
+            calls: AtomicU64::new(0),
+        }))))
+    }
+
+    /// The one directory that a confined front end may write in.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn directory(&self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
+        let Some(log) = &self.0 else { return Ok(None) };
+        log.state().held.directory().try_clone_to_owned().map(Some)
+    }
+
+    /// What is recorded of a call as it was asked; `None` without a log.
+    pub fn asked(&self, call: &Call) -> Option<Asked> {
+        let log = self.0.as_ref()?;
+        let number = log.calls.fetch_add(1, Ordering::Relaxed);
+        Some(Asked::of(format!("{}-{number}", log.prefix), call))
+    }
+
+    /// Records a grant.
+    ///
+    /// # Errors
+    /// When it cannot be recorded and calls are to stop then.
+    pub fn granted(&self, asked: Option<Asked>, grant: &Grant) -> Result<Entry, Unrecorded> {
+        let (Some(log), Some(asked)) = (&self.0, asked) else { return Ok(Entry(None)) };
+        let (call, tool) = (asked.call.clone(), asked.tool);
+        log.write(Record::Decision(Box::new(Decision::granted(asked, grant))))?;
+        Ok(Entry(Some(Open { log: Arc::clone(log), call, tool, since: Instant::now() })))
+    }
+
+    /// Records a denial; it stays one, recorded or not.
+    pub fn denied(&self, asked: Option<Asked>, denial: &Denial) {
+        if let (Some(log), Some(asked)) = (&self.0, asked) {
+            log.note(Record::Decision(Box::new(Decision::denied(asked, denial))));
+        }
+    }
+
+    /// What a reply says while lines are lost: how many, and why.
+    pub fn trouble(&self) -> Option<(u64, String)> {
+        let state = self.0.as_ref()?.state();
+        (state.lost > 0).then(|| (state.lost, state.why.clone()))
+    }
+}
+
+impl Log {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // What a panicking thread left is looked at anew before each line.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, record: Record) -> Result<(), Unrecorded> {
+        let mut state = self.state();
+        let mut records = Vec::new();
+        if state.lost > 0 {
+            records.push(Record::Gap { lost: state.lost, why: state.why.clone() });
+        }
+        records.push(record);
+        match state.held.append(&records) {
+            Ok(()) => {
+                state.lost = 0;
+                Ok(())
+            }
+            Err(error) => {
+                let why = error.to_string().to_lowercase();
+                tracing::error!(lost = state.lost + 1, %error, "the audit log cannot be written");
+                state.lost += 1;
+                state.why.clone_from(&why);
+                match self.on_error {
+                    OnError::Continue => Ok(()),
+                    OnError::Stop => Err(Unrecorded { why }),
+                }
+            }
+        }
+    }
+
+    /// Writes where nothing is left to be refused; a failure is logged and counted by `write`.
+    fn note(&self, record: Record) {
+        if let Err(unrecorded) = self.write(record) {
+            tracing::debug!(%unrecorded, "an outcome or a denial");
+        }
+    }
+}
+
+/// A granted call in the log. Dropped without an end, it is recorded as taken back.
+#[derive(Debug)]
+#[must_use = "dropping it records that the call was taken back"]
+pub struct Entry(Option<Open>);
+
+#[derive(Debug)]
+struct Open {
+    log: Arc<Log>,
+    call: String,
+    tool: &'static str,
+    since: Instant,
+}
+
+impl Entry {
+    /// Records how the call ended.
+    pub fn ended(mut self, story: &Story<'_>) {
+        if let Some(Open { log, call, tool, since }) = self.0.take() {
+            log.note(Record::Outcome(Box::new(Ending::of(call, tool, since.elapsed(), story))));
+        }
+    }
+
+    /// Records that a granted call did not run.
+    pub fn refused(mut self, why: String) {
+        self.close("refused", why);
+    }
+
+    fn close(&mut self, outcome: &'static str, why: String) {
+        if let Some(Open { log, call, tool, since }) = self.0.take() {
+            let ending = Ending::refused(call, tool, since.elapsed(), outcome, why);
+            log.note(Record::Outcome(Box::new(ending)));
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.close("cancelled", "taken back before its end was seen".to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! What a line says of a call. Every length is bounded, and no value of an environment is in it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::chain::sha256;
+use crate::call::{Call, Stdin};
+use crate::job::Limits;
+use crate::outcome::{DeniedCall, Failure, Outcome, Timings, Usage};
+use crate::policy::{Denial, Grant};
+use crate::profile::calls;
+use crate::receipt::Receipt;
+
+/// Characters of a command that are kept; its hash and length stand for the rest.
+const START: usize = 200;
+/// Characters of a reason: it may quote a caller's word, which may be long.
+const REASON: usize = 300;
+/// Names of an environment, and refused system calls, that are listed one by one.
+const LISTED: usize = 64;
+
+/// A call as it was asked for, before it was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Asked {
+    pub call: String,
+    pub tool: &'static str,
+    command: Text,
+    cwd: Option<String>,
+    stdin_bytes: Option<usize>,
+    /// What a calculator is asked comes by this way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdin_sha256: Option<String>,
+    /// Names; `***` for every value.
+    env: BTreeMap<String, &'static str>,
+    env_count: usize,
+}
+
+/// A text by its hash, its length and its beginning, escaped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Text {
+    sha256: String,
+    bytes: usize,
+    start: String,
+}
+
+impl Asked {
+    pub fn of(id: String, call: &Call) -> Self {
+        // A script is the command; the words that make bash read it are always the same.
+        let command = match &call.script {
+            Some(script) => Text::of(&String::from_utf8_lossy(script.as_bytes())),
+            None => Text::words(call.argv.words()),
+        };
+        let names = call.env.iter().map(|(name, _)| (cut(name, REASON), "***"));
+        Self {
+            call: id,
+            tool: call.tool,
+            command,
+            cwd: call.cwd.as_ref().map(|cwd| cut(cwd.as_str(), REASON)),
+            stdin_bytes: match &call.stdin {
+                Stdin::Empty => Some(0),
+                Stdin::Bytes(bytes) => Some(bytes.len()),
+                Stdin::Pipe => None,
+            },
+            stdin_sha256: match &call.stdin {
+                Stdin::Bytes(bytes) => Some(sha256(bytes)),
+                Stdin::Empty | Stdin::Pipe => None,
+            },
+            env: names.take(LISTED).collect(),
+            env_count: call.env.iter().count(),
+        }
+    }
+}
+
+impl Text {
+    fn of(text: &str) -> Self {
+        Self { sha256: sha256(text.as_bytes()), bytes: text.len(), start: cut(text, START) }
+    }
+
+    /// Words as they are in memory, each with a NUL after it; shown with spaces between.
+    fn words(words: &[String]) -> Self {
+        let whole: String = words.iter().flat_map(|word| [word.as_str(), "\0"]).collect();
+        Self { start: cut(&words.join(" "), START), ..Self::of(&whole) }
+    }
+}
+
+/// The first `most` characters, with what a terminal would obey escaped.
+fn cut(text: &str, most: usize) -> String {
+    text.chars().take(most).flat_map(char::escape_debug).collect()
+}
+
+/// Limits in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct LimitsTold {
+    wall_ms: u64,
+    cpu_ms: u64,
+    memory: u64,
+    processes: u32,
+    file_size: u64,
+    tmpfs: u64,
+    output: Option<u64>,
+}
+
+impl LimitsTold {
+    fn of(limits: &Limits) -> Self {
+        Self {
+            wall_ms: millis(limits.wall),
+            cpu_ms: millis(limits.cpu),
+            memory: limits.memory,
+            processes: limits.processes,
+            file_size: limits.file_size,
+            tmpfs: limits.tmpfs(),
+            output: limits.output,
+        }
+    }
+}
+
+/// A line of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Record {
+    Decision(Box<Decision>),
+    Outcome(Box<Ending>),
+    /// Lines could not be written before this one.
+    Gap {
+        lost: u64,
+        why: String,
+    },
+    /// The line before this one is a fragment that a crash or a full disk left.
+    Fragment {
+        bytes: usize,
+        sha256: String,
+    },
+}
+
+/// How a call was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    #[serde(flatten)]
+    asked: Asked,
+    decision: &'static str,
+    rule: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<LimitsTold>,
+    clamped: bool,
+}
+
+impl Decision {
+    pub fn granted(asked: Asked, grant: &Grant) -> Self {
+        let job = grant.job();
+        let asked = Asked { cwd: Some(cut(job.cwd.as_str(), REASON)), ..asked };
+        Self {
+            asked,
+            decision: "granted",
+            rule: cut(grant.rule(), REASON),
+            why: None,
+            profile: Some(job.profile.to_string()),
+            limits: Some(LimitsTold::of(&job.limits)),
+            clamped: grant.clamped(),
+        }
+    }
+
+    pub fn denied(asked: Asked, denial: &Denial) -> Self {
+        Self {
+            asked,
+            decision: "denied",
+            rule: cut(&denial.rule, REASON),
+            why: Some(cut(&denial.why, REASON)),
+            profile: None,
+            limits: None,
+            clamped: false,
+        }
+    }
+}
+
+/// How a granted call ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ending {
+    call: String,
+    tool: &'static str,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<UsageTold>,
+    denials: BTreeMap<String, u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<ReceiptTold>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct UsageTold {
+    wall_ms: u64,
+    user_ms: u64,
+    system_ms: u64,
+    peak_memory: u64,
+    built_us: u128,
+}
+
+/// Of a receipt, what differs from call to call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct ReceiptTold {
+    profile: String,
+    tier: crate::receipt::Tier,
+    host_uid: u32,
+    seccomp_filters: u32,
+    landlock_abi: u32,
+    memory: crate::receipt::MemoryHold,
+    workspace: String,
+}
+
+/// What is known of a call that ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Story<'a> {
+    pub outcome: &'a Outcome,
+    pub usage: &'a Usage,
+    pub timings: &'a Timings,
+    pub denials: &'a [DeniedCall],
+    pub receipt: Option<&'a Receipt>,
+}
+
+impl Ending {
+    pub fn of(call: String, tool: &'static str, duration: Duration, story: &Story<'_>) -> Self {
+        let bare = Self::refused(call, tool, duration, "", String::new());
+        let bare = Self { why: None, ..bare };
+        let named = match story.outcome {
+            Outcome::Exited { code } => Self { outcome: "exited", exit_code: Some(*code), ..bare },
+            Outcome::Signaled { signal } => {
+                Self { outcome: "signaled", signal: Some(*signal), ..bare }
+            }
+            Outcome::Timeout => Self { outcome: "timeout", ..bare },
+            Outcome::Limit(kind) => Self { outcome: "limit", limit: Some(kind.name()), ..bare },
+            Outcome::Cancelled => Self { outcome: "cancelled", ..bare },
+            Outcome::Failed(failure) => {
+                Self { outcome: "failed", why: Some(reason(failure)), ..bare }
+            }
+        };
+        let denials = story.denials.iter().take(LISTED);
+        Self {
+            usage: Some(UsageTold {
+                wall_ms: millis(story.usage.wall),
+                user_ms: millis(story.usage.user),
+                system_ms: millis(story.usage.system),
+                peak_memory: story.usage.peak_memory,
+                built_us: story.timings.built.as_micros(),
+            }),
+            denials: denials.map(|denied| (calls::name(denied.number), denied.count)).collect(),
+            receipt: story.receipt.map(ReceiptTold::of),
+            ..named
+        }
+    }
+
+    /// A granted call of which nothing is known but why it did not go on.
+    pub fn refused(
+        call: String,
+        tool: &'static str,
+        duration: Duration,
+        outcome: &'static str,
+        why: String,
+    ) -> Self {
+        Self {
+            call,
+            tool,
+            outcome,
+            exit_code: None,
+            signal: None,
+            limit: None,
+            why: Some(cut(&why, REASON)),
+            duration_ms: millis(duration),
+            usage: None,
+            denials: BTreeMap::new(),
+            receipt: None,
+        }
+    }
+}
+
+impl ReceiptTold {
+    fn of(receipt: &Receipt) -> Self {
+        Self {
+            profile: receipt.profile.clone(),
+            tier: receipt.tier,
+            host_uid: receipt.measured.host_uid,
+            seccomp_filters: receipt.measured.seccomp_filters,
+            landlock_abi: receipt.configured.landlock_abi,
+            memory: receipt.configured.memory,
+            workspace: cut(&receipt.configured.workspace, REASON),
+        }
+    }
+}
+
+fn reason(failure: &Failure) -> String {
+    cut(&failure.to_string(), REASON)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
