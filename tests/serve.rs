@@ -200,6 +200,29 @@ fn a_cancelled_call_leaves_no_process() {
     assert_eq!(server.close(), Some(0));
 }
 
+/// Where all cells are in use or of another profile, the first that waits gets the next.
+#[test]
+fn calls_of_two_profiles_share_one_cell() {
+    let config = tempfile::tempdir().expect("a directory");
+    let text = "schema = 1\n[server]\nconcurrency = 2\n[limits]\ncells = 1\n";
+    std::fs::write(config.path().join("cofferdam.toml"), text).expect("written");
+    let path = config.path().to_str().expect("plain");
+    let mut server = Server::start(&["--config", path]);
+    let mut calls = vec![server.call("bash", json!({"command": "sleep 0.4"}))];
+    calls.push(server.call("bash", json!({"command": "sleep 0.4"})));
+    std::thread::sleep(Duration::from_millis(200));
+    calls.push(server.call("calculate", json!({"expression": "2^10"})));
+    for _ in 0..2 {
+        calls.push(server.call("bash", json!({"command": "true"})));
+    }
+    for _ in 0..calls.len() {
+        let line = server.lines.recv_timeout(PATIENCE).expect("every call is answered");
+        assert!(line["id"].as_u64().is_some_and(|id| calls.contains(&id)), "{line}");
+        assert_eq!(line["result"]["isError"], false, "{line}");
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
 #[test]
 fn the_end_of_input_ends_the_server_and_its_cells() {
     let mut server = Server::start(&[]);

@@ -80,16 +80,23 @@ fn nested(caller: &Caller) -> Check {
     let script = format!(
         "cd {path} && mkdir -p deep/inner && git -C deep/inner init -q && \
          mkdir -p .git/modules/lib/hooks && echo ref > .git/modules/lib/HEAD && \
-         echo '[core]' > .git/modules/lib/config && echo made"
+         echo '[core]' > .git/modules/lib/config && \
+         mkdir -p .git/modules/lib/modules .git/worktrees/w && \
+         cp -r .git/modules/lib /tmp/lib.$$ && mv /tmp/lib.$$ .git/modules/lib/modules/sub && \
+         echo ../.. > .git/worktrees/w/commondir && echo made"
     );
     equal("made", caller.bash_outside(&script)?.said(), "made")?;
-    let plant = "for d in deep/inner/.git .git/modules/lib; do
+    let plant = "for d in deep/inner/.git .git/modules/lib .git/modules/lib/modules/sub; do
         echo evil > $d/hooks/pre-commit && echo PLANTED; echo evil >> $d/config && echo PLANTED
         echo fine > $d/other && echo wrote
-    done";
+    done
+    echo /tmp > .git/worktrees/w/commondir && echo PLANTED
+    for d in deep deep/inner .git/modules .git/modules/lib; do mv $d $d-away && echo PLANTED; done";
     let told = caller.run(&["--rw", &path], &["bash", "-c", plant])?;
-    equal("only what git does not obey", told.said(), "wrote\nwrote")?;
-    equal("refusals", told.stderr.matches("Read-only file system").count(), 4)
+    equal("only what git does not obey", told.said(), "wrote\nwrote\nwrote")?;
+    equal("refusals", told.stderr.matches("Read-only file system").count(), 7)?;
+    // A directory on the way could be moved off with what guards the place, and made anew.
+    equal("pinned", told.stderr.matches("Device or resource busy").count(), 4)
 }
 
 fn link_refused(caller: &Caller) -> Check {

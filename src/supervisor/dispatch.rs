@@ -17,6 +17,16 @@ use crate::sys::memory;
 use crate::sys::socket::Received;
 use crate::wire::{Block, CallId, Event, ScriptKind, Start, StdinKind, WireError};
 
+/// What came of starting a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Built {
+    Yes,
+    /// All slots are taken.
+    NoSlot,
+    /// It failed, and the job that it was for is told.
+    Failed,
+}
+
 impl Supervisor {
     /// Takes a job from the link: it waits for a cell from now on, or is refused.
     pub(super) fn take(&mut self, start: Start, received: Received) -> Result<(), Errno> {
@@ -117,12 +127,17 @@ impl Supervisor {
             self.hand_over(slot)?;
         }
         self.build_for_waiting()?;
-        if self.queue.is_empty()
+        if self.can_refill()
             && let Some(key) = self.pool.wants(Instant::now())
         {
             self.build(key)?;
         }
         Ok(())
+    }
+
+    /// Whether cells may be made in advance: jobs that wait go before, and each takes a slot.
+    pub(super) fn can_refill(&self) -> bool {
+        self.queue.is_empty() && self.slots.contains(&None)
     }
 
     /// Whether the caps over all cells leave room for one more job like this.
@@ -163,44 +178,67 @@ impl Supervisor {
         }
     }
 
-    /// A cell for each job that waits, as far as there are slots.
+    /// A cell for each job that waits, as far as there are slots. In the order of the jobs: a slot
+    /// that was freed for the first must not go to another.
     fn build_for_waiting(&mut self) -> Result<(), Errno> {
-        for key in 0..self.keys.len() {
-            let waiting = self.queue.iter().filter(|ready| ready.key == key).count();
-            while self.pool.count(key) < waiting {
-                if !self.build(key)? {
-                    if let Some(slot) = self.pool.spare(key)
-                        && let Some(mut young) = self.pool.take(slot)
-                    {
-                        young.end();
-                        self.pool.put(slot, young);
-                    }
-                    return Ok(());
+        let mut needed = vec![0; self.keys.len()];
+        let mut coming = self.pool.dying();
+        let mut place = 0;
+        while let Some(key) = self.queue.get(place).map(|ready| ready.key) {
+            let needed_here = needed.get(key).map_or(0, |needed| needed + 1);
+            if self.pool.count(key) < needed_here {
+                match self.build(key)? {
+                    Built::Yes => {}
+                    // Its job is told and gone; those that came after it move up.
+                    Built::Failed => continue,
+                    Built::NoSlot if coming > 0 => coming -= 1,
+                    Built::NoSlot if self.evict(place, key) => {}
+                    Built::NoSlot => return Ok(()),
                 }
             }
+            if let Some(needed) = needed.get_mut(key) {
+                *needed = needed_here;
+            }
+            place += 1;
         }
         Ok(())
     }
 
-    /// Starts a cell of `key`. `Ok(false)`: no slot is free, or it failed and that is told.
-    fn build(&mut self, key: usize) -> Result<bool, Errno> {
+    /// Ends an idle cell of another key for the job at `place`: one that no job waits for, or for
+    /// the first job any. Were others to take what a job waits for, the two could do so for ever.
+    fn evict(&mut self, place: usize, key: usize) -> bool {
+        let waits = |other: usize| self.queue.iter().any(|ready| ready.key == other);
+        let slot = self.pool.spare(|other| other != key && (place == 0 || !waits(other)));
+        let Some((slot, mut young)) = slot.and_then(|slot| Some((slot, self.pool.take(slot)?)))
+        else {
+            return false;
+        };
+        young.end();
+        self.pool.put(slot, young);
+        true
+    }
+
+    /// Starts a cell of `key`.
+    fn build(&mut self, key: usize) -> Result<Built, Errno> {
         let free = self.slots.iter().position(Option::is_none);
         let Some(slot) = free.and_then(|slot| Slot::try_from(slot).ok()) else {
-            return Ok(false);
+            return Ok(Built::NoSlot);
         };
         let (mut maker, keys) = self.maker();
-        let Some(design) = design_of(keys, key) else { return Ok(false) };
+        let Some(design) = design_of(keys, key) else {
+            return self.failed(key, Failure::Lost).map(|()| Built::Failed);
+        };
         let made = maker.clone_cell(design, slot);
         match made.and_then(|cell| self.watch(&cell).map(|()| cell)) {
             Ok(cell) => {
                 self.own(slot, Owner::Pool);
                 self.pool.put(slot, Young::new(key, cell));
-                Ok(true)
+                Ok(Built::Yes)
             }
             Err(errno) => {
                 let step = "cloning the cell".to_owned();
-                self.failed(key, Failure::Setup { step, errno: raw(errno) })?;
-                Ok(false)
+                let failure = Failure::Setup { step, errno: raw(errno) };
+                self.failed(key, failure).map(|()| Built::Failed)
             }
         }
     }

@@ -49,10 +49,15 @@ impl Pool {
         fit.min_by_key(|(_, young)| young.born).map(|(slot, _)| *slot)
     }
 
-    /// An idle cell of another key, to make room for one of `key`.
-    pub fn spare(&self, key: usize) -> Option<Slot> {
-        let mut other = self.young.iter().filter(|(_, young)| young.key != key && young.is_idle());
-        other.next().map(|(slot, _)| *slot)
+    /// An idle cell of a key that can spare it, to make room for another.
+    pub fn spare(&self, can_spare: impl Fn(usize) -> bool) -> Option<Slot> {
+        let mut idle = self.young.iter().filter(|(_, young)| young.is_idle());
+        idle.find(|(_, young)| can_spare(young.key)).map(|(slot, _)| *slot)
+    }
+
+    /// Cells that are killed and not collected: their slots are free in a moment.
+    pub fn dying(&self) -> usize {
+        self.young.values().filter(|young| !young.is_alive()).count()
     }
 
     /// Cells of `key` that are offered or will be.
@@ -93,7 +98,12 @@ impl Pool {
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.young.values().filter_map(Young::deadline).chain(self.refill).min()
+        self.young.values().filter_map(Young::deadline).min()
+    }
+
+    /// When to look whether cells are missing.
+    pub fn refill(&self) -> Option<Instant> {
+        self.refill
     }
 
     /// Nothing is built in advance for this key until it is called for again: its cells fail.

@@ -1,11 +1,12 @@
 //! What the host may later run out of a granted directory is read-only in the cell (rulings R6).
 //!
 //! An agent that writes `.git/hooks/post-commit` waits for its user's next commit. So each such
-//! place that is there when the grant is made gets a read-only mount over itself, and a repository's
-//! `.git` a mount of its own, which keeps it from being renamed out of the way.
+//! place that is there when the grant is made gets a read-only mount over itself, and each directory
+//! on the way to it a mount of its own, which keeps it from being renamed out of the way.
 //!
 //! What is not there yet cannot be mounted over: SECURITY.md says what follows from that.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -16,7 +17,8 @@ use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 /// Names that editors, shells, agents and git run or obey, wherever they lie.
 const OBEYED: [&str; 5] = [".envrc", ".vscode", ".idea", ".claude", ".mcp.json"];
 /// Parts of a `.git` directory that git runs or obeys.
-const GIT_PARTS: [&str; 3] = ["hooks", "config", "config.worktree"];
+/// `commondir`, which a linked worktree's has, names where git finds its hooks and its `config`.
+const GIT_PARTS: [&str; 4] = ["hooks", "config", "config.worktree", "commondir"];
 /// The walk goes this deep, and looks at so many entries; a directory that has more is refused
 /// rather than guarded in part.
 const DEEPEST: usize = 32;
@@ -31,6 +33,18 @@ struct Found {
     pinned: Vec<PathBuf>,
 }
 
+impl Found {
+    /// What must stay where it is, parents first: the directories named, and all between `root` and
+    /// a guarded place. The kernel refuses to rename a mount, not a directory with one beneath.
+    fn pins(&self, root: &Path) -> BTreeSet<PathBuf> {
+        let places = self.obeyed.iter().chain(&self.pinned);
+        let parents = places.flat_map(|place| {
+            place.ancestors().skip(1).take_while(|parent| *parent != root).map(Path::to_owned)
+        });
+        parents.chain(self.pinned.iter().cloned()).collect()
+    }
+}
+
 /// Guards what is beneath `root`, a mount of the template that may be written to.
 ///
 /// # Errors
@@ -39,7 +53,7 @@ pub fn guard(root: &Path) -> Result<(), (PathBuf, Errno)> {
     let mut found = Found::default();
     let mut left = MOST_ENTRIES;
     walk(root, 0, &mut left, &mut found)?;
-    for path in found.pinned {
+    for path in found.pins(root) {
         mount_over_itself(&path, 0).map_err(|errno| (path, errno))?;
     }
     for path in found.obeyed {
@@ -96,6 +110,10 @@ fn repository(path: PathBuf, is_directory: bool, found: &mut Found) {
     }
     guard_parts(&path, found);
     submodules(&path.join("modules"), 0, found);
+    // Linked worktrees, each with what is its own.
+    for worktree in std::fs::read_dir(path.join("worktrees")).into_iter().flatten().flatten() {
+        guard_parts(&worktree.path(), found);
+    }
     found.pinned.push(path);
 }
 
@@ -112,6 +130,7 @@ fn submodules(directory: &Path, depth: usize, found: &mut Found) {
     for path in inside.filter(|_| depth < DEEPEST) {
         if path.join("HEAD").exists() {
             guard_parts(&path, found);
+            submodules(&path.join("modules"), depth + 1, found);
         } else {
             submodules(&path, depth + 1, found);
         }
@@ -157,6 +176,14 @@ mod tests {
             }
         );
         Ok(())
+    }
+
+    #[test]
+    fn every_directory_on_the_way_to_a_guarded_place_stays_where_it_is() {
+        let root = Path::new("r");
+        let found = Found { obeyed: vec!["r/a/b/.envrc".into()], pinned: vec!["r/c/.git".into()] };
+        let pins: Vec<_> = found.pins(root).into_iter().collect();
+        assert_eq!(pins, ["r/a", "r/a/b", "r/c", "r/c/.git"].map(PathBuf::from));
     }
 
     #[test]

@@ -203,8 +203,12 @@ impl Running {
         if gently && self.stage == Stage::Running {
             self.stage = Stage::Terminating;
             self.deadline = Some(now + GRACE);
-            // EPIPE: init has ended; its pidfd is readable.
-            return ignore(self.cell.terminate(), Errno::EPIPE);
+            // Init has ended, with (ECONNRESET) or without (EPIPE) something unread: its pidfd is
+            // readable. Whatever else it is, KILL follows.
+            if let Err(errno) = self.cell.terminate() {
+                tracing::debug!(%errno, "a cell could not be told to end");
+            }
+            return Ok(());
         }
         self.kill(now)
     }

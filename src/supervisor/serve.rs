@@ -156,7 +156,9 @@ impl Supervisor {
 
     fn timeout(&self) -> EpollTimeout {
         let calls = self.calls.values().filter_map(Running::next_deadline);
-        let next = calls.chain(self.pool.next_deadline()).min();
+        // A look that could build nothing is no reason to wake: what makes it possible is an event.
+        let refill = self.pool.refill().filter(|_| self.can_refill());
+        let next = calls.chain(self.pool.next_deadline()).chain(refill).min();
         let Some(next) = next else { return EpollTimeout::NONE };
         // Rounded up: a timeout of 0 would spin until the instant has come.
         let wait = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
