@@ -21,8 +21,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cell", &["profile", "sys"]),
     ("supervisor", &["cell", "profile", "sys"]),
     ("link", &["policy", "sys"]),
-    ("config", &["policy", "profile"]),
-    ("tools", &["policy", "profile", "link", "capture"]),
+    ("audit", &["policy", "profile"]),
+    // For what the key `on_error` may be.
+    ("config", &["policy", "profile", "audit"]),
+    ("tools", &["policy", "profile", "link", "capture", "audit"]),
     ("mcp", &["tools", "policy", "profile", "capture"]),
     (
         "cli",
@@ -34,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "link",
             "capture",
             "config",
+            "audit",
             "supervisor",
             "cell",
             "sys",

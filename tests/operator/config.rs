@@ -58,6 +58,9 @@ limits.processes    2560        default
 tools.off                       default
 tools.on                        default
 audit.file                      default
+audit.max_bytes     64M         default
+audit.keep          5           default
+audit.on_error      continue    default
 
 profile bash      embedded:sandbox-profiles/bash.toml
 profile bc        embedded:sandbox-profiles/bc.toml
