@@ -254,6 +254,10 @@ impl Supervisor {
         let key = young.key;
         match growth {
             Growth::None | Growth::Ready => self.pool.put(slot, young),
+            Growth::Withered => {
+                self.pool.put(slot, young);
+                self.pool.give_up(key);
+            }
             Growth::Failed(failure) => {
                 self.pool.put(slot, young);
                 self.failed(key, failure)?;

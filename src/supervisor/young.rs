@@ -35,6 +35,8 @@ pub enum Growth {
     Ready,
     /// It is being destroyed, for this reason.
     Failed(Failure),
+    /// It was offered and is being destroyed: no job lost anything by it.
+    Withered,
     /// It is collected: nothing of it is left.
     Gone,
 }
@@ -195,7 +197,8 @@ impl Young {
         if self.stage == Stage::Dead {
             return Growth::None;
         }
+        let offered = self.is_idle();
         self.end();
-        Growth::Failed(failure)
+        if offered { Growth::Withered } else { Growth::Failed(failure) }
     }
 }
