@@ -27,6 +27,9 @@ enum Built {
     Failed,
 }
 
+/// Jobs that may wait for a cell: far above any concurrency that is configured.
+const MOST_WAITING: usize = 1024;
+
 impl Supervisor {
     /// Takes a job from the link: it waits for a cell from now on, or is refused.
     pub(super) fn take(&mut self, start: Start, received: Received) -> Result<(), Errno> {
@@ -56,8 +59,8 @@ impl Supervisor {
         if start.session.is_some() {
             return Err(refused("sessions are not offered yet".to_owned()));
         }
-        // A cell for each that waits, at most: more would be a front end that does not queue.
-        if self.queue.len() >= self.slots.len().saturating_mul(2) {
+        // More would be a front end that does not queue.
+        if self.queue.len() >= MOST_WAITING {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
         }
         let key = self.key(&start)?;
