@@ -9,7 +9,7 @@
 //! agent ── MCP ──▶ front end           mcp, tools, policy; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
 //!                  supervisor          pid 1 of its own pid namespace; one thread, epoll, pidfds
-//!                    │ clone3 with every CLONE_NEW* flag              (cell::enter)
+//!                    │ clone3; seven fresh namespaces                 (cell::enter)
 //!                  cell init (pid 1)   reaps, counts refused calls, watches memory, ends the cell
 //!                    │ fork when the cell is built, exec when it has a job
 //!                  payload (pid 2)     bash, bc, a program: a minimal root, /workspace, /tmp

@@ -7,7 +7,6 @@ use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
@@ -114,9 +113,4 @@ pub fn slot_path(buffer: &mut [u8; 64], slot: Slot, index: usize) -> Result<&CSt
 
 fn bind(source: &CStr, target: &CStr) -> Result<()> {
     mount(Some(source), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)
-}
-
-/// A directory of the cell's root, for looking at it before the mounts cover it.
-pub fn directory(path: &CStr) -> Result<std::os::fd::OwnedFd> {
-    open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
 }

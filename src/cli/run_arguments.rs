@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::units;
 use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use crate::job::ProfileName;
+use crate::supervisor::Access;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -78,12 +79,6 @@ pub struct MountAsk {
     /// Absolute, without `.` and `..`.
     pub cell: PathBuf,
     pub access: Access,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    ReadOnly,
-    ReadWrite,
 }
 
 /// How a run is told.

@@ -6,7 +6,6 @@ use clap::Args;
 
 use super::error::CliError;
 use super::live::Live;
-use super::run_arguments::Access;
 use super::wiring::Launched;
 use super::{start, wiring};
 use crate::config::{Config, Setting};
@@ -14,6 +13,7 @@ use crate::link::Link;
 use crate::mcp::admission::Admission;
 use crate::mcp::serve;
 use crate::outcome::Failure;
+use crate::supervisor::Access;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]

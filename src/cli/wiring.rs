@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::confine;
 use super::error::CliError;
-use super::run_arguments::{Access as Asked, MountAsk};
+use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
 use crate::audit::{self, Audit};
 use crate::call::Call;
@@ -106,8 +106,8 @@ pub fn with_mounts(
     let mut directories = Vec::new();
     for mount in mounts {
         let (host, access) = match mount.access {
-            Asked::ReadOnly => (resolved("--ro", &mount.host)?, Access::ReadOnly),
-            Asked::ReadWrite => (grantable(&settings, "--rw", &mount.host)?, Access::ReadWrite),
+            Access::ReadOnly => (resolved("--ro", &mount.host)?, Access::ReadOnly),
+            Access::ReadWrite => (grantable(&settings, "--rw", &mount.host)?, Access::ReadWrite),
         };
         directories.push(Granted { host, cell: mount.cell.clone(), access });
     }
@@ -145,10 +145,7 @@ pub fn with_workspace(
     let granted = Granted {
         host: grantable(&settings, "--workspace", &ask.host)?,
         cell: PathBuf::from("/workspace"),
-        access: match ask.access {
-            Asked::ReadOnly => Access::ReadOnly,
-            Asked::ReadWrite => Access::ReadWrite,
-        },
+        access: ask.access,
     };
     let workspaces = vec![Workspaces { directories: vec![granted] }];
     Ok((Settings { workspaces, ..settings }, Workspace::Granted(0)))

@@ -223,13 +223,6 @@ fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Used>> {
     Ok(ended.then(|| usage.into()))
 }
 
-/// setpriority(2) for the calling process: `nice` from 0 to 19.
-pub fn set_nice(nice: u8) -> Result<()> {
-    // SAFETY: takes numbers only; 0 is the calling process.
-    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, libc::c_int::from(nice)) })
-        .map(drop)
-}
-
 /// Where the kernel keeps this process's arguments and environment, as `/proc/self/stat` has them.
 #[derive(Debug, Clone, Copy)]
 pub struct ArgumentPages {
