@@ -2,100 +2,18 @@
 
 #![expect(clippy::indexing_slicing, reason = "a JSON value without the key is null")]
 
-use std::io::{BufRead, BufReader, Write};
+#[path = "support/server.rs"]
+mod server;
+
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_cofferdam");
-/// Longer than any answer takes on a loaded machine; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use server::Server;
 
-struct Server {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    lines: Receiver<Value>,
-    next: u64,
-}
-
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(PROGRAM)
-            .arg("serve")
-            .args(arguments)
-            .env("SECRET_OF_THE_CALLER", "do-not-show")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                let value = serde_json::from_str(&line).expect("every line is JSON");
-                if sender.send(value).is_err() {
-                    return;
-                }
-            }
-        });
-        let stdin = child.stdin.take();
-        let mut server = Self { child, stdin, lines, next: 0 };
-        let hello = server.request(
-            "initialize",
-            json!({"protocolVersion": "2025-11-25", "capabilities": {},
-                   "clientInfo": {"name": "test", "version": "1"}}),
-        );
-        assert_eq!(server.answer(hello)["result"]["protocolVersion"], "2025-11-25");
-        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        server
-    }
-
-    fn send(&mut self, message: &Value) {
-        let stdin = self.stdin.as_mut().expect("not closed yet");
-        writeln!(stdin, "{message}").expect("the server reads");
-    }
-
-    fn request(&mut self, method: &str, params: Value) -> u64 {
-        self.next += 1;
-        let id = self.next;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        id
-    }
-
-    fn call(&mut self, tool: &str, arguments: Value) -> u64 {
-        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
-    }
-
-    fn answer(&self, id: u64) -> Value {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left).expect("an answer in time");
-            if line["id"] == id {
-                return line;
-            }
-        }
-    }
-
-    fn fields(&mut self, tool: &str, arguments: Value) -> Value {
-        let id = self.call(tool, arguments);
-        self.answer(id)["result"]["structuredContent"].clone()
-    }
-
-    fn close(mut self) -> Option<i32> {
-        drop(self.stdin.take());
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            if let Some(status) = self.child.try_wait().expect("ours") {
-                return status.code();
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the server did not end")
-    }
+/// The fields of one call's result.
+fn asked(server: &mut Server, tool: &str, arguments: Value) -> Value {
+    server.result(tool, arguments)["structuredContent"].clone()
 }
 
 /// A configuration directory that switches both commands on, and nothing else.
@@ -156,15 +74,15 @@ fn jq_reads_standard_input_and_echoes_the_correlation_id() {
     let mut server = serving(configuration.path(), None);
     let arguments = json!({"filter": ".a[]", "extra_args": ["-c"], "correlation_id": "mine",
                            "stdin": "{\"a\":[1,{\"b\": 2}]}"});
-    let fields = server.fields("cli_jq", arguments);
+    let fields = asked(&mut server, "cli_jq", arguments);
     let told = (&fields["stdout"], &fields["returncode"], &fields["correlation_id"]);
     assert_eq!(told, (&json!("1\n{\"b\":2}\n"), &json!(0), &json!("mine")), "{fields}");
     assert_eq!(fields.get("error"), None);
-    let fields = server.fields("cli_jq", json!({"filter": "nope", "stdin": "1"}));
+    let fields = asked(&mut server, "cli_jq", json!({"filter": "nope", "stdin": "1"}));
     let told = (&fields["returncode"], &fields["error_type"]);
     assert_eq!(told, (&json!(3), &json!("execution_error")), "{fields}");
     // The language can ask for the environment; there is nothing of the caller's in it.
-    let fields = server.fields("cli_jq", json!({"filter": "env", "extra_args": "-n -c"}));
+    let fields = asked(&mut server, "cli_jq", json!({"filter": "env", "extra_args": "-n -c"}));
     let text = fields["stdout"].as_str().unwrap_or_default();
     assert!(text.contains("/tmp/home") && !text.contains("do-not-show"), "{fields}");
     assert_eq!(server.close(), Some(0));
@@ -179,8 +97,8 @@ fn jq_reads_a_granted_file_and_no_other() {
     std::fs::write(workspace.path().join("a.json"), "{\"x\": \"inside\"}").expect("written");
     let mut server = serving(configuration.path(), Some(workspace.path()));
     let arguments = json!({"filter": ".x", "extra_args": ["-r"], "path": "a.json"});
-    assert_eq!(server.fields("cli_jq", arguments)["stdout"], "inside\n");
-    let fields = server.fields("cli_jq", json!({"filter": ".", "path": "../etc/passwd"}));
+    assert_eq!(asked(&mut server, "cli_jq", arguments)["stdout"], "inside\n");
+    let fields = asked(&mut server, "cli_jq", json!({"filter": ".", "path": "../etc/passwd"}));
     let told = (&fields["error_type"], &fields["error"]);
     let text = "cli_jq: path `../etc/passwd` is not inside /workspace";
     assert_eq!(told, (&json!("validation_error"), &json!(text)));
@@ -200,13 +118,13 @@ fn a_planted_link_shows_nothing_of_the_host() {
     std::os::unix::fs::symlink(&secret, inside.join("link")).expect("a link");
     let mut server = serving(configuration.path(), Some(inside));
     let arguments = json!({"path": "a.bin", "extra_args": ["-b", "--mime-type"]});
-    let fields = server.fields("cli_file", arguments);
+    let fields = asked(&mut server, "cli_file", arguments);
     assert_eq!(fields["stdout"], "application/pdf\n", "{fields}");
-    let fields = server.fields("cli_file", json!({"path": "link", "extra_args": ["-b"]}));
+    let fields = asked(&mut server, "cli_file", json!({"path": "link", "extra_args": ["-b"]}));
     let text = fields["stdout"].as_str().unwrap_or_default();
     assert!(text.starts_with("broken symbolic link to"), "{fields}");
     if has("/usr/bin/jq") {
-        let fields = server.fields("cli_jq", json!({"filter": ".", "path": "link"}));
+        let fields = asked(&mut server, "cli_jq", json!({"filter": ".", "path": "link"}));
         assert_eq!((&fields["stdout"], &fields["returncode"]), (&json!(""), &json!(2)), "{fields}");
     }
     assert_eq!(server.close(), Some(0));
@@ -220,19 +138,19 @@ fn long_output_is_cut_and_a_long_run_is_ended() {
     let configuration = configuration();
     let mut server = serving(configuration.path(), None);
     let arguments = json!({"filter": "\"x\" * 2000000", "extra_args": ["-n", "-r"]});
-    let fields = server.fields("cli_jq", arguments);
+    let fields = asked(&mut server, "cli_jq", arguments);
     let told = (&fields["truncated_stdout"], &fields["truncated_stderr"], &fields["returncode"]);
     assert_eq!(told, (&json!(true), &json!(false), &json!(0)));
     assert!(fields["stdout"].as_str().is_some_and(|text| text.len() <= 1 << 20));
     let arguments =
         json!({"filter": "range(1000) | \"e\" * 1000 | stderr | empty", "extra_args": ["-n"]});
-    let fields = server.fields("cli_jq", arguments);
+    let fields = asked(&mut server, "cli_jq", arguments);
     let told = (&fields["truncated_stdout"], &fields["truncated_stderr"]);
     assert_eq!(told, (&json!(false), &json!(true)));
     assert!(fields["stderr"].as_str().is_some_and(|text| text.len() <= 256 << 10));
     let arguments =
         json!({"filter": "last(range(1e18))", "extra_args": ["-n"], "timeout_sec": 0.5});
-    let fields = server.fields("cli_jq", arguments);
+    let fields = asked(&mut server, "cli_jq", arguments);
     let told = (&fields["returncode"], &fields["timed_out"], &fields["error_type"]);
     assert_eq!(told, (&json!(124), &json!(true), &json!("timeout")), "{fields}");
     assert_eq!(server.close(), Some(0));

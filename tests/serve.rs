@@ -4,10 +4,10 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
-use std::io::{BufRead, BufReader, Write};
+#[path = "support/server.rs"]
+mod server;
+
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rmcp::ServiceExt;
@@ -15,92 +15,11 @@ use rmcp::model::CallToolRequestParams;
 use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_cofferdam");
-/// Longer than any answer takes on a loaded machine; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use server::{PATIENCE, PROGRAM, Server};
 
-struct Server {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    lines: Receiver<Value>,
-    next: u64,
-}
-
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(PROGRAM)
-            .arg("serve")
-            .args(arguments)
-            .env("SECRET_OF_THE_CALLER", "do-not-show")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                let value = serde_json::from_str(&line).expect("every line is JSON");
-                if sender.send(value).is_err() {
-                    return;
-                }
-            }
-        });
-        let stdin = child.stdin.take();
-        let mut server = Self { child, stdin, lines, next: 0 };
-        let hello = server.request(
-            "initialize",
-            json!({"protocolVersion": "2025-11-25", "capabilities": {},
-                   "clientInfo": {"name": "test", "version": "1"}}),
-        );
-        assert_eq!(server.answer(hello)["result"]["protocolVersion"], "2025-11-25");
-        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        server
-    }
-
-    fn send(&mut self, message: &Value) {
-        let stdin = self.stdin.as_mut().expect("not closed yet");
-        writeln!(stdin, "{message}").expect("the server reads");
-    }
-
-    fn request(&mut self, method: &str, params: Value) -> u64 {
-        self.next += 1;
-        let id = self.next;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        id
-    }
-
-    fn call(&mut self, tool: &str, arguments: Value) -> u64 {
-        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
-    }
-
-    fn answer(&self, id: u64) -> Value {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left).expect("an answer in time");
-            if line["id"] == id {
-                return line;
-            }
-        }
-    }
-
-    fn run(&mut self, command: &str) -> Value {
-        let id = self.call("bash", json!({"command": command}));
-        self.answer(id)["result"].clone()
-    }
-
-    fn close(mut self) -> Option<i32> {
-        drop(self.stdin.take());
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            if let Some(status) = self.child.try_wait().expect("ours") {
-                return status.code();
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the server did not end")
-    }
+/// The result of a command in a shell.
+fn run(server: &mut Server, command: &str) -> Value {
+    server.result("bash", json!({"command": command}))
 }
 
 /// Whether a process with `word` in its arguments is on this host.
@@ -131,7 +50,7 @@ fn unique(number: u32) -> String {
 #[test]
 fn a_command_is_told_with_its_output_its_end_and_what_protected_it() {
     let mut server = Server::start(&[]);
-    let result = server.run("echo out; echo err >&2; exit 3");
+    let result = run(&mut server, "echo out; echo err >&2; exit 3");
     let content = &result["structuredContent"];
     assert_eq!(
         (&content["outcome"], &content["exit_code"], &content["stdout"], &content["stderr"]),
@@ -148,7 +67,8 @@ fn a_command_is_told_with_its_output_its_end_and_what_protected_it() {
 #[test]
 fn nothing_of_the_caller_reaches_a_cell() {
     let mut server = Server::start(&[]);
-    let result = server.run("env; cat /proc/self/environ | tr '\\0' '\\n'; cat /proc/1/environ");
+    let result =
+        run(&mut server, "env; cat /proc/self/environ | tr '\\0' '\\n'; cat /proc/1/environ");
     let text = result["structuredContent"]["stdout"].as_str().unwrap_or_default();
     assert!(text.contains("HOME=/tmp/home"), "{text}");
     assert!(!text.contains("do-not-show"), "{text}");
@@ -158,9 +78,9 @@ fn nothing_of_the_caller_reaches_a_cell() {
 #[test]
 fn two_calls_share_nothing_without_a_granted_workspace() {
     let mut server = Server::start(&[]);
-    assert_eq!(server.run("echo x > f; cat f")["structuredContent"]["stdout"], "x\n");
-    assert_eq!(server.run("ls /workspace /tmp/home")["structuredContent"]["exit_code"], 0);
-    assert_eq!(server.run("cat f")["structuredContent"]["exit_code"], 1);
+    assert_eq!(run(&mut server, "echo x > f; cat f")["structuredContent"]["stdout"], "x\n");
+    assert_eq!(run(&mut server, "ls /workspace /tmp/home")["structuredContent"]["exit_code"], 0);
+    assert_eq!(run(&mut server, "cat f")["structuredContent"]["exit_code"], 1);
     assert_eq!(server.close(), Some(0));
 }
 
@@ -169,13 +89,13 @@ fn a_granted_workspace_is_kept_and_a_read_only_one_is_not_written() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().display().to_string();
     let mut server = Server::start(&["--workspace", &path]);
-    assert_eq!(server.run("echo kept > f")["structuredContent"]["exit_code"], 0);
-    assert_eq!(server.run("cat f")["structuredContent"]["stdout"], "kept\n");
+    assert_eq!(run(&mut server, "echo kept > f")["structuredContent"]["exit_code"], 0);
+    assert_eq!(run(&mut server, "cat f")["structuredContent"]["stdout"], "kept\n");
     assert_eq!(server.close(), Some(0));
     let file = directory.path().join("f");
     assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), Some("kept\n"));
     let mut server = Server::start(&["--workspace", &format!("{path}:ro")]);
-    let result = server.run("cat f; echo more >> f");
+    let result = run(&mut server, "cat f; echo more >> f");
     let content = &result["structuredContent"];
     assert_eq!((&content["stdout"], &content["exit_code"]), (&json!("kept\n"), &json!(1)));
     assert!(content["stderr"].as_str().unwrap_or_default().contains("Read-only file system"));
@@ -272,7 +192,7 @@ fn bad_arguments_name_their_field() {
     }
     let id = server.call("nope", json!({}));
     assert_eq!(server.answer(id)["error"]["code"], -32602);
-    assert_eq!(server.run("echo fine")["structuredContent"]["stdout"], "fine\n");
+    assert_eq!(run(&mut server, "echo fine")["structuredContent"]["stdout"], "fine\n");
     assert_eq!(server.close(), Some(0));
 }
 
@@ -289,7 +209,8 @@ fn a_huge_timeout_is_clamped_and_said_so() {
 #[test]
 fn a_flood_of_output_is_told_by_its_head_and_tail() {
     let mut server = Server::start(&[]);
-    let result = server.run("echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last");
+    let result =
+        run(&mut server, "echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last");
     let content = &result["structuredContent"];
     let text = content["stdout"].as_str().unwrap_or_default();
     assert!(text.starts_with("first\n") && text.ends_with("last\n"));

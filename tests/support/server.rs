@@ -1,0 +1,99 @@
+//! The real server over real pipes, as a client has it: requests out, answers in.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_cofferdam");
+/// Longer than any answer takes on a loaded machine; only a hang reaches it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `cofferdam serve`, with a session opened.
+pub struct Server {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    pub lines: Receiver<Value>,
+    next: u64,
+}
+
+impl Server {
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .arg("serve")
+            .args(arguments)
+            .env("SECRET_OF_THE_CALLER", "do-not-show")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let value = serde_json::from_str(&line).expect("every line is JSON");
+                if sender.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        let stdin = child.stdin.take();
+        let mut server = Self { child, stdin, lines, next: 0 };
+        let hello = server.request(
+            "initialize",
+            json!({"protocolVersion": "2025-11-25", "capabilities": {},
+                   "clientInfo": {"name": "test", "version": "1"}}),
+        );
+        assert_eq!(server.answer(hello)["result"]["protocolVersion"], "2025-11-25");
+        server.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        server
+    }
+
+    pub fn send(&mut self, message: &Value) {
+        let stdin = self.stdin.as_mut().expect("not closed yet");
+        writeln!(stdin, "{message}").expect("the server reads");
+    }
+
+    pub fn request(&mut self, method: &str, params: Value) -> u64 {
+        self.next += 1;
+        let id = self.next;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    pub fn call(&mut self, tool: &str, arguments: Value) -> u64 {
+        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
+    }
+
+    pub fn answer(&self, id: u64) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).expect("an answer in time");
+            if line["id"] == id {
+                return line;
+            }
+        }
+    }
+
+    /// The result of one call.
+    pub fn result(&mut self, tool: &str, arguments: Value) -> Value {
+        let id = self.call(tool, arguments);
+        self.answer(id)["result"].clone()
+    }
+
+    /// Ends its input; the exit code it then ends with.
+    pub fn close(mut self) -> Option<i32> {
+        drop(self.stdin.take());
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait().expect("ours") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the server did not end")
+    }
+}
