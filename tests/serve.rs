@@ -144,6 +144,36 @@ fn calls_of_two_profiles_share_one_cell() {
 }
 
 #[test]
+fn a_full_queue_says_so_and_a_call_that_waits_can_be_taken_back() {
+    let config = tempfile::tempdir().expect("a directory");
+    let text = "schema = 1\n[server]\nconcurrency = 1\nqueue = 1\n";
+    std::fs::write(config.path().join("cofferdam.toml"), text).expect("written");
+    let path = config.path().to_str().expect("plain");
+    let mut server = Server::start(&["--config", path]);
+    let seconds = unique(4);
+    let runs = server.call("bash", json!({"command": format!("sleep {seconds}")}));
+    assert!(within(PATIENCE, || is_running(&seconds)), "the first call runs");
+    let waits = server.call("bash", json!({"command": "echo second"}));
+    let full = run(&mut server, "echo third");
+    assert_eq!(full["isError"], true);
+    assert_eq!(
+        full["content"][0]["text"],
+        "the queue is full: 1 calls run and 1 wait\nhint: call again when one has ended"
+    );
+    let cancel = |id: u64| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+    server.send(&cancel(waits));
+    server.send(&cancel(runs));
+    // Both places come free, and soon.
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut next = run(&mut server, "echo fourth");
+    while next["isError"] == true && Instant::now() < end {
+        next = run(&mut server, "echo fourth");
+    }
+    assert_eq!(next["structuredContent"]["stdout"], "fourth\n", "{next}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
 fn the_end_of_input_ends_the_server_and_its_cells() {
     let mut server = Server::start(&[]);
     let seconds = unique(2);

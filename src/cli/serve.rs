@@ -8,9 +8,7 @@ use super::error::CliError;
 use super::live::Live;
 use super::wiring::Launched;
 use super::{start, wiring};
-use crate::config::{Config, Setting};
 use crate::link::Link;
-use crate::mcp::admission::Admission;
 use crate::mcp::serve;
 use crate::outcome::Failure;
 use crate::supervisor::Access;
@@ -57,7 +55,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
                 Err(_) => std::future::pending().await,
             }
         };
-        serve::stdio(backend, admission(&serving.loaded.config), gone)
+        serve::stdio(backend, gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {error}")))?;
         // Without a supervisor no call could be served: whoever started the server may start it anew.
@@ -66,12 +64,6 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             false => Ok(0),
         }
     })
-}
-
-/// The door of the server, as wide as the configuration has it.
-fn admission(config: &Config) -> Admission {
-    let size = |setting: &Setting<u32>| usize::try_from(setting.value).unwrap_or(usize::MAX);
-    Admission::new(size(&config.concurrency), size(&config.queue))
 }
 
 /// Checks `PATH[:ro]`. Never granted: `/`, and the user's own directory as a whole (rulings R6).

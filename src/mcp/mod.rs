@@ -1,10 +1,9 @@
 //! The MCP front door: requests in, calls out, results back. Parses everything hostile and runs nothing itself.
 //!
 //! A message comes in as a line ([`lines`]), is dispatched by rmcp to [`server`], its arguments are
-//! checked ([`arguments`]), it waits its turn ([`admission`]), a [`backend::Backend`] runs it, and
-//! [`reply`] tells what happened. [`serve`] decides when all of that ends.
+//! checked ([`arguments`]), a [`backend::Backend`] runs it when its turn has come, and [`reply`] tells
+//! what happened. [`serve`] decides when all of that ends.
 
-pub mod admission;
 pub mod arguments;
 pub mod backend;
 pub mod catalogue;

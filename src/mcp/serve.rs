@@ -8,7 +8,6 @@ use rmcp::transport::stdio_pipes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::admission::Admission;
 use super::backend::Backend;
 use super::lines::{Ends, Lines};
 use super::server::Server;
@@ -28,7 +27,6 @@ pub enum ServeError {
 /// resolves: then calls in flight are answered and no others are taken.
 pub async fn stdio<B: Backend>(
     backend: B,
-    admission: Admission,
     gone: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let ends = Ends::default();
@@ -41,7 +39,7 @@ pub async fn stdio<B: Backend>(
         stop.cancel();
     });
     let (reader, writer) = stdio_pipes();
-    let served = connection(backend, admission, reader, writer, ends).await;
+    let served = connection(backend, reader, writer, ends).await;
     watch.abort();
     end.abort();
     served
@@ -61,7 +59,6 @@ async fn watch_signals(mut terminate: Signal, mut interrupt: Signal, ends: Ends)
 /// Serves one connection until its input ends or `ends` says so.
 pub async fn connection<B, R, W>(
     backend: B,
-    admission: Admission,
     reader: R,
     writer: W,
     ends: Ends,
@@ -71,7 +68,7 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let server = Server::new(backend, admission, ends.kill.clone());
+    let server = Server::new(backend, ends.kill.clone());
     let lines = Lines::new(reader, writer, ends);
     let running = match server.serve(lines).await {
         Ok(running) => running,

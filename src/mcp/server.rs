@@ -14,7 +14,6 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 
-use super::admission::Admission;
 use super::arguments::{
     AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
     RulesArguments, nearest, parse,
@@ -35,7 +34,6 @@ pub struct Server<B>(Arc<Shared<B>>);
 struct Shared<B> {
     backend: B,
     tools: Vec<Tool>,
-    admission: Admission,
     /// Decimal places that `set_precision` set; on stdio the session is the process.
     precision: AtomicU8,
     kill: CancellationToken,
@@ -49,11 +47,11 @@ impl<B> Clone for Server<B> {
 
 impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
-    pub fn new(backend: B, admission: Admission, kill: CancellationToken) -> Self {
+    pub fn new(backend: B, kill: CancellationToken) -> Self {
         let mut tools = catalogue::tools(&backend.rules());
         tools.extend(commands::tools(&backend.commands()));
         let precision = AtomicU8::new(Precision::DEFAULT.places());
-        Self(Arc::new(Shared { backend, tools, admission, precision, kill }))
+        Self(Arc::new(Shared { backend, tools, precision, kill }))
     }
 
     async fn perform(
@@ -142,8 +140,8 @@ impl<B: Backend> Server<B> {
         asked.or_else(session).unwrap_or(Precision::DEFAULT)
     }
 
-    /// Waits for a turn, then runs `call` with progress, until it ends: a cancelled call is told
-    /// to end, and is still awaited, so that its cell is gone when the reply is made.
+    /// Runs `call` with progress, until it ends: a cancelled call is told to end, and is still
+    /// awaited, so that its cell is gone when the reply is made. It waits for its turn by itself.
     async fn turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
@@ -153,14 +151,9 @@ impl<B: Backend> Server<B> {
         F: Future<Output = Result<T, Refused>>,
     {
         let cancel = self.0.kill.child_token();
-        let _permit = tokio::select! {
-            biased;
-            () = context.ct.cancelled() => return Err(Refused::cancelled()),
-            () = cancel.cancelled() => return Err(Refused::cancelled()),
-            permit = self.0.admission.turn() => permit.map_err(|full| {
-                Refused::failed(full.to_string()).with_hint("try again when other calls have ended")
-            })?,
-        };
+        if cancel.is_cancelled() || context.ct.is_cancelled() {
+            return Err(Refused::cancelled());
+        }
         let produced = Produced::default();
         let reporting = async {
             match context.meta.get_progress_token() {

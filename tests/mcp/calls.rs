@@ -121,21 +121,6 @@ async fn a_cancelled_call_ends_unanswered_and_frees_its_turn_but_not_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_says_so() {
-    let mut client = Client::start(1);
-    client.ask(crate::fake::initialize("2025-11-25")).await;
-    for id in 1..=2 {
-        client.say(bash(id, "sleep 60000")).await;
-    }
-    client.ask(ping(9)).await;
-    let answer = client.ask(bash(3, "true")).await;
-    assert_eq!(
-        text(&answer),
-        "busy: 1 calls are running and 1 are waiting\nhint: try again when other calls have ended"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn progress_is_told_only_to_those_who_asked() {
     let mut client = Client::opened("2025-11-25").await;
     let mut asked = bash(1, "sleep 1500");

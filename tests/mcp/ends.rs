@@ -7,7 +7,7 @@ use crate::fake::{Client, bash, initialize, text};
 
 #[tokio::test(start_paused = true)]
 async fn requests_already_received_are_answered_after_the_end_of_input() {
-    let mut client = Client::start(4);
+    let mut client = Client::start();
     let lines = [initialize("2025-11-25"), bash(1, "sleep 500"), bash(2, "two")];
     let input = lines.map(|line| line.to_string()).join("\n");
     // As `printf` leaves it: no newline at the end.
@@ -78,7 +78,7 @@ async fn a_call_that_will_not_end_does_not_hold_the_server() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_spoke_is_no_error() {
-    let mut client = Client::start(4);
+    let mut client = Client::start();
     client.end_input().await;
     assert!(client.server.await.unwrap().is_ok());
 }

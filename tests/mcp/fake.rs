@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cofferdam::job::{Limits, ProfileName};
-use cofferdam::mcp::admission::Admission;
 use cofferdam::mcp::arguments::{BashArguments, Precision};
 use cofferdam::mcp::backend::{
     Backend, Calculated, Clamped, Exact, Refused, RefusedKind, Stream, Told, Turn,
@@ -160,20 +159,19 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Starts a server that runs at most `concurrency` calls and lets one wait.
-    pub(crate) fn start(concurrency: usize) -> Self {
+    /// Starts a server; it runs as many calls as are asked for.
+    pub(crate) fn start() -> Self {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (reader, writer) = tokio::io::split(far);
         let ends = Ends::default();
-        let admission = Admission::new(concurrency, 1);
-        let server = tokio::spawn(connection(Fake, admission, reader, writer, ends.clone()));
+        let server = tokio::spawn(connection(Fake, reader, writer, ends.clone()));
         let (output, input) = tokio::io::split(near);
         Self { input: Some(input), output: BufReader::new(output), ends, server }
     }
 
     /// Starts a server and opens a session of an older revision.
     pub(crate) async fn opened(version: &str) -> Self {
-        let mut client = Self::start(4);
+        let mut client = Self::start();
         let answer = client.ask(initialize(version)).await;
         assert_eq!(answer["result"]["protocolVersion"], json!(version));
         client.say(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;

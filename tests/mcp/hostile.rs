@@ -24,7 +24,7 @@ async fn malformed_lines_get_a_parse_error_with_a_null_id() {
 
 #[tokio::test(start_paused = true)]
 async fn malformed_lines_before_the_session_are_answered_too() {
-    let mut client = Client::start(4);
+    let mut client = Client::start();
     client.raw(b"{]\n").await;
     assert_eq!(client.hear().await["error"]["code"], json!(-32700));
     let early = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });

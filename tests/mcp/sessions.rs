@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use cofferdam::mcp::admission::Admission;
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::serve::connection;
 use rmcp::ServiceExt;
@@ -24,7 +23,7 @@ async fn every_older_revision_opens_with_initialize_and_calls_bash() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_revision_is_answered_with_the_newest_that_has_initialize() {
-    let mut client = Client::start(4);
+    let mut client = Client::start();
     let answer = client.ask(initialize("2099-01-01")).await;
     assert_eq!(answer["result"]["protocolVersion"], json!("2025-11-25"));
     assert_eq!(answer["result"]["serverInfo"]["name"], json!("cofferdam"));
@@ -32,7 +31,7 @@ async fn an_unknown_revision_is_answered_with_the_newest_that_has_initialize() {
 
 #[tokio::test(start_paused = true)]
 async fn the_stateless_revision_discovers_lists_and_calls_without_initialize() {
-    let mut client = Client::start(4);
+    let mut client = Client::start();
     let discover = json!({ "jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {} });
     let answer = client.ask(modern(discover)).await;
     let versions = answer["result"]["supportedVersions"].as_array().unwrap();
@@ -98,8 +97,7 @@ async fn schemas_are_closed_and_name_one_type_each() {
 async fn rmcps_own_client_lists_and_calls() {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
-    let server =
-        tokio::spawn(connection(Fake, Admission::default(), reader, writer, Ends::default()));
+    let server = tokio::spawn(connection(Fake, reader, writer, Ends::default()));
     let client = ().serve(near).await.unwrap();
     let tools = client.list_all_tools().await.unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
