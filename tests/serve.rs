@@ -275,14 +275,17 @@ fn calculations_have_the_digits_of_the_seed() {
         let result = server.answer(id)["result"].clone();
         assert_eq!(result["structuredContent"]["result"], digits);
     }
-    for (expression, message) in
-        [("2/0", "BC error: Divide by zero"), ("system('ls')", "Invalid expression:")]
-    {
+    let cases =
+        [("2/0", "BC error: Divide by zero", true), ("system('ls')", "Invalid expression:", false)];
+    for (expression, message, ran) in cases {
         let id = server.call("calculate", json!({"expression": expression}));
         let result = server.answer(id)["result"].clone();
         assert_eq!(result["isError"], true);
         let text = result["content"][0]["text"].as_str().unwrap_or_default();
         assert!(text.starts_with(message), "{text}");
+        // A cell ran only where bc was asked.
+        let receipt = result["_meta"].get("cofferdam/receipt");
+        assert_eq!(receipt.map(|it| &it["profile"]), ran.then_some(&json!("bc")), "{result}");
     }
     assert_eq!(server.close(), Some(0));
 }

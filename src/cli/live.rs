@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::wiring::{Settings, told_denial};
+use super::wiring::Settings;
 use crate::audit::Audit;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::capture::text::{REPLY_CHARACTERS, render};
@@ -22,6 +22,7 @@ use crate::receipt::{MemoryHold, Tier};
 use crate::supervisor::Access;
 use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
 use crate::tools::cli::{self, Asking, Done, ErrorType};
+use crate::tools::denied::ToldDenial;
 use crate::tools::shell::{self, BashArgs};
 use crate::tools::{self, Refusal, Workbench};
 
@@ -76,8 +77,8 @@ impl Live {
         let cut = if text.truncated { Cut::HeadAndTail } else { Cut::Whole };
         let stream = |text: String, bytes: u64| Stream { text, bytes, cut };
         let denial = |denied| match &self.shell {
-            Some(profile) => told_denial(denied, profile),
-            None => told_denial(denied, &Profile::nothing()),
+            Some(profile) => ToldDenial::of(denied, profile),
+            None => ToldDenial::of(denied, &Profile::nothing()),
         };
         Told {
             outcome: told.outcome,
@@ -150,10 +151,8 @@ impl From<CalcError> for Refused {
         };
         let text = error.to_string();
         match text.split_once("\nhint: ") {
-            Some((message, hint)) => {
-                Self { kind, message: message.to_owned(), hint: Some(hint.to_owned()) }
-            }
-            None => Self { kind, message: text, hint: None },
+            Some((message, hint)) => Self::new(kind, message).with_hint(hint),
+            None => Self::new(kind, text),
         }
     }
 }
@@ -177,12 +176,17 @@ impl Backend for Live {
         let cells = InCells::new(&self.workbench, turn);
         let arguments =
             CalculateArgs { expression, precision: Some(f64::from(precision.places())) };
-        let done = bc::calculate(&cells, &self.precision, arguments).await?;
+        let done = bc::calculate(&cells, &self.precision, arguments).await;
+        let receipt = cells.receipt();
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => return Err(Refused::from(error).protected_by(receipt)),
+        };
         Ok(Calculated {
             result: done.result,
             exact: if done.exact == Some(false) { Exact::No } else { Exact::Yes },
             took: started.elapsed(),
-            receipt: cells.receipt(),
+            receipt,
             unrecorded: self.audit.trouble(),
         })
     }
@@ -197,12 +201,17 @@ impl Backend for Live {
         let cells = InCells::new(&self.workbench, turn);
         let arguments =
             CalculateAdvancedArgs { script, precision: Some(f64::from(precision.places())) };
-        let done = bc::calculate_advanced(&cells, &self.precision, arguments).await?;
+        let done = bc::calculate_advanced(&cells, &self.precision, arguments).await;
+        let receipt = cells.receipt();
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => return Err(Refused::from(error).protected_by(receipt)),
+        };
         Ok(Calculated {
             result: done.result,
             exact: Exact::Yes,
             took: started.elapsed(),
-            receipt: cells.receipt(),
+            receipt,
             unrecorded: self.audit.trouble(),
         })
     }

@@ -22,6 +22,7 @@ use crate::outcome::{Ended, Failure, Outcome};
 use crate::policy::Grant;
 use crate::profile::Profile;
 use crate::receipt::Receipt;
+use crate::tools::denied::ToldDenial;
 
 /// The whole command; the exit code is rulings R2's.
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
@@ -115,7 +116,7 @@ impl Terms {
             denials: ended
                 .denials
                 .iter()
-                .map(|denied| wiring::told_denial(denied, &self.profile))
+                .map(|denied| ToldDenial::of(denied, &self.profile))
                 .collect(),
             cwd: self.cwd.clone(),
             timeout: self.timeout,

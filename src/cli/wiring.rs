@@ -11,10 +11,9 @@ use crate::audit::{self, Audit};
 use crate::call::Call;
 use crate::config::{self, Loaded, Surroundings};
 use crate::job::{ProfileName, Workspace};
-use crate::mcp::backend::ToldDenial;
-use crate::outcome::{DeniedCall, errno_text};
+use crate::outcome::errno_text;
 use crate::policy::{Effect, Grant, Policy};
-use crate::profile::{Profile, calls, floor};
+use crate::profile::Profile;
 use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 use crate::tools::cli;
 
@@ -277,13 +276,4 @@ fn launch_with(settings: Settings, log: Option<&audit::Options>) -> Result<Launc
     // It holds the instance's lock and must live as long as this process.
     std::mem::forget(started.held);
     Ok(Launched { link: started.link, audit })
-}
-
-/// A refused system call by its name, with the grant that would allow it.
-pub fn told_denial(denied: &DeniedCall, profile: &Profile) -> ToldDenial {
-    ToldDenial {
-        syscall: calls::name(denied.number),
-        count: denied.count,
-        grant: floor::grant_for(denied.number, profile).grant(),
-    }
 }

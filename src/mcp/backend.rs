@@ -11,6 +11,7 @@ use crate::policy::Denial;
 use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
 use crate::tools::cli::{Asking, Done};
+pub use crate::tools::denied::ToldDenial;
 
 /// What stands behind the tools. The server has one; tests have a fake one.
 ///
@@ -109,16 +110,6 @@ pub enum Cut {
     HeadAndTail,
 }
 
-/// A system call the filter refused, with what would allow it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldDenial {
-    /// The call's name.
-    pub syscall: String,
-    pub count: u32,
-    /// What an operator can grant; `None` when nothing grants it.
-    pub grant: Option<String>,
-}
-
 /// What a calculation gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calculated {
@@ -145,6 +136,8 @@ pub struct Refused {
     pub kind: RefusedKind,
     pub message: String,
     pub hint: Option<String>,
+    /// What protected the cell, where one ran and gave no result.
+    pub receipt: Option<Box<Receipt>>,
 }
 
 /// Why there is no story.
@@ -161,9 +154,13 @@ pub enum RefusedKind {
 }
 
 impl Refused {
+    pub fn new(kind: RefusedKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None, receipt: None }
+    }
+
     /// A failure told in words alone, such as `BC error: divide by zero`.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { kind: RefusedKind::Failed, message: message.into(), hint: None }
+        Self::new(RefusedKind::Failed, message)
     }
 
     #[must_use]
@@ -172,25 +169,28 @@ impl Refused {
         self
     }
 
+    /// The same, with what protected the cell that ran.
+    #[must_use]
+    pub fn protected_by(mut self, receipt: Option<Receipt>) -> Self {
+        self.receipt = receipt.map(Box::new);
+        self
+    }
+
     /// Taken back before anything ran.
     pub fn cancelled() -> Self {
-        Self {
-            kind: RefusedKind::Cancelled,
-            message: "cancelled before it started".to_owned(),
-            hint: None,
-        }
+        Self::new(RefusedKind::Cancelled, "cancelled before it started")
     }
 }
 
 impl From<BadArguments> for Refused {
     fn from(bad: BadArguments) -> Self {
-        Self { kind: RefusedKind::Arguments, message: bad.message, hint: bad.hint }
+        Self { hint: bad.hint, ..Self::new(RefusedKind::Arguments, bad.message) }
     }
 }
 
 impl From<InvalidCall> for Refused {
     fn from(invalid: InvalidCall) -> Self {
-        Self { kind: RefusedKind::Arguments, message: invalid.to_string(), hint: None }
+        Self::new(RefusedKind::Arguments, invalid.to_string())
     }
 }
 
@@ -198,13 +198,13 @@ impl From<Denial> for Refused {
     fn from(denial: Denial) -> Self {
         let message = denial.to_string();
         let hint = Some(denial.hint).filter(|hint| !hint.is_empty());
-        Self { kind: RefusedKind::Denied, message, hint }
+        Self { hint, ..Self::new(RefusedKind::Denied, message) }
     }
 }
 
 impl From<Failure> for Refused {
     fn from(failure: Failure) -> Self {
         let hint = failure.hint().map(str::to_owned);
-        Self { kind: RefusedKind::Failed, message: failure.to_string(), hint }
+        Self { hint, ..Self::new(RefusedKind::Failed, failure.to_string()) }
     }
 }

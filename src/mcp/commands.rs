@@ -56,11 +56,8 @@ pub fn known(name: &str) -> Option<&'static str> {
 
 /// What a call of a command that is not offered is answered with.
 pub fn off(tool: &str) -> Refused {
-    Refused {
-        kind: RefusedKind::Denied,
-        message: format!("`{tool}` is switched off"),
-        hint: Some("the operator can switch it on with `[tools] on` in cofferdam.toml".to_owned()),
-    }
+    Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"))
+        .with_hint("the operator can switch it on with `[tools] on` in cofferdam.toml")
 }
 
 /// The arguments of one call.

@@ -9,9 +9,9 @@ use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::backend::{Calculated, Clamped, Cut, Exact, Refused, RefusedKind, Told};
+use super::backend::{Calculated, Clamped, Cut, Exact, Refused, RefusedKind, Told, ToldDenial};
 use super::rules::Rules;
-use crate::outcome::{DENIALS_COUNTED, Outcome};
+use crate::outcome::Outcome;
 use crate::receipt::Receipt;
 
 /// Where a result carries its receipt: clients show models the structured content, not this.
@@ -38,7 +38,7 @@ struct Structured<'a> {
     truncated: bool,
     duration_ms: u64,
     usage: StructuredUsage,
-    denials: Vec<StructuredDenial<'a>>,
+    denials: &'a [ToldDenial],
     cwd: &'a str,
 }
 
@@ -47,14 +47,6 @@ struct StructuredUsage {
     user_ms: u64,
     system_ms: u64,
     peak_memory_bytes: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct StructuredDenial<'a> {
-    syscall: &'a str,
-    count: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    grant: Option<&'a str>,
 }
 
 /// The outcome's word in `structuredContent`.
@@ -162,15 +154,7 @@ fn structured(told: &Told) -> Structured<'_> {
             system_ms: millis(usage.system),
             peak_memory_bytes: usage.peak_memory,
         },
-        denials: told
-            .denials
-            .iter()
-            .map(|denial| StructuredDenial {
-                syscall: &denial.syscall,
-                count: denial.count,
-                grant: denial.grant.as_deref(),
-            })
-            .collect(),
+        denials: &told.denials,
         cwd: &told.cwd,
     }
 }
@@ -211,16 +195,8 @@ fn status(told: &Told) -> String {
     }
     line.push(']');
     for denial in &told.denials {
-        let times = match denial.count {
-            1 => "once".to_owned(),
-            count if count >= DENIALS_COUNTED => format!("≥ {count} times"),
-            count => format!("{count} times"),
-        };
-        let grant = match &denial.grant {
-            Some(grant) => format!("the operator can grant it: {grant}"),
-            None => "nothing grants it".to_owned(),
-        };
-        line.push_str(&format!("\n[denied: system call {}, {times}; {grant}]", denial.syscall));
+        line.push('\n');
+        line.push_str(&denial.line());
     }
     line
 }
@@ -248,6 +224,7 @@ pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
     if tool == "bash" {
         result.structured_content = nothing_ran(refused.kind).map(|fields| to_value(&fields));
     }
+    result.meta = Some(meta(refused.receipt.as_deref(), None)).filter(|meta| !meta.0.is_empty());
     result
 }
 
@@ -271,7 +248,7 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
         truncated: false,
         duration_ms: 0,
         usage: StructuredUsage::default(),
-        denials: Vec::new(),
+        denials: &[],
         cwd: "/workspace",
     })
 }
@@ -324,9 +301,8 @@ pub fn precision_set(precision: u8) -> CallToolResult {
 
 /// The result of `sandbox_rules`.
 pub fn rules(rules: &Rules) -> CallToolResult {
-    let fields = to_value(rules);
-    let mut result = result(pretty(&fields), false);
-    result.structured_content = Some(fields);
+    let mut result = result(rules.text(), false);
+    result.structured_content = Some(to_value(rules));
     result
 }
 

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::mcp::backend::{Stream, ToldDenial};
-use crate::outcome::{Failure, LimitKind, Usage};
+use crate::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
 
 fn ran(outcome: Outcome) -> Told {
     Told {
@@ -152,11 +152,8 @@ fn denials_are_listed_with_the_grant_or_that_none_exists() {
 
 #[test]
 fn a_denied_call_is_an_error_with_its_hint_and_an_outcome() {
-    let denied = Refused {
-        kind: RefusedKind::Denied,
-        message: "denied by rule `none`: no rule allows it".to_owned(),
-        hint: Some("ask the operator".to_owned()),
-    };
+    let message = "denied by rule `none`: no rule allows it";
+    let denied = Refused::new(RefusedKind::Denied, message).with_hint("ask the operator");
     let result = refused(&denied, "bash");
     assert_eq!(
         (text(&result).as_str(), result.is_error),

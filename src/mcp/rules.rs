@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
+use crate::defaults::{GIB, KIB, MIB};
 use crate::profile::{Exec, Family, Network, ProcView, Profile};
 use crate::receipt::{MemoryHold, Tier};
 
@@ -113,7 +114,93 @@ impl Rules {
     }
 }
 
+impl Rules {
+    /// The same as lines that a model reads.
+    pub fn text(&self) -> String {
+        let listed = |list: &[String]| match list.is_empty() {
+            true => "none".to_owned(),
+            false => list.join(", "),
+        };
+        let env = self.env.iter().map(|(name, value)| format!("{name}={value}"));
+        let env: Vec<String> = env.collect();
+        let rows = [
+            ("profile", format!("{} ({})", self.profile, self.description)),
+            ("network", self.network.clone()),
+            ("workspace", self.workspace.clone()),
+            ("read-only paths", listed(&self.read_only_paths)),
+            ("programs", self.programs.clone()),
+            ("/proc", self.proc.clone()),
+            ("socket families", listed(&self.socket_families)),
+            ("environment", listed(&env)),
+            ("tier", tier(self.tier).to_owned()),
+            ("memory is held by", held(self.memory_held_by).to_owned()),
+            ("to change it", self.to_change.clone()),
+        ];
+        let mut text = "What a command may do here. Each call has a cell of its own.\n".to_owned();
+        push_rows(&mut text, &rows);
+        text.push_str("\nLimits of one call:\n");
+        push_rows(&mut text, &self.limits.rows());
+        text
+    }
+}
+
+fn push_rows(text: &mut String, rows: &[(&str, String)]) {
+    for (name, value) in rows {
+        text.push_str(&format!("- {name}: {value}\n"));
+    }
+}
+
+fn tier(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Full => "namespaces, Landlock and seccomp",
+    }
+}
+
+fn held(memory: MemoryHold) -> &'static str {
+    match memory {
+        MemoryHold::CgroupV2 => "cgroup v2",
+        MemoryHold::CgroupV1 => "cgroup v1",
+        MemoryHold::BestEffort => "a watchdog, best-effort",
+    }
+}
+
+/// `1 GiB`, `64 KiB`, `1000 bytes`.
+fn size(bytes: u64) -> String {
+    let units = [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
+    match units.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{} {name}", bytes / unit),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+fn length(bytes: usize) -> String {
+    size(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
 impl RuleLimits {
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = vec![
+            ("time", format!("{} s; less can be asked for", self.timeout_s)),
+            ("time of a calculation", format!("{} s", self.calculator_timeout_s)),
+            ("processor time", format!("{} s", self.cpu_s)),
+            ("memory", size(self.memory_bytes)),
+            ("processes and threads", self.processes.to_string()),
+            ("open files of a process", self.open_files.to_string()),
+            ("largest file", size(self.file_size_bytes)),
+            ("/workspace, when none is granted", size(self.workspace_bytes)),
+            ("/tmp", size(self.tmp_bytes)),
+            ("/dev/shm", size(self.shm_bytes)),
+            ("files and directories in each", self.inodes.to_string()),
+            ("command", length(self.command_bytes)),
+            ("standard input", length(self.stdin_bytes)),
+            ("environment", length(self.env_bytes)),
+        ];
+        if let Some(output) = self.output_bytes {
+            rows.push(("output at which a call is ended", size(output)));
+        }
+        rows
+    }
+
     fn of(profile: &Profile, calculator: Duration) -> Self {
         let limits = &profile.limits;
         Self {

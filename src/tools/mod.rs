@@ -3,6 +3,7 @@
 
 pub mod bc;
 pub mod cli;
+pub mod denied;
 pub mod shell;
 mod watch;
 

@@ -91,6 +91,23 @@ async fn sandbox_rules_states_profile_limits_and_how_memory_is_held() {
         (&rules["profile"], &rules["memory_held_by"], &rules["limits"]["timeout_s"]),
         (&json!("bash"), &json!("best-effort"), &json!(600))
     );
+    let lines: Vec<&str> = text(&answer).lines().collect();
+    for line in [
+        "- profile: bash (a shell people can work in)",
+        "- network: its own loopback; nothing outside the cell",
+        "- read-only paths: /usr",
+        "- socket families: unix, inet",
+        "- environment: none",
+        "- memory is held by: a watchdog, best-effort",
+        "Limits of one call:",
+        "- time: 600 s; less can be asked for",
+        "- memory: 1 GiB",
+        "- files and directories in each: 100000",
+        "- command: 1 MiB",
+        "- output at which a call is ended: 256 MiB",
+    ] {
+        assert!(lines.contains(&line), "{line} is not in {lines:#?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

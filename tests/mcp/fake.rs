@@ -49,11 +49,9 @@ impl Backend for Fake {
         let mut words = arguments.command.split(' ');
         match words.next().unwrap() {
             "panic" => panic!("asked to"),
-            "deny" => Err(Refused {
-                kind: RefusedKind::Denied,
-                message: "denied by rule `none`: no rule allows it".to_owned(),
-                hint: None,
-            }),
+            "deny" => {
+                Err(Refused::new(RefusedKind::Denied, "denied by rule `none`: no rule allows it"))
+            }
             // Ends only when it is told to, and tells what it had printed.
             "wait" => {
                 turn.produced.add(7);

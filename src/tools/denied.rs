@@ -1,0 +1,42 @@
+//! Refused system calls as replies tell them: by name, with the grant that would allow them.
+
+use serde::Serialize;
+
+use crate::outcome::{DENIALS_COUNTED, DeniedCall};
+use crate::profile::{Profile, calls, floor};
+
+/// A system call the filter refused, with what would allow it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ToldDenial {
+    /// The call's name.
+    pub syscall: String,
+    pub count: u32,
+    /// What an operator can grant; `None` when nothing grants it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grant: Option<String>,
+}
+
+impl ToldDenial {
+    /// What a cell of this profile refused.
+    pub fn of(denied: &DeniedCall, profile: &Profile) -> Self {
+        Self {
+            syscall: calls::name(denied.number),
+            count: denied.count,
+            grant: floor::grant_for(denied.number, profile).grant(),
+        }
+    }
+
+    /// For a model to read.
+    pub fn line(&self) -> String {
+        let times = match self.count {
+            1 => "once".to_owned(),
+            count if count >= DENIALS_COUNTED => format!("≥ {count} times"),
+            count => format!("{count} times"),
+        };
+        let grant = match &self.grant {
+            Some(grant) => format!("the operator can grant it: {grant}"),
+            None => "nothing grants it".to_owned(),
+        };
+        format!("[denied: system call {}, {times}; {grant}]", self.syscall)
+    }
+}
