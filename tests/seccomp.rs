@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{CALLS, Caller, Check, Need, PATIENCE, Told, Who, claim, equal, holds};
+use support::{
+    CALLS, Caller, Check, Need, PATIENCE, Told, Who, claim, denials, equal, holds, text,
+};
 
 fn main() -> ExitCode {
     const RAW: &[Need] = &[Need::Python, Need::X86_64];
@@ -26,29 +28,8 @@ fn main() -> ExitCode {
         claim("ten_thousand_denials_are_counted_and_then_at_least", many).needs(RAW),
         claim("a_denial_names_the_grant_that_would_allow_it", grants).needs(RAW),
         claim("a_child_that_outlives_its_parents_filter_listener_is_answered", orphans).needs(RAW),
-        claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
-        claim("git_works", git_works).needs(&[Need::Git]),
-        claim("a_compiler_and_its_program_work", gcc_works).needs(&[Need::Gcc]),
         claim("bc_runs_and_can_run_nothing_else", bc_only).needs(&[Need::Bc]),
     ])
-}
-
-/// The denials of a call as (name, count), in order of names.
-fn denials(told: &Value) -> Vec<(String, u64)> {
-    let list = told.get("denials").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut all: Vec<(String, u64)> = list
-        .iter()
-        .map(|denial| {
-            let name = denial.get("syscall").and_then(Value::as_str).unwrap_or_default();
-            (name.to_owned(), denial.get("count").and_then(Value::as_u64).unwrap_or_default())
-        })
-        .collect();
-    all.sort_unstable();
-    all
-}
-
-fn text<'a>(told: &'a Value, field: &str) -> &'a str {
-    told.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The kernel surface of the threat list, by number on x86_64.
@@ -206,15 +187,17 @@ print([tried(lambda: socket.socketpair(1, t)) for t in (1, 2, 5)], call(53, 2, 1
     let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let list =
         |word: &str, count: usize| format!("[{}]", vec![format!("'{word}'"); count].join(", "));
+    // Of netlink, the one kind that libc asks with, told to nobody: 5 families of 4 kinds before.
+    let families = [list("EPERM", 22), list("EAFNOSUPPORT", 1), list("EPERM", 49)].join(", ");
+    let families = families.replace("], [", ", ");
     let expected = format!(
-        "{}\n{}\n{}\n{} EPERM EPERM\n",
+        "{}\n{families}\n{}\n{} EPERM EPERM\n",
         list("ok", 7),
-        list("EPERM", 72),
         list("EPERM", 11),
         list("ok", 3)
     );
     equal("granted, families, kinds, pairs", text(&told, "stdout"), expected)?;
-    let counted = vec![("socket".to_owned(), 83), ("socketpair".to_owned(), 2)];
+    let counted = vec![("socket".to_owned(), 82), ("socketpair".to_owned(), 2)];
     equal("each is told", denials(&told), counted)?;
     let control = caller.python_outside(&format!(
         "{CALLS}\nprint(tried(lambda: socket.socket(16, 3)), tried(lambda: socket.socket(40, 1)) != 'EPERM')"
@@ -241,7 +224,7 @@ print(call(16, 0, high | 0x5412, b'x'), call(72, 0, high | 8, 1), call(308, 0, h
 print(call(41, high | 16, 3, 0), call(41, high | 2, high | 3, high | 1))"
     );
     let told = caller.python(&script)?;
-    equal("with a bit above", told.said(), "EPERM EPERM EPERM EPERM EPERM\nEPERM EPERM")
+    equal("with a bit above", told.said(), "EPERM EPERM EPERM EPERM EPERM\nEAFNOSUPPORT EPERM")
 }
 
 fn set_id(caller: &Caller) -> Check {
@@ -338,44 +321,6 @@ print(os.read(r, 9).decode())"
     let told = Told::of(command, PATIENCE)?;
     equal("an orphan of the cell", told.said(), "EPERM")?;
     holds("at once", told.took, told.took < Duration::from_secs(10))
-}
-
-fn python_works(caller: &Caller) -> Check {
-    let script = "
-import asyncio, concurrent.futures, multiprocessing, socket, subprocess, tempfile, threading, sqlite3
-def square(n): return n * n
-with multiprocessing.Pool(2) as pool: print(pool.map(square, range(5)))
-with concurrent.futures.ThreadPoolExecutor(4) as pool: print(sum(pool.map(square, range(5))))
-async def main():
-    async def serve(reader, writer):
-        writer.write(await reader.readline()); await writer.drain(); writer.close()
-    server = await asyncio.start_server(serve, '127.0.0.1', 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    writer.write(b'over tcp\\n'); print((await reader.readline()).decode().strip())
-asyncio.run(main())
-print(subprocess.run(['sort', '-r'], input='a\\nb\\n', capture_output=True, text=True).stdout.split())
-with tempfile.NamedTemporaryFile() as f: f.write(b'x'); f.flush(); print(open(f.name).read())
-db = sqlite3.connect('/workspace/db'); db.execute('create table t (n)'); db.execute('insert into t values (1)'); db.commit()
-print(db.execute('select * from t').fetchall())";
-    let file = caller.file("work.py", script)?;
-    let ask = format!("{}:/mnt/work.py", file.display());
-    let told = caller.json(&["--ro", &ask], &["/usr/bin/python3", "/mnt/work.py"])?;
-    let expected = "[0, 1, 4, 9, 16]\n30\nover tcp\n['b', 'a']\nx\n[(1,)]\n";
-    equal("python", (text(&told, "stdout"), denials(&told)), (expected, vec![]))
-}
-
-fn git_works(caller: &Caller) -> Check {
-    let script = "git init -q . && git config user.name a && git config user.email a@b && \
-        echo hi > f && git add f && git commit -qm one && git log --format=%s && git status --short";
-    let told = caller.json(&[], &["bash", "-c", script])?;
-    equal("git", (text(&told, "stdout"), denials(&told)), ("one\n", vec![]))
-}
-
-fn gcc_works(caller: &Caller) -> Check {
-    let script = "printf '#include <stdio.h>\\nint main(void) { puts(\"built\"); }' > a.c && \
-        gcc -O1 -o a a.c && ./a";
-    let told = caller.json(&[], &["bash", "-c", script])?;
-    equal("gcc", (text(&told, "stdout"), denials(&told)), ("built\n", vec![]))
 }
 
 fn bc_only(caller: &Caller) -> Check {

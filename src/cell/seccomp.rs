@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use syscalls::Sysno;
 
 use crate::profile::Profile;
-use crate::profile::condition::{Op, Test, Verdict, Width};
+use crate::profile::condition::{Op, Probe, Test, Verdict, Width};
 use crate::profile::floor;
 use crate::receipt::MemoryHold;
 use crate::sys::bpf::Instruction;
@@ -95,7 +95,7 @@ pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, 
 /// Numbers that a filter lets through, with or without a condition.
 pub fn allowed(verdicts: &BTreeMap<u32, Verdict>) -> impl Iterator<Item = u32> {
     verdicts.iter().filter_map(|(number, verdict)| match verdict {
-        Verdict::Allow | Verdict::AllowIf(_) => Some(*number),
+        Verdict::Allow | Verdict::AllowIf(_) | Verdict::AllowOrProbe(..) => Some(*number),
         Verdict::Errno(_) => None,
     })
 }
@@ -178,7 +178,7 @@ struct Range<'a> {
 #[derive(Clone, Copy, PartialEq)]
 enum Leaf<'a> {
     Give(Action),
-    When(&'a [Vec<Test>]),
+    When(&'a [Vec<Test>], Option<&'a Probe>),
 }
 
 fn ranges(verdicts: &BTreeMap<u32, Verdict>, otherwise: Action) -> Vec<Range<'_>> {
@@ -188,7 +188,8 @@ fn ranges(verdicts: &BTreeMap<u32, Verdict>, otherwise: Action) -> Vec<Range<'_>
         let leaf = match verdict {
             Verdict::Allow => Leaf::Give(Action::Allow),
             Verdict::Errno(errno) => Leaf::Give(Action::Errno(*errno)),
-            Verdict::AllowIf(alternatives) => Leaf::When(alternatives),
+            Verdict::AllowIf(alternatives) => Leaf::When(alternatives, None),
+            Verdict::AllowOrProbe(alternatives, probe) => Leaf::When(alternatives, Some(probe)),
         };
         if *number > next {
             push(&mut ranges, next, Leaf::Give(otherwise));
@@ -213,7 +214,7 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
         [] => vec![give(otherwise)],
         [one] => match one.leaf {
             Leaf::Give(action) => vec![give(action)],
-            Leaf::When(alternatives) => conditions(alternatives, otherwise),
+            Leaf::When(alternatives, probe) => conditions(alternatives, probe, otherwise),
         },
         _ => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
@@ -229,12 +230,19 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
     }
 }
 
-/// Alternatives, each a list of tests that must all hold; `otherwise` if none does.
-fn conditions(alternatives: &[Vec<Test>], otherwise: Action) -> Vec<Instruction> {
+/// Alternatives, each a list of tests that must all hold; then the probe's answer if it is one;
+/// `otherwise` if not.
+fn conditions(
+    alternatives: &[Vec<Test>],
+    probe: Option<&Probe>,
+    otherwise: Action,
+) -> Vec<Instruction> {
+    let allowed = alternatives.iter().map(|tests| (tests, Action::Allow));
+    let quiet = probe.map(|probe| (&probe.when, Action::Errno(probe.errno)));
     let mut program = Vec::new();
-    for tests in alternatives {
+    for (tests, action) in allowed.chain(quiet) {
         // Built from its end: a test that fails jumps over the rest of its alternative.
-        let mut rest = vec![give(Action::Allow)];
+        let mut rest = vec![give(action)];
         for test in tests.iter().rev() {
             let mut block = compare(test);
             block.push(step(JUMP, length(&rest)));

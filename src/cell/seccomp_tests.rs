@@ -38,9 +38,12 @@ fn interpret(program: &[Instruction], arch: u32, number: u32, arguments: &[u64; 
 
 fn meaning(verdicts: &BTreeMap<u32, Verdict>, number: u32, arguments: &[u64; 6]) -> u32 {
     match verdicts.get(&number) {
-        Some(Verdict::Errno(errno)) => Action::Errno(*errno).value(),
         Some(verdict) if verdict.allows(arguments) => Action::Allow.value(),
-        Some(_) | None => Action::Notify.value(),
+        Some(verdict) => match verdict.quiet(arguments) {
+            Some(errno) => Action::Errno(errno).value(),
+            None => Action::Notify.value(),
+        },
+        None => Action::Notify.value(),
     }
 }
 
@@ -75,11 +78,16 @@ fn test() -> impl Strategy<Value = Test> {
 }
 
 fn verdict() -> impl Strategy<Value = Verdict> {
-    let tests = prop::collection::vec(prop::collection::vec(test(), 1..4), 1..4);
+    let all = || prop::collection::vec(test(), 1..4);
+    let any = || prop::collection::vec(all(), 1..4);
+    let probed = (any(), all(), 1..133_i32);
     prop_oneof![
         3 => Just(Verdict::Allow),
         1 => (1..133_i32).prop_map(Verdict::Errno),
-        2 => tests.prop_map(Verdict::AllowIf),
+        2 => any().prop_map(Verdict::AllowIf),
+        1 => probed.prop_map(|(tests, when, errno)| {
+            Verdict::AllowOrProbe(tests, Probe { when, errno })
+        }),
     ]
 }
 

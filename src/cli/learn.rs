@@ -188,6 +188,11 @@ impl Learned {
                 Grantable::Key(line) => {
                     learned.keys.entry(line).or_default().push(format!("{call}, refused {times}"));
                 }
+                Grantable::CallAndExec(_) => {
+                    let why = format!("{call}, refused {times}");
+                    learned.keys.entry(floor::EXEC_ANY.to_owned()).or_default().push(why);
+                    learned.calls.push((call, format!("refused {times}")));
+                }
                 Grantable::MemoryCgroup(Some(_)) => {
                     let more = "allowed only where a memory cgroup holds the cell's memory";
                     learned.calls.push((call, format!("refused {times}; {more}")));
@@ -299,7 +304,8 @@ mod tests {
              # socket, refused 2 times\n\
              sockets = { families = [\"unix\", \"inet\", \"inet6\"], why = \"\" }\n\n\
              # refused once; asynchronous I/O of the older kind: databases use it\n\
-             [[syscalls]]\nnames = [\"io_setup\"]\nwhy = \"\"\n"
+             [[syscalls]]\nnames = [\"io_setup\"]\nwhy = \"\"\n\n\
+             # refused 3 times\n[[syscalls]]\nnames = [\"fork\"]\nwhy = \"\"\n"
         );
         let refusal = "learned.toml:9:33: `why` is blank\n\
              hint: every grant and every rule says why it is there";

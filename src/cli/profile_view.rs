@@ -51,7 +51,7 @@ impl<'p> View<'p> {
             let gated = floor::needs_memory_cgroup(&name);
             match verdict {
                 Verdict::Allow if !gated => allowed.push(name),
-                Verdict::Allow | Verdict::AllowIf(_) => {
+                Verdict::Allow | Verdict::AllowIf(_) | Verdict::AllowOrProbe(..) => {
                     let condition = floor::condition(&name).unwrap_or("on a condition");
                     conditional.insert(name, condition);
                 }

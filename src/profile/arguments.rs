@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::condition::{All, Op, Test, Verdict};
+use super::condition::{All, Op, Probe, Test, Verdict};
 use super::{Exec, Family};
 
 /// The descriptor a program is executed by under `exec = { program = PATH }`: above
@@ -233,9 +233,17 @@ pub(super) fn sockets(families: &BTreeSet<Family>) -> Vec<(&'static str, Verdict
         verdicts.push(("socketpair", Verdict::AllowIf(pairs.collect())));
     }
     if !any.is_empty() {
-        verdicts.push(("socket", Verdict::AllowIf(any)));
+        verdicts.push(("socket", Verdict::AllowOrProbe(any, interfaces())));
     }
     verdicts
+}
+
+/// A route netlink socket, by which getaddrinfo(3) asks which addresses the machine has. Answered
+/// as by a kernel that has no netlink: libc then tries every family. Other netlink sockets are
+/// denied and counted as every family that is not granted.
+fn interfaces() -> Probe {
+    let (netlink, raw, route) = (16, 3, 0);
+    Probe { when: socket(netlink, raw, route), errno: libc::EAFNOSUPPORT }
 }
 
 /// Types with their protocols: no raw and no ping sockets, no SCTP, no MPTCP.

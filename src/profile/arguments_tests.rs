@@ -171,6 +171,21 @@ fn sockets_are_of_granted_families_and_ordinary_types() {
 }
 
 #[test]
+fn only_libcs_question_for_addresses_is_refused_quietly() {
+    let verdicts = sockets(&BTreeSet::from([Family::Unix]));
+    let quiet = |family, kind, protocol| {
+        let socket = verdicts.iter().find(|(name, _)| *name == "socket");
+        socket.and_then(|(_, verdict)| verdict.quiet(&[family, kind, protocol, 0, 0, 0]))
+    };
+    let probe = Some(libc::EAFNOSUPPORT);
+    assert_eq!([quiet(16, 3, 0), quiet(16, 3 | 0x80000, 0), quiet(dirty(16), 3, 0)], [probe; 3]);
+    // Another type, another protocol (audit, netfilter, kobject events), another family, a
+    // family that is not granted, one that is.
+    let told = [(16, 2, 0), (16, 3, 9), (16, 3, 12), (16, 3, 15), (17, 3, 0), (2, 1, 0), (1, 1, 0)];
+    assert_eq!(told.map(|(family, kind, protocol)| quiet(family, kind, protocol)), [None; 7]);
+}
+
+#[test]
 fn no_family_means_no_socket() {
     assert_eq!(sockets(&BTreeSet::new()), []);
 }

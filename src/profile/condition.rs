@@ -43,8 +43,18 @@ pub enum Verdict {
     Allow,
     /// Allowed when one of these holds; otherwise denied and counted. Never empty.
     AllowIf(Vec<All>),
+    /// The same, with a known harmless probe among what is not allowed: refused and not counted.
+    AllowOrProbe(Vec<All>, Probe),
     /// Refused with this errno and not counted.
     Errno(i32),
+}
+
+/// A refused call that programs make to learn what there is, and do without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    pub when: All,
+    /// What a kernel would answer that does not have what is asked for.
+    pub errno: i32,
 }
 
 impl Test {
@@ -111,8 +121,23 @@ impl Verdict {
     pub fn allows(&self, arguments: &[u64; 6]) -> bool {
         match self {
             Self::Allow => true,
-            Self::AllowIf(any) => any.iter().any(|all| all.iter().all(|t| t.holds(arguments))),
+            Self::AllowIf(any) | Self::AllowOrProbe(any, _) => {
+                any.iter().any(|all| all.iter().all(|t| t.holds(arguments)))
+            }
             Self::Errno(_) => false,
+        }
+    }
+
+    /// The errno of a call with these arguments that is refused and not counted.
+    #[must_use]
+    pub fn quiet(&self, arguments: &[u64; 6]) -> Option<i32> {
+        match self {
+            Self::Errno(errno) => Some(*errno),
+            Self::AllowOrProbe(_, probe) => {
+                let met = !self.allows(arguments) && probe.when.iter().all(|t| t.holds(arguments));
+                met.then_some(probe.errno)
+            }
+            Self::Allow | Self::AllowIf(_) => None,
         }
     }
 }
@@ -165,6 +190,17 @@ mod tests {
         let allowed: Vec<u64> =
             (0..12).filter(|value| verdict.allows(&[*value, 0, 0, 0, 0, 0])).collect();
         assert_eq!(allowed, [0, 1, 2, 5, 8, 9]);
+    }
+
+    #[test]
+    fn a_probe_is_quiet_only_where_its_tests_hold_and_nothing_allows_it() {
+        let probe = Probe { when: vec![Test::low(0, Op::Ge, 16)], errno: 97 };
+        let verdict = Verdict::AllowOrProbe(vec![vec![Test::low(0, Op::Eq, 17)]], probe);
+        let answers = [15, 16, 17].map(|family| {
+            let arguments = [family, 0, 0, 0, 0, 0];
+            (verdict.allows(&arguments), verdict.quiet(&arguments))
+        });
+        assert_eq!(answers, [(false, None), (false, Some(97)), (true, None)]);
     }
 
     #[test]

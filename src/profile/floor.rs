@@ -48,7 +48,8 @@ fn insert(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, verdict: Verdict) {
 /// `resolve` has refused such names already. The floor does not rely on it: a
 /// `Profile` can be made in other ways.
 fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict> {
-    if reason(call).is_some() || keyed(call).is_some() {
+    // A number that has no name has not been thought about.
+    if number(call).is_none() || reason(call).is_some() || keyed(call).is_some() {
         return None;
     }
     if memory == MemoryHold::BestEffort && NEEDS_MEMORY_CGROUP.contains(&call) {
@@ -60,11 +61,16 @@ fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict>
     Some(arguments::condition(call).unwrap_or(Verdict::Allow))
 }
 
+/// The key that lets a cell execute any program, and so start processes at all.
+pub const EXEC_ANY: &str = "exec = { program = \"any\" }";
+
 /// What would let a denied call through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grantable {
     /// This line in the profile.
     Key(String),
+    /// This line in the profile, and any program: a profile with one program has no fork.
+    CallAndExec(String),
     /// A memory cgroup for the cells, with this line in the profile where it is not there yet.
     MemoryCgroup(Option<String>),
     /// Nothing: the call is allowed, but not with these arguments.
@@ -79,6 +85,7 @@ impl Grantable {
     pub fn grant(&self) -> Option<String> {
         match self {
             Self::Key(line) => Some(line.clone()),
+            Self::CallAndExec(line) => Some(format!("{EXEC_ANY} and {line}")),
             Self::MemoryCgroup(None) => Some("a memory cgroup for the cells".to_owned()),
             Self::MemoryCgroup(Some(line)) => Some(format!("{line}, and a memory cgroup")),
             Self::Arguments(_) | Self::Never(_) => None,
@@ -89,7 +96,7 @@ impl Grantable {
     #[must_use]
     pub fn why_none(&self) -> Option<&'static str> {
         match self {
-            Self::Key(_) | Self::MemoryCgroup(_) => None,
+            Self::Key(_) | Self::CallAndExec(_) | Self::MemoryCgroup(_) => None,
             Self::Arguments(why) | Self::Never(why) => Some(why),
         }
     }
@@ -105,18 +112,19 @@ pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
     if number(&name).is_none() {
         return Grantable::Never("this version does not know the call");
     }
-    let line = format!("[[syscalls]] names = [\"{name}\"]");
-    if matches!(profile.exec, Exec::Only(_))
-        && (FORKS.contains(&name.as_str()) || keyed(&name) == Some("exec"))
-    {
-        return Grantable::Key("exec = { program = \"any\" }".to_owned());
-    }
     match keyed(&name) {
-        Some("exec") => return Grantable::Key("exec = { program = \"any\" }".to_owned()),
+        Some("exec") => return Grantable::Key(EXEC_ANY.to_owned()),
         Some(_) => return sockets_grant(profile),
         None => {}
     }
+    let line = format!("[[syscalls]] names = [\"{name}\"]");
     let listed = profile.calls.contains(&call);
+    if matches!(profile.exec, Exec::Only(_)) && FORKS.contains(&name.as_str()) {
+        return match listed {
+            true => Grantable::Key(EXEC_ANY.to_owned()),
+            false => Grantable::CallAndExec(line),
+        };
+    }
     if NEEDS_MEMORY_CGROUP.contains(&name.as_str()) {
         return Grantable::MemoryCgroup((!listed).then_some(line));
     }
@@ -146,9 +154,9 @@ fn sockets_grant(profile: &Profile) -> Grantable {
 pub fn condition(call: &str) -> Option<&'static str> {
     match call {
         "execveat" => Some("the profile's one program, once, by its held descriptor"),
-        "socket" | "socketpair" => {
-            Some("stream, datagram and sequenced-packet sockets of the granted families")
-        }
+        "socket" | "socketpair" => Some(
+            "stream, datagram and sequenced-packet sockets of the granted families; libc's question for addresses (route netlink) is answered EAFNOSUPPORT and not counted",
+        ),
         _ if needs_memory_cgroup(call) => {
             Some("only where a memory cgroup holds the cell's memory")
         }

@@ -292,6 +292,25 @@ pub fn holds(what: &str, seen: impl std::fmt::Debug, condition: bool) -> Check {
     if condition { Ok(()) } else { Err(format!("{what}\n  found: {seen:?}").into()) }
 }
 
+/// The denials of a call as (name, count), in order of names.
+pub fn denials(told: &Value) -> Vec<(String, u64)> {
+    let list = told.get("denials").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut all: Vec<(String, u64)> = list
+        .iter()
+        .map(|denial| {
+            let name = denial.get("syscall").and_then(Value::as_str).unwrap_or_default();
+            (name.to_owned(), denial.get("count").and_then(Value::as_u64).unwrap_or_default())
+        })
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// A field of text of a call.
+pub fn text<'a>(told: &'a Value, field: &str) -> &'a str {
+    told.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
 /// Python that defines `call(number, *arguments)`: 0 or more as the kernel returns it, or the
 /// name of the errno.
 pub const CALLS: &str = r#"

@@ -1,0 +1,70 @@
+//! Programs at work in a cell: what development needs runs, and nothing of it is told as denied.
+
+mod support;
+
+use std::process::ExitCode;
+
+use support::{Caller, Check, Need, claim, denials, equal, holds, text};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
+        claim("git_works", git_works).needs(&[Need::Git]),
+        claim("a_compiler_and_its_program_work", gcc_works).needs(&[Need::Gcc]),
+        claim("names_are_looked_up_and_nothing_is_told_as_denied", names).needs(&[Need::Python]),
+    ])
+}
+
+fn python_works(caller: &Caller) -> Check {
+    let script = "
+import asyncio, concurrent.futures, multiprocessing, socket, subprocess, tempfile, threading, sqlite3
+def square(n): return n * n
+with multiprocessing.Pool(2) as pool: print(pool.map(square, range(5)))
+with concurrent.futures.ThreadPoolExecutor(4) as pool: print(sum(pool.map(square, range(5))))
+async def main():
+    async def serve(reader, writer):
+        writer.write(await reader.readline()); await writer.drain(); writer.close()
+    server = await asyncio.start_server(serve, '127.0.0.1', 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(b'over tcp\\n'); print((await reader.readline()).decode().strip())
+asyncio.run(main())
+print(subprocess.run(['sort', '-r'], input='a\\nb\\n', capture_output=True, text=True).stdout.split())
+with tempfile.NamedTemporaryFile() as f: f.write(b'x'); f.flush(); print(open(f.name).read())
+db = sqlite3.connect('/workspace/db'); db.execute('create table t (n)'); db.execute('insert into t values (1)'); db.commit()
+print(db.execute('select * from t').fetchall())";
+    let file = caller.file("work.py", script)?;
+    let ask = format!("{}:/mnt/work.py", file.display());
+    let told = caller.json(&["--ro", &ask], &["/usr/bin/python3", "/mnt/work.py"])?;
+    let expected = "[0, 1, 4, 9, 16]\n30\nover tcp\n['b', 'a']\nx\n[(1,)]\n";
+    equal("python", (text(&told, "stdout"), denials(&told)), (expected, vec![]))
+}
+
+fn git_works(caller: &Caller) -> Check {
+    let script = "git init -q . && git config user.name a && git config user.email a@b && \
+        echo hi > f && git add f && git commit -qm one && git log --format=%s && git status --short";
+    let told = caller.json(&[], &["bash", "-c", script])?;
+    equal("git", (text(&told, "stdout"), denials(&told)), ("one\n", vec![]))
+}
+
+fn gcc_works(caller: &Caller) -> Check {
+    let script = "printf '#include <stdio.h>\\nint main(void) { puts(\"built\"); }' > a.c && \
+        gcc -O1 -o a a.c && ./a";
+    let told = caller.json(&[], &["bash", "-c", script])?;
+    equal("gcc", (text(&told, "stdout"), denials(&told)), ("built\n", vec![]))
+}
+
+/// libc asks by a netlink socket which addresses there are, and does without an answer.
+fn names(caller: &Caller) -> Check {
+    let told = caller.json(&[], &["getent", "ahostsv4", "localhost"])?;
+    holds("getent", &told, text(&told, "stdout").starts_with("127.0.0.1"))?;
+    equal("getent is told nothing", denials(&told), vec![])?;
+    let script = "import socket
+print(sorted({a[4][0] for a in socket.getaddrinfo('localhost', 80, socket.AF_INET)}))
+try: socket.getaddrinfo('example.org', 80)
+except socket.gaierror as error: print(error.errno == socket.EAI_AGAIN)
+socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9)";
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    equal("getaddrinfo", text(&told, "stdout"), "['127.0.0.1']\nTrue\n")?;
+    holds("another netlink", &told, text(&told, "stderr").contains("PermissionError: [Errno 1]"))?;
+    equal("is told", denials(&told), vec![("socket".to_owned(), 1)])
+}
