@@ -21,6 +21,7 @@ pub mod mounts;
 pub mod payload;
 pub mod report;
 pub mod seccomp;
+pub mod size;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -44,6 +45,8 @@ pub struct Design {
     pub hidden: OwnedFd,
     /// The template's `/dev`, read-only: an empty input is opened there and not on the host.
     pub devices: OwnedFd,
+    /// What its cells show as their memory.
+    pub sizes: size::Sizes,
     pub mounts: mounts::Plan,
     /// Granted directories the cell may write to, as it sees them.
     pub writable: Vec<String>,

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
-use super::{At, Design, Step, StepFailed};
+use super::{At, Design, Step, StepFailed, size};
 use crate::job::Limits;
 use crate::profile::{ProcView, Profile};
 use crate::sys::Result;
@@ -71,6 +71,12 @@ pub fn enter(design: &Design, slot: Slot) -> std::result::Result<(), StepFailed>
         mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, NONE).at(Step::Proc)?;
     }
     mask(plan).at(Step::Masks)?;
+    if plan.proc == ProcView::Own {
+        let mut path = [0_u8; 64];
+        size::path(&mut path, slot)
+            .and_then(|file| bind(file, c"/proc/meminfo"))
+            .at(Step::Masks)?;
+    }
     grants(plan, slot).at(Step::Workspace)?;
     for Tmpfs { target, options } in &plan.tmpfs {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;

@@ -177,7 +177,7 @@ fn keys(
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
         .during("holding the first namespace")?;
-    let workshop = Workshop { base, proc, proc_kind };
+    let workshop = Workshop { base, proc, proc_kind, cells: inherited.caps.cells };
     let mut keys = Vec::new();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
         let granted =
@@ -257,6 +257,7 @@ fn design(
         template: template.namespace,
         hidden: template.hidden,
         devices: template.devices,
+        sizes: template.sizes,
         mounts: plan,
         writable: template
             .writable

@@ -83,6 +83,7 @@ pub fn hand_over(
     let mut fds = vec![strings.as_fd(), stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
     fds.extend(brought.script.as_ref().map(AsFd::as_fd));
     cell.limit(&design.profile.limits, limits)?;
+    design.sizes.show(cell.slot, limits.memory)?;
     report::send(&cell.job, &head, &fds)?;
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
 }

@@ -10,7 +10,8 @@ use nix::sys::stat::Mode;
 
 use super::pieces::{directories, write_file};
 use crate::cell::ids::AGENT;
-use crate::cell::mounts::HIDDEN;
+use crate::cell::mounts::{HIDDEN, Slot};
+use crate::cell::size;
 use crate::job::Limits;
 
 /// The host name of every cell.
@@ -53,13 +54,16 @@ pub fn etc(directory: &Path) -> std::io::Result<()> {
 ///
 /// # Errors
 /// What mkdir(2), open(2) or write(2) say.
-pub fn store(hidden: &Path, limits: &Limits) -> std::io::Result<()> {
+pub fn store(hidden: &Path, limits: &Limits, cells: Slot) -> std::io::Result<()> {
     directories(&hidden.join(EMPTY_DIRECTORY))?;
     write_file(&hidden.join(EMPTY_FILE), "")?;
-    for (name, text) in facts(limits, processors()) {
+    for (name, text) in facts(processors()) {
         write_file(&hidden.join(name), &text)?;
     }
-    Ok(())
+    let sizes = hidden.join(size::DIRECTORY);
+    directories(&sizes)?;
+    let meminfo = size::meminfo(limits.memory);
+    (0..cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
 }
 
 /// Processors this process may run on, as nproc(1) counts them.
@@ -67,27 +71,8 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Files of `/proc` as a machine of the cell's size would have them.
-fn facts(limits: &Limits, processors: usize) -> [(&'static str, String); 6] {
-    let kilobytes = limits.memory / 1024;
-    let line = |name: &str, value: u64| format!("{:<16}{value:>8} kB\n", format!("{name}:"));
-    let meminfo = [
-        ("MemTotal", kilobytes),
-        ("MemFree", kilobytes),
-        ("MemAvailable", kilobytes),
-        ("Buffers", 0),
-        ("Cached", 0),
-        ("SwapCached", 0),
-        ("Active", 0),
-        ("Inactive", 0),
-        ("SwapTotal", 0),
-        ("SwapFree", 0),
-        ("Shmem", 0),
-        ("Slab", 0),
-        ("SReclaimable", 0),
-    ]
-    .map(|(name, value)| line(name, value))
-    .concat();
+/// Files of `/proc` as a machine of the cell's size would have them, but for its memory.
+fn facts(processors: usize) -> [(&'static str, String); 5] {
     let cpuinfo: String = (0..processors)
         .map(|number| {
             format!(
@@ -103,7 +88,6 @@ fn facts(limits: &Limits, processors: usize) -> [(&'static str, String); 6] {
          procs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n"
     );
     [
-        ("meminfo", meminfo),
         ("cpuinfo", cpuinfo),
         ("stat", stat),
         ("loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
@@ -113,7 +97,7 @@ fn facts(limits: &Limits, processors: usize) -> [(&'static str, String); 6] {
 }
 
 /// Names of the files that [`facts`] replaces.
-const FACTS: [&str; 6] = ["meminfo", "cpuinfo", "stat", "loadavg", "uptime", "version"];
+const FACTS: [&str; 5] = ["cpuinfo", "stat", "loadavg", "uptime", "version"];
 
 /// What covers which entry of `/proc`: every entry that is neither a process nor the cell's own.
 /// Enumerated, not listed: an entry that a later kernel adds is covered too.
@@ -127,7 +111,9 @@ pub fn masks(proc: &OwnedFd) -> nix::Result<Vec<(CString, CString)>> {
         let entry = entry?;
         let Ok(name) = entry.file_name().to_str() else { continue };
         let is_process = name.bytes().all(|byte| byte.is_ascii_digit());
-        if is_process || matches!(name, "." | "..") || OWN.contains(&name) {
+        // A cell covers `meminfo` by itself: what it shows depends on its job.
+        let is_own = OWN.contains(&name) || name == "meminfo";
+        if is_process || is_own || matches!(name, "." | "..") {
             continue;
         }
         let cover = match entry.file_type() {

@@ -16,9 +16,10 @@ use nix::sys::stat::Mode;
 
 use super::{Access, GrantedDirectory, Kind, WorkspaceGrant, protect};
 use crate::cell::mounts::{self, HIDDEN, Slot};
+use crate::cell::size::{self, Sizes};
 use crate::cell::{ProcKind, c_path, errno_of, payload};
 use crate::profile::{ProcView, Profile};
-use crate::sys::mount::{Reach, attach, attribute, new_filesystem, set_attributes};
+use crate::sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
 use super::pieces::{
     Piece, devices, directories, gather, granted, hidden_here, refused, relative, stand_in,
@@ -66,6 +67,8 @@ pub struct Workshop<'a> {
     pub base: OwnedFd,
     pub proc: &'a OwnedFd,
     pub proc_kind: ProcKind,
+    /// Cells that may be alive at once.
+    pub cells: Slot,
 }
 
 /// A finished template.
@@ -74,6 +77,7 @@ pub struct Template {
     pub namespace: OwnedFd,
     pub hidden: OwnedFd,
     pub devices: OwnedFd,
+    pub sizes: Sizes,
     pub masks: Vec<(CString, CString)>,
     pub by_slot: Vec<CString>,
     /// Paths with something of the host beneath, as the cell has them.
@@ -105,7 +109,7 @@ impl Workshop<'_> {
         let (pieces, links) = gather(profile)?;
         let devices = devices()?;
         let granted = granted(grant)?;
-        enter_stage()?;
+        enter_stage(self.cells)?;
         skeleton(profile).during("making the root's directories")?;
         let mut readable = Vec::new();
         for (path, text) in links {
@@ -119,11 +123,16 @@ impl Workshop<'_> {
         let grants = grant.iter().flat_map(|grant| &grant.directories);
         let granted = grants.map(|directory| directory.cell.clone()).collect();
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
-        synthetic::store(&hidden_here(), &profile.limits).during("writing the hidden store")?;
+        synthetic::store(&hidden_here(), &profile.limits, self.cells)
+            .during("writing the hidden store")?;
         self.proc_for_cells(profile.proc)?;
         become_root()?;
+        // A mount of its own: that of the root becomes read-only, for the supervisor as well.
+        let sizes = c_path(&Path::new(HIDDEN).join(size::DIRECTORY))
+            .and_then(|path| clone_tree(&path))
+            .during("holding the sizes")?;
         let namespace = self.finish()?;
-        self.hold(profile, namespace, Placed { by_slot, readable, granted, writable })
+        self.hold(profile, (namespace, sizes), Placed { by_slot, readable, granted, writable })
     }
 
     /// A new copy of the host's mounts, to take pieces from.
@@ -167,7 +176,7 @@ impl Workshop<'_> {
     fn hold(
         &self,
         profile: &Profile,
-        namespace: OwnedFd,
+        (namespace, sizes): (OwnedFd, OwnedFd),
         placed: Placed,
     ) -> Result<Template, TemplateError> {
         let masks = match profile.proc {
@@ -177,8 +186,19 @@ impl Workshop<'_> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
+        let sizes = Sizes::new(sizes, self.cells, profile.limits.memory);
         let Placed { by_slot, readable, granted, writable } = placed;
-        Ok(Template { namespace, hidden, devices, masks, by_slot, readable, granted, writable })
+        Ok(Template {
+            namespace,
+            hidden,
+            devices,
+            sizes,
+            masks,
+            by_slot,
+            readable,
+            granted,
+            writable,
+        })
     }
 
     /// Leaves the caller in a root with nothing in it, and lets the host's mounts go.
@@ -187,7 +207,7 @@ impl Workshop<'_> {
     /// The step that failed.
     pub fn close(self) -> Result<(), TemplateError> {
         self.fresh_namespace()?;
-        enter_stage()?;
+        enter_stage(0)?;
         become_root()?;
         let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
             .during("opening the empty root")?;
@@ -243,10 +263,13 @@ fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<P
     Ok(path)
 }
 
-/// Covers the stage with the filesystem of the new root and goes there.
-fn enter_stage() -> Result<(), TemplateError> {
+/// Covers the stage with the filesystem of the new root, which has a file for each cell, and goes
+/// there.
+fn enter_stage(cells: Slot) -> Result<(), TemplateError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("tmpfs"), STAGE, Some("tmpfs"), flags, Some("size=8m,nr_inodes=8k,mode=0755"))
+    let (kilobytes, inodes) = (8192 + 4 * u32::from(cells), 8192 + u32::from(cells));
+    let options = format!("size={kilobytes}k,nr_inodes={inodes},mode=0755");
+    mount(Some("tmpfs"), STAGE, Some("tmpfs"), flags, Some(options.as_str()))
         .during("mounting the new root")?;
     nix::unistd::chdir(STAGE).during("entering the new root")
 }
