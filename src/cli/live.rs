@@ -14,14 +14,14 @@ use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
     Backend, Calculated, Clamped, Cut, Exact, Refused, RefusedKind, Stream, Told, Turn,
 };
+use crate::mcp::catalogue;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::outcome::Failure;
-use crate::policy::flags::Command;
 use crate::profile::Profile;
 use crate::receipt::{MemoryHold, Tier};
 use crate::supervisor::Access;
 use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
-use crate::tools::cli::{self, Asking, Done, ErrorType};
+use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
 use crate::tools::shell::{self, BashArgs};
 use crate::tools::{self, Refusal, Workbench};
@@ -38,7 +38,8 @@ pub struct Live {
     view: WorkspaceView,
     precision: bc::SessionPrecision,
     /// Declared commands that the operator switched on and the policy allows.
-    commands: Vec<(&'static str, Command)>,
+    commands: Vec<Declared>,
+    loaded: Loaded,
 }
 
 impl Live {
@@ -69,6 +70,7 @@ impl Live {
             },
             precision: bc::SessionPrecision::default(),
             commands: offered(settings, workspace),
+            loaded: loaded.clone(),
         }
     }
 
@@ -96,15 +98,37 @@ impl Live {
 }
 
 /// Named by `[tools] on`, not by `[tools] off`, declared, and allowed by a rule.
-fn offered(settings: &Settings, workspace: Workspace) -> Vec<(&'static str, Command)> {
-    let Loaded { config, policy, .. } = &settings.loaded;
-    let on =
-        |tool: &str| config.tools_on.value.contains(tool) && !config.tools_off.value.contains(tool);
-    let names = cli::NAMES.iter().copied();
-    names
-        .filter(|tool| on(tool) && effective(settings, tool, workspace).is_some())
-        .filter_map(|tool| Some((tool, policy.command(tool)?.clone())))
-        .collect()
+fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
+    let policy = &settings.loaded.policy;
+    let commands = policy.commands().iter();
+    let on = commands.filter(|command| withheld(&settings.loaded, &command.name).is_none());
+    on.filter_map(|command| {
+        // Made once for a server, which needs it until its end.
+        let tool: &'static str = command.name.clone().leak();
+        let profile = effective(settings, tool, workspace)?;
+        Some(Declared { tool, command: command.clone(), profile })
+    })
+    .collect()
+}
+
+/// Why a tool that exists is not offered.
+fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
+    let Loaded { config, policy, profiles, .. } = loaded;
+    let declared = policy.command(tool).is_some();
+    if !declared && !catalogue::NAMES.contains(&tool) {
+        return None;
+    }
+    let off = || Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));
+    if config.tools_off.value.contains(tool) {
+        return Some(off().with_hint("it is under `[tools] off` in the operator's cofferdam.toml"));
+    }
+    if declared && !config.tools_on.value.contains(tool) {
+        let hint = "the operator can switch it on with `[tools] on` in cofferdam.toml";
+        return Some(off().with_hint(hint));
+    }
+    // A built-in tool that no rule allows is offered, and each call is told of the rule.
+    let denied = declared.then(|| policy.terms(tool, profiles).err()).flatten();
+    denied.map(Refused::from)
 }
 
 /// The profile of a tool with the limits that its rule leaves: what a call of it would get.
@@ -216,25 +240,26 @@ impl Backend for Live {
         })
     }
 
-    fn commands(&self) -> Vec<&'static str> {
-        self.commands.iter().map(|(tool, _)| *tool).collect()
+    fn commands(&self) -> &[Declared] {
+        &self.commands
+    }
+
+    fn withheld(&self, tool: &str) -> Option<Refused> {
+        withheld(&self.loaded, tool)
     }
 
     async fn command(
         &self,
-        tool: &'static str,
+        declared: &Declared,
         asking: Asking,
         turn: Turn,
     ) -> Result<Done, Refused> {
-        let Some((_, command)) = self.commands.iter().find(|(name, _)| *name == tool) else {
-            return Err(Refused::failed(format!("`{tool}` is not offered here")));
-        };
-        let call = match cli::call(tool, command, &asking) {
+        let call = match cli::call(declared.tool, &declared.command, &asking) {
             Ok(call) => call,
             Err(bad) => return Ok(bad.told(asking.correlation)),
         };
         match self.workbench.call(call, &turn).await {
-            Ok(told) => Ok(Done::of(&command.program, &told, asking.correlation)),
+            Ok(told) => Ok(Done::of(declared, told, asking.correlation)),
             Err(full @ Refusal::QueueFull { .. }) => {
                 let kind = ErrorType::ResourceExhausted;
                 Ok(Done::refused(kind, full.to_string(), asking.correlation))

@@ -10,12 +10,13 @@ use super::serve::WorkspaceAsk;
 use crate::audit::{self, Audit};
 use crate::call::Call;
 use crate::config::{self, Loaded, Surroundings};
+use crate::document::nearest;
 use crate::job::{ProfileName, Workspace};
+use crate::mcp::catalogue;
 use crate::outcome::errno_text;
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
 use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
-use crate::tools::cli;
 
 /// How many instances of root share the configured range of host ids.
 const INSTANCES: u32 = 64;
@@ -53,10 +54,10 @@ impl Settings {
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    unsupported(&loaded)?;
+    check_tools(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
     let offered = |tool: &String| {
-        !cli::NAMES.contains(&tool.as_str()) || loaded.config.tools_on.value.contains(tool)
+        loaded.policy.command(tool).is_none() || loaded.config.tools_on.value.contains(tool)
     };
     let named = |name: &ProfileName| {
         loaded.policy.rules().iter().any(|rule| {
@@ -78,16 +79,26 @@ pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings 
     settings
 }
 
-/// Keys that are read and not obeyed yet. Who writes them relies on them, so they are refused.
-fn unsupported(loaded: &Loaded) -> Result<(), CliError> {
+/// Names in `[tools]` are of tools that exist, and a declared tool does not take a built-in's name:
+/// a slip of the pen must not leave a tool on.
+fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
+    let declared = || loaded.policy.commands().iter().map(|command| command.name.as_str());
+    if let Some(name) = declared().find(|name| catalogue::NAMES.contains(name)) {
+        return Err(CliError::new(format!("policies: `{name}` is a built-in tool"))
+            .with_hint("a `[[tool]]` has a name of its own, such as cli_wc"));
+    }
+    let names: Vec<&str> = catalogue::NAMES.iter().copied().chain(declared()).collect();
     let config = &loaded.config;
-    let refuse = |key: &str, source: &config::Source, hint: &str| {
-        Err(CliError::new(format!("{source}: `{key}` is not supported yet")).with_hint(hint))
-    };
-    // Only the tools on a command line can be switched off by name.
-    if config.tools_off.value.iter().any(|tool| !cli::NAMES.contains(&tool.as_str())) {
-        let hint = "deny the tool by a rule in policies/ with action = \"deny\"";
-        return refuse("tools.off", &config.tools_off.source, hint);
+    for (key, setting) in [("on", &config.tools_on), ("off", &config.tools_off)] {
+        let unknown = setting.value.iter().find(|name| !names.contains(&name.as_str()));
+        if let Some(name) = unknown {
+            let (source, shown) = (&setting.source, name.escape_default());
+            let error = CliError::new(format!("{source}: `tools.{key}`: no tool `{shown}`"));
+            return Err(error.with_hint(match nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("the tools are {}", names.join(", ")),
+            }));
+        }
     }
     Ok(())
 }

@@ -175,34 +175,45 @@ impl<'de> Deserialize<'de> for Precision {
 /// Takes the arguments of one call; none at all is an empty object.
 pub fn parse<A: Arguments>(given: Option<JsonObject>) -> Result<A, BadArguments> {
     let given = given.unwrap_or_default();
-    if let Some(unknown) = given.keys().find(|name| !A::FIELDS.contains(&name.as_str())) {
-        return Err(unknown_field::<A>(unknown));
+    known_fields(A::TOOL, A::FIELDS, &given)?;
+    typed(A::TOOL, given)
+}
+
+/// Refuses a field that is not among `fields`.
+pub fn known_fields(tool: &str, fields: &[&str], given: &JsonObject) -> Result<(), BadArguments> {
+    match given.keys().find(|name| !fields.contains(&name.as_str())) {
+        Some(unknown) => Err(unknown_field(tool, fields, unknown)),
+        None => Ok(()),
     }
+}
+
+/// The fields of an object as they are typed; the one that is not is named.
+pub fn typed<T: DeserializeOwned>(tool: &str, given: JsonObject) -> Result<T, BadArguments> {
     serde_path_to_error::deserialize(serde_json::Value::Object(given)).map_err(|error| {
         let path = error.path().to_string();
         let cause = error.inner();
         // A field that is missing has no path of its own; serde's text names it.
         let message = if path == "." {
-            format!("{}: {cause}", A::TOOL)
+            format!("{tool}: {cause}")
         } else {
-            format!("{}: `{path}`: {cause}", A::TOOL)
+            format!("{tool}: `{path}`: {cause}")
         };
         BadArguments { message, hint: None }
     })
 }
 
-fn unknown_field<A: Arguments>(unknown: &str) -> BadArguments {
+fn unknown_field(tool: &str, fields: &[&str], unknown: &str) -> BadArguments {
     let shown: String = unknown.chars().take(80).flat_map(char::escape_default).collect();
-    let takes = if A::FIELDS.is_empty() {
+    let takes = if fields.is_empty() {
         "it takes no arguments".to_owned()
     } else {
-        format!("it takes {}", A::FIELDS.join(", "))
+        format!("it takes {}", fields.join(", "))
     };
-    let hint = match nearest(unknown, A::FIELDS) {
+    let hint = match nearest(unknown, fields) {
         Some(near) => format!("did you mean `{near}`? {takes}"),
         None => takes,
     };
-    BadArguments { message: format!("{}: unknown field `{shown}`", A::TOOL), hint: Some(hint) }
+    BadArguments { message: format!("{tool}: unknown field `{shown}`"), hint: Some(hint) }
 }
 
 /// The known name closest to `word`, when it is close enough to be a slip.

@@ -10,7 +10,7 @@ use crate::outcome::{Failure, Outcome, Usage};
 use crate::policy::Denial;
 use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
-use crate::tools::cli::{Asking, Done};
+use crate::tools::cli::{Asking, Declared, Done};
 pub use crate::tools::denied::ToldDenial;
 
 /// What stands behind the tools. The server has one; tests have a fake one.
@@ -42,19 +42,25 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
 
     /// The declared commands that are offered here.
-    fn commands(&self) -> Vec<&'static str> {
-        Vec::new()
+    fn commands(&self) -> &[Declared] {
+        &[]
     }
 
-    /// Runs a declared command; what is wrong with its words is told in the result.
+    /// Why a tool that exists is not offered; `None` for one that is, or that does not exist.
+    fn withheld(&self, tool: &str) -> Option<Refused> {
+        let _: &str = tool;
+        None
+    }
+
+    /// Runs one of [`Backend::commands`]; what is wrong with its words is told in the result.
     fn command(
         &self,
-        tool: &'static str,
+        declared: &Declared,
         asking: Asking,
         turn: Turn,
     ) -> impl Future<Output = Result<Done, Refused>> + Send {
         let (_, _) = (asking, turn);
-        std::future::ready(Err(Refused::failed(format!("`{tool}` is not offered here"))))
+        std::future::ready(Err(Refused::failed(format!("`{}` is not run here", declared.tool))))
     }
 
     /// Resolves when it is known what cells can be had here.

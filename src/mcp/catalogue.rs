@@ -112,25 +112,30 @@ fn bash_output() -> Value {
                 "required": ["user_ms", "system_ms", "peak_memory_bytes"],
                 "additionalProperties": false
             },
-            "denials": {
-                "type": "array",
-                "description": "System calls that were refused.",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "syscall": { "type": "string" },
-                        "count": { "type": "integer", "minimum": 1, "description": "10000 means at least." },
-                        "grant": { "type": "string", "description": "What an operator can grant; absent when nothing grants it." }
-                    },
-                    "required": ["syscall", "count"],
-                    "additionalProperties": false
-                }
-            },
+            "denials": denials(),
             "cwd": { "type": "string", "description": "Directory the command started in." }
         },
         "required": ["outcome", "stdout", "stderr", "stdout_bytes", "stderr_bytes", "truncated",
             "duration_ms", "usage", "denials", "cwd"],
         "additionalProperties": false
+    })
+}
+
+/// Refused system calls, in every result that has them.
+pub(super) fn denials() -> Value {
+    json!({
+        "type": "array",
+        "description": "System calls that were refused.",
+        "items": {
+            "type": "object",
+            "properties": {
+                "syscall": { "type": "string" },
+                "count": { "type": "integer", "minimum": 1, "description": "10000 means at least." },
+                "grant": { "type": "string", "description": "What an operator can grant; absent when nothing grants it." }
+            },
+            "required": ["syscall", "count"],
+            "additionalProperties": false
+        }
     })
 }
 

@@ -6,85 +6,75 @@ use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotation
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::arguments::{Arguments, BadArguments, Seconds, parse};
-use super::backend::{Refused, RefusedKind};
+use super::arguments::{BadArguments, Seconds, known_fields, typed};
+use super::{catalogue, reply};
 use crate::call::{MAX_TIMEOUT, STDIN_BYTES};
-use crate::policy::values::WORD_BYTES;
-use crate::tools::cli::{Asking, Done, ErrorType, NAMES, Words};
+use crate::policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
+use crate::policy::values::{Kind, Type};
+use crate::tools::cli::{Asking, Declared, Done, ErrorType, Words};
 
 /// Characters of output that the text of a result shows; the fields have all of it.
 const TEXT_CHARACTERS: usize = 30_000;
 
-/// Arguments of `cli_jq`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// What every declared command takes besides its own fields.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JqArguments {
-    filter: String,
+struct Common {
     extra_args: Option<Words>,
     stdin: Option<String>,
-    path: Option<String>,
     timeout_sec: Option<Seconds>,
     correlation_id: Option<String>,
 }
 
-impl Arguments for JqArguments {
-    const TOOL: &'static str = "cli_jq";
-    const FIELDS: &'static [&'static str] =
-        &["filter", "extra_args", "stdin", "path", "timeout_sec", "correlation_id"];
-}
-
-/// Arguments of `cli_file`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileArguments {
-    path: String,
-    extra_args: Option<Words>,
-    timeout_sec: Option<Seconds>,
-    correlation_id: Option<String>,
-}
-
-impl Arguments for FileArguments {
-    const TOOL: &'static str = "cli_file";
-    const FIELDS: &'static [&'static str] =
-        &["path", "extra_args", "timeout_sec", "correlation_id"];
-}
-
-/// The declared command of this name, offered or not.
-pub fn known(name: &str) -> Option<&'static str> {
-    NAMES.iter().copied().find(|known| *known == name)
-}
-
-/// What a call of a command that is not offered is answered with.
-pub fn off(tool: &str) -> Refused {
-    Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"))
-        .with_hint("the operator can switch it on with `[tools] on` in cofferdam.toml")
+/// The fields of a command, in the order of its schema.
+fn fields(command: &Command) -> Vec<&str> {
+    let own = command.positionals.iter().map(|one| one.name.as_str());
+    let flags = (!command.flags.is_empty()).then_some("extra_args");
+    let stdin = (command.input != Input::None).then_some("stdin");
+    own.chain(flags).chain(stdin).chain(["timeout_sec", "correlation_id"]).collect()
 }
 
 /// The arguments of one call.
 ///
 /// # Errors
 /// When they are not the tool's.
-pub fn asking(tool: &str, given: Option<JsonObject>) -> Result<Asking, BadArguments> {
-    let list = |words: Option<Words>| words.map(Words::into_list).unwrap_or_default();
-    if tool == JqArguments::TOOL {
-        let jq = parse::<JqArguments>(given)?;
-        let path = jq.path.map(|path| ("path", path));
-        return Ok(Asking {
-            given: [("filter", jq.filter)].into_iter().chain(path).collect(),
-            flags: list(jq.extra_args),
-            stdin: jq.stdin,
-            timeout: jq.timeout_sec.map(|seconds| seconds.0),
-            correlation: jq.correlation_id,
-        });
+pub fn asking(declared: &Declared, given: Option<JsonObject>) -> Result<Asking, BadArguments> {
+    let mut rest = given.unwrap_or_default();
+    known_fields(declared.tool, &fields(&declared.command), &rest)?;
+    let mut given = Vec::new();
+    for one in &declared.command.positionals {
+        let words = match rest.remove(&one.name) {
+            Some(value) => words(declared.tool, one, value)?,
+            None => Vec::new(),
+        };
+        given.extend(words.into_iter().map(|word| (one.name.clone(), word)));
     }
-    let file = parse::<FileArguments>(given)?;
+    let Common { extra_args, stdin, timeout_sec, correlation_id } = typed(declared.tool, rest)?;
     Ok(Asking {
-        given: vec![("path", file.path)],
-        flags: list(file.extra_args),
-        stdin: None,
-        timeout: file.timeout_sec.map(|seconds| seconds.0),
-        correlation: file.correlation_id,
+        given,
+        flags: extra_args.map(Words::into_list).unwrap_or_default(),
+        stdin,
+        timeout: timeout_sec.map(|seconds| seconds.0),
+        correlation: correlation_id,
     })
+}
+
+/// A field's value: one word, or a list where more than one is taken.
+fn words(tool: &str, one: &Positional, value: Value) -> Result<Vec<String>, BadArguments> {
+    let expected = if one.max > 1 { "a string or a list of strings" } else { "a string" };
+    let bad = || BadArguments {
+        message: format!("{tool}: `{}`: expected {expected}", one.name),
+        hint: None,
+    };
+    match value {
+        Value::String(word) => Ok(vec![word]),
+        Value::Array(words) if one.max > 1 => {
+            words.into_iter().map(|word| word.as_str().map(str::to_owned).ok_or_else(bad)).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            Err(bad())
+        }
+    }
 }
 
 /// The result of arguments that were not the tool's.
@@ -100,7 +90,9 @@ pub fn reply(done: &Done) -> CallToolResult {
         text.push_str("\n[shortened here; structuredContent has the rest]");
     }
     let error: String = done.stderr.chars().take(TEXT_CHARACTERS).collect();
-    for part in [error, done.error.as_ref().map(|e| format!("[{e}]")).unwrap_or_default()] {
+    let failed = done.error.as_ref().map(|error| format!("[{error}]"));
+    let denials = done.denials.iter().map(|denial| denial.line());
+    for part in [error].into_iter().chain(failed).chain(denials) {
         if !text.is_empty() && !text.ends_with('\n') && !part.is_empty() {
             text.push('\n');
         }
@@ -112,72 +104,101 @@ pub fn reply(done: &Done) -> CallToolResult {
         false => CallToolResult::success(content),
     };
     result.structured_content = serde_json::to_value(done).ok();
+    result.meta = Some(reply::meta(done.receipt.as_ref(), None)).filter(|meta| !meta.0.is_empty());
     result
 }
 
-/// The offered commands, in the order of [`NAMES`].
-pub fn tools(offered: &[&str]) -> Vec<Tool> {
-    let all = [jq(), file()];
-    all.into_iter().filter(|tool| offered.contains(&tool.name.as_ref())).collect()
+/// An offered command as it is listed.
+pub fn tool(declared: &Declared) -> Tool {
+    let command = &declared.command;
+    let reads = command.changes == Changes::Nothing;
+    Tool::new(declared.tool, command.description.clone(), object(input(command)))
+        .with_title(command.program.clone())
+        .with_raw_output_schema(Arc::new(object(output())))
+        .annotate(ToolAnnotations::new().read_only(reads).destructive(!reads).open_world(false))
 }
 
-fn common(mut properties: Value, required: &[&str]) -> Value {
-    if let Some(map) = properties.as_object_mut() {
-        map.insert(
-            "timeout_sec".to_owned(),
-            json!({
-                "type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT.as_secs(),
-                "description": "Seconds until the command is killed."
-            }),
-        );
-        map.insert(
-            "correlation_id".to_owned(),
-            json!({
-                "type": "string", "maxLength": 128, "description": "Returned as given."
-            }),
+fn input(command: &Command) -> Value {
+    let mut properties = JsonObject::new();
+    for one in &command.positionals {
+        properties.insert(one.name.clone(), positional(one));
+    }
+    if !command.flags.is_empty() {
+        let flags: Vec<String> = command.flags.iter().map(flag).collect();
+        let about = format!("Flags, one a word, by exact name: {}.", flags.join(", "));
+        let items = json!({ "type": "string" });
+        properties.insert(
+            "extra_args".to_owned(),
+            json!({ "type": "array", "items": items, "maxItems": MOST_WORDS, "description": about }),
         );
     }
+    if command.input != Input::None {
+        let about = "Text that the command reads on standard input.";
+        let schema = json!({ "type": "string", "maxLength": STDIN_BYTES, "description": about });
+        properties.insert("stdin".to_owned(), schema);
+    }
+    properties.insert(
+        "timeout_sec".to_owned(),
+        json!({
+            "type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT.as_secs(),
+            "description": "Seconds until the command is killed."
+        }),
+    );
+    let about = "Returned as given.";
+    properties.insert(
+        "correlation_id".to_owned(),
+        json!({ "type": "string", "maxLength": 128, "description": about }),
+    );
+    let needed = command.positionals.iter().filter(|one| one.min > 0);
+    let required: Vec<&str> = needed.map(|one| one.name.as_str()).collect();
     json!({
         "type": "object", "properties": properties, "required": required,
         "additionalProperties": false
     })
 }
 
-fn flags(examples: &str) -> Value {
-    json!({
-        "type": "array", "items": { "type": "string" }, "maxItems": 64,
-        "description": format!("Flags, one a word, by exact name: {examples}.")
-    })
+/// `-r`, `--indent INT`, `--indent=INT`.
+fn flag(flag: &Flag) -> String {
+    match &flag.takes {
+        Takes::Nothing => flag.name.clone(),
+        Takes::Next(takes) => format!("{} {}", flag.name, kind(takes)),
+        Takes::Equals(takes) => format!("{}={}", flag.name, kind(takes)),
+    }
 }
 
-fn jq() -> Tool {
-    let input = json!({
-        "filter": {
-            "type": "string", "minLength": 1, "maxLength": WORD_BYTES,
-            "description": "The jq filter, such as .items[] | .name. It cannot begin with a dash: write (-1)."
-        },
-        "extra_args": flags("-r, -c, -s, -S, -n, -R, -e, --tab, --indent N"),
-        "stdin": { "type": "string", "maxLength": STDIN_BYTES, "description": "The JSON to read." },
-        "path": { "type": "string", "description": "Or the file to read, inside /workspace." }
-    });
-    let about = "Select and transform JSON with jq, alone in a sandbox cell, without a shell.";
-    tool(JqArguments::TOOL, "jq", about, common(input, &["filter"]))
+fn kind(takes: &Type) -> String {
+    match &takes.kind {
+        Kind::Text => "TEXT".to_owned(),
+        Kind::Int(range) => format!("{}..{}", range.start(), range.end()),
+        Kind::Path => "PATH".to_owned(),
+        Kind::Host => "HOST".to_owned(),
+        Kind::Cidr => "NETWORK".to_owned(),
+        Kind::Url => "URL".to_owned(),
+        Kind::Choice(values) => values.join("|"),
+    }
 }
 
-fn file() -> Tool {
-    let input = json!({
-        "path": { "type": "string", "description": "The file to look at, inside /workspace." },
-        "extra_args": flags("-b, -i, --mime-type, --mime-encoding, --extension, -k")
-    });
-    let about = "Tell what a file is with file(1), alone in a sandbox cell, without a shell.";
-    tool(FileArguments::TOOL, "file", about, common(input, &["path"]))
-}
-
-fn tool(name: &'static str, title: &str, about: &'static str, input: Value) -> Tool {
-    Tool::new(name, about, object(input))
-        .with_title(title)
-        .with_raw_output_schema(Arc::new(object(output())))
-        .annotate(ToolAnnotations::new().read_only(true).destructive(false).open_world(false))
+fn positional(one: &Positional) -> Value {
+    let form = match &one.takes.kind {
+        Kind::Text | Kind::Choice(_) => String::new(),
+        Kind::Int(range) => format!(" ({} to {})", range.start(), range.end()),
+        Kind::Path => " (inside /workspace)".to_owned(),
+        Kind::Host => " (a host name or an address)".to_owned(),
+        Kind::Cidr => " (such as 10.0.0.0/8)".to_owned(),
+        Kind::Url => " (http or https)".to_owned(),
+    };
+    let mut word = json!({ "type": "string", "minLength": 1, "maxLength": one.takes.max_bytes });
+    if let (Kind::Choice(values), Some(map)) = (&one.takes.kind, word.as_object_mut()) {
+        map.insert("enum".to_owned(), json!(values));
+    }
+    let mut schema = match one.max {
+        0 | 1 => word,
+        max => json!({ "type": "array", "items": word, "minItems": one.min, "maxItems": max }),
+    };
+    if let Some(map) = schema.as_object_mut() {
+        map.insert("description".to_owned(), Value::from(format!("{}{form}", one.why)));
+    }
+    schema
 }
 
 fn output() -> Value {
@@ -193,10 +214,11 @@ fn output() -> Value {
                     "resource_exhausted"]
             },
             "execution_time": { "type": "number", "description": "Seconds." },
-            "correlation_id": text, "metadata": { "type": "object" }
+            "correlation_id": text, "denials": catalogue::denials(),
+            "metadata": { "type": "object" }
         },
         "required": ["stdout", "stderr", "returncode", "truncated_stdout", "truncated_stderr",
-            "timed_out", "execution_time", "correlation_id", "metadata"],
+            "timed_out", "execution_time", "correlation_id", "denials", "metadata"],
         "additionalProperties": false
     })
 }

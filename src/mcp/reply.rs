@@ -311,7 +311,7 @@ fn result(text: String, error: bool) -> CallToolResult {
     if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
 }
 
-fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>) -> MetaObject {
+pub(super) fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>) -> MetaObject {
     let mut meta = MetaObject::default();
     if let Some(receipt) = receipt {
         meta.0.insert(RECEIPT_KEY.to_owned(), to_value(receipt));

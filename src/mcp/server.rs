@@ -22,6 +22,7 @@ use super::backend::{Backend, Refused, Turn};
 use super::progress;
 use super::{catalogue, commands, reply};
 use crate::capture::Produced;
+use crate::tools::cli::Declared;
 
 /// The key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
@@ -49,7 +50,8 @@ impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
     pub fn new(backend: B, kill: CancellationToken) -> Self {
         let mut tools = catalogue::tools(&backend.rules());
-        tools.extend(commands::tools(&backend.commands()));
+        tools.retain(|tool| backend.withheld(&tool.name).is_none());
+        tools.extend(backend.commands().iter().map(commands::tool));
         let precision = AtomicU8::new(Precision::DEFAULT.places());
         Self(Arc::new(Shared { backend, tools, precision, kill }))
     }
@@ -60,8 +62,12 @@ impl<B: Backend> Server<B> {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
         let arguments = request.arguments;
-        if let Some(tool) = commands::known(&request.name) {
-            return self.command(tool, arguments, context).await;
+        if let Some(refused) = self.0.backend.withheld(&request.name) {
+            return Err(refused);
+        }
+        let mut commands = self.0.backend.commands().iter();
+        if let Some(declared) = commands.find(|declared| declared.tool == request.name) {
+            return self.command(declared, arguments, context).await;
         }
         match request.name.as_ref() {
             BashArguments::TOOL => self.bash(arguments, context).await,
@@ -92,19 +98,15 @@ impl<B: Backend> Server<B> {
 
     async fn command(
         &self,
-        tool: &'static str,
+        declared: &Declared,
         arguments: Option<JsonObject>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
-        // Known but off: that is told as such, and not as a tool that does not exist.
-        if !self.0.backend.commands().contains(&tool) {
-            return Err(commands::off(tool));
-        }
-        let asking = match commands::asking(tool, arguments) {
+        let asking = match commands::asking(declared, arguments) {
             Ok(asking) => asking,
             Err(bad) => return Ok(commands::reply(&commands::invalid(bad))),
         };
-        let run = |turn| self.0.backend.command(tool, asking, turn);
+        let run = |turn| self.0.backend.command(declared, asking, turn);
         Ok(commands::reply(&self.turn(context, run).await?))
     }
 
@@ -185,9 +187,9 @@ fn implementation() -> Implementation {
     Implementation::new("cofferdam", env!("CARGO_PKG_VERSION")).with_title("cofferdam")
 }
 
-fn unknown_tool(name: &str) -> ErrorData {
+fn unknown_tool(name: &str, offered: &[&str]) -> ErrorData {
     let shown: String = name.chars().take(80).flat_map(char::escape_default).collect();
-    let message = match nearest(name, catalogue::NAMES) {
+    let message = match nearest(name, offered) {
         Some(near) => format!("unknown tool `{shown}`; did you mean `{near}`?"),
         None => format!("unknown tool `{shown}`"),
     };
@@ -224,9 +226,13 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let known = commands::known(&request.name).is_some();
-        if !known && !catalogue::NAMES.contains(&request.name.as_ref()) {
-            return Err(unknown_tool(&request.name));
+        // One that exists and is off is told as such, and not as one that does not exist.
+        let offered = self.0.tools.iter().map(|tool| tool.name.as_ref());
+        let offered: Vec<&str> = offered.collect();
+        if !offered.contains(&request.name.as_ref())
+            && self.0.backend.withheld(&request.name).is_none()
+        {
+            return Err(unknown_tool(&request.name, &offered));
         }
         let tool = request.name.clone();
         let modern = context

@@ -6,9 +6,12 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::flags::{BadWords, Command, Flag, Positional, Takes};
+use super::flags::{BadWords, Changes, Command, Flag, Input, Positional, Takes};
 use super::values::{Kind, Pattern, Type, WORD_BYTES, plain};
 use crate::document::{Document, Mistake};
+
+/// Fields that every declared tool may have; its own have other names.
+const FIELDS: &[&str] = &["extra_args", "stdin", "timeout_sec", "correlation_id"];
 
 /// `[[tool]]`: a program with the flags that callers may give it.
 #[derive(Debug, Deserialize)]
@@ -16,6 +19,13 @@ use crate::document::{Document, Mistake};
 pub(super) struct WrittenCommand {
     name: Spanned<String>,
     program: Spanned<String>,
+    /// What callers are told; the reason, where there is none.
+    description: Option<Spanned<String>>,
+    #[serde(default)]
+    stdin: Option<Spanned<Input>>,
+    /// The command changes nothing: a promise to callers, which nothing here holds it to.
+    #[serde(default)]
+    read_only: bool,
     #[serde(default, rename = "flag")]
     flags: Vec<WrittenFlag>,
     #[serde(default, rename = "positional")]
@@ -115,14 +125,24 @@ pub(super) fn command(
         }
         flags.push(flag);
     }
-    let positional = |written| positional(document, written);
+    let why = why(document, &written.why)?;
     let command = Command {
         name: name.clone(),
         program: program.clone(),
         flags,
-        positionals: written.positionals.iter().map(positional).collect::<Result<_, _>>()?,
-        why: why(document, &written.why)?,
+        positionals: positionals(document, written)?,
+        input: written.stdin.as_ref().map_or_else(Input::default, |input| *input.get_ref()),
+        description: written.description.as_ref().map_or(&why, Spanned::get_ref).clone(),
+        changes: if written.read_only { Changes::Nothing } else { Changes::Workspace },
+        why,
     };
+    if let Some(stdin) = written.stdin.as_ref().filter(|input| *input.get_ref() == Input::Dash)
+        && command.file().is_none()
+    {
+        let message =
+            "`stdin = \"dash\"` stands for a path that may be left out, and there is none";
+        return Err(document.mistake(stdin.span(), message));
+    }
     check_examples(document, written, &command)?;
     Ok(command)
 }
@@ -181,6 +201,18 @@ impl Narrowing<'_> {
     }
 }
 
+fn positionals(document: &Document, written: &WrittenCommand) -> Result<Vec<Positional>, Mistake> {
+    let mut all: Vec<Positional> = Vec::new();
+    for written in &written.positionals {
+        let (name, span) = (written.name.get_ref(), written.name.span());
+        if FIELDS.contains(&name.as_str()) || all.iter().any(|other| other.name == *name) {
+            return Err(document.mistake(span, format!("there are two fields `{name}`")));
+        }
+        all.push(positional(document, written)?);
+    }
+    Ok(all)
+}
+
 fn positional(document: &Document, written: &WrittenPositional) -> Result<Positional, Mistake> {
     let narrowing = Narrowing {
         pattern: written.pattern.as_ref(),
@@ -192,12 +224,17 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
     if max == 0 || written.min > max {
         return Err(document.mistake(written.max.span(), "`max` is at least 1 and at least `min`"));
     }
-    why(document, &written.why)?;
+    let name = written.name.get_ref();
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+        let message = "a field's name is lower-case letters and underscores";
+        return Err(document.mistake(written.name.span(), message));
+    }
     Ok(Positional {
-        name: written.name.get_ref().clone(),
+        name: name.clone(),
         takes: kind_of(document, &written.kind, &narrowing)?,
         min: written.min,
         max,
+        why: why(document, &written.why)?,
     })
 }
 

@@ -5,8 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use super::values::{Type, plain};
+use serde::Deserialize;
+
+use super::values::{Kind, Type, plain};
 use crate::call::{Argv, InvalidCall};
+use crate::document::nearest;
 
 /// Most words that one call gives as flags and their values.
 pub const MOST_WORDS: usize = 64;
@@ -21,7 +24,31 @@ pub struct Command {
     pub flags: Vec<Flag>,
     /// In the order in which the program gets them, behind the flags.
     pub positionals: Vec<Positional>,
+    pub input: Input,
+    /// What callers are told that it does.
+    pub description: String,
+    pub changes: Changes,
     pub why: String,
+}
+
+/// How a program is given what callers send as `stdin`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Input {
+    /// Not at all: the field is not there.
+    None,
+    /// It reads standard input where no file is named.
+    #[default]
+    Plain,
+    /// It reads standard input where the file is named `-`, a word that no caller may send.
+    Dash,
+}
+
+/// What callers are told that a command may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changes {
+    Nothing,
+    Workspace,
 }
 
 /// A flag that may be given.
@@ -52,6 +79,7 @@ pub struct Positional {
     pub takes: Type,
     pub min: usize,
     pub max: usize,
+    pub why: String,
 }
 
 /// Why words were not taken. Every text in it is fit to be shown.
@@ -67,6 +95,8 @@ pub enum BadWords {
     NoValue { tool: String, flag: String },
     #[error("{tool}: {what} is given {given} times; at most {most} are taken")]
     TooMany { tool: String, what: String, given: usize, most: usize },
+    #[error("{tool}: {what} is no field of this tool")]
+    NoField { tool: String, what: String },
     #[error("{tool}: {what} is missing")]
     Missing { tool: String, what: String },
     #[error("{tool}: {source}")]
@@ -81,6 +111,7 @@ impl BadWords {
             Self::Value { .. }
             | Self::NoValue { .. }
             | Self::TooMany { .. }
+            | Self::NoField { .. }
             | Self::Missing { .. }
             | Self::TooLong { .. } => None,
         }
@@ -88,6 +119,11 @@ impl BadWords {
 }
 
 impl Command {
+    /// The file that may be left out when there is standard input.
+    pub fn file(&self) -> Option<&Positional> {
+        self.positionals.iter().find(|one| one.takes.kind == Kind::Path && one.min == 0)
+    }
+
     /// The argument vector of these flags and positional words, if every one of them is allowed.
     ///
     /// # Errors
@@ -138,7 +174,8 @@ impl Command {
     fn positionals(&self, given: &[(&str, &str)], argv: &mut Vec<String>) -> Result<(), BadWords> {
         let known: BTreeSet<&str> = self.positionals.iter().map(|one| one.name.as_str()).collect();
         if let Some((name, _)) = given.iter().find(|(name, _)| !known.contains(name)) {
-            return Err(self.refused(name, "is no field of this tool"));
+            let (tool, what) = (self.name.clone(), format!("`{}`", shown(name)));
+            return Err(BadWords::NoField { tool, what });
         }
         for one in &self.positionals {
             let values: Vec<&str> = given
@@ -152,6 +189,9 @@ impl Command {
             if values.len() < one.min {
                 let what = format!("`{}`", one.name);
                 return Err(BadWords::Missing { tool: self.name.clone(), what });
+            }
+            if values.is_empty() && self.input == Input::Dash && self.file() == Some(one) {
+                argv.push("-".to_owned());
             }
             for value in values {
                 argv.push(self.value(&one.name, &one.takes, value)?);
@@ -215,12 +255,16 @@ impl Command {
 
     fn refused(&self, word: &str, why: &'static str) -> BadWords {
         let names: Vec<&str> = self.flags.iter().map(|flag| flag.name.as_str()).collect();
-        BadWords::Flag {
-            tool: self.name.clone(),
-            word: shown(word),
-            why,
-            hint: format!("extra_args takes {}", names.join(", ")),
-        }
+        let takes = match names.is_empty() {
+            true => "this tool takes no flags".to_owned(),
+            false => format!("extra_args takes {}", names.join(", ")),
+        };
+        let meant = word.split('=').next().unwrap_or_default();
+        let hint = match nearest(meant, names).filter(|near| near.len() > 2 && *near != word) {
+            Some(near) => format!("did you mean `{near}`? {takes}"),
+            None => takes,
+        };
+        BadWords::Flag { tool: self.name.clone(), word: shown(word), why, hint }
     }
 
     fn too_many(&self, what: &str, given: usize, most: usize) -> BadWords {

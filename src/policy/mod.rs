@@ -98,6 +98,11 @@ impl Policy {
         self.commands.iter().find(|command| command.name == tool)
     }
 
+    /// Every declared tool, the operator's first.
+    pub fn commands(&self) -> &[Command] {
+        &self.commands
+    }
+
     /// The rules, in the order of the files, which means nothing.
     pub fn rules(&self) -> &[Rule] {
         &self.rules

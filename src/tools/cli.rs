@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Told;
+use super::denied::ToldDenial;
 use crate::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
 use crate::capture::Captured;
 use crate::capture::text::render;
 use crate::defaults::{KIB, MIB};
 use crate::outcome::{Failure, Outcome};
-use crate::policy::flags::{BadWords, Command};
+use crate::policy::flags::{BadWords, Command, Input};
+use crate::profile::Profile;
+use crate::receipt::Receipt;
 
 /// Characters of each stream in a result: as many as the seed has bytes.
 const STDOUT_CHARACTERS: u64 = MIB;
@@ -22,14 +25,21 @@ const CORRELATION_BYTES: usize = 128;
 /// What timeout(1) exits with; the seed has it too.
 const TIMED_OUT: i32 = 124;
 
-/// The tools of this kind; each is a `[[tool]]` of the policy.
-pub const NAMES: &[&str] = &["cli_jq", "cli_file"];
+/// A declared command that is offered.
+#[derive(Debug, Clone)]
+pub struct Declared {
+    /// The name, for as long as the process lives: calls carry it as they do a built-in tool's.
+    pub tool: &'static str,
+    pub command: Command,
+    /// What its cells are confined by, with the limits that the rules leave.
+    pub profile: Profile,
+}
 
 /// One call of a declared command, as it was asked for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asking {
     /// Words that are no flags, by their names in the list.
-    pub given: Vec<(&'static str, String)>,
+    pub given: Vec<(String, String)>,
     pub flags: Vec<String>,
     pub stdin: Option<String>,
     pub timeout: Option<f64>,
@@ -43,8 +53,10 @@ pub enum BadAsking {
     Words(#[from] BadWords),
     #[error(transparent)]
     Call(#[from] InvalidCall),
-    #[error("{tool}: give `stdin` or `path`, not both")]
-    TwoInputs { tool: &'static str },
+    #[error("{tool}: give `stdin` or `{file}`, not both")]
+    TwoInputs { tool: &'static str, file: String },
+    #[error("{tool}: give `stdin` or `{file}`")]
+    NoInput { tool: &'static str, file: String },
 }
 
 impl BadAsking {
@@ -52,7 +64,7 @@ impl BadAsking {
     pub fn told(&self, correlation: Option<String>) -> Done {
         let hint = match self {
             Self::Words(bad) => bad.hint(),
-            Self::Call(_) | Self::TwoInputs { .. } => None,
+            Self::Call(_) | Self::TwoInputs { .. } | Self::NoInput { .. } => None,
         };
         let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
         // A correlation id that was too long is not echoed either.
@@ -87,17 +99,14 @@ impl Words {
 /// # Errors
 /// On the first word or value that is not taken.
 pub fn call(tool: &'static str, command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
-    let has_path = asking.given.iter().any(|(name, _)| *name == "path");
-    if has_path && asking.stdin.is_some() {
-        return Err(BadAsking::TwoInputs { tool });
-    }
+    one_input(tool, command, asking)?;
     if asking.correlation.as_ref().is_some_and(|id| id.len() > CORRELATION_BYTES) {
         let bytes = asking.correlation.as_ref().map_or(0, String::len);
         let limit = CORRELATION_BYTES;
         return Err(InvalidCall::TooLong { field: "correlation_id", bytes, limit }.into());
     }
     let given: Vec<(&str, &str)> =
-        asking.given.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        asking.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     Ok(Call {
         tool,
         argv: command.argv(&asking.flags, &given)?,
@@ -110,6 +119,17 @@ pub fn call(tool: &'static str, command: &Command, asking: &Asking) -> Result<Ca
             ..Asked::default()
         },
     })
+}
+
+/// A file or standard input; never both, and one of them where the program cannot tell by itself.
+fn one_input(tool: &'static str, command: &Command, asking: &Asking) -> Result<(), BadAsking> {
+    let Some(file) = command.file().map(|file| file.name.clone()) else { return Ok(()) };
+    let named = asking.given.iter().any(|(name, _)| *name == file);
+    match (named, asking.stdin.is_some()) {
+        (true, true) => Err(BadAsking::TwoInputs { tool, file }),
+        (false, false) if command.input == Input::Dash => Err(BadAsking::NoInput { tool, file }),
+        (true, false) | (false, true | false) => Ok(()),
+    }
 }
 
 /// Why a command gave no result, in the seed's words.
@@ -139,7 +159,12 @@ pub struct Done {
     /// Seconds.
     pub execution_time: f64,
     pub correlation_id: String,
+    /// System calls that were refused.
+    pub denials: Vec<ToldDenial>,
     pub metadata: Value,
+    /// What protected the cell, where there was one; told beside the fields.
+    #[serde(skip)]
+    pub receipt: Option<Receipt>,
     /// Whether the program ended by itself; told by the result's `isError`.
     #[serde(skip)]
     exited: bool,
@@ -159,16 +184,19 @@ impl Done {
             error_type: Some(kind),
             execution_time: 0.0,
             correlation_id: correlation.unwrap_or_else(fresh),
+            denials: Vec::new(),
             metadata: json!({}),
+            receipt: None,
             exited: false,
         }
     }
 
     /// A call that came to an end of some kind.
-    pub fn of(program: &str, told: &Told, correlation: Option<String>) -> Self {
+    pub fn of(declared: &Declared, told: Told, correlation: Option<String>) -> Self {
         let (stdout, truncated_stdout) = stream(&told.stdout, STDOUT_CHARACTERS);
         let (stderr, truncated_stderr) = stream(&told.stderr, STDERR_CHARACTERS);
-        let (returncode, failed) = ended(program, &told.outcome);
+        let (returncode, failed) = ended(&declared.command.program, &told.outcome);
+        let denial = |denied| ToldDenial::of(denied, &declared.profile);
         let (error_type, error) = failed.unzip();
         Self {
             stdout,
@@ -181,6 +209,7 @@ impl Done {
             error_type,
             execution_time: told.duration.as_secs_f64(),
             correlation_id: correlation.unwrap_or_else(fresh),
+            denials: told.denials.iter().map(denial).collect(),
             metadata: json!({
                 "stdout_bytes": told.stdout.total(),
                 "stderr_bytes": told.stderr.total(),
@@ -188,6 +217,7 @@ impl Done {
                 "clamped": told.clamped,
             }),
             exited: matches!(told.outcome, Outcome::Exited { .. }),
+            receipt: told.receipt,
         }
     }
 
