@@ -126,7 +126,7 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
         let hint = "the operator can switch it on with `[tools] on` in cofferdam.toml";
         return Some(off().with_hint(hint));
     }
-    // A built-in tool that no rule allows is offered, and each call is told of the rule.
+    // A call of a built-in tool that no rule allows is decided like any other, and recorded.
     let denied = declared.then(|| policy.terms(tool, profiles).err()).flatten();
     denied.map(Refused::from)
 }
@@ -242,6 +242,13 @@ impl Backend for Live {
 
     fn commands(&self) -> &[Declared] {
         &self.commands
+    }
+
+    fn lists(&self, tool: &str) -> bool {
+        let Loaded { policy, profiles, .. } = &self.loaded;
+        let allowed =
+            catalogue::WITHOUT_CELL.contains(&tool) || policy.terms(tool, profiles).is_ok();
+        allowed && self.withheld(tool).is_none()
     }
 
     fn withheld(&self, tool: &str) -> Option<Refused> {

@@ -46,6 +46,11 @@ pub trait Backend: Send + Sync + 'static {
         &[]
     }
 
+    /// Whether a built-in tool is listed. A call of one that is not is still decided, and recorded.
+    fn lists(&self, tool: &str) -> bool {
+        self.withheld(tool).is_none()
+    }
+
     /// Why a tool that exists is not offered; `None` for one that is, or that does not exist.
     fn withheld(&self, tool: &str) -> Option<Refused> {
         let _: &str = tool;

@@ -50,7 +50,7 @@ impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
     pub fn new(backend: B, kill: CancellationToken) -> Self {
         let mut tools = catalogue::tools(&backend.rules());
-        tools.retain(|tool| backend.withheld(&tool.name).is_none());
+        tools.retain(|tool| backend.lists(&tool.name));
         tools.extend(backend.commands().iter().map(commands::tool));
         let precision = AtomicU8::new(Precision::DEFAULT.places());
         Self(Arc::new(Shared { backend, tools, precision, kill }))
@@ -230,6 +230,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         let offered = self.0.tools.iter().map(|tool| tool.name.as_ref());
         let offered: Vec<&str> = offered.collect();
         if !offered.contains(&request.name.as_ref())
+            && !catalogue::NAMES.contains(&request.name.as_ref())
             && self.0.backend.withheld(&request.name).is_none()
         {
             return Err(unknown_tool(&request.name, &offered));

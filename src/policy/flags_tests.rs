@@ -1,15 +1,19 @@
 //! Every trick that a flag list must not fall for, each with the exact words of its refusal.
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::policy::{Policy, Profiles};
 
 fn command(tool: &str) -> Command {
-    let profiles =
-        Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
-    let policy = Policy::parse(&[], &profiles).unwrap_or_else(|e| panic!("{e}"));
-    policy.command(tool).cloned().unwrap_or_else(|| panic!("{tool} is shipped"))
+    static POLICY: LazyLock<Policy> = LazyLock::new(|| {
+        let profiles =
+            Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
+        Policy::parse(&[], &profiles).unwrap_or_else(|e| panic!("{e}"))
+    });
+    POLICY.command(tool).cloned().unwrap_or_else(|| panic!("{tool} is shipped"))
 }
 
 fn words(args: &[&str]) -> Vec<String> {
@@ -185,6 +189,71 @@ proptest! {
                 let value = rest.get(index - 1).is_some_and(|flag| flag == "--indent")
                     && word.parse::<u8>().is_ok_and(|number| number <= 7);
                 prop_assert!(listed || value, "{}", word);
+            }
+        }
+    }
+}
+
+/// A list with one flag of each place for a value.
+fn list() -> Command {
+    let level = Type { kind: Kind::Int(0..=9), pattern: None, max_bytes: 8 };
+    let flag = |name: &str, takes| Flag {
+        name: name.to_owned(),
+        takes,
+        times: 2,
+        why: "for this test".to_owned(),
+    };
+    Command {
+        flags: vec![
+            flag("--level", Takes::Equals(level.clone())),
+            flag("-n", Takes::Next(level)),
+            flag("-q", Takes::Nothing),
+        ],
+        positionals: Vec::new(),
+        ..command("cli_jq")
+    }
+}
+
+#[test]
+fn a_value_behind_an_equals_sign_is_there_and_nowhere_else() {
+    let argv = |args: &[&str]| match list().argv(&words(args), &[]) {
+        Ok(argv) => Ok(argv.words().join(" ")),
+        Err(bad) => Err(bad.to_string()),
+    };
+    assert_eq!(argv(&["--level=3", "-q"]), Ok("jq --level=3 -q".to_owned()));
+    let cases: [(&[&str], &str); 8] = [
+        (&["--level", "3"], "cli_jq: `--level` needs its value in the same word, behind `=`"),
+        (&["--level="], "cli_jq: the value of `--level` `` is empty"),
+        (&["--level=-1"], "cli_jq: the value of `--level` `-1` begins with a dash"),
+        (&["--level=1=2"], "cli_jq: the value of `--level` `1=2` is no whole number from 0 to 9"),
+        (&["--level=10"], "cli_jq: the value of `--level` `10` is no whole number from 0 to 9"),
+        (&["--lev=1"], "cli_jq: `--lev=1` is not a flag on this tool's list"),
+        (&["-n=1"], "cli_jq: `-n=1` has its value in the same word; it must be the next word"),
+        (
+            &["-qn"],
+            "cli_jq: `-qn` puts several flags or a value in one word; write one flag a word",
+        ),
+    ];
+    for (args, refusal) in cases {
+        assert_eq!(argv(args), Err(refusal.to_owned()));
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_word_that_passes_is_a_flag_of_the_list_or_its_value(
+        args in prop::collection::vec("-{0,3}(level|leve|n|q|nq)?[= ]?-?[0-9]{0,2}|\\PC{0,4}|\u{2212}q", 0..4),
+    ) {
+        if let Ok(argv) = list().argv(&args, &[]) {
+            let mut rest = argv.words().iter().skip(1);
+            let digit = |word: &str| word.len() == 1 && word.bytes().all(|b| b.is_ascii_digit());
+            while let Some(word) = rest.next() {
+                let fits = match word.as_str() {
+                    "-q" => true,
+                    "-n" => rest.next().is_some_and(|value| digit(value)),
+                    _ => word.strip_prefix("--level=").is_some_and(digit),
+                };
+                prop_assert!(fits, "{:?}", argv.words());
             }
         }
     }

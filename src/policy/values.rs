@@ -202,3 +202,7 @@ fn is_url(word: &str) -> bool {
         && word.bytes().all(printable)
         && !globs
 }
+
+#[cfg(test)]
+#[path = "values_tests.rs"]
+mod tests;

@@ -1,51 +1,9 @@
-//! Declared commands over the real server: what they read, what they cannot, and how they end.
+//! The commands that are compiled in: jq and file.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value without the key is null")]
+use serde_json::json;
 
-#[path = "support/server.rs"]
-mod server;
-
-use std::path::Path;
-
-use serde_json::{Value, json};
-
-use server::Server;
-
-/// The fields of one call's result.
-fn asked(server: &mut Server, tool: &str, arguments: Value) -> Value {
-    server.result(tool, arguments)["structuredContent"].clone()
-}
-
-/// A configuration directory that switches both commands on, and nothing else.
-fn configuration() -> tempfile::TempDir {
-    let directory = tempfile::tempdir().expect("a directory");
-    let text = "schema = 1\n[tools]\non = [\"cli_jq\", \"cli_file\"]\n";
-    std::fs::write(directory.path().join("cofferdam.toml"), text).expect("written");
-    directory
-}
-
-fn serving(configuration: &Path, workspace: Option<&Path>) -> Server {
-    let configuration = configuration.display().to_string();
-    let workspace = workspace.map(|path| path.display().to_string());
-    let mut arguments = vec!["--config", &configuration];
-    if let Some(path) = &workspace {
-        arguments.extend(["--workspace", path]);
-    }
-    Server::start(&arguments)
-}
-
-/// Whether these hosts have the programs; a host without them has nothing to test here.
-fn has(program: &str) -> bool {
-    let has = Path::new(program).exists();
-    assert!(has || std::env::var_os("COFFERDAM_MUST_RUN").is_none(), "{program} is not here");
-    has
-}
-
-fn names(server: &mut Server) -> Vec<String> {
-    let id = server.request("tools/list", json!({}));
-    let tools = server.answer(id)["result"]["tools"].as_array().cloned().unwrap_or_default();
-    tools.iter().filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect()
-}
+use super::server::Server;
+use super::{asked, configuration, has, names, serving};
 
 #[test]
 fn commands_are_offered_only_where_they_are_switched_on() {
@@ -131,23 +89,68 @@ fn a_planted_link_shows_nothing_of_the_host() {
 }
 
 #[test]
-fn long_output_is_cut_and_a_long_run_is_ended() {
+fn file_reads_what_it_is_sent() {
+    if !has("/usr/bin/file") {
+        return;
+    }
+    let configuration = configuration();
+    let mut server = serving(configuration.path(), None);
+    let arguments = json!({"stdin": "%PDF-1.4\n", "extra_args": ["-b", "--mime-type"]});
+    let told = asked(&mut server, "cli_file", arguments);
+    assert_eq!(told["stdout"], "application/pdf\n", "{told}");
+    let cases = [
+        (json!({}), "cli_file: give `stdin` or `path`"),
+        (json!({"path": "a", "stdin": "x"}), "cli_file: give `stdin` or `path`, not both"),
+        (json!({"path": "-"}), "cli_file: path `-` begins with a dash"),
+        (json!({"path": 5}), "cli_file: `path`: expected a string"),
+        (
+            json!({"pth": "a"}),
+            "cli_file: unknown field `pth`\nhint: did you mean `path`? it takes path, extra_args, \
+             stdin, timeout_sec, correlation_id",
+        ),
+    ];
+    for (arguments, error) in cases {
+        let told = asked(&mut server, "cli_file", arguments);
+        let found = (&told["error_type"], &told["error"]);
+        assert_eq!(found, (&json!("validation_error"), &json!(error)));
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+/// Both streams are shown whole up to their bound, and one byte more is cut and said so.
+#[test]
+fn output_is_cut_one_byte_past_the_bound_and_not_before() {
     if !has("/usr/bin/jq") {
         return;
     }
     let configuration = configuration();
     let mut server = serving(configuration.path(), None);
-    let arguments = json!({"filter": "\"x\" * 2000000", "extra_args": ["-n", "-r"]});
-    let fields = asked(&mut server, "cli_jq", arguments);
-    let told = (&fields["truncated_stdout"], &fields["truncated_stderr"], &fields["returncode"]);
-    assert_eq!(told, (&json!(true), &json!(false), &json!(0)));
-    assert!(fields["stdout"].as_str().is_some_and(|text| text.len() <= 1 << 20));
-    let arguments =
-        json!({"filter": "range(1000) | \"e\" * 1000 | stderr | empty", "extra_args": ["-n"]});
-    let fields = asked(&mut server, "cli_jq", arguments);
-    let told = (&fields["truncated_stdout"], &fields["truncated_stderr"]);
-    assert_eq!(told, (&json!(false), &json!(true)));
-    assert!(fields["stderr"].as_str().is_some_and(|text| text.len() <= 256 << 10));
+    let bounds = [("halt_error(0)", "stderr", 256 << 10), (".", "stdout", 1_usize << 20)];
+    for (end, stream, bound) in bounds {
+        for (length, cut) in [(bound, false), (bound + 1, true)] {
+            // Written by halt_error and by -j as it is, without a newline.
+            let filter = format!("\"x\" * {length} | {end}");
+            let told =
+                asked(&mut server, "cli_jq", json!({"filter": filter, "extra_args": ["-n", "-j"]}));
+            let flags = (&told["truncated_stdout"], &told["truncated_stderr"]);
+            let expected = (stream == "stdout" && cut, stream == "stderr" && cut);
+            assert_eq!(flags, (&json!(expected.0), &json!(expected.1)), "{stream} of {length}");
+            let text = told[stream].as_str().unwrap_or_default();
+            assert_eq!(text.len() == length, !cut, "{stream} of {length}: {}", text.len());
+            assert!(text.len() <= bound, "{stream} of {length}: {}", text.len());
+            assert_eq!(told["metadata"][format!("{stream}_bytes")], length);
+        }
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_long_run_is_ended() {
+    if !has("/usr/bin/jq") {
+        return;
+    }
+    let configuration = configuration();
+    let mut server = serving(configuration.path(), None);
     let arguments =
         json!({"filter": "last(range(1e18))", "extra_args": ["-n"], "timeout_sec": 0.5});
     let fields = asked(&mut server, "cli_jq", arguments);
