@@ -188,7 +188,7 @@ impl Link {
         let control = Control { call, shared: Arc::clone(&self.shared) };
         if let Err(error) = self.shared.request(call, grant) {
             self.shared.state().calls.remove(&call);
-            return Err(Failure::Refused { why: error.to_string() });
+            return Err(error.into());
         }
         let mut unstarted = Unstarted { control: &control, armed: true };
         let outcome = started.await.unwrap_or(Err(Failure::Supervisor));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
 use crate::job::{Job, Limits, ProfileName, SessionId, Workspace};
-use crate::outcome::Ended;
+use crate::outcome::{Ended, Failure};
 use crate::receipt::{MemoryHold, Receipt};
 use crate::sys::memory;
 
@@ -96,6 +96,18 @@ pub enum WireError {
     Unreadable(#[from] std::io::Error),
     #[error(transparent)]
     Invalid(#[from] crate::call::InvalidCall),
+}
+
+/// Why a job never left: what the machine lacks for it, or what is wrong with it.
+impl From<WireError> for Failure {
+    fn from(error: WireError) -> Self {
+        if let WireError::Unreadable(error) = &error
+            && let Some(errno) = error.raw_os_error()
+        {
+            return Self::Setup { step: "preparing the job".to_owned(), errno };
+        }
+        Self::Refused { why: error.to_string() }
+    }
 }
 
 impl Block {

@@ -1,5 +1,6 @@
 //! The streams of a call that has started: pipes whose other ends are in the cell.
 
+use nix::errno::Errno;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
@@ -20,6 +21,11 @@ impl Running {
     ) -> Result<Self, Failure> {
         // First: where a stream is missing, the call that nobody can follow ends.
         let _guard = CancelOnDrop(control.clone());
+        if received.cut {
+            // The kernel had no number of ours left for them (unix(7), MSG_CTRUNC).
+            let step = "receiving the program's streams".to_owned();
+            return Err(Failure::Setup { step, errno: crate::sys::raw(Errno::EMFILE) });
+        }
         let mut fds = received.fds.into_iter().flatten();
         let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
         let io = |error: std::io::Error| Failure::Refused { why: error.to_string() };

@@ -29,6 +29,8 @@ enum Built {
 
 /// Jobs that may wait for a cell: far above any concurrency that is configured.
 const MOST_WAITING: usize = 1024;
+/// Cells that may die before one job is handed over.
+const MOST_LOST: u8 = 3;
 
 impl Supervisor {
     /// Takes a job from the link: it waits for a cell from now on, or is refused.
@@ -72,7 +74,7 @@ impl Supervisor {
         if limits.tmpfs() > self.caps.tmpfs {
             return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
         }
-        Ok(Ready { start, key, block, brought, limits, arrived })
+        Ok(Ready { start, key, block, brought, limits, arrived, lost: 0 })
     }
 
     /// The index of the key that a frame names.
@@ -172,13 +174,26 @@ impl Supervisor {
                 self.tell(&Event::Started { call, stdin, receipt }, Some((call, ends)))
             }
             Err(refused) => {
-                let (failure, cell) = *refused;
+                let (errno, ready, cell) = *refused;
                 let mut young = Young::new(key, cell);
                 young.end();
                 self.pool.put(slot, young);
-                self.end(call, Ended::failed(failure))
+                self.not_handed_over(ready, errno)
             }
         }
+    }
+
+    /// A job that no cell took. Where its cell had died and the event of it was still to come, another
+    /// one will do, unless its own limits are what kills them.
+    fn not_handed_over(&mut self, ready: Ready, errno: Errno) -> Result<(), Errno> {
+        let died = matches!(errno, Errno::EPIPE | Errno::ECONNRESET);
+        if died && ready.lost < MOST_LOST {
+            self.queue.push_front(Ready { lost: ready.lost + 1, ..ready });
+            return Ok(());
+        }
+        let step = "handing over the job".to_owned();
+        let failure = Failure::Setup { step, errno: raw(errno) };
+        self.end(ready.start.call, Ended::failed(failure))
     }
 
     /// A cell for each job that waits, as far as there are slots. In the order of the jobs: a slot

@@ -16,6 +16,7 @@ use crate::sys::memory;
 use crate::wire::{Block, StdinKind};
 
 use super::cells::Cell;
+use super::running::Ready;
 
 /// The environment of every cell, built from nothing (rulings R5); profile and caller add to it.
 const ENVIRONMENT: [(&str, &str); 9] = [
@@ -58,21 +59,15 @@ pub struct Brought {
 ///
 /// # Errors
 /// What making pipes or memfds, or sending, said.
-pub fn hand_over(
-    cell: &Cell,
-    design: &Design,
-    block: &Block,
-    stdin: StdinKind,
-    brought: &Brought,
-    limits: &Limits,
-) -> Result<FarEnds, Errno> {
+pub fn hand_over(cell: &Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
+    let Ready { start, block, brought, limits, .. } = ready;
     let (strings, head) = strings(design, block, limits)?;
     let strings =
         memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
     let pipe = || pipe2(OFlag::O_CLOEXEC);
     let (stdout_read, stdout) = pipe()?;
     let (stderr_read, stderr) = pipe()?;
-    let (stdin_read, stdin_write) = match (stdin, &brought.stdin) {
+    let (stdin_read, stdin_write) = match (start.stdin, &brought.stdin) {
         (StdinKind::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
         (StdinKind::Bytes, Some(bytes)) => {
             (bytes.try_clone().map_err(|error| errno_of(&error))?, None)

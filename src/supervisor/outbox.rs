@@ -69,7 +69,8 @@ impl Outbox {
             let fds = ends.as_ref().map(|(_, ends)| ends.list()).unwrap_or_default();
             match socket::send_now(&self.link, frame, &fds) {
                 Ok(()) => drop(self.waiting.pop_front()),
-                Err(Errno::EAGAIN) => break,
+                // Full; or the kernel has no memory for it now, which is no reason to lose it.
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => break,
                 // The front end is gone; the link's end of file is read next.
                 Err(Errno::EPIPE | Errno::ECONNRESET) => self.waiting.clear(),
                 // ETOOMANYREFS: a cell of our uid has as many descriptors on their way as the

@@ -57,7 +57,12 @@ pub struct Ready {
     /// What it asked for, clamped to its profile's.
     pub limits: Limits,
     pub arrived: Instant,
+    /// Cells that died before they could be handed the job.
+    pub lost: u8,
 }
+
+/// Why a job was not handed over, with the job and its cell: nothing ran.
+pub type Unbegun = Box<(Errno, Ready, Cell)>;
 
 /// A call that has its cell.
 #[derive(Debug)]
@@ -83,22 +88,18 @@ impl Running {
     /// Hands a job over to a cell that is offered.
     ///
     /// # Errors
-    /// What failed; the cell is killed with it and told apart by its slot.
+    /// What failed, with the job, which nobody has, and the cell.
     pub fn begin(
         ready: Ready,
         cell: Cell,
         design: &Design,
         measured: Instant,
-    ) -> Result<(Self, FarEnds), Box<(Failure, Cell)>> {
-        let Ready { start, block, brought, limits, arrived, .. } = ready;
-        let handed = handover::hand_over(&cell, design, &block, start.stdin, &brought, &limits);
-        let ends = match handed {
+    ) -> Result<(Self, FarEnds), Unbegun> {
+        let ends = match handover::hand_over(&cell, design, &ready) {
             Ok(ends) => ends,
-            Err(errno) => {
-                let step = "handing over the job".to_owned();
-                return Err(Box::new((Failure::Setup { step, errno: raw(errno) }, cell)));
-            }
+            Err(errno) => return Err(Box::new((errno, ready, cell))),
         };
+        let Ready { start, block, limits, arrived, .. } = ready;
         let started = Instant::now();
         let running = Self {
             start,

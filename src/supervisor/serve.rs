@@ -23,6 +23,7 @@ use crate::cell::payload::Scratch;
 use crate::cell::report::raw;
 use crate::cell::{Design, Shared};
 use crate::outcome::{Ended, Failure, LimitKind, Outcome};
+use crate::sys::process;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{self, CallId, Event, FRAME_BYTES, Request};
 
@@ -175,7 +176,8 @@ impl Supervisor {
             result => result?,
         };
         if received.bytes == 0 {
-            return Ok(false);
+            // The end, or a frame with nothing in it: recvmsg(2) says the same of both.
+            return process::is_open(&self.outbox.link);
         }
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         if received.cut {
@@ -334,8 +336,27 @@ impl Supervisor {
         event: &Event,
         ends: Option<(CallId, FarEnds)>,
     ) -> Result<(), Errno> {
-        self.outbox.push(event, ends)?;
+        if let Err(errno) = self.outbox.push(event, ends) {
+            self.too_large(event, errno)?;
+        }
         self.flush()
+    }
+
+    /// An event that no frame can hold: the call that it is about ends, the others go on.
+    fn too_large(&mut self, event: &Event, errno: Errno) -> Result<(), Errno> {
+        match event {
+            // The operator can have more groups than a frame has bytes for.
+            Event::Started { call, .. } => {
+                let step = "telling what the cell has".to_owned();
+                let failure = Failure::Setup { step, errno: raw(errno) };
+                self.stop(*call, Outcome::Failed(failure))
+            }
+            // As many profiles with as long reasons; calls under them are told on their own.
+            Event::Ready(ready) => self
+                .outbox
+                .push(&Event::Ready(wire::Ready { unusable: Vec::new(), ..ready.clone() }), None),
+            Event::Unable(_) | Event::Ended { .. } => Err(errno),
+        }
     }
 
     fn flush(&mut self) -> Result<(), Errno> {

@@ -272,10 +272,12 @@ impl ArgumentPages {
 
 /// getppid-free check that the other end of `link` is still open: false once it is closed.
 pub fn is_open(link: impl AsFd) -> Result<bool> {
-    let mut poll = libc::pollfd { fd: link.as_fd().as_raw_fd(), events: 0, revents: 0 };
+    let events = libc::POLLRDHUP;
+    let mut poll = libc::pollfd { fd: link.as_fd().as_raw_fd(), events, revents: 0 };
     // SAFETY: one pollfd, which outlives the call, and no waiting.
     Errno::result(unsafe { libc::poll(&raw mut poll, 1, 0) })?;
-    Ok(poll.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) == 0)
+    let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR | libc::POLLNVAL;
+    Ok(poll.revents & gone == 0)
 }
 
 /// close_range(2): closes every descriptor from `first` to `last`, both included.
