@@ -166,9 +166,11 @@ fn unsafe_stands_in_sys_alone() {
         let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
         words.any(|word| word == "unsafe")
     };
-    // `tidy.rs` has the word itself.
+    // `tidy.rs` has the word itself, and an attacker makes any system call there is.
     let elsewhere = |source: &&Source| {
-        !source.path.starts_with("src/sys") && !source.path.ends_with("tests/tidy.rs")
+        !source.path.starts_with("src/sys")
+            && !source.path.ends_with("tests/tidy.rs")
+            && !source.path.ends_with("tests/hostile/raw.rs")
     };
     let mut faults = Vec::new();
     for source in sources.iter().filter(elsewhere) {

@@ -19,7 +19,7 @@ use crate::sys::process;
 
 /// What a front end calls: streams, the link, its runtime, memory, time. `execve`, `mount`,
 /// `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.
-const ALLOWED: [Sysno; 67] = [
+const ALLOWED: [Sysno; 61] = [
     Sysno::read,
     Sysno::write,
     Sysno::readv,
@@ -31,16 +31,13 @@ const ALLOWED: [Sysno; 67] = [
     Sysno::close_range,
     Sysno::dup,
     Sysno::dup3,
-    Sysno::fcntl,
-    Sysno::ioctl,
     Sysno::pipe2,
     Sysno::splice,
     Sysno::recvmsg,
     Sysno::recvfrom,
+    // To whom is behind a pointer; of the sockets that can be had, none sends to an address.
     Sysno::sendmsg,
-    Sysno::sendto,
     Sysno::shutdown,
-    Sysno::socketpair,
     Sysno::getsockopt,
     Sysno::setsockopt,
     Sysno::epoll_create1,
@@ -80,10 +77,8 @@ const ALLOWED: [Sysno; 67] = [
     Sysno::nanosleep,
     Sysno::getpid,
     Sysno::gettid,
-    Sysno::tgkill,
     Sysno::getuid,
     Sysno::uname,
-    Sysno::prlimit64,
     Sysno::restart_syscall,
     Sysno::exit,
     Sysno::exit_group,
@@ -100,6 +95,73 @@ const OLDER: [Sysno; 0] = [];
 /// What a log in a held directory needs besides: its lock, and its rotation.
 const LOG: [Sysno; 5] =
     [Sysno::flock, Sysno::fdatasync, Sysno::renameat, Sysno::renameat2, Sysno::unlinkat];
+
+/// What `ioctl` may ask of a descriptor: whether it is a terminal, how much it holds, two flags of its
+/// own. TIOCSTI is absent on purpose: it types commands into the operator's terminal.
+const IOCTLS: [u64; 6] =
+    [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
+/// What `fcntl` may do: copy, flags, seals. F_SETOWN and leases are absent: they signal others.
+const FCNTLS: [i32; 8] = [
+    libc::F_DUPFD,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+];
+
+/// One test of one argument of a call.
+struct Condition(u8, SeccompCmpArgLen, SeccompCmpOp, u64);
+
+impl Condition {
+    fn equal(argument: u8, value: u64) -> Self {
+        Self(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+    }
+
+    fn compiled(self) -> Result<SeccompCondition, seccompiler::BackendError> {
+        SeccompCondition::new(self.0, self.1, self.2, self.3)
+    }
+}
+
+/// Calls of which one of the alternatives must hold, and of that each condition.
+fn conditions() -> Vec<(Sysno, Vec<Vec<Condition>>)> {
+    use SeccompCmpArgLen::{Dword, Qword};
+    let unsigned = |value: i32| u64::from(value.unsigned_abs());
+    let (thread, flags) =
+        (unsigned(libc::CLONE_THREAD), unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
+    let only = |argument, value| vec![vec![Condition::equal(argument, value)]];
+    let one_of = |values: &[u64]| {
+        values.iter().map(|value| vec![Condition::equal(1, *value)]).collect::<Vec<_>>()
+    };
+    vec![
+        // Threads, and nothing that would be a process of its own.
+        (Sysno::clone, vec![vec![Condition(0, Dword, SeccompCmpOp::MaskedEq(thread), thread)]]),
+        // Naming a thread is all a front end asks of prctl.
+        (Sysno::prctl, only(0, unsigned(libc::PR_SET_NAME))),
+        // Its own signals (abort) and limits: other processes of the operator have the same uid.
+        (Sysno::tgkill, only(0, u64::from(std::process::id()))),
+        (Sysno::prlimit64, only(0, 0)),
+        // Pairs of its own for the runtime. Not datagrams: from such a socket a packet goes to any
+        // other that the uid may write to, whatever it was paired with (unix(7)).
+        (
+            Sysno::socketpair,
+            vec![vec![
+                Condition::equal(0, unsigned(libc::AF_UNIX)),
+                Condition(
+                    1,
+                    Dword,
+                    SeccompCmpOp::MaskedEq(u64::from(u32::MAX) & !flags),
+                    unsigned(libc::SOCK_STREAM),
+                ),
+            ]],
+        ),
+        (Sysno::sendto, vec![vec![Condition(4, Qword, SeccompCmpOp::Eq, 0)]]),
+        (Sysno::ioctl, one_of(&IOCTLS)),
+        (Sysno::fcntl, one_of(&FCNTLS.map(unsigned))),
+    ]
+}
 
 /// Confines the calling process, which must have one thread.
 ///
@@ -147,17 +209,15 @@ fn allow_list(logs: bool) -> Compiled {
     if logs {
         rules.extend(LOG.into_iter().map(|call| (number(call), Vec::new())));
     }
-    // Threads, and nothing that would be a process of its own.
-    let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
-    let only_threads =
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(thread), thread)?;
-    rules.insert(number(Sysno::clone), vec![SeccompRule::new(vec![only_threads])?]);
+    for (call, alternatives) in conditions() {
+        let all = alternatives.into_iter().map(|conditions| {
+            let conditions = conditions.into_iter().map(Condition::compiled);
+            SeccompRule::new(conditions.collect::<Result<_, _>>()?)
+        });
+        rules.insert(number(call), all.collect::<Result<_, _>>()?);
+    }
     // Let through here, refused by the other filter.
     rules.insert(number(Sysno::clone3), Vec::new());
-    // Naming a thread is all a front end asks of prctl.
-    let name = u64::from(libc::PR_SET_NAME.unsigned_abs());
-    let only_name = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, name)?;
-    rules.insert(number(Sysno::prctl), vec![SeccompRule::new(vec![only_name])?]);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture()?)?;
     Ok(filter.try_into()?)
