@@ -36,7 +36,8 @@ pub struct Measured {
     pub namespaces: Vec<String>,
     /// Mounts in the cell, and that each is read-only, nosuid or the cell's own.
     pub mounts: u32,
-    /// Limits as `/proc/<pid>/limits` showed them: processes, open files, file size.
+    /// Limits as `/proc/<pid>/limits` showed them: processes (init is counted), open files, file
+    /// size. A job's own lower limits come after this look: those are configured.
     pub processes: u64,
     pub open_files: u64,
     pub file_size: u64,
@@ -59,6 +60,8 @@ pub struct Configured {
     pub proc: String,
     pub memory: MemoryHold,
     pub memory_bytes: u64,
+    /// Processes of the job, which lowers its limit itself just before exec.
+    pub processes: u32,
     pub workspace: String,
     pub host_name: String,
 }

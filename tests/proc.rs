@@ -4,13 +4,16 @@ mod support;
 
 use std::process::ExitCode;
 
-use support::{Caller, Check, Need, claim, equal, holds};
+use support::{CALLS, Caller, Check, Need, claim, equal, holds};
 
 fn main() -> ExitCode {
     support::main(&[
         claim("facts_of_the_machine_are_the_cells", facts),
         claim("programs_that_read_proc_work", programs).needs(&[Need::Procps, Need::Python]),
-        claim("no_more_memory_is_shown_than_the_profile_has", profiles_memory),
+        claim("a_call_that_asks_for_less_memory_is_shown_what_it_has", jobs_memory)
+            .needs(&[Need::Procps]),
+        claim("sysinfo_tells_of_the_cell_and_not_of_the_host", sysinfo)
+            .needs(&[Need::Python, Need::X86_64]),
         claim("every_other_entry_of_the_host_is_empty", masked),
         claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed)
             .needs(&[Need::Python, Need::X86_64]),
@@ -48,12 +51,53 @@ fn programs(caller: &Caller) -> Check {
     holds("python", &told, told.said().starts_with(&processors))
 }
 
-fn profiles_memory(caller: &Caller) -> Check {
-    // The job may only lower the limit; the file was made with the profile's.
-    let told = caller.json(&["--memory", "64M"], &["head", "-1", "/proc/meminfo"])?;
-    let shown = told.get("stdout").and_then(|text| text.as_str()).unwrap_or_default().to_owned();
-    let shown: u64 = shown.split_whitespace().nth(1).ok_or("no figure")?.parse()?;
-    holds("not the host's memory", shown, shown <= 1 << 20)
+/// The file is made with the profile's limit and written anew for a job that lowers it.
+fn jobs_memory(caller: &Caller) -> Check {
+    let told = caller.json(
+        &["--memory", "200M", "--processes", "20"],
+        &["bash", "-c", "free -b | awk '/^Mem/ {print $2}'; nproc; echo x > /proc/meminfo"],
+    )?;
+    let processors = caller.bash_outside("nproc")?.said().to_owned();
+    let expected = format!("{}\n{processors}\n", 200 << 20);
+    equal("free and nproc", support::text(&told, "stdout"), expected.as_str())?;
+    let refused = "bash: line 1: /proc/meminfo: Read-only file system\n";
+    equal("it cannot be written", support::text(&told, "stderr"), refused)?;
+    let configured = |field| told.pointer(&format!("/receipt/configured/{field}")).cloned();
+    equal("the receipt's memory", configured("memory_bytes"), Some((200 << 20).into()))?;
+    equal("and processes", configured("processes"), Some(20.into()))?;
+    // The next call of the profile has the whole again.
+    facts(caller)
+}
+
+/// sysinfo(2) is answered by init: nothing of the host, and no way to make init write elsewhere.
+fn sysinfo(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+def facts():
+    room = ctypes.create_string_buffer(112)
+    got = libc.sysinfo(room)
+    return (got, struct.unpack('q3Q6QH6x2QI', room.raw[:108]))
+print(facts())
+print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
+print(call(99, 8), call(99, -1), call(99, 0))
+r, w = os.pipe()
+if os.fork() == 0:
+    libc.prctl(4, 0); os.write(w, str(call(99, bytes(112))).encode()); os._exit(0)
+print(os.read(r, 9).decode())"
+    );
+    let options = ["--memory", "96M"];
+    let told = caller.json(&options, &["/usr/bin/python3", "-c", &script])?;
+    let memory = 96 << 20;
+    let expected = format!(
+        "(0, (1, 0, 0, 0, {memory}, {memory}, 0, 0, 0, 0, 1, 0, 0, 1))\n{memory}\n\
+         EFAULT EFAULT EFAULT\nEPERM\n"
+    );
+    equal("the cell's own", support::text(&told, "stdout"), expected.as_str())?;
+    equal("it is no denial", support::denials(&told), vec![])?;
+    let control = caller.python_outside(
+        "import os; print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))",
+    )?;
+    holds("outside it is the host's", &control, control.said() != memory.to_string())
 }
 
 const FACTS: [&str; 6] = ["cpuinfo", "loadavg", "meminfo", "stat", "uptime", "version"];

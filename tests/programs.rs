@@ -11,6 +11,8 @@ fn main() -> ExitCode {
         claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
         claim("git_works", git_works).needs(&[Need::Git]),
         claim("a_compiler_and_its_program_work", gcc_works).needs(&[Need::Gcc]),
+        claim("java_runs_and_sizes_itself_by_the_cell", java).wants(&[Need::Java]),
+        claim("node_runs_and_sizes_itself_by_the_cell", node).wants(&[Need::Node]),
         claim("names_are_looked_up_and_nothing_is_told_as_denied", names).needs(&[Need::Python]),
     ])
 }
@@ -67,4 +69,36 @@ socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9)";
     equal("getaddrinfo", text(&told, "stdout"), "['127.0.0.1']\nTrue\n")?;
     holds("another netlink", &told, text(&told, "stderr").contains("PermissionError: [Errno 1]"))?;
     equal("is told", denials(&told), vec![("socket".to_owned(), 1)])
+}
+
+/// A quarter of the memory it sees is the heap it takes by itself.
+fn java(caller: &Caller) -> Check {
+    let settings = ["java", "-XX:+PrintFlagsFinal", "-Xmx64m", "-version"];
+    let told = caller.json(&["--memory", "512M"], &settings)?;
+    let flag = |told: &serde_json::Value, name: &str| -> Option<u64> {
+        let line = text(told, "stdout").lines().find(|line| line.contains(name))?.to_owned();
+        line.split_whitespace().nth(3)?.parse().ok()
+    };
+    equal("the heap asked for", flag(&told, " MaxHeapSize "), Some(64 << 20))?;
+    equal("nothing is denied", denials(&told), vec![])?;
+    let told = caller.json(
+        &["--memory", "512M"],
+        &["java", "-XX:+PrintFlagsFinal", "-XshowSettings:system", "-version"],
+    )?;
+    equal("it ends well", told.get("exit_code"), Some(&0.into()))?;
+    let heap = flag(&told, " MaxHeapSize ").unwrap_or_default();
+    holds("the heap of a machine of 512 MiB", heap, (100 << 20..=128 << 20).contains(&heap))
+}
+
+fn node(caller: &Caller) -> Check {
+    let script = "const os = require('os');
+console.log(os.totalmem(), os.cpus().length, os.availableParallelism(), os.loadavg().join());
+require('zlib').gzip('x', (error, zipped) => console.log(error, zipped.length > 0));
+new (require('worker_threads').Worker)('console.log(6 * 7)', { eval: true });";
+    let told = caller.json(&["--memory", "700M"], &["node", "-e", script])?;
+    let processors = caller.bash_outside("nproc")?.said().to_owned();
+    let mut lines: Vec<&str> = text(&told, "stdout").lines().collect();
+    lines.sort_unstable();
+    let sizes = format!("{} {processors} {processors} 0,0,0", 700 << 20);
+    equal("node", (lines, denials(&told)), (vec!["42", sizes.as_str(), "null true"], vec![]))
 }

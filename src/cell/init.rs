@@ -18,10 +18,11 @@ use super::enter::Entry;
 use super::report::{self, FromInit, PayloadEnd, ToInit};
 use super::{ProcKind, Shared};
 use crate::outcome::DENIALS_COUNTED;
+use crate::profile::floor;
 use crate::receipt::MemoryHold;
 use crate::sys::process::{self, Dumpable, End, Reaped};
 use crate::sys::socket::{self, Wait};
-use crate::sys::{Result, mount, notify};
+use crate::sys::{Result, memory, mount, notify};
 
 use watch::Watch;
 
@@ -60,6 +61,10 @@ struct Init<'a> {
     children: SignalFd,
     denied: [u32; NUMBERS],
     watch: Option<Watch>,
+    /// The number of sysinfo(2), where the profile lets it be asked.
+    sysinfo: Option<u32>,
+    /// Bytes of memory that the cell may use: the profile's, then the job's.
+    memory: u64,
     /// Summed over every process reaped.
     user_us: u64,
     system_us: u64,
@@ -93,6 +98,9 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         listener: None,
         children,
         denied: [0; NUMBERS],
+        sysinfo: floor::number(floor::ANSWERED)
+            .filter(|number| entry.design.profile.calls.contains(number)),
+        memory: entry.design.profile.limits.memory,
         watch: ready.watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
         user_us: 0,
         system_us: 0,
@@ -156,7 +164,7 @@ impl Init<'_> {
         self.look(Instant::now())
     }
 
-    /// Counts a refused call and answers it with EPERM.
+    /// Answers a call that the filter told of: counted and EPERM, but for sysinfo(2).
     fn refuse(&mut self, events: PollFlags) -> Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
         if !events.contains(PollFlags::POLLIN) {
@@ -165,6 +173,9 @@ impl Init<'_> {
             return Ok(());
         }
         let Some(notification) = notify::receive(listener)? else { return Ok(()) };
+        if Some(notification.number) == self.sysinfo {
+            return answer(listener, notification, self.memory);
+        }
         notify::refuse(listener, notification, Errno::EPERM)?;
         let number = usize::try_from(notification.number).unwrap_or(NUMBERS);
         if let Some(count) = self.denied.get_mut(number.min(NUMBERS - 1)) {
@@ -189,6 +200,7 @@ impl Init<'_> {
                 report::send(self.control, &FromInit::Sealed, &[])?;
             }
             ToInit::Watch { memory } => {
+                self.memory = self.memory.min(memory);
                 if let Some(watch) = &mut self.watch {
                     watch.start(memory);
                 }
@@ -298,6 +310,18 @@ impl Init<'_> {
             length += 6;
         }
         socket::send(self.control, buffer.get(..length).unwrap_or_default(), &[])
+    }
+}
+
+/// Answers sysinfo(2) with what the cell has. A caller that ended meanwhile may have left its number
+/// to another: of the same cell, so that what is written there harms nobody else.
+fn answer(listener: &OwnedFd, asked: notify::Notification, memory: u64) -> Result<()> {
+    let [address, ..] = asked.arguments;
+    match memory::write_sysinfo(asked.pid, address, memory) {
+        Ok(()) => notify::succeed(listener, asked),
+        // EFAULT: not memory of the caller's. EPERM: the caller has made itself untraceable, or
+        // the host forbids all tracing (Yama).
+        Err(errno) => notify::refuse(listener, asked, errno),
     }
 }
 

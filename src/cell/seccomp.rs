@@ -96,7 +96,7 @@ pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, 
 pub fn allowed(verdicts: &BTreeMap<u32, Verdict>) -> impl Iterator<Item = u32> {
     verdicts.iter().filter_map(|(number, verdict)| match verdict {
         Verdict::Allow | Verdict::AllowIf(_) | Verdict::AllowOrProbe(..) => Some(*number),
-        Verdict::Errno(_) => None,
+        Verdict::Errno(_) | Verdict::Answered => None,
     })
 }
 
@@ -106,7 +106,7 @@ pub fn number(call: Sysno) -> u32 {
 }
 
 /// Calls that init needs once its set-up is done: waiting, answering, reaping, watching memory.
-const INIT: [Sysno; 28] = [
+const INIT: [Sysno; 29] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -135,6 +135,8 @@ const INIT: [Sysno; 28] = [
     Sysno::mremap,
     Sysno::exit_group,
     Sysno::restart_syscall,
+    // Answering sysinfo(2): into the memory of its caller, a process of this cell.
+    Sysno::process_vm_writev,
 ];
 
 /// The filter of cell inits. No rule of it notifies: init answers notifications.
@@ -188,6 +190,7 @@ fn ranges(verdicts: &BTreeMap<u32, Verdict>, otherwise: Action) -> Vec<Range<'_>
         let leaf = match verdict {
             Verdict::Allow => Leaf::Give(Action::Allow),
             Verdict::Errno(errno) => Leaf::Give(Action::Errno(*errno)),
+            Verdict::Answered => Leaf::Give(Action::Notify),
             Verdict::AllowIf(alternatives) => Leaf::When(alternatives, None),
             Verdict::AllowOrProbe(alternatives, probe) => Leaf::When(alternatives, Some(probe)),
         };

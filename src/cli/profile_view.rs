@@ -51,7 +51,10 @@ impl<'p> View<'p> {
             let gated = floor::needs_memory_cgroup(&name);
             match verdict {
                 Verdict::Allow if !gated => allowed.push(name),
-                Verdict::Allow | Verdict::AllowIf(_) | Verdict::AllowOrProbe(..) => {
+                Verdict::Allow
+                | Verdict::AllowIf(_)
+                | Verdict::AllowOrProbe(..)
+                | Verdict::Answered => {
                     let condition = floor::condition(&name).unwrap_or("on a condition");
                     conditional.insert(name, condition);
                 }

@@ -47,6 +47,8 @@ pub enum Verdict {
     AllowOrProbe(Vec<All>, Probe),
     /// Refused with this errno and not counted.
     Errno(i32),
+    /// Answered by the cell's init with what the cell has; the kernel's answer tells of the host.
+    Answered,
 }
 
 /// A refused call that programs make to learn what there is, and do without.
@@ -116,7 +118,7 @@ impl Verdict {
         Self::AllowIf(ranges.iter().map(|range| within(argument, *range)).collect())
     }
 
-    /// Whether a call with these arguments goes through.
+    /// Whether the kernel sees a call with these arguments.
     #[must_use]
     pub fn allows(&self, arguments: &[u64; 6]) -> bool {
         match self {
@@ -124,7 +126,7 @@ impl Verdict {
             Self::AllowIf(any) | Self::AllowOrProbe(any, _) => {
                 any.iter().any(|all| all.iter().all(|t| t.holds(arguments)))
             }
-            Self::Errno(_) => false,
+            Self::Errno(_) | Self::Answered => false,
         }
     }
 
@@ -137,7 +139,7 @@ impl Verdict {
                 let met = !self.allows(arguments) && probe.when.iter().all(|t| t.holds(arguments));
                 met.then_some(probe.errno)
             }
-            Self::Allow | Self::AllowIf(_) => None,
+            Self::Allow | Self::AllowIf(_) | Self::Answered => None,
         }
     }
 }

@@ -165,6 +165,7 @@ impl Maker<'_> {
                 proc: profile.proc.name().to_owned(),
                 memory: self.shared.memory,
                 memory_bytes: profile.limits.memory,
+                processes: profile.limits.processes,
                 workspace: design.workspace_name().to_owned(),
                 host_name: super::HOST_NAME.to_owned(),
             },

@@ -163,6 +163,7 @@ impl Supervisor {
             return self.end(call, Ended::failed(Failure::Lost));
         };
         receipt.configured.memory_bytes = ready.limits.memory;
+        receipt.configured.processes = ready.limits.processes;
         let Some(design) = design_of(&self.keys, key) else {
             return self.end(call, Ended::failed(Failure::Lost));
         };

@@ -1,4 +1,5 @@
-//! Sealed memfds: how scripts, input and argument blocks cross process boundaries.
+//! Memory of others: sealed memfds, by which bytes cross process boundaries, and a struct written
+//! into a process of one's own cell.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -47,4 +48,26 @@ pub fn is_sealed(fd: impl AsFd) -> Result<bool> {
         Err(Errno::EINVAL) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// Writes a sysinfo(2) of a machine with `memory` bytes, all free, to `address` of process `pid`.
+///
+/// # Errors
+/// What process_vm_writev(2) says; EFAULT where not all of it can be written.
+pub fn write_sysinfo(pid: i32, address: u64, memory: u64) -> Result<()> {
+    const SIZE: usize = size_of::<libc::sysinfo>();
+    // SAFETY: sysinfo is plain integers, for which all zeroes is a value.
+    let mut facts: libc::sysinfo = unsafe { std::mem::zeroed() };
+    facts.uptime = 1;
+    facts.totalram = memory;
+    facts.freeram = memory;
+    facts.procs = 1;
+    facts.mem_unit = 1;
+    let local = libc::iovec { iov_base: (&raw mut facts).cast(), iov_len: SIZE };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: SIZE };
+    // SAFETY: `local` describes `facts`, which outlives the call; `remote` is of another process,
+    // where the kernel checks each page.
+    let written =
+        unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    if Errno::result(written)? as usize == SIZE { Ok(()) } else { Err(Errno::EFAULT) }
 }

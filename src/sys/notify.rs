@@ -11,6 +11,9 @@ use super::Result;
 pub struct Notification {
     id: u64,
     pub number: u32,
+    /// The caller's thread, as the listener's pid namespace numbers it.
+    pub pid: i32,
+    pub arguments: [u64; 6],
 }
 
 // _IOWR('!', 0, struct seccomp_notif) and _IOWR('!', 1, struct seccomp_notif_resp).
@@ -24,7 +27,12 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
     // SAFETY: RECEIVE takes a pointer to a zeroed seccomp_notif, which outlives the call.
     let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RECEIVE, &raw mut notif) };
     match Errno::result(result) {
-        Ok(_) => Ok(Some(Notification { id: notif.id, number: notif.data.nr as u32 })),
+        Ok(_) => Ok(Some(Notification {
+            id: notif.id,
+            number: notif.data.nr as u32,
+            pid: notif.pid as i32,
+            arguments: notif.data.args,
+        })),
         Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => Ok(None),
         Err(errno) => Err(errno),
     }
@@ -32,8 +40,16 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
 
 /// Answers a notification with an error. A caller that is gone already needs none.
 pub fn refuse(listener: impl AsFd, notification: Notification, errno: Errno) -> Result<()> {
-    let mut response =
-        libc::seccomp_notif_resp { id: notification.id, val: 0, error: -(errno as i32), flags: 0 };
+    respond(listener, notification, -(errno as i32))
+}
+
+/// Tells the caller that its call succeeded and returned 0.
+pub fn succeed(listener: impl AsFd, notification: Notification) -> Result<()> {
+    respond(listener, notification, 0)
+}
+
+fn respond(listener: impl AsFd, notification: Notification, error: i32) -> Result<()> {
+    let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags: 0 };
     // SAFETY: RESPOND takes a pointer to a seccomp_notif_resp, which outlives the call.
     let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RESPOND, &raw mut response) };
     match Errno::result(result) {

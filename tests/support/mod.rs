@@ -49,12 +49,13 @@ pub struct Claim {
     name: &'static str,
     whom: For,
     needs: &'static [Need],
+    wants: &'static [Need],
     check: fn(&Caller) -> Check,
 }
 
 /// A claim that holds for root and for an ordinary user.
 pub const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
-    Claim { name, whom: For::Both, needs: &[], check }
+    Claim { name, whom: For::Both, needs: &[], wants: &[], check }
 }
 
 impl Claim {
@@ -66,6 +67,12 @@ impl Claim {
     /// The claim needs this of the machine.
     pub const fn needs(self, needs: &'static [Need]) -> Self {
         Self { needs, ..self }
+    }
+
+    /// The claim is about a program that few machines have: without it the test is ignored, and
+    /// no failure where everything must run.
+    pub const fn wants(self, wants: &'static [Need]) -> Self {
+        Self { wants, ..self }
     }
 
     /// As tests: one for each caller there is on this machine.
@@ -84,8 +91,11 @@ impl Claim {
             Who::Root => format!("{} as root", self.name),
             Who::User => format!("{} as a user", self.name),
         };
-        let missing: Vec<&str> =
-            self.needs.iter().filter(|need| !need.is_met()).map(|need| need.name()).collect();
+        let missing = |needs: &[Need]| -> Vec<&str> {
+            needs.iter().filter(|need| !need.is_met()).map(|need| need.name()).collect()
+        };
+        let must_run = must_run && missing(self.wants).is_empty();
+        let missing = [missing(self.needs), missing(self.wants)].concat();
         let shared = Arc::clone(shared);
         if missing.is_empty() {
             return Trial::test(name, move || (self.check)(&Caller::new(who, shared)?));
