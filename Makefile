@@ -8,11 +8,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RUN_NEEDS  := bash:bash bc:bc cc:gcc
 TEST_WANTS := python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
 
-.PHONY: help demo test build install uninstall clean setup
+.PHONY: help demo test soak build install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build, and run a real MCP session against the release binary'
 	@echo 'make test      set up and run every test'
+	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
 	@echo 'make install   copy it to $(DESTDIR)$(PREFIX)/bin (PREFIX=… to change)'
 	@echo 'make clean     remove what was built'
@@ -28,6 +29,10 @@ demo: setup
 test:
 	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)
 	$(CARGO) test --workspace --locked
+
+SOAK ?= 50000
+soak: setup
+	COFFERDAM_SOAK=$(SOAK) nice $(CARGO) test --release --locked --test load many -- --nocapture
 
 build: setup
 	$(CARGO) build --release --locked
