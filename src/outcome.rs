@@ -97,6 +97,14 @@ pub fn errno_text(errno: i32) -> String {
     format!("{} ({known:?})", known.desc().to_lowercase())
 }
 
+/// An I/O error in plain words: without the number that Rust adds to the system's text.
+pub fn in_words(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(errno) => errno_text(errno),
+        None => error.to_string(),
+    }
+}
+
 /// What the cell used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {

@@ -1,6 +1,6 @@
 //! The audit log through the real server: what is recorded, what never is, and that a change shows.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -32,13 +32,21 @@ impl Recorded {
         command
     }
 
+    /// cofferdam where no file may be larger than this many kilobytes: a disk that is full.
+    fn on_a_full_disk(&self, kilobytes: u32, arguments: &[&str]) -> Command {
+        let mut command = Command::new("/bin/bash");
+        command.args(["-c", &format!("ulimit -f {kilobytes}; exec \"$@\""), "bash", PROGRAM]);
+        command.arg("--config").arg(&self.config).args(arguments);
+        command
+    }
+
     fn serve(&self, calls: &[serde_json::Value]) -> std::io::Result<Output> {
-        let mut child = self
-            .cofferdam(&["serve"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+        Self::converse(self.cofferdam(&["serve"]), calls)
+    }
+
+    fn converse(mut server: Command, calls: &[serde_json::Value]) -> std::io::Result<Output> {
+        let mut child =
+            server.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let mut stdin = child.stdin.take().ok_or_else(|| std::io::Error::other("no pipe"))?;
         let hello = serde_json::json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
@@ -50,8 +58,12 @@ impl Recorded {
                                           "params": params});
             writeln!(stdin, "{call}")?;
         }
+        // The end of input ends calls that still wait: it comes when all are answered.
+        let output = child.stdout.take().ok_or_else(|| std::io::Error::other("no pipe"))?;
+        let lines = BufReader::new(output).lines().take(calls.len() + 1);
+        let answers = lines.collect::<std::io::Result<Vec<String>>>()?.join("\n");
         drop(stdin);
-        child.wait_with_output()
+        Ok(Output { stdout: answers.into_bytes(), ..child.wait_with_output()? })
     }
 
     fn lines(&self) -> std::io::Result<String> {
@@ -63,6 +75,15 @@ impl Recorded {
         let text = [told.stdout, told.stderr].concat();
         Ok((told.status.code(), String::from_utf8_lossy(&text).into_owned()))
     }
+}
+
+/// The answers to calls, by their number.
+fn answers(told: &Output) -> Vec<serde_json::Value> {
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let parsed = text.lines().map_while(|line| serde_json::from_str(line).ok());
+    let mut all: Vec<serde_json::Value> = parsed.collect();
+    all.sort_by_key(|answer| answer.get("id").and_then(serde_json::Value::as_u64));
+    all.into_iter().skip(1).collect()
 }
 
 fn bash(command: &str) -> serde_json::Value {
@@ -114,5 +135,98 @@ fn the_log_is_its_owners_alone() -> std::io::Result<()> {
     assert_eq!(mode(&recorded.log)?, 0o600);
     let directory = recorded.log.parent().unwrap_or(Path::new("/"));
     assert_eq!(mode(directory)?, 0o700);
+    Ok(())
+}
+
+#[test]
+fn arguments_that_were_not_taken_are_recorded_as_such() -> std::io::Result<()> {
+    let recorded = Recorded::new("[tools]\non = [\"cli_file\"]\n")?;
+    let misspelt = serde_json::json!({"name": "bash", "arguments": {"comand": "true"}});
+    let outside =
+        serde_json::json!({"name": "bash", "arguments": {"command": "true", "cwd": "/etc"}});
+    let system =
+        serde_json::json!({"name": "calculate", "arguments": {"expression": "system('ls')"}});
+    let file = serde_json::json!({"name": "cli_file", "arguments": {"path": "../etc/passwd"}});
+    recorded.serve(&[misspelt, outside, system, file])?;
+    let lines = recorded.lines()?;
+    let mut told: Vec<(String, String)> = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|line| line.get("event").and_then(|event| event.as_str()) == Some("invalid"))
+        .filter_map(|line| {
+            let field = |name| Some(line.get(name)?.as_str()?.to_owned());
+            Some((field("tool")?, field("why")?))
+        })
+        .collect();
+    told.sort_unstable();
+    let tools: Vec<&str> = told.iter().map(|(tool, _)| tool.as_str()).collect();
+    assert_eq!(tools, ["bash", "bash", "calculate", "cli_file"], "{lines}");
+    assert!(told.iter().any(|(_, why)| why == "bash: unknown field `comand`"), "{told:?}");
+    assert_eq!(lines.matches("\"event\":\"decision\"").count(), 0, "nothing was decided: {lines}");
+    assert_eq!(recorded.verify()?.0, Some(0));
+    Ok(())
+}
+
+#[test]
+fn a_log_that_is_full_is_rotated_and_its_chain_goes_on() -> std::io::Result<()> {
+    let recorded = Recorded::new("max_bytes = \"64K\"\nkeep = 1\n")?;
+    let calls: Vec<serde_json::Value> = (0..100).map(|n| bash(&format!("exit {n}"))).collect();
+    let told = recorded.serve(&calls)?;
+    assert_eq!(answers(&told).len(), 100);
+    let size = |name: &str| recorded.log.with_file_name(name).metadata().map(|file| file.len());
+    assert!((1..=64 << 10).contains(&size("audit.jsonl.1")?) && size("audit.jsonl")? > 0);
+    assert!(size("audit.jsonl.2").is_err(), "one is kept");
+    let (code, text) = recorded.verify()?;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(" in 2 files, ") && text.contains(" to 200"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn calls_go_on_when_the_log_is_full_and_every_reply_says_so() -> std::io::Result<()> {
+    let recorded = Recorded::new("")?;
+    let calls: Vec<serde_json::Value> = (0..20).map(|_| bash("echo ran")).collect();
+    let told = Recorded::converse(recorded.on_a_full_disk(8, &["serve"]), &calls)?;
+    let answers = answers(&told);
+    let ran = |answer: &&serde_json::Value| {
+        answer.pointer("/result/structuredContent/stdout").and_then(|out| out.as_str())
+            == Some("ran\n")
+    };
+    assert_eq!(answers.iter().filter(ran).count(), 20, "{answers:?}");
+    let last = answers.last().and_then(|answer| answer.pointer("/result/_meta/cofferdam~1audit"));
+    let why = last.and_then(|audit| audit.get("why")).and_then(|why| why.as_str());
+    assert_eq!(why, Some("file too large (EFBIG)"), "{last:?}");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("the audit log cannot be written"));
+    // And by the command line.
+    let told = recorded.on_a_full_disk(8, &["run", "--json", "--", "true"]).output()?;
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
+    let why = told.pointer("/audit/why").and_then(|why| why.as_str());
+    assert_eq!((told.get("exit_code"), why), (Some(&0.into()), Some("file too large (EFBIG)")));
+    let lost = told.pointer("/audit/lost").and_then(serde_json::Value::as_u64);
+    assert!(lost.is_some_and(|lost| (1..=2).contains(&lost)), "{told}");
+    // With room again, the gap is recorded and the chain is whole.
+    recorded.serve(&[bash("true")])?;
+    assert_eq!(recorded.verify()?.0, Some(0));
+    Ok(())
+}
+
+#[test]
+fn no_call_runs_without_a_record_where_the_operator_wants_it_so() -> std::io::Result<()> {
+    let recorded = Recorded::new("on_error = \"stop\"\n")?;
+    let calls: Vec<serde_json::Value> = (0..20).map(|_| bash("echo ran")).collect();
+    let told = Recorded::converse(recorded.on_a_full_disk(8, &["serve"]), &calls)?;
+    let texts: Vec<String> = answers(&told)
+        .iter()
+        .filter_map(|answer| Some(answer.pointer("/result/content/0/text")?.as_str()?.to_owned()))
+        .collect();
+    let expected = "the audit log cannot be written: file too large (EFBIG)\nhint: the operator's \
+                    `[audit] on_error = \"stop\"` refuses calls until it can be";
+    let refused = texts.iter().filter(|text| *text == expected).count();
+    let ran = texts.iter().filter(|text| text.starts_with("ran\n")).count();
+    assert!(ran > 0 && refused > 0 && ran + refused == 20, "{texts:?}");
+    let told = recorded.on_a_full_disk(8, &["run", "--", "echo", "ran"]).output()?;
+    assert_eq!((told.status.code(), told.stdout.as_slice()), (Some(125), b"".as_slice()));
+    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(text.contains("file too large (EFBIG)") && !text.contains("os error"), "{text}");
     Ok(())
 }

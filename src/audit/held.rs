@@ -19,6 +19,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::chain::{self, Tip};
 use super::record::Record;
 use super::{Options, clock};
+use crate::outcome::in_words;
 
 /// More than any line has; so much of a file's end holds its last line.
 const TAIL: u64 = 256 << 10;
@@ -29,7 +30,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Why there is no log.
 #[derive(Debug, thiserror::Error)]
 pub enum HeldError {
-    #[error("`{path}` cannot be made: {source}", path = .path.display())]
+    #[error("`{path}` cannot be made: {}", in_words(.source), path = .path.display())]
     Make { path: PathBuf, source: std::io::Error },
     #[error("`{path}` cannot be opened: {errno}", path = .path.display())]
     Open { path: PathBuf, errno: Errno },
@@ -40,8 +41,19 @@ pub enum HeldError {
     Shared { path: PathBuf },
     #[error("`{path}` is not a regular file of its user's", path = .path.display())]
     NotAFile { path: PathBuf },
-    #[error("`{path}` cannot be used: {source}", path = .path.display())]
+    #[error("`{path}` cannot be used: {}", in_words(.source), path = .path.display())]
     Use { path: PathBuf, source: std::io::Error },
+}
+
+/// How a file of the log ends.
+#[derive(Debug)]
+enum LastLine {
+    /// With a newline, or there is no line.
+    Ended,
+    /// With a line that is in order but for its newline.
+    Whole,
+    /// With a piece of a line, which the next one vouches for.
+    Fragment(Record),
 }
 
 /// The log, open.
@@ -94,7 +106,7 @@ impl Held {
     /// when one cannot be written.
     pub(super) fn append(&mut self, records: &[Record]) -> std::io::Result<()> {
         let _lock = self.lock()?;
-        let fragment = self.catch_up()?;
+        let end = self.catch_up()?;
         let (mut text, mut tip) = (String::new(), self.tip.clone());
         let mut seal = |record: &Record| -> std::io::Result<()> {
             let (line, next) = chain::seal(&tip, &clock::now(), record)?;
@@ -102,18 +114,17 @@ impl Held {
             tip = next;
             Ok(())
         };
-        if let Some(fragment) = &fragment {
+        if let LastLine::Fragment(fragment) = &end {
             seal(fragment)?;
         }
         records.iter().try_for_each(&mut seal)?;
         let added = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        // What vouches for a fragment stays in the fragment's file.
+        // What ends a line, or vouches for a fragment, stays in its file.
         let full = self.length.saturating_add(added) > self.max_bytes;
-        if fragment.is_none() && self.length > 0 && full {
-            self.rotate()?;
-        }
-        if fragment.is_some() {
-            text.insert(0, '\n');
+        match end {
+            LastLine::Ended if self.length > 0 && full => self.rotate()?,
+            LastLine::Ended => {}
+            LastLine::Whole | LastLine::Fragment(_) => text.insert(0, '\n'),
         }
         if let Err(error) = self.file.write_all(text.as_bytes()) {
             // Half a line must not stay; where even this fails, the next look finds a fragment.
@@ -142,13 +153,13 @@ impl Held {
         Err(std::io::Error::other("another process holds the lock of the log"))
     }
 
-    /// Sees to it that file, length and tip are those of now. Tells of a fragment at the end.
-    fn catch_up(&mut self) -> std::io::Result<Option<Record>> {
+    /// Sees to it that file, length and tip are those of now. Tells how the last line ends.
+    fn catch_up(&mut self) -> std::io::Result<LastLine> {
         let own = self.file.metadata()?;
         let named = fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
         let same = named.is_ok_and(|named| named.st_ino == own.ino() && named.st_dev == own.dev());
         if same && own.len() == self.length {
-            return Ok(None);
+            return Ok(LastLine::Ended);
         }
         if !same {
             self.file = append_to(self.directory.as_fd(), &self.name)?;
@@ -166,8 +177,16 @@ impl Held {
             // whoever verifies it is told of that line.
             None => Tip { seq: 0, hash: chain::sha256(whole) },
         };
-        let bytes = fragment.len();
-        Ok((bytes > 0).then(|| Record::Fragment { bytes, sha256: chain::sha256(fragment) }))
+        if fragment.is_empty() {
+            return Ok(LastLine::Ended);
+        }
+        // A crash may have taken the newline alone: the line itself is in order and stays one.
+        if let Ok(line) = chain::check(fragment) {
+            self.tip = line.tip();
+            return Ok(LastLine::Whole);
+        }
+        let (bytes, sha256) = (fragment.len(), chain::sha256(fragment));
+        Ok(LastLine::Fragment(Record::Fragment { bytes, sha256 }))
     }
 
     /// The last line of the newest rotated file, which the first line of a new one continues.

@@ -17,6 +17,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use crate::call::Call;
+use crate::outcome::in_words;
 use crate::policy::{Denial, Grant};
 use held::Held;
 pub use held::HeldError;
@@ -129,6 +130,13 @@ impl Audit {
         }
     }
 
+    /// Records that the arguments of a call were not taken.
+    pub fn invalid(&self, tool: &str, why: &str) {
+        if let Some(log) = &self.0 {
+            log.note(Record::invalid(tool, why));
+        }
+    }
+
     /// What a reply says while lines are lost: how many, and why.
     pub fn trouble(&self) -> Option<(u64, String)> {
         let state = self.0.as_ref()?.state();
@@ -155,8 +163,8 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                let why = error.to_string().to_lowercase();
-                tracing::error!(lost = state.lost + 1, %error, "the audit log cannot be written");
+                let why = in_words(&error);
+                tracing::error!(lost = state.lost + 1, why, "the audit log cannot be written");
                 state.lost += 1;
                 state.why.clone_from(&why);
                 match self.on_error {

@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::chain::{self, BadLine, Checked, FIRST, Tip};
 use super::held::numbered;
+use crate::outcome::in_words;
 
 /// Rotated files are looked for up to this number.
-const NUMBERS: u32 = 1000;
+pub const NUMBERS: u32 = 1000;
 
 /// The first line that breaks the chain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +27,7 @@ pub struct Broken {
 pub enum Unverified {
     #[error(transparent)]
     Broken(#[from] Broken),
-    #[error("`{path}` cannot be read: {source}", path = .path.display())]
+    #[error("`{path}` cannot be read: {}", in_words(.source), path = .path.display())]
     Read { path: PathBuf, source: std::io::Error },
 }
 

@@ -121,6 +121,11 @@ impl LimitsTold {
 pub enum Record {
     Decision(Box<Decision>),
     Outcome(Box<Ending>),
+    /// A call whose arguments were not taken: there was nothing to decide.
+    Invalid {
+        tool: String,
+        why: String,
+    },
     /// Lines could not be written before this one.
     Gap {
         lost: u64,
@@ -147,6 +152,12 @@ pub struct Decision {
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<LimitsTold>,
     clamped: bool,
+}
+
+impl Record {
+    pub fn invalid(tool: &str, why: &str) -> Self {
+        Self::Invalid { tool: cut(tool, REASON), why: cut(why, REASON) }
+    }
 }
 
 impl Decision {

@@ -94,6 +94,21 @@ fn a_fragment_of_a_crash_is_vouched_for_by_the_next_line() {
 }
 
 #[test]
+fn a_line_that_lost_only_its_newline_stays_a_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = options(directory.path(), 1 << 20);
+    written(&options, 2);
+    let whole = fs::read(&options.file).expect("text");
+    fs::write(&options.file, whole.split_at(whole.len() - 1).0).expect("written");
+    assert_eq!(verify(&options.file).map(|told| told.lines).ok(), Some(2), "before it is mended");
+    written(&options, 1);
+    let mended = fs::read(&options.file).expect("text");
+    assert!(mended.starts_with(&whole), "only the newline was added");
+    assert_eq!(verify(&options.file).map(|told| told.lines).ok(), Some(3));
+    assert!(!String::from_utf8_lossy(&mended).contains("fragment"));
+}
+
+#[test]
 fn rotation_keeps_the_chain_and_as_many_files_as_configured() {
     let directory = tempfile::tempdir().expect("a directory");
     let options = Options { keep: 2, ..options(directory.path(), 2000) };

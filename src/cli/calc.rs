@@ -12,6 +12,7 @@ use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::Precision;
 use crate::mcp::backend::{Backend, Exact, Turn};
+use crate::outcome::in_words;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -38,8 +39,9 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
     let calculating = settings.clone();
     let Launched { link, audit } = wiring::launch_recorded(settings)?;
     start::conducted(link, async |socket| {
-        let link = Link::attach(socket)
-            .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+        let link = Link::attach(socket).map_err(|error| {
+            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
+        })?;
         let backend = Live::new(&calculating, Workspace::Fresh, link, audit);
         let done = backend.calculate(typed.expression, typed.precision, Turn::default()).await;
         let done = done

@@ -10,6 +10,7 @@ use super::{start, wiring};
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::job::{ProfileName, Workspace};
 use crate::link::Link;
+use crate::outcome::in_words;
 use crate::outcome::{Ended, Failure, Outcome, errno_text};
 use crate::policy::Grant;
 use crate::receipt::{MemoryHold, Receipt};
@@ -71,8 +72,9 @@ fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -
 
 fn try_cells(socket: OwnedFd, trials: Vec<Trial>) -> Result<Vec<Layer>, CliError> {
     start::conducted(socket, async |socket| {
-        let link = Link::attach(socket)
-            .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+        let link = Link::attach(socket).map_err(|error| {
+            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
+        })?;
         let mut layers = Vec::new();
         let mut seen = None;
         for Trial { profile, grant } in trials {

@@ -75,7 +75,7 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
     let report = diagnosis::report(config)?;
     if typed.json {
         let text = serde_json::to_string_pretty(&report)
-            .map_err(|error| CliError::new(format!("doctor: {error}")))?;
+            .map_err(|error| CliError::new(format!("doctor: {}", error)))?;
         print_out(&format!("{text}\n"))?;
     } else {
         print_out(&report.text())?;

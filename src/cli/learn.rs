@@ -15,6 +15,7 @@ use super::run_arguments::{RunArguments, check};
 use super::{exit, run, start, wiring};
 use crate::job::ProfileName;
 use crate::link::Link;
+use crate::outcome::in_words;
 use crate::outcome::{DENIALS_COUNTED, DeniedCall, Failure, Outcome};
 use crate::policy::Grant;
 use crate::profile::floor::{self, Grantable};
@@ -113,8 +114,9 @@ async fn conduct(
     program: Option<OnHost>,
     socket: OwnedFd,
 ) -> Result<u8, CliError> {
-    let link = Link::attach(socket)
-        .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+    let link = Link::attach(socket).map_err(|error| {
+        CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
+    })?;
     let running = link.start(grant).await?;
     // Both streams: standard output is for the TOML alone.
     let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());

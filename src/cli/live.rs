@@ -263,7 +263,10 @@ impl Backend for Live {
     ) -> Result<Done, Refused> {
         let call = match cli::call(declared.tool, &declared.command, &asking) {
             Ok(call) => call,
-            Err(bad) => return Ok(bad.told(asking.correlation)),
+            Err(bad) => {
+                self.audit.invalid(declared.tool, &bad.to_string());
+                return Ok(bad.told(asking.correlation));
+            }
         };
         match self.workbench.call(call, &turn).await {
             Ok(told) => Ok(Done::of(declared, told, asking.correlation)),
@@ -273,6 +276,10 @@ impl Backend for Live {
             }
             Err(refusal @ (Refusal::Denied(_) | Refusal::Unrecorded(_))) => Err(refusal.into()),
         }
+    }
+
+    fn invalid(&self, tool: &str, why: &str) {
+        self.audit.invalid(tool, why);
     }
 
     async fn settled(&self) {

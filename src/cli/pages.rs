@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use super::Cli;
 use super::error::{CliError, print_out};
+use crate::outcome::in_words;
 
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]
@@ -43,12 +44,12 @@ pub fn man(typed: &ManArguments) -> Result<u8, CliError> {
         let mut page = Vec::new();
         clap_mangen::Man::new(Cli::command())
             .render(&mut page)
-            .map_err(|error| CliError::new(format!("man: {error}")))?;
+            .map_err(|error| CliError::new(format!("man: {}", in_words(&error))))?;
         print_out(&String::from_utf8_lossy(&page))?;
         return Ok(0);
     };
     clap_mangen::generate_to(Cli::command(), directory).map_err(|error| {
-        CliError::new(format!("man: cannot write in {}: {error}", directory.display()))
+        CliError::new(format!("man: cannot write in {}: {}", in_words(&error), directory.display()))
     })?;
     Ok(0)
 }

@@ -14,10 +14,11 @@ use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
 use super::wiring::Launched;
 use super::{start, wiring};
-use crate::audit::{Entry, Story};
+use crate::audit::{Audit, Entry, Story};
 use crate::link::{Control, Link, Running};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
+use crate::outcome::in_words;
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::policy::Grant;
 use crate::profile::Profile;
@@ -31,8 +32,9 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).
     let output = request.call.asked.output;
-    let (grant, profile, socket, entry) = prepare(request, config)?;
-    let terms = Terms::of(&grant, output, profile);
+    let (grant, profile, launched, entry) = prepare(request, config)?;
+    let Launched { link: socket, audit } = launched;
+    let terms = Terms { audit, ..Terms::of(&grant, output, profile) };
     start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, entry))
 }
 
@@ -40,16 +42,17 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
 fn prepare(
     request: RunRequest,
     config: Option<&Path>,
-) -> Result<(Grant, Profile, OwnedFd, Entry), CliError> {
+) -> Result<(Grant, Profile, Launched, Entry), CliError> {
     let settings = wiring::load(config)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
-    let Launched { link, audit } = wiring::launch_recorded(settings)?;
+    let launched = wiring::launch_recorded(settings)?;
+    let audit = &launched.audit;
     let recorded = audit.granted(audit.asked(&call), &grant);
     let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
-    Ok((grant, profile, link, entry))
+    Ok((grant, profile, launched, entry))
 }
 
 /// On the runtime: the call from its start to its end.
@@ -60,8 +63,9 @@ async fn conduct(
     socket: OwnedFd,
     entry: Entry,
 ) -> Result<u8, CliError> {
-    let link = Link::attach(socket)
-        .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+    let link = Link::attach(socket).map_err(|error| {
+        CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
+    })?;
     if terms.clamped == Clamped::Yes && told_as == ToldAs::Live {
         let most = reply::time_text(terms.timeout);
         eprintln!("cofferdam: --timeout is lowered to {most}, the most the profile allows");
@@ -93,6 +97,8 @@ struct Terms {
     output: Option<u64>,
     /// For the grants that denials are told with.
     profile: Profile,
+    /// For the lines that it lacks.
+    audit: Audit,
 }
 
 impl Terms {
@@ -104,6 +110,7 @@ impl Terms {
             clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
             output,
             profile,
+            audit: Audit::off(),
         }
     }
 
@@ -122,7 +129,7 @@ impl Terms {
             timeout: self.timeout,
             clamped: self.clamped,
             receipt,
-            unrecorded: None,
+            unrecorded: self.audit.trouble(),
         }
     }
 }
@@ -177,6 +184,9 @@ fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliErr
         map.insert("clamped".to_owned(), json!(told.clamped == Clamped::Yes));
         if let Some(receipt) = &told.receipt {
             map.insert("receipt".to_owned(), json!(receipt));
+        }
+        if let Some((lost, why)) = &told.unrecorded {
+            map.insert("audit".to_owned(), json!({ "lost": lost, "why": why }));
         }
         if let Outcome::Failed(failure) = &told.outcome {
             map.insert("failure".to_owned(), json!(failure.to_string()));
@@ -255,7 +265,9 @@ async fn interrupts(
     taken_back: &mut Option<TakenBack>,
 ) -> Result<std::convert::Infallible, CliError> {
     let watch = |kind| {
-        signal(kind).map_err(|error| CliError::new(format!("signals cannot be watched: {error}")))
+        signal(kind).map_err(|error| {
+            CliError::new(format!("signals cannot be watched: {}", in_words(&error)))
+        })
     };
     let (mut interrupt, mut terminate) =
         (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);

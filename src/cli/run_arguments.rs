@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::units;
 use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use crate::job::ProfileName;
+use crate::outcome::in_words;
 use crate::supervisor::Access;
 
 /// As typed.
@@ -158,7 +159,8 @@ fn mount(flag: &str, ask: &str, access: Access, home: Option<&Path>) -> Result<M
     if host.is_empty() {
         return Err(bad("names no host path").with_hint("write HOST or HOST:CELL"));
     }
-    let host = std::path::absolute(host).map_err(|error| bad(&format!("is no path: {error}")))?;
+    let host = std::path::absolute(host)
+        .map_err(|error| bad(&format!("is no path: {}", in_words(&error))))?;
     if access == Access::ReadWrite && (host == Path::new("/") || Some(host.as_path()) == home) {
         return Err(bad("is never granted for writing as a whole")
             .with_hint("grant the one directory that is needed"));

@@ -11,6 +11,7 @@ use super::{start, wiring};
 use crate::link::Link;
 use crate::mcp::serve;
 use crate::outcome::Failure;
+use crate::outcome::in_words;
 use crate::supervisor::Access;
 
 /// As typed.
@@ -44,8 +45,9 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let serving = settings.clone();
     let Launched { link, audit } = wiring::launch_recorded(settings)?;
     start::conducted(link, async |socket| {
-        let link = Link::attach(socket)
-            .map_err(|error| CliError::new(format!("no link to the supervisor: {error}")))?;
+        let link = Link::attach(socket).map_err(|error| {
+            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
+        })?;
         let backend = Live::new(&serving, workspace, link.clone(), audit);
         let supervisor = link.clone();
         let gone = async move {
@@ -57,7 +59,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         };
         serve::stdio(backend, gone)
             .await
-            .map_err(|error| CliError::new(format!("serve: {error}")))?;
+            .map_err(|error| CliError::new(format!("serve: {}", error)))?;
         // Without a supervisor no call could be served: whoever started the server may start it anew.
         match supervisor.greeted().is_some() && supervisor.is_closed() {
             true => Err(Failure::Supervisor.into()),
@@ -76,7 +78,8 @@ fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceAsk, CliEr
     if path.is_empty() {
         return Err(bad("names no directory").with_hint("write PATH or PATH:ro"));
     }
-    let host = std::path::absolute(path).map_err(|error| bad(&format!("is no path: {error}")))?;
+    let host = std::path::absolute(path)
+        .map_err(|error| bad(&format!("is no path: {}", in_words(&error))))?;
     if host == Path::new("/") || Some(host.as_path()) == home {
         return Err(
             bad("is never granted as a whole").with_hint("grant the directory of one project")

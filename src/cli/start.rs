@@ -8,6 +8,7 @@ use tokio::runtime::Builder;
 use tracing_subscriber::EnvFilter;
 
 use super::error::CliError;
+use crate::outcome::in_words;
 
 /// What is logged when nobody says otherwise: what an operator should act on.
 const DEFAULT_LOG: &str = "warn,rmcp=error";
@@ -42,7 +43,7 @@ where
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::new(format!("no runtime: {error}")))?;
+        .map_err(|error| CliError::new(format!("no runtime: {}", in_words(&error))))?;
     let done = runtime.block_on(conduct(socket));
     // A thread may sit in a read of standard input that nobody will end.
     runtime.shutdown_background();

@@ -13,10 +13,11 @@ use crate::config::{self, Loaded, Surroundings};
 use crate::document::nearest;
 use crate::job::{ProfileName, Workspace};
 use crate::mcp::catalogue;
-use crate::outcome::errno_text;
+use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
 use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
+use crate::sys::process;
 
 /// How many instances of root share the configured range of host ids.
 const INSTANCES: u32 = 64;
@@ -276,13 +277,18 @@ fn launch_with(settings: Settings, log: Option<&audit::Options>) -> Result<Launc
     let started = supervisor::start(spec).map_err(|error| {
         CliError::new(error.to_string()).with_hint("`cofferdam doctor` shows what is missing here")
     })?;
+    // A limit of the operator's on files must cost lines of the log, and not this process. After the
+    // supervisor is made, whose cells have every signal as usual.
+    process::ignore_file_size_signal()
+        .map_err(|errno| CliError::new(format!("signals cannot be set: {errno}")))?;
     // After the supervisor, which must not hold it; before the walls, behind which no path opens.
     let audit = match log {
         Some(options) => Audit::open(options)
             .map_err(|error| CliError::new(format!("the audit log cannot be used: {error}")))?,
         None => Audit::off(),
     };
-    let held = audit.directory().map_err(|error| CliError::new(format!("audit: {error}")))?;
+    let held =
+        audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
     confine::confine(held.as_ref().map(AsFd::as_fd))?;
     // It holds the instance's lock and must live as long as this process.
     std::mem::forget(started.held);

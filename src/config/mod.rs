@@ -15,6 +15,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::document::{Document, Mistake};
+use crate::outcome::in_words;
 use crate::policy::{self, Policy};
 use crate::profile::{self, Profiles};
 
@@ -97,7 +98,7 @@ impl fmt::Display for Origin {
 pub enum ConfigError {
     #[error(transparent)]
     Mistake(#[from] Mistake),
-    #[error("cannot read {path}: {source}", path = .path.display())]
+    #[error("cannot read {path}: {}", in_words(.source), path = .path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path} is not a directory", path = .path.display())]
     NotADirectory { path: PathBuf },

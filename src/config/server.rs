@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::audit::OnError;
+use crate::audit::read::NUMBERS as AUDIT_FILES;
 use crate::defaults;
 use crate::document::{Document, Mistake};
 use crate::units::Size;
@@ -212,8 +213,8 @@ impl Config {
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             audit_file: audit_file(&reader, &audit)?,
-            audit_max_bytes: reader.set(audit.max_bytes.as_ref(), 64 << 20, |size| size.0),
-            audit_keep: reader.count(audit.keep.as_ref(), 5)?,
+            audit_max_bytes: audit_max_bytes(&reader, &audit)?,
+            audit_keep: audit_keep(&reader, &audit)?,
             audit_on_error: reader.set(audit.on_error.as_ref(), OnError::Continue, |what| what),
             concurrency,
         })
@@ -282,5 +283,28 @@ fn audit_file(
     match audit.file.as_ref().filter(|file| !file.get_ref().is_absolute()) {
         Some(file) => Err(reader.document.mistake(file.span(), "a path must be absolute")),
         None => Ok(reader.set(audit.file.as_ref(), None, Some)),
+    }
+}
+
+/// Room for some dozens of calls in each file: a smaller one would turn over with every few.
+fn audit_max_bytes(reader: &Reader<'_>, audit: &WrittenAudit) -> Result<Setting<u64>, Mistake> {
+    const LEAST: Size = Size(64 << 10);
+    match audit.max_bytes.as_ref().filter(|size| *size.get_ref() < LEAST) {
+        Some(small) => {
+            let what = format!("a file of the log has {LEAST} at least");
+            Err(reader.document.mistake(small.span(), what))
+        }
+        None => Ok(reader.set(audit.max_bytes.as_ref(), 64 << 20, |size| size.0)),
+    }
+}
+
+/// As many as `cofferdam audit` looks for; each rotation renames them all.
+fn audit_keep(reader: &Reader<'_>, audit: &WrittenAudit) -> Result<Setting<u32>, Mistake> {
+    match audit.keep.as_ref().filter(|keep| *keep.get_ref() > AUDIT_FILES) {
+        Some(many) => {
+            let what = format!("at most {AUDIT_FILES} rotated files are kept");
+            Err(reader.document.mistake(many.span(), what))
+        }
+        None => reader.count(audit.keep.as_ref(), 5),
     }
 }

@@ -97,7 +97,7 @@ fn the_first_place_found_is_the_one() -> io::Result<()> {
 fn a_place_named_on_purpose_must_be_there() -> io::Result<()> {
     let places = Places::new()?;
     let gone = places.root.path().join("gone");
-    let message = format!("cannot read {}: No such file or directory (os error 2)", gone.display());
+    let message = format!("cannot read {}: no such file or directory (ENOENT)", gone.display());
     assert_eq!(told(Some(&gone), &places.bare()), message);
     let named = Surroundings { cofferdam_config: Some(gone.into()), ..places.bare() };
     assert_eq!(told(None, &named), message);
@@ -254,6 +254,12 @@ fn values_out_of_range_are_told() {
     let told = |section: &str| config(&format!("schema = 1\n{section}\n")).map(|_| ());
     let at = |message: &str| Err(format!("c.toml:3:{message}"));
     assert_eq!(told("[server]\nconcurrency = 0"), at("15: must be above zero"));
+    let small = at("13: a file of the log has 64K at least");
+    assert_eq!(told("[audit]\nmax_bytes = \"63K\""), small);
+    assert_eq!(told("[audit]\nmax_bytes = \"64K\""), Ok(()));
+    assert_eq!(told("[audit]\nkeep = 1001"), at("8: at most 1000 rotated files are kept"));
+    assert_eq!(told("[audit]\nkeep = 1000"), Ok(()));
+    assert_eq!(told("[audit]\nkeep = 0"), at("8: must be above zero"));
     assert_eq!(
         told("[server]\nuid_base = 1000"),
         at("12: `uid_base` is 65536 at least: below are users of the machine")

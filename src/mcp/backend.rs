@@ -68,6 +68,11 @@ pub trait Backend: Send + Sync + 'static {
         std::future::ready(Err(Refused::failed(format!("`{}` is not run here", declared.tool))))
     }
 
+    /// Notes that the arguments of a call were not taken, so that nothing was decided about it.
+    fn invalid(&self, tool: &str, why: &str) {
+        tracing::debug!(tool, why, "arguments that were not taken");
+    }
+
     /// Resolves when it is known what cells can be had here.
     fn settled(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())

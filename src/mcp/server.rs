@@ -18,7 +18,7 @@ use super::arguments::{
     AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
     RulesArguments, nearest, parse,
 };
-use super::backend::{Backend, Refused, Turn};
+use super::backend::{Backend, Refused, RefusedKind, Turn};
 use super::progress;
 use super::{catalogue, commands, reply};
 use crate::capture::Produced;
@@ -104,7 +104,10 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         let asking = match commands::asking(declared, arguments) {
             Ok(asking) => asking,
-            Err(bad) => return Ok(commands::reply(&commands::invalid(bad))),
+            Err(bad) => {
+                self.0.backend.invalid(declared.tool, &bad.message);
+                return Ok(commands::reply(&commands::invalid(bad)));
+            }
         };
         let run = |turn| self.0.backend.command(declared, asking, turn);
         Ok(commands::reply(&self.turn(context, run).await?))
@@ -239,10 +242,16 @@ impl<B: Backend> ServerHandler for Server<B> {
         let modern = context
             .protocol_version()
             .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
-        let server = self.clone();
+        let (server, name) = (self.clone(), tool.clone());
         // A task of its own: a panic ends the task, not the answer. rmcp would leave the client
         // waiting for ever.
-        let task = tokio::spawn(async move { server.perform(request, &context).await });
+        let task = tokio::spawn(async move {
+            let done = server.perform(request, &context).await;
+            if let Err(Refused { kind: RefusedKind::Arguments, message, .. }) = &done {
+                server.0.backend.invalid(&name, message);
+            }
+            done
+        });
         let mut result = match task.await {
             Ok(Ok(result)) => result,
             Ok(Err(refused)) => reply::refused(&refused, &tool),

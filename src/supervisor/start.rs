@@ -14,6 +14,7 @@ use super::{Caps, Spec, WorkspaceGrant};
 use crate::cell::cgroup::Parent;
 use crate::cell::ids::{Supplementary, write_map};
 use crate::cell::measure::Operator;
+use crate::outcome::in_words;
 use crate::profile::Profile;
 use crate::sys::process::{self, ArgumentPages, Side};
 use crate::sys::socket;
@@ -23,13 +24,13 @@ use crate::sys::socket;
 pub enum StartError {
     #[error("the supervisor must start before any thread: {threads} are running")]
     Threads { threads: usize },
-    #[error("/proc cannot be read: {0}")]
+    #[error("/proc cannot be read: {}", in_words(.0))]
     NoProc(#[source] std::io::Error),
     #[error("this kernel or container refuses user namespaces: {0}")]
     Clone(#[source] Errno),
     #[error("the supervisor's ids cannot be mapped: {0}")]
     Maps(#[source] Errno),
-    #[error("the instance lock cannot be taken: {error}")]
+    #[error("the instance lock cannot be taken: {}", in_words(.error))]
     Lock { error: std::io::Error },
     #[error("{most} instances are running already")]
     NoInstance { most: u32 },

@@ -357,3 +357,10 @@ pub fn default_signals() -> Result<()> {
     })
     .map(drop)
 }
+
+/// Ignores SIGXFSZ: a write past RLIMIT_FSIZE is then an error (EFBIG) and no end of the process.
+pub fn ignore_file_size_signal() -> Result<()> {
+    // SAFETY: SIG_IGN is no function of ours; the call takes numbers only otherwise.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
+}
