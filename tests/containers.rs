@@ -9,19 +9,31 @@ use support::{Caller, Check, Need, PATIENCE, Told, Who, claim, equal, holds};
 
 fn main() -> ExitCode {
     const TOOLS: &[Need] = &[Need::Unshare, Need::Bc];
+    const FILTERS: &[Need] = &[Need::Unshare, Need::Bc, Need::Python, Need::X86_64];
     support::main(&[
         claim("here_doctor_finds_everything", healthy).needs(TOOLS),
         claim("a_masked_proc_is_told_with_its_remedy", masked_doctor).needs(TOOLS),
         claim("under_a_masked_proc_bash_is_refused_and_bc_runs", masked_runs).needs(TOOLS),
         claim("no_user_namespaces_is_told_with_its_remedy", none_doctor).needs(TOOLS),
         claim("without_user_namespaces_everything_is_refused", none_runs).needs(TOOLS),
+        claim("apparmors_restriction_is_told_with_a_profile_that_lifts_it", apparmor)
+            .needs(FILTERS),
+        claim("a_kernel_without_landlock_is_told_with_its_remedy", no_landlock).needs(FILTERS),
+        claim("landlock_abi_1_is_told_with_its_remedy", old_landlock).needs(FILTERS),
+        claim("a_root_that_cannot_be_left_is_told_with_its_remedy", initramfs).needs(FILTERS),
+        claim("a_machine_without_bc_is_told_what_to_install", no_bc).needs(TOOLS),
+        claim("too_few_open_files_are_told_with_the_way_out", open_files),
         claim("root_of_a_user_namespace_is_not_taken_for_the_hosts", inner_root).needs(TOOLS),
     ])
 }
 
 /// A line of a shell in a container that masks a part of `/proc`, as container engines do.
 fn masked(caller: &Caller, line: &str) -> Command {
-    let mask = "mount --bind /dev/null /proc/keys";
+    prepared(caller, "mount --bind /dev/null /proc/keys", line)
+}
+
+/// A line of a shell whose mount namespace was prepared by another line.
+fn prepared(caller: &Caller, mask: &str, line: &str) -> Command {
     let mut command = caller.outside("unshare");
     let namespaces = ["--mount", "--pid", "--fork", "--mount-proc"];
     match caller.who {
@@ -140,4 +152,134 @@ fn inner_root(caller: &Caller) -> Check {
             support::holds("with the reason", &told.stderr, told.stderr.contains(why))
         }
     }
+}
+
+/// Runs a program as if the kernel answered some calls differently: a system call filter with a
+/// listener that is asked about each of them. ANSWERS: number, argument 2 if it counts, answer.
+const KERNEL: &str = r#"
+import array, ctypes, fcntl, os, socket, struct, sys
+answers, argv = eval(sys.argv[1]), sys.argv[2:]
+libc = ctypes.CDLL(None, use_errno=True)
+code = [(0x20, 0, 0, 0)]
+for number, third, _ in answers:
+    test = [(0x20, 0, 0, 32), (0x15, 0, 1, third), (0x06, 0, 0, 0x7fc00000), (0x20, 0, 0, 0)]
+    test = test if third is not None else [(0x06, 0, 0, 0x7fc00000)]
+    code += [(0x15, 0, len(test), number)] + test
+code += [(0x06, 0, 0, 0x7fff0000)]
+program = b"".join(struct.pack("HBBI", *step) for step in code)
+ours, theirs = socket.socketpair()
+child = os.fork()
+if child == 0:
+    held = ctypes.create_string_buffer(program)
+    filter = struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))
+    libc.prctl(38, 1, 0, 0, 0)
+    listener = libc.syscall(317, 1, 8, filter)
+    assert listener >= 0, os.strerror(ctypes.get_errno())
+    socket.send_fds(theirs, [b"l"], [listener])
+    os.close(listener)
+    os.execv(argv[0], argv)
+theirs.close()
+[listener] = socket.recv_fds(ours, 1, 1)[1]
+if os.fork() == 0:
+    while True:
+        asked = bytearray(80)
+        try:
+            fcntl.ioctl(listener, 0xc0502100, asked, True)
+        except OSError:
+            os._exit(0)
+        ident, _, _, number = struct.unpack_from("QIIi", asked)
+        [value] = [value for wanted, _, value in answers if wanted == number]
+        answer = struct.pack("QqiI", ident, max(value, 0), min(value, 0), 0)
+        try:
+            fcntl.ioctl(listener, 0xc0182101, bytearray(answer), True)
+        except OSError:
+            pass
+os.close(listener)
+os.close(1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"#;
+
+/// A line that starts cofferdam on such a kernel.
+fn answering(caller: &Caller, answers: &str) -> Result<String, support::Failed> {
+    let kernel = caller.file("kernel.py", KERNEL)?;
+    let (kernel, binary) = (kernel.display(), caller.binary());
+    Ok(format!("/usr/bin/python3 {kernel} \"{answers}\" {} doctor --json", binary.display()))
+}
+
+fn told_first(command: Command, name: &str, remedy: &str) -> Check {
+    let (code, verdict, missing) = report(command)?;
+    equal("doctor", (code, verdict.as_str()), (1, "cannot_run"))?;
+    equal("the layer", missing.first(), Some(&(name.to_owned(), remedy.to_owned())))
+}
+
+fn plainly(caller: &Caller, line: &str) -> Command {
+    let mut command = caller.outside("/bin/bash");
+    command.args(["-c", line]);
+    command
+}
+
+/// Ubuntu 24.04 lets the clone pass and refuses mount(2) with EACCES; its switch says why.
+fn apparmor(caller: &Caller) -> Check {
+    let switch = "mount -t tmpfs none /proc/sys/kernel && \
+        echo 1 > /proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+    let line = answering(caller, "[(165, None, -13)]")?;
+    let remedy = format!(
+        "as root, put this into /etc/apparmor.d/cofferdam and run `apparmor_parser -r \
+         /etc/apparmor.d/cofferdam`: abi <abi/4.0>, include <tunables/global> profile \
+         cofferdam {} flags=(unconfined) {{ userns, }}",
+        caller.binary().display()
+    );
+    told_first(prepared(caller, switch, &line), "mounts", &remedy)?;
+    // Without the switch it is a container's doing.
+    told_first(plainly(caller, &line), "mounts", CONTAINER)
+}
+
+fn no_landlock(caller: &Caller) -> Check {
+    let line = answering(caller, "[(n, None, -38) for n in (444, 445, 446)]")?;
+    let remedy = "boot Linux 5.19 or newer with `landlock` in lsm= (see /proc/cmdline)";
+    told_first(plainly(caller, &line), "Landlock", remedy)
+}
+
+/// The version is asked for by a flag; everything else about Landlock is as it is here.
+fn old_landlock(caller: &Caller) -> Check {
+    let line = answering(caller, "[(444, 1, 1)]")?;
+    told_first(plainly(caller, &line), "Landlock", "boot Linux 5.19 or newer")
+}
+
+fn initramfs(caller: &Caller) -> Check {
+    let line = answering(caller, "[(155, None, -22)]")?;
+    let remedy = "the root is the initramfs, which cannot be left by pivot_root(2): start from a root \
+        of its own, such as a tmpfs with a copy of it: mount -t tmpfs none /mnt && cp -ax / /mnt \
+        && exec switch_root /mnt /sbin/init";
+    told_first(plainly(caller, &line), "root", remedy)
+}
+
+fn no_bc(caller: &Caller) -> Check {
+    let programs = caller.directory("programs")?;
+    std::fs::copy("/usr/bin/bash", programs.join("bash"))?;
+    std::fs::copy("/usr/bin/unshare", programs.join("unshare"))?;
+    let hide = format!("mount --bind {} /usr/bin", programs.display());
+    let (code, verdict, missing) = report(prepared(caller, &hide, &doctor(caller)))?;
+    equal("doctor", (code, verdict.as_str()), (1, "cannot_run"))?;
+    let remedy = "install bc (Debian: apt-get install bc)";
+    equal("bc, and only bc", missing, vec![("profile bc".to_owned(), remedy.to_owned())])
+}
+
+fn open_files(caller: &Caller) -> Check {
+    let hint = "raise the hard limit, as root: `ulimit -Hn 4096` in the shell that starts cofferdam, \
+        LimitNOFILE=4096 in its systemd unit, --ulimit nofile=4096 for its container";
+    let binary = caller.binary().display().to_string();
+    for (limit, words) in [("900", "calc 1+1"), ("20", "run -- true")] {
+        let line = format!("ulimit -n {limit}; exec {binary} {words}");
+        let told = Told::of(plainly(caller, &line), PATIENCE)?;
+        let expected = format!(
+            "cofferdam: {limit} open files are allowed here, and 1024 are needed\nhint: {hint}\n"
+        );
+        equal(words, (told.code, told.stderr.as_str()), (125, expected.as_str()))?;
+    }
+    told_first(plainly(caller, &format!("ulimit -n 900; {}", doctor(caller))), "open files", hint)?;
+    // A low soft limit is raised, and is no reason to refuse.
+    let told =
+        Told::of(plainly(caller, &format!("ulimit -Sn 20; exec {binary} calc 1+1")), PATIENCE)?;
+    equal("the soft limit", (told.code, told.said()), (0, "2"))
 }

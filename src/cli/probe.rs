@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::doctor::{Layer, State};
 use crate::cell::ids::write_map;
 use crate::cell::{landlock, report};
-use crate::sys::mount::{attribute, new_filesystem};
+use crate::supervisor::OPEN_FILES_LEAST;
+use crate::sys::mount::{attribute, new_filesystem, pivot_here};
 use crate::sys::process::{self, Side};
 use crate::sys::socket::{self, Wait};
 
@@ -30,6 +31,8 @@ pub struct Namespaces {
     pub maps: i32,
     /// mount(2) of a tmpfs: AppArmor on Ubuntu lets the clone pass and refuses this.
     pub mount: i32,
+    /// pivot_root(2) onto that tmpfs: refused where the root is the initramfs itself.
+    pub pivot: i32,
     /// A procfs: refused where parts of the outer /proc are masked.
     pub proc: i32,
 }
@@ -46,8 +49,13 @@ const EVERY: libc::c_int = libc::CLONE_NEWUSER
 pub fn namespaces() -> Result<Namespaces, Errno> {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    let failed =
-        |clone: Errno| Namespaces { clone: report::raw(clone), maps: 0, mount: 0, proc: 0 };
+    let failed = |clone: Errno| Namespaces {
+        clone: report::raw(clone),
+        maps: 0,
+        mount: 0,
+        pivot: 0,
+        proc: 0,
+    };
     match process::clone3(EVERY, None) {
         Err(errno) => Ok(failed(errno)),
         Ok(Side::Child) => {
@@ -87,8 +95,19 @@ fn try_mounts(parent: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let tmpfs =
         private.and_then(|()| mount(Some("tmpfs"), "/tmp", Some("tmpfs"), flags, Some("size=1m")));
+    // Before the root changes: then nothing of the outer /proc is in sight.
     let proc = new_filesystem(c"proc", attribute::NOSUID).map(drop);
-    let found = Namespaces { clone: 0, maps: 0, mount: errno(tmpfs), proc: errno(proc) };
+    let pivot = match tmpfs {
+        Ok(()) => nix::unistd::chdir("/tmp").and_then(|()| pivot_here()),
+        Err(_) => Ok(()),
+    };
+    let found = Namespaces {
+        clone: 0,
+        maps: 0,
+        mount: errno(tmpfs),
+        pivot: errno(pivot),
+        proc: errno(proc),
+    };
     report::send(parent, &found, &[])
 }
 
@@ -130,9 +149,30 @@ const CONTAINER: &str = "start the container with --security-opt seccomp=unconfi
     --security-opt apparmor=unconfined --security-opt systempaths=unconfined; in Kubernetes: \
     hostUsers: false, procMount: Unmasked and a seccomp profile that permits user namespaces";
 
+const ROOT_REMEDY: &str = "the root is the initramfs, which cannot be left by pivot_root(2): start \
+    from a root of its own, such as a tmpfs with a copy of it: mount -t tmpfs none /mnt && \
+    cp -ax / /mnt && exec switch_root /mnt /sbin/init";
+
+/// What to do where a process may have too few open files.
+pub const OPEN_FILES_REMEDY: &str = "raise the hard limit, as root: `ulimit -Hn 4096` in the shell \
+    that starts cofferdam, LimitNOFILE=4096 in its systemd unit, --ulimit nofile=4096 for its \
+    container";
+
+/// The limit on open files, where it is too low.
+pub fn open_files_layer() -> Option<Layer> {
+    let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).ok()?;
+    (most < OPEN_FILES_LEAST).then(|| Layer {
+        name: "open files".to_owned(),
+        state: State::Missing,
+        how: format!("{most} are allowed, and {OPEN_FILES_LEAST} are needed"),
+        remedy: Some(OPEN_FILES_REMEDY.to_owned()),
+    })
+}
+
 /// The layers that namespaces make, each with its remedy where it is refused.
 pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
-    vec![
+    let root = layer("root", found.pivot, "", || ROOT_REMEDY.to_owned());
+    let mut layers = vec![
         layer("user namespaces", found.clone, "clone3 with all seven namespaces worked", || {
             user_namespaces_remedy(found.clone, hints)
         }),
@@ -147,7 +187,10 @@ pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
                 format!("parts of /proc are masked here: {CONTAINER}")
             }
         }),
-    ]
+    ];
+    // Told only where it is in the way.
+    layers.extend(Some(root).filter(|root| root.state != State::Ok));
+    layers
 }
 
 fn layer(name: &str, errno: i32, how: &str, remedy: impl FnOnce() -> String) -> Layer {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::confine;
 use super::error::CliError;
+use super::probe;
 use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
 use crate::audit::{self, Audit};
@@ -16,7 +17,7 @@ use crate::mcp::catalogue;
 use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
-use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
+use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, StartError, Workspaces};
 use crate::sys::process;
 
 /// How many instances of root share the configured range of host ids.
@@ -275,7 +276,12 @@ fn launch_with(settings: Settings, log: Option<&audit::Options>) -> Result<Launc
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
     };
     let started = supervisor::start(spec).map_err(|error| {
-        CliError::new(error.to_string()).with_hint("`cofferdam doctor` shows what is missing here")
+        let hint = if matches!(error, StartError::OpenFiles { .. }) {
+            probe::OPEN_FILES_REMEDY
+        } else {
+            "`cofferdam doctor` shows what is missing here"
+        };
+        CliError::new(error.to_string()).with_hint(hint)
     })?;
     // A limit of the operator's on files must cost lines of the log, and not this process. After the
     // supervisor is made, whose cells have every signal as usual.

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 
 use crate::profile::Profile;
 
-pub use start::{StartError, Started, start};
+pub use start::{OPEN_FILES_LEAST, StartError, Started, start};
 pub use synthetic::HOST_NAME;
 
 /// Everything the supervisor will ever know: decided by the operator, before any call.

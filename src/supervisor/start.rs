@@ -34,6 +34,8 @@ pub enum StartError {
     Lock { error: std::io::Error },
     #[error("{most} instances are running already")]
     NoInstance { most: u32 },
+    #[error("{most} open files are allowed here, and {OPEN_FILES_LEAST} are needed")]
+    OpenFiles { most: u64 },
     #[error("`{}` cannot be granted: {errno}", path.display())]
     Grant { path: PathBuf, errno: Errno },
     #[error("signals cannot be set to what they usually do: {0}")]
@@ -93,6 +95,10 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
+/// The least hard limit on open files: a cell's one program is held at descriptor 1000, and the
+/// supervisor has some for each template and each cell.
+pub const OPEN_FILES_LEAST: u64 = 1024;
+
 /// Starts the supervisor. Call it from `main`, before any thread, runtime or secret exists.
 ///
 /// # Errors
@@ -105,8 +111,11 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     // What the parent of this process left: with SIGCHLD ignored, no end of a cell would show.
     process::usual_signals().map_err(StartError::Signals)?;
     // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
-    rlimit::increase_nofile_limit(u64::MAX)
+    let most = rlimit::increase_nofile_limit(u64::MAX)
         .map_err(|error| StartError::Link(crate::cell::errno_of(&error)))?;
+    if most < OPEN_FILES_LEAST {
+        return Err(StartError::OpenFiles { most });
+    }
     let identity = Identity::find(spec.ids)?;
     let (link, theirs) = pair().map_err(StartError::Link)?;
     let (go, wait) = pair().map_err(StartError::Link)?;

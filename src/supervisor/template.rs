@@ -276,7 +276,14 @@ fn enter_stage(cells: Slot) -> Result<(), TemplateError> {
 
 /// Makes the stage the root of this namespace and lets the host's mounts go.
 fn become_root() -> Result<(), TemplateError> {
-    crate::sys::mount::pivot_here().during("changing the root")?;
+    crate::sys::mount::pivot_here().map_err(|errno| {
+        let what = if errno == Errno::EINVAL {
+            "changing the root (an initramfs cannot be left; `cofferdam doctor` has the remedy)"
+        } else {
+            "changing the root"
+        };
+        TemplateError::System { what, errno }
+    })?;
     umount2(".", MntFlags::MNT_DETACH).during("letting the host's mounts go")?;
     nix::unistd::chdir("/").during("entering the new root")
 }
