@@ -116,9 +116,12 @@ impl Limits {
         self.workspace_bytes.saturating_add(self.tmp_bytes).saturating_add(self.shm_bytes)
     }
 
-    /// Whether `asked` wanted more wall time than it gets.
+    /// Whether `asked` wanted more than it gets, of anything but output: that is the operator's pipe
+    /// at the command line, and nobody else asks for it.
     pub fn clamps(&self, asked: &Asked) -> bool {
         asked.wall.is_some_and(|wall| wall > self.wall.min(MAX_TIMEOUT))
+            || asked.memory.is_some_and(|memory| memory > self.memory)
+            || asked.processes.is_some_and(|processes| processes > self.processes)
     }
 }
 

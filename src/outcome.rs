@@ -80,6 +80,9 @@ impl Failure {
         match self {
             Self::NotFound { .. } => Some("not in this cell; the operator can grant it with --ro"),
             Self::Cwd { .. } => Some("create it first, or start in /workspace"),
+            Self::Setup { errno, .. } if *errno == libc::ENOMEM => {
+                Some("the limit on memory, the profile's or the host's, is too low for a cell")
+            }
             Self::Setup { .. } | Self::Unmeasured { .. } => {
                 Some("`cofferdam doctor` shows what this machine lacks and the remedy")
             }

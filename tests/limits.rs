@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, gone, holds};
+use support::{Caller, Check, For, Need, PATIENCE, Told, claim, equal, gone, holds};
 
 fn main() -> ExitCode {
     const PYTHON: &[Need] = &[Need::Python];
@@ -30,6 +30,8 @@ fn main() -> ExitCode {
         claim("limits_cannot_be_raised_from_inside", raised).needs(PYTHON),
         claim("a_fork_bomb_ends_in_time_while_another_call_answers", fork_bomb),
         claim("a_limit_may_only_be_lowered", only_lower),
+        claim("programs_give_way_to_what_holds_them", nice),
+        claim("a_cell_that_its_memory_does_not_hold_is_told_as_that", too_small).only(For::Root),
     ])
 }
 
@@ -331,8 +333,58 @@ fn fork_bomb(caller: &Caller) -> Check {
 fn only_lower(caller: &Caller) -> Check {
     let told = caller.json(&["--timeout", "2h"], &["bash", "-c", "ulimit -u"])?;
     equal("clamped to an hour at most", told.get("clamped"), Some(&json!(true)))?;
+    for (option, more, least, name) in
+        [("--memory", "9G", "64M", "1G"), ("--processes", "9999", "9", "256")]
+    {
+        let clamped = |value| {
+            Ok::<_, support::Failed>(
+                caller.json(&[option, value], &["true"])?.get("clamped").cloned(),
+            )
+        };
+        equal(option, (clamped(more)?, clamped(least)?), (Some(json!(true)), Some(json!(false))))?;
+        let told = caller.run(&[option, more], &["true"])?;
+        let expected =
+            format!("cofferdam: {option} is lowered to {name}, the most the profile allows\n");
+        equal(option, told.stderr.as_str(), expected.as_str())?;
+    }
     let seconds = told.get("timeout_s").and_then(Value::as_f64).unwrap_or_default();
     holds("told", seconds, seconds <= 3600.0)?;
     let told = caller.json(&["--processes", "100000"], &["bash", "-c", "ulimit -u"])?;
     equal("the profile's, and init", text(&told, "stdout"), "257\n")
+}
+
+/// Init's watch and the supervisor must have their turn next to a program that spins.
+fn nice(caller: &Caller) -> Check {
+    let own: i32 = caller.bash_outside("nice")?.said().parse()?;
+    let live = caller.live(&[], "sleep 60")?;
+    let of = |pid: u32| -> Result<i32, support::Failed> {
+        let stat = String::from_utf8_lossy(&support::proc_file(pid, "stat")?).into_owned();
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.to_owned());
+        Ok(fields.and_then(|f| f.split(' ').nth(16)?.parse().ok()).ok_or("no nice value")?)
+    };
+    let seen = [of(live.supervisor()?)?, of(live.init()?)?, of(live.payload()?)?];
+    equal("supervisor, init, program", seen, [own, own, (own + 5).min(19)])?;
+    let told = caller.bash("nice; nice -n -1 nice")?;
+    equal("nothing takes it back", told.said(), format!("{0}\n{0}", (own + 5).min(19)))?;
+    holds("for want of permission", &told.stderr, told.stderr.contains("Permission denied"))
+}
+
+/// Version 1 tells of it by an event, which comes before there is a job.
+fn too_small(caller: &Caller) -> Check {
+    let told = caller.json(&[], &["true"])?;
+    let hold = told.pointer("/receipt/configured/memory").and_then(Value::as_str);
+    if hold != Some("cgroup v1") {
+        return holds("another way to hold memory", hold, hold.is_some());
+    }
+    let config = caller.directory("config")?;
+    std::fs::create_dir(config.join("sandbox-profiles"))?;
+    let profile = "schema = 1\nname = \"tiny\"\nextends = \"bash\"\ndescription = \"too small\"\n\
+        [limits]\nmemory = \"256K\"\nworkspace = \"16K\"\ntmp = \"64K\"\nshm = \"16K\"\n";
+    std::fs::write(config.join("sandbox-profiles/tiny.toml"), profile)?;
+    let config = config.display().to_string();
+    let words = ["--config", &config, "run", "--profile", "tiny", "--", "true"];
+    let told = Told::of(caller.cofferdam(&words), PATIENCE)?;
+    let expected = "cofferdam: the cell could not be made: step building the cell in its memory: out of \
+        memory (ENOMEM)\nhint: the limit on memory, the profile's or the host's, is too low for a cell\n";
+    equal("the reason", (told.code, told.stderr.as_str()), (125, expected))
 }

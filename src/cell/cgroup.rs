@@ -18,6 +18,9 @@ use crate::job::Limits;
 use crate::receipt::MemoryHold;
 use crate::sys::Result;
 
+/// A cell's share where all want the processors; 100 is what any other group has.
+const CPU_WEIGHT: &str = "50";
+
 /// The directories below which a supervisor makes one for each cell.
 #[derive(Debug)]
 pub enum Parent {
@@ -85,6 +88,8 @@ impl Group {
             Version::Two => {
                 self.memory.write("memory.max", &memory)?;
                 optional(self.memory.write("memory.swap.max", "0"))?;
+                // Absent where the controller is not delegated: nice(2) does what it can there.
+                optional(self.memory.write("cpu.weight", CPU_WEIGHT))?;
                 // One process over the limit ends the cell, init included.
                 self.memory.write("memory.oom.group", "1")?;
                 self.memory.write("pids.max", &processes)

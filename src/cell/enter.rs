@@ -186,6 +186,8 @@ fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Hel
     // Before the limit on descriptors, which is below the number it stands at.
     let program = payload::hold_program(&design.profile.exec).at(Step::Program)?;
     limits::lowered(&design.profile.limits, shared.memory).at(Step::Limits)?;
+    // Not init: its watch over memory, and the supervisor, come before what a program computes.
+    process::give_way(limits::NICE).at(Step::Limits)?;
     // The layer that init is not in: no tracing of init, no signal to it.
     prepared.ruleset.restrict().at(Step::Landlock)?;
     // Last: the filter forbids all of the above. Its listener goes to init, and our copy is

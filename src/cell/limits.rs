@@ -14,6 +14,9 @@ use crate::sys::Result;
 pub const PROGRAM_FD: u32 = crate::profile::HELD_DESCRIPTOR;
 /// The most open files a cell with [`Exec::Only`] gets, below [`PROGRAM_FD`].
 const OPEN_FILES_ONLY: u32 = 512;
+/// Steps by which programs give way to supervisor, init and the rest of the machine: a third of the
+/// time that these get where all want it.
+pub const NICE: i32 = 5;
 /// Bytes a process may lock in memory.
 const LOCKED_BYTES: u64 = 64 << 10;
 /// Bytes of POSIX message queues: what the default of `mqueue` files needs, no more.

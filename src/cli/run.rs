@@ -15,6 +15,8 @@ use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
 use super::wiring::Launched;
 use super::{start, wiring};
 use crate::audit::{Audit, Entry, Story};
+use crate::call::Asked;
+use crate::job::Limits;
 use crate::link::{Control, Link, Running};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
@@ -24,6 +26,7 @@ use crate::policy::Grant;
 use crate::profile::Profile;
 use crate::receipt::Receipt;
 use crate::tools::denied::ToldDenial;
+use crate::units::Size;
 
 /// The whole command; the exit code is rulings R2's.
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
@@ -31,10 +34,12 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let request = check(typed, home.as_deref())?;
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).
-    let output = request.call.asked.output;
+    let asked = request.call.asked;
+    let output = asked.output;
     let (grant, profile, launched, entry) = prepare(request, config)?;
     let Launched { link: socket, audit } = launched;
-    let terms = Terms { audit, ..Terms::of(&grant, output, profile) };
+    let lowered = lowered(&asked, &grant.job().limits);
+    let terms = Terms { audit, lowered, ..Terms::of(&grant, output, profile) };
     start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, entry))
 }
 
@@ -66,9 +71,10 @@ async fn conduct(
     let link = Link::attach(socket).map_err(|error| {
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
     })?;
-    if terms.clamped == Clamped::Yes && told_as == ToldAs::Live {
-        let most = reply::time_text(terms.timeout);
-        eprintln!("cofferdam: --timeout is lowered to {most}, the most the profile allows");
+    if told_as == ToldAs::Live {
+        for (option, most) in &terms.lowered {
+            eprintln!("cofferdam: --{option} is lowered to {most}, the most the profile allows");
+        }
     }
     let running = match link.start(grant).await {
         Ok(running) => running,
@@ -88,12 +94,29 @@ async fn conduct(
     }
 }
 
+/// What was asked for and is more than there is.
+fn lowered(asked: &Asked, limits: &Limits) -> Vec<(&'static str, String)> {
+    let wall = asked.wall.filter(|wall| *wall > limits.wall);
+    let memory = asked.memory.filter(|memory| *memory > limits.memory);
+    let processes = asked.processes.filter(|processes| *processes > limits.processes);
+    [
+        wall.map(|_| ("timeout", reply::time_text(limits.wall))),
+        memory.map(|_| ("memory", Size(limits.memory).to_string())),
+        processes.map(|_| ("processes", limits.processes.to_string())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
 /// What of a grant the end of the call is told with.
 #[derive(Debug, Clone)]
 struct Terms {
     cwd: String,
     timeout: Duration,
     clamped: Clamped,
+    /// Options that asked for more than there is, with what they got.
+    lowered: Vec<(&'static str, String)>,
     output: Option<u64>,
     /// For the grants that denials are told with.
     profile: Profile,
@@ -108,6 +131,7 @@ impl Terms {
             cwd: job.cwd.as_str().to_owned(),
             timeout: job.limits.wall,
             clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
+            lowered: Vec::new(),
             output,
             profile,
             audit: Audit::off(),

@@ -65,7 +65,7 @@ const CELLS: [Sysno; 8] = [
 ];
 
 /// What a cell does between the clone and its own filters (`cell::enter`, in that order).
-const ENTER: [Sysno; 39] = [
+const ENTER: [Sysno; 41] = [
     Sysno::ppoll,
     Sysno::setsid,
     Sysno::setgroups,
@@ -83,6 +83,8 @@ const ENTER: [Sysno; 39] = [
     Sysno::close_range,
     Sysno::capget,
     Sysno::capset,
+    Sysno::getpriority,
+    Sysno::setpriority,
     Sysno::seccomp,
     Sysno::landlock_create_ruleset,
     Sysno::landlock_add_rule,

@@ -171,6 +171,7 @@ fn v2_delegated() -> Option<Parent> {
     let moved = put(leaf.join("cgroup.procs"), "0");
     let enabled =
         moved.and_then(|()| put(directory.join("cgroup.subtree_control"), "+memory +pids"));
+    share_processors(&directory);
     if enabled.is_err() {
         // Not ours to arrange: others live in this group. Leave it as it was.
         put(directory.join("cgroup.procs"), "0").ok()?;
@@ -238,15 +239,24 @@ fn v2_as_root(instance: &Instance) -> Option<Parent> {
     if !usable(root, "cgroup.subtree_control") {
         put(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
     }
+    share_processors(root);
     let held =
         delegate(root, instance, &["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"])?;
     let directory = root.join(format!("cofferdam-{}", instance.number));
     put(directory.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    share_processors(&directory);
     // The supervisor must be below the delegated directory to move its cells about in it.
     let leaf = directory.join("supervisor");
     fs::DirBuilder::new().recursive(true).create(&leaf).ok()?;
     chown(leaf.join("cgroup.procs"), Some(instance.first), Some(instance.first)).ok()?;
     Some(Parent::V2(held))
+}
+
+/// Gives the groups below a weight of their own over processors, where that controller is there.
+fn share_processors(directory: &Path) {
+    if let Err(error) = put(directory.join("cgroup.subtree_control"), "+cpu") {
+        tracing::debug!(%error, "cells have no weight over processors but their nice value");
+    }
 }
 
 /// Moves the supervisor below the delegated directory of version 2.

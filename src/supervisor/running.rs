@@ -306,6 +306,8 @@ impl Running {
         match i32::from(signal) {
             // Sent by the kernel at the limit, or by the program to itself before it.
             libc::SIGXCPU if used >= cpu => Outcome::Limit(LimitKind::Cpu),
+            // The kernel does not tell a parent who sent a signal: a program that sends itself this
+            // one is told as one that met the limit, and fools only its caller about itself.
             libc::SIGXFSZ => Outcome::Limit(LimitKind::FileSize),
             libc::SIGKILL if used >= cpu => Outcome::Limit(LimitKind::Cpu),
             _ => Outcome::Signaled { signal: u8::try_from(signal).unwrap_or(u8::MAX) },

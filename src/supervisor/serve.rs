@@ -269,8 +269,7 @@ impl Supervisor {
                     None => Growth::None,
                 }
             }
-            // Before a job there is nothing in it that could use memory.
-            Source::OutOfMemory => Growth::None,
+            Source::OutOfMemory => young.out_of_memory(),
         };
         if !young.is_alive() && !matches!(growth, Growth::Gone) {
             // A dead cell's sockets have nothing more to say; its pidfd has.

@@ -147,6 +147,20 @@ impl Young {
         }
     }
 
+    /// The kernel ran out of this cell's memory: what is left of it is not offered, or a job would be
+    /// told of a limit that it never met.
+    pub fn out_of_memory(&mut self) -> Growth {
+        let event = self.cell.out_of_memory.as_ref();
+        // Nothing to read: the event was of a cell that had this slot before.
+        if event.is_none_or(|event| event.read().is_err()) {
+            return Growth::None;
+        }
+        self.fail(Failure::Setup {
+            step: "building the cell in its memory".to_owned(),
+            errno: raw(Errno::ENOMEM),
+        })
+    }
+
     fn last_words(&self) -> Option<Failure> {
         let mut buffer = [0; 512];
         let received = socket::receive(&self.cell.job, &mut buffer, Wait::No).ok()?;

@@ -364,3 +364,12 @@ pub fn ignore_file_size_signal() -> Result<()> {
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
 }
+
+/// nice(2): gives way to others by `by` steps more, for good.
+pub fn give_way(by: i32) -> Result<()> {
+    Errno::clear();
+    // SAFETY: takes a number.
+    let nice = unsafe { libc::nice(by) };
+    // A nice value can be -1: only errno tells that from a failure (nice(3)).
+    if nice == -1 && Errno::last_raw() != 0 { Err(Errno::last()) } else { Ok(()) }
+}
