@@ -94,11 +94,20 @@ fn examples() -> Vec<Document> {
 }
 
 #[test]
-fn the_examples_of_profile_policy_and_configuration_are_taken() {
+fn the_examples_of_tools_profile_policy_and_configuration_are_taken() {
     let examples = examples();
-    let [profile, policy, server] = examples.as_slice() else {
-        panic!("there are three, not {}", examples.len())
+    let [switch, tool, profile, policy, server] = examples.as_slice() else {
+        panic!("there are five, not {}", examples.len())
     };
+    let on = Config::parse(Some(switch), 2).map(|config| config.tools_on.value);
+    assert_eq!(
+        on.map(|on| on.into_iter().collect()),
+        Ok(vec!["cli_file".to_owned(), "cli_jq".to_owned()])
+    );
+    let shipped =
+        profile::Profiles::parse(&profile::shipped(), &[]).unwrap_or_else(|m| panic!("{m}"));
+    let declared = Policy::parse(std::slice::from_ref(tool), &shipped);
+    assert_eq!(declared.map(|policy| policy.command("cli_wc").is_some()), Ok(true));
     let profiles = profile::Profiles::parse(&profile::shipped(), std::slice::from_ref(profile));
     let profiles = profiles.unwrap_or_else(|mistake| panic!("{mistake}"));
     let policy = Policy::parse(std::slice::from_ref(policy), &profiles);
