@@ -127,22 +127,23 @@ impl Instance {
             if !map.covers(first, range.count) {
                 break;
             }
-            let file = File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(locks.join(format!("instance-{number}.lock")))
-                .map_err(|error| StartError::Lock { error })?;
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => {
-                    let _lock = ManuallyDrop::new(lock);
-                    return Ok(Self { number, first, count: range.count, _lock });
-                }
-                Err((_, Errno::EWOULDBLOCK)) => {}
-                Err((_, errno)) => return Err(StartError::Lock { error: errno.into() }),
+            if let Some(lock) = lock(number).map_err(|error| StartError::Lock { error })? {
+                let _lock = ManuallyDrop::new(lock);
+                return Ok(Self { number, first, count: range.count, _lock });
             }
         }
         Err(StartError::NoInstance { most: MOST_INSTANCES })
+    }
+}
+
+/// The lock of an instance; `None` where that one runs.
+fn lock(number: u32) -> std::io::Result<Option<Flock<File>>> {
+    let path = Path::new(LOCKS).join(format!("instance-{number}.lock"));
+    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(errno.into()),
     }
 }
 
@@ -202,12 +203,8 @@ fn own_cgroup(controller: &str) -> Option<String> {
 /// the supervisor's host id.
 fn delegate(parent: &Path, instance: &Instance, files: &[&str]) -> Option<OwnedFd> {
     let directory = parent.join(format!("cofferdam-{}", instance.number));
-    if let Ok(entries) = fs::read_dir(&directory) {
-        for stale in entries.flatten().filter(|entry| entry.path().is_dir()) {
-            // EBUSY: somebody is in it yet; it is used again under the same name.
-            fs::remove_dir(stale.path()).unwrap_or_default();
-        }
-    }
+    clear(&directory);
+    clear_after_others(parent, instance.number);
     fs::DirBuilder::new().recursive(true).create(&directory).ok()?;
     chown(&directory, Some(instance.first), Some(instance.first)).ok()?;
     for file in files {
@@ -215,6 +212,32 @@ fn delegate(parent: &Path, instance: &Instance, files: &[&str]) -> Option<OwnedF
     }
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     open(&directory, flags, Mode::empty()).ok()
+}
+
+/// Removes the groups below `directory` that a killed instance left.
+fn clear(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for stale in entries.filter(|entry| entry.path().is_dir()) {
+        // EBUSY: somebody is in it yet; it is used again under the same name.
+        fs::remove_dir(stale.path()).unwrap_or_default();
+    }
+}
+
+/// The same for every other instance that no longer runs: its number may not be taken again for long.
+fn clear_after_others(parent: &Path, own: u32) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("cofferdam-")?.parse().ok());
+        let Some(number) = number.filter(|number| *number != own && *number < MOST_INSTANCES)
+        else {
+            continue;
+        };
+        // Held while its groups go: who starts now takes another number.
+        if let Ok(Some(_lock)) = lock(number) {
+            clear(&entry.path());
+            fs::remove_dir(entry.path()).unwrap_or_default();
+        }
+    }
 }
 
 fn v1_as_root(instance: &Instance) -> Option<Parent> {
