@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 # PROGRAM:PACKAGE, as Debian names them.
 RUN_NEEDS  := bash:bash bc:bc cc:gcc
-TEST_WANTS := python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
+TEST_WANTS := python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng
 
 .PHONY: help demo test soak build install uninstall clean setup
 

@@ -1,4 +1,5 @@
 //! Numbers that look random and come again from the same seed (SplitMix64).
+#![allow(dead_code, reason = "each test program uses its part of it")]
 
 /// A generator; the seed is told where something fails.
 #[derive(Debug, Clone)]
@@ -37,4 +38,13 @@ impl Dice {
         let count = self.below(end);
         (0..count).flat_map(|_| self.next().to_le_bytes().into_iter().next()).collect()
     }
+}
+
+/// The seed of this run: `COFFERDAM_SEED`, or the time. A failure tells it.
+pub fn seed() -> u64 {
+    let own = std::env::var("COFFERDAM_SEED").ok().and_then(|seed| seed.parse().ok());
+    own.unwrap_or_else(|| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(1, |since| since.as_secs())
+    })
 }

@@ -74,15 +74,6 @@ fn front(caller: &Caller, role: &str, seed: u64) -> Result<Command, Failed> {
     Ok(command)
 }
 
-/// The seed of this run; a failure tells it.
-fn seed() -> u64 {
-    let own = std::env::var("COFFERDAM_SEED").ok().and_then(|seed| seed.parse().ok());
-    own.unwrap_or_else(|| {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(1, |since| since.as_secs())
-    })
-}
-
 /// `name: result` for each act.
 fn told(caller: &Caller, role: &str) -> Result<Vec<String>, Failed> {
     let told = Told::of(front(caller, role, 0)?, support::PATIENCE)?;
@@ -132,7 +123,7 @@ fn sweep(caller: &Caller) -> Check {
 }
 
 fn calls(caller: &Caller) -> Check {
-    let seed = seed();
+    let seed = dice::seed();
     // The first makes the configuration.
     drop(front(caller, "calls", seed)?);
     let before = listing(caller)?;
@@ -200,7 +191,7 @@ fn gone(supervisors: &[u32]) -> Check {
 }
 
 fn frames(caller: &Caller) -> Check {
-    let seed = seed();
+    let seed = dice::seed();
     let mut child =
         front(caller, "frames", seed)?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();

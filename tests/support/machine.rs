@@ -13,14 +13,20 @@ pub enum Need {
     Git,
     Java,
     Node,
+    /// A memory cgroup that root finds.
+    MemoryCgroup,
     Nsenter,
     /// ps, free.
     Procps,
+    /// Limits of a process that runs.
+    Prlimit,
     Python,
     /// A test that is run by root: what is not dumpable shows itself to nobody else.
     RootLooks,
     Script,
     Setpriv,
+    /// A fuzzer of system calls.
+    StressNg,
     Unshare,
     /// System calls by their numbers.
     X86_64,
@@ -35,12 +41,15 @@ impl Need {
             Self::Git => "git",
             Self::Java => "java",
             Self::Node => "node",
+            Self::MemoryCgroup => "a memory cgroup",
             Self::Nsenter => "nsenter",
             Self::Procps => "ps and free",
+            Self::Prlimit => "prlimit",
             Self::Python => "/usr/bin/python3",
             Self::RootLooks => "root as the one who runs the tests",
             Self::Script => "script",
             Self::Setpriv => "setpriv",
+            Self::StressNg => "stress-ng",
             Self::Unshare => "unshare",
             Self::X86_64 => "an x86_64 processor",
         }
@@ -54,12 +63,18 @@ impl Need {
             Self::Git => starts(&["/usr/bin/git", "--version"]),
             Self::Java => starts(&["/usr/bin/java", "-version"]),
             Self::Node => starts(&["/usr/bin/node", "--version"]),
+            Self::MemoryCgroup => {
+                let mounted = |path| std::path::Path::new("/sys/fs/cgroup").join(path).exists();
+                mounted("memory/cgroup.procs") || mounted("cgroup.subtree_control")
+            }
             Self::Nsenter => starts(&["nsenter", "--version"]),
             Self::Procps => starts(&["ps", "--version"]) && starts(&["free", "--version"]),
+            Self::Prlimit => starts(&["prlimit", "--version"]),
             Self::Python => starts(&["/usr/bin/python3", "-c", "import ctypes"]),
             Self::RootLooks => nix::unistd::geteuid().is_root(),
             Self::Script => starts(&["script", "--version"]),
             Self::Setpriv => starts(&["setpriv", "--version"]),
+            Self::StressNg => starts(&["stress-ng", "--version"]),
             Self::Unshare => starts(&["unshare", "--user", "true"]),
             Self::X86_64 => cfg!(target_arch = "x86_64"),
         }

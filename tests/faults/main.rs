@@ -1,0 +1,52 @@
+//! Faults: what is killed, what runs out, and what is fuzzed under a running server. Every call gets
+//! one true answer or its client sees the end, and nothing is left on the host.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client;
+#[path = "../hostile/dice.rs"]
+mod dice;
+mod host;
+mod kernel;
+mod storms;
+mod wants;
+
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use support::{Caller, Check, For, Need, claim};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("killed_cells_leave_one_true_answer_for_each_call", |c| alone(c, storms::cells)),
+        claim("a_killed_supervisor_ends_every_call_with_its_reason", |c| {
+            alone(c, storms::supervisor)
+        }),
+        claim("a_killed_front_end_leaves_nothing_behind", |c| alone(c, storms::front)),
+        claim("groups_of_killed_servers_go_when_the_next_starts", |c| alone(c, storms::groups))
+            .only(For::Root)
+            .needs(&[Need::MemoryCgroup]),
+        claim("want_of_descriptors_is_told_and_passes", |c| alone(c, wants::descriptors))
+            .needs(&[Need::Prlimit]),
+        claim("want_of_processes_is_told_and_passes", |c| alone(c, wants::processes))
+            .needs(&[Need::Prlimit]),
+        claim("want_of_memory_is_an_answer_or_an_end", |c| alone(c, wants::memory))
+            .needs(&[Need::Prlimit]),
+        claim("a_full_audit_disk_is_told_where_calls_go_on", |c| alone(c, wants::audit_goes_on))
+            .only(For::Root)
+            .needs(&[Need::Unshare]),
+        claim("a_full_audit_disk_stops_calls_where_it_should", |c| alone(c, wants::audit_stops))
+            .only(For::Root)
+            .needs(&[Need::Unshare]),
+        claim("system_calls_fuzzed_in_a_cell_end_no_server", |c| alone(c, kernel::fuzzed))
+            .needs(&[Need::StressNg]),
+    ])
+}
+
+/// One at a time: each of them looks at the host for what it has left there.
+fn alone(caller: &Caller, check: fn(&Caller) -> Check) -> Check {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    check(caller)
+}

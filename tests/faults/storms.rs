@@ -1,0 +1,205 @@
+//! SIGKILL at random under load: a thousand calls as root, a thousand as a user.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::client::{Book, Client, Heard};
+use crate::dice::Dice;
+use crate::host::{Host, MARK, Seen, kill_below};
+use crate::support::{Caller, Check, PATIENCE, equal, holds, kill};
+
+/// Calls that are open at once: more than run.
+const WINDOW: usize = 10;
+/// Calls under which cells are killed, and those of each server that is.
+const CELLS: u32 = 600;
+const SERVER: u32 = 20;
+/// How often each server is killed.
+const ROUNDS: u64 = 10;
+
+fn serve(caller: &Caller) -> Result<Client, crate::support::Failed> {
+    Client::start(caller.cofferdam(&["serve"]))
+}
+
+fn ask(client: &mut Client, book: &mut Book, dice: &mut Dice, number: u32) -> bool {
+    let rest = dice.below(40);
+    let command = format!(
+        "touch /dev/shm/{MARK}{number} /tmp/{MARK}{number}; sleep 0.0{rest:02}; echo {number}"
+    );
+    match client.ask(json!({"command": command})) {
+        Some(id) => book.open.insert(id, format!("{number}\n")).is_none(),
+        None => false,
+    }
+}
+
+/// Kills what is below `supervisor` until it is told to stop; counts.
+fn killer(
+    supervisor: u32,
+    seed: u64,
+) -> (Arc<AtomicBool>, Arc<AtomicU32>, std::thread::JoinHandle<()>) {
+    let (stop, kills) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (stopped, count) = (Arc::clone(&stop), Arc::clone(&kills));
+    let thread = std::thread::spawn(move || {
+        let mut dice = Dice::new(seed);
+        while !stopped.load(Ordering::Relaxed) {
+            if kill_below(supervisor, dice.next()) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            std::thread::sleep(Duration::from_millis(dice.below(25)));
+        }
+    });
+    (stop, kills, thread)
+}
+
+pub fn cells(caller: &Caller) -> Check {
+    let before = Host::now(caller)?;
+    let seed = crate::dice::seed();
+    let (mut dice, mut book, mut seen) = (Dice::new(seed), Book::default(), Seen::default());
+    let mut client = serve(caller)?;
+    client.served()?;
+    let supervisor = client.supervisor()?;
+    let (stop, kills, thread) = killer(supervisor, seed);
+    let mut asked = 0;
+    let end = Instant::now() + 2 * PATIENCE;
+    while (asked < CELLS || !book.open.is_empty()) && Instant::now() < end {
+        while asked < CELLS && book.open.len() < WINDOW {
+            asked += 1;
+            holds("it takes calls", asked, ask(&mut client, &mut book, &mut dice, asked))?;
+        }
+        match client.hear(Duration::from_millis(20)) {
+            Heard::Line(line) => book.take(&line)?,
+            Heard::Nothing => {}
+            Heard::End => return Err(format!("seed {seed}: the server ended: {book:?}").into()),
+        }
+        if asked % 50 == 0 {
+            seen.look(client.child.id());
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    holds("the killer ended", seed, thread.join().is_ok())?;
+    let told = format!("seed {seed}: {} kills: {:?}", kills.load(Ordering::Relaxed), book.ends);
+    equal(&told, book.open.len(), 0)?;
+    // What a kill does to a call: its program, its init, or its cell before it had a job.
+    let known = book.count("exited")
+        + book.count("killed")
+        + book.count("the cell ended without a report")
+        + book.count("the cell could not be made")
+        + book.count("the cell did not measure up");
+    equal(&told, known, CELLS)?;
+    holds("kills met calls", &told, book.count("exited") < CELLS && book.count("exited") > 0)?;
+    equal("the same supervisor", client.supervisor()?, supervisor)?;
+    client.served()?;
+    client.close()?;
+    seen.gone()?;
+    seen.groups_gone(caller)?;
+    equal("left on the host", Host::now(caller)?, before)
+}
+
+/// Two servers are killed, one starts: whichever number it takes, the groups of both go.
+pub fn groups(caller: &Caller) -> Check {
+    let mut seen = Seen::default();
+    let mut servers = [serve(caller)?, serve(caller)?];
+    for client in &mut servers {
+        client.served()?;
+        // Cells are made in advance after the first call.
+        std::thread::sleep(Duration::from_millis(200));
+        seen.look(client.child.id());
+        kill(client.supervisor()?, nix::sys::signal::Signal::SIGKILL)?;
+    }
+    drop(servers);
+    seen.gone()?;
+    holds("the control: the killed could not remove theirs", &seen, seen.groups_left() > 0)?;
+    seen.groups_gone(caller)
+}
+
+/// Which process of the server is killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Front,
+    Supervisor,
+}
+
+pub fn supervisor(caller: &Caller) -> Check {
+    killed(caller, Victim::Supervisor)
+}
+
+pub fn front(caller: &Caller) -> Check {
+    killed(caller, Victim::Front)
+}
+
+fn killed(caller: &Caller, victim: Victim) -> Check {
+    let before = Host::now(caller)?;
+    let seed = crate::dice::seed();
+    let mut dice = Dice::new(seed);
+    let mut ends = std::collections::BTreeMap::new();
+    let mut seen = Seen::default();
+    for _ in 0..ROUNDS {
+        let book = round(caller, victim, &mut dice, &mut seen)
+            .map_err(|error| format!("seed {seed}: {}", error.message().unwrap_or_default()))?;
+        for (end, count) in book.ends {
+            *ends.entry(end).or_insert(0) += count;
+        }
+        seen.gone()?;
+    }
+    // Not only the ends: the calls that were under way were met.
+    holds("calls were met", (seed, &ends), seen.count() > 2 * usize::try_from(ROUNDS)? + 5)?;
+    if victim == Victim::Supervisor {
+        let failed = ends.iter().filter(|(end, _)| end.contains("supervisor failure"));
+        let failed: u32 = failed.map(|(_, count)| count).sum();
+        holds("open calls are told why", (seed, &ends), failed > 0)?;
+    }
+    seen.groups_gone(caller)?;
+    equal("left on the host", Host::now(caller)?, before)
+}
+
+/// One server, killed at a random moment of its calls.
+fn round(
+    caller: &Caller,
+    victim: Victim,
+    dice: &mut Dice,
+    seen: &mut Seen,
+) -> Result<Book, crate::support::Failed> {
+    let mut book = Book::default();
+    let mut client = serve(caller)?;
+    // One that never came up would tell each call so, and stay.
+    client.served()?;
+    let pid = match victim {
+        Victim::Front => client.child.id(),
+        Victim::Supervisor => client.supervisor()?,
+    };
+    let doom = Instant::now() + Duration::from_millis(5 + dice.below(120));
+    let mut alive = true;
+    let mut asked = 0;
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        while alive && asked < SERVER && book.open.len() < WINDOW {
+            asked += 1;
+            alive = ask(&mut client, &mut book, dice, asked);
+        }
+        if Instant::now() >= doom && alive {
+            seen.look(client.child.id());
+            kill(pid, nix::sys::signal::Signal::SIGKILL)?;
+            alive = false;
+        }
+        match client.hear(Duration::from_millis(2)) {
+            Heard::Line(line) => book.take(&line)?,
+            Heard::Nothing => {}
+            Heard::End => break,
+        }
+    }
+    // The client sees the end, and says of no call that it went well which it did not.
+    let status = client.end(Duration::from_secs(10))?;
+    match victim {
+        Victim::Front => {
+            use std::os::unix::process::ExitStatusExt;
+            equal("killed", status.signal(), Some(9))?;
+        }
+        Victim::Supervisor => {
+            equal("supervisor failure is an exit code", status.code(), Some(125))?;
+            equal("calls without an answer", book.open.len(), 0)?;
+        }
+    }
+    Ok(book)
+}

@@ -1,0 +1,214 @@
+//! Descriptors, processes, memory and disk space run out: each want is told as itself, and passes.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::client::{Client, Heard};
+use crate::host::{Host, Seen};
+use crate::support::{Caller, Check, Failed, PATIENCE, Told, equal, holds};
+
+/// A server that builds no cell in advance: each call asks for what a cell takes.
+fn cold(caller: &Caller) -> Result<Client, Failed> {
+    if !caller.home.join("cold").exists() {
+        caller.directory("cold")?;
+        caller.file("cold/cofferdam.toml", "schema = 1\n[pool]\nwarm = 0\n")?;
+    }
+    let config = caller.home.join("cold").display().to_string();
+    let mut client = Client::start(caller.cofferdam(&["--config", &config, "serve"]))?;
+    client.served()?;
+    Ok(client)
+}
+
+/// Sets the soft limit of a process that runs, or raises it to the hard one again.
+///
+/// As the caller: their uid is what lets them, where root may have no capability to.
+fn limit(caller: &Caller, pid: u32, what: &str, value: Option<u64>) -> Check {
+    let mut command = caller.outside("prlimit");
+    let value = value.map_or("unlimited".to_owned(), |value| value.to_string());
+    command.args(["--pid", &pid.to_string(), &format!("--{what}={value}:")]);
+    let told = Told::of(command, PATIENCE)?;
+    equal(&told.stderr, told.code, 0)
+}
+
+/// The hard limit of descriptors, to which the soft one can go back.
+fn most_files(pid: u32) -> Result<u64, Failed> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
+    Ok(line.split_whitespace().nth(4).unwrap_or_default().parse()?)
+}
+
+/// A soft limit that leaves `free` numbers for new descriptors.
+fn leaving(pid: u32, free: u64) -> Result<u64, Failed> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    let open: BTreeSet<u64> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut unused = (0..).filter(|number| !open.contains(number));
+    unused.nth(usize::try_from(free)?).ok_or_else(|| "no end of numbers".into())
+}
+
+/// What a call is told while `pid` has this limit; afterwards the server serves.
+fn wanting(
+    caller: &Caller,
+    client: &mut Client,
+    pid: u32,
+    what: &str,
+    value: u64,
+    back: Option<u64>,
+) -> Result<String, Failed> {
+    limit(caller, pid, what, Some(value))?;
+    let told = client.text("echo alive");
+    limit(caller, pid, what, back)?;
+    let told = told?;
+    client.served()?;
+    let told = told.lines().next().unwrap_or_default();
+    // `[failed: WHY; hint: …; time limit …]`
+    let why = told.strip_prefix("[failed: ").and_then(|told| told.split(';').next());
+    Ok(why.unwrap_or(told).to_owned())
+}
+
+pub fn descriptors(caller: &Caller) -> Check {
+    let mut client = cold(caller)?;
+    let (front, supervisor) = (client.child.id(), client.supervisor()?);
+    let most = Some(most_files(front)?);
+    let mut tell = |pid, value| wanting(caller, &mut client, pid, "nofile", value, most);
+    let made = "the cell could not be made: step";
+    let none = "too many open files (EMFILE)";
+    equal("front end, none", tell(front, 3)?, format!("{made} preparing the job: {none}"))?;
+    let one = leaving(front, 1)?;
+    equal("front end, one", tell(front, one)?, format!("{made} preparing the job: {none}"))?;
+    equal("supervisor, none", tell(supervisor, 3)?, "the server is at its cap of descriptors")?;
+    if nix::unistd::geteuid().is_root() {
+        let few = leaving(supervisor, 2)?;
+        let cloning = format!("{made} cloning the cell: {none}");
+        equal("supervisor, two", tell(supervisor, few)?, cloning)?;
+    }
+    client.close()
+}
+
+pub fn processes(caller: &Caller) -> Check {
+    let mut client = cold(caller)?;
+    let supervisor = client.supervisor()?;
+    let text = std::fs::read_to_string(format!("/proc/{supervisor}/limits"))?;
+    let line = text.lines().find(|line| line.starts_with("Max processes")).unwrap_or_default();
+    let most = line.split_whitespace().nth(3).and_then(|most| most.parse().ok());
+    let told = wanting(caller, &mut client, supervisor, "nproc", 0, most)?;
+    let why = "cloning the cell: try again (EAGAIN)";
+    equal("told", told, format!("the cell could not be made: step {why}"))?;
+    client.close()
+}
+
+/// A process that has no memory left ends: what it had open is answered or seen to end.
+pub fn memory(caller: &Caller) -> Check {
+    for of_supervisor in [false, true] {
+        let before = Host::now(caller)?;
+        let mut client = Client::start(caller.cofferdam(&["serve"]))?;
+        client.served()?;
+        let pid = if of_supervisor { client.supervisor()? } else { client.child.id() };
+        let mut seen = Seen::default();
+        seen.look(client.child.id());
+        limit(caller, pid, "as", Some(1))?;
+        let stdin = "x".repeat(4 << 20);
+        client.ask(json!({"command": "wc -c", "stdin": stdin}));
+        match client.hear(PATIENCE) {
+            Heard::Line(line) => {
+                let told = line.pointer("/result/structuredContent/stdout");
+                let failed = line.pointer("/result/isError") == Some(&json!(true));
+                holds("true", &line, failed || told == Some(&json!("4194304\n")))?;
+            }
+            Heard::End => {}
+            Heard::Nothing => return Err("neither an answer nor an end".into()),
+        }
+        drop(client);
+        seen.gone()?;
+        seen.groups_gone(caller)?;
+        equal("left on the host", Host::now(caller)?, before)?;
+    }
+    Ok(())
+}
+
+/// A server in a mount namespace with a disk of its own, small and full.
+fn with_full_disk(caller: &Caller, on_error: &str) -> Result<Client, Failed> {
+    let (log, config) = (caller.directory("log")?, caller.directory("recorded")?);
+    let file = log.join("audit/audit.jsonl");
+    let text =
+        format!("schema = 1\n[audit]\nfile = \"{}\"\non_error = \"{on_error}\"\n", file.display());
+    caller.file("recorded/cofferdam.toml", &text)?;
+    let script = format!(
+        "mount -t tmpfs -o size=256k,mode=700 none {log} && mkdir -m 700 {log}/audit && \
+         exec {binary} --config {config} serve",
+        log = log.display(),
+        binary = caller.binary().display(),
+        config = config.display(),
+    );
+    let mut command = caller.outside("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+    Client::start(command)
+}
+
+fn fill(client: &Client, log: &std::path::Path, full: bool) -> Check {
+    let root = format!("/proc/{}/root", client.child.id());
+    let file = std::path::PathBuf::from(format!("{root}{}", log.join("filler").display()));
+    if !full {
+        return Ok(std::fs::remove_file(file)?);
+    }
+    let written = std::fs::write(file, vec![0; 1 << 20]);
+    let errno = written.err().and_then(|error| error.raw_os_error());
+    equal("the disk is full", errno, Some(libc::ENOSPC))
+}
+
+pub fn audit_goes_on(caller: &Caller) -> Check {
+    let mut client = with_full_disk(caller, "continue")?;
+    client.served()?;
+    fill(&client, &caller.home.join("log"), true)?;
+    let mut unrecorded = None;
+    // The last page of the log may have room for a few lines yet.
+    for _ in 0..30 {
+        let result = client.call(json!({"command": "echo alive"}))?;
+        equal("it ran", result.pointer("/structuredContent/stdout"), Some(&json!("alive\n")))?;
+        unrecorded = result.pointer("/_meta/cofferdam~1audit").cloned();
+        if unrecorded.is_some() {
+            break;
+        }
+    }
+    let why = unrecorded.unwrap_or_default().to_string();
+    holds("why it is not recorded", &why, why.contains("no space left on device"))?;
+    verified_after(caller, client)
+}
+
+pub fn audit_stops(caller: &Caller) -> Check {
+    let mut client = with_full_disk(caller, "stop")?;
+    client.served()?;
+    fill(&client, &caller.home.join("log"), true)?;
+    let mut told = String::new();
+    for _ in 0..30 {
+        told = client.text("echo alive")?;
+        if !told.starts_with("alive\n") {
+            break;
+        }
+    }
+    let why = "the audit log cannot be written: no space left on device";
+    holds("refused, with the reason", &told, told.contains(why) && !told.contains("alive"))?;
+    verified_after(caller, client)
+}
+
+/// With room again every call is recorded, and the chain is whole over the gap.
+fn verified_after(caller: &Caller, mut client: Client) -> Check {
+    let log = caller.home.join("log");
+    fill(&client, &log, false)?;
+    let result = client.call(json!({"command": "echo recorded"}))?;
+    equal(
+        "nothing is said of the log",
+        result.pointer("/_meta/cofferdam~1audit"),
+        None::<&serde_json::Value>,
+    )?;
+    let root = format!("/proc/{}/root", client.child.id());
+    let lines =
+        std::fs::read_to_string(format!("{root}{}", log.join("audit/audit.jsonl").display()))?;
+    holds("the gap is in it", &lines, lines.contains("\"lost\":"))?;
+    let copy = caller.file("audit.jsonl", &lines)?;
+    let told =
+        Told::of(caller.cofferdam(&["audit", "verify", &copy.display().to_string()]), PATIENCE)?;
+    equal(&told.stderr, told.code, 0)?;
+    client.close()
+}
