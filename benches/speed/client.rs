@@ -1,0 +1,81 @@
+//! A client of `cofferdam serve`: a line out, a line in.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::peers::COFFERDAM;
+
+/// A server with its session open.
+pub struct Client {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    next: u64,
+    /// From before the spawn to the reply to `initialize`.
+    pub opened_in: Duration,
+}
+
+impl Client {
+    pub fn start(arguments: &[&str]) -> Result<Self> {
+        let started = Instant::now();
+        let mut child = Command::new(COFFERDAM)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let to = child.stdin.take().ok_or("no stdin")?;
+        let from = BufReader::new(child.stdout.take().ok_or("no stdout")?);
+        let mut client = Self { child, to, from, next: 0, opened_in: Duration::ZERO };
+        client.ask(
+            "initialize",
+            &json!({ "protocolVersion": "2025-11-25", "capabilities": {},
+                     "clientInfo": { "name": "bench", "version": "1" } }),
+        )?;
+        client.opened_in = started.elapsed();
+        let opened = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        client.to.write_all(format!("{opened}\n").as_bytes())?;
+        Ok(client)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Result<(Duration, String)> {
+        self.next += 1;
+        let request =
+            json!({ "jsonrpc": "2.0", "id": self.next, "method": method, "params": params });
+        let (line, mut reply) = (format!("{request}\n"), String::new());
+        let started = Instant::now();
+        self.to.write_all(line.as_bytes())?;
+        self.from.read_line(&mut reply)?;
+        Ok((started.elapsed(), reply))
+    }
+
+    /// Calls a tool: how long it took from line to line, and what came back.
+    pub fn call(&mut self, tool: &str, arguments: &Value) -> Result<(Duration, Value)> {
+        let (took, reply) =
+            self.ask("tools/call", &json!({ "name": tool, "arguments": arguments }))?;
+        let reply: Value = serde_json::from_str(&reply)?;
+        match reply.pointer("/result") {
+            Some(result) if result.pointer("/isError") != Some(&json!(true)) => {
+                Ok((took, result.clone()))
+            }
+            Some(_) | None => Err(format!("{tool}: {reply}").into()),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Its cells die with it.
+        let ended = self.child.kill().and_then(|()| self.child.wait());
+        if let Err(error) = ended {
+            eprintln!("the server could not be ended: {error}");
+        }
+    }
+}

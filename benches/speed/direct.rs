@@ -1,0 +1,190 @@
+//! Calls through the supervisor itself, without a protocol: what the pool is judged by.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
+use cofferdam::capture::{Captured, KEPT_BYTES, Meter, drain};
+use cofferdam::config::{self, Surroundings};
+use cofferdam::job::{Limits, ProfileName, Workspace};
+use cofferdam::link::Link;
+use cofferdam::outcome::Outcome;
+use cofferdam::policy::{Grant, Policy};
+use cofferdam::profile::Profile;
+use cofferdam::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
+use tokio::runtime::Runtime;
+
+use crate::Result;
+
+/// A supervisor and the link to it.
+pub struct Direct {
+    runtime: Runtime,
+    link: Link,
+    profiles: Vec<Profile>,
+}
+
+/// Starts one, before this process has a thread. `shown` is read-only at `/workspace` of jobs that
+/// name it.
+pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
+    let none = Surroundings {
+        cofferdam_config: None,
+        xdg_config_home: None,
+        home: None,
+        system: PathBuf::from("/nonexistent"),
+        euid: 0,
+        cores: 2,
+    };
+    let loaded = config::load(None, &none)?;
+    let named = |name: &str| ProfileName::new(name).and_then(|name| loaded.profiles.get(&name));
+    // No processor limit for the long cases, and room for a hundred calls at once.
+    let profiles: Vec<Profile> =
+        ["bash", "bc"].iter().filter_map(|name| named(name)).cloned().collect();
+    let directories =
+        vec![Granted { host: shown, cell: "/workspace".into(), access: Access::ReadOnly }];
+    let caps = Caps { cells: 140, memory: 1 << 40, tmpfs: 1 << 40, processes: 20_000, warm };
+    let ids = IdRange { first: 2_000_000_000, count: 1024 };
+    let spec = Spec {
+        profiles: profiles.clone(),
+        workspaces: vec![Workspaces { directories }],
+        caps,
+        ids,
+    };
+    let started = supervisor::start(spec)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let link = runtime.block_on(async { Link::attach(started.link) })?;
+    runtime.block_on(link.ready())?;
+    // As root it holds a block of ids, for as long as this process lives.
+    std::mem::forget(started.held);
+    Ok(Direct { runtime, link, profiles })
+}
+
+/// A job for the supervisor, made anew for each call.
+#[derive(Clone)]
+pub struct Job {
+    pub profile: &'static str,
+    pub words: Vec<String>,
+    pub stdin: &'static str,
+    pub workspace: Workspace,
+}
+
+impl Job {
+    pub fn bash(words: &[&str]) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Self { profile: "bash", words, stdin: "", workspace: Workspace::Fresh }
+    }
+
+    pub fn bc(program: &'static str) -> Self {
+        let words = ["bc", "-l", "-q"].map(str::to_owned).to_vec();
+        Self { profile: "bc", words, stdin: program, workspace: Workspace::Fresh }
+    }
+
+    pub fn in_workspace(self) -> Self {
+        Self { workspace: Workspace::Granted(0), ..self }
+    }
+
+    fn grant(&self, profiles: &[Profile]) -> Result<Grant> {
+        let profile = profiles.iter().find(|profile| profile.name.as_str() == self.profile);
+        let profile = profile.ok_or("no such profile")?;
+        let call = Call {
+            tool: "bash",
+            argv: Argv::new(self.words.clone())?,
+            script: None,
+            stdin: Stdin::text("stdin", self.stdin.to_owned())?,
+            env: Env::new(BTreeMap::new())?,
+            cwd: None,
+            asked: Asked::default(),
+        };
+        // The output limit is the front end's to hold; here everything is read.
+        let unlimited = Limits { output: None, ..profile.limits };
+        Ok(Policy::operator(
+            call,
+            &Profile { limits: unlimited, ..profile.clone() },
+            self.workspace,
+        ))
+    }
+}
+
+/// One call that is over.
+pub struct Done {
+    pub took: Duration,
+    pub stdout: Captured,
+}
+
+async fn call(link: &Link, grant: Grant) -> Result<Done> {
+    let started = Instant::now();
+    let running = link.start(grant).await?;
+    let (mut stdout, mut stderr) = (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES));
+    let (meter, nothing) = (Meter::new(None), || {});
+    let streams = async {
+        tokio::join!(
+            drain(running.stdout, &mut stdout, &meter, nothing),
+            drain(running.stderr, &mut stderr, &meter, nothing)
+        )
+    };
+    let ((out, err), ended) = tokio::join!(streams, running.ended);
+    let took = started.elapsed();
+    (out.and(err))?;
+    let ended = ended?;
+    if ended.outcome == (Outcome::Exited { code: 0 }) {
+        return Ok(Done { took, stdout });
+    }
+    Err(format!("{:?}: {}", ended.outcome, String::from_utf8_lossy(stderr.head())).into())
+}
+
+impl Direct {
+    /// One call, from the job to the end of its output and of itself.
+    pub fn call(&self, job: &Job) -> Result<Done> {
+        let grant = job.grant(&self.profiles)?;
+        self.runtime.block_on(call(&self.link, grant))
+    }
+
+    /// As many calls as `clients` can make one after the other in `time`, in a second; by tenths
+    /// of the time, so that a slowdown shows.
+    pub fn sustained(&self, job: &Job, clients: usize, time: Duration) -> Result<Vec<u32>> {
+        let started = Instant::now();
+        let mut tenths = vec![0_u32; 10];
+        let grant = job.grant(&self.profiles)?;
+        let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
+        self.runtime.block_on(async {
+            for _ in 0..clients {
+                let (link, grant, sender) = (self.link.clone(), grant.clone(), sender.clone());
+                tokio::spawn(async move {
+                    while started.elapsed() < time {
+                        let done =
+                            call(&link, grant.clone()).await.map_err(|error| error.to_string());
+                        let failed = done.is_err();
+                        if sender.send(done.map(|_| started.elapsed())).is_err() || failed {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            while let Some(done) = ended.recv().await {
+                let tenth = (done?.as_micros() * 10 / time.as_micros().max(1)).min(9);
+                if let Some(count) =
+                    usize::try_from(tenth).ok().and_then(|tenth| tenths.get_mut(tenth))
+                {
+                    *count += 1;
+                }
+            }
+            Ok(tenths)
+        })
+    }
+
+    /// Runs `many` calls at once and does `meanwhile` while all of them are under way.
+    pub fn at_once<T>(&self, job: &Job, many: usize, meanwhile: impl FnOnce() -> T) -> Result<T> {
+        let grant = job.grant(&self.profiles)?;
+        self.runtime.block_on(async {
+            let mut running = Vec::new();
+            for _ in 0..many {
+                running.push(self.link.start(grant.clone()).await?);
+            }
+            let seen = meanwhile();
+            // Dropped, each is taken back.
+            drop(running);
+            Ok(seen)
+        })
+    }
+}
