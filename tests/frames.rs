@@ -79,6 +79,7 @@ impl Front {
             workspaces: Vec::new(),
             caps: Caps { cells: 6, memory: 6 << 30, tmpfs: 6 << 30, processes: 1024, warm: 1 },
             ids: IdRange { first: 2_100_000_000, count: 64 },
+            record: None,
         })?;
         std::mem::forget(started.held);
         let mut front = Self { link: started.link, profile, call: 0 };

@@ -16,6 +16,9 @@ fn main() -> ExitCode {
         claim("once_its_reasons_are_written_what_was_learned_lets_the_command_run", round)
             .needs(&[Need::Python]),
         claim("a_program_of_the_host_that_is_not_in_the_cell_is_offered_as_a_path", program),
+        claim("what_the_host_has_and_the_cell_has_not_is_offered_and_granted_it_is_used", paths)
+            .needs(&[Need::Python]),
+        claim("what_no_profile_should_grant_is_a_comment_with_the_reason", comments),
         claim("a_command_that_nothing_was_refused_learns_nothing", nothing),
         claim("a_profile_that_does_not_exist_is_told_with_the_nearest", unknown),
     ])
@@ -51,7 +54,7 @@ fn names(directory: &Path) -> std::io::Result<usize> {
 
 fn printed(caller: &Caller) -> Check {
     let before = names(&caller.home)?;
-    let told = learn(caller, &[], &["python3", "-c", SYNC])?;
+    let told = learn(caller, &[], &["python3", "-I", "-S", "-c", SYNC])?;
     equal("exit code", told.code, 0)?;
     equal("standard output", told.stdout.as_str(), LEARNED)?;
     equal("standard error", told.stderr.as_str(), "done\ncofferdam: the command exited with 0\n")?;
@@ -59,25 +62,27 @@ fn printed(caller: &Caller) -> Check {
 }
 
 fn never(caller: &Caller) -> Check {
-    // ptrace(2) is 101: refused inside as it is under `run`, and no profile changes that.
-    let script = format!("{CALLS}\nprint(call(101, 0, 0, 0, 0))");
-    let told = learn(caller, &[], &["python3", "-c", &script])?;
+    // ptrace(2) is 101, process_vm_readv(2), by which init records, 310: refused inside as they are
+    // under `run`, and no profile changes that.
+    let script = format!("{CALLS}\nprint(call(101, 0, 0, 0, 0), call(310, 1, 0, 0, 0, 0, 0))");
+    let told = learn(caller, &[], &["python3", "-I", "-S", "-c", &script])?;
     let expected = "# Nothing that profile `bash` could grant was refused.\n\n\
                     # Refused, and no profile changes that:\n\
-                    # ptrace, refused once: it reads or drives another process\n";
+                    # ptrace, refused once: it reads or drives another process\n\
+                    # process_vm_readv, refused once: it reads or drives another process\n";
     equal("standard output", told.stdout.as_str(), expected)?;
-    holds("the call itself", &told, told.stderr.starts_with("EPERM\n"))
+    holds("the calls themselves", &told, told.stderr.starts_with("EPERM EPERM\n"))
 }
 
 fn round(caller: &Caller) -> Check {
-    let learned = learn(caller, &[], &["python3", "-c", SYNC])?.stdout;
+    let learned = learn(caller, &[], &["python3", "-I", "-S", "-c", SYNC])?.stdout;
     let configuration = caller.directory("configuration")?;
     caller.directory("configuration/sandbox-profiles")?;
     let write = |text: &str| caller.file("configuration/sandbox-profiles/learned.toml", text);
     let configuration = configuration.to_string_lossy().into_owned();
     let run = || {
         let options = ["--config", &configuration, "--profile", "bash-learned"];
-        caller.json(&options, &["python3", "-c", SYNC])
+        caller.json(&options, &["python3", "-I", "-S", "-c", SYNC])
     };
     write(&learned)?;
     let refused = caller.cofferdam(&["--config", &configuration, "profile", "list"]);
@@ -101,6 +106,76 @@ fn program(caller: &Caller) -> Check {
     let error = format!("cofferdam: `{tool}` was not found\n");
     equal("standard error", told.stderr.as_str(), error.as_str())?;
     holds("it was not run", "ran", !caller.home.join("ran").exists())
+}
+
+/// Loads a library and prints a file; the exit code is how many of the two were not there.
+fn script(library: &Path, data: &Path) -> String {
+    format!(
+        "import ctypes, sys\n\
+         missing = 0\n\
+         for ask in (lambda: ctypes.CDLL({library:?}), lambda: print(open({data:?}).read(), end='')):\n    \
+             try: ask()\n    \
+             except OSError: missing += 1\n\
+         sys.exit(missing)\n"
+    )
+}
+
+/// A shared library that this very process has loaded: there is one wherever this test runs.
+fn library() -> Result<std::path::PathBuf, Failed> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let mut words = maps.lines().filter_map(|line| line.split_whitespace().last());
+    words
+        .find(|word| word.contains("libgcc_s"))
+        .map(Into::into)
+        .ok_or_else(|| Failed::from("this test has no libgcc_s"))
+}
+
+fn paths(caller: &Caller) -> Check {
+    let place = tempfile::Builder::new().prefix("cofferdam-learn").tempdir_in("/var/tmp")?;
+    mode(place.path(), 0o755)?;
+    let lib = place.path().join("lib");
+    std::fs::create_dir(&lib)?;
+    mode(&lib, 0o755)?;
+    let (library, data) = (lib.join("libother.so.1"), place.path().join("data.txt"));
+    std::fs::copy(self::library()?, &library)?;
+    std::fs::write(&data, "from the host\n")?;
+    mode(&library, 0o755)?;
+    mode(&data, 0o644)?;
+    let script = script(&library, &data);
+    let argv = ["python3", "-I", "-S", "-c", &script];
+    // Positive control, and that learning grants nothing: both are missing in the cell.
+    let told = learn(caller, &[], &argv)?;
+    equal("exit code", told.code, 0)?;
+    equal("standard error", told.stderr.as_str(), "cofferdam: the command exited with 2\n")?;
+    let table = |path: &Path| {
+        format!(
+            "\n# it was looked for: the host has it and the cell has not\n\
+             [[path]]\nhost = {path:?}\nwhy = \"\"\n"
+        )
+    };
+    let head = LEARNED.split("\n# refused").next().unwrap_or_default();
+    let expected = format!("{head}{}{}", table(&data), table(&library));
+    equal("standard output", told.stdout.as_str(), expected.as_str())?;
+    caller.directory("configuration")?;
+    caller.directory("configuration/sandbox-profiles")?;
+    let text = told.stdout.replace("why = \"\"", "why = \"this test asks for it\"");
+    let file = caller.file("configuration/sandbox-profiles/learned.toml", &text)?;
+    let check = caller.cofferdam(&["profile", "check", &file.to_string_lossy()]);
+    equal("profile check", Told::of(check, PATIENCE)?.code, 0)?;
+    let configuration = caller.home.join("configuration").to_string_lossy().into_owned();
+    let options = ["--config", &configuration, "run", "--profile", "bash-learned", "--"];
+    let ran = Told::of(caller.cofferdam(&[options.as_slice(), &argv].concat()), PATIENCE)?;
+    equal("with the grants", (ran.code, ran.stdout.as_str()), (0, "from the host\n"))
+}
+
+fn comments(caller: &Caller) -> Check {
+    let told = learn(caller, &[], &["sh", "-c", "cat /etc/shadow; ls /run /home"])?;
+    let expected = "# Nothing that profile `bash` could grant was refused.\n\n\
+                    # Looked for, there on the host, and not offered:\n\
+                    # /etc/shadow: secrets are kept there; grant it by hand, if it must be\n\
+                    # /home: it is too wide to offer; name what is needed beneath it\n\
+                    # /run: it is too wide to offer; name what is needed beneath it\n";
+    equal("standard output", told.stdout.as_str(), expected)
 }
 
 fn nothing(caller: &Caller) -> Check {

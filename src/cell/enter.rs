@@ -129,7 +129,8 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     let hidden = design.hidden.as_fd();
     let (ours, theirs) = handoff;
     let keep = [Some(control), Some(job), Some(ours), Some(theirs), Some(hidden)];
-    keep_only(&keep, watched.as_ref()).at(Step::Descriptors)?;
+    let more = [watched.as_ref(), shared.record.as_deref()].map(|fd| fd.map(AsFd::as_fd));
+    keep_only(&keep, more).at(Step::Descriptors)?;
     // Rules name files by descriptor: build while the files can be opened, enforce later.
     let ruleset =
         landlock::build(&design.landlock, watched.as_ref().map(AsFd::as_fd)).at(Step::Landlock)?;
@@ -145,9 +146,12 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     Ok(Prepared { ruleset, watched })
 }
 
-fn keep_only(kept: &[Option<BorrowedFd<'_>>], watched: Option<&OwnedFd>) -> Result<(), Errno> {
-    let mut list: [Option<BorrowedFd<'_>>; 6] = [None; 6];
-    for (to, from) in list.iter_mut().zip(kept.iter().copied().chain([watched.map(AsFd::as_fd)])) {
+fn keep_only(
+    kept: &[Option<BorrowedFd<'_>>; 5],
+    more: [Option<BorrowedFd<'_>>; 2],
+) -> Result<(), Errno> {
+    let mut list: [Option<BorrowedFd<'_>>; 7] = [None; 7];
+    for (to, from) in list.iter_mut().zip(kept.iter().copied().chain(more)) {
         *to = from;
     }
     // 0 is kept anyway: it stands in for those that are absent.

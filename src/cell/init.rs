@@ -15,6 +15,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::enter::Entry;
+use super::record::{PathCall, Recorder};
 use super::report::{self, FromInit, PayloadEnd, ToInit};
 use super::{ProcKind, Shared};
 use crate::outcome::DENIALS_COUNTED;
@@ -65,6 +66,9 @@ struct Init<'a> {
     sysinfo: Option<u32>,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
     memory: u64,
+    /// Calls that go on and are recorded, where `profile learn` asks for it.
+    recorded: &'a [PathCall],
+    recorder: Option<Recorder<'a>>,
     /// Summed over every process reaped.
     user_us: u64,
     system_us: u64,
@@ -102,6 +106,8 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
             .filter(|number| entry.design.profile.calls.contains(number)),
         memory: entry.design.profile.limits.memory,
         watch: ready.watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
+        recorded: &entry.design.recorded,
+        recorder: entry.shared.record.as_deref().map(Recorder::new),
         user_us: 0,
         system_us: 0,
         max_rss: 0,
@@ -164,7 +170,7 @@ impl Init<'_> {
         self.look(Instant::now())
     }
 
-    /// Answers a call that the filter told of: counted and EPERM, but for sysinfo(2).
+    /// Answers a call that the filter told of: counted and EPERM, but for sysinfo(2) and what is recorded.
     fn refuse(&mut self, events: PollFlags) -> Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
         if !events.contains(PollFlags::POLLIN) {
@@ -175,6 +181,12 @@ impl Init<'_> {
         let Some(notification) = notify::receive(listener)? else { return Ok(()) };
         if Some(notification.number) == self.sysinfo {
             return answer(listener, notification, self.memory);
+        }
+        if let Some(recorder) = &mut self.recorder
+            && let Some(call) = self.recorded.iter().find(|call| call.number == notification.number)
+        {
+            recorder.note(call, &notification)?;
+            return notify::proceed(listener, notification);
         }
         notify::refuse(listener, notification, Errno::EPERM)?;
         let number = usize::try_from(notification.number).unwrap_or(NUMBERS);

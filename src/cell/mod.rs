@@ -19,12 +19,14 @@ pub mod limits;
 pub mod measure;
 pub mod mounts;
 pub mod payload;
+pub mod record;
 pub mod report;
 pub mod seccomp;
 pub mod size;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -53,6 +55,8 @@ pub struct Design {
     pub landlock: landlock::Plan,
     /// The payload's filter.
     pub filter: Vec<Instruction>,
+    /// Calls that init lets go on and records; none but for `profile learn`.
+    pub recorded: Vec<record::PathCall>,
     /// Numbers of the calls that it lets through, which the supervisor's must let through too.
     pub allowed: Vec<u32>,
 }
@@ -80,6 +84,8 @@ pub struct Shared {
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
     pub supplementary: ids::Supplementary,
+    /// Where inits record the paths that commands name; absent but for `profile learn`.
+    pub record: Option<Arc<OwnedFd>>,
 }
 
 /// Whose procfs the supervisor looks into.

@@ -78,8 +78,15 @@ impl Action {
 }
 
 /// The filter of a payload; a call without a verdict is denied and counted.
-pub fn payload_filter(verdicts: &BTreeMap<u32, Verdict>) -> Result<Vec<Instruction>, Errno> {
-    compile(verdicts, Action::Notify)
+///
+/// Of a call that is `recorded` the listener is asked where it would be allowed, and only there:
+/// its conditions are still for the kernel to decide, and what meets none of them is refused here,
+/// uncounted. So the listener may let go on whatever it is asked of such a number.
+pub fn payload_filter(
+    verdicts: &BTreeMap<u32, Verdict>,
+    recorded: &[u32],
+) -> Result<Vec<Instruction>, Errno> {
+    assembled(&ranges(verdicts, recorded, Action::Notify), Action::Notify)
 }
 
 /// Verdicts by number of a payload's filter: the profile's under the floor, and the hand-over.
@@ -139,9 +146,23 @@ const INIT: [Sysno; 29] = [
     Sysno::process_vm_writev,
 ];
 
+/// What recording the paths of a command takes besides (`record`).
+pub const RECORDING: [Sysno; 2] = [Sysno::process_vm_readv, Sysno::write];
+
+/// Whether inits record what paths a command names: only for `profile learn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recording {
+    Off,
+    On,
+}
+
 /// The filter of cell inits. No rule of it notifies: init answers notifications.
-pub fn init_filter() -> Result<Vec<Instruction>, Errno> {
+pub fn init_filter(recording: Recording) -> Result<Vec<Instruction>, Errno> {
     let mut calls: Vec<Sysno> = INIT.to_vec();
+    match recording {
+        Recording::On => calls.extend(RECORDING),
+        Recording::Off => {}
+    }
     // The same wait under its older name, where the architecture has it.
     #[cfg(target_arch = "x86_64")]
     calls.push(Sysno::poll);
@@ -157,6 +178,10 @@ pub fn compile(
     verdicts: &BTreeMap<u32, Verdict>,
     otherwise: Action,
 ) -> Result<Vec<Instruction>, Errno> {
+    assembled(&ranges(verdicts, &[], otherwise), otherwise)
+}
+
+fn assembled(ranges: &[Range<'_>], otherwise: Action) -> Result<Vec<Instruction>, Errno> {
     const MOST: usize = 4096;
     let refuse = Action::Errno(libc::ENOSYS);
     let mut program = vec![
@@ -167,7 +192,7 @@ pub fn compile(
         branch(IF_GREATER_OR_EQUAL, X32, 0, 1),
         give(refuse),
     ];
-    program.extend(tree(&ranges(verdicts, otherwise), otherwise));
+    program.extend(tree(ranges, otherwise));
     if program.len() > MOST { Err(Errno::E2BIG) } else { Ok(program) }
 }
 
@@ -181,13 +206,21 @@ struct Range<'a> {
 enum Leaf<'a> {
     Give(Action),
     When(&'a [Vec<Test>], Option<&'a Probe>),
+    /// The listener is asked where one of the alternatives holds.
+    Ask(&'a [Vec<Test>]),
 }
 
-fn ranges(verdicts: &BTreeMap<u32, Verdict>, otherwise: Action) -> Vec<Range<'_>> {
+fn ranges<'v>(
+    verdicts: &'v BTreeMap<u32, Verdict>,
+    recorded: &[u32],
+    otherwise: Action,
+) -> Vec<Range<'v>> {
     let mut ranges: Vec<Range<'_>> = Vec::new();
     let mut next = 0;
     for (number, verdict) in verdicts {
         let leaf = match verdict {
+            Verdict::Allow if recorded.contains(number) => Leaf::Give(Action::Notify),
+            Verdict::AllowIf(alternatives) if recorded.contains(number) => Leaf::Ask(alternatives),
             Verdict::Allow => Leaf::Give(Action::Allow),
             Verdict::Errno(errno) => Leaf::Give(Action::Errno(*errno)),
             Verdict::Answered => Leaf::Give(Action::Notify),
@@ -217,7 +250,13 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
         [] => vec![give(otherwise)],
         [one] => match one.leaf {
             Leaf::Give(action) => vec![give(action)],
-            Leaf::When(alternatives, probe) => conditions(alternatives, probe, otherwise),
+            Leaf::When(alternatives, probe) => {
+                let quiet = probe.map(|probe| (&probe.when, Action::Errno(probe.errno)));
+                conditions(all(alternatives, Action::Allow).chain(quiet), otherwise)
+            }
+            Leaf::Ask(alternatives) => {
+                conditions(all(alternatives, Action::Notify), Action::Errno(libc::EPERM))
+            }
         },
         _ => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
@@ -233,17 +272,18 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
     }
 }
 
-/// Alternatives, each a list of tests that must all hold; then the probe's answer if it is one;
-/// `otherwise` if not.
-fn conditions(
-    alternatives: &[Vec<Test>],
-    probe: Option<&Probe>,
+/// Alternatives with one answer to each.
+fn all(alternatives: &[Vec<Test>], answer: Action) -> impl Iterator<Item = (&Vec<Test>, Action)> {
+    alternatives.iter().map(move |tests| (tests, answer))
+}
+
+/// Lists of tests that must all hold for an answer, the first that does counts; `otherwise` if none.
+fn conditions<'t>(
+    cases: impl Iterator<Item = (&'t Vec<Test>, Action)>,
     otherwise: Action,
 ) -> Vec<Instruction> {
-    let allowed = alternatives.iter().map(|tests| (tests, Action::Allow));
-    let quiet = probe.map(|probe| (&probe.when, Action::Errno(probe.errno)));
     let mut program = Vec::new();
-    for (tests, action) in allowed.chain(quiet) {
+    for (tests, action) in cases {
         // Built from its end: a test that fails jumps over the rest of its alternative.
         let mut rest = vec![give(action)];
         for test in tests.iter().rev() {

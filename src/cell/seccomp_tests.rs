@@ -111,6 +111,41 @@ proptest! {
     }
 }
 
+/// What the listener may let go on without a look at the call: it is asked only of what is allowed.
+fn asked(verdicts: &BTreeMap<u32, Verdict>, number: u32, arguments: &[u64; 6]) -> u32 {
+    match verdicts.get(&number) {
+        Some(verdict) if verdict.allows(arguments) => Action::Notify.value(),
+        Some(_) | None => Action::Errno(libc::EPERM).value(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_recorded_call_is_asked_about_only_where_it_is_allowed(
+        verdicts in prop::collection::btree_map(0..500_u32, verdict(), 1..40),
+        every in 1..4_usize,
+        arguments in prop::collection::vec([argument(), argument(), argument(), argument(), argument(), argument()], 8),
+    ) {
+        let passes = |verdict: &Verdict| matches!(verdict, Verdict::Allow | Verdict::AllowIf(_));
+        let recorded: Vec<u32> = verdicts
+            .iter()
+            .filter(|(_, verdict)| passes(verdict))
+            .map(|(number, _)| *number)
+            .step_by(every)
+            .collect();
+        let program = payload_filter(&verdicts, &recorded)?;
+        for number in 0..510 {
+            for arguments in &arguments {
+                let expected = match recorded.contains(&number) {
+                    true => asked(&verdicts, number, arguments),
+                    false => meaning(&verdicts, number, arguments),
+                };
+                prop_assert_eq!(interpret(&program, ARCH, number, arguments), expected);
+            }
+        }
+    }
+}
+
 #[test]
 fn other_architectures_and_the_x32_table_are_refused_before_any_rule() {
     let verdicts = (0..500).map(|number| (number, Verdict::Allow)).collect();

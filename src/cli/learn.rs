@@ -12,6 +12,7 @@ use clap::Args;
 
 use super::error::{CliError, print_out};
 use super::run_arguments::{RunArguments, check};
+use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
 use crate::job::ProfileName;
 use crate::link::Link;
@@ -27,9 +28,9 @@ use crate::profile::{PathKind, Profile, calls};
     cofferdam profile learn --rw . -- make test > learned.toml\n\n\
     The command's own output goes to standard error. What is printed grants nothing: each `why`\n\
     is blank, and a file with a blank `why` is refused, until someone has written the reason.\n\n\
-    Only refused system calls are seen. Paths that the command looked for and did not find in the\n\
-    cell are not, and neither are calls that the profile refuses quietly. A command that was\n\
-    refused one call may have stopped before it made others: grant, and learn again.\n\n\
+    Seen are refused system calls, and paths that the host has and the cell has not. Not seen are\n\
+    calls that the profile refuses quietly, and paths that are not absolute. A command that was\n\
+    refused something may have stopped before it asked for more: grant, and learn again.\n\n\
     Exit codes: 0 when the command could be run, however it ended; else as `cofferdam run`")]
 pub struct LearnArguments {
     /// The profile to learn beyond
@@ -78,9 +79,13 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
     // Looked up now: once confined, this process sees no path of the host.
-    let program = typed.argv.first().and_then(|word| on_host(word));
-    let socket = wiring::launch(settings)?;
-    start::conducted(socket, |socket| conduct(grant, profile, program, socket))
+    let program = typed.argv.first().and_then(|word| on_host(word, &profile));
+    let looker = Looker::start(&profile)
+        .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
+    let socket = wiring::launch_recording(settings, looker.record())?;
+    start::conducted(socket, |socket| {
+        conduct(grant, profile, OnHostToo { program, looker }, socket)
+    })
 }
 
 /// A program that the host has and the cell has not.
@@ -91,8 +96,15 @@ struct OnHost {
     kind: PathKind,
 }
 
+/// What is known of the host where no path of it can be seen.
+#[derive(Debug)]
+struct OnHostToo {
+    program: Option<OnHost>,
+    looker: Looker,
+}
+
 /// Where the host has a program of this name.
-fn on_host(word: &str) -> Option<OnHost> {
+fn on_host(word: &str, profile: &Profile) -> Option<OnHost> {
     let path = if word.contains('/') {
         Path::new(word).is_absolute().then(|| PathBuf::from(word)).filter(|path| path.is_file())
     } else {
@@ -101,8 +113,10 @@ fn on_host(word: &str) -> Option<OnHost> {
     }?;
     let mut magic = [0; 4];
     let read = std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut magic));
+    // With /usr the cell has the libraries that are where the loader looks by itself.
+    let has_libraries = profile.paths.iter().any(|path| path.cell == Path::new("/usr"));
     let kind = match read {
-        Ok(()) if magic == *b"\x7fELF" => PathKind::Program,
+        Ok(()) if magic == *b"\x7fELF" && !has_libraries => PathKind::Program,
         Ok(()) | Err(_) => PathKind::Tree,
     };
     Some(OnHost { path, kind })
@@ -111,7 +125,7 @@ fn on_host(word: &str) -> Option<OnHost> {
 async fn conduct(
     grant: Grant,
     profile: Profile,
-    program: Option<OnHost>,
+    host: OnHostToo,
     socket: OwnedFd,
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket).map_err(|error| {
@@ -121,9 +135,17 @@ async fn conduct(
     // Both streams: standard output is for the TOML alone.
     let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());
     let (ended, taken_back) = run::follow(running, None, &mut stdout, &mut stderr).await?;
+    let OnHostToo { program, looker } = host;
     let mut learned = Learned::new(&ended.denials, &profile);
+    let answer = looker
+        .ask()
+        .map_err(|error| CliError::new(format!("the paths it looked for are lost: {error}")))?;
+    learned.sought = Sought::of(answer);
     let code = match &ended.outcome {
         Outcome::Failed(Failure::NotFound { .. }) if program.is_some() => {
+            // It was looked for like anything else, and is told once.
+            let is_it = |path: &PathBuf| program.as_ref().is_some_and(|it| it.path == *path);
+            learned.sought.offered.retain(|path| !is_it(path));
             learned.program = program;
             exit::code(&ended.outcome, taken_back)
         }
@@ -166,6 +188,8 @@ struct Learned {
     never: Vec<(String, String)>,
     /// The program itself, where the host has it and the cell has not.
     program: Option<OnHost>,
+    /// What else it looked for that the host has and the cell has not.
+    sought: Sought,
 }
 
 impl Learned {
@@ -177,6 +201,7 @@ impl Learned {
             calls: Vec::new(),
             never: Vec::new(),
             program: None,
+            sought: Sought::default(),
         };
         for denied in denials {
             let call = calls::name(denied.number);
@@ -214,7 +239,11 @@ impl Learned {
     /// A profile that extends the one used. Not one that can be loaded: every `why` is blank.
     fn toml(&self) -> String {
         let mut text = String::new();
-        if self.keys.is_empty() && self.calls.is_empty() && self.program.is_none() {
+        if self.keys.is_empty()
+            && self.calls.is_empty()
+            && self.program.is_none()
+            && self.sought.offered.is_empty()
+        {
             text.push_str(&format!(
                 "# Nothing that profile `{}` could grant was refused.\n",
                 self.profile
@@ -228,6 +257,7 @@ impl Learned {
         for (call, why) in &self.never {
             text.push_str(&format!("# {call}, {why}\n"));
         }
+        text.push_str(&self.sought.comments());
         text
     }
 
@@ -244,8 +274,7 @@ impl Learned {
             text.push_str(&format!("\n# {}\n{open}, why = \"\" }}\n", calls.join("; ")));
         }
         if let Some(program) = &self.program {
-            // A string of JSON is one of TOML.
-            let path = serde_json::Value::from(program.path.display().to_string());
+            let path = quoted(&program.path);
             let kind = match program.kind {
                 PathKind::Program => "program = true\n",
                 PathKind::Tree => "",
@@ -255,6 +284,7 @@ impl Learned {
                  [[path]]\nhost = {path}\n{kind}why = \"\"\n"
             ));
         }
+        text.push_str(&self.sought.tables());
         for (call, what) in &self.calls {
             text.push_str(&format!("\n# {what}\n[[syscalls]]\nnames = [\"{call}\"]\nwhy = \"\"\n"));
         }

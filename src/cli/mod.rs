@@ -25,6 +25,7 @@ pub mod rows;
 pub mod run;
 pub mod run_arguments;
 pub mod serve;
+pub mod sought;
 pub mod start;
 pub mod units;
 pub mod wiring;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::confine;
 use super::error::CliError;
@@ -249,7 +250,7 @@ pub fn launch_recorded(settings: Settings) -> Result<Launched, CliError> {
         keep: config.audit_keep.value,
         on_error: config.audit_on_error.value,
     });
-    launch_with(settings, options.as_ref())
+    launch_with(settings, options.as_ref(), None)
 }
 
 /// Starts the supervisor, then confines this process. Called while there is one thread; what
@@ -258,10 +259,22 @@ pub fn launch_recorded(settings: Settings) -> Result<Launched, CliError> {
 /// # Errors
 /// Why there is no supervisor, or which wall of the front end could not be put up.
 pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
-    launch_with(settings, None).map(|launched| launched.link)
+    launch_with(settings, None, None).map(|launched| launched.link)
 }
 
-fn launch_with(settings: Settings, log: Option<&audit::Options>) -> Result<Launched, CliError> {
+/// As [`launch`], with the paths that commands name recorded in `record`.
+///
+/// # Errors
+/// As [`launch`].
+pub fn launch_recording(settings: Settings, record: Arc<OwnedFd>) -> Result<OwnedFd, CliError> {
+    launch_with(settings, None, Some(record)).map(|launched| launched.link)
+}
+
+fn launch_with(
+    settings: Settings,
+    log: Option<&audit::Options>,
+    record: Option<Arc<OwnedFd>>,
+) -> Result<Launched, CliError> {
     let config = &settings.loaded.config;
     let spec = Spec {
         profiles: settings.profiles,
@@ -274,6 +287,7 @@ fn launch_with(settings: Settings, log: Option<&audit::Options>) -> Result<Launc
             warm: settings.warm,
         },
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
+        record,
     };
     let started = supervisor::start(spec).map_err(|error| {
         let hint = if matches!(error, StartError::OpenFiles { .. }) {

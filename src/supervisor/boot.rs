@@ -14,7 +14,8 @@ use super::filter;
 use super::serve::{self, Supervisor};
 use super::start::Inherited;
 use super::template::{Template, TemplateError, Workshop};
-use crate::cell::{self, Design, ProcKind, Shared, ids, landlock, limits, mounts, seccomp};
+use crate::cell::seccomp::Recording;
+use crate::cell::{self, Design, ProcKind, Shared, ids, landlock, limits, mounts, record, seccomp};
 use crate::job::{ProfileName, Workspace};
 use crate::profile::{Exec, Profile};
 use crate::sys::mount::{attribute, new_filesystem};
@@ -119,15 +120,17 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     // What cells make in a granted directory is as private as the operator's own files; the
     // owner's own rights are nothing to take away.
     umask(operators & Mode::from_bits_truncate(0o077));
+    let recording = if inherited.record.is_some() { Recording::On } else { Recording::Off };
     let shared = Shared {
-        init_filter: seccomp::init_filter().during("compiling the filter of inits")?,
+        init_filter: seccomp::init_filter(recording).during("compiling the filter of inits")?,
         landlock_abi,
         memory,
         proc,
         proc_kind,
         supplementary: inherited.supplementary,
+        record: inherited.record.clone(),
     };
-    confine(&keys).during("confining the supervisor")?;
+    confine(&keys, recording).during("confining the supervisor")?;
     let unusable = keys.iter().filter_map(|key| {
         let why = key.design.as_ref().err()?.why.clone();
         Some((key.profile.clone(), why))
@@ -244,6 +247,11 @@ fn design(
         by_slot: template.by_slot,
     };
     let verdicts = seccomp::payload_verdicts(profile, inherited.cgroups.hold());
+    let recorded = match inherited.record {
+        Some(_) => record::path_calls(&verdicts),
+        None => Vec::new(),
+    };
+    let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();
     let inside = landlock::Inside {
         readable: &template.readable,
         granted: &template.granted,
@@ -269,13 +277,14 @@ fn design(
             rules: rules.map_err(system)?,
             network: profile.network,
         },
-        filter: seccomp::payload_filter(&verdicts).map_err(system)?,
+        filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
+        recorded,
         allowed: seccomp::allowed(&verdicts).collect(),
     })
 }
 
 /// The supervisor's own walls, last: capabilities, then its filter.
-fn confine(keys: &[Key]) -> Result<(), Errno> {
+fn confine(keys: &[Key], recording: Recording) -> Result<(), Errno> {
     cell::caps::keep_only(&KEPT)?;
-    filter::load(keys)
+    filter::load(keys, recording)
 }

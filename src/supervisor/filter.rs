@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use syscalls::Sysno;
 
 use super::boot::Key;
-use crate::cell::seccomp::{self, Action, number};
+use crate::cell::seccomp::{self, Action, Recording, number};
 use crate::profile::condition::Verdict;
 use crate::sys::bpf;
 
@@ -118,11 +118,17 @@ const OLDER: [Sysno; 6] =
 const OLDER: [Sysno; 0] = [];
 
 /// Loads the filter: the lists above, and whatever a profile in use lets its cells do.
-pub fn load(keys: &[Key]) -> Result<(), Errno> {
+pub fn load(keys: &[Key], recording: Recording) -> Result<(), Errno> {
     let own = LOOP.into_iter().chain(CELLS).chain(ENTER).chain(OLDER).map(number);
     let cells = keys.iter().filter_map(|key| key.design.as_ref().ok());
     let cells = cells.flat_map(|design| &design.allowed).copied();
+    // Of inits alone: no profile lets a payload read another process.
+    let recorded: &[Sysno] = match recording {
+        Recording::On => &seccomp::RECORDING,
+        Recording::Off => &[],
+    };
+    let recorded = recorded.iter().copied().map(number);
     let verdicts: BTreeMap<u32, Verdict> =
-        own.chain(cells).map(|number| (number, Verdict::Allow)).collect();
+        own.chain(cells).chain(recorded).map(|number| (number, Verdict::Allow)).collect();
     bpf::load(&seccomp::compile(&verdicts, Action::Notify)?)
 }

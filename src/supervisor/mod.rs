@@ -28,6 +28,7 @@ mod young;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::profile::Profile;
 
@@ -42,6 +43,8 @@ pub struct Spec {
     pub workspaces: Vec<Workspaces>,
     pub caps: Caps,
     pub ids: IdRange,
+    /// Where inits record the paths that commands name: only for `profile learn`.
+    pub record: Option<Arc<OwnedFd>>,
 }
 
 /// One granted set of paths, as the operator gave it.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -72,6 +73,7 @@ pub struct Inherited {
     pub supplementary: Supplementary,
     pub cgroups: Parent,
     pub pages: ArgumentPages,
+    pub record: Option<Arc<OwnedFd>>,
     /// Whether each cell has a host id of its own.
     pub ids: CellIds,
 }
@@ -123,6 +125,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         link: theirs,
         grants: grants(&spec, &identity)?,
         profiles: spec.profiles,
+        record: spec.record,
         caps: spec.caps,
         operator: identity.operator()?,
         supplementary: identity.supplementary(),

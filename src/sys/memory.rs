@@ -18,6 +18,19 @@ const SEALS: libc::c_int =
 /// # Errors
 /// What memfd_create(2), write(2) or F_ADD_SEALS (fcntl(2)) say.
 pub fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    let mut file = File::from(writable(name)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    // SAFETY: takes a descriptor and numbers.
+    Errno::result(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+    Ok(file.into())
+}
+
+/// An empty memfd, not executable, that can be written and sealed.
+///
+/// # Errors
+/// What memfd_create(2) says.
+pub fn writable(name: &std::ffi::CStr) -> std::io::Result<OwnedFd> {
     const MFD_NOEXEC_SEAL: libc::c_uint = 8;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     let create = |flags: libc::c_uint| {
@@ -30,12 +43,7 @@ pub fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> std::io::Result<OwnedFd> {
         result => result?,
     };
     // SAFETY: the kernel has just made this descriptor for us.
-    let mut file = unsafe { File::from_raw_fd(raw) };
-    file.write_all(bytes)?;
-    file.rewind()?;
-    // SAFETY: takes a descriptor and numbers.
-    Errno::result(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
-    Ok(file.into())
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Whether `fd` is a memfd that can no longer change (F_GET_SEALS, fcntl(2)).

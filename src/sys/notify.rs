@@ -6,13 +6,14 @@ use nix::errno::Errno;
 
 use super::Result;
 
-/// A refused call: who waits for an answer, and the call's number.
+/// A call that waits for an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification {
     id: u64,
     pub number: u32,
     /// The caller's thread, as the listener's pid namespace numbers it.
     pub pid: i32,
+    /// As they were in the registers; what they point to may change at any time.
     pub arguments: [u64; 6],
 }
 
@@ -40,16 +41,24 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
 
 /// Answers a notification with an error. A caller that is gone already needs none.
 pub fn refuse(listener: impl AsFd, notification: Notification, errno: Errno) -> Result<()> {
-    respond(listener, notification, -(errno as i32))
+    respond(listener, notification, -(errno as i32), 0)
 }
 
 /// Tells the caller that its call succeeded and returned 0.
 pub fn succeed(listener: impl AsFd, notification: Notification) -> Result<()> {
-    respond(listener, notification, 0)
+    respond(listener, notification, 0, 0)
 }
 
-fn respond(listener: impl AsFd, notification: Notification, error: i32) -> Result<()> {
-    let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags: 0 };
+/// Lets a call go on as if nobody had been asked. Never to allow something by what its arguments
+/// point to, which may be something else by now (seccomp_unotify(2)): only for a call that the
+/// filter itself has found to be allowed.
+pub fn proceed(listener: impl AsFd, notification: Notification) -> Result<()> {
+    const CONTINUE: u32 = 1;
+    respond(listener, notification, 0, CONTINUE)
+}
+
+fn respond(listener: impl AsFd, notification: Notification, error: i32, flags: u32) -> Result<()> {
+    let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags };
     // SAFETY: RESPOND takes a pointer to a seccomp_notif_resp, which outlives the call.
     let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RESPOND, &raw mut response) };
     match Errno::result(result) {

@@ -1,0 +1,337 @@
+//! Paths that a command looked for and its cell does not have: which of them the host has, and
+//! which of those a profile could grant.
+//!
+//! The process that runs the command is confined and sees no path of the host, so another one
+//! looks for it: a child of main's from before the walls, which reads the record when the command
+//! has ended, asks the host what is there, tells it and ends. It opens nothing of what is named.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cell::record::{self, How};
+use crate::document::Document;
+use crate::profile::{PathKind, Profile, Profiles, shipped};
+use crate::sys::{memory, process};
+
+/// So many files of one directory are offered as the directory.
+const MANY: usize = 4;
+/// Most paths that are told; a command that looks for more is told so.
+const MOST: usize = 256;
+/// Names that hold secrets wherever they are: nothing below them is offered.
+const SECRETS: [&str; 14] = [
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker",
+    ".netrc",
+    ".pgpass",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    ".password-store",
+    "gcloud",
+    "shadow",
+];
+
+/// What the C library looks for in every program and does without.
+const DONE_WITHOUT: [&str; 4] =
+    ["/etc/locale.alias", "/etc/ld.so.preload", "/etc/host.conf", "/etc/gai.conf"];
+
+/// What the host has under a path that was looked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    path: PathBuf,
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum What {
+    File,
+    /// A directory that was opened, and so listed.
+    Listed,
+    /// A directory that was only looked at.
+    Directory,
+    /// A socket, a device: no profile grants one.
+    Other,
+}
+
+/// What the looker tells.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    found: Vec<Found>,
+    cut: bool,
+}
+
+/// The process that still sees the host.
+#[derive(Debug)]
+pub struct Looker {
+    record: Arc<OwnedFd>,
+    socket: UnixStream,
+}
+
+impl Looker {
+    /// Starts it. Call it while there is one thread, and before the supervisor is started.
+    ///
+    /// # Errors
+    /// What memfd_create(2), socketpair(2) or clone3(2) say.
+    pub fn start(profile: &Profile) -> std::io::Result<Self> {
+        let record = Arc::new(memory::writable(c"paths")?);
+        let (socket, theirs) = UnixStream::pair()?;
+        match process::clone3(0, None)? {
+            process::Side::Parent(_) => Ok(Self { record, socket }),
+            process::Side::Child => {
+                drop(socket);
+                let told = tell(theirs, &record, profile);
+                process::exit_now(i32::from(told.is_err()));
+            }
+        }
+    }
+
+    /// Where the cell's init writes.
+    pub fn record(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.record)
+    }
+
+    /// What the host has of what was recorded. Call it when the command has ended.
+    ///
+    /// # Errors
+    /// When the looker has gone.
+    pub fn ask(mut self) -> std::io::Result<Answer> {
+        // Not by closing it: the supervisor has a copy of this end.
+        self.socket.shutdown(Shutdown::Write)?;
+        let mut bytes = Vec::new();
+        self.socket.read_to_end(&mut bytes)?;
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+}
+
+/// The looker's life: waits for the end of the command, looks, tells.
+fn tell(mut socket: UnixStream, record: &OwnedFd, profile: &Profile) -> std::io::Result<()> {
+    let mut nothing = Vec::new();
+    socket.read_to_end(&mut nothing)?;
+    let mut bytes = vec![0; 2 * record::MOST_BYTES];
+    let read = File::from(record.try_clone()?).read_at(&mut bytes, 0)?;
+    let answer = look(record::read(bytes.get(..read).unwrap_or_default()), profile);
+    socket.write_all(&serde_json::to_vec(&answer)?)
+}
+
+/// Asks the host for each recorded path.
+fn look(recorded: record::Recorded, profile: &Profile) -> Answer {
+    let mut answer = Answer { found: Vec::new(), cut: recorded.cut };
+    for (path, how) in recorded.paths {
+        // A path that is no text cannot stand in a profile.
+        let Some(found) = String::from_utf8(path).ok().and_then(|path| at(&path, how, profile))
+        else {
+            continue;
+        };
+        if answer.found.len() == MOST {
+            answer.cut = true;
+            break;
+        }
+        if !answer.found.contains(&found) {
+            answer.found.push(found);
+        }
+    }
+    answer
+}
+
+/// What the host has at a path, if anything.
+fn at(path: &str, how: How, profile: &Profile) -> Option<Found> {
+    let asked = Path::new(path);
+    let there = asked.canonicalize().ok()?;
+    let is = there.metadata().ok()?.file_type();
+    let what = match (is.is_file(), is.is_dir(), how) {
+        (true, ..) => What::File,
+        (_, true, How::Open) => What::Listed,
+        (_, true, How::Look | How::Execute) => What::Directory,
+        (false, false, _) => What::Other,
+    };
+    // A link that the cell has leads to something that it has not: that is what is missing.
+    let in_view = |granted: &Path| asked.starts_with(granted);
+    let linked =
+        profile.paths.iter().any(|path| path.kind == PathKind::Tree && in_view(&path.cell));
+    let plain = !asked.components().any(|part| part == Component::ParentDir);
+    let path = if linked || !plain { there } else { asked.components().collect() };
+    if DONE_WITHOUT.iter().any(|one| path == Path::new(one)) {
+        return None;
+    }
+    Some(Found { path, what })
+}
+
+/// What of that is worth writing into a profile, and what is not, with the reason.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Sought {
+    pub offered: Vec<PathBuf>,
+    pub refused: Vec<(PathBuf, String)>,
+    pub cut: bool,
+}
+
+impl Sought {
+    /// Sorts what was found: whole directories where they were listed or much of them was wanted.
+    pub fn of(answer: Answer) -> Self {
+        let mut sought = Self { cut: answer.cut, ..Self::default() };
+        let (mut trees, mut files, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        for Found { path, what } in answer.found {
+            match (refusal(&path), what) {
+                // Each step on the way to a file is looked at by programs that resolve links.
+                (_, What::Directory) => seen.push(path),
+                (Some(why), _) => sought.refused.push((path, why)),
+                (None, What::Other) => {
+                    sought.refused.push((path, "it is neither a file nor a directory".to_owned()));
+                }
+                (None, What::Listed) => trees.push(path),
+                (None, What::File) => files.push(path),
+            }
+        }
+        for file in &files {
+            let Some(parent) = file.parent() else { continue };
+            let beside = files.iter().filter(|other| other.parent() == Some(parent)).count();
+            if beside >= MANY && refusal(parent).is_none() && !trees.iter().any(|t| t == parent) {
+                trees.push(parent.to_owned());
+            }
+        }
+        // Looked at, and nothing below it was: then it is the directory that is wanted.
+        let below = |path: &PathBuf| {
+            let mut all = files.iter().chain(&trees).chain(&seen);
+            all.any(|other| other != path && other.starts_with(path))
+        };
+        let alone: Vec<PathBuf> = seen.iter().filter(|path| !below(path)).cloned().collect();
+        for path in alone {
+            match refusal(&path) {
+                None => trees.push(path),
+                Some(why) => sought.refused.push((path, why)),
+            }
+        }
+        let all: Vec<PathBuf> = trees.into_iter().chain(files).collect();
+        let inside = |path: &PathBuf| all.iter().any(|t| t != path && path.starts_with(t));
+        sought.offered = all.iter().filter(|path| !inside(path)).cloned().collect();
+        sought.offered.sort();
+        sought.refused.sort();
+        sought
+    }
+
+    /// As tables of a profile that wait for their reasons.
+    pub fn tables(&self) -> String {
+        let table = |path: &PathBuf| {
+            format!(
+                "\n# it was looked for: the host has it and the cell has not\n\
+                 [[path]]\nhost = {}\nwhy = \"\"\n",
+                quoted(path)
+            )
+        };
+        self.offered.iter().map(table).collect()
+    }
+
+    /// What is not offered, as comments.
+    pub fn comments(&self) -> String {
+        let mut text = String::new();
+        if !self.refused.is_empty() {
+            text.push_str("\n# Looked for, there on the host, and not offered:\n");
+        }
+        for (path, why) in &self.refused {
+            let shown: String =
+                path.to_string_lossy().chars().flat_map(char::escape_debug).collect();
+            text.push_str(&format!("# {shown}: {why}\n"));
+        }
+        if self.cut {
+            text.push_str(
+                "\n# It looked for more paths than are kept. Grant these, and learn again.\n",
+            );
+        }
+        text
+    }
+}
+
+/// A string of JSON is one of TOML.
+pub fn quoted(path: &Path) -> String {
+    serde_json::Value::from(path.display().to_string()).to_string()
+}
+
+/// Why a path is not offered: the loader's own answer, and what no loader knows.
+fn refusal(path: &Path) -> Option<String> {
+    let text = path.to_str()?;
+    if text.chars().any(char::is_control) {
+        return Some("its name has a control character in it".to_owned());
+    }
+    let secret =
+        |part: Component<'_>| part.as_os_str().to_str().is_some_and(|part| SECRETS.contains(&part));
+    if path.components().any(secret) {
+        return Some("secrets are kept there; grant it by hand, if it must be".to_owned());
+    }
+    let home = |parent: &Path| matches!(parent.to_str(), Some("/home" | "/"));
+    if path.parent().is_none_or(home) && path.is_absolute() {
+        return Some("it is too wide to offer; name what is needed beneath it".to_owned());
+    }
+    let profile = format!(
+        "schema = 1\nname = \"tried\"\ndescription = \"\"\nextends = \"bash\"\n\
+         [[path]]\nhost = {}\nwhy = \"tried\"\n",
+        quoted(path)
+    );
+    let tried = Profiles::parse(&shipped(), &[Document::new("tried.toml", &profile)]);
+    tried.err().map(|mistake| mistake.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sought(found: &[(&str, What)]) -> Sought {
+        let found = found
+            .iter()
+            .map(|(path, what)| Found { path: PathBuf::from(path), what: *what })
+            .collect();
+        Sought::of(Answer { found, cut: false })
+    }
+
+    fn offered(found: &[(&str, What)]) -> Vec<String> {
+        let sought = sought(found);
+        sought.offered.iter().map(|path| path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn directories_on_the_way_are_not_offered_and_much_of_one_is_all_of_it() {
+        let way = [
+            ("/opt", What::Directory),
+            ("/opt/t", What::Directory),
+            ("/opt/t/a", What::File),
+            ("/opt/t/b", What::File),
+        ];
+        assert_eq!(offered(&way), ["/opt/t/a", "/opt/t/b"]);
+        let many = ["/opt/t/a", "/opt/t/b", "/opt/t/c", "/opt/t/d"].map(|path| (path, What::File));
+        assert_eq!(offered(&many), ["/opt/t"]);
+        assert_eq!(offered(&[("/opt/t", What::Listed), ("/opt/t/a", What::File)]), ["/opt/t"]);
+        assert_eq!(offered(&[("/opt/t/d", What::Directory)]), ["/opt/t/d"]);
+    }
+
+    #[test]
+    fn what_is_never_granted_and_what_holds_secrets_is_told_with_the_reason() {
+        let found = [
+            ("/run/docker.sock", What::Other),
+            ("/home/me/.ssh/id_ed25519", What::File),
+            ("/home/me", What::Listed),
+            ("/etc/shadow", What::File),
+            ("/opt/a\n[[path]]", What::File),
+            ("/opt/socket", What::Other),
+        ];
+        let text = sought(&found).comments();
+        let expected = "\n# Looked for, there on the host, and not offered:\n\
+            # /etc/shadow: secrets are kept there; grant it by hand, if it must be\n\
+            # /home/me: it is too wide to offer; name what is needed beneath it\n\
+            # /home/me/.ssh/id_ed25519: secrets are kept there; grant it by hand, if it must be\n\
+            # /opt/a\\n[[path]]: its name has a control character in it\n\
+            # /opt/socket: it is neither a file nor a directory\n\
+            # /run/docker.sock: `/run/docker.sock` is never granted: it is the host's own\n";
+        assert_eq!(text, expected);
+        assert_eq!(sought(&found).tables(), "");
+    }
+}
