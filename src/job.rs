@@ -57,6 +57,8 @@ pub struct Limits {
     pub wall: Duration,
     /// CPU time of each process of the cell; its number of processes bounds the whole.
     pub cpu: Duration,
+    /// Hundredths of a processor that the whole cell may use at once; `None`: as many as there are.
+    pub processors: Option<u32>,
     /// Bytes of memory of the whole cell.
     pub memory: u64,
     /// Processes and threads of the whole cell.
@@ -83,6 +85,7 @@ impl Limits {
         Self {
             wall: Duration::ZERO,
             cpu: Duration::ZERO,
+            processors: None,
             memory: 0,
             processes: 0,
             open_files: 0,

@@ -1,4 +1,4 @@
-//! Times and sizes as TOML and the command line write them: `600s`, `10m`, `500ms`, `64M`, `1G`.
+//! Times, sizes and shares as TOML and the command line write them: `600s`, `10m`, `500ms`, `64M`, `1.5`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,6 +13,8 @@ pub enum InvalidUnit {
     Time(String),
     #[error("`{0}` is not a size; write 64M, 1G, 512K or bare bytes")]
     Size(String),
+    #[error("`{0}` is not a number of processors; write 2, 1.5 or 0.25")]
+    Processors(String),
     #[error("`{0}` is too large")]
     TooLarge(String),
     #[error("`{0}` must be above zero")]
@@ -26,6 +28,10 @@ pub struct Time(pub Duration);
 /// A number of bytes: a whole number with `K`, `M`, `G` or `T`, binary; bare numbers are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
+
+/// A number of processors, in hundredths: a number with two decimals at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Processors(pub u32);
 
 /// The digits at the start and the unit after them.
 fn split(text: &str) -> (&str, &str) {
@@ -91,6 +97,35 @@ impl FromStr for Size {
     }
 }
 
+impl FromStr for Processors {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let not_one = || InvalidUnit::Processors(shown(text));
+        let (whole, part) = text.trim().split_once('.').unwrap_or((text.trim(), "0"));
+        let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        if !all_digits(whole) || !all_digits(part) || part.is_empty() || part.len() > 2 {
+            return Err(not_one());
+        }
+        match number(&format!("{whole}{part:0<2}"), text, not_one())? {
+            // The kernel counts in milliseconds of a tenth of a second; nothing has more processors.
+            hundredths @ 1..=1_000_000 => {
+                u32::try_from(hundredths).map(Self).map_err(|_| not_one())
+            }
+            _ => Err(InvalidUnit::TooLarge(shown(text))),
+        }
+    }
+}
+
+impl fmt::Display for Processors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 % 100 {
+            0 => write!(f, "{}", self.0 / 100),
+            part => write!(f, "{}.{part:02}", self.0 / 100),
+        }
+    }
+}
+
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.subsec_millis() {
@@ -131,6 +166,10 @@ impl<T: FromStr<Err = InvalidUnit>> Visitor<'_> for Written<T> {
     fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<T, E> {
         self.visit_str(&number.to_string())
     }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
 }
 
 impl<'de> Deserialize<'de> for Time {
@@ -140,6 +179,12 @@ impl<'de> Deserialize<'de> for Time {
 }
 
 impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Written(std::marker::PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Processors {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Written(std::marker::PhantomData))
     }
@@ -181,9 +226,24 @@ mod tests {
     }
 
     #[test]
+    fn processors_have_two_decimals_at_most() {
+        let hundredths = |text: &str| text.parse::<Processors>().map(|share| share.0);
+        assert_eq!(["2", "1.5", "0.25", "0.01"].map(hundredths), [Ok(200), Ok(150), Ok(25), Ok(1)]);
+        for text in ["", ".", "1.", "-1", "1.234", "1e3", "2x", "1.5.5"] {
+            assert_eq!(hundredths(text), Err(InvalidUnit::Processors(text.to_owned())), "{text}");
+        }
+        assert_eq!(hundredths("0"), Err(InvalidUnit::Zero("0".to_owned())));
+        assert_eq!(hundredths("10001"), Err(InvalidUnit::TooLarge("10001".to_owned())));
+    }
+
+    #[test]
     fn what_is_printed_reads_back_as_the_same_value() {
         for text in ["500ms", "30s", "600s"] {
             assert_eq!(text.parse::<Time>().map(|time| time.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["2", "1.50", "0.25"] {
+            let read = text.parse::<Processors>();
+            assert_eq!(read.map(|share| share.to_string()), Ok(text.to_owned()));
         }
         for text in ["64M", "1G", "3K", "1023"] {
             assert_eq!(text.parse::<Size>().map(|size| size.to_string()), Ok(text.to_owned()));

@@ -276,6 +276,7 @@ fn limits(front: &mut Front) -> Check {
     let most = Limits {
         wall: Duration::MAX,
         cpu: Duration::MAX,
+        processors: Some(u32::MAX),
         memory: u64::MAX,
         processes: u32::MAX,
         open_files: u32::MAX,

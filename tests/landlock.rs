@@ -5,7 +5,7 @@ mod support;
 use std::process::ExitCode;
 
 use serde_json::json;
-use support::{CALLS, Caller, Check, Need, claim, equal, holds};
+use support::{CALLS, Caller, Check, Need, Told, claim, equal, holds};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -13,8 +13,13 @@ fn main() -> ExitCode {
         claim("landlock_denies_outside_and_allows_inside", outside_and_inside)
             .needs(&[Need::Python]),
         claim("directories_can_be_listed_where_files_are_granted", listing),
-        claim("a_program_cannot_signal_init_and_can_signal_its_children", signals)
-            .needs(&[Need::Python, Need::X86_64]),
+        claim("a_program_cannot_signal_init_and_can_signal_its_children", signals).needs(&[
+            Need::Python,
+            Need::X86_64,
+            Need::LandlockScope,
+        ]),
+        claim("no_signal_to_init_has_an_effect", deaf).needs(&[Need::Python]),
+        claim("a_profile_that_requires_a_newer_abi_is_refused", newer_abi),
         claim("no_tcp_where_a_profile_has_no_network", no_tcp).needs(&[Need::Bc]),
         claim("links_and_renames_stay_within_the_grants", refer).needs(&[Need::Python]),
     ])
@@ -67,6 +72,47 @@ print(os.waitpid(child, 0)[1])"
     }
     let other = expected.replace("] EPERM", "] ESRCH");
     equal("init, then a child of its own", told.said(), other)
+}
+
+/// Where Landlock does not hold signals, the kernel delivers none to an init that has no handler for
+/// it (pid_namespaces(7)).
+fn deaf(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+for s in range(1, 65):
+    tried(lambda: os.kill(1, s))
+child = os.fork()
+if child == 0:
+    os._exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(7)"
+    );
+    let told = caller.python(&script)?;
+    equal("the program ran on, and its end is told", (told.code, told.said()), (7, "5"))
+}
+
+fn newer_abi(caller: &Caller) -> Check {
+    let abi = cofferdam::cell::landlock::kernel_abi();
+    caller.directory("config")?;
+    caller.directory("config/sandbox-profiles")?;
+    let run = |needed: u32| -> Result<Told, support::Failed> {
+        caller.file(
+            "config/sandbox-profiles/strict.toml",
+            &format!(
+                "schema = 1\nname = \"strict\"\nextends = \"bash\"\ndescription = \"an ABI\"\n\n\
+                 [requires]\nlandlock_abi = {needed}\n"
+            ),
+        )?;
+        let config = caller.home.join("config").display().to_string();
+        let options = ["--config", &config, "run", "--profile", "strict", "--", "echo", "ran"];
+        Told::of(caller.cofferdam(&options), support::PATIENCE)
+    };
+    let here = run(abi)?;
+    equal("what this kernel has", (here.code, here.said()), (0, "ran"))?;
+    let newer = run(abi + 1)?;
+    equal("one more", (newer.code, newer.stdout.as_str()), (125, ""))?;
+    let why = format!("Landlock ABI {} is required, this kernel has {abi}", abi + 1);
+    holds("why", &newer.stderr, newer.stderr.contains(&why))
 }
 
 /// bc has no system call for sockets; its Landlock domain is looked at through the receipt.

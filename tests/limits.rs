@@ -24,7 +24,8 @@ fn main() -> ExitCode {
         claim("memory_of_many_processes_ends_the_call", shared_memory).needs(PYTHON),
         claim("processor_time_ends_the_call", cpu).needs(&[Need::Bc]),
         claim("output_past_its_cap_ends_the_call", output),
-        claim("three_hundred_megabytes_are_carried_whole", flood).needs(PYTHON),
+        claim("three_hundred_megabytes_are_carried_whole", flood)
+            .needs(&[Need::Python, Need::FullSpeed]),
         claim("a_crash_leaves_no_core", core),
         claim("locked_memory_and_queues_end_at_their_figures", locked).needs(PYTHON),
         claim("limits_cannot_be_raised_from_inside", raised).needs(PYTHON),

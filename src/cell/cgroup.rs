@@ -24,7 +24,10 @@ const CPU_WEIGHT: &str = "50";
 /// The directories below which a supervisor makes one for each cell.
 #[derive(Debug)]
 pub enum Parent {
-    V2(OwnedFd),
+    V2 {
+        directory: OwnedFd,
+        processors: Processors,
+    },
     V1 {
         memory: OwnedFd,
         pids: OwnedFd,
@@ -33,11 +36,23 @@ pub enum Parent {
     None,
 }
 
+/// Whether the processors are shared out by groups as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processors {
+    Shared,
+    NotOurs,
+}
+
 impl Parent {
+    /// Whether a cell can be held to a share of the processors.
+    pub fn shares_processors(&self) -> bool {
+        matches!(self, Self::V2 { processors: Processors::Shared, .. })
+    }
+
     /// How cells below this parent have their memory held.
     pub fn hold(&self) -> MemoryHold {
         match self {
-            Self::V2(_) => MemoryHold::CgroupV2,
+            Self::V2 { .. } => MemoryHold::CgroupV2,
             Self::V1 { .. } => MemoryHold::CgroupV1,
             Self::None => MemoryHold::BestEffort,
         }
@@ -48,10 +63,10 @@ impl Parent {
         let name = format!("cell-{name}");
         let group = match self {
             Self::None => return Ok(None),
-            Self::V2(parent) => Group {
-                memory: Directory::make(parent.as_fd(), &name)?,
+            Self::V2 { directory, processors } => Group {
+                memory: Directory::make(directory.as_fd(), &name)?,
                 pids: None,
-                version: Version::Two,
+                version: Version::Two(*processors),
             },
             Self::V1 { memory, pids } => Group {
                 memory: Directory::make(memory.as_fd(), &name)?,
@@ -67,8 +82,11 @@ impl Parent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
-    Two,
+    Two(Processors),
 }
+
+/// Microseconds over which a share of the processors is counted, the kernel's own default.
+const PERIOD: u64 = 100_000;
 
 /// The control group of one cell; removed on drop, when its processes are gone.
 #[derive(Debug)]
@@ -85,14 +103,13 @@ impl Group {
         let memory = limits.memory.to_string();
         let processes = process_count(limits).to_string();
         match self.version {
-            Version::Two => {
+            Version::Two(of) => {
                 self.memory.write("memory.max", &memory)?;
                 optional(self.memory.write("memory.swap.max", "0"))?;
-                // Absent where the controller is not delegated: nice(2) does what it can there.
-                optional(self.memory.write("cpu.weight", CPU_WEIGHT))?;
                 // One process over the limit ends the cell, init included.
                 self.memory.write("memory.oom.group", "1")?;
-                self.memory.write("pids.max", &processes)
+                self.memory.write("pids.max", &processes)?;
+                self.share_processors(of, limits)
             }
             Version::One => {
                 self.memory.write("memory.limit_in_bytes", &memory)?;
@@ -106,11 +123,36 @@ impl Group {
         }
     }
 
+    fn share_processors(&self, of: Processors, limits: &Limits) -> Result<()> {
+        match (of, limits.processors) {
+            // The controller is not delegated: nice(2) does what it can there.
+            (Processors::NotOurs, None) => Ok(()),
+            // Profiles that want a share are not used where there is none to be had.
+            (Processors::NotOurs, Some(_)) => Err(Errno::ENODEV),
+            (Processors::Shared, share) => {
+                self.memory.write("cpu.weight", CPU_WEIGHT)?;
+                let quota =
+                    share.map(|hundredths| (u64::from(hundredths) * PERIOD / 100).to_string());
+                let quota = quota.as_deref().unwrap_or("max");
+                self.memory.write("cpu.max", &format!("{quota} {PERIOD}"))
+            }
+        }
+    }
+
+    /// Kills every process of the group at once, forks under way included, where the kernel has that
+    /// (5.14, version 2). Killing the cell's init kills them as well, one after another.
+    pub fn kill(&self) -> Result<()> {
+        match self.version {
+            Version::One => Ok(()),
+            Version::Two(_) => optional(self.memory.write("cgroup.kill", "1")),
+        }
+    }
+
     /// Where version 2 wants the cell cloned into; moving it afterwards would stop every fork on
     /// the machine for a moment.
     pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         match self.version {
-            Version::Two => Some(self.memory.own.as_fd()),
+            Version::Two(_) => Some(self.memory.own.as_fd()),
             Version::One => None,
         }
     }
@@ -130,7 +172,7 @@ impl Group {
     /// A descriptor that becomes readable when the kernel runs out of the cell's memory.
     /// Version 2 needs none: there the whole cell is killed, and its end tells.
     pub fn out_of_memory_event(&self) -> Result<Option<EventFd>> {
-        if self.version == Version::Two {
+        if matches!(self.version, Version::Two(_)) {
             return Ok(None);
         }
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -144,7 +186,7 @@ impl Group {
     /// Whether the kernel has killed a process of the cell for want of memory.
     pub fn ran_out_of_memory(&self) -> bool {
         let file = match self.version {
-            Version::Two => "memory.events",
+            Version::Two(_) => "memory.events",
             Version::One => "memory.oom_control",
         };
         self.memory.read(file).is_ok_and(|text| {
@@ -157,7 +199,7 @@ impl Group {
     /// The most memory the cell had, in bytes; `None` where this kernel does not count it.
     pub fn peak(&self) -> Option<u64> {
         let file = match self.version {
-            Version::Two => "memory.peak",
+            Version::Two(_) => "memory.peak",
             Version::One => "memory.max_usage_in_bytes",
         };
         self.memory.read(file).ok()?.trim().parse().ok()

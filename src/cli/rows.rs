@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::error::CliError;
 use crate::job::Limits;
-use crate::units::{Size, Time};
+use crate::units::{Processors, Size, Time};
 
 /// Columns that wrapped text keeps to, where its words let it.
 const COLUMNS: usize = 100;
@@ -74,9 +74,10 @@ pub fn wrapped<'a>(words: impl IntoIterator<Item = &'a str>, indent: &str) -> St
 }
 
 /// The limits of a cell by the keys of a profile, for people.
-pub fn limits(limits: &Limits) -> [(&'static str, String); 11] {
+pub fn limits(limits: &Limits) -> Vec<(&'static str, String)> {
     let size = |bytes| Size(bytes).to_string();
-    [
+    let processors = |hundredths| ("processors", Processors(hundredths).to_string());
+    let listed = [
         ("timeout", Time(limits.wall).to_string()),
         ("cpu", Time(limits.cpu).to_string()),
         ("memory", size(limits.memory)),
@@ -88,7 +89,9 @@ pub fn limits(limits: &Limits) -> [(&'static str, String); 11] {
         ("shm", size(limits.shm_bytes)),
         ("inodes", limits.inodes.to_string()),
         ("output", limits.output.map_or_else(|| "no bound".to_owned(), size)),
-    ]
+    ];
+    // Of few profiles; what is not limited is not listed.
+    listed.into_iter().chain(limits.processors.map(processors)).collect()
 }
 
 /// The same for programs; each name says its unit.
@@ -96,6 +99,7 @@ pub fn limits_json(limits: &Limits) -> Value {
     json!({
         "timeout_s": limits.wall.as_secs_f64(),
         "cpu_s": limits.cpu.as_secs_f64(),
+        "processors": limits.processors.map(|hundredths| f64::from(hundredths) / 100.0),
         "memory_bytes": limits.memory,
         "processes": limits.processes,
         "open_files": limits.open_files,

@@ -259,6 +259,7 @@ fn limits(chain: &[&Layer<'_>], workspace: bool, exec: &Exec) -> Result<Limits, 
     let limits = Limits {
         wall: time(chain, |limits| limits.timeout.as_ref(), defaults::TIMEOUT)?,
         cpu: time(chain, |limits| limits.cpu.as_ref(), MAX_TIMEOUT)?,
+        processors: latest(chain, |limits| limits.processors.as_ref()).map(|(share, ..)| share.0),
         memory: size(|limits| limits.memory.as_ref(), defaults::MEMORY),
         processes: count(|limits| limits.processes.as_ref(), defaults::PROCESSES)?,
         open_files: count(|limits| limits.open_files.as_ref(), open_files(chain, exec)?)?,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Family, Network, ProcView};
-use crate::units::{Size, Time};
+use crate::units::{Processors, Size, Time};
 
 /// One file of `sandbox-profiles/`.
 #[derive(Debug, Clone, Deserialize)]
@@ -115,6 +115,7 @@ pub(super) struct WrittenEnv {
 pub(super) struct WrittenLimits {
     pub timeout: Option<Spanned<Time>>,
     pub cpu: Option<Spanned<Time>>,
+    pub processors: Option<Spanned<Processors>>,
     pub memory: Option<Spanned<Size>>,
     pub processes: Option<Spanned<u32>>,
     pub open_files: Option<Spanned<u32>>,

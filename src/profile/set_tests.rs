@@ -52,6 +52,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         limits: Limits {
             wall: Duration::from_secs(600),
             cpu: Duration::from_secs(3600),
+            processors: None,
             memory: 1024 * MIB,
             processes: 256,
             open_files: 1024,
@@ -321,6 +322,7 @@ fn the_shipped_bash_has_the_limits_of_the_rulings() {
     let limits = Limits {
         wall: Duration::from_secs(600),
         cpu: Duration::from_secs(3600),
+        processors: None,
         memory: 1024 * MIB,
         processes: 256,
         open_files: 1024,

@@ -229,6 +229,12 @@ fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result
     if profile.requires.memory_cgroup && held == crate::receipt::MemoryHold::BestEffort {
         return refuse("a memory cgroup is required and none can be had".to_owned());
     }
+    if profile.limits.processors.is_some() && !inherited.cgroups.shares_processors() {
+        return refuse(
+            "a share of the processors is a limit that needs cgroup v2 with `cpu`, and it cannot be had"
+                .to_owned(),
+        );
+    }
     Ok(())
 }
 

@@ -204,8 +204,13 @@ impl Cell {
         &self.child.pidfd
     }
 
-    /// Ends the cell: its init is killed, and the kernel kills all else with it.
+    /// Ends the cell: its init is killed, and the kernel kills all else with it. A control group that
+    /// can be killed is, first: a fork bomb has no time left to fork.
     pub fn kill(&self) -> Result<(), Errno> {
+        if let Some(Err(errno)) = self.group.as_ref().map(Group::kill) {
+            // What follows kills all the same.
+            tracing::debug!(%errno, "a control group could not be killed at once");
+        }
         process::signal(&self.child.pidfd, Signal::SIGKILL)
     }
 

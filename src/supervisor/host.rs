@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid, getgroups};
 
 use super::{Access, Granted, GrantedDirectory, IdRange, Kind, WorkspaceGrant, Workspaces};
-use crate::cell::cgroup::Parent;
+use crate::cell::cgroup::{Parent, Processors};
 use crate::cell::ids::{Supplementary, write_map};
 use crate::cell::measure::{NAMESPACES, Operator};
 use crate::cell::{c_path, errno_of};
@@ -170,17 +170,24 @@ fn v2_delegated() -> Option<Parent> {
     }
     fs::create_dir(&leaf).ok()?;
     let moved = put(leaf.join("cgroup.procs"), "0");
-    let enabled =
-        moved.and_then(|()| put(directory.join("cgroup.subtree_control"), "+memory +pids"));
-    share_processors(&directory);
-    if enabled.is_err() {
+    let enabled = moved.and_then(|()| enable(&directory));
+    let Ok(processors) = enabled else {
         // Not ours to arrange: others live in this group. Leave it as it was.
         put(directory.join("cgroup.procs"), "0").ok()?;
         fs::remove_dir(&leaf).ok()?;
         return None;
-    }
+    };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    open(&directory, flags, Mode::empty()).ok().map(Parent::V2)
+    let directory = open(&directory, flags, Mode::empty()).ok()?;
+    Some(Parent::V2 { directory, processors })
+}
+
+/// Has the groups below `directory` hold memory and processes, and share out the processors where that
+/// is ours to say: not every delegation has that controller.
+fn enable(directory: &Path) -> std::io::Result<Processors> {
+    let control = directory.join("cgroup.subtree_control");
+    put(&control, "+memory +pids")?;
+    Ok(put(&control, "+cpu").map_or(Processors::NotOurs, |()| Processors::Shared))
 }
 
 /// Writes to a control file, which must be there: made anew it would be a file that controls nothing.
@@ -251,46 +258,29 @@ fn v1_as_root(instance: &Instance) -> Option<Parent> {
 
 fn v2_as_root(instance: &Instance) -> Option<Parent> {
     let root = Path::new("/sys/fs/cgroup");
-    let usable = |directory: &Path, file: &str| {
-        fs::read_to_string(directory.join(file)).is_ok_and(|text| {
-            ["memory", "pids"].iter().all(|name| text.split_whitespace().any(|word| word == *name))
-        })
-    };
-    if !usable(root, "cgroup.controllers") {
-        return None;
-    }
-    if !usable(root, "cgroup.subtree_control") {
-        put(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
-    }
-    share_processors(root);
+    put(root.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    // So that our groups weigh at all; a host that has it off may have its reason.
+    put(root.join("cgroup.subtree_control"), "+cpu").unwrap_or_default();
     let held =
         delegate(root, instance, &["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"])?;
     let directory = root.join(format!("cofferdam-{}", instance.number));
-    put(directory.join("cgroup.subtree_control"), "+memory +pids").ok()?;
-    share_processors(&directory);
+    let processors = enable(&directory).ok()?;
     // The supervisor must be below the delegated directory to move its cells about in it.
     let leaf = directory.join("supervisor");
     fs::DirBuilder::new().recursive(true).create(&leaf).ok()?;
     chown(leaf.join("cgroup.procs"), Some(instance.first), Some(instance.first)).ok()?;
-    Some(Parent::V2(held))
-}
-
-/// Gives the groups below a weight of their own over processors, where that controller is there.
-fn share_processors(directory: &Path) {
-    if let Err(error) = put(directory.join("cgroup.subtree_control"), "+cpu") {
-        tracing::debug!(%error, "cells have no weight over processors but their nice value");
-    }
+    Some(Parent::V2 { directory: held, processors })
 }
 
 /// Moves the supervisor below the delegated directory of version 2.
 pub fn place_supervisor(parent: &Parent, identity: &Identity, pid: i32) -> std::io::Result<()> {
     match (parent, identity) {
-        (Parent::V2(_), Identity::Root(instance)) => {
+        (Parent::V2 { .. }, Identity::Root(instance)) => {
             let number = instance.number;
             let file = format!("/sys/fs/cgroup/cofferdam-{number}/supervisor/cgroup.procs");
             put(file, pid.to_string())
         }
-        (Parent::V2(_) | Parent::V1 { .. } | Parent::None, _) => Ok(()),
+        (Parent::V2 { .. } | Parent::V1 { .. } | Parent::None, _) => Ok(()),
     }
 }
 

@@ -128,6 +128,7 @@ mod tests {
         Limits {
             wall: Duration::from_secs(5),
             cpu: Duration::from_secs(5),
+            processors: None,
             memory: 0,
             processes: 0,
             open_files: 0,

@@ -134,6 +134,7 @@ pub(crate) fn profile() -> Profile {
         limits: Limits {
             wall: Duration::from_secs(600),
             cpu: Duration::from_secs(600),
+            processors: None,
             memory: 1 << 30,
             processes: 256,
             open_files: 1024,

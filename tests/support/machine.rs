@@ -1,20 +1,33 @@
 //! What this machine has, probed by using it.
+//!
+//! A claim whose needs are not met is ignored; with `COFFERDAM_MUST_RUN=1` it fails, but for the needs
+//! named in `COFFERDAM_LACKS` (separated by commas): what this kernel is known not to have.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Where programs of the host are looked for: the ones a cell would find too.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
+/// Where version 2 of control groups is mounted.
+pub const CGROUPS: &str = "/sys/fs/cgroup";
+
 /// Something a claim needs beside cofferdam.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Bc,
+    /// Version 2 with memory, pids and cpu, at the place where root makes its groups.
+    CgroupV2,
     Gcc,
     Git,
     Java,
     Node,
     /// A memory cgroup that root finds.
     MemoryCgroup,
+    /// A processor that is not emulated: hundreds of megabytes take their time there.
+    FullSpeed,
+    /// Signals held by Landlock: ABI 6 (Linux 6.12).
+    LandlockScope,
     Nsenter,
     /// ps, free.
     Procps,
@@ -37,11 +50,14 @@ impl Need {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bc => "bc",
+            Self::CgroupV2 => "cgroup-v2",
             Self::Gcc => "gcc",
             Self::Git => "git",
             Self::Java => "java",
             Self::Node => "node",
             Self::MemoryCgroup => "a memory cgroup",
+            Self::FullSpeed => "full-speed",
+            Self::LandlockScope => "landlock-scope",
             Self::Nsenter => "nsenter",
             Self::Procps => "ps and free",
             Self::Prlimit => "prlimit",
@@ -55,10 +71,17 @@ impl Need {
         }
     }
 
+    /// Whether this machine is known to be without it, and said so.
+    pub fn is_excused(self) -> bool {
+        let lacks = std::env::var("COFFERDAM_LACKS").unwrap_or_default();
+        lacks.split(',').any(|name| name == self.name())
+    }
+
     /// Whether it is there and starts.
     pub fn is_met(self) -> bool {
         match self {
             Self::Bc => starts(&["/usr/bin/bc", "--version"]),
+            Self::CgroupV2 => has_cgroup_v2(),
             Self::Gcc => starts(&["/usr/bin/gcc", "--version"]),
             Self::Git => starts(&["/usr/bin/git", "--version"]),
             Self::Java => starts(&["/usr/bin/java", "-version"]),
@@ -67,6 +90,8 @@ impl Need {
                 let mounted = |path| std::path::Path::new("/sys/fs/cgroup").join(path).exists();
                 mounted("memory/cgroup.procs") || mounted("cgroup.subtree_control")
             }
+            Self::FullSpeed => !emulated(),
+            Self::LandlockScope => cofferdam::cell::landlock::kernel_abi() >= 6,
             Self::Nsenter => starts(&["nsenter", "--version"]),
             Self::Procps => starts(&["ps", "--version"]) && starts(&["free", "--version"]),
             Self::Prlimit => starts(&["prlimit", "--version"]),
@@ -79,6 +104,23 @@ impl Need {
             Self::X86_64 => cfg!(target_arch = "x86_64"),
         }
     }
+}
+
+/// By making a group and looking at what it has: a controller that another hierarchy took is listed by
+/// none of the files.
+fn has_cgroup_v2() -> bool {
+    let group = PathBuf::from(CGROUPS).join(format!("probe-{}", std::process::id()));
+    if std::fs::create_dir(&group).is_err() {
+        return false;
+    }
+    let files = ["memory.max", "pids.max", "cpu.max"];
+    let all = files.iter().all(|file| group.join(file).exists());
+    std::fs::remove_dir(&group).is_ok() && all
+}
+
+/// As qemu names its own processor where the host's is not used.
+fn emulated() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
 }
 
 fn starts(argv: &[&str]) -> bool {

@@ -17,7 +17,7 @@ use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::Value;
 
 pub use libtest_mimic::Failed;
-pub use machine::Need;
+pub use machine::{CGROUPS, Need, PATH};
 pub use process::{Live, Status, Told, children, gone, kill, proc_file, status, with_argument};
 
 /// A test's verdict.
@@ -91,15 +91,18 @@ impl Claim {
             Who::Root => format!("{} as root", self.name),
             Who::User => format!("{} as a user", self.name),
         };
-        let missing = |needs: &[Need]| -> Vec<&str> {
-            needs.iter().filter(|need| !need.is_met()).map(|need| need.name()).collect()
+        let missing = |needs: &[Need]| -> Vec<Need> {
+            needs.iter().filter(|need| !need.is_met()).copied().collect()
         };
-        let must_run = must_run && missing(self.wants).is_empty();
-        let missing = [missing(self.needs), missing(self.wants)].concat();
+        let unmet = missing(self.needs);
+        let excused = unmet.iter().any(|need| need.is_excused()) || !missing(self.wants).is_empty();
+        let must_run = must_run && !excused;
+        let missing = [unmet, missing(self.wants)].concat();
         let shared = Arc::clone(shared);
         if missing.is_empty() {
             return Trial::test(name, move || (self.check)(&Caller::new(who, shared)?));
         }
+        let missing: Vec<&str> = missing.iter().map(|need| need.name()).collect();
         let reason = format!("this machine lacks {}", missing.join(", "));
         Trial::test(name, move || Err(Failed::from(reason))).with_ignored_flag(!must_run)
     }

@@ -1,0 +1,346 @@
+//! Control groups, version 2: memory, processes and processors of a whole cell, held by the kernel.
+//!
+//! Root makes groups of its own; an ordinary user has one given to it, as a systemd scope with
+//! delegation has. What is claimed is read in the files of the group, from outside.
+
+mod support;
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{
+    CGROUPS, Caller, Check, Failed, For, Live, Need, PATIENCE, Told, Who, claim, equal, gone, holds,
+};
+
+fn main() -> ExitCode {
+    const HERE: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv];
+    const PYTHON: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv, Need::Python];
+    support::main(&[
+        claim("receipt_and_doctor_say_that_the_kernel_holds_memory", told).needs(HERE),
+        claim("the_group_of_a_cell_has_its_limits", files).needs(HERE),
+        claim("a_cell_that_outgrows_its_memory_ends_whole", memory).needs(PYTHON),
+        claim("memory_that_no_process_maps_is_held", unmapped).needs(PYTHON),
+        claim("the_group_counts_every_process_of_the_cell", processes).needs(PYTHON),
+        claim("a_share_of_the_processors_is_held", processors).needs(PYTHON),
+        claim("the_group_is_killed_whole", killed).needs(HERE),
+        claim("a_cell_sees_its_own_group_as_the_root", root_of_its_own).needs(HERE),
+        claim("groups_of_ended_calls_are_cleared_away", cleared).only(For::Root).needs(HERE),
+        claim("a_profile_that_requires_the_cgroup_runs", required).needs(HERE),
+        claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
+    ])
+}
+
+/// Where cofferdam finds its groups: for a user, ones that root has given away.
+struct Place<'a> {
+    caller: &'a Caller,
+    /// One for each start: a group that gives its controllers on takes no process in.
+    given: RefCell<Vec<PathBuf>>,
+}
+
+impl<'a> Place<'a> {
+    fn new(caller: &'a Caller) -> Self {
+        Self { caller, given: RefCell::default() }
+    }
+
+    /// Makes a group and gives it away.
+    fn give(&self) -> Result<PathBuf, Failed> {
+        let name = self.caller.home.file_name().ok_or("no name")?.to_string_lossy().into_owned();
+        let number = self.given.borrow().len();
+        let group = Path::new(CGROUPS).join(format!("{name}-{number}"));
+        std::fs::create_dir(&group)?;
+        self.given.borrow_mut().push(group.clone());
+        self.caller.own(&group)?;
+        // What cgroups(7) says a delegatee is given.
+        for file in ["cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+            self.caller.own(&group.join(file))?;
+        }
+        Ok(group)
+    }
+
+    /// cofferdam in its place.
+    fn cofferdam(&self, arguments: &[&str]) -> Result<Command, Failed> {
+        if self.caller.who == Who::Root {
+            return Ok(self.caller.cofferdam(arguments));
+        }
+        let group = self.give()?;
+        let (group, uid) = (group.display(), self.caller.uid());
+        let enter = format!(
+            "echo $$ >{group}/cgroup.procs && exec setpriv --reuid {uid} --regid {uid} --clear-groups -- \"$@\""
+        );
+        let mut command = Command::new("/bin/bash");
+        command.env_clear().env("HOME", &self.caller.home).env("PATH", support::PATH);
+        command.current_dir(&self.caller.home).stdin(Stdio::null());
+        command.args(["-c", &enter, "bash"]).arg(self.caller.binary()).args(arguments);
+        Ok(command)
+    }
+
+    fn json(&self, options: &[&str], argv: &[&str]) -> Result<Value, Failed> {
+        let told = Told::of(self.cofferdam(&command(&["--json"], options, argv))?, PATIENCE)?;
+        serde_json::from_str(&told.stdout).map_err(|_| format!("no JSON: {told:?}").into())
+    }
+
+    fn live(&self, options: &[&str], script: &str) -> Result<Live, Failed> {
+        let script = format!("echo ready; {script}");
+        Live::start(self.cofferdam(&command(&[], options, &["bash", "-c", &script]))?)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // What the calls left below is empty: every process has ended. In the way of nobody, should
+        // that not be so.
+        for group in self.given.borrow().iter() {
+            for child in std::fs::read_dir(group).into_iter().flatten().flatten() {
+                std::fs::remove_dir(child.path()).unwrap_or_default();
+            }
+            std::fs::remove_dir(group).unwrap_or_default();
+        }
+    }
+}
+
+/// `run BEFORE OPTIONS -- ARGV`; options that stand before the command are taken there.
+fn command<'a>(before: &[&'a str], options: &[&'a str], argv: &[&'a str]) -> Vec<&'a str> {
+    let split = if options.first() == Some(&"--config") { 2 } else { 0 };
+    let (global, own) = options.split_at(split);
+    [global, &["run"], before, own, &["--"], argv].concat()
+}
+
+/// The control group of a live call's cell.
+fn group_of(live: &Live) -> Result<PathBuf, Failed> {
+    let table = String::from_utf8(support::proc_file(live.payload()?, "cgroup")?)?;
+    let own = table.lines().find_map(|line| line.strip_prefix("0::/"));
+    own.map(|path| Path::new(CGROUPS).join(path)).ok_or_else(|| table.clone().into())
+}
+
+fn read(group: &Path, file: &str) -> Result<String, Failed> {
+    let path = group.join(file);
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(text.trim().to_owned())
+}
+
+fn text<'a>(told: &'a Value, field: &str) -> &'a str {
+    told.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn ended(told: &Value) -> (&str, &str) {
+    (text(told, "outcome"), text(told, "limit"))
+}
+
+/// A profile of the operator's: its options for `run`.
+fn profile(caller: &Caller, keys: &str) -> Result<[String; 4], Failed> {
+    let directory = caller.home.join("config");
+    if !directory.exists() {
+        caller.directory("config")?;
+        caller.directory("config/sandbox-profiles")?;
+    }
+    let head = "schema = 1\nname = \"own\"\nextends = \"bash\"\ndescription = \"of this test\"\n\n";
+    caller.file("config/sandbox-profiles/own.toml", &format!("{head}{keys}\n"))?;
+    let directory = directory.display().to_string();
+    Ok(["--config", &directory, "--profile", "own"].map(str::to_owned))
+}
+
+fn told(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let told = place.json(&[], &["true"])?;
+    let held = json!("cgroup v2");
+    equal("receipt", told.pointer("/receipt/configured/memory"), Some(&held))?;
+    let doctor = Told::of(place.cofferdam(&["doctor"])?, PATIENCE)?;
+    let line = doctor.stdout.lines().find(|line| line.contains("memory limit"));
+    let words = line.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    equal("doctor", words.as_deref(), Some("ok memory limit cells are held by cgroup v2"))?;
+    if caller.who == Who::User {
+        let told = caller.json(&[], &["true"])?;
+        let weak = json!("best-effort");
+        equal("without a group", told.pointer("/receipt/configured/memory"), Some(&weak))?;
+    }
+    Ok(())
+}
+
+fn files(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let live = place.live(&["--memory", "128M", "--processes", "20"], "sleep 60")?;
+    let group = group_of(&live)?;
+    let names =
+        ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max", "cpu.weight"];
+    let found = names.iter().map(|name| read(&group, name)).collect::<Result<Vec<_>, _>>()?;
+    // The program's own processes, and init.
+    equal("limits", found, ["134217728", "0", "1", "21", "max 100000", "50"])?;
+    let members = read(&group, "cgroup.procs")?;
+    let mut members: Vec<u32> = members.lines().filter_map(|pid| pid.parse().ok()).collect();
+    members.sort_unstable();
+    let (init, payload) = (live.init()?, live.payload()?);
+    let own = members.contains(&init) && members.contains(&payload);
+    holds("init and the program are in it", (members.clone(), init, payload), own)?;
+    holds("the supervisor is not", &members, !members.contains(&live.supervisor()?))
+}
+
+/// Children that hold memory, no single one too much, and a parent that would go on.
+const FAMILY: &str = "import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        x = bytearray(40 << 20); time.sleep(60); os._exit(0)
+time.sleep(60); print('after')";
+
+fn memory(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let options = ["--memory", "128M", "--timeout", "60s"];
+    let fits = "x = bytearray(60 << 20); print(len(x) >> 20)";
+    let told = place.json(&options, &["/usr/bin/python3", "-c", fits])?;
+    equal("what fits", (text(&told, "outcome"), text(&told, "stdout")), ("exited", "60\n"))?;
+    let told = place.json(&options, &["/usr/bin/python3", "-c", FAMILY])?;
+    equal("the whole cell", (ended(&told), text(&told, "stdout")), (("limit", "memory"), ""))?;
+    let peak = told.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
+    let within = peak.is_some_and(|peak| peak > 100 << 20 && peak <= 128 << 20);
+    holds("near the limit and not above it", peak, within)
+}
+
+/// A memfd that is written and not mapped: nothing that adds up processes finds it. Where memory is
+/// not held by a cgroup the call is refused for that reason.
+fn unmapped(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let script = "import os, sys
+fd = os.memfd_create('m')
+for _ in range(int(sys.argv[1])): os.write(fd, bytes(1 << 20))
+print('written')";
+    let options = ["--memory", "128M", "--timeout", "60s"];
+    let write =
+        |mebibytes: &str| place.json(&options, &["/usr/bin/python3", "-c", script, mebibytes]);
+    equal("what fits", text(&write("60")?, "stdout"), "written\n")?;
+    let told = write("200")?;
+    equal("what does not", (ended(&told), text(&told, "stdout")), (("limit", "memory"), ""))?;
+    if caller.who == Who::User {
+        let told = caller.run(&[], &["/usr/bin/python3", "-c", script, "1"])?;
+        holds("refused without", &told, told.stderr.contains("PermissionError"))?;
+    }
+    Ok(())
+}
+
+/// The group's own count, apart from RLIMIT_NPROC: lowered from outside, it holds at once.
+fn processes(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let script = "import os, errno, time
+while True:
+    try: pid = os.fork()
+    except OSError as error: print(errno.errorcode[error.errno], flush=True); break
+    if pid == 0: os._exit(0)
+    os.waitpid(pid, 0); print('forked', flush=True); time.sleep(0.05)
+time.sleep(60)";
+    let mut live = place.live(&[], &format!("exec /usr/bin/python3 -c \"{script}\""))?;
+    equal("at first", live.line()?.as_str(), "forked")?;
+    let group = group_of(&live)?;
+    std::fs::write(group.join("pids.max"), "2")?;
+    let end = Instant::now() + Duration::from_secs(20);
+    let met = loop {
+        let line = live.line()?;
+        if line != "forked" || Instant::now() > end {
+            break line;
+        }
+    };
+    equal("with no room but for init and the program", met.as_str(), "EAGAIN")?;
+    equal("as the group counts it", read(&group, "pids.events")?.as_str(), "max 1")
+}
+
+fn processors(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let spin = "import time
+end = time.monotonic() + 4
+while time.monotonic() < end: pass";
+    let argv = ["/usr/bin/python3", "-c", spin];
+    let used = |told: &Value| -> u64 {
+        let of = |key: &str| told.pointer(key).and_then(Value::as_u64).unwrap_or_default();
+        of("/usage/user_ms") + of("/usage/system_ms")
+    };
+    let free = used(&place.json(&[], &argv)?);
+    holds("as much as there is, in ms of 4 s", free, free > 2000)?;
+    let options = profile(caller, "[limits]\nprocessors = 0.2")?;
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let held = used(&place.json(&options, &argv)?);
+    // A fifth of 4 s, and what the start of the program takes beside them.
+    holds("a fifth, in ms", held, held > 200 && held < 1600)?;
+    let live = place.live(&options, "sleep 60")?;
+    equal("the file", read(&group_of(&live)?, "cpu.max")?.as_str(), "20000 100000")
+}
+
+/// A process of the host is put into the cell's group, where only the group's own kill reaches it:
+/// its pid namespace is another.
+fn killed(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let live = place.live(&["--timeout", "2s"], "trap '' TERM; while :; do sleep 0.1; done")?;
+    let group = group_of(&live)?;
+    let seconds = format!("{}{}.9", 7_100_000 + std::process::id(), caller.uid());
+    let mut stranger = Command::new("sleep").arg(&seconds).spawn()?;
+    std::fs::write(group.join("cgroup.procs"), stranger.id().to_string())?;
+    let told = live.finish(Duration::from_secs(30))?;
+    equal("the call", told.code, 124)?;
+    let end = Instant::now() + Duration::from_secs(5);
+    while stranger.try_wait()?.is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = stranger.try_wait()?;
+    stranger.kill()?;
+    stranger.wait()?;
+    use std::os::unix::process::ExitStatusExt;
+    equal("by the kill of its group", status.and_then(|status| status.signal()), Some(9))?;
+    equal("nothing is left", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+}
+
+fn root_of_its_own(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let look = "cat /proc/self/cgroup; ls -d /sys /sys/fs/cgroup 2>/dev/null; awk '$3 ~ /^cgroup/ {n++} END {print n+0}' /proc/self/mounts";
+    let told = place.json(&[], &["bash", "-c", look])?;
+    equal("in the cell", text(&told, "stdout"), "0::/\n0\n")?;
+    let live = place.live(&[], "sleep 60")?;
+    let outside = String::from_utf8(support::proc_file(live.payload()?, "cgroup")?)?;
+    holds("from outside", &outside, outside.trim_end().contains("/cell-"))
+}
+
+fn cleared(caller: &Caller) -> Check {
+    let above = |live: &Live| -> Result<PathBuf, Failed> {
+        group_of(live)?.parent().map(Path::to_owned).ok_or_else(|| "no parent".into())
+    };
+    let live = caller.live(&[], "sleep 60")?;
+    let first = above(&live)?;
+    // Killed, so that nobody tidies up.
+    support::kill(live.pid(), nix::sys::signal::Signal::SIGKILL)?;
+    drop(live);
+    let left = first.join("cell-77");
+    std::fs::create_dir(&left)?;
+    // Whoever comes next takes the first place that is free, which may be another test's: at the
+    // latest when it has had this one as well, the group is gone.
+    let end = Instant::now() + PATIENCE;
+    while left.exists() && Instant::now() < end {
+        let live = caller.live(&[], "sleep 60")?;
+        if above(&live)? == first {
+            break;
+        }
+    }
+    holds("a group of the place's last owner", &left, !left.exists())
+}
+
+const REQUIRES: &str = "[requires]\nmemory_cgroup = true";
+
+fn required(caller: &Caller) -> Check {
+    let place = Place::new(caller);
+    let options = profile(caller, REQUIRES)?;
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let told = place.json(&options, &["echo", "ran"])?;
+    equal("it ran", (text(&told, "outcome"), text(&told, "stdout")), ("exited", "ran\n"))
+}
+
+fn refused(caller: &Caller) -> Check {
+    let reasons = [
+        (REQUIRES, "a memory cgroup is required and none can be had"),
+        ("[limits]\nprocessors = 0.5", "a share of the processors is a limit that needs cgroup v2"),
+    ];
+    for (keys, why) in reasons {
+        let options = profile(caller, keys)?;
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let told = Told::of(caller.cofferdam(&command(&[], &options, &["echo", "ran"])), PATIENCE)?;
+        equal(keys, (told.code, told.stdout.as_str()), (125, ""))?;
+        holds("why", &told.stderr, told.stderr.contains(why))?;
+    }
+    Ok(())
+}
