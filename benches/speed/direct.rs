@@ -49,6 +49,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         workspaces: vec![Workspaces { directories }],
         caps,
         ids,
+        record: None,
     };
     let started = supervisor::start(spec)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
