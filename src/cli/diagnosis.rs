@@ -10,8 +10,7 @@ use super::{start, wiring};
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::job::{ProfileName, Workspace};
 use crate::link::Link;
-use crate::outcome::in_words;
-use crate::outcome::{Ended, Failure, Outcome, errno_text};
+use crate::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use crate::policy::Grant;
 use crate::receipt::{MemoryHold, Receipt};
 

@@ -4,8 +4,7 @@ use std::io::Write;
 
 use super::exit::{self, TakenBack};
 use super::rows::plain;
-use crate::outcome::Failure;
-use crate::outcome::in_words;
+use crate::outcome::{Failure, in_words};
 
 /// A command that cofferdam did not carry out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::doctor::{Layer, State};
 use crate::cell::ids::write_map;
 use crate::cell::{landlock, report};
-use crate::supervisor::OPEN_FILES_LEAST;
+use crate::supervisor::OPEN_FILES_HELD;
 use crate::sys::mount::{attribute, new_filesystem, pivot_here};
 use crate::sys::process::{self, Side};
 use crate::sys::socket::{self, Wait};
@@ -161,10 +161,10 @@ pub const OPEN_FILES_REMEDY: &str = "raise the hard limit, as root: `ulimit -Hn 
 /// The limit on open files, where it is too low.
 pub fn open_files_layer() -> Option<Layer> {
     let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).ok()?;
-    (most < OPEN_FILES_LEAST).then(|| Layer {
+    (most < OPEN_FILES_HELD).then(|| Layer {
         name: "open files".to_owned(),
         state: State::Missing,
-        how: format!("{most} are allowed, and {OPEN_FILES_LEAST} are needed"),
+        how: format!("{most} are allowed, and {OPEN_FILES_HELD} are needed"),
         remedy: Some(OPEN_FILES_REMEDY.to_owned()),
     })
 }

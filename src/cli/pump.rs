@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::outcome::in_words;
+
 /// One read: as much as a pipe holds.
 const CHUNK: usize = 64 << 10;
 /// The most bytes of one stream that `--json` keeps (16 MiB); the rest is counted.
@@ -83,7 +85,7 @@ where
         let read = match from.read(&mut chunk).await {
             Ok(count) => chunk.get(..count).unwrap_or_default(),
             Err(error) => {
-                tracing::warn!(%error, "standard input cannot be read");
+                tracing::warn!(error = in_words(&error), "standard input cannot be read");
                 return;
             }
         };

@@ -20,8 +20,7 @@ use crate::job::Limits;
 use crate::link::{Control, Link, Running};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
-use crate::outcome::in_words;
-use crate::outcome::{Ended, Failure, Outcome};
+use crate::outcome::{Ended, Failure, Outcome, in_words};
 use crate::policy::Grant;
 use crate::profile::Profile;
 use crate::receipt::Receipt;
@@ -276,7 +275,7 @@ async fn watched(
             Some(TakenBack::OutputClosed)
         }
         Err(Stopped::Read(error)) => {
-            tracing::warn!(%error, "the cell's output cannot be read");
+            tracing::warn!(error = in_words(&error), "the cell's output cannot be read");
             control.cancel();
             None
         }

@@ -10,8 +10,7 @@ use super::wiring::Launched;
 use super::{start, wiring};
 use crate::link::Link;
 use crate::mcp::serve;
-use crate::outcome::Failure;
-use crate::outcome::in_words;
+use crate::outcome::{Failure, in_words};
 use crate::supervisor::Access;
 
 /// As typed.

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::message::{Fault, Gate, Judged, judge};
+use crate::outcome::in_words;
 
 /// The longest line that is read, in bytes (16 MiB).
 pub const LINE_BYTES: usize = 16 << 20;
@@ -262,7 +263,7 @@ impl Reading {
                 }
                 Ok(Read::End) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "standard input cannot be read");
+                    tracing::warn!(error = in_words(&error), "standard input cannot be read");
                     return;
                 }
             };

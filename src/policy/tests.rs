@@ -125,7 +125,7 @@ fn a_caller_lowers_limits_and_never_raises_them() {
     };
     assert_eq!(decide(wall(5)), Ok((5, GIB, false)));
     assert_eq!(decide(wall(601)), Ok((600, GIB, true)));
-    assert_eq!(decide(Asked { memory: Some(4 * GIB), ..wall(600) }), Ok((600, GIB, false)));
+    assert_eq!(decide(Asked { memory: Some(4 * GIB), ..wall(600) }), Ok((600, GIB, true)));
 }
 
 #[test]

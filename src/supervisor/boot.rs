@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, umask};
 use super::HOST_NAME;
 use super::filter;
 use super::serve::{self, Supervisor};
-use super::start::Inherited;
+use super::start::{Inherited, OPEN_FILES_HELD};
 use super::template::{Template, TemplateError, Workshop};
 use crate::cell::seccomp::Recording;
 use crate::cell::{self, Design, ProcKind, Shared, ids, landlock, limits, mounts, record, seccomp};
@@ -223,6 +223,13 @@ fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result
     if landlock_abi < needed {
         return refuse(format!(
             "Landlock ABI {needed} is required, this kernel has {landlock_abi}"
+        ));
+    }
+    let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
+    if matches!(profile.exec, Exec::Only(_)) && most < OPEN_FILES_HELD {
+        return refuse(format!(
+            "{most} open files are allowed here, and {OPEN_FILES_HELD} are needed; `cofferdam doctor` \
+             has the remedy"
         ));
     }
     let held = inherited.cgroups.hold();

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use crate::profile::Profile;
 
-pub use start::{OPEN_FILES_LEAST, StartError, Started, start};
+pub use start::{OPEN_FILES_HELD, StartError, Started, start};
 pub use synthetic::HOST_NAME;
 
 /// Everything the supervisor will ever know: decided by the operator, before any call.

@@ -97,9 +97,10 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
-/// The least hard limit on open files: a cell's one program is held at descriptor 1000, and the
-/// supervisor has some for each template and each cell.
-pub const OPEN_FILES_LEAST: u64 = 1024;
+/// The least hard limit on open files: the supervisor has some for each template and each cell.
+const OPEN_FILES_LEAST: u64 = 256;
+/// The least for a profile of one program, which its cells hold at descriptor 1000.
+pub const OPEN_FILES_HELD: u64 = 1024;
 
 /// Starts the supervisor. Call it from `main`, before any thread, runtime or secret exists.
 ///

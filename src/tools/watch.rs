@@ -11,7 +11,7 @@ use super::{Caller, Seen};
 use crate::capture::{Captured, KEPT_BYTES, Meter, drain};
 use crate::job::Limits;
 use crate::link::{Control, Running};
-use crate::outcome::{Ended, Failure};
+use crate::outcome::{Ended, Failure, in_words};
 
 /// How long output is still read after the end was told. The cell is dead by
 /// then and its pipes close with it; this bound is for what should not happen.
@@ -65,7 +65,10 @@ async fn follow(
             drain(stderr, &mut err, &meter, over)
         );
         for error in [read.0, read.1].into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "a call's output could not be read to its end");
+            tracing::warn!(
+                error = in_words(&error),
+                "a call's output could not be read to its end"
+            );
         }
     });
     let (mut drained, mut cancelled) = (false, false);

@@ -22,7 +22,7 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
         ),
         (
             &["profile", "check", "none.toml"],
-            "cannot read none.toml: No such file or directory (os error 2)",
+            "cannot read none.toml: no such file or directory (ENOENT)",
         ),
     ];
     for (command, message) in cases {
