@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::CliError;
 use crate::document::{Document, Mistake};
+use crate::outcome::in_words;
 
 /// Longest file in bytes (1 MiB), as for files in force.
 const FILE_BYTES: u64 = 1 << 20;
@@ -20,7 +21,7 @@ pub fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, CliError> {
 
 fn document(path: &Path) -> Result<Document, CliError> {
     let bad = |why: &str| CliError::new(format!("cannot read {}: {why}", path.display()));
-    let read = |error: std::io::Error| bad(&error.to_string());
+    let read = |error: std::io::Error| bad(&in_words(&error));
     let file = File::open(path).map_err(read)?;
     if file.metadata().map_err(read)?.is_dir() {
         return Err(bad("it is a directory"));

@@ -49,7 +49,7 @@ pub fn man(typed: &ManArguments) -> Result<u8, CliError> {
         return Ok(0);
     };
     clap_mangen::generate_to(Cli::command(), directory).map_err(|error| {
-        CliError::new(format!("man: cannot write in {}: {}", in_words(&error), directory.display()))
+        CliError::new(format!("man: cannot write in {}: {}", directory.display(), in_words(&error)))
     })?;
     Ok(0)
 }

@@ -5,7 +5,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 use super::{CancelOnDrop, Control, Running};
-use crate::outcome::{Ended, Failure};
+use crate::outcome::{Ended, Failure, in_words};
 use crate::receipt::Receipt;
 use crate::sys::socket::Received;
 use crate::wire::StdinKind;
@@ -28,7 +28,7 @@ impl Running {
         }
         let mut fds = received.fds.into_iter().flatten();
         let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
-        let io = |error: std::io::Error| Failure::Refused { why: error.to_string() };
+        let io = |error: std::io::Error| Failure::Refused { why: in_words(&error) };
         let stdin = match stdin {
             StdinKind::Pipe => {
                 let fd = fds.next().ok_or_else(missing)?;

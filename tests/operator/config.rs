@@ -100,8 +100,7 @@ fn completions_and_manual_pages_know_every_command() -> io::Result<()> {
         assert!(page.is_file(), "{}", page.display());
     }
     let (code, _, stderr) = configured.told(&["man", "--out", "nowhere"])?;
-    let expected =
-        "cofferdam: man: cannot write in nowhere: No such file or directory (os error 2)\n";
+    let expected = "cofferdam: man: cannot write in nowhere: no such file or directory (ENOENT)\n";
     assert_eq!((code, stderr.as_str()), (Some(125), expected));
     Ok(())
 }
