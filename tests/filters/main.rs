@@ -1,0 +1,244 @@
+//! Every filter that a shipped profile compiles to, against a plain reading of the profile: all numbers,
+//! all tables, and the corners of every argument.
+#![cfg(target_arch = "x86_64")]
+
+mod machine;
+mod plain;
+
+use std::collections::BTreeSet;
+
+use cofferdam::cell::seccomp::{init_filter, payload_filter, payload_verdicts};
+use cofferdam::profile::{Family, Network, Profile, Profiles, shipped};
+use cofferdam::receipt::MemoryHold;
+use cofferdam::sys::bpf::Instruction;
+use machine::{Call, run};
+use plain::{Answer, Plain};
+
+const X86_64: u32 = 0xc000_003e;
+/// i386, aarch64, and what is no architecture.
+const OTHERS: [u32; 4] = [0x4000_0003, 0xc000_00b7, 0, u32::MAX];
+const X32: u32 = 0x4000_0000;
+/// Beyond every number that a kernel has.
+const NUMBERS: u32 = 1024;
+/// Held by either version of cgroups, and not held.
+const HOLDS: [MemoryHold; 2] = [MemoryHold::CgroupV2, MemoryHold::BestEffort];
+
+/// A filter as the supervisor makes it, and the profile as it reads.
+struct Case {
+    name: String,
+    program: Vec<Instruction>,
+    plain: Plain,
+}
+
+fn compiled(profile: &Profile, hold: MemoryHold) -> Vec<Instruction> {
+    payload_filter(&payload_verdicts(profile, hold)).expect("it compiles")
+}
+
+/// Each shipped profile, with each way memory is held, each network, and each set of socket families.
+fn cases() -> Vec<Case> {
+    let profiles = Profiles::parse(&shipped(), &[]).expect("shipped profiles");
+    let mut cases = Vec::new();
+    for profile in profiles.iter() {
+        let versions =
+            [MemoryHold::CgroupV1, MemoryHold::CgroupV2].map(|hold| compiled(profile, hold));
+        assert!(versions[0] == versions[1], "{}: a cgroup is a cgroup", profile.name);
+        for hold in HOLDS {
+            for families in families(profile) {
+                let profile = Profile { families: families.clone(), ..profile.clone() };
+                let program = compiled(&profile, hold);
+                for network in [Network::None, Network::Loopback] {
+                    // Whether there is a loopback is the namespace's business, not the filter's.
+                    let other = compiled(&Profile { network, ..profile.clone() }, hold);
+                    assert!(other == program, "{} with {network:?}", profile.name);
+                }
+                let name = format!("{} {hold:?} {families:?}", profile.name);
+                let memory_is_held = hold != MemoryHold::BestEffort;
+                let mut plain = Plain::read(profile.name.as_str());
+                (plain.families, plain.memory_is_held) = (families, memory_is_held);
+                cases.push(Case { name, program, plain });
+            }
+        }
+    }
+    assert!(cases.len() > 20, "only {} cases", cases.len());
+    cases
+}
+
+/// The profile's own, and where it has sockets every set of them.
+fn families(profile: &Profile) -> Vec<BTreeSet<Family>> {
+    if profile.families.is_empty() {
+        return vec![BTreeSet::new()];
+    }
+    let all = [Family::Unix, Family::Inet, Family::Inet6];
+    let chosen = |bits: u32| {
+        let picked = (0..).zip(all).filter(|(bit, _)| bits & 1 << bit != 0);
+        picked.map(|(_, family)| family).collect()
+    };
+    (0..8).map(chosen).collect()
+}
+
+impl Case {
+    fn check(&self, number: u32, arguments: [u64; 6]) {
+        let name = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
+        let name = name.map(|call| call.name()).unwrap_or_default();
+        let found = run(&self.program, &Call { arch: X86_64, number, arguments });
+        let wanted = self.plain.answer(name, &arguments);
+        assert!(
+            found == wanted.value(),
+            "{}: {name} ({number}) with {arguments:x?}: {found:#x} where {wanted:?} belongs",
+            self.name
+        );
+    }
+}
+
+/// Every value that a program compares with or masks by, its neighbours, and what the upper half of a
+/// register can hide.
+fn corners(program: &[Instruction]) -> Vec<u64> {
+    let constants = program.iter().filter(|step| step.code != 0x06 && step.code != 0x20);
+    let mut values: BTreeSet<u64> = BTreeSet::from([0, 1, 2, u64::MAX, 1 << 31, 1 << 32, 1 << 63]);
+    for constant in constants.map(|step| u64::from(step.k)) {
+        let near =
+            [constant, constant.wrapping_sub(1), constant + 1, !constant, constant ^ 0xffff_ffff];
+        values.extend(near);
+    }
+    let low: Vec<u64> = values.iter().map(|value| value & 0xffff_ffff).collect();
+    values.extend(low.iter().flat_map(|low| [low | 1 << 32, low | 0xffff_ffff << 32]));
+    values.into_iter().collect()
+}
+
+#[test]
+fn every_number_of_every_table_is_answered_as_the_profile_reads() {
+    let mut answers = BTreeSet::new();
+    for case in cases() {
+        for number in 0..NUMBERS {
+            for arguments in [[0; 6], [1; 6], [u64::MAX; 6], [1 << 32; 6]] {
+                case.check(number, arguments);
+                let call = Call { arch: X86_64, number, arguments };
+                answers.insert(run(&case.program, &call));
+                let refused = Answer::Errno(libc::ENOSYS).value();
+                let x32 = Call { number: number | X32, ..call };
+                assert_eq!(run(&case.program, &x32), refused, "{}: x32 {number}", case.name);
+                for arch in OTHERS {
+                    let other = Call { arch, ..call };
+                    assert_eq!(run(&case.program, &other), refused, "{}: {arch:#x}", case.name);
+                }
+            }
+        }
+        for number in [u32::MAX, X32 - 1, 1 << 31, 1 << 16] {
+            let found = run(&case.program, &Call { arch: X86_64, number, arguments: [0; 6] });
+            assert_ne!(found, Answer::Allow.value(), "{}: {number:#x}", case.name);
+        }
+    }
+    // The control: each kind of answer was met.
+    let kinds =
+        [Answer::Allow, Answer::Listener, Answer::Errno(libc::EPERM), Answer::Errno(libc::ENOSYS)];
+    for kind in kinds {
+        assert!(answers.contains(&kind.value()), "{kind:?} was never answered");
+    }
+}
+
+#[test]
+fn the_corners_of_every_argument_are_answered_as_the_profile_reads() {
+    // Families change two calls, which have a test of their own: all of them or none will do.
+    let whole = |case: &Case| [0, 3].contains(&case.plain.families.len());
+    for case in cases().into_iter().filter(whole) {
+        // Which calls have a condition is asked of the program: their answers differ.
+        let corners = corners(&case.program);
+        let mut conditional = 0;
+        for number in 0..512 {
+            let answer = |arguments| run(&case.program, &Call { arch: X86_64, number, arguments });
+            let all: BTreeSet<u32> = corners.iter().map(|value| answer([*value; 6])).collect();
+            for value in &corners {
+                case.check(number, [*value; 6]);
+            }
+            if all.len() < 2 {
+                continue;
+            }
+            conditional += 1;
+            for place in 0..6 {
+                for value in &corners {
+                    for rest in [0, u64::MAX] {
+                        let mut arguments = [rest; 6];
+                        if let Some(argument) = arguments.get_mut(place) {
+                            *argument = *value;
+                        }
+                        case.check(number, arguments);
+                    }
+                }
+            }
+        }
+        assert!(conditional > 3, "{}: only {conditional} calls have conditions", case.name);
+    }
+}
+
+#[test]
+fn arguments_that_decide_together_are_answered_as_the_profile_reads() {
+    const FLAGS: [u64; 4] = [0, 0o2_000_000, 0o4_000, 0xdead_0000_0000_0000];
+    for case in cases() {
+        for (family, kind, protocol) in triples(48, 12, &[0, 1, 6, 17, 41, 132, 255, 262]) {
+            for flags in FLAGS {
+                for number in [41, 53] {
+                    case.check(number, [family, kind | flags, protocol, 0, 0, 0]);
+                }
+            }
+        }
+        // setsockopt: level and option.
+        for (level, option, _) in triples(300, 128, &[0]) {
+            case.check(54, [3, level, option, 0, 0, 0]);
+        }
+        // open and openat: flags that read a mode, and the mode.
+        for bit in 0..24 {
+            for mode in [0, 0o644, 0o1777, 0o2000, 0o4000, 0o6755, 0o4000 | 1 << 40] {
+                case.check(2, [0, 1 << bit, mode, 0, 0, 0]);
+                case.check(257, [0, 0, 1 << bit, mode, 0, 0]);
+                case.check(133, [0, mode | 1 << bit, 0, 0, 0, 0]);
+            }
+        }
+        // execveat: the descriptor and its flag.
+        for (descriptor, flags, _) in triples(1100, 2, &[0]) {
+            case.check(322, [descriptor, 0, 0, 0, flags << 12, 0]);
+        }
+    }
+}
+
+fn triples(first: u64, second: u64, third: &[u64]) -> impl Iterator<Item = (u64, u64, u64)> {
+    let pairs = (0..first).flat_map(move |a| (0..second).map(move |b| (a, b)));
+    pairs.flat_map(move |(a, b)| third.iter().map(move |c| (a, b, *c)))
+}
+
+#[test]
+fn an_init_has_no_call_that_starts_opens_for_others_or_asks_a_listener() {
+    let program = init_filter().expect("it compiles");
+    let answer = |number| run(&program, &Call { arch: X86_64, number, arguments: [0; 6] });
+    let allowed: Vec<&str> = (0..NUMBERS)
+        .filter(|number| answer(*number) == Answer::Allow.value())
+        .filter_map(|number| syscalls::Sysno::new(usize::try_from(number).ok()?))
+        .map(|call| call.name())
+        .collect();
+    assert!(allowed.contains(&"wait4") && allowed.contains(&"kill"), "{allowed:?}");
+    for never in [
+        "execve",
+        "execveat",
+        "clone",
+        "clone3",
+        "fork",
+        "vfork",
+        "mount",
+        "unshare",
+        "setns",
+        "ptrace",
+        "socket",
+        "connect",
+        "bpf",
+        "seccomp",
+        // By writing, and only by that, it answers sysinfo(2).
+        "process_vm_readv",
+        "pidfd_getfd",
+        "open_by_handle_at",
+    ] {
+        assert!(!allowed.contains(&never), "{never}");
+    }
+    // A listener that waited for itself would wait for ever.
+    let refused = Answer::Errno(libc::EPERM).value();
+    let others = (0..NUMBERS).map(answer).filter(|answer| *answer != Answer::Allow.value());
+    assert_eq!(others.collect::<BTreeSet<_>>(), BTreeSet::from([refused]));
+}

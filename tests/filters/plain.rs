@@ -1,0 +1,260 @@
+//! A profile read plainly: its own TOML, and the floor's conditions as sentences of Rust. Nothing here
+//! shares a line with the compiler or the tables that it compiles.
+
+use std::collections::BTreeSet;
+
+use cofferdam::profile::Family;
+use toml::Value;
+
+/// What a filter is asked to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Allow,
+    Errno(i32),
+    /// Refused and counted by the listener, or answered by it.
+    Listener,
+}
+
+impl Answer {
+    pub fn value(self) -> u32 {
+        match self {
+            Self::Allow => 0x7fff_0000,
+            Self::Listener => 0x7fc0_0000,
+            Self::Errno(errno) => 0x0005_0000 | errno.unsigned_abs(),
+        }
+    }
+}
+
+/// A profile as its files have it.
+#[derive(Debug, Clone)]
+pub struct Plain {
+    calls: BTreeSet<String>,
+    quiet: BTreeSet<String>,
+    one_program: bool,
+    pub families: BTreeSet<Family>,
+    pub memory_is_held: bool,
+}
+
+/// A shipped profile's text.
+fn text(name: &str) -> String {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sandbox-profiles");
+    std::fs::read_to_string(directory.join(format!("{name}.toml"))).expect("a shipped profile")
+}
+
+fn words(table: &Value, key: &str) -> Vec<String> {
+    let list = table.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+impl Plain {
+    /// Reads a profile after those that it extends.
+    pub fn read(name: &str) -> Self {
+        let written: Value = toml::from_str(&text(name)).expect("TOML");
+        let mut plain = match written.get("extends").and_then(Value::as_str) {
+            Some(parent) => Self::read(parent),
+            None => Self {
+                calls: BTreeSet::new(),
+                quiet: BTreeSet::new(),
+                one_program: false,
+                families: BTreeSet::new(),
+                memory_is_held: false,
+            },
+        };
+        let tables = |key: &str| {
+            let tables = written.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+            tables.iter().flat_map(|table| words(table, "names")).collect::<Vec<_>>()
+        };
+        plain.calls.extend(tables("syscalls"));
+        plain.quiet.extend(tables("quiet"));
+        if let Some(program) = written.get("exec").and_then(|exec| exec.get("program")) {
+            plain.one_program = program.as_str() != Some("any");
+        }
+        if let Some(sockets) = written.get("sockets") {
+            let families = words(sockets, "families");
+            let known = [("unix", Family::Unix), ("inet", Family::Inet), ("inet6", Family::Inet6)];
+            let named = known.into_iter().filter(|(name, _)| families.iter().any(|f| f == name));
+            plain.families = named.map(|(_, family)| family).collect();
+        }
+        plain
+    }
+
+    /// What the call `name` with these arguments must be answered.
+    pub fn answer(&self, name: &str, arguments: &[u64; 6]) -> Answer {
+        let allowed = |holds: bool| if holds { Answer::Allow } else { Answer::Listener };
+        match name {
+            // Flags behind a pointer: as a kernel without them.
+            "clone3" | "openat2" => return Answer::Errno(libc::ENOSYS),
+            "execve" => return allowed(!self.one_program),
+            "execveat" if self.one_program => {
+                return allowed(low(arguments, 0) == 1000 && low(arguments, 4) == 0x1000);
+            }
+            "execveat" => return Answer::Allow,
+            "socketpair" => return allowed(self.unix_pair(arguments)),
+            "socket" => return self.socket(arguments),
+            _ => {}
+        }
+        if self.calls.contains(name) && !self.withheld(name) {
+            // The cell's init answers it: the host's memory is nobody's business.
+            return if name == "sysinfo" {
+                Answer::Listener
+            } else {
+                allowed(conditions(name, arguments))
+            };
+        }
+        if self.quiet.contains(name) && !self.calls.contains(name) {
+            return Answer::Errno(libc::EPERM);
+        }
+        // What the process needs between its filter and its program.
+        let handover = [
+            "recvmsg",
+            "sendmsg",
+            "dup2",
+            "dup3",
+            "fcntl",
+            "close",
+            "close_range",
+            "lseek",
+            "pread64",
+            "prlimit64",
+            "chdir",
+            "rt_sigprocmask",
+            "rt_sigaction",
+            "exit_group",
+        ];
+        allowed(handover.contains(&name))
+    }
+
+    /// Listed, and refused by the floor all the same.
+    fn withheld(&self, name: &str) -> bool {
+        let forks = ["fork", "vfork", "clone"].contains(&name);
+        let hides = ["memfd_create", "shmget", "semget", "msgget"].contains(&name);
+        (forks && self.one_program) || (hides && !self.memory_is_held)
+    }
+
+    fn unix_pair(&self, arguments: &[u64; 6]) -> bool {
+        self.families.contains(&Family::Unix) && is_unix(arguments)
+    }
+
+    fn socket(&self, arguments: &[u64; 6]) -> Answer {
+        let inet = |family: Family, number: u32| {
+            self.families.contains(&family)
+                && low(arguments, 0) == number
+                && matches!((kind(arguments), low(arguments, 2)), (1, 0 | 6) | (2, 0 | 17))
+        };
+        if self.unix_pair(arguments) || inet(Family::Inet, 2) || inet(Family::Inet6, 10) {
+            return Answer::Allow;
+        }
+        // getaddrinfo's question for the machine's addresses, where there are sockets at all.
+        let route = low(arguments, 0) == 16 && kind(arguments) == 3 && low(arguments, 2) == 0;
+        match route && !self.families.is_empty() {
+            true => Answer::Errno(libc::EAFNOSUPPORT),
+            false => Answer::Listener,
+        }
+    }
+}
+
+/// What the kernel reads of an `int`.
+fn low(arguments: &[u64; 6], index: usize) -> u32 {
+    let value = arguments.get(index).copied().unwrap_or_default();
+    u32::try_from(value & 0xffff_ffff).unwrap_or_default()
+}
+
+/// A socket's type without SOCK_CLOEXEC and SOCK_NONBLOCK.
+fn kind(arguments: &[u64; 6]) -> u32 {
+    low(arguments, 1) & !0o2_004_000
+}
+
+fn is_unix(arguments: &[u64; 6]) -> bool {
+    low(arguments, 0) == 1 && matches!(kind(arguments), 1 | 2 | 5) && low(arguments, 2) == 0
+}
+
+/// The floor's conditions, which hold in every profile.
+fn conditions(name: &str, arguments: &[u64; 6]) -> bool {
+    let word = |index| low(arguments, index);
+    let no_set_id = |index| word(index) & 0o6000 == 0;
+    let opened = |flags, mode| word(flags) & 0o20_000_100 == 0 || no_set_id(mode);
+    let node = |mode| {
+        no_set_id(mode) && matches!(word(mode) & 0o170_000, 0 | 0o100_000 | 0o010_000 | 0o140_000)
+    };
+    match name {
+        // NEWTIME is an exit signal's bit here; NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+        "clone" => word(0) & (0x2_0000 | 0x7e00_0000 | 0x8000) == 0,
+        "unshare" => {
+            arguments.first().is_some_and(|flags| flags & !(0x200 | 0x400 | 0x4_0000) == 0)
+        }
+        "ioctl" => requests().any(|range| range.contains(&word(1))),
+        "fcntl" => matches!(word(1), 0..=7 | 9 | 11 | 16 | 36..=38 | 1025 | 1030..=1038),
+        "prctl" => prctl(word(0)),
+        "arch_prctl" => matches!(word(0), 0x1001..=0x1004 | 0x1011 | 0x1021..=0x1023),
+        "personality" => matches!(word(0), 0 | u32::MAX),
+        "prlimit64" => word(0) == 0,
+        "setpriority" => word(0) < 2,
+        "ioprio_set" => matches!(word(0), 1 | 2),
+        "sched_setscheduler" => matches!(word(1) & !0x4000_0000, 0 | 3 | 5),
+        "setsockopt" => option(word(1), word(2)),
+        "chmod" | "fchmod" | "creat" => no_set_id(1),
+        "fchmodat" | "fchmodat2" => no_set_id(2),
+        "open" => opened(1, 2),
+        "openat" => opened(2, 3),
+        "mknod" => node(1),
+        "mknodat" => node(2),
+        _ => true,
+    }
+}
+
+fn prctl(option: u32) -> bool {
+    matches!(option,
+        1..=4 | 7 | 15 | 16 | 21 | 23 | 27 | 29 | 30 | 36..=39 | 41 | 42 | 47 | 50..=52 | 54..=56 | 61
+            | 65 | 66 | 0x5356_4d41)
+}
+
+/// Socket options that no filter program and no protocol module hangs on.
+fn option(level: u32, option: u32) -> bool {
+    match level {
+        // SO_ATTACH_FILTER, SO_ATTACH_BPF and the two of SO_REUSEPORT.
+        1 => !matches!(option, 26 | 50 | 51 | 52),
+        // TCP_ULP.
+        6 => option != 31,
+        0 | 41 => true,
+        17 => matches!(option, 103 | 104),
+        _ => false,
+    }
+}
+
+/// Requests to terminals, to sockets about themselves, and to files about themselves.
+fn requests() -> impl Iterator<Item = std::ops::RangeInclusive<u32>> {
+    let terminals = [
+        0x5401..=0x5411,
+        0x5413..=0x541b,
+        0x5420..=0x5422,
+        0x5424..=0x5429,
+        0x5450..=0x5452,
+        0x5460..=0x5460,
+        0x802c_542a..=0x802c_542a,
+        0x402c_542b..=0x402c_542d,
+        0x8004_5430..=0x8004_5430,
+        0x4004_5431..=0x4004_5431,
+        0x5441..=0x5441,
+    ];
+    let sockets = [
+        0x8903..=0x8907,
+        0x8910..=0x8913,
+        0x8915..=0x8915,
+        0x8917..=0x8917,
+        0x8919..=0x8919,
+        0x891b..=0x891b,
+        0x8921..=0x8921,
+        0x8927..=0x8927,
+        0x8933..=0x8933,
+        0x8942..=0x8942,
+    ];
+    let files = [
+        0x4004_9409..=0x4004_9409,
+        0x4020_940d..=0x4020_940d,
+        0xc020_660b..=0xc020_660b,
+        0x8008_6601..=0x8008_6601,
+        0x801c_581f..=0x801c_581f,
+        0x8004_5200..=0x8004_5200,
+    ];
+    terminals.into_iter().chain(sockets).chain(files)
+}
