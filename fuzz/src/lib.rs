@@ -1,0 +1,226 @@
+//! What is fuzzed, target by target: bytes of somebody hostile in, a property that must hold out.
+//!
+//! `fuzz_targets` runs these under libFuzzer, and `tests/corpus.rs` of the crate itself runs them on
+//! the corpora and on mutations of them, without any tool.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
+use cofferdam::capture::Captured;
+use cofferdam::capture::text::{REPLY_CHARACTERS, render};
+use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
+use cofferdam::document::Document;
+use cofferdam::job::Workspace;
+use cofferdam::mcp::arguments::{
+    AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
+};
+use cofferdam::mcp::lines::{Ends, Lines};
+use cofferdam::policy::flags::{Command, Input, Takes};
+use cofferdam::policy::{self, Policy};
+use cofferdam::profile::floor::{self, Verdict};
+use cofferdam::profile::{self, Profiles};
+use cofferdam::receipt::MemoryHold;
+use cofferdam::tools::bc::{self, BcRun, CalcError, CalculateArgs, Evaluate, SessionPrecision};
+use cofferdam::tools::shell::{self, BashArgs};
+use cofferdam::wire::{self, Event, Request};
+use rmcp::transport::Transport;
+use serde_json::Value;
+
+/// A target by its name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target; a corpus has the same name.
+pub const TARGETS: [Target; 8] = [
+    ("frames", frames),
+    ("profiles", profiles),
+    ("policies", policies),
+    ("arguments", arguments),
+    ("flags", flags),
+    ("output", output),
+    ("calculator", calculator),
+    ("lines", lines),
+];
+
+/// Bytes of a hostile front end: a frame decodes or is refused, and what decodes encodes again.
+pub fn frames(bytes: &[u8]) {
+    if let Ok(request) = wire::decode::<Request>(bytes)
+        && let Ok(again) = wire::encode(&request)
+    {
+        assert_eq!(wire::decode::<Request>(&again).ok(), Some(request));
+    }
+    drop(wire::decode::<Event>(bytes));
+}
+
+/// Calls that no profile may ever get, whatever its text says.
+const NEVER: [&str; 8] = [
+    "mount",
+    "ptrace",
+    "bpf",
+    "io_uring_setup",
+    "keyctl",
+    "perf_event_open",
+    "init_module",
+    "process_vm_writev",
+];
+
+/// Text of a profile: read, or refused with a place. What is read compiles and stays on the floor.
+pub fn profiles(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let written = Document::new("fuzz.toml", text);
+    let Ok(profiles) = Profiles::parse(&profile::shipped(), &[written]) else { return };
+    for profile in profiles.iter() {
+        let verdicts = payload_verdicts(profile, MemoryHold::CgroupV2);
+        for call in NEVER {
+            let verdict = floor::number(call).and_then(|number| verdicts.get(&number));
+            assert!(matches!(verdict, None | Some(Verdict::Errno(_))), "{call}: {verdict:?}");
+        }
+        assert!(payload_filter(&verdicts).is_ok(), "{} does not compile", profile.name);
+    }
+}
+
+/// Text of a policy: read, or refused with a place. What it grants is within the profile's limits.
+pub fn policies(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(profiles) = Profiles::parse(&profile::shipped(), &[]) else { return };
+    let Ok(policy) = Policy::parse(&[Document::new("fuzz.toml", text)], &profiles) else { return };
+    for tool in ["bash", "calculate", "run", "cli_jq"] {
+        let Ok(argv) = Argv::new(vec!["true".to_owned()]) else { return };
+        let call = Call {
+            tool,
+            argv,
+            script: None,
+            stdin: Stdin::Empty,
+            env: Env::default(),
+            cwd: None,
+            asked: Asked { wall: Some(Duration::MAX), memory: Some(u64::MAX), ..Asked::default() },
+        };
+        let Ok(grant) = policy.decide(call, &profiles, Workspace::Fresh) else { continue };
+        let job = grant.into_job();
+        let own = profiles.get(&job.profile).map(|profile| profile.limits);
+        let own = own.unwrap_or_else(|| panic!("{tool}: a profile that is not there"));
+        assert!(job.limits.wall <= own.wall && job.limits.memory <= own.memory, "{tool}");
+        assert!(job.limits.processes <= own.processes, "{tool}");
+    }
+}
+
+/// Arguments of a tool call: taken whole, or refused with the field.
+pub fn arguments(bytes: &[u8]) {
+    let Ok(Value::Object(given)) = serde_json::from_slice::<Value>(bytes) else { return };
+    drop(parse::<CalculateArguments>(Some(given.clone())));
+    drop(parse::<AdvancedArguments>(Some(given.clone())));
+    drop(parse::<PrecisionArguments>(Some(given.clone())));
+    drop(parse::<RulesArguments>(Some(given.clone())));
+    let Ok(BashArguments { command, stdin, cwd, env, timeout }) = parse(Some(given)) else {
+        return;
+    };
+    let timeout = timeout.map(|seconds| seconds.0);
+    let Ok(call) = shell::bash(BashArgs { command, stdin, cwd, env, timeout }) else { return };
+    for (name, value) in call.env.iter() {
+        assert!(!name.starts_with("LD_") && !value.contains('\0'), "{name}={value}");
+    }
+    if let Some(cwd) = &call.cwd {
+        let inside = |root: &str| {
+            cwd.as_str()
+                .strip_prefix(root)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        assert!(inside("/workspace") || inside("/tmp"), "{cwd:?}");
+        assert!(!cwd.as_str().split('/').any(|part| part == ".."), "{cwd:?}");
+    }
+}
+
+/// Words for a declared command, one a line: the argument vector has no flag that is not on the list.
+pub fn flags(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(profiles) = Profiles::parse(&profile::shipped(), &[]) else { return };
+    let Ok(policy) = Policy::parse(&policy::shipped(), &profiles) else { return };
+    let mut lines = text.lines();
+    let choice = lines.next().map_or(0, str::len);
+    let commands = policy.commands();
+    let Some(command) = commands.get(choice % commands.len().max(1)) else { return };
+    // `name: value` is a field, everything else is a word.
+    let (fields, words): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.contains(": "));
+    let given: Vec<(&str, &str)> =
+        fields.iter().filter_map(|field| field.split_once(": ")).collect();
+    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    let Ok(argv) = command.argv(&words, &given) else { return };
+    assert_eq!(argv.program(), command.program);
+    for word in argv.words().iter().skip(1).filter(|word| word.starts_with('-')) {
+        assert!(is_listed(command, word), "{}: {word}", command.name);
+    }
+}
+
+fn is_listed(command: &Command, word: &str) -> bool {
+    let is = |name: &str, takes: &Takes| match takes {
+        Takes::Nothing | Takes::Next(_) => name == word,
+        Takes::Equals(_) => word.split_once('=').is_some_and(|(given, _)| given == name),
+    };
+    command.flags.iter().any(|flag| is(&flag.name, &flag.takes))
+        || (word == "-" && command.input == Input::Dash)
+}
+
+/// Output of a hostile program, its two streams with a NUL between: the text stays within its budget
+/// and carries no control characters.
+pub fn output(bytes: &[u8]) {
+    let middle = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let (stdout, stderr) = bytes.split_at(middle);
+    let rendered = render(&Captured::of(stdout), &Captured::of(stderr), REPLY_CHARACTERS);
+    let text = [rendered.stdout, rendered.stderr].concat();
+    assert!(text.chars().count() <= REPLY_CHARACTERS);
+    assert!(text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\t')));
+}
+
+/// A bc that prints what the fuzzer wants, and looks at what it is asked.
+struct Puppet<'text> {
+    prints: &'text str,
+    runs: AtomicU32,
+}
+
+/// More evaluations than any calculation is worth.
+const MOST_RUNS: u32 = 64;
+
+impl Evaluate for Puppet<'_> {
+    async fn bc(&self, _: &'static str, program: String, _: Duration) -> Result<BcRun, CalcError> {
+        let runs = self.runs.fetch_add(1, Ordering::Relaxed);
+        assert!(runs < MOST_RUNS, "it does not end");
+        // `read()` would take the rest of the program for a number, `system` is no word of bc's.
+        assert!(!program.contains('\0') && program.len() < 1 << 20);
+        let took = Duration::from_millis(1);
+        Ok(BcRun { stdout: self.prints.to_owned(), stderr: String::new(), took })
+    }
+}
+
+/// An expression and, behind a NUL, what a lying bc prints: a result or a refusal, soon.
+pub fn calculator(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (expression, prints) = text.split_once('\0').unwrap_or((text, "1"));
+    let puppet = Puppet { prints, runs: AtomicU32::new(0) };
+    let args = CalculateArgs { expression: expression.to_owned(), precision: Some(5.0) };
+    let session = SessionPrecision::default();
+    blocking(async {
+        drop(bc::calculate(&puppet, &session, args).await);
+    });
+}
+
+/// Lines of a hostile client: messages or refusals, and an end.
+pub fn lines(bytes: &[u8]) {
+    let input = std::io::Cursor::new(bytes.to_vec());
+    let most = bytes.split(|byte| *byte == b'\n').count();
+    blocking(async move {
+        let mut lines = Lines::new(input, tokio::io::sink(), Ends::default());
+        let mut messages = 0;
+        while lines.receive().await.is_some() {
+            messages += 1;
+        }
+        // Without an initialisation there are no batches: a line is one message at most.
+        assert!(messages <= most, "{messages} of {most} lines");
+    });
+}
+
+/// Runs to the end, with a clock that does not wait.
+fn blocking(future: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(future);
+}
