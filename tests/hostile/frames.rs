@@ -114,6 +114,7 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
     let limits = Limits {
         wall: Duration::from_millis(number() % 1000),
         cpu: Duration::from_secs(number()),
+        processors: Some(small(number())),
         memory: number(),
         processes: small(number()),
         open_files: small(number()),
