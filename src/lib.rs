@@ -61,6 +61,9 @@
 //! [`audit`]: what was decided and how it ended, a line each, chained.
 //! *Architecture Invariant:* no value of an environment is in a line, and every line is bounded.
 //!
+//! [`selftest`]: the escape corpus, and how it is run against cofferdam or another sandbox.
+//! *Architecture Invariant:* it makes no cell; `cofferdam run` does, as for any user.
+//!
 //! [`capture`]: output, bounded and made harmless.
 //! *Architecture Invariant:* a flood of output costs no memory beyond its caps.
 //!
@@ -111,6 +114,7 @@ pub mod outcome;
 pub mod policy;
 pub mod profile;
 pub mod receipt;
+pub mod selftest;
 pub mod supervisor;
 pub mod sys;
 pub mod tools;

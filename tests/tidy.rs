@@ -26,6 +26,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("config", &["policy", "profile", "audit"]),
     ("tools", &["policy", "profile", "link", "capture", "audit"]),
     ("mcp", &["tools", "policy", "profile", "capture"]),
+    // For the numbers of system calls, and those that the profile `bash` lists.
+    ("selftest", &["profile"]),
     (
         "cli",
         &[
@@ -37,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "capture",
             "config",
             "audit",
+            "selftest",
             "supervisor",
             "cell",
             "sys",
@@ -77,7 +80,7 @@ impl Source {
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    for directory in ["src", "tests"] {
+    for directory in ["src", "tests", "probe"] {
         collect(&root.join(directory), root, &mut found);
     }
     assert!(found.len() > 50, "only {} files were found", found.len());
@@ -166,11 +169,13 @@ fn unsafe_stands_in_sys_alone() {
         let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
         words.any(|word| word == "unsafe")
     };
-    // `tidy.rs` has the word itself, and an attacker makes any system call there is.
+    // `tidy.rs` has the word itself, and an attacker makes any system call there is. The helper of
+    // the self-test is a program of its own, without a library: its calls are in its own `sys`.
     let elsewhere = |source: &&Source| {
         !source.path.starts_with("src/sys")
             && !source.path.ends_with("tests/tidy.rs")
             && !source.path.ends_with("tests/hostile/raw.rs")
+            && !source.path.ends_with("probe/sys.rs")
     };
     let mut faults = Vec::new();
     for source in sources.iter().filter(elsewhere) {

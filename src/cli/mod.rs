@@ -24,6 +24,7 @@ pub mod pump;
 pub mod rows;
 pub mod run;
 pub mod run_arguments;
+pub mod selftest;
 pub mod serve;
 pub mod sought;
 pub mod start;
@@ -69,6 +70,8 @@ pub enum Command {
     Calc(calc::CalcArguments),
     /// Show which protections this machine can hold, and what to do about those it cannot
     Doctor(doctor::DoctorArguments),
+    /// Attack the sandbox with the escape corpus, on this machine
+    Selftest(selftest::SelftestArguments),
     /// Check policies, or tell what they decide for a tool
     Policy(policy::PolicyArguments),
     /// List, show and check profiles, or learn what a command needs beyond one
@@ -106,6 +109,7 @@ pub fn main() -> ExitCode {
         Command::Serve(arguments) => serve::main(&arguments, config),
         Command::Calc(arguments) => calc::main(arguments, config),
         Command::Doctor(arguments) => doctor::main(&arguments, config),
+        Command::Selftest(arguments) => selftest::main(&arguments),
         Command::Policy(arguments) => policy::main(&arguments, config),
         Command::Profile(arguments) => profile::main(&arguments, config),
         Command::Config(arguments) => config::main(&arguments, config),

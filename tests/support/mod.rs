@@ -77,10 +77,8 @@ impl Claim {
 
     /// As tests: one for each caller there is on this machine.
     fn trials(self, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
-        let is_root = nix::unistd::geteuid().is_root();
-        [Who::Root, Who::User]
+        callers()
             .into_iter()
-            .filter(|who| *who == Who::User || is_root)
             .filter(|who| self.whom == For::Both || (self.whom == For::Root) == (*who == Who::Root))
             .map(|who| self.trial(who, shared, must_run))
             .collect()
@@ -108,8 +106,35 @@ impl Claim {
     }
 }
 
+/// Who can be a caller on this machine.
+fn callers() -> Vec<Who> {
+    let is_root = nix::unistd::geteuid().is_root();
+    [Who::Root, Who::User].into_iter().filter(|who| *who == Who::User || is_root).collect()
+}
+
 /// Runs the claims of one layer.
 pub fn main(claims: &[Claim]) -> ExitCode {
+    let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
+    concluded(|shared| claims.iter().flat_map(|claim| claim.trials(shared, must_run)).collect())
+}
+
+/// Runs one check under many names, for each caller there is.
+pub fn each(names: &[String], check: fn(&Caller, &str) -> Check) -> ExitCode {
+    concluded(|shared| {
+        let trial = |who: Who, name: &String| {
+            let (shared, name) = (Arc::clone(shared), name.clone());
+            let title = match who {
+                Who::Root => format!("{name} as root"),
+                Who::User => format!("{name} as a user"),
+            };
+            Trial::test(title, move || check(&Caller::new(who, shared)?, &name))
+        };
+        let all = |who| names.iter().map(move |name| trial(who, name));
+        callers().into_iter().flat_map(all).collect()
+    })
+}
+
+fn concluded(trials: impl FnOnce(&Arc<Shared>) -> Vec<Trial>) -> ExitCode {
     let arguments = Arguments::from_args();
     let shared = match Shared::new() {
         Ok(shared) => Arc::new(shared),
@@ -118,9 +143,7 @@ pub fn main(claims: &[Claim]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
-    let trials = claims.iter().flat_map(|claim| claim.trials(&shared, must_run)).collect();
-    let conclusion: Conclusion = libtest_mimic::run(&arguments, trials);
+    let conclusion: Conclusion = libtest_mimic::run(&arguments, trials(&shared));
     // Dropped before the exit, which runs no destructor: it holds the temporary directory.
     drop(shared);
     conclusion.exit_code()

@@ -1,0 +1,108 @@
+//! The attempts by their names, and how an answer is written.
+
+use core::ffi::CStr;
+use core::fmt;
+
+use crate::errno::Errno;
+use crate::words::number;
+use crate::{calls, files, memory, network, processes, sys};
+
+/// What the kernel answered.
+#[derive(Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "there is no heap to put the large ones on")]
+pub enum Answer {
+    /// It was done: the word that says so.
+    Done(&'static str),
+    /// So much of it was done, all that was asked for.
+    Counted(&'static str, usize),
+    /// The value of a call.
+    Value(usize),
+    Refused(Errno),
+    /// A call before the last failed: which, and how.
+    Early(usize, Errno),
+    /// What a file said, as far as it goes.
+    Said([u8; 256], usize),
+    /// Numbers of calls that were answered by more than a refusal.
+    Reached([usize; 256], usize),
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(word) => formatter.write_str(word),
+            Self::Counted(word, count) => write!(formatter, "{word} {count}"),
+            Self::Value(value) => write!(formatter, "{value}"),
+            Self::Refused(errno) => write!(formatter, "{errno}"),
+            Self::Early(which, errno) => write!(formatter, "{errno} at {which}"),
+            Self::Said(bytes, count) => said(formatter, bytes.get(..*count).unwrap_or_default()),
+            Self::Reached(_, 0) => formatter.write_str("reached: none"),
+            Self::Reached(numbers, count) => {
+                formatter.write_str("reached:")?;
+                let numbers = numbers.get(..*count).unwrap_or_default();
+                numbers.iter().try_for_each(|number| write!(formatter, " {number}"))
+            }
+        }
+    }
+}
+
+/// Bytes as text, what is not plain ASCII as a dot, up to the first line's end.
+fn said(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    use fmt::Write;
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.iter().try_for_each(|byte| {
+        let plain = byte.is_ascii_graphic() || *byte == b' ';
+        formatter.write_char(if plain { char::from(*byte) } else { '.' })
+    })
+}
+
+/// The attempt by its first word. `None` where there is no such attempt or its words are wrong.
+pub fn attempt(words: &[&CStr]) -> Option<Answer> {
+    let (name, rest) = words.split_first()?;
+    match (name.to_bytes(), rest) {
+        (b"call", _) => calls::calls(rest),
+        (b"call32", [number_word]) => Some(answer(sys::call_32(number(number_word.to_bytes())?))),
+        (b"clone", [flags]) => Some(calls::clone(number(flags.to_bytes())?)),
+        (b"clone3", [flags]) => {
+            Some(calls::clone_3(u64::try_from(number(flags.to_bytes())?).ok()?))
+        }
+        (b"sweep", [list]) => calls::sweep(list),
+        (b"open", [mode, path]) => files::open_only(mode, path),
+        (b"read", [path]) => Some(files::first_line(path)),
+        (b"size", [path]) => Some(files::size(path)),
+        (b"list", [path]) => Some(files::names(path)),
+        (b"fill", [path, mib]) => Some(files::fill(path, number(mib.to_bytes())?)),
+        (b"inodes", [directory, count]) => {
+            Some(files::inodes(directory, number(count.to_bytes())?))
+        }
+        (b"deep", [directory, count]) => Some(files::deep(directory, number(count.to_bytes())?)),
+        (b"connect", _) => network::connect(rest),
+        (b"send", _) => network::send(rest),
+        (b"listen", [port]) => network::listen(number(port.to_bytes())?),
+        (b"touch", [kind, mib]) => memory::touch(kind, number(mib.to_bytes())?),
+        (b"pipes", [mib]) => Some(memory::pipes(number(mib.to_bytes())?)),
+        (b"buffers", [mib]) => Some(memory::buffers(number(mib.to_bytes())?)),
+        (b"flood", [descriptor, mib]) => {
+            Some(memory::flood(number(descriptor.to_bytes())?, number(mib.to_bytes())?))
+        }
+        (b"forks", [count]) => Some(processes::forks(number(count.to_bytes())?)),
+        (b"zombies", [count]) => Some(processes::zombies(number(count.to_bytes())?)),
+        (b"descriptors", [count]) => Some(processes::descriptors(number(count.to_bytes())?)),
+        // A last word may be there to know the process by.
+        (b"sleep", [seconds] | [seconds, _]) => Some(processes::sleep(number(seconds.to_bytes())?)),
+        (b"spin", []) => processes::spin(),
+        _ => None,
+    }
+}
+
+/// The answer of one call.
+pub fn answer(got: sys::Result<usize>) -> Answer {
+    match got {
+        Ok(value) => Answer::Value(value),
+        Err(errno) => Answer::Refused(errno),
+    }
+}
+
+/// An answer, where what was refused is the answer as well.
+pub fn told(got: sys::Result<Answer>) -> Answer {
+    got.unwrap_or_else(Answer::Refused)
+}

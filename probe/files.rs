@@ -1,0 +1,147 @@
+//! Attempts on files: opened, read, made until something says no.
+
+use core::ffi::CStr;
+
+use crate::attempts::{Answer, told};
+use crate::sys::{self, Result, number};
+
+const AT_FDCWD: usize = 100_usize.wrapping_neg();
+const O_WRONLY: usize = 1;
+const O_RDWR: usize = 2;
+const O_CREAT: usize = 0o100;
+// Nothing waits at a FIFO or a device that has nothing to say.
+const O_NONBLOCK: usize = 0o4000;
+
+fn open(path: &CStr, flags: usize) -> Result<usize> {
+    let path = sys::address(path.to_bytes_with_nul());
+    sys::call(number::OPENAT, &[AT_FDCWD, path, flags | O_NONBLOCK, 0o600])
+}
+
+/// Opens for reading (`r`), writing (`w`) or both (`rw`), changes nothing.
+pub fn open_only(mode: &CStr, path: &CStr) -> Option<Answer> {
+    let flags = match mode.to_bytes() {
+        b"r" => 0,
+        b"w" => O_WRONLY,
+        b"rw" => O_RDWR,
+        _ => return None,
+    };
+    Some(told(open(path, flags).map(|_| Answer::Done("open"))))
+}
+
+/// The first line, at most 256 bytes of it.
+pub fn first_line(path: &CStr) -> Answer {
+    let mut bytes = [0; 256];
+    told(
+        open(path, 0)
+            .and_then(|file| sys::read(file, &mut bytes))
+            .map(|count| Answer::Said(bytes, count)),
+    )
+}
+
+/// How much there is to read, up to 64 KiB.
+pub fn size(path: &CStr) -> Answer {
+    told(open(path, 0).and_then(|file| {
+        let mut bytes = [0; 4096];
+        let mut total = 0;
+        for _ in 0..16 {
+            let count = sys::read(file, &mut bytes)?;
+            total += count;
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(Answer::Counted("bytes", total))
+    }))
+}
+
+/// How many names a directory has, `.` and `..` not among them.
+pub fn names(path: &CStr) -> Answer {
+    told(open(path, 0).and_then(|directory| {
+        let mut entries = [0_u8; 4096];
+        let mut count = 0;
+        loop {
+            let place = sys::place(&mut entries);
+            let got = sys::call(number::GETDENTS64, &[directory, place, entries.len()])?;
+            if got == 0 {
+                return Ok(Answer::Counted("names", count));
+            }
+            count += records(entries.get(..got).unwrap_or_default());
+        }
+    }))
+}
+
+/// The records of getdents64(2) but `.` and `..`: 19 bytes and the name, the length in two of them.
+fn records(mut entries: &[u8]) -> usize {
+    let mut count = 0;
+    while let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, low, high, _, name @ ..] = entries {
+        let own = matches!(name, [b'.', 0, ..] | [b'.', b'.', 0, ..]);
+        count += usize::from(!own);
+        let length = usize::from(u16::from_le_bytes([*low, *high]));
+        entries = entries.get(length.max(1)..).unwrap_or_default();
+    }
+    count
+}
+
+/// Writes MiB after MiB into a new file.
+pub fn fill(path: &CStr, mib: usize) -> Answer {
+    let block = [b'x'; 65536];
+    told(open(path, O_WRONLY | O_CREAT).and_then(|file| {
+        for _ in 0..mib * 16 {
+            let mut rest: &[u8] = &block;
+            while !rest.is_empty() {
+                rest = rest.get(sys::write(file, rest)?..).unwrap_or_default();
+            }
+        }
+        let path = sys::address(path.to_bytes_with_nul());
+        sys::call(number::UNLINKAT, &[AT_FDCWD, path, 0])?;
+        Ok(Answer::Counted("filled", mib))
+    }))
+}
+
+/// Makes empty files, one after the other.
+pub fn inodes(directory: &CStr, count: usize) -> Answer {
+    told(enter(directory).and_then(|()| {
+        for at in 0..count {
+            let name = name(at);
+            let file = sys::call(
+                number::OPENAT,
+                &[AT_FDCWD, sys::address(&name), O_WRONLY | O_CREAT, 0o600],
+            )?;
+            sys::call(number::CLOSE, &[file])?;
+        }
+        Ok(Answer::Counted("inodes", count))
+    }))
+}
+
+/// Makes a directory in a directory in a directory.
+pub fn deep(directory: &CStr, count: usize) -> Answer {
+    told(enter(directory).and_then(|()| {
+        let long = [b'd'; 250];
+        let mut name = [0; 251];
+        name.iter_mut().zip(long).for_each(|(place, byte)| *place = byte);
+        let name = sys::address(&name);
+        for _ in 0..count {
+            sys::call(number::MKDIRAT, &[AT_FDCWD, name, 0o700])?;
+            sys::call(number::CHDIR, &[name])?;
+        }
+        Ok(Answer::Counted("deep", count))
+    }))
+}
+
+fn enter(directory: &CStr) -> Result<()> {
+    sys::call(number::CHDIR, &[sys::address(directory.to_bytes_with_nul())]).map(drop)
+}
+
+/// A number as a name: 16 letters, NUL at the end.
+fn name(number: usize) -> [u8; 17] {
+    let mut name = [b'a'; 17];
+    for (at, place) in name.iter_mut().enumerate() {
+        let nibble =
+            number.checked_shr(u32::try_from(at * 4).unwrap_or(u32::MAX)).unwrap_or(0) & 15;
+        *place += u8::try_from(nibble).unwrap_or(0);
+    }
+    if let Some(end) = name.last_mut() {
+        *end = 0;
+    }
+    name
+}

@@ -1,0 +1,152 @@
+//! Attempts on memory: touched page by page, kept in pipes and sockets, written out.
+
+use core::ffi::CStr;
+
+use crate::attempts::{Answer, told};
+use crate::errno::Errno;
+use crate::sys::{self, Result, number};
+
+const MIB: usize = 1 << 20;
+/// How much is asked for at a time.
+const PIECE: usize = 8 * MIB;
+const PAGE: usize = 4096;
+
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE: usize = 2;
+const MAP_ANONYMOUS: usize = 0x20;
+
+/// Takes memory and writes to each page: `private`, `shared` (and out of sight at once),
+/// `memfd`, `shm` (System V) or `locked`.
+pub fn touch(kind: &CStr, mib: usize) -> Option<Answer> {
+    let piece = match kind.to_bytes() {
+        b"private" => || mapped(MAP_PRIVATE),
+        b"shared" => hidden,
+        b"memfd" => return Some(memfd(mib)),
+        b"shm" => shm,
+        b"locked" => locked,
+        _ => return None,
+    };
+    for _ in 0..(mib * MIB).div_ceil(PIECE) {
+        if let Err(errno) = piece() {
+            return Some(Answer::Refused(errno));
+        }
+    }
+    Some(Answer::Counted("touched", mib))
+}
+
+fn map(how: usize) -> Result<usize> {
+    const READ_WRITE: usize = 3;
+    let none = usize::MAX;
+    sys::call(number::MMAP, &[0, PIECE, READ_WRITE, how | MAP_ANONYMOUS, none, 0])
+}
+
+fn write_to(address: usize) {
+    (address..address + PIECE).step_by(PAGE).for_each(sys::touch);
+}
+
+fn mapped(how: usize) -> Result<()> {
+    map(how).map(write_to)
+}
+
+/// Shared memory that is in no process's account once it was let go of.
+fn hidden() -> Result<()> {
+    const MADV_DONTNEED: usize = 4;
+    let address = map(MAP_SHARED)?;
+    write_to(address);
+    sys::call(number::MADVISE, &[address, PIECE, MADV_DONTNEED]).map(drop)
+}
+
+fn locked() -> Result<()> {
+    let address = map(MAP_PRIVATE)?;
+    sys::call(number::MLOCK, &[address, PIECE]).map(drop)
+}
+
+/// System V shared memory, marked to go when the process does.
+fn shm() -> Result<()> {
+    const IPC_CREAT: usize = 0o1000;
+    const IPC_RMID: usize = 0;
+    let id = sys::call(number::SHMGET, &[0, PIECE, IPC_CREAT | 0o600])?;
+    let address = sys::call(number::SHMAT, &[id]);
+    sys::call(number::SHMCTL, &[id, IPC_RMID])?;
+    address.map(write_to)
+}
+
+fn memfd(mib: usize) -> Answer {
+    let name = c"m".to_bytes_with_nul();
+    told(
+        sys::call(number::MEMFD_CREATE, &[sys::address(name)])
+            .and_then(|file| write_mib(file, mib))
+            .map(|()| Answer::Counted("touched", mib)),
+    )
+}
+
+fn write_mib(file: usize, mib: usize) -> Result<()> {
+    let block = [b'x'; 65536];
+    for _ in 0..mib * 16 {
+        let mut rest: &[u8] = &block;
+        while !rest.is_empty() {
+            rest = rest.get(sys::write(file, rest)?..).unwrap_or_default();
+        }
+    }
+    Ok(())
+}
+
+/// Writes so much to a descriptor.
+pub fn flood(descriptor: usize, mib: usize) -> Answer {
+    told(write_mib(descriptor, mib).map(|()| Answer::Done("")))
+}
+
+/// Fills pipes, each as large as it may be.
+pub fn pipes(mib: usize) -> Answer {
+    const F_SETPIPE_SZ: usize = 1031;
+    const O_NONBLOCK: usize = 0o4000;
+    kept(mib, || {
+        let mut ends = [0_i32; 2];
+        sys::call(number::PIPE2, &[sys::place(&mut ends), O_NONBLOCK])?;
+        let [_, end] = ends;
+        let end = usize::try_from(end).map_err(|_| Errno::NOSYS)?;
+        // Without it the pipe is as large as pipes are at first.
+        sys::call(number::FCNTL, &[end, F_SETPIPE_SZ, MIB]).map(drop).unwrap_or_default();
+        Ok(end)
+    })
+}
+
+/// Fills the buffers of sockets that nobody reads.
+pub fn buffers(mib: usize) -> Answer {
+    const AF_UNIX: usize = 1;
+    const STREAM_NONBLOCK: usize = 1 | 0o4000;
+    const SOL_SOCKET: usize = 1;
+    const SO_SNDBUF: usize = 7;
+    kept(mib, || {
+        let mut ends = [0_i32; 2];
+        sys::call(number::SOCKETPAIR, &[AF_UNIX, STREAM_NONBLOCK, 0, sys::place(&mut ends)])?;
+        let [end, _] = ends;
+        let end = usize::try_from(end).map_err(|_| Errno::NOSYS)?;
+        let size = [1_i32 << 24];
+        let size = sys::address(&size);
+        sys::call(number::SETSOCKOPT, &[end, SOL_SOCKET, SO_SNDBUF, size, 4])
+            .map(drop)
+            .unwrap_or_default();
+        Ok(end)
+    })
+}
+
+/// Fills what `next` makes until the kernel keeps so much.
+fn kept(mib: usize, next: impl Fn() -> Result<usize>) -> Answer {
+    let block = [b'x'; 65536];
+    let mut total = 0;
+    while total < mib * MIB {
+        let end = match next() {
+            Ok(end) => end,
+            Err(errno) => return Answer::Refused(errno),
+        };
+        loop {
+            match sys::write(end, &block) {
+                Ok(count) => total += count,
+                Err(Errno::AGAIN) => break,
+                Err(errno) => return Answer::Refused(errno),
+            }
+        }
+    }
+    Answer::Counted("kept", mib)
+}

@@ -1,0 +1,86 @@
+//! Arguments of an attempt as they are written: numbers, texts, and buffers for the kernel.
+
+use core::ffi::CStr;
+
+use crate::sys;
+
+/// Room for what arguments point to.
+pub struct Room {
+    // Words, for their alignment.
+    room: [u64; 1024],
+    used: usize,
+}
+
+impl Room {
+    pub fn new() -> Self {
+        Self { room: [0; 1024], used: 0 }
+    }
+
+    /// The address of the next `words` words, still zero.
+    fn take(&mut self, words: usize) -> Option<&mut [u64]> {
+        let place = self.room.get_mut(self.used..self.used + words)?;
+        self.used += words;
+        Some(place)
+    }
+
+    /// An argument by its word: a number; `s:TEXT`, its address; `z:N`, N zero bytes; `w:1,2`,
+    /// words of 32 bits; `q:1,2`, words of 64; `r:N`, the answer of the Nth call before.
+    pub fn argument(&mut self, word: &CStr, answers: &[usize]) -> Option<usize> {
+        let bytes = word.to_bytes();
+        let Some((kind, rest)) = tagged(bytes) else { return number(bytes) };
+        match kind {
+            b's' => {
+                let text = word.to_bytes_with_nul().get(2..)?;
+                Some(sys::address(text))
+            }
+            b'z' => {
+                let place = self.take(number(rest)?.div_ceil(8))?;
+                Some(sys::place(place))
+            }
+            b'w' => self.words(rest, |value| u64::try_from(value & 0xffff_ffff).ok(), 2),
+            b'q' => self.words(rest, |value| u64::try_from(value).ok(), 1),
+            b'r' => answers.get(number(rest)?.checked_sub(1)?).copied(),
+            _ => None,
+        }
+    }
+
+    /// Numbers with commas between them, `each` to a word of 64 bits, lowest first.
+    fn words(
+        &mut self,
+        list: &[u8],
+        value: fn(usize) -> Option<u64>,
+        each: usize,
+    ) -> Option<usize> {
+        let count = list.split(|byte| *byte == b',').count();
+        let place = self.take(count.div_ceil(each))?;
+        for (at, item) in list.split(|byte| *byte == b',').enumerate() {
+            let shift = u32::try_from(at % each).ok()? * 32;
+            *place.get_mut(at / each)? |= value(number(item)?)? << shift;
+        }
+        Some(sys::place(place))
+    }
+}
+
+fn tagged(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    match bytes {
+        [kind, b':', rest @ ..] => Some((*kind, rest)),
+        _ => None,
+    }
+}
+
+/// A number: decimal, `0x…`, `0…` in octal as C has it, or negative.
+pub fn number(word: &[u8]) -> Option<usize> {
+    let (negative, word) = match word {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, word),
+    };
+    let (base, digits) = match word {
+        [b'0', b'x', rest @ ..] => (16, rest),
+        [b'0', rest @ ..] if !rest.is_empty() => (8, rest),
+        _ => (10, word),
+    };
+    let digits = core::str::from_utf8(digits).ok()?;
+    let value = u64::from_str_radix(digits, base).ok()?;
+    let value = usize::try_from(value).ok()?;
+    Some(if negative { value.wrapping_neg() } else { value })
+}

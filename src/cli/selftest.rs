@@ -1,0 +1,116 @@
+//! `cofferdam selftest`: the escape corpus on this machine, against cofferdam or another sandbox.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+
+use super::error::{CliError, print_out};
+use super::rows;
+use crate::selftest::corpus::{self, Class, Probe};
+use crate::selftest::judge::Target;
+use crate::selftest::launch::Bench;
+use crate::selftest::{conduct, report};
+
+/// No cell can be made here: nothing was tried (rulings R2).
+const UNAVAILABLE: u8 = 3;
+/// Nothing could be told: an error of the test itself (rulings R2).
+const NO_VERDICT: u8 = 2;
+
+/// As typed.
+#[derive(Debug, Clone, Default, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam selftest\n  \
+    cofferdam selftest --class kernel --json\n  \
+    cofferdam selftest --target 'bwrap --ro-bind / / --unshare-all'\n\n\
+    Exit codes: 0 all held; 1 a breach; 2 no verdict on something; 3 no cell can be made here")]
+pub struct SelftestArguments {
+    /// Only attacks of this class
+    #[arg(long, value_name = "CLASS", value_enum)]
+    pub class: Option<Class>,
+    /// Only these attacks, by their ids
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+    /// Run against another sandbox: the words that go before a command, with blanks between them;
+    /// {probe} stands for the helper's path, which it must let in at the same path
+    #[arg(long, value_name = "ARGV PREFIX")]
+    pub target: Option<String>,
+    /// List the attacks with their sources, run nothing
+    #[arg(long)]
+    pub list: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Write a JUnit report as well
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+}
+
+/// The whole command; the exit code is rulings R2's.
+pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
+    let probes = chosen(typed)?;
+    if typed.list {
+        let line = |probe: &Probe| format!("{}  {} ({})\n", probe.id, probe.title, probe.source);
+        print_out(&probes.iter().map(line).collect::<String>())?;
+        return Ok(0);
+    }
+    let broken =
+        |error: std::io::Error| CliError::new(format!("selftest: {error}")).with_code(NO_VERDICT);
+    let words = typed.target.iter().flat_map(|target| target.split_whitespace());
+    let words: Vec<String> = words.map(str::to_owned).collect();
+    let target = if words.is_empty() { Target::Own } else { Target::Other(words.clone()) };
+    let directory =
+        tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir().map_err(broken)?;
+    let program = std::env::current_exe().map_err(broken)?;
+    let mut bench = conduct::bench(directory.path(), program, target).map_err(broken)?;
+    starts(&bench)?;
+    bench.memory = bench.held_memory().map_err(broken)?;
+    let found = conduct::all(&bench, &probes);
+    if let Some(file) = &typed.junit {
+        std::fs::write(file, report::junit(&found)).map_err(|error| {
+            CliError::new(format!("--junit: {}: {error}", file.display())).with_code(NO_VERDICT)
+        })?;
+    }
+    let text = if typed.json {
+        report::json(&found, &words).map_err(|error| CliError::new(format!("selftest: {error}")))?
+    } else {
+        // What was seen may be anything; only the lines are left as they are.
+        report::text(&found).lines().map(|line| rows::plain(line) + "\n").collect()
+    };
+    print_out(&text)?;
+    Ok(report::Count::of(&found).exit_code())
+}
+
+fn chosen(typed: &SelftestArguments) -> Result<Vec<Probe>, CliError> {
+    let mut probes = corpus::corpus().map_err(CliError::new)?;
+    if let Some(unknown) = typed.ids.iter().find(|id| !probes.iter().any(|probe| probe.id == **id))
+    {
+        return Err(CliError::new(format!("selftest: there is no attack `{unknown}`"))
+            .with_hint("cofferdam selftest --list names them"));
+    }
+    probes.retain(|probe| {
+        typed.class.is_none_or(|class| probe.class == class)
+            && (typed.ids.is_empty() || typed.ids.contains(&probe.id))
+    });
+    Ok(probes)
+}
+
+/// Sees that the sandbox runs a program at all: what does not start holds everything.
+fn starts(bench: &Bench) -> Result<(), CliError> {
+    let words = bench.trial();
+    let (program, arguments) =
+        words.split_first().ok_or_else(|| CliError::new("selftest: no target"))?;
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        CliError::new(format!("selftest: {program}: {error}")).with_code(UNAVAILABLE)
+    })?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if said.trim() == "EBADF" {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    let why = format!("selftest: the helper does not run there: {} {}", said.trim(), why.trim());
+    Err(CliError::new(why)
+        .with_hint("cofferdam doctor names the remedy; another sandbox must let {probe} in")
+        .with_code(UNAVAILABLE))
+}

@@ -1,0 +1,133 @@
+//! The whole corpus: each attack without the sandbox and within it, several at a time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+use super::corpus::{Class, Company, Probe};
+use super::judge::{self, Memory, Seen, Shown, Target, Verdict};
+use super::launch::{Bench, Ran};
+use super::stage::Stage;
+
+/// The verdict on one attack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Found {
+    pub id: String,
+    pub topic: &'static str,
+    pub class: Class,
+    pub title: String,
+    pub source: String,
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    pub took_ms: u64,
+}
+
+/// Puts up what all attacks share: the helper where everybody may execute it.
+///
+/// # Errors
+/// What cannot be written.
+pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Result<Bench> {
+    use std::os::unix::fs::PermissionsExt;
+    let everybody =
+        |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755));
+    everybody(directory)?;
+    let helper = directory.join("cofferdam-probe");
+    std::fs::write(&helper, super::HELPER)?;
+    everybody(&helper)?;
+    let config = directory.join("config");
+    std::fs::create_dir(&config)?;
+    // Until a cell has told.
+    Ok(Bench { target, program, config, helper, memory: Memory::ControlGroup })
+}
+
+/// Runs the attacks and returns the verdicts in their order.
+pub fn all(bench: &Bench, probes: &[Probe]) -> Vec<Found> {
+    let is_root = nix::unistd::geteuid().is_root();
+    let verdicts = Mutex::new(vec![None; probes.len()]);
+    let settle = |at: usize, probe: &Probe| {
+        let found = found(bench, probe, is_root);
+        let mut verdicts = verdicts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(place) = verdicts.get_mut(at) {
+            *place = Some(found);
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some((at, probe)) = one_more(probes, &next) {
+                    if probe.company == Company::Any {
+                        settle(at, probe);
+                    }
+                }
+            });
+        }
+    });
+    let alone = probes.iter().enumerate().filter(|(_, probe)| probe.company == Company::None);
+    alone.for_each(|(at, probe)| settle(at, probe));
+    let verdicts = verdicts.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    verdicts.into_iter().flatten().collect()
+}
+
+fn one_more<'a>(probes: &'a [Probe], next: &AtomicUsize) -> Option<(usize, &'a Probe)> {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    Some((at, probes.get(at)?))
+}
+
+fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Found {
+    let began = std::time::Instant::now();
+    let verdict = match judge::not_applicable(probe, &bench.target, is_root) {
+        Some(verdict) => verdict,
+        None => tried(bench, probe, is_root)
+            .unwrap_or_else(|error| Verdict::NoVerdict { seen: error.to_string() }),
+    };
+    Found {
+        id: probe.id.clone(),
+        topic: probe.topic,
+        class: probe.class,
+        title: probe.title.clone(),
+        source: probe.source.clone(),
+        verdict,
+        took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn tried(bench: &Bench, probe: &Probe, is_root: bool) -> std::io::Result<Verdict> {
+    let shown = match judge::without_control(probe, is_root) {
+        Some(shown) => shown,
+        None => control(bench, probe)?,
+    };
+    let seen = seen(bench, probe, |stage| {
+        if let Some(first) = &probe.first {
+            bench.inside(probe, first, stage)?;
+        }
+        bench.inside(probe, &probe.run, stage)
+    })?;
+    let verdict = judge::verdict(probe, &bench.target, shown, &seen);
+    Ok(judge::known(probe, &bench.target, bench.memory, verdict))
+}
+
+fn control(bench: &Bench, probe: &Probe) -> std::io::Result<Shown> {
+    let seen = seen(bench, probe, |stage| {
+        if let Some(first) = &probe.first {
+            bench.without(probe, first, stage)?;
+        }
+        bench.without(probe, probe.control_run.as_ref().unwrap_or(&probe.run), stage)
+    })?;
+    Ok(judge::shown(probe, &seen))
+}
+
+/// One run on a stage of its own.
+fn seen(
+    bench: &Bench,
+    probe: &Probe,
+    run: impl Fn(&Stage) -> std::io::Result<Ran>,
+) -> std::io::Result<Seen> {
+    let mut stage = Stage::new(probe, &bench.helper)?;
+    let ran = run(&stage)?;
+    let hits = stage.hits(probe, &ran);
+    Ok(Seen { ran, hits })
+}

@@ -1,0 +1,285 @@
+//! The corpus as data: what an attack is, what it says when it works, and what it must say.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+
+/// The files, a topic each.
+const FILES: [(&str, &str); 6] = [
+    ("files", include_str!("../../tests/escape/files.toml")),
+    ("processes", include_str!("../../tests/escape/processes.toml")),
+    ("network", include_str!("../../tests/escape/network.toml")),
+    ("kernel", include_str!("../../tests/escape/kernel.toml")),
+    ("resources", include_str!("../../tests/escape/resources.toml")),
+    ("information", include_str!("../../tests/escape/information.toml")),
+];
+
+/// What an attack is after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// To read, change or reach what is outside.
+    Escape,
+    /// To reach code of the kernel that a sandboxed program does not need.
+    Kernel,
+    /// To use more than was given.
+    Resource,
+    /// To learn what is outside.
+    Information,
+}
+
+impl Class {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Escape => "escape",
+            Self::Kernel => "kernel",
+            Self::Resource => "resource",
+            Self::Information => "information",
+        }
+    }
+}
+
+/// How the positive control is run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Control {
+    /// The same line, without a sandbox, as the one who runs the test.
+    #[default]
+    Outside,
+    /// The same line as root of fresh namespaces of its own, where it does no harm.
+    Namespaces,
+    /// As `Outside`, by root; nobody else could do it without a sandbox either.
+    Root,
+    /// Not at all: `no_control` says why.
+    None,
+}
+
+/// For whom an attack makes sense.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whom {
+    #[default]
+    Both,
+    Root,
+    User,
+}
+
+/// Control answers that show nothing, and why a machine may give them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unshown {
+    pub says: Vec<String>,
+    pub why: String,
+}
+
+/// A breach that is known and that SECURITY.md tells of.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Known {
+    pub when: When,
+    pub why: String,
+}
+
+/// When a known breach is to be expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    Always,
+    /// Where no control group holds the memory of cells.
+    BestEffortMemory,
+}
+
+/// What the probes of a file share where they say nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shared {
+    #[serde(default)]
+    held: Vec<String>,
+    #[serde(default)]
+    elsewhere: Vec<String>,
+    breach: Option<String>,
+    unshown: Option<Unshown>,
+    #[serde(default)]
+    control: Control,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    class: Class,
+    #[serde(default)]
+    shared: Shared,
+    probe: Vec<Written>,
+}
+
+/// A probe as it is written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    id: String,
+    title: String,
+    source: String,
+    run: String,
+    held: Option<Vec<String>>,
+    elsewhere: Option<Vec<String>>,
+    breach: Option<String>,
+    control: Option<Control>,
+    control_run: Option<String>,
+    no_control: Option<String>,
+    unshown: Option<Unshown>,
+    known: Option<Known>,
+    #[serde(default)]
+    whom: Whom,
+    #[serde(default)]
+    options: Vec<String>,
+    /// Why it is no question for another sandbox.
+    ours: Option<String>,
+    #[serde(default)]
+    start: Start,
+    #[serde(default)]
+    alone: bool,
+    within: Option<u64>,
+    most_bytes: Option<u64>,
+    first: Option<String>,
+}
+
+/// What is special about how the program is started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    #[default]
+    Plain,
+    /// With the directory `{dir}` open as descriptor 7.
+    Leaking,
+    /// With the directory `{dir}` as standard input.
+    Within,
+    /// In one process group with the sentinel.
+    Grouped,
+    /// Killed from outside when it has said `ready`.
+    Killed,
+}
+
+/// With what else it may run at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    Any,
+    /// Nothing: it takes the machine, or its time is the verdict.
+    None,
+}
+
+/// One attack.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    pub id: String,
+    pub topic: &'static str,
+    pub class: Class,
+    pub title: String,
+    /// The incident, man page or line of the threat list behind it.
+    pub source: String,
+    /// A line of bash, with placeholders that [`super::stage`] fills.
+    pub run: String,
+    /// What it says in a cell of cofferdam; `exit N` is an exit code.
+    pub held: Vec<String>,
+    /// What it may say besides where another sandbox holds.
+    pub elsewhere: Vec<String>,
+    /// What it says where the attack works, unless one of the above is said.
+    pub breach: Regex,
+    pub control: Control,
+    /// The line of the control, where it is another.
+    pub control_run: Option<String>,
+    pub no_control: Option<String>,
+    pub unshown: Option<Unshown>,
+    pub known: Option<Known>,
+    pub whom: Whom,
+    /// Options of `cofferdam run`.
+    pub options: Vec<String>,
+    pub ours: Option<String>,
+    pub start: Start,
+    pub company: Company,
+    /// Seconds after which a call that has not ended is a breach.
+    pub within: u64,
+    /// Bytes of output beyond which it is a breach.
+    pub most_bytes: Option<u64>,
+    /// A line that runs in another cell before.
+    pub first: Option<String>,
+}
+
+/// Reads the whole corpus.
+///
+/// # Errors
+/// The file and what is wrong in it: a mistake of ours, which a test finds first.
+pub fn corpus() -> Result<Vec<Probe>, String> {
+    let mut probes = Vec::new();
+    let mut ids = BTreeSet::new();
+    for (topic, text) in FILES {
+        let file: File = toml::from_str(text).map_err(|error| format!("{topic}.toml: {error}"))?;
+        for written in file.probe {
+            let id = written.id.clone();
+            let probe = checked(topic, file.class, &file.shared, written)
+                .map_err(|why| format!("{topic}.toml: {id}: {why}"))?;
+            if !ids.insert(id.clone()) {
+                return Err(format!("{topic}.toml: {id} is there twice"));
+            }
+            probes.push(probe);
+        }
+    }
+    Ok(probes)
+}
+
+fn checked(
+    topic: &'static str,
+    class: Class,
+    shared: &Shared,
+    written: Written,
+) -> Result<Probe, String> {
+    let control = written.control.unwrap_or(shared.control);
+    let breach = written.breach.or_else(|| shared.breach.clone()).ok_or("no breach")?;
+    let held = written.held.unwrap_or_else(|| shared.held.clone());
+    if held.is_empty() {
+        return Err("nothing that it says when it is held".to_owned());
+    }
+    if (control == Control::None) != written.no_control.is_some() {
+        return Err("`no_control` is the reason for `control = \"none\"`".to_owned());
+    }
+    Ok(Probe {
+        id: written.id,
+        topic,
+        class,
+        title: written.title,
+        source: written.source,
+        run: written.run,
+        held,
+        elsewhere: written.elsewhere.unwrap_or_else(|| shared.elsewhere.clone()),
+        breach: Regex::new(&format!("^(?s:{breach})$")).map_err(|error| error.to_string())?,
+        control,
+        control_run: written.control_run,
+        no_control: written.no_control,
+        unshown: written.unshown.or_else(|| shared.unshown.clone()),
+        known: written.known,
+        whom: written.whom,
+        options: written.options,
+        ours: written.ours,
+        start: written.start,
+        company: if written.alone { Company::None } else { Company::Any },
+        within: written.within.unwrap_or(20),
+        most_bytes: written.most_bytes,
+        first: written.first,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_well_formed_and_each_topic_has_its_own_ids() {
+        let probes = corpus().unwrap_or_else(|error| panic!("{error}"));
+        assert!(probes.len() >= 150, "{} probes", probes.len());
+        for probe in &probes {
+            let first = probe.topic.chars().next().map(|letter| letter.to_ascii_uppercase());
+            assert_eq!(probe.id.chars().next(), first, "{}", probe.id);
+            assert!(probe.title.len() > 3 && probe.source.len() > 4, "{}", probe.id);
+        }
+    }
+}

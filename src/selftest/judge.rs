@@ -1,0 +1,156 @@
+//! Verdicts: what was hit, seen from outside, counts before what the program said.
+
+use serde::Serialize;
+
+use super::corpus::{Control, Probe, When, Whom};
+use super::launch::Ran;
+
+/// Against whom the corpus runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// `cofferdam run`.
+    Own,
+    /// Another sandbox: the words before the command.
+    Other(Vec<String>),
+}
+
+/// What a run of an attack came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub ran: Ran,
+    /// What it hit outside, one sentence each.
+    pub hits: Vec<String>,
+}
+
+/// How the positive control went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    /// The attack worked without a sandbox.
+    Yes,
+    /// It cannot be shown here, and why.
+    NotHere(String),
+    /// It should have worked and did not: what was seen instead.
+    Failed(String),
+}
+
+/// A verdict on one attack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Verdict {
+    Held {
+        /// Why the control shows nothing here; absent where it did.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unshown: Option<String>,
+    },
+    Breach {
+        seen: String,
+    },
+    /// Neither: an error, never a pass.
+    NoVerdict {
+        seen: String,
+    },
+    /// A breach that SECURITY.md tells of: of cofferdam alone.
+    Known {
+        seen: String,
+        why: String,
+    },
+    NotApplicable {
+        why: String,
+    },
+}
+
+/// Who holds the memory of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    ControlGroup,
+    BestEffort,
+}
+
+/// A breach that is known is told as such, and as nothing else where it is none.
+pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -> Verdict {
+    let expected = probe.known.as_ref().filter(|known| match (known.when, memory) {
+        (When::Always, _) | (When::BestEffortMemory, Memory::BestEffort) => true,
+        (When::BestEffortMemory, Memory::ControlGroup) => false,
+    });
+    match (verdict, expected, target) {
+        (Verdict::Breach { seen }, Some(known), Target::Own) => {
+            Verdict::Known { seen, why: known.why.clone() }
+        }
+        (verdict, _, _) => verdict,
+    }
+}
+
+/// Why an attack is not run at all, if it is not.
+pub fn not_applicable(probe: &Probe, target: &Target, is_root: bool) -> Option<Verdict> {
+    let wrong = match probe.whom {
+        Whom::Both => None,
+        Whom::Root => (!is_root).then_some("for root only"),
+        Whom::User => is_root.then_some("for ordinary users only"),
+    };
+    let why = match (wrong, target, &probe.ours) {
+        (Some(wrong), _, _) => wrong.to_owned(),
+        (None, Target::Other(_), Some(why)) => why.clone(),
+        (None, _, _) => return None,
+    };
+    Some(Verdict::NotApplicable { why })
+}
+
+/// Whether the control showed that the attack works where nothing holds it.
+pub fn shown(probe: &Probe, control: &Seen) -> Shown {
+    let said = control.ran.said();
+    let held = is_held(&probe.held, &control.ran) || is_held(&probe.elsewhere, &control.ran);
+    if !control.hits.is_empty() || (!held && probe.breach.is_match(said)) {
+        return Shown::Yes;
+    }
+    match &probe.unshown {
+        Some(unshown) if unshown.says.iter().any(|text| text == said) => {
+            Shown::NotHere(format!("{}: {said}", unshown.why))
+        }
+        Some(_) | None => Shown::Failed(format!("without a sandbox: {}", control.ran.story())),
+    }
+}
+
+/// Why no control is run, if none is.
+pub fn without_control(probe: &Probe, is_root: bool) -> Option<Shown> {
+    match probe.control {
+        Control::None => Some(Shown::NotHere(probe.no_control.clone().unwrap_or_default())),
+        Control::Root if !is_root => {
+            Some(Shown::NotHere("only root can do it without a sandbox".to_owned()))
+        }
+        Control::Outside | Control::Namespaces | Control::Root => None,
+    }
+}
+
+/// The verdict on what was seen in the sandbox.
+pub fn verdict(probe: &Probe, target: &Target, shown: Shown, seen: &Seen) -> Verdict {
+    if let [first, ..] = seen.hits.as_slice() {
+        return Verdict::Breach { seen: first.clone() };
+    }
+    let elsewhere = match target {
+        Target::Own => false,
+        Target::Other(_) => is_held(&probe.elsewhere, &seen.ran),
+    };
+    if !is_held(&probe.held, &seen.ran) && !elsewhere {
+        let story = seen.ran.story();
+        return match probe.breach.is_match(seen.ran.said()) {
+            true => Verdict::Breach { seen: story },
+            false => Verdict::NoVerdict { seen: story },
+        };
+    }
+    match shown {
+        Shown::Yes => Verdict::Held { unshown: None },
+        Shown::NotHere(why) => Verdict::Held { unshown: Some(why) },
+        Shown::Failed(seen) => Verdict::NoVerdict { seen },
+    }
+}
+
+fn is_held(texts: &[String], ran: &Ran) -> bool {
+    texts.iter().any(|text| match text.strip_prefix("exit ") {
+        Some(code) => ran.code.is_some_and(|ended| ended.to_string() == code),
+        None => text == ran.said(),
+    })
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

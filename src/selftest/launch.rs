@@ -1,0 +1,282 @@
+//! How an attack is started, without a sandbox and within one, and how its end is seen.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::corpus::{Control, Probe, Start};
+use super::judge::{Memory, Target};
+use super::stage::{self, Stage};
+
+/// Where the helper is in a cell.
+const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
+/// How much of the output is looked at.
+const KEPT: u64 = 64 * 1024;
+
+/// How a run ended and what it said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    pub stdout: String,
+    pub stderr: String,
+    /// The exit code; none where a signal ended it.
+    pub code: Option<i32>,
+    pub took: Duration,
+    /// Of both streams.
+    pub bytes: u64,
+    pub end: End,
+    /// The process group it was started in.
+    pub group: i32,
+}
+
+/// By whom a run was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself.
+    Own,
+    /// By us, as the attack wanted it.
+    Wanted,
+    /// By us, as it did not end.
+    Overdue,
+}
+
+impl Ran {
+    pub fn said(&self) -> &str {
+        self.stdout.trim()
+    }
+
+    /// What was seen, on one line.
+    pub fn story(&self) -> String {
+        let short =
+            |text: &str| text.trim().chars().take(200).collect::<String>().replace('\n', " | ");
+        let code = self.code.map_or("a signal".to_owned(), |code| format!("exit {code}"));
+        match short(&self.stderr) {
+            none if none.is_empty() => format!("`{}`, {code}", short(&self.stdout)),
+            errors => format!("`{}`, {code}, `{errors}`", short(&self.stdout)),
+        }
+    }
+}
+
+/// Everything that runs share.
+#[derive(Debug, Clone)]
+pub struct Bench {
+    pub target: Target,
+    /// This program.
+    pub program: PathBuf,
+    /// An empty directory: cells are those of the shipped profiles, whatever is configured here.
+    pub config: PathBuf,
+    /// The helper on the host.
+    pub helper: PathBuf,
+    /// Of cells.
+    pub memory: Memory,
+}
+
+impl Bench {
+    /// A line of an attack within the sandbox.
+    ///
+    /// # Errors
+    /// What could not be started or looked at.
+    pub fn inside(&self, probe: &Probe, line: &str, stage: &Stage) -> std::io::Result<Ran> {
+        let line = stage.filled(line, &self.place());
+        let mut words = match &self.target {
+            Target::Own => self.own(probe, stage),
+            Target::Other(prefix) => {
+                prefix.iter().map(|word| stage.filled(word, &self.outside(stage))).collect()
+            }
+        };
+        words.extend(["bash".to_owned(), "-c".to_owned(), line]);
+        run(probe, &words, stage)
+    }
+
+    /// The control: the same attack without the sandbox.
+    ///
+    /// # Errors
+    /// What could not be started or looked at.
+    pub fn without(&self, probe: &Probe, line: &str, stage: &Stage) -> std::io::Result<Ran> {
+        let line = stage.filled(line, &self.outside(stage));
+        let around: &[&str] = match probe.control {
+            Control::Namespaces => &[
+                "unshare",
+                "--user",
+                "--map-root-user",
+                "--mount",
+                "--net",
+                "--ipc",
+                "--uts",
+                "--cgroup",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+            ],
+            Control::Outside | Control::Root | Control::None => &[],
+        };
+        let words = around.iter().copied().chain(["bash", "-c", &line]);
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        run(probe, &words, stage)
+    }
+
+    /// A command that runs the helper in the sandbox and must answer `EBADF`.
+    pub fn trial(&self) -> Vec<String> {
+        let helper = self.helper.display().to_string();
+        let (mut words, place) = match &self.target {
+            Target::Own => (self.run(), HELPER_IN_CELL.to_owned()),
+            Target::Other(prefix) => {
+                let words = prefix.iter().map(|word| word.replace("{probe}", &helper));
+                (words.collect(), helper)
+            }
+        };
+        let number = crate::profile::calls::number("close").map(|number| number.to_string());
+        words.extend([place, "call".to_owned(), number.unwrap_or_default(), "-1".to_owned()]);
+        words
+    }
+
+    /// Who holds the memory of a cell here, by the receipt of one.
+    ///
+    /// # Errors
+    /// What could not be started.
+    pub fn held_memory(&self) -> std::io::Result<Memory> {
+        if self.target != Target::Own {
+            return Ok(Memory::BestEffort);
+        }
+        let arguments = ["run", "--json", "--", "true"];
+        let mut told = Command::new(&self.program);
+        told.arg("--config").arg(&self.config).args(arguments);
+        let told = told.stdin(Stdio::null()).output()?;
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
+        let held = told.pointer("/receipt/configured/memory").and_then(serde_json::Value::as_str);
+        let is_held = held.is_some_and(|held| held.starts_with("cgroup"));
+        Ok(if is_held { Memory::ControlGroup } else { Memory::BestEffort })
+    }
+
+    /// `cofferdam run … --`, with the helper in its place.
+    fn run(&self) -> Vec<String> {
+        let mut words = self.granted();
+        words.push("--".to_owned());
+        words
+    }
+
+    fn granted(&self) -> Vec<String> {
+        let text = |path: &Path| path.display().to_string();
+        let helper = format!("{}:{HELPER_IN_CELL}", text(&self.helper));
+        let config = text(&self.config);
+        let fixed = ["--config", &config, "run", "--ro", &helper];
+        std::iter::once(text(&self.program)).chain(fixed.map(str::to_owned)).collect()
+    }
+
+    fn own(&self, probe: &Probe, stage: &Stage) -> Vec<String> {
+        let mut words = self.granted();
+        words.extend(probe.options.iter().map(|word| stage.filled(word, &self.outside(stage))));
+        words.push("--".to_owned());
+        words
+    }
+
+    fn place(&self) -> stage::Place {
+        match &self.target {
+            Target::Own => {
+                stage::Place { helper: HELPER_IN_CELL.to_owned(), tmp: "/tmp".to_owned() }
+            }
+            Target::Other(_) => {
+                stage::Place { helper: self.helper.display().to_string(), tmp: "/tmp".to_owned() }
+            }
+        }
+    }
+
+    fn outside(&self, stage: &Stage) -> stage::Place {
+        stage::Place {
+            helper: self.helper.display().to_string(),
+            tmp: stage.work.display().to_string(),
+        }
+    }
+}
+
+/// Starts a command and waits for its end. Output goes to files: whoever holds them open then
+/// holds nobody up.
+fn run(probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
+    let mut command = started_as(probe, words, stage)?;
+    let mut stdout = tempfile::tempfile()?;
+    let mut stderr = tempfile::tempfile()?;
+    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    let began = Instant::now();
+    let mut child = command.spawn()?;
+    let group = i32::try_from(child.id()).unwrap_or(i32::MAX);
+    let (end, code) = ended(probe, &mut child, &mut stdout, stage)?;
+    let took = began.elapsed();
+    let bytes = stdout.metadata()?.len() + stderr.metadata()?.len();
+    Ok(Ran {
+        stdout: text(&mut stdout)?,
+        stderr: text(&mut stderr)?,
+        code,
+        took,
+        bytes,
+        end,
+        group,
+    })
+}
+
+fn text(file: &mut File) -> std::io::Result<String> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut bytes = Vec::new();
+    file.take(KEPT).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn started_as(probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result<Command> {
+    let missing = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
+    let mut command = match probe.start {
+        Start::Leaking => {
+            // A shell, as it can leave a descriptor open across exec(2) and this program will not.
+            let mut command = Command::new("bash");
+            command.args(["-c", "exec 7<\"$0\"; exec \"$@\""]).arg(&stage.watched).args(words);
+            command
+        }
+        Start::Plain | Start::Within | Start::Grouped | Start::Killed => {
+            let (program, rest) = words.split_first().ok_or_else(missing)?;
+            let mut command = Command::new(program);
+            command.args(rest);
+            command
+        }
+    };
+    let group = match probe.start {
+        Start::Grouped => stage.sentinel_group().unwrap_or(0),
+        Start::Plain | Start::Leaking | Start::Within | Start::Killed => 0,
+    };
+    command.process_group(group).current_dir(&stage.work).stdin(match probe.start {
+        Start::Within => Stdio::from(File::open(&stage.watched)?),
+        Start::Plain | Start::Leaking | Start::Grouped | Start::Killed => Stdio::null(),
+    });
+    let kept = ["HOME", "USER", "LOGNAME", "XDG_RUNTIME_DIR"];
+    let kept = kept.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
+    command.env_clear().envs(kept).env("PATH", stage::PATH).env("LC_ALL", "C");
+    command.env("COFFERDAM_SELFTEST_SECRET", &stage.secret);
+    Ok(command)
+}
+
+/// Waits, and does from outside what the attack wants done while it runs.
+fn ended(
+    probe: &Probe,
+    child: &mut Child,
+    stdout: &mut File,
+    stage: &Stage,
+) -> std::io::Result<(End, Option<i32>)> {
+    let deadline = Instant::now() + Duration::from_secs(probe.within);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((End::Own, status.code().or(status.signal().map(|signal| 128 + signal))));
+        }
+        stage.look();
+        if probe.start == Start::Killed && text(stdout)?.contains("ready") {
+            child.kill()?;
+            child.wait()?;
+            return Ok((End::Wanted, None));
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok((End::Overdue, None));
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}

@@ -1,0 +1,19 @@
+//! The self-test: the escape corpus, run on this machine, against cofferdam or another sandbox.
+//!
+//! [`corpus`] has the attacks as data, `tests/escape/*.toml` compiled in. For each, [`stage`] puts up
+//! what it may hit (a sentinel process, listeners, files with a secret), [`launch`] runs it without a
+//! sandbox and within one, and [`judge`] looks at what it hit, from outside, before it looks at what
+//! the program said. [`conduct`] runs them all, [`report`] tells.
+//!
+//! *Architecture Invariant:* nothing here makes a cell. Cells are made by `cofferdam run`, as users
+//! make them; what runs without one is an attack that does no harm by itself.
+
+pub mod conduct;
+pub mod corpus;
+pub mod judge;
+pub mod launch;
+pub mod report;
+pub mod stage;
+
+/// `cofferdam-probe`, made by `build.rs` from `probe/`.
+pub const HELPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-probe"));

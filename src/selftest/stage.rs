@@ -1,0 +1,370 @@
+//! What an attack may hit: put up before it, looked at after it, always from outside.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SIGKILL, kill, killpg};
+use nix::unistd::Pid;
+
+use super::corpus::Probe;
+use super::launch::{End, Ran};
+use crate::profile::calls;
+
+/// Where programs are looked for without a sandbox.
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+/// How long a process may take to go after its call has ended.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What two placeholders stand for where the line runs.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub helper: String,
+    pub tmp: String,
+}
+
+/// The stage of one run.
+#[derive(Debug)]
+pub struct Stage {
+    held: tempfile::TempDir,
+    /// A directory that nobody but the control may write to.
+    pub work: PathBuf,
+    /// A directory in which nothing may change, with a file of the secret.
+    pub watched: PathBuf,
+    /// In a file, in the environment, in an argument of the sentinel: it must not be printed.
+    pub secret: String,
+    /// What placeholders stand for.
+    words: BTreeMap<&'static str, String>,
+    sentinel: Option<Child>,
+    tcp: Option<TcpListener>,
+    tcp_6: Option<TcpListener>,
+    udp: Option<UdpSocket>,
+    paths: Vec<UnixListener>,
+    /// A port at which nobody of the host listens, and whether somebody was met there.
+    free: Option<(u16, Cell<bool>)>,
+    /// Whether a process of the attack was seen to be root of the host.
+    rooted: Option<Cell<bool>>,
+    before: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Stage {
+    /// Puts up what the lines of an attack name.
+    ///
+    /// # Errors
+    /// What cannot be put up.
+    pub fn new(probe: &Probe, helper: &Path) -> std::io::Result<Self> {
+        let held = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir()?;
+        open_to_all(held.path())?;
+        let [work, watched, grant] =
+            ["work", "watched", "grant"].map(|name| held.path().join(name));
+        for directory in [&work, &watched, &grant] {
+            std::fs::create_dir(directory)?;
+            open_to_all(directory)?;
+        }
+        let secret = random()?;
+        std::fs::write(watched.join("secret"), format!("{secret}\n"))?;
+        let mut stage = Self {
+            held,
+            work,
+            watched,
+            secret,
+            words: BTreeMap::new(),
+            sentinel: None,
+            tcp: None,
+            tcp_6: None,
+            udp: None,
+            paths: Vec::new(),
+            free: None,
+            rooted: None,
+            before: BTreeMap::new(),
+        };
+        let lines = [Some(&probe.run), probe.control_run.as_ref(), probe.first.as_ref()];
+        let lines: Vec<&str> =
+            lines.into_iter().flatten().chain(&probe.options).map(String::as_str).collect();
+        let names = |placeholder: &str| lines.iter().any(|line| line.contains(placeholder));
+        stage.words_of_files(&grant);
+        stage.put_up(names, helper)?;
+        stage.before = contents(&stage.watched);
+        Ok(stage)
+    }
+
+    fn words_of_files(&mut self, grant: &Path) {
+        let text = |path: &Path| path.display().to_string();
+        let name = self.held.path().file_name().map(|name| name.to_string_lossy().into_owned());
+        let unique = self.secret.chars().take(8).collect::<String>();
+        // Positive as the kernel shows it, and nobody's by chance.
+        let key = u32::from_str_radix(&unique, 16).unwrap_or(1) >> 1 | 1;
+        let words = [
+            ("{secret}", text(&self.watched.join("secret"))),
+            ("{dir}", text(&self.watched)),
+            ("{grant}", text(grant)),
+            ("{name}", name.unwrap_or_default()),
+            ("{key}", key.to_string()),
+            ("{shm}", format!("cofferdam-{unique}")),
+            ("{user}", user()),
+        ];
+        self.words.extend(words);
+    }
+
+    fn put_up(&mut self, names: impl Fn(&str) -> bool, helper: &Path) -> std::io::Result<()> {
+        let mut words = BTreeMap::new();
+        if names("{sentinel}") {
+            let mut command = Command::new(helper);
+            command.args(["sleep", "120", &self.secret]).process_group(0);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let sentinel = command.spawn()?;
+            words.insert("{sentinel}", sentinel.id().to_string());
+            self.sentinel = Some(sentinel);
+        }
+        if names("{port}") || names("{porthex}") {
+            let listener = TcpListener::bind(("127.0.0.1", 0))?;
+            listener.set_nonblocking(true)?;
+            let port = listener.local_addr()?.port();
+            words.insert("{port}", port.to_string());
+            words.insert("{porthex}", format!("{port:04X}"));
+            self.tcp = Some(listener);
+        }
+        if names("{port6}") {
+            // A machine without IPv6 has nothing to be reached there.
+            let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok();
+            let port = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+            words.insert("{port6}", port.map_or(9, |address| address.port()).to_string());
+            self.tcp_6 = listener.filter(|listener| listener.set_nonblocking(true).is_ok());
+        }
+        if names("{udp}") {
+            let socket = UdpSocket::bind(("127.0.0.1", 0))?;
+            words.insert("{udp}", socket.local_addr()?.port().to_string());
+            self.udp = Some(socket);
+        }
+        if names("{free}") {
+            let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            words.insert("{free}", port.to_string());
+            self.free = Some((port, Cell::new(false)));
+        }
+        if names("{socket}") || names("{abstract}") {
+            self.listen_by_name(&mut words)?;
+        }
+        if names("{marker}") {
+            let unique = self.secret.chars().take(8).collect::<String>();
+            words.insert("{marker}", format!("marker-{unique}"));
+        }
+        if names("{rooted}") {
+            let unique = self.secret.chars().take(8).collect::<String>();
+            words.insert("{rooted}", format!("rooted-{unique}"));
+            self.rooted = Some(Cell::new(false));
+        }
+        if names("{unlisted}") {
+            words.insert("{unlisted}", unlisted());
+        }
+        self.words.extend(words);
+        Ok(())
+    }
+
+    fn listen_by_name(
+        &mut self,
+        words: &mut BTreeMap<&'static str, String>,
+    ) -> std::io::Result<()> {
+        let path = self.held.path().join("grant/socket");
+        self.paths.push(UnixListener::bind(&path)?);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777))?;
+        let name = format!("cofferdam-{}", self.secret.chars().take(8).collect::<String>());
+        let address = SocketAddr::from_abstract_name(&name)?;
+        self.paths.push(UnixListener::bind_addr(&address)?);
+        words.insert("{socket}", path.display().to_string());
+        words.insert("{abstract}", name);
+        Ok(())
+    }
+
+    /// A line with what its placeholders stand for, and calls (`@name`) by their numbers.
+    pub fn filled(&self, line: &str, place: &Place) -> String {
+        let mut text = line.replace("{probe}", &place.helper).replace("{tmp}", &place.tmp);
+        for (placeholder, word) in &self.words {
+            text = text.replace(placeholder, word);
+        }
+        let words = text.split(' ').map(|word| match word.strip_prefix('@') {
+            Some(name) => calls::number(name).map_or(word.to_owned(), |number| number.to_string()),
+            None => word.to_owned(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The process group of the sentinel.
+    pub fn sentinel_group(&self) -> Option<i32> {
+        i32::try_from(self.sentinel.as_ref()?.id()).ok()
+    }
+
+    /// What can only be looked at while the attack runs.
+    pub fn look(&self) {
+        if let Some((port, met)) = &self.free {
+            let reached = TcpStream::connect(("127.0.0.1", *port)).is_ok();
+            met.set(met.get() || reached);
+        }
+        if let (Some(seen), Some(word)) = (&self.rooted, self.words.get("{rooted}")) {
+            let is_root = |pid: &i32| {
+                let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+                let status = status.unwrap_or_default();
+                let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+                ids.is_some_and(|ids| ids.split_whitespace().any(|id| id == "0"))
+            };
+            seen.set(seen.get() || with_argument(word).iter().any(is_root));
+        }
+    }
+
+    /// What was hit, a sentence each.
+    pub fn hits(&mut self, probe: &Probe, ran: &Ran) -> Vec<String> {
+        let mut hits = Vec::new();
+        let mut hit = |is_hit: bool, what: &str| {
+            if is_hit {
+                hits.push(what.to_owned());
+            }
+        };
+        let printed = ran.stdout.contains(&self.secret) || ran.stderr.contains(&self.secret);
+        hit(printed, "a secret of the host was printed");
+        hit(ran.end == End::Overdue, "the call did not end in its time");
+        let most = probe.most_bytes.unwrap_or(u64::MAX);
+        hit(ran.bytes > most, "more output came than was allowed");
+        hit(self.sentinel.as_mut().is_some_and(is_hurt), "a process of the host was hurt");
+        let met = |accepted: std::io::Result<()>| accepted.is_ok();
+        let tcp = [&self.tcp, &self.tcp_6].into_iter().flatten();
+        let reached = tcp.map(|listener| listener.accept().map(drop)).any(met);
+        hit(reached, "a TCP listener of the host was reached");
+        hit(self.udp.as_ref().is_some_and(has_datagram), "a UDP socket of the host was reached");
+        let accepted = |listener: &UnixListener| {
+            listener.set_nonblocking(true).is_ok() && listener.accept().is_ok()
+        };
+        hit(self.paths.iter().any(accepted), "a local socket of the host was reached");
+        let met = self.free.as_ref().is_some_and(|(_, met)| met.get());
+        hit(met, "a listener of the program was reached from the host");
+        let rooted = self.rooted.as_ref().is_some_and(Cell::get);
+        hit(rooted, "a process of it was root of the host");
+        hit(contents(&self.watched) != self.before, "files of the host were changed");
+        hit(self.left_behind(), "System V or POSIX objects were left on the host");
+        hit(self.outlived(), "a process outlived the call");
+        // Whatever else a control left running; nothing is left where that fails.
+        killpg(Pid::from_raw(ran.group), SIGKILL).unwrap_or_default();
+        hits
+    }
+
+    fn left_behind(&self) -> bool {
+        let key = self.words.get("{key}").map(String::as_str).unwrap_or_default();
+        let kept = ["shm", "msg", "sem"].iter().any(|kind| {
+            let table =
+                std::fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap_or_default();
+            table.lines().any(|line| line.split_whitespace().next() == Some(key))
+        });
+        let name = self.words.get("{shm}").map(String::as_str).unwrap_or_default();
+        kept || Path::new("/dev/shm").join(name).exists()
+    }
+
+    /// Whether a process with the marker is left after a while. What is left is ended.
+    fn outlived(&self) -> bool {
+        let Some(marker) = self.words.get("{marker}") else { return false };
+        let end = Instant::now() + LINGER;
+        let mut left = with_argument(marker);
+        while !left.is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            left = with_argument(marker);
+        }
+        for pid in &left {
+            // It may have ended by itself just now.
+            kill(Pid::from_raw(*pid), SIGKILL).unwrap_or_default();
+        }
+        !left.is_empty()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(sentinel) = &mut self.sentinel {
+            // It may be what the attack has ended.
+            sentinel.kill().unwrap_or_default();
+            sentinel.wait().map(drop).unwrap_or_default();
+        }
+    }
+}
+
+fn open_to_all(path: &Path) -> std::io::Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+}
+
+/// 32 hexadecimal digits that nobody can guess.
+fn random() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Dead, stopped or traced.
+fn is_hurt(sentinel: &mut Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sentinel.id()));
+    let status = status.unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim).unwrap_or_default().to_owned()
+    };
+    let sleeps = field("State:").starts_with(['S', 'R']);
+    !sleeps || field("TracerPid:") != "0"
+}
+
+fn has_datagram(socket: &UdpSocket) -> bool {
+    socket.set_nonblocking(true).is_ok() && socket.recv(&mut [0; 8]).is_ok()
+}
+
+/// Every file beneath a directory, with what is in it.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let kind = entry.file_type().ok();
+        let bytes = match kind {
+            Some(kind) if kind.is_file() => std::fs::read(&path).unwrap_or_default(),
+            Some(_) | None => format!("{kind:?}").into_bytes(),
+        };
+        if kind.is_some_and(|kind| kind.is_dir()) {
+            found.extend(contents(&path));
+        }
+        found.insert(path, bytes);
+    }
+    found
+}
+
+/// Processes of the host with a word among their arguments.
+fn with_argument(word: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
+    })
+    .collect()
+}
+
+/// The name of the one who runs the test.
+fn user() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
+    user.map_or_else(|| "nobody".to_owned(), |user| user.name)
+}
+
+/// Numbers of system calls that the profile `bash` does not list, with commas between them.
+fn unlisted() -> String {
+    let (low, high) = (0_u32, 600);
+    let shipped = crate::profile::shipped();
+    let profiles = crate::profile::Profiles::parse(&shipped, &[]).ok();
+    let name = crate::job::ProfileName::new("bash");
+    let profile = name.and_then(|name| profiles.as_ref()?.get(&name).cloned());
+    let listed = profile.map(|profile| profile.calls).unwrap_or_default();
+    // It grants the first two by a key of their own. The others no filter sees: the kernel lets them
+    // by, and answers outside of its own trampolines with an error or a signal.
+    let besides = ["execve", "execveat", "uprobe", "uretprobe"].map(calls::number);
+    let numbers =
+        (low..high).filter(|number| !listed.contains(number) && !besides.contains(&Some(*number)));
+    numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,127 @@
+//! The escape corpus, an attack a test: `cofferdam selftest` as root and as an ordinary user.
+//!
+//! The whole corpus runs once for each of them, as a user of it would run it; a test is the verdict on
+//! its attack. What the self-test itself says when something is not held is tested at the end.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use cofferdam::selftest::corpus::corpus;
+use serde_json::Value;
+use support::{Caller, Check, Failed, Told, Who, equal, holds};
+
+/// What the whole corpus may take on a machine that does other things as well.
+const WHOLE: Duration = Duration::from_secs(600);
+
+type Checked = fn(&Caller) -> Check;
+
+/// What does not name an attack.
+const OTHERS: [(&str, Checked); 4] = [
+    ("a_sandbox_that_holds_nothing_is_a_breach", nothing_held),
+    ("a_sandbox_that_does_not_start_is_unavailable", not_started),
+    ("the_reports_agree", reports_agree),
+    ("an_unknown_attack_is_refused", unknown),
+];
+
+fn main() -> ExitCode {
+    let probes = corpus().unwrap_or_else(|error| panic!("{error}"));
+    let mut names: Vec<String> =
+        probes.iter().map(|probe| format!("{} {}", probe.id, probe.title)).collect();
+    names.extend(OTHERS.iter().map(|(name, _)| (*name).to_owned()));
+    support::each(&names, |caller, name| match OTHERS.iter().find(|(other, _)| *other == name) {
+        Some((_, check)) => check(caller),
+        None => is_held(caller, name.split(' ').next().unwrap_or_default()),
+    })
+}
+
+/// The verdicts by id.
+type Verdicts = Result<BTreeMap<String, Value>, String>;
+
+/// The verdicts of one run of the corpus for each caller.
+fn verdicts(caller: &Caller) -> &'static Verdicts {
+    static OF_ROOT: OnceLock<Verdicts> = OnceLock::new();
+    static OF_USER: OnceLock<Verdicts> = OnceLock::new();
+    let place = match caller.who {
+        Who::Root => &OF_ROOT,
+        Who::User => &OF_USER,
+    };
+    place.get_or_init(|| {
+        let told = Told::of(caller.cofferdam(&["selftest", "--json"]), WHOLE);
+        let told = told.map_err(|failed| format!("{:?}", failed.message()))?;
+        let report: Value = serde_json::from_str(&told.stdout)
+            .map_err(|error| format!("no JSON ({error}): {told:?}"))?;
+        let probes = report.get("probes").and_then(Value::as_array).cloned().unwrap_or_default();
+        let named = probes
+            .into_iter()
+            .filter_map(|probe| Some((probe.get("id").and_then(Value::as_str)?.to_owned(), probe)));
+        Ok(named.collect())
+    })
+}
+
+fn is_held(caller: &Caller, id: &str) -> Check {
+    let found = verdicts(caller).as_ref().map_err(Failed::from)?;
+    let found = found.get(id).ok_or("no verdict")?;
+    let verdict = found.get("verdict").and_then(Value::as_str).unwrap_or_default();
+    // Known ones are those that SECURITY.md tells of; not applicable are those of the other caller.
+    holds("held", found, ["held", "known", "not_applicable"].contains(&verdict))
+}
+
+/// The positive control of the self-test: env(1) holds nothing back.
+fn nothing_held(caller: &Caller) -> Check {
+    for (id, seen) in [
+        ("F01", "a secret of the host was printed"),
+        ("P01", "a process of the host was hurt"),
+        ("P19", "a process outlived the call"),
+        ("N01", "a TCP listener of the host was reached"),
+        ("N15", "a listener of the program was reached from the host"),
+        ("N36", "System V or POSIX objects were left on the host"),
+        ("I21", "exit 0"),
+        ("K91", "`made`, exit 0"),
+    ] {
+        let told = Told::of(caller.cofferdam(&["selftest", "--target", "env", id]), WHOLE)?;
+        let breach = told.stdout.starts_with("BREACH") && told.stdout.contains(seen);
+        holds(id, &told, told.code == 1 && breach)?;
+    }
+    Ok(())
+}
+
+fn not_started(caller: &Caller) -> Check {
+    for target in ["/nowhere/sandbox", "false", "echo"] {
+        let told = Told::of(caller.cofferdam(&["selftest", "--target", target, "F01"]), WHOLE)?;
+        let words = (told.code, told.stdout.as_str());
+        equal(target, words, (3, ""))?;
+        holds(target, &told.stderr, told.stderr.starts_with("cofferdam: selftest: "))?;
+    }
+    Ok(())
+}
+
+fn reports_agree(caller: &Caller) -> Check {
+    let file = caller.home.join("report.xml");
+    let path = file.display().to_string();
+    let told =
+        Told::of(caller.cofferdam(&["selftest", "F01", "P01", "--json", "--junit", &path]), WHOLE)?;
+    let report: Value = serde_json::from_str(&told.stdout)?;
+    let counts = ["held", "breaches", "no_verdict"].map(|name| report.get(name).cloned());
+    equal("json", counts, [2, 0, 0].map(|count| Some(Value::from(count))))?;
+    equal("code", told.code, 0)?;
+    let junit = std::fs::read_to_string(&file)?;
+    holds(
+        "junit",
+        &junit,
+        junit.contains("tests=\"2\" failures=\"0\" errors=\"0\" skipped=\"0\""),
+    )?;
+    let told = Told::of(caller.cofferdam(&["selftest", "F01", "P01"]), WHOLE)?;
+    let last = told.stdout.lines().last().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    equal("table", last, Some(vec!["all", "2", "0", "0", "0", "0", "0"]))
+}
+
+fn unknown(caller: &Caller) -> Check {
+    let told = Told::of(caller.cofferdam(&["selftest", "F999"]), WHOLE)?;
+    let expected = "cofferdam: selftest: there is no attack `F999`\n\
+        hint: cofferdam selftest --list names them\n";
+    equal("F999", (told.code, told.stderr.as_str()), (125, expected))
+}
