@@ -136,6 +136,16 @@ pub struct DeniedCall {
     /// The call's number in the native table.
     pub number: u32,
     pub count: u32,
+    pub by: DeniedBy,
+}
+
+/// What refused a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeniedBy {
+    /// The profile's list, or the floor.
+    Filter,
+    /// The guard of a writable grant: the host obeys what has this name.
+    NameGuard,
 }
 
 /// Refused calls are counted up to this many in one cell; then a count means "at least".

@@ -50,6 +50,8 @@ pub struct Probed {
     pub landlock_path: String,
     pub new_namespace: String,
     pub packet_socket: String,
+    /// A name that the host obeys, made in a writable grant; `not guarded` where there is none.
+    pub guarded_name: String,
 }
 
 /// Set up and returned success, but not looked at from outside.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::chain::sha256;
 use crate::call::{Call, Stdin};
 use crate::job::Limits;
-use crate::outcome::{DeniedCall, Failure, Outcome, Timings, Usage};
+use crate::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use crate::policy::{Denial, Grant};
 use crate::profile::calls;
 use crate::receipt::Receipt;
@@ -266,7 +266,7 @@ impl Ending {
                 peak_memory: story.usage.peak_memory,
                 built_us: story.timings.built.as_micros(),
             }),
-            denials: denials.map(|denied| (calls::name(denied.number), denied.count)).collect(),
+            denials: denials.map(|denied| (denied_name(denied), denied.count)).collect(),
             receipt: story.receipt.map(ReceiptTold::of),
             ..named
         }
@@ -312,6 +312,15 @@ impl ReceiptTold {
 
 fn reason(failure: &Failure) -> String {
     cut(&failure.to_string(), REASON)
+}
+
+/// A refused call as a line names it: one that was refused for a name is told apart.
+fn denied_name(denied: &DeniedCall) -> String {
+    let call = calls::name(denied.number);
+    match denied.by {
+        DeniedBy::Filter => call,
+        DeniedBy::NameGuard => format!("{call} of a guarded name"),
+    }
 }
 
 fn millis(time: Duration) -> u64 {

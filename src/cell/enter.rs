@@ -86,8 +86,8 @@ fn confine(entry: &Entry<'_>) -> Confined {
 /// What the shared steps leave for the two processes.
 struct Prepared {
     ruleset: landlock::Ready,
-    /// The processes of this cell, for init's memory watch; absent where the cgroup holds memory.
-    watched: Option<OwnedFd>,
+    /// The processes of this cell, where init watches their memory or makes names for them.
+    procfs: Option<OwnedFd>,
 }
 
 /// The steps that init takes before it forks.
@@ -115,7 +115,7 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
         return Err(StepFailed { step: Step::DieWithParent, errno: Errno::EPIPE });
     }
     // Before the mounts cover it, and before Landlock, which allows it by a rule of its own.
-    let watched = init::watched(shared).at(Step::Proc)?;
+    let procfs = init::procfs(design, shared).at(Step::Proc)?;
     // Needs CAP_SYS_RESOURCE in this user namespace, and a procfs nobody has masked.
     ids::forbid_nested(shared).at(Step::Nested)?;
     // After ids; before Landlock, which forbids mount(2).
@@ -129,11 +129,11 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     let hidden = design.hidden.as_fd();
     let (ours, theirs) = handoff;
     let keep = [Some(control), Some(job), Some(ours), Some(theirs), Some(hidden)];
-    let more = [watched.as_ref(), shared.record.as_deref()].map(|fd| fd.map(AsFd::as_fd));
+    let more = [procfs.as_ref(), shared.record.as_deref()].map(|fd| fd.map(AsFd::as_fd));
     keep_only(&keep, more).at(Step::Descriptors)?;
     // Rules name files by descriptor: build while the files can be opened, enforce later.
     let ruleset =
-        landlock::build(&design.landlock, watched.as_ref().map(AsFd::as_fd)).at(Step::Landlock)?;
+        landlock::build(&design.landlock, procfs.as_ref().map(AsFd::as_fd)).at(Step::Landlock)?;
     // After everything that needed one.
     caps::drop_all().at(Step::Capabilities)?;
     // Before Landlock and seccomp: without a capability both need it.
@@ -143,7 +143,7 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     // Before the fork: the payload's own layer must lie inside this one, or init could not send
     // signals to it (Landlock scopes them), and the payload must have one that init has not.
     ruleset.restrict().at(Step::Landlock)?;
-    Ok(Prepared { ruleset, watched })
+    Ok(Prepared { ruleset, procfs })
 }
 
 fn keep_only(
@@ -178,8 +178,10 @@ fn finish_init(
     prepared: Prepared,
     payload: process::Child,
 ) -> Result<init::Ready, StepFailed> {
-    bpf::load(&entry.shared.init_filter).at(Step::Seccomp)?;
-    Ok(init::Ready { payload, watched: prepared.watched })
+    let guard = entry.design.guard.as_ref();
+    let filter = guard.map_or(&entry.shared.init_filter, |guard| &guard.init_filter);
+    bpf::load(filter).at(Step::Seccomp)?;
+    Ok(init::Ready { payload, procfs: prepared.procfs })
 }
 
 /// The payload's last steps: a Landlock layer more than init, its limits, the profile's filter.

@@ -3,6 +3,7 @@
 //! It never execs. Its end is the cell's end: the kernel kills every other process of
 //! the pid namespace with it (pid_namespaces(7)).
 
+mod sysinfo;
 mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,20 +16,25 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::enter::Entry;
+use super::guard::gate::{Gate, Served};
+use super::guard::waiting::AGAIN;
 use super::record::{PathCall, Recorder};
 use super::report::{self, FromInit, PayloadEnd, ToInit};
-use super::{ProcKind, Shared};
+use super::{Design, ProcKind, Shared};
 use crate::outcome::DENIALS_COUNTED;
 use crate::profile::floor;
 use crate::receipt::MemoryHold;
 use crate::sys::process::{self, Dumpable, End, Reaped};
 use crate::sys::socket::{self, Wait};
-use crate::sys::{Result, memory, mount, notify};
+use crate::sys::{Result, mount, notify};
 
 use watch::Watch;
 
 /// How many system call numbers are counted one by one; higher ones count as the last.
 const NUMBERS: usize = 512;
+
+/// How often each system call was refused.
+type Counts = [u32; NUMBERS];
 
 /// The longest that init waits for killed processes, to add up what they used.
 const LAST: Duration = Duration::from_millis(200);
@@ -37,20 +43,26 @@ const LAST: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Ready {
     pub payload: process::Child,
-    pub watched: Option<OwnedFd>,
+    pub procfs: Option<OwnedFd>,
 }
 
-/// A procfs of this cell's pid namespace that is mounted nowhere, for the memory watch.
-/// Absent where a cgroup holds memory, and where a container forbids a procfs.
-pub fn watched(shared: &Shared) -> Result<Option<OwnedFd>> {
-    match (shared.memory, shared.proc_kind) {
-        (MemoryHold::BestEffort, ProcKind::Own) => {
+/// A procfs of this cell's pid namespace that is mounted nowhere, for the memory watch and for the
+/// guard of names. Absent where neither is on, and where a container forbids a procfs.
+pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
+    let wanted = watches(shared) || design.guard.is_some();
+    match shared.proc_kind {
+        ProcKind::Own if wanted => {
             mount::new_filesystem(c"proc", mount::attribute::NOEXEC).map(Some)
         }
-        (MemoryHold::BestEffort, ProcKind::Outer)
-        | (MemoryHold::CgroupV1 | MemoryHold::CgroupV2, ProcKind::Own | ProcKind::Outer) => {
-            Ok(None)
-        }
+        ProcKind::Own | ProcKind::Outer => Ok(None),
+    }
+}
+
+/// Whether init adds the cell's memory up: where no cgroup holds it.
+fn watches(shared: &Shared) -> bool {
+    match shared.memory {
+        MemoryHold::BestEffort => true,
+        MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => false,
     }
 }
 
@@ -60,7 +72,10 @@ struct Init<'a> {
     payload: Pid,
     listener: Option<OwnedFd>,
     children: SignalFd,
-    denied: [u32; NUMBERS],
+    denied: Counts,
+    /// Of the guard: refused for the name that they would have made.
+    guarded: Counts,
+    gate: Option<Gate<'a>>,
     watch: Option<Watch>,
     /// The number of sysinfo(2), where the profile lets it be asked.
     sysinfo: Option<u32>,
@@ -96,18 +111,32 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     mask.add(Signal::SIGCHLD);
     mask.thread_block()?;
     let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let Ready { payload, procfs } = ready;
+    let watched = match &procfs {
+        Some(procfs) if watches(entry.shared) => {
+            Some(procfs.try_clone().map_err(|error| super::errno_of(&error))?)
+        }
+        Some(_) | None => None,
+    };
+    let gate = match (&entry.design.guard, procfs) {
+        (Some(guard), Some(procfs)) => Some(Gate::new(guard, procfs)?),
+        // The payload's probe shows it.
+        (Some(_), None) | (None, _) => None,
+    };
     let mut init = Init {
         control: entry.control,
-        payload: Pid::from_raw(ready.payload.pid),
+        payload: Pid::from_raw(payload.pid),
         listener: None,
         children,
         denied: [0; NUMBERS],
         sysinfo: floor::number(floor::ANSWERED)
             .filter(|number| entry.design.profile.calls.contains(number)),
         memory: entry.design.profile.limits.memory,
-        watch: ready.watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
         recorded: &entry.design.recorded,
         recorder: entry.shared.record.as_deref().map(Recorder::new),
+        guarded: [0; NUMBERS],
+        gate,
+        watch: watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
         user_us: 0,
         system_us: 0,
         max_rss: 0,
@@ -134,12 +163,16 @@ impl Init<'_> {
         let mut buffer = [0; 8];
         let mut received = socket::receive(ours, &mut buffer, Wait::Yes)?;
         self.listener = received.fds.first_mut().and_then(Option::take);
+        if let (Some(listener), Some(_)) = (&self.listener, &self.gate) {
+            // Kernels before 6.6 have it not: then answers take longer.
+            notify::wake_in_step(listener);
+        }
         super::fds::close(ours)
     }
 
     /// Waits for one round of events and serves it.
     fn turn(&mut self) -> Result<Turn> {
-        let timeout = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
+        let timeout = self.timeout();
         // A negative descriptor is ignored by poll(2); nix has no such value, so the control
         // socket stands in, asked for nothing.
         let listener = self.listener.as_ref().map_or(self.control, AsFd::as_fd);
@@ -155,7 +188,10 @@ impl Init<'_> {
         let [control, children, denied] =
             events.map(|event| event.revents().unwrap_or(PollFlags::empty()));
         if !denied.is_empty() && self.listener.is_some() {
-            self.refuse(denied)?;
+            self.serve(denied)?;
+        }
+        if let (Some(listener), Some(gate)) = (&self.listener, &mut self.gate) {
+            gate.retry(listener)?;
         }
         if !control.is_empty()
             && let Turn::Alone = self.obey()?
@@ -170,8 +206,22 @@ impl Init<'_> {
         self.look(Instant::now())
     }
 
-    /// Answers a call that the filter told of: counted and EPERM, but for sysinfo(2) and what is recorded.
-    fn refuse(&mut self, events: PollFlags) -> Result<()> {
+    /// How long poll(2) may wait.
+    fn timeout(&self) -> PollTimeout {
+        let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
+        match &self.gate {
+            Some(gate) if !gate.waiting.is_empty() => {
+                let again = PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO);
+                // No timeout is -1, which would count as less.
+                if watch == PollTimeout::NONE { again } else { again.min(watch) }
+            }
+            Some(_) | None => watch,
+        }
+    }
+
+    /// Answers a call that the filter told of: counted and EPERM, but for sysinfo(2), what is recorded,
+    /// and what the guard makes.
+    fn serve(&mut self, events: PollFlags) -> Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
         if !events.contains(PollFlags::POLLIN) {
             // Nobody is left under the filter: the payload and all its children have ended.
@@ -180,7 +230,7 @@ impl Init<'_> {
         }
         let Some(notification) = notify::receive(listener)? else { return Ok(()) };
         if Some(notification.number) == self.sysinfo {
-            return answer(listener, notification, self.memory);
+            return sysinfo::answer(listener, notification, self.memory);
         }
         if let Some(recorder) = &mut self.recorder
             && let Some(call) = self.recorded.iter().find(|call| call.number == notification.number)
@@ -188,9 +238,20 @@ impl Init<'_> {
             recorder.note(call, &notification)?;
             return notify::proceed(listener, notification);
         }
-        notify::refuse(listener, notification, Errno::EPERM)?;
+        let served = match &mut self.gate {
+            Some(gate) => gate.serve(listener, notification)?,
+            None => Served::NotMine,
+        };
+        let counts = match served {
+            Served::Answered => return Ok(()),
+            Served::Guarded => &mut self.guarded,
+            Served::NotMine => {
+                notify::refuse(listener, notification, Errno::EPERM)?;
+                &mut self.denied
+            }
+        };
         let number = usize::try_from(notification.number).unwrap_or(NUMBERS);
-        if let Some(count) = self.denied.get_mut(number.min(NUMBERS - 1)) {
+        if let Some(count) = counts.get_mut(number.min(NUMBERS - 1)) {
             // Each by itself: a flood of one call must not hide another.
             *count = count.saturating_add(1).min(DENIALS_COUNTED);
         }
@@ -209,6 +270,7 @@ impl Init<'_> {
                 process::set_dumpable(Dumpable::No)?;
                 // What the probes met is no denial of the job's.
                 self.denied = [0; NUMBERS];
+                self.guarded = [0; NUMBERS];
                 report::send(self.control, &FromInit::Sealed, &[])?;
             }
             ToInit::Watch { memory } => {
@@ -298,7 +360,9 @@ impl Init<'_> {
 
     fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
         let peak = self.watch.as_ref().map_or(0, Watch::peak);
-        let counted = self.denied.iter().zip(0_u16..).filter(|(count, _)| **count > 0);
+        let denied = self.denied.iter().zip(0_u16..);
+        let guarded = self.guarded.iter().zip(report::GUARDED..);
+        let counted = denied.chain(guarded).filter(|(count, _)| **count > 0);
         let end = PayloadEnd {
             status: match reaped.end {
                 End::Exited(code) => u16::from(code),
@@ -322,18 +386,6 @@ impl Init<'_> {
             length += 6;
         }
         socket::send(self.control, buffer.get(..length).unwrap_or_default(), &[])
-    }
-}
-
-/// Answers sysinfo(2) with what the cell has. A caller that ended meanwhile may have left its number
-/// to another: of the same cell, so that what is written there harms nobody else.
-fn answer(listener: &OwnedFd, asked: notify::Notification, memory: u64) -> Result<()> {
-    let [address, ..] = asked.arguments;
-    match memory::write_sysinfo(asked.pid, address, memory) {
-        Ok(()) => notify::succeed(listener, asked),
-        // EFAULT: not memory of the caller's. EPERM: the caller has made itself untraceable, or
-        // the host forbids all tracing (Yama).
-        Err(errno) => notify::refuse(listener, asked, errno),
     }
 }
 

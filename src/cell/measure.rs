@@ -192,7 +192,7 @@ fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
 ///
 /// # Errors
 /// A probe that was let through, or refused for another reason than its wall.
-pub fn probes(probes: Probes) -> Result<Probed, Unfit> {
+pub fn probes(probes: Probes, design: &Design) -> Result<Probed, Unfit> {
     let met = |what: &str, errno: i32, wanted: Errno| {
         demand(errno == raw(wanted), || {
             let got = if errno == 0 {
@@ -204,7 +204,17 @@ pub fn probes(probes: Probes) -> Result<Probed, Unfit> {
         })?;
         Ok::<_, Unfit>(format!("{wanted:?}"))
     };
+    let guarded_name = match (&design.guard, probes.names) {
+        (None, _) => "not guarded".to_owned(),
+        (Some(_), None) => return Err(Unfit("the guard of names was not tried".to_owned())),
+        (Some(_), Some((refused, there))) => {
+            // EPERM here: init cannot read what it is asked (kernel.yama.ptrace_scope above 1).
+            met("a directory that is there already", there, Errno::EEXIST)?;
+            met("a guarded name", refused, Errno::EPERM)?
+        }
+    };
     Ok(Probed {
+        guarded_name,
         landlock_path: met("the canary file", probes.canary, Errno::EACCES)?,
         new_namespace: met("a new user namespace", probes.namespace, Errno::EPERM)?,
         packet_socket: met("a packet socket", probes.packet, Errno::EPERM)?,

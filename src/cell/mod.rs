@@ -1,7 +1,7 @@
 //! The cell: what one call runs in, and the processes that make it.
 //!
 //! Read `enter` first: it holds the steps in the order they must come. Each layer
-//! has a file: `ids`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`.
+//! has a file: `ids`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `guard`.
 //! `init` is pid 1 of the cell, `payload` the process that becomes the program,
 //! `measure` looks at both from outside. `report` is what they tell the supervisor.
 //!
@@ -12,6 +12,7 @@ pub mod caps;
 pub mod cgroup;
 pub mod enter;
 pub mod fds;
+pub mod guard;
 pub mod ids;
 pub mod init;
 pub mod landlock;
@@ -50,6 +51,9 @@ pub struct Design {
     /// What its cells show as their memory.
     pub sizes: size::Sizes,
     pub mounts: mounts::Plan,
+    /// What keeps names that the host obeys from being made in them; none where nothing is granted
+    /// for writing, or the operator lifted it.
+    pub guard: Option<guard::Guard>,
     /// Granted directories the cell may write to, as it sees them.
     pub writable: Vec<String>,
     pub landlock: landlock::Plan,
@@ -68,7 +72,10 @@ impl Design {
             (false, _) => "none",
             (true, Workspace::Fresh) => "fresh",
             (true, Workspace::Granted(_)) if self.writable.is_empty() => "granted, read-only",
-            (true, Workspace::Granted(_)) => "granted, read-write",
+            (true, Workspace::Granted(_)) if self.guard.is_none() => {
+                "granted, read-write, names unguarded"
+            }
+            (true, Workspace::Granted(_)) => "granted, read-write, names guarded",
         }
     }
 }

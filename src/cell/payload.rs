@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
-use nix::unistd::{Whence, chdir, lseek};
+use nix::unistd::{Whence, chdir, linkat, lseek, mkdir};
 
 use super::enter::Entry;
+use super::guard::Guard;
 use super::limits::PROGRAM_FD;
 use super::report::{self, FromPayload, Probes, ToPayload, raw};
 use super::{c_path, limits};
@@ -95,7 +96,21 @@ fn probe(entry: &Entry<'_>) -> Probes {
     let canary = open_canary(&entry.design.hidden);
     let namespace = unshare(CloneFlags::CLONE_NEWUSER);
     let packet = socket::probe(libc::AF_PACKET);
-    Probes { canary: refusal(canary), namespace: refusal(namespace), packet: refusal(packet) }
+    Probes {
+        canary: refusal(canary),
+        namespace: refusal(namespace),
+        packet: refusal(packet),
+        names: entry.design.guard.as_ref().map(names),
+    }
+}
+
+/// Tries to make a name that the guard refuses, in a way that makes nothing without it either, and
+/// one that is there, which shows that init can read what it is asked.
+fn names(guard: &Guard) -> (i32, i32) {
+    let nothing =
+        linkat(AT_FDCWD, c"/tmp/home/.absent", AT_FDCWD, guard.probe.as_c_str(), AtFlags::empty());
+    let there = mkdir(c"/tmp/home", Mode::S_IRWXU);
+    (refusal(nothing), refusal(there))
 }
 
 /// The last steps. Returns only when one of them failed.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Step, StepFailed};
 use crate::job::Limits;
-use crate::outcome::DeniedCall;
+use crate::outcome::{DeniedBy, DeniedCall};
 pub use crate::sys::raw;
 use crate::sys::{Result, socket};
 
@@ -38,7 +38,8 @@ pub struct PayloadEnd {
     pub max_rss: u64,
     /// Whether init ended it, because the cell used more memory than it may.
     pub over_memory: bool,
-    /// Denied calls follow in the same packet, each a number (u16) and a count (u32).
+    /// Denied calls follow in the same packet, each a number (u16) and a count (u32). To the number
+    /// of one that was refused for a name, [`GUARDED`] is added.
     pub denied: u16,
 }
 
@@ -70,6 +71,9 @@ pub struct Probes {
     pub namespace: i32,
     /// socket(AF_PACKET).
     pub packet: i32,
+    /// Making a name that the host obeys in a grant, and a directory that is there in `/tmp`: what
+    /// the guard makes of both. Absent where it is not on.
+    pub names: Option<(i32, i32)>,
 }
 
 /// To init.
@@ -119,6 +123,9 @@ impl From<StepFailed> for FromPayload {
     }
 }
 
+/// Marks the number of a call that was refused for the name it would have made.
+pub const GUARDED: u16 = 0x8000;
+
 /// The denied calls behind a [`PayloadEnd`]: pairs of a number (u16) and a count (u32).
 pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
     bytes
@@ -126,9 +133,11 @@ pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
         .take(usize::from(count))
         .filter_map(|pair| {
             let (number, count) = pair.split_first_chunk::<2>()?;
+            let number = u16::from_le_bytes(*number);
             Some(DeniedCall {
-                number: u32::from(u16::from_le_bytes(*number)),
+                number: u32::from(number & !GUARDED),
                 count: u32::from_le_bytes(*count.first_chunk::<4>()?),
+                by: if number & GUARDED == 0 { DeniedBy::Filter } else { DeniedBy::NameGuard },
             })
         })
         .collect()

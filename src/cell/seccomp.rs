@@ -156,9 +156,10 @@ pub enum Recording {
     On,
 }
 
-/// The filter of cell inits. No rule of it notifies: init answers notifications.
-pub fn init_filter(recording: Recording) -> Result<Vec<Instruction>, Errno> {
-    let mut calls: Vec<Sysno> = INIT.to_vec();
+/// The filter of cell inits, and `more` calls for what a cell's init does besides. No rule of it
+/// notifies: init answers notifications.
+pub fn init_filter(recording: Recording, more: &[Sysno]) -> Result<Vec<Instruction>, Errno> {
+    let mut calls: Vec<Sysno> = INIT.iter().chain(more).copied().collect();
     match recording {
         Recording::On => calls.extend(RECORDING),
         Recording::Off => {}

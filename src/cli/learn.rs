@@ -16,7 +16,7 @@ use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
 use crate::job::ProfileName;
 use crate::link::Link;
-use crate::outcome::{DENIALS_COUNTED, DeniedCall, Failure, Outcome, in_words};
+use crate::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
 use crate::policy::Grant;
 use crate::profile::floor::{self, Grantable};
 use crate::profile::{PathKind, Profile, calls};
@@ -202,7 +202,9 @@ impl Learned {
             program: None,
             sought: Sought::default(),
         };
-        for denied in denials {
+        // What the guard of a grant refused is no matter of a profile.
+        let filtered = denials.iter().filter(|denied| denied.by == DeniedBy::Filter);
+        for denied in filtered {
             let call = calls::name(denied.number);
             let times = times(denied.count);
             match floor::grant_for(denied.number, profile) {
@@ -306,7 +308,8 @@ mod tests {
     use crate::profile::{Profiles, shipped};
 
     fn denied(call: &str, count: u32) -> DeniedCall {
-        DeniedCall { number: calls::number(call).unwrap_or(u32::MAX), count }
+        let number = calls::number(call).unwrap_or(u32::MAX);
+        DeniedCall { number, count, by: DeniedBy::Filter }
     }
 
     fn learned(profile: &str, denials: &[DeniedCall]) -> String {

@@ -67,6 +67,7 @@ impl Live {
                 (Workspace::Fresh, _) | (_, None) => WorkspaceView::Fresh,
                 (Workspace::Granted(_), Some(Access::ReadOnly)) => WorkspaceView::GrantedReadOnly,
                 (Workspace::Granted(_), Some(Access::ReadWrite)) => WorkspaceView::GrantedReadWrite,
+                (Workspace::Granted(_), Some(Access::Unguarded)) => WorkspaceView::GrantedUnguarded,
             },
             precision: bc::SessionPrecision::default(),
             commands: offered(settings, workspace),

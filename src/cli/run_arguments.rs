@@ -32,6 +32,9 @@ pub struct RunArguments {
     /// Grant a host directory for reading and writing, at CELL or else at /workspace
     #[arg(long, value_name = "HOST[:CELL]")]
     pub rw: Vec<String>,
+    /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in what --rw grants
+    #[arg(long, requires = "rw")]
+    pub unguarded: bool,
     /// Set a variable in the cell
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
@@ -104,8 +107,9 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
     for ask in &typed.ro {
         mounts.push(mount("--ro", ask, Access::ReadOnly, home)?);
     }
+    let writable = if typed.unguarded { Access::Unguarded } else { Access::ReadWrite };
     for ask in &typed.rw {
-        mounts.push(mount("--rw", ask, Access::ReadWrite, home)?);
+        mounts.push(mount("--rw", ask, writable, home)?);
     }
     distinct(&mounts)?;
     let asked = Asked {
@@ -161,13 +165,13 @@ fn mount(flag: &str, ask: &str, access: Access, home: Option<&Path>) -> Result<M
     }
     let host = std::path::absolute(host)
         .map_err(|error| bad(&format!("is no path: {}", in_words(&error))))?;
-    if access == Access::ReadWrite && (host == Path::new("/") || Some(host.as_path()) == home) {
+    if access != Access::ReadOnly && (host == Path::new("/") || Some(host.as_path()) == home) {
         return Err(bad("is never granted for writing as a whole")
             .with_hint("grant the one directory that is needed"));
     }
     let cell = match (cell, access) {
         (Some(cell), _) => PathBuf::from(cell),
-        (None, Access::ReadWrite) => PathBuf::from("/workspace"),
+        (None, Access::ReadWrite | Access::Unguarded) => PathBuf::from("/workspace"),
         (None, Access::ReadOnly) => {
             let name = host.file_name().ok_or_else(|| {
                 bad("has no name of its own").with_hint("say where in the cell: HOST:CELL")

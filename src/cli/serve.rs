@@ -24,6 +24,9 @@ pub struct ServeArguments {
     /// Grant a host directory as /workspace of every call; with :ro, for reading only
     #[arg(long, value_name = "PATH[:ro]")]
     pub workspace: Option<String>,
+    /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in the workspace
+    #[arg(long, requires = "workspace")]
+    pub unguarded: bool,
 }
 
 /// A directory of the host that every call has at `/workspace`.
@@ -38,7 +41,12 @@ pub struct WorkspaceAsk {
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = std::env::home_dir();
     let ask = typed.workspace.as_deref();
-    let workspace = ask.map(|ask| check_workspace(ask, home.as_deref())).transpose()?;
+    let mut workspace = ask.map(|ask| check_workspace(ask, home.as_deref())).transpose()?;
+    if let Some(ask) = &mut workspace
+        && typed.unguarded
+    {
+        ask.access = unguarded(ask.access)?;
+    }
     let settings = wiring::load(config)?.serving();
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let serving = settings.clone();
@@ -65,6 +73,15 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             false => Ok(0),
         }
     })
+}
+
+/// What `--unguarded` makes of an access.
+fn unguarded(access: Access) -> Result<Access, CliError> {
+    match access {
+        Access::ReadWrite | Access::Unguarded => Ok(Access::Unguarded),
+        Access::ReadOnly => Err(CliError::new("--unguarded: the workspace is read-only")
+            .with_hint("leave out `:ro`, or --unguarded")),
+    }
 }
 
 /// Checks `PATH[:ro]`. Never granted: `/`, and the user's own directory as a whole (rulings R6).

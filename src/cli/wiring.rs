@@ -120,7 +120,9 @@ pub fn with_mounts(
     for mount in mounts {
         let (host, access) = match mount.access {
             Access::ReadOnly => (resolved("--ro", &mount.host)?, Access::ReadOnly),
-            Access::ReadWrite => (grantable(&settings, "--rw", &mount.host)?, Access::ReadWrite),
+            Access::ReadWrite | Access::Unguarded => {
+                (grantable(&settings, "--rw", &mount.host)?, mount.access)
+            }
         };
         directories.push(Granted { host, cell: mount.cell.clone(), access });
     }

@@ -60,6 +60,7 @@ pub enum WorkspaceView {
     Fresh,
     GrantedReadOnly,
     GrantedReadWrite,
+    GrantedUnguarded,
 }
 
 impl WorkspaceView {
@@ -68,7 +69,12 @@ impl WorkspaceView {
         match self {
             Self::Fresh => "/workspace is empty at the start of every call and gone after it",
             Self::GrantedReadOnly => "/workspace is a directory of the host, read-only",
-            Self::GrantedReadWrite => "/workspace is a directory of the host; changes are kept",
+            Self::GrantedReadWrite => {
+                "/workspace is a directory of the host; changes are kept; names that the host \
+                 obeys (.git, .envrc, .vscode, .idea, .claude, .mcp.json) cannot be made there: \
+                 make new repositories in /tmp"
+            }
+            Self::GrantedUnguarded => "/workspace is a directory of the host; changes are kept",
         }
     }
 }

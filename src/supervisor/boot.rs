@@ -1,5 +1,6 @@
 //! The supervisor's way in: from the clone to the first frame on the link.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use caps::Capability;
@@ -14,10 +15,13 @@ use super::filter;
 use super::serve::{self, Supervisor};
 use super::start::{Inherited, OPEN_FILES_HELD};
 use super::template::{Template, TemplateError, Workshop};
+use crate::cell::guard::{Guard, calls};
 use crate::cell::seccomp::Recording;
 use crate::cell::{self, Design, ProcKind, Shared, ids, landlock, limits, mounts, record, seccomp};
 use crate::job::{ProfileName, Workspace};
+use crate::profile::condition::Verdict;
 use crate::profile::{Exec, Profile};
+use crate::receipt::MemoryHold;
 use crate::sys::mount::{attribute, new_filesystem};
 use crate::sys::process::{self, Dumpable};
 use crate::sys::socket::{self, Wait};
@@ -120,9 +124,10 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     // What cells make in a granted directory is as private as the operator's own files; the
     // owner's own rights are nothing to take away.
     umask(operators & Mode::from_bits_truncate(0o077));
-    let recording = if inherited.record.is_some() { Recording::On } else { Recording::Off };
+    let recording = recording(&inherited);
     let shared = Shared {
-        init_filter: seccomp::init_filter(recording).during("compiling the filter of inits")?,
+        init_filter: seccomp::init_filter(recording, &[])
+            .during("compiling the filter of inits")?,
         landlock_abi,
         memory,
         proc,
@@ -190,7 +195,10 @@ fn keys(
             let design = usable(profile, inherited, landlock_abi).and_then(|()| {
                 let template =
                     workshop.build(profile, grant).map_err(|error| unusable(profile, &error))?;
-                design(profile, workspace, template, inherited, landlock_abi)
+                let memory = inherited.cgroups.hold();
+                let recording = recording(inherited);
+                let held = Held { memory, proc_kind, landlock_abi, recording };
+                design(profile, workspace, template, held)
             });
             keys.push(Key { profile: profile.name.clone(), workspace, design });
         }
@@ -233,7 +241,7 @@ fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result
         ));
     }
     let held = inherited.cgroups.hold();
-    if profile.requires.memory_cgroup && held == crate::receipt::MemoryHold::BestEffort {
+    if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {
         return refuse("a memory cgroup is required and none can be had".to_owned());
     }
     if profile.limits.processors.is_some() && !inherited.cgroups.shares_processors() {
@@ -245,26 +253,78 @@ fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result
     Ok(())
 }
 
+/// What this machine gives every cell.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    memory: MemoryHold,
+    proc_kind: ProcKind,
+    landlock_abi: u32,
+    recording: Recording,
+}
+
+fn recording(inherited: &Inherited) -> Recording {
+    if inherited.record.is_some() { Recording::On } else { Recording::Off }
+}
+
+/// The guard of the names in a template's grants, and the verdicts that make it be asked.
+fn guard(
+    template: &Template,
+    tmpfs: &[mounts::Tmpfs],
+    held: Held,
+    verdicts: &mut BTreeMap<u32, Verdict>,
+) -> Result<Option<Guard>, Unusable> {
+    let Some(guarded) = template.guarded.first() else { return Ok(None) };
+    if held.proc_kind == ProcKind::Outer {
+        let why = "names cannot be guarded in a writable grant where parts of /proc are masked";
+        return Err(Unusable { why: why.to_owned(), missing_program: None });
+    }
+    let private = tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned()).collect();
+    calls::take(verdicts)
+        .and_then(|calls| Guard::new(calls, guarded, &template.named, private, held.recording))
+        .map(Some)
+        .map_err(|errno| Unusable { why: errno.to_string(), missing_program: None })
+}
+
+/// The calls whose paths are recorded. One that the guard makes must not go on by itself: where names
+/// are guarded, what opens files is not recorded.
+fn recorded(
+    recording: Recording,
+    verdicts: &BTreeMap<u32, Verdict>,
+    guard: Option<&Guard>,
+) -> Vec<record::PathCall> {
+    let mut recorded = match recording {
+        Recording::On => record::path_calls(verdicts),
+        Recording::Off => Vec::new(),
+    };
+    let guarded = guard.map_or(&[][..], |guard| &guard.calls);
+    recorded.retain(|call| guarded.iter().all(|watched| watched.number != call.number));
+    recorded
+}
+
 fn design(
     profile: &Profile,
     workspace: Workspace,
     template: Template,
-    inherited: &Inherited,
-    landlock_abi: u32,
+    held: Held,
 ) -> Result<Design, Unusable> {
+    let Held { memory, landlock_abi, recording, .. } = held;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
+    let tmpfs = mounts::tmpfs(profile, &template.granted);
+    let mut verdicts = seccomp::payload_verdicts(profile, memory);
+    let mut allowed: Vec<u32> = seccomp::allowed(&verdicts).collect();
+    let guard = guard(&template, &tmpfs, held, &mut verdicts)?;
+    if guard.is_some() {
+        // Init makes the calls, and the supervisor's filter is its own too.
+        allowed.extend(cell::guard::CALLS.map(seccomp::number));
+    }
+    let recorded = recorded(recording, &verdicts, guard.as_ref());
+    let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();
     let plan = mounts::Plan {
         proc: profile.proc,
         masks: template.masks,
-        tmpfs: mounts::tmpfs(profile, &template.granted),
+        tmpfs,
         by_slot: template.by_slot,
     };
-    let verdicts = seccomp::payload_verdicts(profile, inherited.cgroups.hold());
-    let recorded = match inherited.record {
-        Some(_) => record::path_calls(&verdicts),
-        None => Vec::new(),
-    };
-    let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();
     let inside = landlock::Inside {
         readable: &template.readable,
         granted: &template.granted,
@@ -292,7 +352,8 @@ fn design(
         },
         filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
         recorded,
-        allowed: seccomp::allowed(&verdicts).collect(),
+        allowed,
+        guard,
     })
 }
 

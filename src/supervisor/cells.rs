@@ -158,7 +158,7 @@ impl Maker<'_> {
             profile: profile.name.to_string(),
             tier: Tier::Full,
             measured: measure::payload(process, design, self.operator)?,
-            probed: measure::probes(probes)?,
+            probed: measure::probes(probes, design)?,
             configured: Configured {
                 landlock_abi: self.shared.landlock_abi,
                 network: profile.network.name().to_owned(),

@@ -9,6 +9,7 @@
 
 mod boot;
 mod cells;
+mod configured;
 mod dispatch;
 mod filter;
 mod handover;
@@ -66,7 +67,10 @@ pub struct Granted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     ReadOnly,
+    /// What the host obeys is read-only, and no such name can be made.
     ReadWrite,
+    /// What the host obeys and is there is read-only; any name can be made.
+    Unguarded,
 }
 
 /// Caps over all cells together.

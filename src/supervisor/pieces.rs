@@ -172,7 +172,7 @@ impl Access {
         let always = attribute::NOSUID | attribute::NODEV;
         match self {
             Self::ReadOnly => always | attribute::RDONLY,
-            Self::ReadWrite => always,
+            Self::ReadWrite | Self::Unguarded => always,
         }
     }
 }

@@ -4,21 +4,19 @@
 //! place that is there when the grant is made gets a read-only mount over itself, and each directory
 //! on the way to it a mount of its own, which keeps it from being renamed out of the way.
 //!
-//! What is not there yet cannot be mounted over: SECURITY.md says what follows from that.
+//! What is not there yet cannot be mounted over: `cell::guard` keeps it from being made.
 
 use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::configured;
+use crate::cell::guard::names::{GIT, GIT_PARTS, HEAD, OBEYED, may_be};
 use crate::cell::{c_path, errno_of};
 use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
-/// Names that editors, shells, agents and git run or obey, wherever they lie.
-const OBEYED: [&str; 5] = [".envrc", ".vscode", ".idea", ".claude", ".mcp.json"];
-/// Parts of a `.git` directory that git runs or obeys.
-/// `commondir`, which a linked worktree's has, names where git finds its hooks and its `config`.
-const GIT_PARTS: [&str; 4] = ["hooks", "config", "config.worktree", "commondir"];
 /// The walk goes this deep, and looks at so many entries; a directory that has more is refused
 /// rather than guarded in part.
 const DEEPEST: usize = 32;
@@ -31,13 +29,17 @@ struct Found {
     obeyed: Vec<PathBuf>,
     /// Stay writable, and stay where they are.
     pinned: Vec<PathBuf>,
+    /// Are not there, and must not be made: a configuration names them.
+    absent: Vec<PathBuf>,
+    /// Repositories: their own directories, which hold their configuration.
+    repositories: Vec<PathBuf>,
 }
 
 impl Found {
     /// What must stay where it is, parents first: the directories named, and all between `root` and
     /// a guarded place. The kernel refuses to rename a mount, not a directory with one beneath.
     fn pins(&self, root: &Path) -> BTreeSet<PathBuf> {
-        let places = self.obeyed.iter().chain(&self.pinned);
+        let places = self.obeyed.iter().chain(&self.pinned).chain(&self.absent);
         let parents = places.flat_map(|place| {
             place.ancestors().skip(1).take_while(|parent| *parent != root).map(Path::to_owned)
         });
@@ -45,21 +47,52 @@ impl Found {
     }
 }
 
-/// Guards what is beneath `root`, a mount of the template that may be written to.
+/// Guards what is beneath `root`, a mount of the template that may be written to; `host` is its
+/// path there. Returns places beneath that a configuration names, there or not.
 ///
 /// # Errors
 /// The place that could not be guarded: then the directory is not granted.
-pub fn guard(root: &Path) -> Result<(), (PathBuf, Errno)> {
+pub fn guard(root: &Path, host: &Path) -> Result<Vec<PathBuf>, (PathBuf, Errno)> {
     let mut found = Found::default();
     let mut left = MOST_ENTRIES;
     walk(root, 0, &mut left, &mut found)?;
+    let mut named = Vec::new();
+    for repository in std::mem::take(&mut found.repositories) {
+        for place in configured::places(&repository, root, host) {
+            match first_absent(root, &place).map_err(|errno| (place.clone(), errno))? {
+                Some(absent) => {
+                    named.push(absent.clone());
+                    found.absent.push(absent);
+                }
+                None => {
+                    named.push(place.clone());
+                    found.obeyed.push(place);
+                }
+            }
+        }
+    }
     for path in found.pins(root) {
         mount_over_itself(&path, 0).map_err(|errno| (path, errno))?;
     }
     for path in found.obeyed {
         mount_over_itself(&path, attribute::RDONLY).map_err(|errno| (path, errno))?;
     }
-    Ok(())
+    Ok(named)
+}
+
+/// The first part of `place`, from `root` down, that is not there; `None` where all of it is.
+fn first_absent(root: &Path, place: &Path) -> Result<Option<PathBuf>, Errno> {
+    let below = place.strip_prefix(root).map_err(|_| Errno::EINVAL)?;
+    let mut path = root.to_owned();
+    for part in below {
+        path.push(part);
+        match path.symlink_metadata() {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Some(path)),
+            Err(error) => return Err(errno_of(&error)),
+        }
+    }
+    Ok(None)
 }
 
 fn mount_over_itself(path: &Path, more: u64) -> Result<(), Errno> {
@@ -88,10 +121,14 @@ fn walk(
         *left = left.checked_sub(1).ok_or_else(|| here(Errno::EFBIG))?;
         let kind = entry.file_type().map_err(|error| here(errno_of(&error)))?;
         let (name, path) = (entry.file_name(), entry.path());
-        if name == ".git" {
+        let is = |word: &str| may_be(name.as_bytes(), word);
+        if is(GIT) {
             repository(path, kind.is_dir(), found);
-        } else if OBEYED.iter().any(|obeyed| name == *obeyed) {
+        } else if OBEYED.iter().any(|obeyed| is(obeyed)) {
             found.obeyed.push(path);
+        } else if is(HEAD) {
+            // A bare repository, or what `objects` and `refs` would make one.
+            guard_parts(directory, found);
         } else if kind.is_dir() {
             if depth == DEEPEST {
                 return Err((path, Errno::ENAMETOOLONG));
@@ -120,6 +157,7 @@ fn repository(path: PathBuf, is_directory: bool, found: &mut Found) {
 fn guard_parts(git: &Path, found: &mut Found) {
     let parts = GIT_PARTS.iter().map(|part| git.join(part));
     found.obeyed.extend(parts.filter(|part| part.symlink_metadata().is_ok()));
+    found.repositories.push(git.to_owned());
 }
 
 /// Submodules keep their own git directories here, named by their paths.
@@ -146,9 +184,11 @@ mod tests {
         let root = tempfile::tempdir()?;
         let at = |path: &str| root.path().join(path);
         let modules = ".git/modules/lib/one/hooks";
-        for directory in [".git/hooks", modules, "sub/deep/.git/hooks", ".vscode", "src", "tree"] {
+        let deep = "sub/deep/.git/hooks";
+        for directory in [".git/hooks", modules, deep, ".vscode", "src", "tree", "bare/hooks"] {
             std::fs::create_dir_all(at(directory))?;
         }
+        std::fs::write(at("bare/HEAD"), "ref: refs/heads/main")?;
         for file in
             [".git/config", ".git/modules/lib/one/HEAD", "sub/.envrc", "src/envrc", "tree/.git"]
         {
@@ -159,6 +199,7 @@ mod tests {
         assert_eq!(walked, Ok(()));
         found.obeyed.sort();
         found.pinned.sort();
+        found.repositories.sort();
         let paths = |names: &[&str]| names.iter().map(|name| at(name)).collect::<Vec<_>>();
         assert_eq!(
             found,
@@ -168,11 +209,14 @@ mod tests {
                     ".git/hooks",
                     modules,
                     ".vscode",
+                    "bare/hooks",
                     "sub/.envrc",
                     "sub/deep/.git/hooks",
                     "tree/.git",
                 ]),
                 pinned: paths(&[".git", "sub/deep/.git"]),
+                absent: Vec::new(),
+                repositories: paths(&[".git", ".git/modules/lib/one", "bare", "sub/deep/.git"]),
             }
         );
         Ok(())
@@ -181,9 +225,14 @@ mod tests {
     #[test]
     fn every_directory_on_the_way_to_a_guarded_place_stays_where_it_is() {
         let root = Path::new("r");
-        let found = Found { obeyed: vec!["r/a/b/.envrc".into()], pinned: vec!["r/c/.git".into()] };
+        let found = Found {
+            obeyed: vec!["r/a/b/.envrc".into()],
+            pinned: vec!["r/c/.git".into()],
+            absent: vec!["r/d/hooks".into()],
+            repositories: Vec::new(),
+        };
         let pins: Vec<_> = found.pins(root).into_iter().collect();
-        assert_eq!(pins, ["r/a", "r/a/b", "r/c", "r/c/.git"].map(PathBuf::from));
+        assert_eq!(pins, ["r/a", "r/a/b", "r/c", "r/c/.git", "r/d"].map(PathBuf::from));
     }
 
     #[test]

@@ -85,14 +85,20 @@ pub struct Template {
     /// Granted directories as the cell has them, and those of them that may be written to.
     pub granted: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
+    /// Of these, the ones in which no guarded name may be made.
+    pub guarded: Vec<PathBuf>,
+    /// Places in them that a configuration names, there or not.
+    pub named: Vec<PathBuf>,
 }
 
-/// What was put into a root, by what cells may do with it.
-struct Placed {
+/// The operator's grants in a root, as the cell has their paths.
+#[derive(Debug, Default)]
+struct Grants {
     by_slot: Vec<CString>,
-    readable: Vec<PathBuf>,
-    granted: Vec<PathBuf>,
+    all: Vec<PathBuf>,
     writable: Vec<PathBuf>,
+    guarded: Vec<PathBuf>,
+    named: Vec<PathBuf>,
 }
 
 impl Workshop<'_> {
@@ -119,9 +125,7 @@ impl Workshop<'_> {
             readable.push(piece.target.clone());
             piece.place()?;
         }
-        let (by_slot, writable) = place_grants(grant, granted)?;
-        let grants = grant.iter().flat_map(|grant| &grant.directories);
-        let granted = grants.map(|directory| directory.cell.clone()).collect();
+        let grants = place_grants(grant, granted)?;
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
         synthetic::store(&hidden_here(), &profile.limits, self.cells)
             .during("writing the hidden store")?;
@@ -132,7 +136,7 @@ impl Workshop<'_> {
             .and_then(|path| clone_tree(&path))
             .during("holding the sizes")?;
         let namespace = self.finish()?;
-        self.hold(profile, (namespace, sizes), Placed { by_slot, readable, granted, writable })
+        self.hold(profile, (namespace, sizes), readable, grants)
     }
 
     /// A new copy of the host's mounts, to take pieces from.
@@ -177,7 +181,8 @@ impl Workshop<'_> {
         &self,
         profile: &Profile,
         (namespace, sizes): (OwnedFd, OwnedFd),
-        placed: Placed,
+        readable: Vec<PathBuf>,
+        grants: Grants,
     ) -> Result<Template, TemplateError> {
         let masks = match profile.proc {
             ProcView::Own => synthetic::masks(self.proc).during("listing /proc")?,
@@ -187,7 +192,7 @@ impl Workshop<'_> {
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let sizes = Sizes::new(sizes, self.cells, profile.limits.memory);
-        let Placed { by_slot, readable, granted, writable } = placed;
+        let Grants { by_slot, all: granted, writable, guarded, named } = grants;
         Ok(Template {
             namespace,
             hidden,
@@ -198,6 +203,8 @@ impl Workshop<'_> {
             readable,
             granted,
             writable,
+            guarded,
+            named,
         })
     }
 
@@ -219,39 +226,67 @@ impl Workshop<'_> {
 fn place_grants(
     grant: Option<&WorkspaceGrant>,
     pieces: Vec<Piece>,
-) -> Result<(Vec<CString>, Vec<PathBuf>), TemplateError> {
+) -> Result<Grants, TemplateError> {
     for piece in pieces {
         piece.place()?;
     }
-    // Told with the path that the cell has: a caller must not learn the host's.
-    let guard = |place: &Path, granted: &GrantedDirectory| match granted.access {
-        Access::ReadOnly => Ok(()),
-        Access::ReadWrite => protect::guard(place).map_err(|(path, errno)| {
-            let below = path.strip_prefix(place).unwrap_or(Path::new(""));
-            TemplateError::Path { path: granted.cell.join(below), errno }
-        }),
-    };
-    let mut by_slot = Vec::new();
-    let mut writable = Vec::new();
+    let mut grants = Grants::default();
     for (index, directory) in grant.iter().flat_map(|grant| &grant.directories).enumerate() {
-        if directory.access == Access::ReadWrite {
-            writable.push(directory.cell.clone());
-        }
+        grants.add(directory);
         if directory.by_slot.is_empty() {
-            guard(&relative(&directory.cell), directory)?;
+            grants.guard(&relative(&directory.cell), directory)?;
             continue;
         }
         stand_in(&relative(&directory.cell), directory.kind)
             .map_err(|error| refused(&directory.cell, &error))?;
         for (mount, slot) in directory.by_slot.iter().zip(0..) {
             let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
-            let place = place_slot(mount, slot, by_slot.len(), directory.kind).map_err(here)?;
-            guard(&place, directory)?;
+            let place =
+                place_slot(mount, slot, grants.by_slot.len(), directory.kind).map_err(here)?;
+            grants.guard(&place, directory)?;
         }
-        debug_assert_eq!(index, by_slot.len(), "main prepares all directories of a grant or none");
-        by_slot.push(c_path(&directory.cell).during("naming a grant")?);
+        debug_assert_eq!(
+            index,
+            grants.by_slot.len(),
+            "main prepares all directories of a grant or none"
+        );
+        grants.by_slot.push(c_path(&directory.cell).during("naming a grant")?);
     }
-    Ok((by_slot, writable))
+    Ok(grants)
+}
+
+impl Grants {
+    fn add(&mut self, directory: &GrantedDirectory) {
+        self.all.push(directory.cell.clone());
+        match directory.access {
+            Access::ReadOnly => {}
+            Access::ReadWrite => {
+                self.writable.push(directory.cell.clone());
+                self.guarded.push(directory.cell.clone());
+            }
+            Access::Unguarded => self.writable.push(directory.cell.clone()),
+        }
+    }
+
+    /// Guards what the host obeys in a grant that stands at `place`.
+    fn guard(&mut self, place: &Path, granted: &GrantedDirectory) -> Result<(), TemplateError> {
+        if granted.access == Access::ReadOnly || granted.kind == Kind::File {
+            return Ok(());
+        }
+        // Told with the path that the cell has: a caller must not learn the host's.
+        let as_the_cell_has_it =
+            |path: &Path| granted.cell.join(path.strip_prefix(place).unwrap_or(Path::new("")));
+        let named = protect::guard(place, &granted.host).map_err(|(path, errno)| {
+            TemplateError::Path { path: as_the_cell_has_it(&path), errno }
+        })?;
+        if granted.access == Access::ReadWrite {
+            self.named.extend(named.iter().map(|path| as_the_cell_has_it(path)));
+            // Of every slot the same.
+            self.named.sort();
+            self.named.dedup();
+        }
+        Ok(())
+    }
 }
 
 fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {

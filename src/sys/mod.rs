@@ -8,11 +8,13 @@
 
 pub mod bpf;
 pub mod exec;
+pub mod lookup;
 pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod notify;
 pub mod process;
+pub mod remote;
 pub mod socket;
 
 use nix::errno::Errno;

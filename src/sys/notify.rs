@@ -1,4 +1,4 @@
-//! seccomp user notification: receiving a refused call and answering it (seccomp_unotify(2)).
+//! seccomp user notification: receiving a call that waits and answering it (seccomp_unotify(2)).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -10,9 +10,9 @@ use super::Result;
 #[derive(Debug, Clone, Copy)]
 pub struct Notification {
     id: u64,
-    pub number: u32,
-    /// The caller's thread, as the listener's pid namespace numbers it.
+    /// The thread that waits, in the receiver's pid namespace.
     pub pid: i32,
+    pub number: u32,
     /// As they were in the registers; what they point to may change at any time.
     pub arguments: [u64; 6],
 }
@@ -20,6 +20,10 @@ pub struct Notification {
 // _IOWR('!', 0, struct seccomp_notif) and _IOWR('!', 1, struct seccomp_notif_resp).
 const RECEIVE: libc::c_ulong = 0xc050_2100;
 const RESPOND: libc::c_ulong = 0xc018_2101;
+// _IOW('!', 2, __u64), _IOW('!', 3, struct seccomp_notif_addfd) and _IOW('!', 4, __u64).
+const IS_VALID: libc::c_ulong = 0x4008_2102;
+const ADD_FD: libc::c_ulong = 0x4018_2103;
+const SET_FLAGS: libc::c_ulong = 0x4008_2104;
 
 /// Takes the next notification. `Ok(None)`: the caller is gone already.
 pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
@@ -65,4 +69,46 @@ fn respond(listener: impl AsFd, notification: Notification, error: i32, flags: u
         Ok(_) | Err(Errno::ENOENT | Errno::EINTR) => Ok(()),
         Err(errno) => Err(errno),
     }
+}
+
+/// Whether the caller still waits: what was read by its pid is then its own
+/// (SECCOMP_IOCTL_NOTIF_ID_VALID).
+pub fn is_waiting(listener: impl AsFd, notification: Notification) -> bool {
+    let id = notification.id;
+    // SAFETY: IS_VALID takes a pointer to a u64, which outlives the call.
+    let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), IS_VALID, &raw const id) };
+    Errno::result(result).is_ok()
+}
+
+/// Puts a copy of `fd` among the caller's descriptors and answers with its number, in one step
+/// (SECCOMP_IOCTL_NOTIF_ADDFD with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14).
+///
+/// # Errors
+/// What keeps the caller from having it, such as EMFILE: it waits on for an answer. ENOENT: the
+/// caller is gone.
+pub fn answer_with(
+    listener: impl AsFd,
+    notification: Notification,
+    fd: impl AsFd,
+    cloexec: bool,
+) -> Result<()> {
+    let added = libc::seccomp_notif_addfd {
+        id: notification.id,
+        flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+        srcfd: fd.as_fd().as_raw_fd() as u32,
+        newfd: 0,
+        newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
+    };
+    // SAFETY: ADD_FD takes a pointer to a seccomp_notif_addfd, which outlives the call.
+    let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), ADD_FD, &raw const added) };
+    Errno::result(result).map(drop)
+}
+
+/// Lets caller and receiver hand over on one processor (SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP,
+/// Linux 6.6). Says whether the kernel has it: without, answers are the same and come later.
+pub fn wake_in_step(listener: impl AsFd) -> bool {
+    const SYNC_WAKE_UP: libc::c_ulong = 1;
+    // SAFETY: SET_FLAGS takes its flags by value.
+    let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
+    Errno::result(result).is_ok()
 }

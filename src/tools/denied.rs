@@ -2,10 +2,13 @@
 
 use serde::Serialize;
 
-use crate::outcome::{DENIALS_COUNTED, DeniedCall};
+use crate::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
 use crate::profile::{Profile, calls, floor};
 
-/// A system call the filter refused, with what would allow it.
+/// What an operator does about a name that the guard of a writable grant refused.
+const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a name";
+
+/// A system call that was refused, with what would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToldDenial {
     /// The call's name.
@@ -22,7 +25,10 @@ impl ToldDenial {
         Self {
             syscall: calls::name(denied.number),
             count: denied.count,
-            grant: floor::grant_for(denied.number, profile).grant(),
+            grant: match denied.by {
+                DeniedBy::Filter => floor::grant_for(denied.number, profile).grant(),
+                DeniedBy::NameGuard => Some(LIFTS_THE_GUARD.to_owned()),
+            },
         }
     }
 

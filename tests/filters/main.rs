@@ -219,7 +219,7 @@ fn an_init_has_no_call_that_starts_opens_for_others_or_asks_a_listener() {
 }
 
 fn check_init(recording: Recording) {
-    let program = init_filter(recording).expect("it compiles");
+    let program = init_filter(recording, &[]).expect("it compiles");
     let answer = |number| run(&program, &Call { arch: X86_64, number, arguments: [0; 6] });
     let allowed: Vec<&str> = (0..NUMBERS)
         .filter(|number| answer(*number) == Answer::Allow.value())

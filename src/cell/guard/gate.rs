@@ -1,0 +1,384 @@
+//! Where names are made: each by init, for the caller that waits, or refused.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, RenameFlags, fcntl, renameat2};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat, mknodat, umask};
+use nix::unistd::{linkat, symlinkat};
+
+use super::Guard;
+use super::calls::{Ask, Named};
+use super::judge::Judge;
+use super::paths::{Found, Links, Spot, Target};
+use super::waiting::{Waiting, blocked, unblocked};
+use crate::sys::Result;
+use crate::sys::lookup::{self, Follow};
+use crate::sys::notify::{self, Notification};
+
+/// What became of a call that init was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// Answered: made, or refused as the kernel refused it.
+    Answered,
+    /// Refused for the name.
+    Guarded,
+    /// None of the guard's: nobody has answered yet.
+    NotMine,
+}
+
+/// What a call made.
+enum Made {
+    Name,
+    File(OwnedFd),
+    /// It waits for the other end of a FIFO, on which the descriptor is held.
+    Later(OwnedFd),
+}
+
+/// Why a call made nothing.
+enum Unmade {
+    Guarded,
+    Errno(Errno),
+}
+
+impl From<Errno> for Unmade {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// The guard at work, in the init of one cell.
+#[derive(Debug)]
+pub struct Gate<'a> {
+    guard: &'a Guard,
+    judge: Judge<'a>,
+    pub waiting: Waiting,
+}
+
+/// A call that is being served.
+struct Caller<'c> {
+    target: Target<'c>,
+    listener: BorrowedFd<'c>,
+    notification: Notification,
+}
+
+impl Caller<'_> {
+    /// After everything that was looked up by the caller's pid: it was the caller's own.
+    fn still_waits(&self) -> Result<()> {
+        if notify::is_waiting(self.listener, self.notification) {
+            Ok(())
+        } else {
+            Err(Errno::ESRCH)
+        }
+    }
+
+    /// Takes on the caller's umask, which the kernel applies, or not where a directory has default
+    /// permissions of its own (acl(5)).
+    fn lend_umask(&self) -> Result<()> {
+        umask(Mode::from_bits_truncate(self.target.status()?.umask));
+        Ok(())
+    }
+}
+
+impl<'a> Gate<'a> {
+    pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Self> {
+        let judge = Judge::new(&guard.named, &guard.private, proc)?;
+        Ok(Self { guard, judge, waiting: Waiting::default() })
+    }
+
+    /// Serves a call and answers it, unless it is none of the guard's.
+    ///
+    /// # Errors
+    /// The listener does not take the answer.
+    pub fn serve(&mut self, listener: impl AsFd, call: Notification) -> Result<Served> {
+        let listener = listener.as_fd();
+        let watched = self.guard.calls.iter().find(|watched| watched.number == call.number);
+        let Some(watched) = watched.filter(|watched| watched.verdict.allows(&call.arguments))
+        else {
+            return Ok(Served::NotMine);
+        };
+        let target = Target { proc: self.judge.proc.as_fd(), pid: call.pid };
+        let caller = Caller { target, listener, notification: call };
+        let ask = watched.form.ask(&call.arguments);
+        match self.make(&caller, ask) {
+            Ok(Made::Name) => notify::succeed(listener, call)?,
+            Ok(Made::File(file)) => hand_over(listener, call, &file, flags_of(ask))?,
+            Ok(Made::Later(held)) => {
+                // No more can wait than there are places: then as if the caller would not wait.
+                if !self.waiting.park(call, held, flags_of(ask)) {
+                    notify::refuse(listener, call, Errno::ENXIO)?;
+                }
+            }
+            Err(Unmade::Errno(errno)) => notify::refuse(listener, call, errno)?,
+            Err(Unmade::Guarded) => {
+                notify::refuse(listener, call, Errno::EPERM)?;
+                return Ok(Served::Guarded);
+            }
+        }
+        Ok(Served::Answered)
+    }
+
+    /// Tries again what waits for the other end of a FIFO.
+    pub fn retry(&mut self, listener: impl AsFd) -> Result<()> {
+        self.waiting.retry(&self.judge.proc, listener.as_fd())
+    }
+
+    fn make(&self, caller: &Caller<'_>, ask: Ask) -> std::result::Result<Made, Unmade> {
+        match ask {
+            Ask::Open { path, flags, mode } => self.open(caller, path, flags, mode),
+            Ask::Directory { path, mode } => {
+                let spot = self.free(caller, path)?;
+                caller.lend_umask()?;
+                caller.still_waits()?;
+                mkdirat(&spot.parent, spot.last()?, Mode::from_bits_truncate(mode))?;
+                Ok(Made::Name)
+            }
+            Ask::Node { path, mode, device } => {
+                let spot = self.free(caller, path)?;
+                caller.lend_umask()?;
+                caller.still_waits()?;
+                let (kind, mode) =
+                    (SFlag::from_bits_truncate(mode), Mode::from_bits_truncate(mode));
+                mknodat(&spot.parent, spot.last()?, kind, mode, device)?;
+                Ok(Made::Name)
+            }
+            Ask::Symlink { content, path } => {
+                let content = caller.target.text(content)?;
+                let spot = self.free(caller, path)?;
+                caller.still_waits()?;
+                symlinkat(content.as_c()?, &spot.parent, spot.last()?)?;
+                Ok(Made::Name)
+            }
+            Ask::Link { old, new, flags } => self.link(caller, old, new, flags),
+            Ask::Rename { old, new, flags } => self.rename(caller, old, new, flags),
+        }
+    }
+
+    /// The spot of a name that is to be made, if it may be.
+    fn free(&self, caller: &Caller<'_>, path: Named) -> std::result::Result<Spot, Unmade> {
+        let spot = caller.target.spot(path)?;
+        if self.judge.is_guarded(&spot)? {
+            // As without the guard, where it is there already.
+            return match look(&spot)? {
+                Some(_) => Err(Unmade::Errno(Errno::EEXIST)),
+                None => Err(Unmade::Guarded),
+            };
+        }
+        Ok(spot)
+    }
+
+    fn open(
+        &self,
+        caller: &Caller<'_>,
+        path: Named,
+        flags: i32,
+        mode: u32,
+    ) -> std::result::Result<Made, Unmade> {
+        // Flags that exclude each other are told before anything of the path, as kernels differ in.
+        if flags & libc::O_DIRECTORY != 0
+            && let Err(Errno::EINVAL) = lookup::open(AT_FDCWD, c"", flags, mode, Follow::Nothing)
+        {
+            return Err(Unmade::Errno(Errno::EINVAL));
+        }
+        let creates = flags & libc::O_CREAT != 0;
+        let exclusive = creates && flags & libc::O_EXCL != 0;
+        let stays = exclusive || flags & libc::O_NOFOLLOW != 0;
+        let links = if stays { Links::Stay } else { Links::Follow };
+        let spot = match caller.target.find(path, links)? {
+            Found::Spot(spot) => spot,
+            Found::Descriptor(_) if exclusive => return Err(Unmade::Errno(Errno::EEXIST)),
+            Found::Descriptor(_) if stays => return Err(Unmade::Errno(Errno::ELOOP)),
+            Found::Descriptor(number) => return self.reopen(caller, number, flags),
+        };
+        if !spot.is_no_file() && self.judge.is_guarded(&spot)? {
+            return match look(&spot)? {
+                None if creates => Err(Unmade::Guarded),
+                None => Err(Unmade::Errno(Errno::ENOENT)),
+                Some(_) if exclusive => Err(Unmade::Errno(Errno::EEXIST)),
+                Some(kind) if kind == SFlag::S_IFDIR => Err(Unmade::Errno(Errno::EISDIR)),
+                Some(_) => self.open_kept(caller, &spot, flags & !libc::O_CREAT),
+            };
+        }
+        if creates {
+            caller.lend_umask()?;
+        }
+        caller.still_waits()?;
+        opened(&spot, flags, mode)
+    }
+
+    /// Opens what is at a guarded name, to write only where that changes nothing the host obeys.
+    fn open_kept(
+        &self,
+        caller: &Caller<'_>,
+        spot: &Spot,
+        flags: i32,
+    ) -> std::result::Result<Made, Unmade> {
+        caller.still_waits()?;
+        let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
+        if writes && self.judge.keeps(spot)? {
+            // What the kernel refuses by itself, by a read-only mount, is told as that.
+            opened(spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
+            return Err(Unmade::Guarded);
+        }
+        opened(spot, flags, 0)
+    }
+
+    /// Opens anew what one of the caller's descriptors is open on.
+    fn reopen(
+        &self,
+        caller: &Caller<'_>,
+        number: u32,
+        flags: i32,
+    ) -> std::result::Result<Made, Unmade> {
+        caller.still_waits()?;
+        let unmade = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
+        let wanted = OFlag::from_bits_retain(unblocked(unmade));
+        let held = caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
+        if fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            return Err(Unmade::Errno(Errno::EISDIR));
+        }
+        let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
+        if writes && self.judge.keeps_file(&held)? {
+            return Err(Unmade::Guarded);
+        }
+        match caller.target.descriptor(number, wanted) {
+            Ok(file) => finished(file, flags),
+            Err(errno) if blocked(errno, flags) => later(held, errno),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn link(
+        &self,
+        caller: &Caller<'_>,
+        old: Named,
+        new: Named,
+        flags: i32,
+    ) -> std::result::Result<Made, Unmade> {
+        const EMPTY: i32 = libc::AT_EMPTY_PATH;
+        const FOLLOW: i32 = libc::AT_SYMLINK_FOLLOW;
+        if flags & !(EMPTY | FOLLOW) != 0 {
+            return Err(Unmade::Errno(Errno::EINVAL));
+        }
+        let target = &caller.target;
+        let found = if flags & EMPTY != 0 && target.text(old.text)?.bytes().is_empty() {
+            Found::Descriptor(u32::try_from(old.from).map_err(|_| Errno::ENOENT)?)
+        } else if flags & FOLLOW != 0 {
+            target.find(old, Links::Follow)?
+        } else {
+            Found::Spot(target.spot(old)?)
+        };
+        let to = self.free(caller, new)?;
+        caller.still_waits()?;
+        match found {
+            // Under another name it could be written to.
+            Found::Spot(spot) if self.judge.keeps(&spot)? => return Err(Unmade::Guarded),
+            Found::Spot(spot) => {
+                linkat(&spot.parent, spot.last()?, &to.parent, to.last()?, AtFlags::empty())?;
+            }
+            // A file that was opened without a name gets its first.
+            Found::Descriptor(number) => {
+                let held = target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
+                if self.judge.keeps_file(&held)? {
+                    return Err(Unmade::Guarded);
+                }
+                let mut buffer = [0; 64];
+                let entry = target.entry(&mut buffer, format_args!("fd/{number}"))?;
+                let follow = AtFlags::AT_SYMLINK_FOLLOW;
+                linkat(target.proc, entry, &to.parent, to.last()?, follow)?;
+            }
+        }
+        Ok(Made::Name)
+    }
+
+    fn rename(
+        &self,
+        caller: &Caller<'_>,
+        old: Named,
+        new: Named,
+        flags: u32,
+    ) -> std::result::Result<Made, Unmade> {
+        let (from, to) = (caller.target.spot(old)?, caller.target.spot(new)?);
+        let flags = RenameFlags::from_bits_retain(flags);
+        let swaps = flags.contains(RenameFlags::RENAME_EXCHANGE);
+        if self.judge.is_guarded(&to)? || (swaps && self.judge.is_guarded(&from)?) {
+            return Err(Unmade::Guarded);
+        }
+        if !self.judge.is_private(&to.parent)? && !self.judge.lets_rename(&from, &to)? {
+            // As between filesystems: mv(1) then copies, name by name.
+            return Err(Unmade::Errno(Errno::EXDEV));
+        }
+        caller.still_waits()?;
+        renameat2(&from.parent, from.last()?, &to.parent, to.last()?, flags)?;
+        Ok(Made::Name)
+    }
+}
+
+fn flags_of(ask: Ask) -> i32 {
+    match ask {
+        Ask::Open { flags, .. } => flags,
+        Ask::Directory { .. }
+        | Ask::Node { .. }
+        | Ask::Symlink { .. }
+        | Ask::Link { .. }
+        | Ask::Rename { .. } => 0,
+    }
+}
+
+/// What is at a spot: its kind, if anything.
+fn look(spot: &Spot) -> Result<Option<SFlag>> {
+    match fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(Some(SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT))),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens a spot, without ever waiting for the other end of a FIFO.
+fn opened(spot: &Spot, flags: i32, mode: u32) -> std::result::Result<Made, Unmade> {
+    // A path that ends in a slash or a dot leads to a directory, or nowhere.
+    let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
+    match lookup::open(&spot.parent, spot.last()?, unblocked(flags), mode, follow) {
+        Ok(file) => finished(file, flags),
+        Err(errno) if blocked(errno, flags) => {
+            let hold = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+            let held = lookup::open(&spot.parent, spot.last()?, hold, 0, Follow::Nothing)?;
+            later(held, errno)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn later(held: OwnedFd, errno: Errno) -> std::result::Result<Made, Unmade> {
+    // A socket cannot be opened at all, and says the same as a FIFO that nobody reads.
+    let is_fifo = fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
+    if is_fifo || errno == Errno::EWOULDBLOCK { Ok(Made::Later(held)) } else { Err(errno.into()) }
+}
+
+fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Made, Unmade> {
+    settle(&file, flags)?;
+    Ok(Made::File(file))
+}
+
+/// Takes back the flag that kept init from waiting, where the caller did not ask for it.
+pub fn settle(file: &OwnedFd, flags: i32) -> Result<()> {
+    if flags & libc::O_NONBLOCK != 0 {
+        return Ok(());
+    }
+    let kept = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
+    fcntl(file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags & kept))).map(drop)
+}
+
+/// Gives a file to the caller; what keeps it from having one more is its answer then.
+pub fn hand_over(
+    listener: BorrowedFd<'_>,
+    call: Notification,
+    file: &OwnedFd,
+    flags: i32,
+) -> Result<()> {
+    match notify::answer_with(listener, call, file, flags & libc::O_CLOEXEC != 0) {
+        // Gone already: nobody needs it.
+        Ok(()) | Err(Errno::ENOENT | Errno::EINPROGRESS) => Ok(()),
+        Err(errno) => notify::refuse(listener, call, errno),
+    }
+}

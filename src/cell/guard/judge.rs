@@ -1,0 +1,187 @@
+//! What the guard says of a name: the rules of [`names`] for a directory that is held.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fstat, fstatat, stat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+
+use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place};
+use super::paths::{Spot, Target};
+use crate::sys::{Result, lookup};
+
+/// Private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`.
+const PRIVATE: usize = 3;
+
+/// Decides on names, in the init of one cell.
+#[derive(Debug)]
+pub struct Judge<'a> {
+    /// Places that a configuration names, of which none may be made or written to: directory and
+    /// name.
+    named: &'a [(Vec<u8>, String)],
+    /// A procfs of the cell's pid namespace that is mounted nowhere.
+    pub proc: OwnedFd,
+    /// Device numbers of the cell's own filesystems; 0, which is none of a file, where it has fewer.
+    private: [u64; PRIVATE],
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(named: &'a [(Vec<u8>, String)], own: &[CString], proc: OwnedFd) -> Result<Self> {
+        let mut private = [0; PRIVATE];
+        for (place, path) in private.iter_mut().zip(own) {
+            *place = stat(path.as_c_str())?.st_dev;
+        }
+        Ok(Self { named, proc, private })
+    }
+
+    /// Whether a rename leaves all below it in places of its kind.
+    pub fn lets_rename(&self, from: &Spot, to: &Spot) -> Result<bool> {
+        let (from_depth, to_depth) = (self.depth(&from.parent)?, self.depth(&to.parent)?);
+        Ok(names::lets_rename((from_depth, from.name()), (to_depth, to.name())))
+    }
+
+    /// Whether a directory is on one of the cell's own filesystems.
+    pub fn is_private(&self, directory: impl AsFd) -> Result<bool> {
+        Ok(self.private.contains(&fstat(directory)?.st_dev))
+    }
+
+    /// Whether this name must not be made here. In doubt it must not.
+    pub fn is_guarded(&self, spot: &Spot) -> Result<bool> {
+        if self.is_private(&spot.parent)? {
+            return Ok(false);
+        }
+        let mut buffer = [0; 4096];
+        let directory = self.path(&spot.parent, &mut buffer)?;
+        if self.is_named(directory, spot.name()) || self.is_within(spot, directory)? {
+            return Ok(true);
+        }
+        let kind = Kind::of(spot.name());
+        match kind {
+            Kind::Plain => Ok(false),
+            Kind::Obeyed => Ok(true),
+            Kind::Head { exact: false } if !may_fold(&spot.parent)? => Ok(false),
+            Kind::Head { .. } | Kind::Part | Kind::Commondir | Kind::Objects => {
+                Ok(self.place(&spot.parent, Depth::of(directory))?.refuses(kind))
+            }
+        }
+    }
+
+    /// Whether what is here must not be written to: the mount over it is gone where the host has
+    /// made it anew since the grant, as git does with its configuration. A HEAD alone tells nothing
+    /// to run.
+    pub fn keeps(&self, spot: &Spot) -> Result<bool> {
+        match Kind::of(spot.name()) {
+            Kind::Head { .. } if !self.is_private(&spot.parent)? => {
+                let mut buffer = [0; 4096];
+                let directory = self.path(&spot.parent, &mut buffer)?;
+                self.is_within(spot, directory)
+            }
+            Kind::Plain
+            | Kind::Obeyed
+            | Kind::Head { .. }
+            | Kind::Part
+            | Kind::Commondir
+            | Kind::Objects => self.is_guarded(spot),
+        }
+    }
+
+    /// The same for a file that is held, by the name that it has now.
+    pub fn keeps_file(&self, file: &OwnedFd) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        let path = self.path(file, &mut buffer)?;
+        if path.first() != Some(&b'/') {
+            // A pipe or a socket.
+            return Ok(false);
+        }
+        match Spot::at(path) {
+            Ok(spot) => self.keeps(&spot),
+            // Its directory is gone.
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether a directory lies in a place that the host obeys. Where its mount is read-only the
+    /// kernel refuses by itself.
+    fn is_within(&self, spot: &Spot, directory: &[u8]) -> Result<bool> {
+        let mut parts = directory.split(|byte| *byte == b'/');
+        let obeyed = parts.any(|part| names::OBEYED.iter().any(|word| names::may_be(part, word)));
+        let (above, last) = split_last(directory);
+        let within = obeyed
+            || self.is_named(above, last)
+            || self.named.iter().any(|(parent, name)| is_below(directory, parent, name))
+            // A repository's own hooks, and not a directory of sources that has the name.
+            || (names::may_be(last, "hooks") && has(&spot.parent, "../HEAD")?);
+        Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))
+    }
+
+    /// Whether a configuration names this place.
+    fn is_named(&self, directory: &[u8], name: &[u8]) -> bool {
+        self.named.iter().any(|(parent, named)| {
+            names::may_be(name, named) && parent.eq_ignore_ascii_case(directory)
+        })
+    }
+
+    fn place(&self, directory: &OwnedFd, depth: Depth) -> Result<Place> {
+        let head = has(directory, HEAD)?;
+        let is_repository = || Ok(head && (has(directory, OBJECTS)? || has(directory, COMMONDIR)?));
+        Ok(match depth {
+            Depth::Without if head => Place::Headed,
+            Depth::Without => Place::WorkTree,
+            Depth::Top => Place::Repository,
+            // A submodule's or a linked worktree's, which was there before.
+            Depth::Branches | Depth::Inside if is_repository()? => Place::Repository,
+            Depth::Branches => Place::Branches,
+            Depth::Inside => Place::Inside,
+        })
+    }
+
+    fn depth(&self, directory: &OwnedFd) -> Result<Depth> {
+        self.path(directory, &mut [0; 4096]).map(Depth::of)
+    }
+
+    /// The path of a directory that is held, as the cell has it.
+    fn path<'b>(&self, directory: &OwnedFd, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
+        let own = Target { proc: self.proc.as_fd(), pid: 1 };
+        let mut entry = [0; 64];
+        let entry = own.entry(&mut entry, format_args!("fd/{}", directory.as_raw_fd()))?;
+        lookup::read_link(&self.proc, entry, buffer)
+    }
+}
+
+fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
+    match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(true),
+        Err(Errno::ENOENT) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A path's last part, and what comes before it.
+fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
+    let at = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let (above, last) = path.split_at_checked(at).unwrap_or((path, b""));
+    (above, last.strip_prefix(b"/").unwrap_or(last))
+}
+
+/// Whether a path lies beneath `parent/name`.
+fn is_below(path: &[u8], parent: &[u8], name: &str) -> bool {
+    let length = parent.len() + 1 + name.len();
+    let Some((start, rest)) = path.split_at_checked(length) else { return false };
+    let (above, last) = split_last(start);
+    rest.first() == Some(&b'/')
+        && above.eq_ignore_ascii_case(parent)
+        && last.eq_ignore_ascii_case(name.as_bytes())
+}
+
+fn may_fold(directory: &OwnedFd) -> Result<bool> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    match openat(directory, c".", flags, Mode::empty()) {
+        Ok(opened) => lookup::may_fold(opened),
+        // What cannot be listed is not looked at.
+        Err(Errno::EACCES) => Ok(true),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,390 @@
+//! Names that the host obeys cannot be made in a writable grant, by no call and no trick; all else can.
+
+mod support;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::Value;
+use support::{CALLS, Caller, Check, Need, Told, claim, equal, holds};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("no_call_makes_a_name_that_the_host_obeys", no_call).needs(&[Need::Python]),
+        claim("no_spelling_and_no_link_makes_one_either", no_spelling).needs(&[Need::Python]),
+        claim("a_path_that_changes_in_memory_makes_no_guarded_name", no_race).needs(&[Need::Gcc]),
+        claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
+        claim("parts_of_a_repository_that_are_not_there_cannot_be_made", parts).needs(&[Need::Git]),
+        claim("what_a_configuration_names_cannot_be_changed_or_made", named).needs(&[Need::Git]),
+        claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
+        claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
+        claim("every_odd_call_is_answered_as_without_the_guard", odd)
+            .needs(&[Need::Python, Need::X86_64]),
+        claim("init_is_no_deputy", deputy).needs(&[Need::Python]),
+        claim("who_waits_for_a_fifo_holds_nobody_up", fifo),
+        claim("a_refused_name_is_counted_and_told_with_the_way_out", told),
+        claim("an_operator_can_lift_the_guard", lifted).needs(&[Need::Git]),
+        claim("a_cell_without_a_writable_grant_has_no_guard", without),
+    ])
+}
+
+/// Runs Python in a cell with `path` for writing.
+fn python(
+    caller: &Caller,
+    options: &[&str],
+    path: &Path,
+    script: &str,
+) -> Result<Told, support::Failed> {
+    let path = path.display().to_string();
+    let options: Vec<&str> = options.iter().copied().chain(["--rw", &path]).collect();
+    let script = format!("{CALLS}\n{script}");
+    caller.run(&options, &["/usr/bin/python3", "-c", &script])
+}
+
+/// Runs a script of bash in a cell with `path` for writing.
+fn bash(caller: &Caller, path: &Path, script: &str) -> Result<Told, support::Failed> {
+    caller.run(&["--rw", &path.display().to_string()], &["bash", "-c", script])
+}
+
+/// A part of what a run said in JSON; null where it said nothing of it.
+fn at<'v>(object: &'v Value, path: &str) -> &'v Value {
+    object.pointer(path).unwrap_or(&Value::Null)
+}
+
+/// Tries each call for a name in a directory, and says what it met.
+const EVERY_CALL: &str = r#"
+import itertools
+def every(directory, name):
+    old, new = directory + "/old", directory + "/" + name
+    def fresh(): open(old, "w").close()
+    at = os.open(directory, os.O_RDONLY)
+    calls = {
+        "open": lambda: os.close(libc_open(new, os.O_CREAT | os.O_WRONLY)),
+        "exclusive": lambda: os.close(libc_open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR)),
+        "openat": lambda: os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=at)),
+        "mkdir": lambda: os.mkdir(new),
+        "mkdirat": lambda: os.mkdir(name, dir_fd=at),
+        "symlink": lambda: os.symlink("/tmp", new),
+        "symlinkat": lambda: os.symlink("/tmp", name, dir_fd=at),
+        "link": lambda: os.link(old, new),
+        "linkat": lambda: os.link("old", name, src_dir_fd=at, dst_dir_fd=at),
+        "rename": lambda: os.rename(old, new),
+        "renameat": lambda: os.rename("old", name, src_dir_fd=at, dst_dir_fd=at),
+        "fifo": lambda: os.mkfifo(new),
+        "node": lambda: os.mknod(new, 0o644 | 0o100000),
+    }
+    for what, action in calls.items():
+        fresh()
+        met = tried(action)
+        there = os.path.lexists(new)
+        if there:
+            os.rmdir(new) if os.path.isdir(new) and not os.path.islink(new) else os.unlink(new)
+        yield what, met, there
+def libc_open(path, flags):
+    return os.open(path, flags, 0o644)
+NAMES = [".git", ".envrc", ".vscode", ".idea", ".claude", ".mcp.json", "HEAD"]
+def told(directory):
+    return sorted({(met, there) for name in NAMES for _, met, there in every(directory, name)})
+"#;
+
+fn no_call(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let script = format!(
+        "{EVERY_CALL}
+os.makedirs('/tmp/t'); os.makedirs('/workspace/deep/er')
+print(told('/tmp/t')); print(told('/workspace')); print(told('/workspace/deep/er'))
+print(sorted({{met for _, met, _ in every('/workspace', 'plain')}}))"
+    );
+    let refused = "[('EPERM', False)]";
+    let told = python(caller, &[], &path, &script)?;
+    // In /tmp and for other names each call works: the positive control.
+    let expected = format!("[('ok', True)]\n{refused}\n{refused}\n['ok']");
+    equal("in the grant", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))?;
+    let outside = caller.bash_outside(&format!("ls -A {} | tr '\\n' ' '", path.display()))?;
+    equal("on the host", outside.said(), "deep old")
+}
+
+fn no_spelling(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let script = r#"
+os.chdir("/workspace")
+for name in [".GIT", ".Envrc", ".vscode.", ".git ", ".git::$INDEX_ALLOCATION", ".g\u200cit", "a/../.git", ".//.idea//", ".git:x"]:
+    os.makedirs("a", exist_ok=True)
+    print(tried(lambda: os.mkdir(name)), end=" ")
+# A link that leads to the name, one to its directory, and a rename of a directory in two steps.
+os.symlink(".envrc", "to"); os.symlink("a", "dir"); os.symlink("to", "twice")
+for name in ["to", "twice"]:
+    print(tried(lambda: os.open(name, os.O_CREAT | os.O_WRONLY)), end=" ")
+print(tried(lambda: os.mkdir("dir/.vscode")), tried(lambda: os.rename("a", ".claude")), end=" ")
+open("f", "w").close()
+print(call(316, -100, b"f", -100, b".mcp.json", 1), call(316, -100, b"a", -100, b".idea", 4), end=" ")
+unnamed = os.open(".", os.O_TMPFILE | os.O_RDWR)
+print(call(265, -100, b"/proc/self/fd/%d" % unnamed, -100, b".envrc", 0x400), end=" ")
+print(call(265, unnamed, b"", -100, b".envrc", 0x1000), end=" ")
+os.fchdir(os.open("a", os.O_PATH)); print(tried(lambda: os.mkdir(".git")), tried(lambda: os.mkdir("../.git")))
+print(sorted(os.listdir("/workspace")), os.listdir("/workspace/a"))
+"#;
+    let told = python(caller, &[], &path, script)?;
+    let refused = ["EPERM"; 19].join(" ");
+    let expected = format!("{refused}\n['a', 'dir', 'f', 'to', 'twice'] []");
+    equal("all refused", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))
+}
+
+/// One thread makes names, the other changes the name's bytes from a harmless to a guarded one.
+const RACE: &str = include_str!("support/race.c");
+
+fn no_race(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let source = path.join("race.c");
+    std::fs::write(&source, RACE)?;
+    caller.own(&source)?;
+    let script =
+        "cd /workspace && gcc -O1 -w -pthread -o race race.c && ./race /workspace && ./race /tmp";
+    let told = bash(caller, &path, script)?;
+    // In /tmp the same program makes both names: the positive control.
+    equal("raced", (told.said(), told.stderr.as_str()), ("made clean\nmade GUARDED", ""))
+}
+
+fn no_repository(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let script = "cd /workspace
+        git init -q sub 2>/dev/null || echo init
+        git init -q --bare bare 2>/dev/null || echo bare
+        git init -q --separate-git-dir=apart work 2>/dev/null || echo apart
+        mkdir -p o/objects o/refs && git init -q --bare /tmp/r && git -C /tmp/r config core.fsmonitor /tmp/evil
+        cp -r /tmp/r/* o 2>/dev/null || echo copied but for one
+        mv /tmp/r/HEAD o/HEAD 2>/dev/null || echo HEAD
+        ln -s /tmp/r/HEAD o/HEAD 2>/dev/null || echo link
+        git clone -q /tmp/r clone 2>/dev/null || echo clone
+        git init -q /tmp/fine && git clone -q /tmp/fine /tmp/also 2>/dev/null && echo fine in /tmp
+        git -C o rev-parse --git-dir 2>/dev/null || echo none";
+    let told = bash(caller, &path, script)?;
+    let lines = "init\nbare\napart\ncopied but for one\nHEAD\nlink\nclone\nfine in /tmp\nnone";
+    equal("in the cell", told.said(), lines)?;
+    let found = caller.bash_outside(&format!(
+        "cd {}; find . -name .git -o -name HEAD -o -name commondir; \
+         for d in . sub bare apart work o clone; do git -C $d rev-parse --git-dir 2>/dev/null; done; echo looked",
+        path.display()
+    ))?;
+    equal("on the host", found.said(), "looked")
+}
+
+/// A repository of the caller's with one commit.
+fn repository(
+    caller: &Caller,
+    name: &str,
+    more: &str,
+) -> Result<std::path::PathBuf, support::Failed> {
+    let path = caller.directory(name)?;
+    let script = format!(
+        "cd {} && git init -q -b main && git config user.email a@b && git config user.name n && \
+         git commit -q --allow-empty -m first && {more} echo made",
+        path.display()
+    );
+    equal("a repository", caller.bash_outside(&script)?.said(), "made")?;
+    Ok(path)
+}
+
+fn parts(caller: &Caller) -> Check {
+    let path = repository(
+        caller,
+        "repository",
+        "rm -r .git/hooks && mkdir -p .git/modules/lib && cp -r .git/HEAD .git/objects .git/refs .git/modules/lib && \
+         mkdir -p .git/refs/remotes/origin && cp .git/HEAD .git/refs/remotes/origin && \
+         git init -q --bare bare.git && rm -r bare.git/hooks bare.git/config &&",
+    )?;
+    let script = "cd /workspace
+        for d in .git .git/modules/lib bare.git; do
+            for n in hooks commondir config.worktree Hooks; do mkdir $d/$n 2>/dev/null && echo MADE $d/$n; done
+        done
+        for d in .git/modules/lib bare.git; do echo x 2>/dev/null > $d/config && echo MADE $d/config; done
+        mkdir .git/x && for n in HEAD config hooks; do echo x 2>/dev/null > .git/x/$n && echo MADE .git/x/$n; done
+        # A branch may have such a name; a directory of branches becomes nothing else by it.
+        git branch config && git branch hooks && git branch x/HEAD && echo branches
+        echo evil > .git/refs/remotes/origin/config && echo a remote has a HEAD and a branch
+        mkdir .git/refs/remotes/origin/objects 2>/dev/null && echo MADE objects
+        for to in .git/y .git/modules/lib/y evil; do mv -T .git/refs/remotes/origin $to 2>/dev/null && echo MOVED $to; done
+        perl -e 'rename(\".git/refs\", \".git/z\") and print \"RENAMED\\n\"; print $!{EXDEV} ? \"EXDEV\\n\" : \"$!\\n\"'
+        git status --short | head -3; ls -d .git/hooks .git/z 2>/dev/null; echo end";
+    let told = bash(caller, &path, script)?;
+    let said: Vec<&str> = told.stdout.lines().filter(|line| !line.starts_with("??")).collect();
+    let expected = ["branches", "a remote has a HEAD and a branch", "EXDEV", "end"];
+    equal("only what is harmless", said, expected)
+}
+
+fn named(caller: &Caller) -> Check {
+    let path = repository(
+        caller,
+        "repository",
+        "git config core.hooksPath .husky/_ && mkdir -p .husky/_ && echo true > .husky/pre-commit && \
+         git config --add include.path ../shared.gitconfig && git config --add include.path ../later.gitconfig && \
+         echo > shared.gitconfig && git init -q sub && git -C sub config core.hooksPath githooks &&",
+    )?;
+    let script = "cd /workspace
+        echo x > .husky/_/pre-commit; echo x > .husky/pre-commit; echo x > shared.gitconfig
+        echo x > later.gitconfig; mkdir sub/githooks; mv sub other; mkdir githooks && echo another";
+    let told = bash(caller, &path, script)?;
+    equal("the rest works", told.said(), "another")?;
+    let count = |what: &str| told.stderr.matches(what).count();
+    equal("what is there", count("Read-only file system"), 3)?;
+    equal("what is not", count("Operation not permitted"), 2)?;
+    equal("what is on the way", count("Device or resource busy"), 1)
+}
+
+/// Tries to write to what the host has made anew, by every way there is to a file that is there.
+const REWRITE: &str = "cd /workspace; until [ -e go ]; do sleep 0.02; done; exec 2>/tmp/err
+    echo evil >> .envrc && echo WROTE envrc; echo evil >> .git/config && echo WROTE config
+    echo x > .vscode/tasks.json && echo WROTE task; echo x > .vscode/new && echo WROTE new
+    echo x > .git/hooks/pre-commit && echo WROTE hook; echo x > .husky/_/pre-commit && echo WROTE husky
+    echo x >> later/.git/config && echo WROTE later
+    ln .git/config c 2>>/tmp/err && echo evil >> c && echo WROTE link; exec 5< .git/config && echo evil >> /dev/fd/5 && echo WROTE descriptor
+    ln -s .git/config s && echo evil >> s && echo WROTE by symlink; dd if=/dev/zero of=.git/config conv=notrunc count=1 && echo WROTE dd
+    mv .git g && echo x >> g/config && echo WROTE moved; [ -e g ] && mv g .git && echo BACK
+    echo fine >> plain && echo fine; true";
+
+fn anew(caller: &Caller) -> Check {
+    let mut said = Vec::new();
+    for options in [&["--unguarded"][..], &[]] {
+        let name = format!("grant{}", options.len());
+        let more = "git config core.hooksPath .husky/_ && mkdir -p .husky/_ .vscode && \
+                    echo '{}' > .vscode/tasks.json && echo trusted > .envrc &&";
+        let path = repository(caller, &name, more)?;
+        let text = path.display().to_string();
+        let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
+        let live = caller.live(&options, REWRITE)?;
+        // As editors and git save: by a rename over the old file, which takes its mounts along.
+        let host = "git config a.b c && cp .envrc e && mv e .envrc && mv .vscode v && cp -r v .vscode && rm -r v && \
+            mv .git/hooks h && cp -r h .git/hooks && rm -r h && mv .husky h && cp -r h .husky && rm -r h && \
+            git init -q later && touch go && echo done";
+        let told = caller.bash_outside(&format!("cd {text} && {host}"))?;
+        equal("the host", told.said(), "done")?;
+        said.push(live.finish(support::PATIENCE)?.stdout);
+    }
+    let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
+    // The positive control: without the guard of names each of these is open to the cell.
+    for what in ["envrc", "config", "task", "new", "hook", "husky", "later", "descriptor", "dd"] {
+        let line = format!("WROTE {what}");
+        holds("the attack works unguarded", unguarded, unguarded.contains(&line))?;
+    }
+    equal("guarded", guarded.trim(), "fine")
+}
+
+fn work(caller: &Caller) -> Check {
+    let path = repository(caller, "repository", "")?;
+    let script = "set -e; cd /workspace
+        echo a > a; git add a; git commit -qm a; git checkout -q -b topic; echo b >> a; git stash -q; git stash pop -q
+        git commit -qam b; git tag v1; git checkout -q main; git merge -q --no-edit topic; git rebase -q topic
+        git rm -q a; git reset -q --hard; git gc -q; git log --oneline | wc -l
+        mkdir src; printf 'all: out\\nout: src/in\\n\\tcp src/in out\\n' > Makefile; echo in > src/in; make -s; cat out
+        tar cf t.tar src; mkdir x; tar xf t.tar -C x; cat x/src/in; cp -a src y; mv y z; sed -i s/in/IN/ src/in; cat src/in
+        python3 -c 'import os
+for n in range(300): os.makedirs(f\"node_modules/.bin/p{n}/lib\"); open(f\"node_modules/.bin/p{n}/lib/i.js\", \"w\").close()
+open(\"f~\", \"w\").write(\"new\"); os.replace(\"f~\", \"f\"); print(open(\"f\").read())'
+        python3 -m venv --without-pip v; v/bin/python -c 'print(1)'
+        umask 077; echo s > s; stat -c %a s; umask 002; mkdir m; stat -c %a m
+        echo err > /dev/stderr; echo out > /dev/null; cat <(echo sub); echo t | tee >(cat > p) > /dev/null; ln -s a l; ln a h; : > l";
+    let path = path.display().to_string();
+    // Streams by their names: the tests' pipes belong to somebody else, as they do in a call.
+    let script = format!("({script}) 2> /tmp/err | cat; cat /tmp/err");
+    let guarded = caller.run(&["--rw", &path], &["bash", "-c", &script])?;
+    let lines = "3\nin\nin\nIN\nnew\n1\n600\n775\nsub\nerr";
+    equal("in the cell", (guarded.said(), guarded.stderr.as_str()), (lines, ""))
+}
+
+/// Odd calls, one a line with what each met and made; the same in a guarded grant as in another.
+const ODD: &str = include_str!("support/odd_calls.py");
+
+fn odd(caller: &Caller) -> Check {
+    for place in ["/workspace/odd", "/tmp/odd"] {
+        let script = format!("BASE = {place:?}\n{ODD}");
+        let guarded =
+            python(caller, &[], &caller.directory(&format!("g{}", place.len()))?, &script)?;
+        let fresh = caller.directory(&format!("u{}", place.len()))?;
+        let bare = python(caller, &["--unguarded"], &fresh, &script)?;
+        holds("calls were made", &bare, bare.stdout.lines().count() > 100)?;
+        equal("no error", (bare.stderr.as_str(), guarded.stderr.as_str()), ("", ""))?;
+        for (guarded, bare) in guarded.stdout.lines().zip(bare.stdout.lines()) {
+            equal(place, guarded, bare)?;
+        }
+        equal("all of them", guarded.stdout.lines().count(), bare.stdout.lines().count())?;
+    }
+    Ok(())
+}
+
+fn deputy(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    // Init would reach its own memory, descriptors and directories by these names.
+    let script = r#"
+C, RW = os.O_CREAT, os.O_RDWR
+names = ["/proc/1/mem", "/proc/1/environ", "/proc/self/mem", "/proc/1/fd/0", "/proc/1/fd/3", "/proc/1/cwd/x", "/proc/1/root/tmp/x", "/proc/1/task/1/mem"]
+os.symlink("/proc/1/mem", "/workspace/mem"); os.symlink("/proc/self", "/tmp/me")
+for name in names + ["/workspace/mem", "/tmp/me/mem", "/tmp/me/fd/3"]:
+    for flags in (os.O_RDONLY, RW):
+        for more in (0, os.O_NOFOLLOW, os.O_EXCL):
+            met = tried(lambda: os.open(name, C | flags | more))
+            if met == "ok": print("OPENED", name, flags, more)
+os.chdir("/proc/1"); print(tried(lambda: os.open("mem", C | os.O_RDONLY)), tried(lambda: os.open("environ", C)))
+os.chdir("/proc/self"); print(tried(lambda: os.open("mem", C | RW)), tried(lambda: os.open("fd/3", C | RW)))
+print(tried(lambda: os.link("/proc/1/fd/3", "/workspace/x")), call(265, -100, b"/proc/1/exe", -100, b"/workspace/x", 0x400))
+mine = os.open("/tmp/mine", C | RW, 0o600); os.write(mine, b"mine")
+for name in ["/proc/self/fd/%d", "/dev/fd/%d", "/proc/thread-self/fd/%d", f"/proc/{os.getpid()}/fd/%d"]:
+    print(os.read(os.open(name % mine, C | RW), 9))
+"#;
+    let told = python(caller, &[], &path, script)?;
+    let own = ["b'mine'"; 4].join("\n");
+    let expected = format!("EACCES EACCES\nEACCES EACCES\nEXDEV EACCES\n{own}");
+    equal("nothing of init's", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))
+}
+
+fn fifo(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let script = "cd /workspace; mkfifo f; for i in 1 2 3 4 5; do (echo $i > f) & done
+        (echo killed > f) & kill -KILL $!; sleep 0.05; echo free > other; cat other
+        sort f | tr -d '\\n'; echo; wait; (timeout 0.2 bash -c 'echo never > f'; echo $?)";
+    let told = bash(caller, &path, script)?;
+    equal("all were served", told.said(), "free\n12345\n124")
+}
+
+fn told(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?.display().to_string();
+    let script = "mkdir .vscode /workspace/.git; mkdir plain; unshare -U true";
+    let object = caller.json(&["--rw", &path], &["bash", "-c", script])?;
+    let grant = "--unguarded, since the host obeys what has such a name";
+    equal(
+        "denials",
+        at(&object, "/denials"),
+        &serde_json::json!([
+            { "syscall": "unshare", "count": 1 },
+            { "syscall": "mkdir", "count": 2, "grant": grant },
+        ]),
+    )?;
+    let receipt = at(&object, "/receipt");
+    equal("probed", at(receipt, "/probed/guarded_name"), "EPERM")?;
+    let workspace = at(receipt, "/configured/workspace");
+    equal("configured", workspace, "granted, read-write, names guarded")
+}
+
+fn lifted(caller: &Caller) -> Check {
+    let path = repository(caller, "repository", "echo trusted > .envrc &&")?.display().to_string();
+    let script = "cd /workspace; git init -q sub && git -C sub rev-parse --git-dir; mkdir .vscode && echo made
+        echo x > .envrc; echo x >> .git/config";
+    let object = caller.json(&["--rw", &path, "--unguarded"], &["bash", "-c", script])?;
+    equal("made", at(&object, "/stdout"), ".git\nmade\n")?;
+    let stderr = at(&object, "/stderr").as_str().unwrap_or_default();
+    // What was there stays as it is.
+    equal("read-only", stderr.matches("Read-only file system").count(), 2)?;
+    equal("probed", at(&object, "/receipt/probed/guarded_name"), "not guarded")?;
+    let workspace = at(&object, "/receipt/configured/workspace");
+    equal("configured", workspace, "granted, read-write, names unguarded")
+}
+
+fn without(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?.display().to_string();
+    for options in [&[][..], &["--ro", &path]] {
+        let script = "mkdir /workspace/.git /tmp/.vscode && echo made";
+        let object = caller.json(options, &["bash", "-c", script])?;
+        equal("every name", at(&object, "/stdout"), "made\n")?;
+        equal("probed", at(&object, "/receipt/probed/guarded_name"), "not guarded")?;
+    }
+    Ok(())
+}
