@@ -2,6 +2,7 @@
 //! without a C library, so that a self-test needs neither a compiler nor a second file.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -26,7 +27,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     command.args(["-Clink-arg=-Wl,-z,noseparate-code,--build-id=none"]);
     command.arg("--target").arg(variable("TARGET")?);
     if let Some(linker) = std::env::var_os("RUSTC_LINKER") {
-        command.arg("-C").arg(PathBuf::from("linker=").into_os_string()).arg(linker);
+        let mut flag = OsString::from("-Clinker=");
+        flag.push(linker);
+        command.arg(flag);
     }
     command.arg("-o").arg(&helper).arg("probe/main.rs");
     let status = command.status()?;

@@ -4,6 +4,9 @@ use core::ffi::CStr;
 
 use crate::sys;
 
+/// Bytes of every process of the helper, as it is not moved about when it is freestanding.
+static OWN: &[u8] = b"cofferdam-probe.";
+
 /// Room for what arguments point to.
 pub struct Room {
     // Words, for their alignment.
@@ -23,8 +26,9 @@ impl Room {
         Some(place)
     }
 
-    /// An argument by its word: a number; `s:TEXT`, its address; `z:N`, N zero bytes; `w:1,2`,
-    /// words of 32 bits; `q:1,2`, words of 64; `r:N`, the answer of the Nth call before.
+    /// An argument by its word: a number; `s:TEXT`, its address; `z:N`, N zero bytes; `v:N`, an
+    /// iovec(3) of N zero bytes; `o:`, one of bytes that each process of the helper has at this
+    /// address; `w:1,2`, words of 32 bits; `q:1,2`, words of 64; `r:N`, the answer of the Nth call.
     pub fn argument(&mut self, word: &CStr, answers: &[usize]) -> Option<usize> {
         let bytes = word.to_bytes();
         let Some((kind, rest)) = tagged(bytes) else { return number(bytes) };
@@ -37,11 +41,25 @@ impl Room {
                 let place = self.take(number(rest)?.div_ceil(8))?;
                 Some(sys::place(place))
             }
+            b'v' => {
+                let length = number(rest)?;
+                let base = sys::place(self.take(length.div_ceil(8))?);
+                self.vector(base, length)
+            }
+            b'o' => self.vector(sys::address(OWN), OWN.len()),
             b'w' => self.words(rest, |value| u64::try_from(value & 0xffff_ffff).ok(), 2),
             b'q' => self.words(rest, |value| u64::try_from(value).ok(), 1),
             b'r' => answers.get(number(rest)?.checked_sub(1)?).copied(),
             _ => None,
         }
+    }
+
+    fn vector(&mut self, base: usize, length: usize) -> Option<usize> {
+        let vector = self.take(2)?;
+        for (place, value) in vector.iter_mut().zip([base, length]) {
+            *place = u64::try_from(value).ok()?;
+        }
+        Some(sys::place(vector))
     }
 
     /// Numbers with commas between them, `each` to a word of 64 bits, lowest first.

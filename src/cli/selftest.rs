@@ -65,6 +65,7 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     let mut bench = conduct::bench(directory.path(), program, target).map_err(broken)?;
     starts(&bench)?;
     bench.memory = bench.held_memory().map_err(broken)?;
+    bench.isolation = bench.seen_isolation().map_err(broken)?;
     let found = conduct::all(&bench, &probes);
     if let Some(file) = &typed.junit {
         std::fs::write(file, report::junit(&found)).map_err(|error| {

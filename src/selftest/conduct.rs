@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde::Serialize;
 
 use super::corpus::{Class, Company, Probe};
-use super::judge::{self, Memory, Seen, Shown, Target, Verdict};
+use super::judge::{self, Isolation, Memory, Seen, Shown, Target, Verdict};
 use super::launch::{Bench, Ran};
 use super::stage::Stage;
 
@@ -38,8 +38,9 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     everybody(&helper)?;
     let config = directory.join("config");
     std::fs::create_dir(&config)?;
-    // Until a cell has told.
-    Ok(Bench { target, program, config, helper, memory: Memory::ControlGroup })
+    // The last two until the sandbox has told.
+    let (memory, isolation) = (Memory::ControlGroup, Isolation::Shared);
+    Ok(Bench { target, program, config, helper, memory, isolation })
 }
 
 /// Runs the attacks and returns the verdicts in their order.
@@ -79,7 +80,7 @@ fn one_more<'a>(probes: &'a [Probe], next: &AtomicUsize) -> Option<(usize, &'a P
 
 fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Found {
     let began = std::time::Instant::now();
-    let verdict = match judge::not_applicable(probe, &bench.target, is_root) {
+    let verdict = match judge::not_applicable(probe, &bench.target, bench.isolation, is_root) {
         Some(verdict) => verdict,
         None => tried(bench, probe, is_root)
             .unwrap_or_else(|error| Verdict::NoVerdict { seen: error.to_string() }),

@@ -138,6 +138,8 @@ struct Written {
     #[serde(default)]
     start: Start,
     #[serde(default)]
+    harm: Harm,
+    #[serde(default)]
     alone: bool,
     within: Option<u64>,
     most_bytes: Option<u64>,
@@ -158,6 +160,17 @@ pub enum Start {
     Grouped,
     /// Killed from outside when it has said `ready`.
     Killed,
+}
+
+/// What it does where nothing holds it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Harm {
+    /// Nothing that is not undone.
+    #[default]
+    None,
+    /// It ends processes or changes mounts of a host whose namespaces it shares.
+    WhereShared,
 }
 
 /// With what else it may run at the same time.
@@ -196,6 +209,7 @@ pub struct Probe {
     pub options: Vec<String>,
     pub ours: Option<String>,
     pub start: Start,
+    pub harm: Harm,
     pub company: Company,
     /// Seconds after which a call that has not ended is a breach.
     pub within: u64,
@@ -261,6 +275,7 @@ fn checked(
         options: written.options,
         ours: written.ours,
         start: written.start,
+        harm: written.harm,
         company: if written.alone { Company::None } else { Company::Any },
         within: written.within.unwrap_or(20),
         most_bytes: written.most_bytes,
@@ -271,6 +286,43 @@ fn checked(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The ids that a text cites: one by one, and as the ends of a range.
+    fn cited(text: &str) -> Vec<(char, u32, u32)> {
+        let pattern = Regex::new("\\b([FPNKRI])([0-9]{2,3})(?:–[FPNKRI]([0-9]{2,3}))?\\b");
+        let pattern = pattern.unwrap_or_else(|error| panic!("{error}"));
+        let number =
+            |text: Option<regex::Match<'_>>| text.and_then(|text| text.as_str().parse().ok());
+        pattern
+            .captures_iter(text)
+            .filter_map(|found| {
+                let letter = found.get(1)?.as_str().chars().next()?;
+                let first = number(found.get(2))?;
+                Some((letter, first, number(found.get(3)).unwrap_or(first)))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn security_md_cites_each_attack_and_none_that_is_not_there() {
+        let cited = cited(include_str!("../../SECURITY.md"));
+        let probes = corpus().unwrap_or_else(|error| panic!("{error}"));
+        let parts = |id: &str| {
+            let mut letters = id.chars();
+            Some((letters.next()?, letters.as_str().parse::<u32>().ok()?))
+        };
+        let ids: BTreeSet<(char, u32)> = probes.iter().filter_map(|one| parts(&one.id)).collect();
+        for (letter, number) in &ids {
+            let is_cited = cited
+                .iter()
+                .any(|(of, first, last)| of == letter && (first..=last).contains(&number));
+            assert!(is_cited, "{letter}{number:02} is not cited");
+        }
+        for (letter, first, last) in cited {
+            assert!(ids.contains(&(letter, first)), "there is no {letter}{first:02}");
+            assert!(ids.contains(&(letter, last)), "there is no {letter}{last:02}");
+        }
+    }
 
     #[test]
     fn the_corpus_is_well_formed_and_each_topic_has_its_own_ids() {

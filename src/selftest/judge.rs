@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::corpus::{Control, Probe, When, Whom};
+use super::corpus::{Control, Harm, Probe, When, Whom};
 use super::launch::Ran;
 
 /// Against whom the corpus runs.
@@ -66,6 +66,15 @@ pub enum Memory {
     BestEffort,
 }
 
+/// Whose mount and pid namespaces a sandbox has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// Its own.
+    Own,
+    /// One of them, or both, is the host's; or it could not be seen.
+    Shared,
+}
+
 /// A breach that is known is told as such, and as nothing else where it is none.
 pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -> Verdict {
     let expected = probe.known.as_ref().filter(|known| match (known.when, memory) {
@@ -81,7 +90,12 @@ pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -
 }
 
 /// Why an attack is not run at all, if it is not.
-pub fn not_applicable(probe: &Probe, target: &Target, is_root: bool) -> Option<Verdict> {
+pub fn not_applicable(
+    probe: &Probe,
+    target: &Target,
+    isolation: Isolation,
+    is_root: bool,
+) -> Option<Verdict> {
     let wrong = match probe.whom {
         Whom::Both => None,
         Whom::Root => (!is_root).then_some("for root only"),
@@ -90,6 +104,9 @@ pub fn not_applicable(probe: &Probe, target: &Target, is_root: bool) -> Option<V
     let why = match (wrong, target, &probe.ours) {
         (Some(wrong), _, _) => wrong.to_owned(),
         (None, Target::Other(_), Some(why)) => why.clone(),
+        (None, _, _) if probe.harm == Harm::WhereShared && isolation == Isolation::Shared => {
+            "not run: it shares namespaces of the host, which this would harm".to_owned()
+        }
         (None, _, _) => return None,
     };
     Some(Verdict::NotApplicable { why })

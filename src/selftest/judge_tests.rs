@@ -5,7 +5,7 @@ use std::time::Duration;
 use regex::Regex;
 
 use super::*;
-use crate::selftest::corpus::{Class, Company, Known, Start, Unshown};
+use crate::selftest::corpus::{Class, Company, Harm, Known, Start, Unshown};
 use crate::selftest::launch::End;
 
 fn probe() -> Probe {
@@ -28,6 +28,7 @@ fn probe() -> Probe {
         options: Vec::new(),
         ours: None,
         start: Start::Plain,
+        harm: Harm::None,
         company: Company::Any,
         within: 20,
         most_bytes: None,
@@ -102,12 +103,23 @@ fn a_control_is_shown_by_what_was_said_or_hit_or_told_why_not() {
 #[test]
 fn what_does_not_apply_is_neither_held_nor_a_breach() {
     let ours = Probe { ours: Some("an option of ours".to_owned()), ..probe() };
-    assert_eq!(not_applicable(&ours, &Target::Own, true), None);
+    let own = Isolation::Own;
+    assert_eq!(not_applicable(&ours, &Target::Own, own, true), None);
     let why = "an option of ours".to_owned();
-    assert_eq!(not_applicable(&ours, &other(), true), Some(Verdict::NotApplicable { why }));
+    assert_eq!(not_applicable(&ours, &other(), own, true), Some(Verdict::NotApplicable { why }));
     let roots = Probe { whom: Whom::Root, ..probe() };
     let why = "for root only".to_owned();
-    assert_eq!(not_applicable(&roots, &Target::Own, false), Some(Verdict::NotApplicable { why }));
+    let verdict = not_applicable(&roots, &Target::Own, own, false);
+    assert_eq!(verdict, Some(Verdict::NotApplicable { why }));
+}
+
+#[test]
+fn what_would_harm_the_host_is_not_run_where_its_namespaces_are_shared() {
+    let harmful = Probe { harm: Harm::WhereShared, ..probe() };
+    let of = |isolation| not_applicable(&harmful, &other(), isolation, true);
+    assert_eq!(of(Isolation::Own), None);
+    assert!(matches!(of(Isolation::Shared), Some(Verdict::NotApplicable { .. })));
+    assert_eq!(not_applicable(&probe(), &other(), Isolation::Shared, true), None);
 }
 
 #[test]

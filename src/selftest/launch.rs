@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::corpus::{Control, Probe, Start};
-use super::judge::{Memory, Target};
+use super::judge::{Isolation, Memory, Target};
 use super::stage::{self, Stage};
+use crate::profile::calls;
 
 /// Where the helper is in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
@@ -71,6 +73,7 @@ pub struct Bench {
     pub helper: PathBuf,
     /// Of cells.
     pub memory: Memory,
+    pub isolation: Isolation,
 }
 
 impl Bench {
@@ -120,17 +123,48 @@ impl Bench {
 
     /// A command that runs the helper in the sandbox and must answer `EBADF`.
     pub fn trial(&self) -> Vec<String> {
+        let number = calls::number("close").map(|number| number.to_string());
+        let number = number.unwrap_or_default();
+        let place = self.place().helper;
+        self.prefixed([place, "call".to_owned(), number, "-1".to_owned()])
+    }
+
+    /// A command of no attack, with what goes before it.
+    fn prefixed<const N: usize>(&self, words: [String; N]) -> Vec<String> {
         let helper = self.helper.display().to_string();
-        let (mut words, place) = match &self.target {
-            Target::Own => (self.run(), HELPER_IN_CELL.to_owned()),
+        let mut all = match &self.target {
+            Target::Own => self.granted(),
             Target::Other(prefix) => {
-                let words = prefix.iter().map(|word| word.replace("{probe}", &helper));
-                (words.collect(), helper)
+                prefix.iter().map(|word| word.replace("{probe}", &helper)).collect()
             }
         };
-        let number = crate::profile::calls::number("close").map(|number| number.to_string());
-        words.extend([place, "call".to_owned(), number.unwrap_or_default(), "-1".to_owned()]);
-        words
+        if self.target == Target::Own {
+            all.push("--".to_owned());
+        }
+        all.extend(words);
+        all
+    }
+
+    /// Whether the sandbox has mount and pid namespaces of its own: numbers that are the same for
+    /// all who look.
+    ///
+    /// # Errors
+    /// What could not be started or looked at.
+    pub fn seen_isolation(&self) -> std::io::Result<Isolation> {
+        const LINE: &str = "stat -Lc %i /proc/self/ns/mnt /proc/self/ns/pid";
+        let words = self.prefixed(["bash", "-c", LINE].map(str::to_owned));
+        let Some((program, rest)) = words.split_first() else { return Ok(Isolation::Shared) };
+        let told = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
+        let text = String::from_utf8_lossy(&told.stdout);
+        let inside: Vec<&str> = text.lines().collect();
+        let outside = |name| {
+            std::fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino().to_string())
+        };
+        let (mounts, pids) = (outside("mnt")?, outside("pid")?);
+        Ok(match inside.as_slice() {
+            [mount, pid] if *mount != mounts && *pid != pids => Isolation::Own,
+            _ => Isolation::Shared,
+        })
     }
 
     /// Who holds the memory of a cell here, by the receipt of one.
@@ -151,13 +185,7 @@ impl Bench {
         Ok(if is_held { Memory::ControlGroup } else { Memory::BestEffort })
     }
 
-    /// `cofferdam run … --`, with the helper in its place.
-    fn run(&self) -> Vec<String> {
-        let mut words = self.granted();
-        words.push("--".to_owned());
-        words
-    }
-
+    /// `cofferdam run`, with the helper in its place.
     fn granted(&self) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
         let helper = format!("{}:{HELPER_IN_CELL}", text(&self.helper));

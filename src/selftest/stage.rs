@@ -24,6 +24,9 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 /// How long a process may take to go after its call has ended.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long a signal to the sentinel may take to be seen.
+const SETTLE: Duration = Duration::from_millis(400);
+
 /// What two placeholders stand for where the line runs.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -35,6 +38,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Stage {
     held: tempfile::TempDir,
+    helper: PathBuf,
     /// A directory that nobody but the control may write to.
     pub work: PathBuf,
     /// A directory in which nothing may change, with a file of the secret.
@@ -73,6 +77,7 @@ impl Stage {
         std::fs::write(watched.join("secret"), format!("{secret}\n"))?;
         let mut stage = Self {
             held,
+            helper: helper.to_owned(),
             work,
             watched,
             secret,
@@ -91,7 +96,7 @@ impl Stage {
             lines.into_iter().flatten().chain(&probe.options).map(String::as_str).collect();
         let names = |placeholder: &str| lines.iter().any(|line| line.contains(placeholder));
         stage.words_of_files(&grant);
-        stage.put_up(names, helper)?;
+        stage.put_up(names)?;
         stage.before = contents(&stage.watched);
         Ok(stage)
     }
@@ -114,10 +119,10 @@ impl Stage {
         self.words.extend(words);
     }
 
-    fn put_up(&mut self, names: impl Fn(&str) -> bool, helper: &Path) -> std::io::Result<()> {
+    fn put_up(&mut self, names: impl Fn(&str) -> bool) -> std::io::Result<()> {
         let mut words = BTreeMap::new();
         if names("{sentinel}") {
-            let mut command = Command::new(helper);
+            let mut command = Command::new(&self.helper);
             command.args(["sleep", "120", &self.secret]).process_group(0);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let sentinel = command.spawn()?;
@@ -231,7 +236,7 @@ impl Stage {
         hit(ran.end == End::Overdue, "the call did not end in its time");
         let most = probe.most_bytes.unwrap_or(u64::MAX);
         hit(ran.bytes > most, "more output came than was allowed");
-        hit(self.sentinel.as_mut().is_some_and(is_hurt), "a process of the host was hurt");
+        hit(self.sentinel.as_mut().is_some_and(gets_hurt), "a process of the host was hurt");
         let met = |accepted: std::io::Result<()>| accepted.is_ok();
         let tcp = [&self.tcp, &self.tcp_6].into_iter().flatten();
         let reached = tcp.map(|listener| listener.accept().map(drop)).any(met);
@@ -253,15 +258,27 @@ impl Stage {
         hits
     }
 
+    /// Whether objects of the attack's key or name are on the host. What is left is taken away.
     fn left_behind(&self) -> bool {
         let key = self.words.get("{key}").map(String::as_str).unwrap_or_default();
-        let kept = ["shm", "msg", "sem"].iter().any(|kind| {
+        let mut left = false;
+        for (kind, control) in [("shm", "shmctl"), ("msg", "msgctl"), ("sem", "semctl")] {
             let table =
                 std::fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap_or_default();
-            table.lines().any(|line| line.split_whitespace().next() == Some(key))
-        });
+            let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            for row in rows.filter(|row| row.first() == Some(&key)) {
+                left = true;
+                let (number, id) = (calls::number(control), row.get(1).copied());
+                let number = number.map(|number| number.to_string()).unwrap_or_default();
+                // IPC_RMID is 0. What cannot be taken away was seen, which is what counts.
+                let removal = ["call", &number, id.unwrap_or_default(), "0", "0"];
+                let mut command = Command::new(&self.helper);
+                command.args(removal).stdout(Stdio::null()).status().map(drop).unwrap_or_default();
+            }
+        }
         let name = self.words.get("{shm}").map(String::as_str).unwrap_or_default();
-        kept || Path::new("/dev/shm").join(name).exists()
+        let path = Path::new("/dev/shm").join(name);
+        left || (path.exists() && std::fs::remove_file(path).is_ok())
     }
 
     /// Whether a process with the marker is left after a while. What is left is ended.
@@ -300,6 +317,18 @@ fn random() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A signal takes its time on a busy machine, so it is looked for during a while.
+fn gets_hurt(sentinel: &mut Child) -> bool {
+    let end = Instant::now() + SETTLE;
+    while !is_hurt(sentinel) {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
 }
 
 /// Dead, stopped or traced.
