@@ -123,7 +123,6 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         tmp_bytes: number(),
         shm_bytes: number(),
         inodes: small(number()),
-        processors: Some(small(number())),
         output: Some(number()),
     };
     let limits = if dice.one_in(2) { limits } else { honest.limits };
