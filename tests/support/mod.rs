@@ -26,7 +26,7 @@ pub type Check = Result<(), Failed>;
 /// The ordinary user of these tests: an id that nothing else on the machine has.
 pub const USER: u32 = 64_321;
 /// What a call may take before the test gives up on it: far above what any should.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Who starts cofferdam.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
