@@ -9,18 +9,20 @@ RUN_NEEDS  := bash:bash bc:bc cc:gcc
 TEST_WANTS := python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng
 
 # Needed beside these where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
-KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 jq:jq file:file \
+KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \
 	python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
+SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 KERNELS      ?= 6.1 6.12
 
-.PHONY: test-all test-kernels
+.PHONY: test-all test-kernels test-suites
 .PHONY: help demo test soak build install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build, and run a real MCP session against the release binary'
 	@echo 'make test      set up and run every test'
-	@echo 'make test-all  the tests, on other kernels too'
+	@echo 'make test-all  the tests, on other kernels too, and the suites of bash, bc, coreutils and git'
 	@echo 'make test-kernels  the tests on Debian kernels $(KERNELS), in virtual machines (Debian 12)'
+	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
 	@echo 'make install   copy it to $(DESTDIR)$(PREFIX)/bin (PREFIX=… to change)'
@@ -42,7 +44,11 @@ test-kernels:
 	@scripts/setup $(RUN_NEEDS) $(KERNEL_NEEDS)
 	tests/kernels/run $(KERNELS)
 
-test-all: test test-kernels
+test-suites:
+	@scripts/setup $(RUN_NEEDS) $(SUITE_NEEDS)
+	tests/suites/run
+
+test-all: test test-kernels test-suites
 
 SOAK ?= 50000
 soak: setup

@@ -64,9 +64,10 @@ fn devices(caller: &Caller) -> Check {
 
 fn etc(caller: &Caller) -> Check {
     let told = caller.bash("cd /etc; cat passwd group hosts hostname")?;
-    let expected = "agent:x:1000:1000:agent:/tmp/home:/bin/bash\n\
+    let expected = "root:x:0:0:root:/nonexistent:/bin/false\n\
+        agent:x:1000:1000:agent:/tmp/home:/bin/bash\n\
         nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n\
-        agent:x:1000:\nnogroup:x:65534:\n\
+        root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n\
         127.0.0.1 localhost cofferdam\n::1 localhost\ncofferdam\n";
     equal("passwd, group, hosts, hostname", told.stdout.as_str(), expected)?;
     let listed = caller.bash("cd /etc; echo *")?;

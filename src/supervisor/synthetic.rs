@@ -31,11 +31,12 @@ pub fn etc(directory: &Path) -> std::io::Result<()> {
         (
             "passwd",
             format!(
-                "agent:x:{AGENT}:{AGENT}:agent:/tmp/home:/bin/bash\n\
+                "root:x:0:0:root:/nonexistent:/bin/false\n\
+                 agent:x:{AGENT}:{AGENT}:agent:/tmp/home:/bin/bash\n\
                  nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
             ),
         ),
-        ("group", format!("agent:x:{AGENT}:\nnogroup:x:65534:\n")),
+        ("group", format!("root:x:0:\nagent:x:{AGENT}:\nnogroup:x:65534:\n")),
         (
             "nsswitch.conf",
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".to_owned(),
