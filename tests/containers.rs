@@ -16,6 +16,8 @@ fn main() -> ExitCode {
         claim("under_a_masked_proc_bash_is_refused_and_bc_runs", masked_runs).needs(TOOLS),
         claim("no_user_namespaces_is_told_with_its_remedy", none_doctor).needs(TOOLS),
         claim("without_user_namespaces_everything_is_refused", none_runs).needs(TOOLS),
+        claim("a_containers_filter_is_told_with_its_remedy_and_nothing_runs", filtered)
+            .needs(FILTERS),
         claim("apparmors_restriction_is_told_with_a_profile_that_lifts_it", apparmor)
             .needs(FILTERS),
         claim("a_kernel_without_landlock_is_told_with_its_remedy", no_landlock).needs(FILTERS),
@@ -232,6 +234,19 @@ fn apparmor(caller: &Caller) -> Check {
     told_first(prepared(caller, switch, &line), "mounts", &remedy)?;
     // Without the switch it is a container's doing.
     told_first(plainly(caller, &line), "mounts", CONTAINER)
+}
+
+/// As the filters of container engines answer: clone3 does not exist, and unshare may make nothing.
+fn filtered(caller: &Caller) -> Check {
+    const ANSWERS: &str = "[(435, None, -38), (272, None, -1)]";
+    let line = answering(caller, ANSWERS)?;
+    told_first(plainly(caller, &line), "user namespaces", CONTAINER)?;
+    let run = line.replace("doctor --json", "run -- echo ran");
+    let told = Told::of(plainly(caller, &run), PATIENCE)?;
+    equal("a run", (told.code, told.stdout.as_str()), (125, ""))?;
+    let why = "cofferdam: this kernel or container refuses user namespaces: ENOSYS: Function not \
+        implemented\nhint: `cofferdam doctor` shows what is missing here\n";
+    equal("why, and where the remedy is", told.stderr.as_str(), why)
 }
 
 fn no_landlock(caller: &Caller) -> Check {
