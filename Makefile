@@ -15,7 +15,7 @@ SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 KERNELS      ?= 6.1 6.12
 
 .PHONY: test-all test-kernels test-suites
-.PHONY: help demo test soak build install uninstall clean setup
+.PHONY: help demo test fuzz soak build install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build, and run a real MCP session against the release binary'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-all  the tests, on other kernels too, and the suites of bash, bc, coreutils and git'
 	@echo 'make test-kernels  the tests on Debian kernels $(KERNELS), in virtual machines (Debian 12)'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
+	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
 	@echo 'make install   copy it to $(DESTDIR)$(PREFIX)/bin (PREFIX=… to change)'
@@ -49,6 +50,10 @@ test-suites:
 	tests/suites/run
 
 test-all: test test-kernels test-suites
+
+FUZZ ?= 60
+fuzz: setup
+	scripts/fuzz $(FUZZ)
 
 SOAK ?= 50000
 soak: setup
