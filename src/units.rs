@@ -103,8 +103,9 @@ impl FromStr for Processors {
     fn from_str(text: &str) -> Result<Self, InvalidUnit> {
         let not_one = || InvalidUnit::Processors(shown(text));
         let (whole, part) = text.trim().split_once('.').unwrap_or((text.trim(), "0"));
-        let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if !all_digits(whole) || !all_digits(part) || part.is_empty() || part.len() > 2 {
+        let digits =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits(whole) || !digits(part) || part.len() > 2 {
             return Err(not_one());
         }
         match number(&format!("{whole}{part:0<2}"), text, not_one())? {
