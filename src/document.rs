@@ -3,9 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
 
 /// The schema that this version reads, of all three kinds of file.
 pub const SCHEMA: i64 = 1;
@@ -39,12 +38,6 @@ pub struct Document {
     pub text: String,
 }
 
-/// Only the version: read first, so that a newer file is told as such and not as a list of unknown keys.
-#[derive(Deserialize)]
-struct Versioned {
-    schema: Option<Spanned<i64>>,
-}
-
 impl Document {
     pub fn new(file: &str, text: &str) -> Self {
         Self { file: file.to_owned(), text: text.to_owned() }
@@ -55,13 +48,17 @@ impl Document {
     /// # Errors
     /// When it is not TOML, is of another schema, or is not a `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Mistake> {
-        let version: Versioned = toml::from_str(&self.text).map_err(|e| self.malformed(&e))?;
-        if let Some(schema) = version.schema.filter(|schema| *schema.get_ref() != SCHEMA) {
-            let message = format!("schema {} is not one this version reads", schema.get_ref());
+        let table = DeTable::parse(&self.text).map_err(|error| self.malformed(&error))?;
+        // Before all else, so that a newer file is told as such and not as a list of unknown keys.
+        if let Some(schema) = table.get_ref().get("schema")
+            && let DeValue::Integer(number) = schema.get_ref()
+            && i64::from_str_radix(number.as_str(), number.radix()) != Ok(SCHEMA)
+        {
+            let message = format!("schema {} is not one this version reads", number.as_str());
             let hint = format!("this version reads `schema = {SCHEMA}`");
             return Err(self.mistake(schema.span(), message).with_hint(hint));
         }
-        toml::from_str(&self.text).map_err(|error| self.malformed(&error))
+        T::deserialize(Deserializer::from(table)).map_err(|error| self.malformed(&error))
     }
 
     /// A mistake at a byte range of the text.
@@ -126,6 +123,8 @@ fn likeness(word: &str, candidate: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
 
     #[derive(Debug, PartialEq, Deserialize)]

@@ -47,7 +47,7 @@ fn prepare(
     request: RunRequest,
     config: Option<&Path>,
 ) -> Result<(Grant, Profile, Launched, Entry), CliError> {
-    let settings = wiring::load(config)?;
+    let settings = wiring::load_one(config, &request.profile)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;

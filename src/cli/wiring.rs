@@ -72,6 +72,17 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     Ok(Settings { loaded, profiles, workspaces: Vec::new(), warm: 0 })
 }
 
+/// Reads what one call of the operator's under `profile` needs.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_one(directory: Option<&Path>, profile: &ProfileName) -> Result<Settings, CliError> {
+    let loaded = config::load_one(directory, &Surroundings::of_this_process(), profile)
+        .map_err(|error| CliError::new(error.to_string()))?;
+    check_tools(&loaded)?;
+    Ok(Settings { loaded, profiles: Vec::new(), workspaces: Vec::new(), warm: 0 })
+}
+
 /// The named profiles beside those that the policy uses, for `doctor`, which tries them all.
 pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings {
     for name in names {

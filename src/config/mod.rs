@@ -15,6 +15,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::document::{Document, Mistake};
+use crate::job::ProfileName;
 use crate::outcome::in_words;
 use crate::policy::{self, Policy};
 use crate::profile::{self, Profiles};
@@ -171,6 +172,30 @@ pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Load
     let policy = Policy::parse(&sources.policies, &profiles)?;
     let config = Config::parse(sources.server.as_ref(), surroundings.cores)?;
     Ok(Loaded { config, policy, profiles, origin: sources.origin })
+}
+
+/// As [`load`], for a command that runs one call of the operator's under `profile`: of what is
+/// compiled in, only that is read, and no policy, which is for callers. The operator's own files
+/// are read whole and checked as ever.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_one(
+    explicit: Option<&Path>,
+    surroundings: &Surroundings,
+    profile: &ProfileName,
+) -> Result<Loaded, ConfigError> {
+    let shipped = profile::shipped_with(profile.as_str());
+    let origin = directory::find(explicit, surroundings)?;
+    if shipped.is_empty() || origin != Origin::Embedded {
+        return load(explicit, surroundings);
+    }
+    Ok(Loaded {
+        config: Config::parse(None, surroundings.cores)?,
+        policy: Policy::none(),
+        profiles: Profiles::parse(&shipped, &[])?,
+        origin,
+    })
 }
 
 #[cfg(test)]

@@ -93,6 +93,11 @@ impl Policy {
         Ok(Self { rules, commands })
     }
 
+    /// No rule: every call is denied.
+    pub fn none() -> Self {
+        Self { rules: Vec::new(), commands: Vec::new() }
+    }
+
     /// The program and the flags of a declared tool.
     pub fn command(&self, tool: &str) -> Option<&Command> {
         self.commands.iter().find(|command| command.name == tool)

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 pub use arguments::HELD_DESCRIPTOR;
-pub use set::{Profiles, shipped};
+pub use set::{Profiles, shipped, shipped_with};
 
 use crate::job::{Limits, ProfileName};
 

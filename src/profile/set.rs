@@ -9,20 +9,40 @@ use super::schema::Written;
 use crate::document::{Document, Mistake, nearest};
 use crate::job::ProfileName;
 
+/// The profiles that are compiled in: name, the one it extends, text.
+const SHIPPED: [(&str, Option<&str>, &str); 6] = [
+    ("base", None, include_str!("../../sandbox-profiles/base.toml")),
+    ("bash", Some("base"), include_str!("../../sandbox-profiles/bash.toml")),
+    ("bc", Some("base"), include_str!("../../sandbox-profiles/bc.toml")),
+    ("cli", Some("base"), include_str!("../../sandbox-profiles/cli.toml")),
+    ("cli-file", Some("cli"), include_str!("../../sandbox-profiles/cli-file.toml")),
+    ("cli-jq", Some("cli"), include_str!("../../sandbox-profiles/cli-jq.toml")),
+];
+
+fn shipped_document(name: &str, text: &str) -> Document {
+    Document::new(&format!("embedded:sandbox-profiles/{name}.toml"), text)
+}
+
 /// The profiles that are compiled in, as files.
 #[must_use]
 pub fn shipped() -> Vec<Document> {
-    let files = [
-        ("base", include_str!("../../sandbox-profiles/base.toml")),
-        ("bash", include_str!("../../sandbox-profiles/bash.toml")),
-        ("bc", include_str!("../../sandbox-profiles/bc.toml")),
-        ("cli", include_str!("../../sandbox-profiles/cli.toml")),
-        ("cli-file", include_str!("../../sandbox-profiles/cli-file.toml")),
-        ("cli-jq", include_str!("../../sandbox-profiles/cli-jq.toml")),
-    ];
-    let named =
-        |(name, text)| Document::new(&format!("embedded:sandbox-profiles/{name}.toml"), text);
-    files.into_iter().map(named).collect()
+    SHIPPED.iter().map(|(name, _, text)| shipped_document(name, text)).collect()
+}
+
+/// Of the profiles that are compiled in, this one and what it extends: all that a command needs which
+/// runs one call. None where there is no such profile.
+#[must_use]
+pub fn shipped_with(name: &str) -> Vec<Document> {
+    let mut documents = Vec::new();
+    let mut next = Some(name);
+    while let Some(wanted) = next {
+        let Some((name, extends, text)) = SHIPPED.iter().find(|(name, ..)| *name == wanted) else {
+            break;
+        };
+        documents.push(shipped_document(name, text));
+        next = *extends;
+    }
+    documents
 }
 
 /// Every profile that was loaded, by name.

@@ -175,7 +175,7 @@ fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
     }
 }
 
-/// Builds every template, then leaves for a root with nothing in it.
+/// Builds every template, then leaves the host's mounts.
 fn keys(
     inherited: &Inherited,
     proc: &OwnedFd,
@@ -203,7 +203,8 @@ fn keys(
             keys.push(Key { profile: profile.name.clone(), workspace, design });
         }
     }
-    workshop.close().map_err(|error| match error {
+    let whole = keys.iter().find_map(|key| Some(&key.design.as_ref().ok()?.template));
+    workshop.close(whole).map_err(|error| match error {
         TemplateError::System { what, errno } => Failed(what.to_owned(), errno),
         TemplateError::Missing { .. } | TemplateError::Path { .. } => {
             Failed("leaving the host's mounts".to_owned(), Errno::EIO)

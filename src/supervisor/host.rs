@@ -224,7 +224,7 @@ fn delegate(parent: &Path, instance: &Instance, files: &[&str]) -> Option<OwnedF
 /// Removes the groups below `directory` that a killed instance left.
 fn clear(directory: &Path) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    for stale in entries.filter(|entry| entry.path().is_dir()) {
+    for stale in entries.filter(is_directory) {
         // EBUSY: somebody is in it yet; it is used again under the same name.
         fs::remove_dir(stale.path()).unwrap_or_default();
     }
@@ -245,6 +245,11 @@ fn clear_after_others(parent: &Path, own: u32) {
             fs::remove_dir(entry.path()).unwrap_or_default();
         }
     }
+}
+
+/// Whether it is one, by what the listing itself says: most entries are control files.
+fn is_directory(entry: &fs::DirEntry) -> bool {
+    entry.file_type().is_ok_and(|kind| kind.is_dir())
 }
 
 fn v1_as_root(instance: &Instance) -> Option<Parent> {
