@@ -14,7 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::call::Stdin;
-use crate::outcome::{Ended, Failure, Outcome};
+use crate::outcome::{Ended, Failure, Outcome, PoolCounts};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
 use crate::sys::memory;
@@ -102,6 +102,7 @@ struct State {
     outgoing: VecDeque<(CallId, Vec<u8>, Vec<OwnedFd>)>,
     /// Why no call can be started any more.
     closed: Option<Failure>,
+    pool: PoolCounts,
 }
 
 /// Who waits for a call's frames.
@@ -162,6 +163,11 @@ impl Link {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
+    /// What became of cells so far, as the supervisor told with the last call.
+    pub fn pool(&self) -> PoolCounts {
+        self.shared.state().pool
+    }
+
     /// Whether the supervisor is gone.
     pub fn is_closed(&self) -> bool {
         self.shared.state().closed.is_some()
@@ -194,12 +200,6 @@ impl Link {
         let outcome = started.await.unwrap_or(Err(Failure::Supervisor));
         unstarted.armed = false;
         outcome
-    }
-}
-
-impl From<Unable> for Failure {
-    fn from(unable: Unable) -> Self {
-        Self::Setup { step: unable.step, errno: unable.errno }
     }
 }
 
@@ -372,7 +372,10 @@ impl Shared {
     }
 
     fn ended(&self, call: CallId, ended: Ended) {
-        let Some(waiting) = self.state().calls.remove(&call) else { return };
+        let mut state = self.state();
+        state.pool = ended.pool;
+        let Some(waiting) = state.calls.remove(&call) else { return };
+        drop(state);
         match (waiting.started, waiting.ended) {
             (Some(started), _) => {
                 let failure = match ended.outcome {

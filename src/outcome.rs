@@ -154,10 +154,49 @@ pub const DENIALS_COUNTED: u32 = 10_000;
 /// Where the time of a call went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
-    /// From the frame's arrival to a cell that measured up.
+    /// From the frame's arrival to a cell that measured up: none where one was ready.
     pub built: Duration,
-    /// From there to the program's start.
+    /// From there until the job is with the cell.
     pub handed_over: Duration,
+    /// From there until the program replaced the process that waited.
+    pub exec: Duration,
+    /// From there until its end was reported.
+    pub run: Duration,
+    /// From when the end was told until the last output was read; the front end's to know.
+    pub drain: Duration,
+    /// From the report until the cell was gone, where the reply waits for that.
+    pub teardown: Duration,
+}
+
+impl Timings {
+    /// Each phase by its name, in order.
+    pub fn named(&self) -> [(&'static str, Duration); 6] {
+        [
+            ("queue", self.built),
+            ("hand_over", self.handed_over),
+            ("exec", self.exec),
+            ("run", self.run),
+            ("drain", self.drain),
+            ("teardown", self.teardown),
+        ]
+    }
+}
+
+/// What became of the cells of a supervisor so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolCounts {
+    /// Jobs that got a cell which was ready.
+    pub warm: u64,
+    /// Jobs that waited until one was built.
+    pub cold: u64,
+    /// Ready cells that nobody wanted for a while.
+    pub unwanted: u64,
+    /// Ready cells that made room for another profile's.
+    pub evicted: u64,
+    /// Cells that did not come up or measure up.
+    pub failed: u64,
+    /// Ready cells that died by themselves.
+    pub died: u64,
 }
 
 /// The end of a call as the supervisor tells it.
@@ -167,16 +206,24 @@ pub struct Ended {
     pub usage: Usage,
     pub denials: Vec<DeniedCall>,
     pub timings: Timings,
+    /// Of the supervisor, as it told this.
+    pub pool: PoolCounts,
 }
 
 impl Ended {
     /// An end without a program: nothing ran, nothing was used.
     pub fn failed(failure: Failure) -> Self {
+        Self::of(Outcome::Failed(failure))
+    }
+
+    /// An end of which nothing else is known.
+    pub fn of(outcome: Outcome) -> Self {
         Self {
-            outcome: Outcome::Failed(failure),
+            outcome,
             usage: Usage::default(),
             denials: Vec::new(),
             timings: Timings::default(),
+            pool: PoolCounts::default(),
         }
     }
 }

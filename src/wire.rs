@@ -177,6 +177,12 @@ pub struct Unable {
     pub errno: i32,
 }
 
+impl From<Unable> for Failure {
+    fn from(unable: Unable) -> Self {
+        Self::Setup { step: unable.step, errno: unable.errno }
+    }
+}
+
 /// Encodes a frame.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         claim("the_environment_is_exactly_the_cells_own", exact),
         claim("nothing_of_the_callers_environment_reaches_a_cell", nothing_of_the_callers),
         claim("a_variable_that_is_asked_for_is_there", asked_for),
+        claim("arguments_and_variables_of_any_length_arrive_whole", any_length),
         claim("names_that_make_programs_run_others_are_refused", refused_names),
         claim("names_that_are_no_identifiers_are_refused", no_identifiers),
     ])
@@ -53,6 +54,20 @@ fn asked_for(caller: &Caller) -> Check {
     let told = caller.run(&options, &["/usr/bin/env"])?;
     let expected = OWN.replace("PATH=/usr/local/bin:/usr/bin:/bin", "PATH=/bin");
     equal("env", environment(&told), format!("A=1\nB_2=two words\n{expected}"))
+}
+
+/// Short ones travel in the message that starts the program, long ones in a memfd: either way
+/// they are what was given, on both sides of the size at which the way changes.
+fn any_length(caller: &Caller) -> Check {
+    for length in [1, 32_000, 33_000, 120_000] {
+        let (argument, value) = ("a".repeat(length), "v".repeat(length.min(60_000)));
+        let variable = format!("LONG={value}");
+        let script = "printf '%s %s %s' \"${#1}\" \"${#LONG}\" \"${1%%[!a]*}${LONG%%[!v]*}\"";
+        let told = caller.run(&["--env", &variable], &["bash", "-c", script, "bash", &argument])?;
+        let expected = format!("{length} {} {argument}{value}", value.len());
+        holds(&format!("{length} bytes"), told.code, told.stdout == expected)?;
+    }
+    Ok(())
 }
 
 /// Runs with one variable, which is refused: what standard error says.

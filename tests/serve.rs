@@ -61,6 +61,56 @@ fn a_command_is_told_with_its_output_its_end_and_what_protected_it() {
     assert_eq!(receipt["measured"]["no_new_privs"], true);
     assert_eq!(receipt["probed"]["landlock_path"], "EACCES");
     assert_ne!(receipt["measured"]["host_uid"], 0);
+    let timings = &receipt["timings_us"];
+    let taken = |phase: &str| timings[phase].as_u64().unwrap_or_default();
+    // The first call finds no cell ready: building one is the queue.
+    assert!(taken("queue") > 0 && taken("hand_over") > 0 && taken("run") > 0, "{timings}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_call_finds_a_cell_that_is_ready_when_there_was_time_to_build_one() {
+    let mut server = Server::start(&[]);
+    run(&mut server, "true");
+    let queue = |result: &Value| {
+        result["_meta"]["cofferdam/receipt"]["timings_us"]["queue"].as_u64().unwrap_or(u64::MAX)
+    };
+    let warm = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        queue(&run(&mut server, "true")) == 0
+    });
+    assert!(warm, "every call waited for a cell");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_calculation_asked_again_is_answered_without_a_cell_and_says_so() {
+    let mut server = Server::start(&[]);
+    let mut ask = |arguments: Value| {
+        let id = server.call("calculate", arguments);
+        server.answer(id)["result"].clone()
+    };
+    let again = json!({"expression": "2/3", "precision": 7});
+    let (first, second) = (ask(again.clone()), ask(again));
+    let receipt = |result: &Value| result["_meta"]["cofferdam/receipt"].clone();
+    assert_eq!(receipt(&first)["profile"], "bc");
+    assert_eq!(receipt(&second), json!({"cached": true, "cell": "none ran"}));
+    for result in [&first, &second] {
+        assert_eq!(result["structuredContent"]["result"], "0.6666667");
+    }
+    // Another precision is another question, and errors are no values.
+    let other = ask(json!({"expression": "2/3", "precision": 3}));
+    assert_eq!(
+        (receipt(&other)["profile"].clone(), other["isError"].clone()),
+        (json!("bc"), json!(false))
+    );
+    for _ in 0..2 {
+        let failed = ask(json!({"expression": "2/0"}));
+        assert_eq!(
+            (receipt(&failed)["profile"].clone(), failed["isError"].clone()),
+            (json!("bc"), json!(true))
+        );
+    }
     assert_eq!(server.close(), Some(0));
 }
 

@@ -61,8 +61,13 @@ impl Client {
         let (took, reply) =
             self.ask("tools/call", &json!({ "name": tool, "arguments": arguments }))?;
         let reply: Value = serde_json::from_str(&reply)?;
+        let exited = reply.pointer("/result/structuredContent/exit_code");
         match reply.pointer("/result") {
-            Some(result) if result.pointer("/isError") != Some(&json!(true)) => {
+            // A calculation has no exit code.
+            Some(result)
+                if result.pointer("/isError") != Some(&json!(true))
+                    && exited.is_none_or(|code| *code == json!(0)) =>
+            {
                 Ok((took, result.clone()))
             }
             Some(_) | None => Err(format!("{tool}: {reply}").into()),

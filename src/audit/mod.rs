@@ -209,6 +209,11 @@ impl Entry {
         self.close("refused", why);
     }
 
+    /// Records that the answer was known: no cell ran.
+    pub fn remembered(mut self) {
+        self.close("cached", "the value was calculated before; no cell ran".to_owned());
+    }
+
     fn close(&mut self, outcome: &'static str, why: String) {
         if let Some(Open { log, call, tool, since }) = self.0.take() {
             let ending = Ending::refused(call, tool, since.elapsed(), outcome, why);

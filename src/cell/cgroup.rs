@@ -11,7 +11,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
+use nix::sys::uio::pread;
+use nix::unistd::{UnlinkatFlags, unlinkat, write};
 
 use super::limits::process_count;
 use crate::job::Limits;
@@ -61,19 +62,24 @@ impl Parent {
     /// Makes the control group of one cell, with its limits set and nobody in it.
     pub fn make(&self, name: u64, limits: &Limits) -> Result<Option<Group>> {
         let name = format!("cell-{name}");
-        let group = match self {
+        let (memory, pids, version) = match self {
             Self::None => return Ok(None),
-            Self::V2 { directory, processors } => Group {
-                memory: Directory::make(directory.as_fd(), &name)?,
-                pids: None,
-                version: Version::Two(*processors),
-            },
-            Self::V1 { memory, pids } => Group {
-                memory: Directory::make(memory.as_fd(), &name)?,
-                pids: Some(Directory::make(pids.as_fd(), &name)?),
-                version: Version::One,
-            },
+            Self::V2 { directory, processors } => {
+                let memory = Directory::make(directory.as_fd(), &name)?;
+                (memory, None, Version::Two(*processors))
+            }
+            Self::V1 { memory, pids } => {
+                let pids = Directory::make(pids.as_fd(), &name)?;
+                (Directory::make(memory.as_fd(), &name)?, Some(pids), Version::One)
+            }
         };
+        let (events, peak) = match version {
+            Version::Two(_) => ("memory.events", "memory.peak"),
+            Version::One => ("memory.oom_control", "memory.max_usage_in_bytes"),
+        };
+        let events = memory.open(events, OFlag::O_RDONLY)?;
+        let peak = memory.open(peak, OFlag::O_RDONLY).ok();
+        let group = Group { memory, pids, version, events, peak };
         group.limit(limits)?;
         Ok(Some(group))
     }
@@ -95,6 +101,10 @@ pub struct Group {
     /// Version 1 has a tree for each controller.
     pids: Option<Directory>,
     version: Version,
+    /// Read when a call ends, and so opened before there is one.
+    events: OwnedFd,
+    /// Absent where this kernel does not count it.
+    peak: Option<OwnedFd>,
 }
 
 impl Group {
@@ -185,11 +195,7 @@ impl Group {
 
     /// Whether the kernel has killed a process of the cell for want of memory.
     pub fn ran_out_of_memory(&self) -> bool {
-        let file = match self.version {
-            Version::Two(_) => "memory.events",
-            Version::One => "memory.oom_control",
-        };
-        self.memory.read(file).is_ok_and(|text| {
+        read(&self.events).is_ok_and(|text| {
             text.lines()
                 .filter_map(|line| line.strip_prefix("oom_kill "))
                 .any(|count| count.trim() != "0")
@@ -198,12 +204,16 @@ impl Group {
 
     /// The most memory the cell had, in bytes; `None` where this kernel does not count it.
     pub fn peak(&self) -> Option<u64> {
-        let file = match self.version {
-            Version::Two(_) => "memory.peak",
-            Version::One => "memory.max_usage_in_bytes",
-        };
-        self.memory.read(file).ok()?.trim().parse().ok()
+        read(self.peak.as_ref()?).ok()?.trim().parse().ok()
     }
+}
+
+/// A control file from its beginning, as it is now.
+fn read(file: &OwnedFd) -> Result<String> {
+    let mut buffer = [0; 1024];
+    let length = pread(file, &mut buffer, 0)?;
+    let bytes = buffer.get(..length).unwrap_or_default();
+    String::from_utf8(bytes.to_vec()).map_err(|_| Errno::EILSEQ)
 }
 
 /// A file that some kernels do not have.
@@ -247,14 +257,6 @@ impl Directory {
     fn write(&self, file: &str, text: &str) -> Result<()> {
         let fd = self.open(file, OFlag::O_WRONLY)?;
         write(fd, text.as_bytes()).map(drop)
-    }
-
-    fn read(&self, file: &str) -> Result<String> {
-        let fd = self.open(file, OFlag::O_RDONLY)?;
-        let mut buffer = [0; 4096];
-        let length = read(fd, &mut buffer)?;
-        let bytes = buffer.get(..length).unwrap_or_default();
-        String::from_utf8(bytes.to_vec()).map_err(|_| Errno::EILSEQ)
     }
 }
 

@@ -14,7 +14,7 @@ use nix::unistd::{Whence, chdir, linkat, lseek, mkdir};
 use super::enter::Entry;
 use super::guard::Guard;
 use super::limits::PROGRAM_FD;
-use super::report::{self, FromPayload, Probes, ToPayload, raw};
+use super::report::{self, FromPayload, Place, Probes, ToPayload, raw};
 use super::{c_path, limits};
 use crate::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
 use crate::profile::Exec;
@@ -75,16 +75,39 @@ pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
 /// Tries what must be refused, says what happened, waits for the job and becomes it.
 pub fn run(entry: &Entry<'_>, held: Held, scratch: &mut Scratch) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
+    // Before the job: this takes as many calls as there are signals.
+    process::default_signals()?;
     report::send(entry.job, &ready, &[])?;
-    let mut buffer = [0; 512];
-    let received = socket::receive(entry.job, &mut buffer, Wait::Yes)?;
+    let received = socket::receive(entry.job, &mut scratch.strings, Wait::Yes)?;
     if received.bytes == 0 {
         return Ok(());
     }
-    let bytes = buffer.get(..received.bytes).unwrap_or_default();
-    let job: ToPayload = report::decode(bytes)?;
-    let failed = become_program(entry, &held, &job, received, scratch);
+    let failed = become_program(entry, &held, received, scratch);
     report::send(entry.job, &failed, &[])
+}
+
+/// The job that `buffer` holds `received` bytes of, and its strings, which a memfd is read for
+/// where there is one.
+fn strings<'b>(
+    buffer: &'b mut [u8],
+    received: usize,
+    fds: &mut impl Iterator<Item = OwnedFd>,
+) -> Result<(ToPayload, &'b [u8])> {
+    let packet = buffer.get(..received).unwrap_or_default();
+    let (job, behind) =
+        postcard::take_from_bytes::<ToPayload>(packet).map_err(|_| Errno::EBADMSG)?;
+    let head = received.saturating_sub(behind.len());
+    let bytes = usize::try_from(job.bytes).map_err(|_| Errno::E2BIG)?;
+    let strings = match job.place {
+        Place::Here => head..head.saturating_add(bytes),
+        Place::Sealed => {
+            let file = File::from(fds.next().ok_or(Errno::EBADF)?);
+            let place = buffer.get_mut(..bytes).ok_or(Errno::E2BIG)?;
+            file.read_exact_at(place, 0).map_err(|_| Errno::EIO)?;
+            0..bytes
+        }
+    };
+    Ok((job, buffer.get(strings).ok_or(Errno::E2BIG)?))
 }
 
 /// The errno of something that must fail; 0 if it did not.
@@ -117,30 +140,26 @@ fn names(guard: &Guard) -> (i32, i32) {
 fn become_program(
     entry: &Entry<'_>,
     held: &Held,
-    job: &ToPayload,
     received: Received,
     scratch: &mut Scratch,
 ) -> FromPayload {
     let exec = |errno| FromPayload::Exec { errno: raw(errno) };
-    let [strings, stdin, stdout, stderr, script, _] = received.fds;
-    let (Some(strings), Some(stdin), Some(stdout), Some(stderr)) = (strings, stdin, stdout, stderr)
-    else {
+    let Received { bytes, fds, .. } = received;
+    let mut fds = fds.into_iter().flatten();
+    let (Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next()) else {
         return exec(Errno::EBADF);
     };
     let Scratch { strings: buffer, pointers } = scratch;
-    let Some(buffer) = usize::try_from(job.bytes).ok().and_then(|n| buffer.get_mut(..n)) else {
-        return exec(Errno::E2BIG);
+    let (job, strings) = match strings(buffer, bytes, &mut fds) {
+        Ok(found) => found,
+        Err(errno) => return exec(errno),
     };
-    if File::from(strings).read_exact_at(buffer, 0).is_err() {
-        return exec(Errno::EIO);
-    }
-    if let Err(errno) = place(&[stdin, stdout, stderr], script)
+    if let Err(errno) = place([stdin, stdout, stderr], fds.next())
         .and_then(|()| limits::lowered(&job.limits, entry.shared.memory))
-        .and_then(|()| process::default_signals())
     {
         return exec(errno);
     }
-    let mut list = Strings(buffer);
+    let mut list = Strings(strings);
     let Some(directory) = list.next() else { return exec(Errno::EINVAL) };
     if let Err(errno) = chdir(directory) {
         return FromPayload::Cwd { errno: raw(errno) };
@@ -177,11 +196,13 @@ fn try_candidates<'a>(
 }
 
 /// Puts the streams where the program expects them; everything else closes at exec.
-fn place(streams: &[OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
+fn place(streams: [OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
     process::cloexec_from(3)?;
     for (stream, number) in streams.iter().zip(0..) {
         process::duplicate_inheritable(stream, number)?;
     }
+    // Before the script: one of them may stand where it goes, and would close it later.
+    drop(streams);
     if let Some(script) = script {
         // The front end has written to this description, whose offset is shared: start over.
         lseek(&script, 0, Whence::SeekSet)?;

@@ -89,14 +89,40 @@ pub enum ToInit {
     Terminate,
 }
 
-/// To the payload: the job. Descriptors: the strings, stdin, stdout, stderr, the script if any.
+/// To the payload: the job. Descriptors: stdin, stdout, stderr, the strings if they are
+/// [`Place::Sealed`], the script if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToPayload {
     /// Bytes of the strings: directory, candidates, arguments, variables, each ended by NUL.
     pub bytes: u32,
+    pub place: Place,
     pub candidates: u32,
     pub arguments: u32,
     pub limits: Limits,
+}
+
+/// Where the strings of a job are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// Behind the message, in the same packet: no file is made for those of nearly every job.
+    Here,
+    /// In a sealed memfd.
+    Sealed,
+}
+
+/// Most bytes of strings that travel in a packet.
+pub const HERE_BYTES: usize = 32 << 10;
+
+/// Sends one message with strings behind it.
+pub fn send_with(
+    to: impl AsFd,
+    message: &ToPayload,
+    strings: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<()> {
+    let mut packet = postcard::to_stdvec(message).map_err(|_| Errno::EMSGSIZE)?;
+    packet.extend_from_slice(strings);
+    socket::send(to, &packet, fds)
 }
 
 /// Sends one message from the stack.

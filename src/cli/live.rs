@@ -12,7 +12,7 @@ use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
-    Backend, Calculated, Clamped, Cut, Exact, Refused, RefusedKind, Stream, Told, Turn,
+    Backend, Calculated, Clamped, Cut, Exact, Ran, Refused, RefusedKind, Stream, Told, Turn,
 };
 use crate::mcp::catalogue;
 use crate::mcp::rules::{Rules, WorkspaceView};
@@ -37,6 +37,7 @@ pub struct Live {
     calculator: Duration,
     view: WorkspaceView,
     precision: bc::SessionPrecision,
+    cache: bc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
     loaded: Loaded,
@@ -70,6 +71,7 @@ impl Live {
                 (Workspace::Granted(_), Some(Access::Unguarded)) => WorkspaceView::GrantedUnguarded,
             },
             precision: bc::SessionPrecision::default(),
+            cache: bc::Cache::default(),
             commands: offered(settings, workspace),
             loaded: loaded.clone(),
         }
@@ -93,8 +95,14 @@ impl Live {
             timeout: told.limits.wall,
             clamped: if told.clamped { Clamped::Yes } else { Clamped::No },
             receipt: told.receipt,
+            timings: told.timings,
             unrecorded: self.audit.trouble(),
         }
+    }
+
+    fn calculated(&self, result: String, ran: Ran, since: Instant) -> Calculated {
+        let (took, unrecorded) = (since.elapsed(), self.audit.trouble());
+        Calculated { result, exact: Exact::Yes, took, ran, unrecorded }
     }
 }
 
@@ -199,21 +207,22 @@ impl Backend for Live {
     ) -> Result<Calculated, Refused> {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, turn);
-        let arguments =
-            CalculateArgs { expression, precision: Some(f64::from(precision.places())) };
+        let places = precision.places();
+        if let Some(result) = self.cache.get(&expression, places.into()) {
+            cells.remembered(&expression)?;
+            return Ok(self.calculated(result, Ran::Remembered, started));
+        }
+        let arguments = CalculateArgs { expression, precision: Some(f64::from(places)) };
         let done = bc::calculate(&cells, &self.precision, arguments).await;
         let receipt = cells.receipt();
         let done = match done {
             Ok(done) => done,
             Err(error) => return Err(Refused::from(error).protected_by(receipt)),
         };
-        Ok(Calculated {
-            result: done.result,
-            exact: if done.exact == Some(false) { Exact::No } else { Exact::Yes },
-            took: started.elapsed(),
-            receipt,
-            unrecorded: self.audit.trouble(),
-        })
+        self.cache.put(&done);
+        let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
+        let ran = Ran::InCell(receipt.map(Box::new));
+        Ok(Calculated { exact, ..self.calculated(done.result, ran, started) })
     }
 
     async fn calculate_advanced(
@@ -232,13 +241,7 @@ impl Backend for Live {
             Ok(done) => done,
             Err(error) => return Err(Refused::from(error).protected_by(receipt)),
         };
-        Ok(Calculated {
-            result: done.result,
-            exact: Exact::Yes,
-            took: started.elapsed(),
-            receipt,
-            unrecorded: self.audit.trouble(),
-        })
+        Ok(self.calculated(done.result, Ran::InCell(receipt.map(Box::new)), started))
     }
 
     fn commands(&self) -> &[Declared] {

@@ -152,6 +152,7 @@ impl Terms {
             timeout: self.timeout,
             clamped: self.clamped,
             receipt,
+            timings: ended.timings,
             unrecorded: self.audit.trouble(),
         }
     }
@@ -206,7 +207,7 @@ fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliErr
         map.insert("timeout_s".to_owned(), json!(told.timeout.as_secs_f64()));
         map.insert("clamped".to_owned(), json!(told.clamped == Clamped::Yes));
         if let Some(receipt) = &told.receipt {
-            map.insert("receipt".to_owned(), json!(receipt));
+            map.insert("receipt".to_owned(), reply::with_timings(receipt, &told.timings));
         }
         if let Some((lost, why)) = &told.unrecorded {
             map.insert("audit".to_owned(), json!({ "lost": lost, "why": why }));

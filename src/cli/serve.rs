@@ -67,6 +67,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         serve::stdio(backend, gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {}", error)))?;
+        let counts = supervisor.pool();
+        tracing::info!(?counts, "cells");
         // Without a supervisor no call could be served: whoever started the server may start it anew.
         match supervisor.greeted().is_some() && supervisor.is_closed() {
             true => Err(Failure::Supervisor.into()),

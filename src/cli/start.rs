@@ -13,6 +13,9 @@ use crate::outcome::in_words;
 /// What is logged when nobody says otherwise: what an operator should act on.
 const DEFAULT_LOG: &str = "warn,rmcp=error";
 
+/// Freed memory that a front end keeps, in bytes: a call's buffers, several times over.
+const KEPT_BYTES: i32 = 2 << 20;
+
 /// Logs to standard error, as `COFFERDAM_LOG` or else `RUST_LOG` says. Read here, before
 /// confinement and before the environment is cleared.
 pub fn logging() {
@@ -40,6 +43,7 @@ pub fn conducted<F, T>(socket: OwnedFd, conduct: impl FnOnce(OwnedFd) -> F) -> R
 where
     F: Future<Output = Result<T, CliError>>,
 {
+    crate::sys::memory::keep_freed(KEPT_BYTES);
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arguments::{BadArguments, BashArguments, Precision};
 use super::rules::Rules;
 use crate::call::InvalidCall;
-use crate::outcome::{Failure, Outcome, Usage};
+use crate::outcome::{Failure, Outcome, Timings, Usage};
 use crate::policy::Denial;
 use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
@@ -97,6 +97,7 @@ pub struct Told {
     /// Whether it had asked for more.
     pub clamped: Clamped,
     pub receipt: Option<Receipt>,
+    pub timings: Timings,
     /// Lines that the audit log lacks, and why, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
 }
@@ -134,9 +135,18 @@ pub struct Calculated {
     /// Whether two working scales agreed on every digit shown.
     pub exact: Exact,
     pub took: Duration,
-    pub receipt: Option<Receipt>,
+    pub ran: Ran,
     /// Lines that the audit log lacks, and why, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ran {
+    /// From a cell, protected by this.
+    InCell(Option<Box<Receipt>>),
+    /// It was calculated before by this server: no cell ran.
+    Remembered,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,11 @@ use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::backend::{Calculated, Clamped, Cut, Exact, Refused, RefusedKind, Told, ToldDenial};
+use super::backend::{
+    Calculated, Clamped, Cut, Exact, Ran, Refused, RefusedKind, Told, ToldDenial,
+};
 use super::rules::Rules;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Timings};
 use crate::receipt::Receipt;
 
 /// Where a result carries its receipt: clients show models the structured content, not this.
@@ -103,6 +105,9 @@ pub fn told(told: &Told) -> CallToolResult {
     let mut result = result(text, error);
     result.structured_content = Some(fields(told));
     let mut meta = meta(told.receipt.as_ref(), told.unrecorded.as_ref());
+    if let Some(receipt) = &told.receipt {
+        meta.0.insert(RECEIPT_KEY.to_owned(), with_timings(receipt, &told.timings));
+    }
     let timeout =
         json!({ "timeout_s": seconds(told.timeout), "clamped": told.clamped == Clamped::Yes });
     meta.0.insert(TIMEOUT_KEY.to_owned(), timeout);
@@ -286,8 +291,15 @@ fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
     let text = if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
     let mut result = result(text, false);
     result.structured_content = Some(fields);
-    result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
-        .filter(|meta| !meta.0.is_empty());
+    let (receipt, remembered) = match &done.ran {
+        Ran::InCell(receipt) => (receipt.as_deref(), None),
+        Ran::Remembered => (None, Some(json!({ "cached": true, "cell": "none ran" }))),
+    };
+    let mut meta = meta(receipt, done.unrecorded.as_ref());
+    if let Some(remembered) = remembered {
+        meta.0.insert(RECEIPT_KEY.to_owned(), remembered);
+    }
+    result.meta = Some(meta).filter(|meta| !meta.0.is_empty());
     result
 }
 
@@ -309,6 +321,17 @@ pub fn rules(rules: &Rules) -> CallToolResult {
 fn result(text: String, error: bool) -> CallToolResult {
     let content = vec![ContentBlock::text(text)];
     if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
+}
+
+/// A receipt with where the time went, in microseconds.
+pub fn with_timings(receipt: &Receipt, timings: &Timings) -> Value {
+    let mut value = to_value(receipt);
+    if let Some(map) = value.as_object_mut() {
+        let micros = |time: Duration| json!(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let phases = timings.named().map(|(name, time)| (name.to_owned(), micros(time)));
+        map.insert("timings_us".to_owned(), Value::Object(phases.into_iter().collect()));
+    }
+    value
 }
 
 pub(super) fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>) -> MetaObject {

@@ -23,6 +23,7 @@ fn ran(outcome: Outcome) -> Told {
         timeout: Duration::from_secs(600),
         clamped: Clamped::No,
         receipt: None,
+        timings: Timings::default(),
         unrecorded: None,
     }
 }
@@ -168,7 +169,7 @@ fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
         result: "0.5".to_owned(),
         exact: Exact::Yes,
         took: Duration::from_millis(4),
-        receipt: None,
+        ran: Ran::InCell(None),
         unrecorded: None,
     };
     let sure = calculated(&done, "1/2", 20).structured_content.unwrap();
@@ -180,4 +181,18 @@ fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
     assert_eq!(unsure.structured_content.unwrap()["exact"], json!(false));
     let silent = calculated(&Calculated { result: String::new(), ..done }, "a=1", 20);
     assert_eq!(text(&silent), "nothing printed");
+}
+
+#[test]
+fn a_value_that_was_calculated_before_comes_with_the_word_that_no_cell_ran() {
+    let done = Calculated {
+        result: "0.5".to_owned(),
+        exact: Exact::Yes,
+        took: Duration::from_millis(0),
+        ran: Ran::Remembered,
+        unrecorded: None,
+    };
+    let meta = calculated(&done, "1/2", 20).meta.unwrap();
+    let told = json!({ RECEIPT_KEY: { "cached": true, "cell": "none ran" } });
+    assert_eq!(serde_json::to_value(meta).unwrap(), told);
 }

@@ -224,14 +224,14 @@ impl Cell {
         report::send(&self.control, &ToInit::Seal, &[])
     }
 
-    /// Lowers what can be lowered from outside, and starts the memory watch.
+    /// Lowers what can be lowered from outside; where no control group holds the cell's memory,
+    /// starts the watch.
     pub fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
-        if let Some(group) = &self.group
-            && own != lowered
-        {
-            group.limit(lowered)?;
+        match &self.group {
+            Some(group) if own != lowered => group.limit(lowered),
+            Some(_) => Ok(()),
+            None => report::send(&self.control, &ToInit::Watch { memory: lowered.memory }, &[]),
         }
-        report::send(&self.control, &ToInit::Watch { memory: lowered.memory }, &[])
     }
 
     /// Collects the cell's init if it has ended; then nothing of the cell is left.

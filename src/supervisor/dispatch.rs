@@ -6,6 +6,7 @@ use nix::errno::Errno;
 
 use super::cells::clamp;
 use super::handover::Brought;
+use super::pool::Load;
 use super::running::{Ready, Running};
 use super::serve::{Owner, Supervisor, design_of};
 use super::young::{Growth, Young};
@@ -111,10 +112,11 @@ impl Supervisor {
             return Ok(());
         };
         drop(self.queue.remove(place));
-        self.end(call, Ended { outcome, ..Ended::failed(Failure::Lost) })
+        self.end(call, Ended::of(outcome))
     }
 
     pub(super) fn end(&mut self, call: CallId, ended: Ended) -> Result<(), Errno> {
+        let ended = Ended { pool: self.pool.counts, ..ended };
         self.tell(&Event::Ended { call, ended }, None)
     }
 
@@ -133,7 +135,7 @@ impl Supervisor {
         }
         self.build_for_waiting()?;
         if self.can_refill()
-            && let Some(key) = self.pool.wants(Instant::now())
+            && let Some(key) = self.pool.wants(Instant::now(), self.load())
         {
             self.build(key)?;
         }
@@ -143,6 +145,11 @@ impl Supervisor {
     /// Whether cells may be made in advance: jobs that wait go before, and each takes a slot.
     pub(super) fn can_refill(&self) -> bool {
         self.queue.is_empty() && self.slots.contains(&None)
+    }
+
+    /// Whether programs run, from which making cells would take a processor.
+    pub(super) fn load(&self) -> Load {
+        if self.calls.values().all(Running::is_over) { Load::Rest } else { Load::Busy }
     }
 
     /// Whether the caps over all cells leave room for one more job like this.
@@ -159,6 +166,7 @@ impl Supervisor {
         let (key, measured) = (young.key, young.measured.unwrap_or(young.born));
         let Some(ready) = self.queue.pop_front() else { return Ok(()) };
         let (call, stdin) = (ready.start.call, ready.start.stdin);
+        let warm = measured < ready.arrived;
         let Some((cell, mut receipt)) = young.offer() else {
             return self.end(call, Ended::failed(Failure::Lost));
         };
@@ -172,6 +180,7 @@ impl Supervisor {
                 self.own(slot, Owner::Call(call));
                 self.calls.insert(call, running);
                 self.pool.called(key, Instant::now());
+                self.pool.got(warm);
                 self.tell(&Event::Started { call, stdin, receipt }, Some((call, ends)))
             }
             Err(refused) => {
@@ -234,6 +243,7 @@ impl Supervisor {
         };
         young.end();
         self.pool.put(slot, young);
+        self.pool.counts.evicted += 1;
         true
     }
 
@@ -275,10 +285,12 @@ impl Supervisor {
             Growth::None | Growth::Ready => self.pool.put(slot, young),
             Growth::Withered => {
                 self.pool.put(slot, young);
+                self.pool.counts.died += 1;
                 self.pool.give_up(key);
             }
             Growth::Failed(failure) => {
                 self.pool.put(slot, young);
+                self.pool.counts.failed += 1;
                 self.failed(key, failure)?;
             }
             Growth::Gone => {

@@ -9,7 +9,7 @@ use nix::unistd::pipe2;
 
 use crate::call::Env;
 use crate::cell::payload::STRINGS_BYTES;
-use crate::cell::report::{self, ToPayload};
+use crate::cell::report::{self, HERE_BYTES, Place, ToPayload};
 use crate::cell::{Design, errno_of};
 use crate::job::Limits;
 use crate::sys::memory;
@@ -62,8 +62,13 @@ pub struct Brought {
 pub fn hand_over(cell: &Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
     let Ready { start, block, brought, limits, .. } = ready;
     let (strings, head) = strings(design, block, limits)?;
-    let strings =
-        memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
+    let (behind, sealed) = match head.place {
+        Place::Here => (strings.as_slice(), None),
+        Place::Sealed => {
+            let sealed = memory::sealed(c"cofferdam-strings", &strings);
+            (&[][..], Some(sealed.map_err(|error| errno_of(&error))?))
+        }
+    };
     let pipe = || pipe2(OFlag::O_CLOEXEC);
     let (stdout_read, stdout) = pipe()?;
     let (stderr_read, stderr) = pipe()?;
@@ -75,11 +80,11 @@ pub fn hand_over(cell: &Cell, design: &Design, ready: &Ready) -> Result<FarEnds,
         (StdinKind::Bytes, None) => return Err(Errno::EBADF),
         (StdinKind::Empty, _) => (null(design)?, None),
     };
-    let mut fds = vec![strings.as_fd(), stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    fds.extend(brought.script.as_ref().map(AsFd::as_fd));
+    let mut fds = vec![stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    fds.extend([&sealed, &brought.script].into_iter().flatten().map(AsFd::as_fd));
     cell.limit(&design.profile.limits, limits)?;
     design.sizes.show(cell.slot, limits.memory)?;
-    report::send(&cell.job, &head, &fds)?;
+    report::send_with(&cell.job, &head, behind, &fds)?;
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
 }
 
@@ -113,6 +118,7 @@ fn strings(design: &Design, block: &Block, limits: &Limits) -> Result<(Vec<u8>, 
     let count = |n: usize| u32::try_from(n).map_err(|_| Errno::E2BIG);
     let head = ToPayload {
         bytes: count(bytes.len())?,
+        place: if bytes.len() > HERE_BYTES { Place::Sealed } else { Place::Here },
         candidates: count(candidates.len())?,
         arguments: count(arguments.len())?,
         limits: *limits,
@@ -141,4 +147,13 @@ fn candidates(program: &str, path: &str) -> Vec<String> {
             format!("{directory}/{program}")
         })
         .collect()
+}
+
+/// A program's name as a frame can carry it: argv may hold more than a frame does.
+pub fn shortened(name: &str) -> String {
+    const MOST: usize = 255;
+    match name.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
+        None => name.to_owned(),
+    }
 }

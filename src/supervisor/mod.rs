@@ -16,6 +16,7 @@ mod handover;
 mod host;
 mod idmap;
 mod outbox;
+mod phases;
 mod pieces;
 mod pool;
 mod program;

@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 
 use super::young::Young;
 use crate::cell::mounts::Slot;
+use crate::outcome::PoolCounts;
 
 /// How long an idle cell is kept.
 const KEEP: Duration = Duration::from_secs(60);
 /// How long after a call the pool is filled again: a burst of calls has the processors first.
 const REST: Duration = Duration::from_millis(3);
+/// How long a pool may stay short while calls run, which have the processors first: calls without
+/// a pause between them must not keep it empty.
+const LATE: Duration = Duration::from_millis(50);
 
 /// Cells without a job, by slot.
 #[derive(Debug)]
@@ -22,13 +26,27 @@ pub struct Pool {
     called: Vec<Option<Instant>>,
     /// Cells to keep ready for a key that is in use.
     warm: u16,
-    /// When to look whether cells are missing.
-    refill: Option<Instant>,
+    /// Since when cells may be missing.
+    short: Option<Instant>,
+    pub counts: PoolCounts,
+}
+
+/// Whether programs run now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    Rest,
+    Busy,
 }
 
 impl Pool {
     pub fn new(keys: usize, warm: u16) -> Self {
-        Self { young: BTreeMap::new(), called: vec![None; keys], warm, refill: None }
+        Self {
+            young: BTreeMap::new(),
+            called: vec![None; keys],
+            warm,
+            short: None,
+            counts: PoolCounts::default(),
+        }
     }
 
     pub fn keep(&self) -> Duration {
@@ -71,13 +89,21 @@ impl Pool {
             *called = Some(now);
         }
         if self.warm > 0 {
-            self.refill = Some(now + REST);
+            self.short = Some(self.short.unwrap_or(now));
+        }
+    }
+
+    /// Counts a job that has its cell.
+    pub fn got(&mut self, warm: bool) {
+        match warm {
+            true => self.counts.warm += 1,
+            false => self.counts.cold += 1,
         }
     }
 
     /// A key in use that has fewer cells than it should, when it is time to look.
-    pub fn wants(&mut self, now: Instant) -> Option<usize> {
-        if self.refill.is_none_or(|refill| refill > now) {
+    pub fn wants(&mut self, now: Instant, load: Load) -> Option<usize> {
+        if self.refill(load).is_none_or(|refill| refill > now) {
             return None;
         }
         let in_use = |called: &Option<Instant>| {
@@ -87,7 +113,7 @@ impl Pool {
             self.called.get(*key).is_some_and(in_use) && self.count(*key) < usize::from(self.warm)
         });
         // One at a time: the next look comes when this one is built.
-        self.refill = wanted.map(|_| now + REST);
+        self.short = wanted.map(|_| now);
         wanted
     }
 
@@ -102,8 +128,12 @@ impl Pool {
     }
 
     /// When to look whether cells are missing.
-    pub fn refill(&self) -> Option<Instant> {
-        self.refill
+    pub fn refill(&self, load: Load) -> Option<Instant> {
+        let wait = match load {
+            Load::Rest => REST,
+            Load::Busy => LATE,
+        };
+        self.short.map(|short| short + wait)
     }
 
     /// Nothing is built in advance for this key until it is called for again: its cells fail.
@@ -111,5 +141,32 @@ impl Pool {
         if let Some(called) = self.called.get_mut(key) {
             *called = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_filled_after_a_rest_and_while_programs_run_only_late() {
+        let (mut pool, now) = (Pool::new(2, 1), Instant::now());
+        assert_eq!(pool.wants(now + KEEP, Load::Rest), None, "nobody has called");
+        pool.called(1, now);
+        assert_eq!(pool.wants(now, Load::Rest), None);
+        assert_eq!(pool.wants(now + REST, Load::Busy), None);
+        // Further calls do not put it off.
+        pool.called(1, now + REST);
+        assert_eq!(pool.wants(now + REST, Load::Rest), Some(1));
+        assert_eq!(pool.wants(now + REST, Load::Rest), None, "one at a time");
+        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(1));
+        assert_eq!(pool.wants(now + REST + KEEP, Load::Rest), None, "nobody has called since");
+    }
+
+    #[test]
+    fn a_pool_of_none_is_never_filled() {
+        let (mut pool, now) = (Pool::new(1, 0), Instant::now());
+        pool.called(0, now);
+        assert_eq!(pool.wants(now + LATE, Load::Rest), None);
     }
 }

@@ -6,10 +6,11 @@ use nix::errno::Errno;
 
 use super::cells::Cell;
 use super::handover::{self, Brought, FarEnds};
+use super::phases::Phases;
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, raw};
 use crate::job::{Limits, Workspace};
-use crate::outcome::{Ended, Failure, LimitKind, Outcome, PeakSource, Timings, Usage};
+use crate::outcome::{Ended, Failure, LimitKind, Outcome, PeakSource, Usage};
 use crate::sys::process::Used;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, Start};
@@ -80,8 +81,7 @@ pub struct Running {
     /// The end, kept back until the cell is collected where something outlives it.
     ended: Option<Box<Ended>>,
     told: bool,
-    timings: Timings,
-    started: Instant,
+    phases: Phases,
 }
 
 impl Running {
@@ -100,26 +100,26 @@ impl Running {
             Err(errno) => return Err(Box::new((errno, ready, cell))),
         };
         let Ready { start, block, limits, arrived, .. } = ready;
-        let started = Instant::now();
+        let phases = Phases::new(arrived, measured);
         let running = Self {
             start,
             block,
             limits,
             cell,
             stage: Stage::Running,
-            deadline: started.checked_add(limits.wall),
+            deadline: phases.started.checked_add(limits.wall),
             stopped: None,
             exec: None,
             ended: None,
             told: false,
-            timings: Timings {
-                // A cell from the pool was there before the job: then no time went into it.
-                built: measured.saturating_duration_since(arrived),
-                handed_over: started.saturating_duration_since(measured.max(arrived)),
-            },
-            started,
+            phases,
         };
         Ok((running, ends))
+    }
+
+    /// Whether its program has ended: what is left takes no processor from anybody.
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Ending
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -133,7 +133,10 @@ impl Running {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return Progress::None,
             // Closed at exec, or with the payload; init tells which.
-            Ok(_) | Err(_) => return Progress::Unwatch(Socket::Job),
+            Ok(_) | Err(_) => {
+                self.phases.execed();
+                return Progress::Unwatch(Socket::Job);
+            }
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         self.hear(bytes);
@@ -157,7 +160,7 @@ impl Running {
     }
 
     fn exec_failure(&self, errno: i32) -> Failure {
-        let program = shortened(self.block.argv.program());
+        let program = handover::shortened(self.block.argv.program());
         if errno == raw(Errno::ENOENT) {
             Failure::NotFound { program }
         } else {
@@ -244,14 +247,14 @@ impl Running {
     /// The end as init reported it.
     fn as_reported(&mut self, end: PayloadEnd, denied: &[u8]) -> Ended {
         Ended {
-            outcome: self.outcome(&end),
             usage: Usage {
                 user: Duration::from_micros(end.user_us),
                 system: Duration::from_micros(end.system_us),
                 ..self.usage(end.max_rss)
             },
             denials: report::denials(denied, end.denied),
-            timings: self.timings,
+            timings: self.phases.timings(),
+            ..Ended::of(self.outcome(&end))
         }
     }
 
@@ -259,7 +262,7 @@ impl Running {
     fn usage(&self, largest: u64) -> Usage {
         let peak = self.cell.peak_memory();
         Usage {
-            wall: self.started.elapsed(),
+            wall: self.phases.started.elapsed(),
             peak_memory: peak.unwrap_or(largest),
             peak_source: match peak {
                 Some(_) => PeakSource::Cgroup,
@@ -271,6 +274,7 @@ impl Running {
 
     /// Init has reported: the answer goes out, or waits for the cell's last breath.
     fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> Progress {
+        self.phases.reported();
         self.last_words();
         let ended = self.as_reported(end, denied);
         self.stage = Stage::Ending;
@@ -329,7 +333,8 @@ impl Running {
         if self.ended.is_none() {
             self.ended = self.late_report();
         }
-        let ended = self.ended.take().unwrap_or_else(|| Box::new(self.unreported(used)));
+        let mut ended = self.ended.take().unwrap_or_else(|| Box::new(self.unreported(used)));
+        ended.timings = self.phases.timings();
         Progress::Gone(Some(ended))
     }
 
@@ -373,7 +378,7 @@ impl Running {
             system: Duration::from_micros(used.system_us),
             ..self.usage(used.max_rss)
         };
-        Ended { outcome, usage, denials: Vec::new(), timings: self.timings }
+        Ended { usage, timings: self.phases.timings(), ..Ended::of(outcome) }
     }
 }
 
@@ -382,14 +387,5 @@ fn ignore(result: Result<(), Errno>, expected: Errno) -> Result<(), Errno> {
     match result {
         Err(errno) if errno == expected => Ok(()),
         result => result,
-    }
-}
-
-/// A program's name as a frame can carry it: argv may hold more than a frame does.
-fn shortened(name: &str) -> String {
-    const MOST: usize = 255;
-    match name.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
-        None => name.to_owned(),
     }
 }

@@ -33,6 +33,8 @@ pub struct Supervisor {
     outbox: Outbox,
     interest: Interest,
     epoll: Epoll,
+    /// Room for a frame.
+    buffer: Vec<u8>,
     pub(super) keys: Vec<Key>,
     shared: Shared,
     cgroups: Parent,
@@ -113,6 +115,7 @@ impl Supervisor {
             outbox: Outbox::new(inherited.link),
             interest: Interest::Requests,
             epoll,
+            buffer: Vec::new(),
             pool: Pool::new(keys.len(), inherited.caps.warm),
             keys,
             shared,
@@ -158,7 +161,7 @@ impl Supervisor {
     fn timeout(&self) -> EpollTimeout {
         let calls = self.calls.values().filter_map(Running::next_deadline);
         // A look that could build nothing is no reason to wake: what makes it possible is an event.
-        let refill = self.pool.refill().filter(|_| self.can_refill());
+        let refill = self.pool.refill(self.load()).filter(|_| self.can_refill());
         let next = calls.chain(self.pool.next_deadline()).chain(refill).min();
         let Some(next) = next else { return EpollTimeout::NONE };
         // Rounded up: a timeout of 0 would spin until the instant has come.
@@ -168,8 +171,16 @@ impl Supervisor {
 
     /// Takes one frame. `Ok(false)`: the link is closed.
     fn read_link(&mut self) -> Result<bool, Errno> {
-        let mut buffer = vec![0; FRAME_BYTES];
-        let received = match socket::receive(&self.outbox.link, &mut buffer, Wait::No) {
+        // Out of `self` for as long as its frame is read.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(FRAME_BYTES, 0);
+        let open = self.read_frame(&mut buffer);
+        self.buffer = buffer;
+        open
+    }
+
+    fn read_frame(&mut self, buffer: &mut [u8]) -> Result<bool, Errno> {
+        let received = match socket::receive(&self.outbox.link, buffer, Wait::No) {
             Err(Errno::EAGAIN) => return Ok(true),
             // A front end that died with frames unread resets the link (unix(7)).
             Err(Errno::ECONNRESET) => return Ok(false),
@@ -294,12 +305,13 @@ impl Supervisor {
             Progress::None => {}
             Progress::Unwatch(which) => self.unwatch(&running.cell, which)?,
             Progress::Ended(ended) => {
+                // Before all else: the caller waits.
+                self.end(call, *ended)?;
                 self.unwatch(&running.cell, Socket::Control)?;
-                self.tell(&Event::Ended { call, ended: *ended }, None)?;
             }
             Progress::Gone(ended) => {
                 if let Some(ended) = ended {
-                    self.tell(&Event::Ended { call, ended: *ended }, None)?;
+                    self.end(call, *ended)?;
                 }
                 self.free(running.cell.slot);
                 return Ok(());
@@ -322,6 +334,9 @@ impl Supervisor {
         }
         for slot in self.pool.due(now) {
             if let Some(mut young) = self.pool.take(slot) {
+                if young.is_idle() {
+                    self.pool.counts.unwanted += 1;
+                }
                 let growth = young.pass_deadline(now);
                 self.grown(slot, young, growth)?;
             }

@@ -79,3 +79,14 @@ pub fn write_sysinfo(pid: i32, address: u64, memory: u64) -> Result<()> {
         unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
     if Errno::result(written)? as usize == SIZE { Ok(()) } else { Err(Errno::EFAULT) }
 }
+
+/// Keeps up to `bytes` of freed memory instead of giving it back to the kernel (mallopt(3)): what a
+/// call uses, the next uses again. Where the C library has no such setting, nothing changes.
+pub fn keep_freed(bytes: i32) {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes two numbers.
+    let kept = unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, bytes) };
+    #[cfg(not(target_env = "gnu"))]
+    let kept = bytes;
+    tracing::trace!(kept, "memory that is freed is kept");
+}

@@ -151,6 +151,22 @@ impl Workbench {
         done
     }
 
+    /// Decides and records a call whose answer is known already: nothing runs.
+    ///
+    /// # Errors
+    /// When policy denies the call, or it cannot be recorded and no call is to go on then.
+    pub fn remembered(&self, call: Call) -> Result<(), Refusal> {
+        let asked = self.audit.asked(&call);
+        match self.policy.decide(call, &self.profiles, self.workspace) {
+            Ok(grant) => self.audit.granted(asked, &grant)?.remembered(),
+            Err(denial) => {
+                self.audit.denied(asked, &denial);
+                return Err(denial.into());
+            }
+        }
+        Ok(())
+    }
+
     /// Runs what is granted and recorded.
     ///
     /// # Errors

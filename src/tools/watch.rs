@@ -43,10 +43,12 @@ pub(super) async fn to_the_end(running: Running, limits: &Limits, caller: &Calle
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
     drop(stdin);
-    let seen = follow(stdout, stderr, ended, &control, limits, caller).await;
+    let (mut seen, drained_in) = follow(stdout, stderr, ended, &control, limits, caller).await;
+    seen.ended.timings.drain = drained_in;
     Seen { receipt: Some(receipt), ..seen }
 }
 
+/// What was seen, and how long output was read after the end was told.
 async fn follow(
     stdout: impl AsyncRead + Unpin,
     stderr: impl AsyncRead + Unpin,
@@ -54,7 +56,7 @@ async fn follow(
     control: &impl End,
     limits: &Limits,
     caller: &Caller,
-) -> Seen {
+) -> (Seen, Duration) {
     let (mut out, mut err) = (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES));
     let meter = Meter::counting(limits.output, caller.produced.clone());
     let deadline = Instant::now() + limits.wall + SUPERVISOR_GRACE;
@@ -86,11 +88,12 @@ async fn follow(
             }
         }
     };
+    let told = Instant::now();
     if !drained && timeout(DRAIN_GRACE, &mut draining).await.is_err() {
         tracing::warn!("a call's output was still open after its end");
     }
     drop(draining);
-    Seen { ended, receipt: None, stdout: out, stderr: err }
+    (Seen { ended, receipt: None, stdout: out, stderr: err }, told.elapsed())
 }
 
 #[cfg(test)]
@@ -172,7 +175,7 @@ mod tests {
         drop((out, err));
         fake.tell(Outcome::Exited { code: 3 });
         let never = Caller::default();
-        let told = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
+        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
         Ok(())
     }
@@ -184,7 +187,7 @@ mod tests {
         let caller = Caller::default();
         caller.cancel.cancel();
         drop((out, err));
-        let told = follow(stdout, stderr, ended, &fake, &limits(None), &caller).await;
+        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(None), &caller).await;
         assert_eq!(told, seen(Outcome::Cancelled, b"partial", b""));
         Ok(())
     }
@@ -196,7 +199,7 @@ mod tests {
         err.write_all(b"67890").await?;
         drop((out, err));
         let never = Caller::default();
-        let told = follow(stdout, stderr, ended, &fake, &limits(Some(9)), &never).await;
+        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(Some(9)), &never).await;
         assert_eq!(told, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
         Ok(())
     }
@@ -207,7 +210,7 @@ mod tests {
         out.write_all(b"before").await?;
         fake.tell(Outcome::Exited { code: 0 });
         let (start, never) = (Instant::now(), Caller::default());
-        let told = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
+        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 0 }, b"before", b""));
         assert_eq!(start.elapsed(), DRAIN_GRACE);
         drop((out, err));
@@ -220,11 +223,11 @@ mod tests {
         let never = Caller::default();
         let Call { out, stdout, err, stderr, fake, ended } = call();
         drop((out, err, fake.0.lock().ok().and_then(|mut slot| slot.take())));
-        assert_eq!(follow(stdout, stderr, ended, &fake, &limits(None), &never).await, failed());
+        assert_eq!(follow(stdout, stderr, ended, &fake, &limits(None), &never).await.0, failed());
 
         let Call { out, stdout, err, stderr, fake: _silent, ended } = call();
         let other = Fake(Mutex::new(None));
         drop((out, err));
-        assert_eq!(follow(stdout, stderr, ended, &other, &limits(None), &never).await, failed());
+        assert_eq!(follow(stdout, stderr, ended, &other, &limits(None), &never).await.0, failed());
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use cofferdam::job::{Limits, ProfileName};
 use cofferdam::mcp::arguments::{BashArguments, Precision};
 use cofferdam::mcp::backend::{
-    Backend, Calculated, Clamped, Exact, Refused, RefusedKind, Stream, Told, Turn,
+    Backend, Calculated, Clamped, Exact, Ran, Refused, RefusedKind, Stream, Told, Turn,
 };
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::rules::{Rules, WorkspaceView};
 use cofferdam::mcp::serve::{ServeError, connection};
-use cofferdam::outcome::{Outcome, Usage};
+use cofferdam::outcome::{Outcome, Timings, Usage};
 use cofferdam::profile::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires,
 };
@@ -40,6 +40,7 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
         timeout: Duration::from_secs(600),
         clamped: Clamped::No,
         receipt: None,
+        timings: Timings::default(),
         unrecorded: None,
     }
 }
@@ -108,7 +109,7 @@ fn calculated(result: String) -> Calculated {
         result,
         exact: Exact::Yes,
         took: Duration::from_millis(4),
-        receipt: None,
+        ran: Ran::InCell(None),
         unrecorded: None,
     }
 }

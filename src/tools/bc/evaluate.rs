@@ -46,6 +46,16 @@ impl<'bench> InCells<'bench> {
         Self { workbench, caller, receipt: Mutex::new(None) }
     }
 
+    /// Has a call decided and recorded whose value is known: no cell runs.
+    ///
+    /// # Errors
+    /// When policy denies it, or it cannot be recorded and no call is to go on then.
+    pub fn remembered(&self, expression: &str) -> Result<(), CalcError> {
+        let call = call("calculate", expression.to_owned(), CALCULATION_TIME);
+        let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
+        self.workbench.remembered(call).map_err(CalcError::Refused)
+    }
+
     /// What protected the calculation.
     pub fn receipt(self) -> Option<Receipt> {
         self.receipt.into_inner().unwrap_or_else(PoisonError::into_inner)

@@ -4,6 +4,7 @@
 //! the same result. Its result is the last value that the expression prints;
 //! `calculate_advanced` is bc as it is, with all lines.
 
+mod cache;
 mod decimal;
 mod estimate;
 mod evaluate;
@@ -21,6 +22,7 @@ use estimate::Estimate;
 use evaluate::{Fault, Readings};
 use rewrite::{Expression, Shape};
 
+pub use cache::Cache;
 pub use evaluate::{BcRun, Evaluate, InCells};
 pub use validate::EXPRESSION_CHARACTERS;
 
