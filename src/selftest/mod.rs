@@ -14,6 +14,7 @@ pub mod judge;
 pub mod launch;
 pub mod report;
 pub mod stage;
+pub mod traces;
 
 /// `cofferdam-probe`, made by `build.rs` from `probe/`.
 pub const HELPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-probe"));

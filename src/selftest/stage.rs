@@ -17,15 +17,13 @@ use nix::unistd::Pid;
 
 use super::corpus::Probe;
 use super::launch::{End, Ran};
+use super::traces::{contents, gets_hurt, has_datagram, with_argument};
 use crate::profile::calls;
 
 /// Where programs are looked for without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 /// How long a process may take to go after its call has ended.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// How long a signal to the sentinel may take to be seen.
-const SETTLE: Duration = Duration::from_millis(400);
 
 /// What two placeholders stand for where the line runs.
 #[derive(Debug, Clone)]
@@ -96,6 +94,9 @@ impl Stage {
             lines.into_iter().flatten().chain(&probe.options).map(String::as_str).collect();
         let names = |placeholder: &str| lines.iter().any(|line| line.contains(placeholder));
         stage.words_of_files(&grant);
+        if names(".git/") {
+            repository(&grant)?;
+        }
         stage.put_up(names)?;
         stage.before = contents(&stage.watched);
         Ok(stage)
@@ -312,68 +313,21 @@ fn open_to_all(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }
 
+/// What git takes for a repository.
+fn repository(directory: &Path) -> std::io::Result<()> {
+    let git = directory.join(".git");
+    for name in ["hooks", "objects", "refs"] {
+        std::fs::create_dir_all(git.join(name))?;
+    }
+    std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n")?;
+    std::fs::write(git.join("config"), "[core]\n\trepositoryformatversion = 0\n")
+}
+
 /// 32 hexadecimal digits that nobody can guess.
 fn random() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// A signal takes its time on a busy machine, so it is looked for during a while.
-fn gets_hurt(sentinel: &mut Child) -> bool {
-    let end = Instant::now() + SETTLE;
-    while !is_hurt(sentinel) {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
-}
-
-/// Dead, stopped or traced.
-fn is_hurt(sentinel: &mut Child) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", sentinel.id()));
-    let status = status.unwrap_or_default();
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.map(str::trim).unwrap_or_default().to_owned()
-    };
-    let sleeps = field("State:").starts_with(['S', 'R']);
-    !sleeps || field("TracerPid:") != "0"
-}
-
-fn has_datagram(socket: &UdpSocket) -> bool {
-    socket.set_nonblocking(true).is_ok() && socket.recv(&mut [0; 8]).is_ok()
-}
-
-/// Every file beneath a directory, with what is in it.
-fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let kind = entry.file_type().ok();
-        let bytes = match kind {
-            Some(kind) if kind.is_file() => std::fs::read(&path).unwrap_or_default(),
-            Some(_) | None => format!("{kind:?}").into_bytes(),
-        };
-        if kind.is_some_and(|kind| kind.is_dir()) {
-            found.extend(contents(&path));
-        }
-        found.insert(path, bytes);
-    }
-    found
-}
-
-/// Processes of the host with a word among their arguments.
-fn with_argument(word: &str) -> Vec<i32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
-    })
-    .collect()
 }
 
 /// The name of the one who runs the test.
