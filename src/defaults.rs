@@ -19,6 +19,12 @@ pub const RUN_TIMEOUT: Duration = Duration::from_secs(5);
 /// From TERM until the cell is killed.
 pub const GRACE: Duration = Duration::from_secs(1);
 
+/// Sessions at once, and how long one is kept that nobody uses.
+pub const SESSIONS: u32 = 8;
+pub const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
+/// How long a call waits before its command becomes a job.
+pub const SESSION_YIELD: Duration = Duration::from_secs(45);
+
 /// Bytes of memory of a cell.
 pub const MEMORY: u64 = GIB;
 /// Processes and threads of a cell.

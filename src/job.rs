@@ -45,10 +45,26 @@ pub enum Workspace {
     Granted(u16),
 }
 
-/// A session that a cell belongs to. One-shot calls have none; persistent
-/// shells name theirs here, and the supervisor keeps the cell between jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// A session: a shell whose cell lives across calls, and the `/workspace` that outlives the shell.
+/// The front end numbers them, and never uses a number twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
+
+/// The session that a job runs in, and where in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Within {
+    pub session: SessionId,
+    pub place: Place,
+}
+
+/// The directory that a job of a session starts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// Where the shell is.
+    Stay,
+    /// The job's own, for this job.
+    Given,
+}
 
 /// Every limit of a cell, resolved: what the floor, the profile and the rule left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,7 +149,8 @@ impl Limits {
 pub struct Job {
     pub profile: ProfileName,
     pub workspace: Workspace,
-    pub session: Option<SessionId>,
+    /// None: a cell of its own.
+    pub session: Option<Within>,
     pub argv: Argv,
     pub script: Option<Script>,
     pub stdin: Stdin,

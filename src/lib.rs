@@ -78,7 +78,7 @@
 //!
 //! 1. Every program is executed through `supervisor` and `cell`; the front end cannot exec.
 //! 2. Fail closed: no best-effort layer that is not named so in the reply.
-//! 3. A cell is used for one call.
+//! 3. A cell is used for one call, or by one session.
 //! 4. The boundary is the kernel, never the text of a command.
 //! 5. The host never opens by path what a cell has written.
 //! 6. Nothing of the server's environment, descriptors or secrets reaches a cell.

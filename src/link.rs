@@ -2,6 +2,7 @@
 //!
 //! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
 
+mod sessions;
 mod streams;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,7 +14,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
 
+pub use streams::CancelOnDrop;
+
 use crate::call::Stdin;
+use crate::job::SessionId;
 use crate::outcome::{Ended, Failure, Outcome, PoolCounts};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
@@ -34,6 +38,8 @@ pub struct Link {
 #[derive(Debug)]
 pub struct Running {
     pub receipt: Receipt,
+    /// Which job of its session's shell it is, from 1 on; 0 where it has a cell of its own.
+    pub turn: u64,
     /// Present when the job's stdin is a pipe; dropping it is end of file.
     pub stdin: Option<pipe::Sender>,
     pub stdout: pipe::Receiver,
@@ -42,7 +48,7 @@ pub struct Running {
     /// Resolves once, when the call has ended. An error means the supervisor is gone.
     pub ended: oneshot::Receiver<Ended>,
     /// Cancels on drop, so that a call nobody waits for does not go on.
-    _guard: CancelOnDrop,
+    pub guard: CancelOnDrop,
 }
 
 /// Ends a running call early. Cheap to clone.
@@ -74,15 +80,6 @@ impl Control {
     }
 }
 
-#[derive(Debug)]
-struct CancelOnDrop(Control);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
 /// What came up at the other end.
 type Greeting = Option<Result<Ready, Unable>>;
 
@@ -99,6 +96,8 @@ struct Shared {
 struct State {
     next: CallId,
     calls: HashMap<CallId, Waiting>,
+    /// Sessions that ended since somebody asked.
+    forgotten: Vec<SessionId>,
     outgoing: VecDeque<(CallId, Vec<u8>, Vec<OwnedFd>)>,
     /// Why no call can be started any more.
     closed: Option<Failure>,
@@ -345,10 +344,11 @@ impl Shared {
                 self.close(unable.clone().into());
                 self.greeting.send_replace(Some(Err(unable)));
             }
-            Event::Started { call, stdin, receipt } => {
-                self.started(call, stdin, receipt, received);
+            Event::Started { call, stdin, receipt, turn } => {
+                self.started(call, stdin, (receipt, turn), received);
             }
             Event::Ended { call, ended } => self.ended(call, ended),
+            Event::Forgotten { session } => self.state().forgotten.push(session),
         }
     }
 
@@ -356,7 +356,7 @@ impl Shared {
         self: &Arc<Self>,
         call: CallId,
         stdin: StdinKind,
-        receipt: Receipt,
+        told: (Receipt, u64),
         received: Received,
     ) {
         let mut state = self.state();
@@ -366,7 +366,7 @@ impl Shared {
         };
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
-        let running = Running::take(stdin, receipt, received, control, ended);
+        let running = Running::take(stdin, told, received, control, ended);
         // Whoever waited has gone: the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }

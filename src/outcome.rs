@@ -208,6 +208,18 @@ pub struct Ended {
     pub timings: Timings,
     /// Of the supervisor, as it told this.
     pub pool: PoolCounts,
+    pub shell: ShellAfter,
+}
+
+/// What a call left of the shell it ran in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShellAfter {
+    /// It ran in a cell of its own, or there never was a shell.
+    None,
+    /// It waits for the next call, in this directory as it tells it.
+    Kept { cwd: String },
+    /// It has ended, and its cell with it.
+    Ended,
 }
 
 impl Ended {
@@ -224,6 +236,7 @@ impl Ended {
             denials: Vec::new(),
             timings: Timings::default(),
             pool: PoolCounts::default(),
+            shell: ShellAfter::None,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
-use crate::job::{Job, Limits, ProfileName, SessionId, Workspace};
+use crate::job::{Job, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::outcome::{Ended, Failure};
 use crate::receipt::{MemoryHold, Receipt};
 use crate::sys::memory;
@@ -51,6 +51,10 @@ pub enum Request {
     Cancel { call: CallId },
     /// The call produced more output than it may: kill.
     OutputLimit { call: CallId },
+    /// The session's shell ends; its next job gets a new one, on the same `/workspace`.
+    Restart { session: SessionId },
+    /// The session ends, its shell and its `/workspace` with it.
+    Forget { session: SessionId },
 }
 
 /// The part of a job that fits a frame; the rest is in the [`Block`].
@@ -59,7 +63,7 @@ pub struct Start {
     pub call: CallId,
     pub profile: ProfileName,
     pub workspace: Workspace,
-    pub session: Option<SessionId>,
+    pub session: Option<Within>,
     pub limits: Limits,
     pub stdin: StdinKind,
     pub script: ScriptKind,
@@ -155,7 +159,10 @@ pub enum Event {
     /// The first frame: they cannot; nothing follows.
     Unable(Unable),
     /// A job was handed over. Descriptors: its stdin when a pipe, stdout, stderr.
-    Started { call: CallId, stdin: StdinKind, receipt: Receipt },
+    /// `turn` is which job of its shell it is, from 1 on; 0 for one with a cell of its own.
+    Started { call: CallId, stdin: StdinKind, receipt: Receipt, turn: u64 },
+    /// A session has ended: nobody used it for as long as it is kept.
+    Forgotten { session: SessionId },
     /// The call is over.
     Ended { call: CallId, ended: Ended },
 }

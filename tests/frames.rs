@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam::call::{Argv, Cwd, Env};
 use cofferdam::config::{self, Surroundings};
-use cofferdam::job::{Limits, ProfileName, SessionId, Workspace};
+use cofferdam::job::{Limits, Place, ProfileName, SessionId, Within, Workspace};
 use cofferdam::outcome::{Failure, Outcome};
 use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
@@ -32,12 +32,13 @@ type Claim = (&'static str, fn(&mut Front) -> Check);
 fn main() {
     let front = Front::start().expect("a supervisor");
     let mut front = front;
-    let claims: [Claim; 9] = [
+    let claims: [Claim; 10] = [
         ("bytes_that_are_no_frame_are_dropped", garbage),
         ("descriptors_must_be_those_of_the_frame", descriptors),
         ("a_block_must_be_a_sealed_memfd", unsealed),
         ("a_block_is_checked_value_by_value", forged_block),
         ("only_what_was_loaded_can_be_named", names),
+        ("a_session_is_one_shell_with_a_program_of_the_supervisors", sessions),
         ("limits_only_clamp_down", limits),
         ("a_number_in_use_is_not_taken_twice", reused),
         ("cancels_of_nothing_change_nothing", cancels),
@@ -77,7 +78,15 @@ impl Front {
         let started = supervisor::start(Spec {
             profiles: vec![profile.clone()],
             workspaces: Vec::new(),
-            caps: Caps { cells: 6, memory: 6 << 30, tmpfs: 6 << 30, processes: 1024, warm: 1 },
+            caps: Caps {
+                cells: 6,
+                memory: 6 << 30,
+                tmpfs: 6 << 30,
+                processes: 1024,
+                warm: 1,
+                sessions: 2,
+                session_idle: PATIENCE,
+            },
             ids: IdRange { first: 2_100_000_000, count: 64 },
             record: None,
         })?;
@@ -125,6 +134,12 @@ impl Front {
         }
     }
 
+    /// A frame of a command in a session, correct in every way.
+    fn session(&mut self, session: u64) -> Start {
+        let within = Within { session: SessionId(session), place: Place::Stay };
+        Start { session: Some(within), script: ScriptKind::Bytes, ..self.frame() }
+    }
+
     /// The outcome of `call`, and its output where it had any.
     fn end_of(&mut self, call: u64) -> Result<(Outcome, String), String> {
         let mut output = None;
@@ -142,7 +157,7 @@ impl Front {
                     }
                     return Ok((end.outcome, text));
                 }
-                Event::Started { .. } | Event::Ended { .. } => {}
+                Event::Started { .. } | Event::Ended { .. } | Event::Forgotten { .. } => {}
                 Event::Ready(_) | Event::Unable(_) => return Err(format!("{event:?}")),
             }
         }
@@ -266,9 +281,54 @@ fn names(front: &mut Front) -> Check {
     let start = Start { profile: unknown, ..front.frame() };
     front.refused(start, &[fd.as_fd()], "no profile `other` with that workspace")?;
     let start = Start { workspace: Workspace::Granted(0), ..front.frame() };
-    front.refused(start, &[fd.as_fd()], "no profile `bash` with that workspace")?;
-    let start = Start { session: Some(SessionId(1)), ..front.frame() };
-    front.refused(start, &[fd.as_fd()], "sessions are not offered yet")
+    front.refused(start, &[fd.as_fd()], "no profile `bash` with that workspace")
+}
+
+/// A command of a session: whatever its block says, it is the supervisor's bash that takes it.
+fn command(front: &mut Front, session: u64, text: &str) -> Result<(Outcome, String), String> {
+    let start = front.session(session);
+    let call = start.call;
+    let block = block(&["/bin/sh", "-c", "echo chosen by the front end"])?;
+    let script = memory::sealed(c"script", text.as_bytes()).map_err(|error| error.to_string())?;
+    front.send(&Request::Start(start), &[block.as_fd(), script.as_fd()])?;
+    front.end_of(call)
+}
+
+fn sessions(front: &mut Front) -> Check {
+    let fine = |text: &str| (Outcome::Exited { code: 0 }, text.to_owned());
+    expect(command(front, 1, "x=1; echo $0")?, fine("bash\n"))?;
+    expect(command(front, 1, "echo $x")?, fine("1\n"))?;
+    expect(command(front, 2, "echo ${x-none}")?, fine("none\n"))?;
+    let start = Start { script: ScriptKind::None, ..front.session(1) };
+    front.refused(start, &[block(&["true"])?.as_fd()], "a session takes a script")?;
+    // Two may be at once: the third is refused, and has a place when another has gone.
+    let busy = Outcome::Failed(Failure::Busy { what: "sessions".to_owned() });
+    expect(command(front, 3, "echo never")?, (busy, String::new()))?;
+    front.send(&Request::Forget { session: SessionId(2) }, &[])?;
+    front.send(&Request::Restart { session: SessionId(77) }, &[])?;
+    match front.event()? {
+        (Event::Forgotten { session: SessionId(2) }, _) => {}
+        (other, _) => return Err(format!("{other:?}")),
+    }
+    expect(command(front, 3, "echo ${x-none}")?, fine("none\n"))?;
+    front.send(&Request::Restart { session: SessionId(1) }, &[])?;
+    expect(command(front, 1, "echo ${x-gone}")?, fine("gone\n"))?;
+    two_at_once(front)
+}
+
+/// The second of two commands in one session is refused while the first runs.
+fn two_at_once(front: &mut Front) -> Check {
+    let (first, second) = (front.session(1), front.session(1));
+    let (call, block) = (first.call, block(&["true"])?);
+    let script = |text: &str| memory::sealed(c"script", text.as_bytes());
+    let slow = script("sleep 0.3; echo slow").map_err(|error| error.to_string())?;
+    front.send(&Request::Start(first), &[block.as_fd(), slow.as_fd()])?;
+    let refused =
+        front.refused(second, &[block.as_fd(), slow.as_fd()], "the session runs another command");
+    refused?;
+    // Its streams came with a frame that `refused` has read on the way: only the end is left.
+    let (outcome, _) = front.end_of(call)?;
+    expect(outcome, Outcome::Exited { code: 0 })
 }
 
 fn limits(front: &mut Front) -> Check {

@@ -126,9 +126,12 @@ fn nothing_of_the_caller_reaches_a_cell() {
 }
 
 #[test]
-fn two_calls_share_nothing_without_a_granted_workspace() {
+fn a_private_workspace_lasts_as_long_as_its_server_and_no_longer() {
     let mut server = Server::start(&[]);
     assert_eq!(run(&mut server, "echo x > f; cat f")["structuredContent"]["stdout"], "x\n");
+    assert_eq!(run(&mut server, "cat f")["structuredContent"]["stdout"], "x\n");
+    assert_eq!(server.close(), Some(0));
+    let mut server = Server::start(&[]);
     assert_eq!(run(&mut server, "ls /workspace /tmp/home")["structuredContent"]["exit_code"], 0);
     assert_eq!(run(&mut server, "cat f")["structuredContent"]["exit_code"], 1);
     assert_eq!(server.close(), Some(0));
@@ -157,8 +160,8 @@ fn a_granted_workspace_is_kept_and_a_read_only_one_is_not_written() {
 fn a_cancelled_call_leaves_no_process() {
     let mut server = Server::start(&[]);
     let seconds = unique(1);
-    // The trap and the second sleep: the cell is killed whole, whoever ignores TERM.
-    let command = format!("trap '' TERM; sleep {seconds} & sleep {seconds}; sleep {seconds}");
+    // Who ignores INT is not left alone: the cell is killed whole, with what ran beside it.
+    let command = format!("trap '' INT TERM; sleep {seconds} & sleep {seconds}; sleep {seconds}");
     let id = server.call("bash", json!({"command": command}));
     assert!(within(PATIENCE, || is_running(&seconds)), "the command runs");
     let ping = server.request("ping", json!({}));
@@ -174,15 +177,16 @@ fn a_cancelled_call_leaves_no_process() {
 #[test]
 fn calls_of_two_profiles_share_one_cell() {
     let config = tempfile::tempdir().expect("a directory");
-    let text = "schema = 1\n[server]\nconcurrency = 2\n[limits]\ncells = 1\n";
+    // The session has one of the two for itself.
+    let text = "schema = 1\n[server]\nconcurrency = 2\n[limits]\ncells = 2\n\
+                [tools]\non = [\"cli_jq\"]\n";
     std::fs::write(config.path().join("cofferdam.toml"), text).expect("written");
     let path = config.path().to_str().expect("plain");
     let mut server = Server::start(&["--config", path]);
     let mut calls = vec![server.call("bash", json!({"command": "sleep 0.4"}))];
-    calls.push(server.call("bash", json!({"command": "sleep 0.4"})));
-    std::thread::sleep(Duration::from_millis(200));
-    calls.push(server.call("calculate", json!({"expression": "2^10"})));
-    for _ in 0..2 {
+    for number in 0..3 {
+        calls.push(server.call("cli_jq", json!({"filter": ".", "stdin": "1"})));
+        calls.push(server.call("calculate", json!({"expression": format!("2^{number}")})));
         calls.push(server.call("bash", json!({"command": "true"})));
     }
     for _ in 0..calls.len() {

@@ -42,7 +42,15 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         ["bash", "bc"].iter().filter_map(|name| named(name)).cloned().collect();
     let directories =
         vec![Granted { host: shown, cell: "/workspace".into(), access: Access::ReadOnly }];
-    let caps = Caps { cells: 140, memory: 1 << 40, tmpfs: 1 << 40, processes: 20_000, warm };
+    let caps = Caps {
+        cells: 140,
+        memory: 1 << 40,
+        tmpfs: 1 << 40,
+        processes: 20_000,
+        warm,
+        sessions: 0,
+        session_idle: std::time::Duration::ZERO,
+    };
     let ids = IdRange { first: 2_000_000_000, count: 1024 };
     let spec = Spec {
         profiles: profiles.clone(),

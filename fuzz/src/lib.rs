@@ -22,6 +22,7 @@ use cofferdam::profile::floor::{self, Verdict};
 use cofferdam::profile::{self, Profiles};
 use cofferdam::receipt::MemoryHold;
 use cofferdam::tools::bc::{self, BcRun, CalcError, CalculateArgs, Evaluate, SessionPrecision};
+use cofferdam::tools::session;
 use cofferdam::tools::shell::{self, BashArgs};
 use cofferdam::wire::{self, Event, Request};
 use rmcp::transport::Transport;
@@ -111,9 +112,14 @@ pub fn arguments(bytes: &[u8]) {
     drop(parse::<AdvancedArguments>(Some(given.clone())));
     drop(parse::<PrecisionArguments>(Some(given.clone())));
     drop(parse::<RulesArguments>(Some(given.clone())));
-    let Ok(BashArguments { command, stdin, cwd, env, timeout }) = parse(Some(given)) else {
+    let Ok(BashArguments { command, stdin, cwd, env, timeout, session, .. }) = parse(Some(given))
+    else {
         return;
     };
+    if let Some(name) = session.filter(|name| session::check_name(name).is_ok()) {
+        assert!((1..=64).contains(&name.len()) && !name.contains(['/', '\0', ' ']), "{name:?}");
+    }
+    let Some(command) = command else { return };
     let timeout = timeout.map(|seconds| seconds.0);
     let Ok(call) = shell::bash(BashArgs { command, stdin, cwd, env, timeout }) else { return };
     for (name, value) in call.env.iter() {

@@ -4,6 +4,7 @@
 //! fills this process's memory. [`text`] makes what was kept fit for a reply.
 
 mod escapes;
+pub mod lines;
 pub mod text;
 
 use std::sync::Arc;
@@ -68,7 +69,8 @@ impl Captured {
         (self.gap() == 0).then(|| [self.head(), self.tail()].concat())
     }
 
-    fn push(&mut self, bytes: &[u8]) {
+    /// Takes the next bytes of the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         let room = self.half.saturating_sub(self.head.len()).min(bytes.len());
         let (first, rest) = bytes.split_at(room);
@@ -118,7 +120,7 @@ impl Meter {
     }
 
     /// Adds bytes; true once, for the addition that passes the limit.
-    fn passes(&self, bytes: u64) -> bool {
+    pub fn passes(&self, bytes: u64) -> bool {
         let before = self.produced.add(bytes);
         self.limit.is_some_and(|limit| before <= limit && before.saturating_add(bytes) > limit)
     }

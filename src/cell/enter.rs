@@ -166,9 +166,11 @@ fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
     let bytes = buffer.get(..received.bytes).unwrap_or_default();
     match report::decode::<ToInit>(bytes).at(Step::Link)? {
         ToInit::Mapped => Ok(()),
-        ToInit::Seal | ToInit::Watch { .. } | ToInit::Terminate => {
-            Err(StepFailed { step: Step::Link, errno: Errno::EPROTO })
-        }
+        ToInit::Seal
+        | ToInit::Watch { .. }
+        | ToInit::Terminate
+        | ToInit::Interrupt
+        | ToInit::Count => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
     }
 }
 

@@ -4,6 +4,7 @@
 //! the pid namespace with it (pid_namespaces(7)).
 
 mod sysinfo;
+mod tally;
 mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +20,7 @@ use super::enter::Entry;
 use super::guard::gate::{Gate, Served};
 use super::guard::waiting::AGAIN;
 use super::record::{PathCall, Recorder};
-use super::report::{self, FromInit, PayloadEnd, ToInit};
+use super::report::{self, FromInit, ToInit};
 use super::{Design, ProcKind, Shared};
 use crate::outcome::DENIALS_COUNTED;
 use crate::profile::floor;
@@ -34,7 +35,7 @@ use watch::Watch;
 const NUMBERS: usize = 512;
 
 /// How often each system call was refused.
-type Counts = [u32; NUMBERS];
+type Tally = [u32; NUMBERS];
 
 /// The longest that init waits for killed processes, to add up what they used.
 const LAST: Duration = Duration::from_millis(200);
@@ -72,9 +73,9 @@ struct Init<'a> {
     payload: Pid,
     listener: Option<OwnedFd>,
     children: SignalFd,
-    denied: Counts,
+    denied: Tally,
     /// Of the guard: refused for the name that they would have made.
-    guarded: Counts,
+    guarded: Tally,
     gate: Option<Gate<'a>>,
     watch: Option<Watch>,
     /// The number of sysinfo(2), where the profile lets it be asked.
@@ -279,11 +280,20 @@ impl Init<'_> {
                     watch.start(memory);
                 }
             }
-            ToInit::Terminate => match kill(Pid::from_raw(-1), Signal::SIGTERM) {
-                // ESRCH: the payload has ended and its report is next.
-                Ok(()) | Err(Errno::ESRCH) => {}
-                Err(errno) => return Err(errno),
-            },
+            // ESRCH: the payload has ended and its report is next.
+            ToInit::Terminate => sent(kill(Pid::from_raw(-1), Signal::SIGTERM))?,
+            // The payload leads a group of its own number: it began a session.
+            ToInit::Interrupt => {
+                let group = Pid::from_raw(-self.payload.as_raw());
+                sent(kill(group, Signal::SIGINT))?;
+                // Who was stopped takes it as well.
+                sent(kill(group, Signal::SIGCONT))?;
+            }
+            ToInit::Count => {
+                self.tell(FromInit::Counted(self.counts()))?;
+                self.denied = [0; NUMBERS];
+                self.guarded = [0; NUMBERS];
+            }
             ToInit::Mapped => return Err(Errno::EPROTO),
         }
         Ok(Turn::Again)
@@ -357,35 +367,13 @@ impl Init<'_> {
         };
         Ok(Turn::End(killed, Cause::OverMemory))
     }
+}
 
-    fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
-        let peak = self.watch.as_ref().map_or(0, Watch::peak);
-        let denied = self.denied.iter().zip(0_u16..);
-        let guarded = self.guarded.iter().zip(report::GUARDED..);
-        let counted = denied.chain(guarded).filter(|(count, _)| **count > 0);
-        let end = PayloadEnd {
-            status: match reaped.end {
-                End::Exited(code) => u16::from(code),
-                End::Signaled(signal) => 256 + u16::from(signal),
-            },
-            user_us: self.user_us,
-            system_us: self.system_us,
-            max_rss: self.max_rss.max(peak),
-            over_memory: cause == Cause::OverMemory,
-            denied: u16::try_from(counted.clone().count()).unwrap_or(u16::MAX),
-        };
-        let mut buffer = [0; report::REPORT_BYTES];
-        let message = FromInit::Ended(end);
-        let head = postcard::to_slice(&message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?.len();
-        let mut length = head;
-        for (count, number) in counted {
-            let place = buffer.get_mut(length..length + 6).ok_or(Errno::EMSGSIZE)?;
-            let (first, rest) = place.split_at_mut(2);
-            first.copy_from_slice(&number.to_le_bytes());
-            rest.copy_from_slice(&count.to_le_bytes());
-            length += 6;
-        }
-        socket::send(self.control, buffer.get(..length).unwrap_or_default(), &[])
+/// A signal that found nobody was meant for those who have ended meanwhile.
+fn sent(result: Result<()>) -> Result<()> {
+    match result {
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -27,6 +27,7 @@ pub mod size;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -49,7 +50,7 @@ pub struct Design {
     /// The template's `/dev`, read-only: an empty input is opened there and not on the host.
     pub devices: OwnedFd,
     /// What its cells show as their memory.
-    pub sizes: size::Sizes,
+    pub sizes: Rc<size::Sizes>,
     pub mounts: mounts::Plan,
     /// What keeps names that the host obeys from being made in them; none where nothing is granted
     /// for writing, or the operator lifted it.

@@ -18,6 +18,10 @@ use crate::sys::Result;
 /// The template's own things: canary, masks, grants by slot. It lies under `/tmp`, which every
 /// cell covers with its own tmpfs, so that no program ever sees it.
 pub const HIDDEN: &str = "/tmp/.template";
+/// Where the mount namespace of a session has the writable mount of its desk: hidden as well.
+pub const HIDDEN_DESK: &str = "/tmp/.template/desk";
+/// Where a session's cell has its desk, read-only.
+pub const DESK: &CStr = c"/dev/session";
 
 /// Mounts that every cell of one key makes, in order.
 #[derive(Debug, Clone)]
@@ -38,13 +42,21 @@ pub struct Tmpfs {
     pub options: CString,
 }
 
+const WORKSPACE: &str = "/workspace";
+
+impl Tmpfs {
+    /// Whether it is the private `/workspace`.
+    pub fn is_workspace(&self) -> bool {
+        self.target == c"/workspace"
+    }
+}
+
 /// Number of a cell's host uid among those of its supervisor; also which prepared mount is its.
 pub type Slot = u16;
 
-/// Options of a tmpfs for `agent`.
-fn options(bytes: u64, inodes: u32, mode: u32) -> CString {
-    let agent = super::ids::AGENT;
-    let text = format!("size={bytes},nr_inodes={inodes},mode={mode:04o},uid={agent},gid={agent}");
+/// Options of a tmpfs for `owner`, an id of the user namespace that mounts it.
+fn options(bytes: u64, inodes: u32, mode: u32, owner: u32) -> CString {
+    let text = format!("size={bytes},nr_inodes={inodes},mode={mode:04o},uid={owner},gid={owner}");
     // Digits and names only: there is no NUL in it.
     CString::new(text).unwrap_or_default()
 }
@@ -52,13 +64,21 @@ fn options(bytes: u64, inodes: u32, mode: u32) -> CString {
 /// The private filesystems of a cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps
 /// before it still need.
 pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
-    let Limits { inodes, workspace_bytes, tmp_bytes, shm_bytes, .. } = profile.limits;
-    let mut all = vec![Tmpfs { target: c"/dev/shm", options: options(shm_bytes, inodes, 0o1777) }];
-    if profile.workspace && !granted.iter().any(|path| path == Path::new("/workspace")) {
-        all.push(Tmpfs { target: c"/workspace", options: options(workspace_bytes, inodes, 0o755) });
+    let Limits { inodes, tmp_bytes, shm_bytes, .. } = profile.limits;
+    let agent = super::ids::AGENT;
+    let options = |bytes| options(bytes, inodes, 0o1777, agent);
+    let mut all = vec![Tmpfs { target: c"/dev/shm", options: options(shm_bytes) }];
+    if profile.workspace && !granted.iter().any(|path| path == Path::new(WORKSPACE)) {
+        all.push(workspace(profile, agent));
     }
-    all.push(Tmpfs { target: c"/tmp", options: options(tmp_bytes, inodes, 0o1777) });
+    all.push(Tmpfs { target: c"/tmp", options: options(tmp_bytes) });
     all
+}
+
+/// A private `/workspace` that belongs to `owner`.
+pub fn workspace(profile: &Profile, owner: u32) -> Tmpfs {
+    let Limits { inodes, workspace_bytes, .. } = profile.limits;
+    Tmpfs { target: c"/workspace", options: options(workspace_bytes, inodes, 0o755, owner) }
 }
 
 const NONE: Option<&CStr> = None;

@@ -25,6 +25,8 @@ pub enum FromInit {
     Sealed,
     /// The payload has ended; the whole cell ends with this message.
     Ended(PayloadEnd),
+    /// The answer to [`ToInit::Count`].
+    Counted(Counts),
 }
 
 /// How the payload ended and what the cell used.
@@ -32,14 +34,22 @@ pub enum FromInit {
 pub struct PayloadEnd {
     /// Exit code, or 256 and the signal.
     pub status: u16,
-    pub user_us: u64,
-    pub system_us: u64,
-    /// Largest resident set of one process, in bytes.
-    pub max_rss: u64,
     /// Whether init ended it, because the cell used more memory than it may.
     pub over_memory: bool,
-    /// Denied calls follow in the same packet, each a number (u16) and a count (u32). To the number
-    /// of one that was refused for a name, [`GUARDED`] is added.
+    pub counts: Counts,
+}
+
+/// What init has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Of the processes that init reaped, since the cell began.
+    pub user_us: u64,
+    pub system_us: u64,
+    /// Largest resident set of one process, or of the cell where init watches it, in bytes.
+    pub max_rss: u64,
+    /// Denied calls since the last [`ToInit::Count`] follow in the same packet, each a number
+    /// (u16) and a count (u32). To the number of one that was refused for a name, [`GUARDED`] is
+    /// added.
     pub denied: u16,
 }
 
@@ -87,6 +97,10 @@ pub enum ToInit {
     Watch { memory: u64 },
     /// Send TERM to every process of the cell.
     Terminate,
+    /// Send INT to the payload's process group, as a terminal does for ^C.
+    Interrupt,
+    /// Tell what was counted; refused calls are counted anew from here on.
+    Count,
 }
 
 /// To the payload: the job. Descriptors: stdin, stdout, stderr, the strings if they are
@@ -152,7 +166,7 @@ impl From<StepFailed> for FromPayload {
 /// Marks the number of a call that was refused for the name it would have made.
 pub const GUARDED: u16 = 0x8000;
 
-/// The denied calls behind a [`PayloadEnd`]: pairs of a number (u16) and a count (u32).
+/// The denied calls behind [`Counts`]: pairs of a number (u16) and a count (u32).
 pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
     bytes
         .chunks_exact(6)

@@ -6,32 +6,31 @@ use std::time::{Duration, Instant};
 use super::wiring::Settings;
 use crate::audit::Audit;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
-use crate::capture::text::{REPLY_CHARACTERS, render};
 use crate::config::Loaded;
 use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
-use crate::mcp::backend::{
-    Backend, Calculated, Clamped, Cut, Exact, Ran, Refused, RefusedKind, Stream, Told, Turn,
-};
+use crate::mcp::backend::{Backend, Calculated, Clamped, Exact, Ran, Refused, RefusedKind, Turn};
 use crate::mcp::catalogue;
 use crate::mcp::rules::{Rules, WorkspaceView};
-use crate::outcome::Failure;
+use crate::mcp::sessions::Answer;
+use crate::outcome::{DeniedCall, Failure};
 use crate::profile::Profile;
 use crate::receipt::{MemoryHold, Tier};
 use crate::supervisor::Access;
 use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
 use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
-use crate::tools::shell::{self, BashArgs};
-use crate::tools::{self, Refusal, Workbench};
+use crate::tools::{Refusal, Workbench};
 
 /// What stands behind the tools of a server.
 #[derive(Debug)]
 pub struct Live {
-    workbench: Workbench,
+    pub(super) workbench: Workbench,
     link: Link,
-    audit: Audit,
+    pub(super) audit: Audit,
+    /// How long a call waits before its command becomes a job.
+    pub(super) yield_after: Duration,
     /// The profile of `bash`, with the limits its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
@@ -61,6 +60,7 @@ impl Live {
             .recorded(audit.clone()),
             audit,
             link,
+            yield_after: config.session_yield.value,
             shell: effective("bash"),
             calculator: effective("calculate")
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
@@ -77,26 +77,11 @@ impl Live {
         }
     }
 
-    fn told(&self, told: tools::Told) -> Told {
-        let text = render(&told.stdout, &told.stderr, REPLY_CHARACTERS);
-        let cut = if text.truncated { Cut::HeadAndTail } else { Cut::Whole };
-        let stream = |text: String, bytes: u64| Stream { text, bytes, cut };
-        let denial = |denied| match &self.shell {
+    /// A refused call, with what would allow it to `bash`.
+    pub(super) fn denial(&self, denied: &DeniedCall) -> ToldDenial {
+        match &self.shell {
             Some(profile) => ToldDenial::of(denied, profile),
             None => ToldDenial::of(denied, &Profile::nothing()),
-        };
-        Told {
-            outcome: told.outcome,
-            stdout: stream(text.stdout, told.stdout.total()),
-            stderr: stream(text.stderr, told.stderr.total()),
-            usage: told.usage,
-            denials: told.denials.iter().map(denial).collect(),
-            cwd: told.cwd.as_str().to_owned(),
-            timeout: told.limits.wall,
-            clamped: if told.clamped { Clamped::Yes } else { Clamped::No },
-            receipt: told.receipt,
-            timings: told.timings,
-            unrecorded: self.audit.trouble(),
         }
     }
 
@@ -104,6 +89,11 @@ impl Live {
         let (took, unrecorded) = (since.elapsed(), self.audit.trouble());
         Calculated { result, exact: Exact::Yes, took, ran, unrecorded }
     }
+}
+
+/// Whether a call got less time than it asked for.
+pub(super) fn clamped(less: bool) -> Clamped {
+    if less { Clamped::Yes } else { Clamped::No }
 }
 
 /// Named by `[tools] on`, not by `[tools] off`, declared, and allowed by a rule.
@@ -162,7 +152,7 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Denied(denial) => denial.into(),
-            full @ (Refusal::QueueFull { .. } | Refusal::Unrecorded(_)) => {
+            full @ (Refusal::QueueFull { .. } | Refusal::Unrecorded(_) | Refusal::Session(_)) => {
                 let text = full.to_string();
                 let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
                 Self::failed(message).with_hint(hint)
@@ -191,12 +181,8 @@ impl From<CalcError> for Refused {
 }
 
 impl Backend for Live {
-    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Told, Refused> {
-        let BashArguments { command, stdin, cwd, env, timeout } = arguments;
-        let timeout = timeout.map(|seconds| seconds.0);
-        let call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
-        let told = self.workbench.call(call, &turn).await?;
-        Ok(self.told(told))
+    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Answer, Refused> {
+        self.in_session(arguments, turn).await
     }
 
     async fn calculate(
@@ -278,7 +264,9 @@ impl Backend for Live {
                 let kind = ErrorType::ResourceExhausted;
                 Ok(Done::refused(kind, full.to_string(), asking.correlation))
             }
-            Err(refusal @ (Refusal::Denied(_) | Refusal::Unrecorded(_))) => Err(refusal.into()),
+            Err(refusal @ (Refusal::Denied(_) | Refusal::Unrecorded(_) | Refusal::Session(_))) => {
+                Err(refusal.into())
+            }
         }
     }
 

@@ -26,6 +26,7 @@ pub mod run;
 pub mod run_arguments;
 pub mod selftest;
 pub mod serve;
+mod sessions;
 pub mod sought;
 pub mod start;
 pub mod units;

@@ -154,6 +154,7 @@ impl Terms {
             receipt,
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
+            session: None,
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct Settings {
     workspaces: Vec<Workspaces>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
     warm: u16,
+    /// Sessions that may be opened: only a server has any.
+    sessions: u16,
 }
 
 impl Settings {
@@ -40,7 +42,8 @@ impl Settings {
     #[must_use]
     pub fn serving(self) -> Self {
         let warm = u16::try_from(self.loaded.config.warm.value).unwrap_or(u16::MAX);
-        Self { warm, ..self }
+        let sessions = u16::try_from(self.loaded.config.sessions.value).unwrap_or(u16::MAX);
+        Self { warm, sessions, ..self }
     }
 
     /// What calls may do with the granted workspace; `None` where none is granted.
@@ -69,7 +72,7 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
         })
     };
     let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
-    Ok(Settings { loaded, profiles, workspaces: Vec::new(), warm: 0 })
+    Ok(Settings { loaded, profiles, workspaces: Vec::new(), warm: 0, sessions: 0 })
 }
 
 /// Reads what one call of the operator's under `profile` needs.
@@ -80,7 +83,7 @@ pub fn load_one(directory: Option<&Path>, profile: &ProfileName) -> Result<Setti
     let loaded = config::load_one(directory, &Surroundings::of_this_process(), profile)
         .map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
-    Ok(Settings { loaded, profiles: Vec::new(), workspaces: Vec::new(), warm: 0 })
+    Ok(Settings { loaded, profiles: Vec::new(), workspaces: Vec::new(), warm: 0, sessions: 0 })
 }
 
 /// The named profiles beside those that the policy uses, for `doctor`, which tries them all.
@@ -298,6 +301,8 @@ fn launch_with(
             tmpfs: config.tmpfs.value,
             processes: u64::from(config.processes.value),
             warm: settings.warm,
+            sessions: settings.sessions,
+            session_idle: config.session_idle.value,
         },
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
         record,

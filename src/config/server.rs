@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -11,7 +12,7 @@ use crate::audit::OnError;
 use crate::audit::read::NUMBERS as AUDIT_FILES;
 use crate::defaults;
 use crate::document::{Document, Mistake};
-use crate::units::Size;
+use crate::units::{Size, Time};
 
 /// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from
 /// 100,000) and of systemd's containers (to 1,879,048,191), below 2^31.
@@ -65,6 +66,12 @@ pub struct Config {
     pub memory: Setting<u64>,
     pub tmpfs: Setting<u64>,
     pub processes: Setting<u32>,
+    /// Sessions at once, and how long one is kept that nobody uses.
+    pub sessions: Setting<u32>,
+    pub session_idle: Setting<Duration>,
+    /// How long a call waits for its command before that becomes a job: below the minute after
+    /// which clients give up.
+    pub session_yield: Setting<Duration>,
     /// Tools that are not offered at all, whatever the policy says.
     pub tools_off: Setting<BTreeSet<String>>,
     /// Tools that are offered only where they are named: the declared commands. The policy must allow them too.
@@ -99,6 +106,8 @@ struct Written {
     #[serde(default)]
     limits: WrittenLimits,
     #[serde(default)]
+    sessions: WrittenSessions,
+    #[serde(default)]
     tools: WrittenTools,
     #[serde(default)]
     audit: WrittenAudit,
@@ -126,6 +135,15 @@ struct WrittenLimits {
     memory: Option<Spanned<Size>>,
     tmpfs: Option<Spanned<Size>>,
     processes: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenSessions {
+    most: Option<Spanned<u32>>,
+    idle: Option<Spanned<Time>>,
+    #[serde(rename = "yield")]
+    yield_after: Option<Spanned<Time>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -188,19 +206,23 @@ impl Config {
             Some(document) => (Reader { document }, document.read::<Written>()?),
             None => (Reader { document: &empty }, Written::default()),
         };
-        let Written { server, pool, limits, tools, audit, .. } = written;
+        let Written { server, pool, limits, sessions, tools, audit, .. } = written;
         let (uid_base, uid_count) = uids(&reader, &server)?;
         let concurrency =
             reader.count(server.concurrency.as_ref(), defaults::concurrency(cores))?;
         let warm = reader.set(pool.warm.as_ref(), WARM, |warm| warm);
         // Computed from what is in force: a server told to run more at once may use more.
-        let cells = concurrency.value.saturating_add(warm.value.saturating_mul(2));
-        let memory = u64::from(concurrency.value).saturating_mul(defaults::MEMORY);
+        let most = reader.count(sessions.most.as_ref(), defaults::SESSIONS)?;
+        let idle = reader.set(sessions.idle.as_ref(), defaults::SESSION_IDLE, |time| time.0);
+        // The shell of a session holds what a call may have for as long as it lives.
+        let running = concurrency.value.saturating_add(most.value);
+        let cells = running.saturating_add(warm.value.saturating_mul(2));
+        let memory = u64::from(running).saturating_mul(defaults::MEMORY);
         let memory = reader.set(limits.memory.as_ref(), memory, |size| size.0);
         // What as many cells as may run have by default; half the memory where that is more.
         let private = defaults::WORKSPACE_BYTES + defaults::TMP_BYTES + defaults::SHM_BYTES;
-        let private = u64::from(concurrency.value).saturating_mul(private).max(memory.value / 2);
-        let processes = concurrency.value.saturating_mul(defaults::PROCESSES);
+        let private = u64::from(running).saturating_mul(private).max(memory.value / 2);
+        let processes = running.saturating_mul(defaults::PROCESSES);
         Ok(Self {
             queue: reader.count(server.queue.as_ref(), defaults::QUEUE)?,
             uid_base,
@@ -210,6 +232,13 @@ impl Config {
             tmpfs: reader.set(limits.tmpfs.as_ref(), private, |size| size.0),
             memory,
             processes: reader.count(limits.processes.as_ref(), processes)?,
+            sessions: most,
+            session_idle: idle,
+            session_yield: reader.set(
+                sessions.yield_after.as_ref(),
+                defaults::SESSION_YIELD,
+                |time| time.0,
+            ),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             audit_file: audit_file(&reader, &audit)?,
@@ -242,6 +271,9 @@ impl Config {
             size("limits.memory", &self.memory),
             size("limits.tmpfs", &self.tmpfs),
             count("limits.processes", &self.processes),
+            count("sessions.most", &self.sessions),
+            shown("sessions.idle", &self.session_idle, |time| Time(*time).to_string()),
+            shown("sessions.yield", &self.session_yield, |time| Time(*time).to_string()),
             shown("tools.off", &self.tools_off, names),
             shown("tools.on", &self.tools_on, names),
             shown("audit.file", &self.audit_file, path),

@@ -235,10 +235,13 @@ fn every_value_is_shown_with_its_source() {
         format!("server.uid_base = {UID_BASE} (default)"),
         format!("server.uid_count = {UID_COUNT} (default)"),
         format!("pool.warm = {WARM} (default)"),
-        "limits.cells = 18 (default)".to_owned(),
+        "limits.cells = 26 (default)".to_owned(),
         "limits.memory = 3G (c.toml:6)".to_owned(),
-        "limits.tmpfs = 1536M (default)".to_owned(),
-        "limits.processes = 512 (default)".to_owned(),
+        "limits.tmpfs = 5760M (default)".to_owned(),
+        "limits.processes = 2560 (default)".to_owned(),
+        "sessions.most = 8 (default)".to_owned(),
+        "sessions.idle = 1800s (default)".to_owned(),
+        "sessions.yield = 45s (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),
         "audit.file =  (default)".to_owned(),
@@ -277,12 +280,12 @@ fn values_out_of_range_are_told() {
 
 #[test]
 fn as_many_default_cells_as_may_run_fit_under_the_caps() -> Result<(), String> {
-    let Config { concurrency, memory, tmpfs, cells, .. } = config("schema = 1\n")?;
+    let Config { concurrency, memory, tmpfs, cells, sessions, .. } = config("schema = 1\n")?;
     let private = defaults::WORKSPACE_BYTES + defaults::TMP_BYTES + defaults::SHM_BYTES;
-    let running = u64::from(concurrency.value);
+    let running = u64::from(concurrency.value + sessions.value);
     assert!(tmpfs.value >= running * private, "{} for {running} cells", tmpfs.value);
     assert!(memory.value >= running * defaults::MEMORY);
-    assert!(cells.value >= concurrency.value);
+    assert!(cells.value >= concurrency.value + sessions.value);
     Ok(())
 }
 

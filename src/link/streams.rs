@@ -4,7 +4,7 @@ use nix::errno::Errno;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
-use super::{CancelOnDrop, Control, Running};
+use super::{Control, Running};
 use crate::outcome::{Ended, Failure, in_words};
 use crate::receipt::Receipt;
 use crate::sys::socket::Received;
@@ -14,13 +14,13 @@ impl Running {
     /// Takes the streams that came with a call's start.
     pub(super) fn take(
         stdin: StdinKind,
-        receipt: Receipt,
+        (receipt, turn): (Receipt, u64),
         received: Received,
         control: Control,
         ended: oneshot::Receiver<Ended>,
     ) -> Result<Self, Failure> {
         // First: where a stream is missing, the call that nobody can follow ends.
-        let _guard = CancelOnDrop(control.clone());
+        let guard = CancelOnDrop(control.clone());
         if received.cut {
             // The kernel had no number of ours left for them (unix(7), MSG_CTRUNC).
             let step = "receiving the program's streams".to_owned();
@@ -41,6 +41,16 @@ impl Running {
             pipe::Receiver::from_owned_fd(fd).map_err(io)
         };
         let (stdout, stderr) = (output()?, output()?);
-        Ok(Self { receipt, stdin, stdout, stderr, control, ended, _guard })
+        Ok(Self { receipt, turn, stdin, stdout, stderr, control, ended, guard })
+    }
+}
+
+/// Takes a call back when it is dropped.
+#[derive(Debug)]
+pub struct CancelOnDrop(pub(super) Control);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }

@@ -28,16 +28,42 @@ pub trait Arguments: DeserializeOwned {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BashArguments {
-    pub command: String,
+    /// Absent only where `restart` is all that is asked for.
+    pub command: Option<String>,
     pub stdin: Option<String>,
     pub cwd: Option<String>,
     pub env: Option<BTreeMap<String, String>>,
     pub timeout: Option<Seconds>,
+    pub session: Option<String>,
+    #[serde(default)]
+    pub restart: bool,
+    #[serde(default)]
+    pub background: bool,
+    /// Characters of output in the reply.
+    pub max_output: Option<usize>,
+    /// Lines of each stream in the reply: the first, the last.
+    pub head: Option<usize>,
+    pub tail: Option<usize>,
+    /// For whoever reads the transcript; nothing obeys it.
+    pub description: Option<String>,
 }
 
 impl Arguments for BashArguments {
     const TOOL: &'static str = "bash";
-    const FIELDS: &'static [&'static str] = &["command", "stdin", "cwd", "env", "timeout"];
+    const FIELDS: &'static [&'static str] = &[
+        "command",
+        "stdin",
+        "cwd",
+        "env",
+        "timeout",
+        "session",
+        "restart",
+        "background",
+        "max_output",
+        "head",
+        "tail",
+        "description",
+    ];
 }
 
 /// Arguments of `calculate`.
@@ -246,13 +272,22 @@ mod tests {
 
     #[test]
     fn every_field_of_bash_arrives() {
-        let text = r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5}"#;
+        let text = r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5,
+            "session":"s","restart":true,"background":true,"max_output":9,"head":1,"tail":2,
+            "description":"why"}"#;
         let expected = BashArguments {
-            command: "cat".to_owned(),
+            command: Some("cat".to_owned()),
             stdin: Some("x".to_owned()),
             cwd: Some("src".to_owned()),
             env: Some(BTreeMap::from([("A".to_owned(), "1".to_owned())])),
             timeout: Some(Seconds(1.5)),
+            session: Some("s".to_owned()),
+            restart: true,
+            background: true,
+            max_output: Some(9),
+            head: Some(1),
+            tail: Some(2),
+            description: Some("why".to_owned()),
         };
         assert_eq!(parse::<BashArguments>(object(text)), Ok(expected));
     }
@@ -264,7 +299,9 @@ mod tests {
             (
                 "bash: unknown field `comand`".to_owned(),
                 Some(
-                    "did you mean `command`? it takes command, stdin, cwd, env, timeout".to_owned()
+                    "did you mean `command`? it takes command, stdin, cwd, env, timeout, session, \
+                     restart, background, max_output, head, tail, description"
+                        .to_owned()
                 )
             )
         );
@@ -279,10 +316,10 @@ mod tests {
 
     #[test]
     fn a_missing_field_is_named() {
-        assert_eq!(refusal::<BashArguments>("{}").0, "bash: missing field `command`");
+        assert_eq!(refusal::<CalculateArguments>("{}").0, "calculate: missing field `expression`");
         assert_eq!(
-            parse::<BashArguments>(None).unwrap_err().message,
-            "bash: missing field `command`"
+            parse::<CalculateArguments>(None).unwrap_err().message,
+            "calculate: missing field `expression`"
         );
     }
 

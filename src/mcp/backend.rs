@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::arguments::{BadArguments, BashArguments, Precision};
 use super::rules::Rules;
+use super::sessions::{Answer, ToldSession};
 use crate::call::InvalidCall;
 use crate::outcome::{Failure, Outcome, Timings, Usage};
 use crate::policy::Denial;
@@ -18,12 +19,12 @@ pub use crate::tools::denied::ToldDenial;
 /// Every future must end soon after `turn.cancel` is tripped, and within 2 s at the latest:
 /// the cell is killed whole and what it had printed is told.
 pub trait Backend: Send + Sync + 'static {
-    /// Runs a command in a cell of its own.
+    /// Runs a command in the shell of its session.
     fn bash(
         &self,
         arguments: BashArguments,
         turn: Turn,
-    ) -> impl Future<Output = Result<Told, Refused>> + Send;
+    ) -> impl Future<Output = Result<Answer, Refused>> + Send;
 
     /// Evaluates one expression and rounds it to `precision` (rulings R9).
     fn calculate(
@@ -90,7 +91,7 @@ pub struct Told {
     pub stderr: Stream,
     pub usage: Usage,
     pub denials: Vec<ToldDenial>,
-    /// The directory it started in, as the cell sees it.
+    /// The directory it started in, as the cell sees it; for a session, where its shell is now.
     pub cwd: String,
     /// The wall time it had.
     pub timeout: Duration,
@@ -100,6 +101,8 @@ pub struct Told {
     pub timings: Timings,
     /// Lines that the audit log lacks, and why, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
+    /// Absent for a cell of its own.
+    pub session: Option<ToldSession>,
 }
 
 /// Whether a call got the time it asked for.

@@ -3,18 +3,23 @@
 //! Schemas are written out rather than derived: every word of them is read by a model, and a
 //! derived one says `["integer", "null"]` for what may simply be left out.
 
-use std::time::Duration;
+mod shell;
 
 use rmcp::model::{Tool, ToolAnnotations, object};
 use serde_json::{Value, json};
 
 use super::arguments::MAX_PRECISION;
 use super::rules::Rules;
-use crate::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 
 /// Every tool, in the order it is listed. Descriptions state the rules in force.
 pub fn tools(rules: &Rules) -> Vec<Tool> {
-    vec![bash(rules), calculate(rules), calculate_advanced(rules), set_precision(), sandbox_rules()]
+    vec![
+        shell::bash(rules),
+        calculate(rules),
+        calculate_advanced(rules),
+        set_precision(),
+        sandbox_rules(),
+    ]
 }
 
 /// Names of every tool, for hints.
@@ -25,100 +30,14 @@ pub const NAMES: &[&str] =
 pub const WITHOUT_CELL: &[&str] = &["set_precision", "sandbox_rules"];
 
 /// What the server tells a model about itself.
-pub const INSTRUCTIONS: &str = "Commands run in a sandbox: each call gets a fresh, contained \
-    cell that is destroyed afterwards, so nothing but a granted /workspace lasts between calls. \
-    Call sandbox_rules to see paths, limits and network before trying to work around a refusal.";
+pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \
+    in a contained cell of its own; the reply says when a shell has ended. Calculations get a \
+    fresh cell each. Call sandbox_rules to see paths, limits and network before trying to work around a refusal.";
 
 fn tool(name: &'static str, title: &str, description: String, input: Value, output: Value) -> Tool {
     Tool::new(name, description, object(input))
         .with_title(title)
         .with_raw_output_schema(std::sync::Arc::new(object(output)))
-}
-
-fn bash(rules: &Rules) -> Tool {
-    let timeout = Duration::from_secs(rules.limits.timeout_s);
-    let description = format!(
-        "Run a command with bash in a fresh sandbox cell. {}. Network: {}. Background processes \
-         end with the call. The reply has stdout, stderr, how it ended and what was denied; a \
-         non-zero exit code is not an error of the tool.",
-        rules.workspace, rules.network
-    );
-    let input = json!({
-        "type": "object",
-        "properties": {
-            "command": {
-                "type": "string", "minLength": 1, "maxLength": SCRIPT_BYTES,
-                "description": "The command or script, as bash reads it. May have many lines."
-            },
-            "stdin": {
-                "type": "string", "maxLength": STDIN_BYTES,
-                "description": "Text the command reads on standard input. Without it, input is empty."
-            },
-            "cwd": {
-                "type": "string", "default": "/workspace",
-                "description": "Directory to start in, inside /workspace or /tmp. A relative path starts at /workspace."
-            },
-            "env": {
-                "type": "object", "additionalProperties": { "type": "string" },
-                "description": "Environment variables to add, by name."
-            },
-            "timeout": {
-                "type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT.as_secs(),
-                "default": timeout.as_secs(),
-                "description": "Seconds until the command is killed. More than the operator allows is lowered, and the reply says so."
-            }
-        },
-        "required": ["command"],
-        "additionalProperties": false
-    });
-    tool("bash", "Run a command in a sandbox", description, input, bash_output()).annotate(
-        ToolAnnotations::new()
-            .read_only(false)
-            .destructive(true)
-            .idempotent(false)
-            // A cell has no way out to the network: its world is the cell.
-            .open_world(false),
-    )
-}
-
-fn bash_output() -> Value {
-    let count = json!({ "type": "integer", "minimum": 0 });
-    json!({
-        "type": "object",
-        "properties": {
-            "outcome": {
-                "type": "string",
-                "enum": ["exited", "signaled", "timeout", "limit", "cancelled", "denied", "failed"],
-                "description": "How the call ended."
-            },
-            "exit_code": {
-                "type": "integer", "minimum": 0, "maximum": 255,
-                "description": "The command's own exit code, when it exited."
-            },
-            "signal": { "type": "string", "description": "Name of the signal that ended it." },
-            "limit": {
-                "type": "string", "enum": ["cpu", "memory", "file_size", "output"],
-                "description": "The limit that ended it."
-            },
-            "stdout": { "type": "string", "description": "Standard output; head and tail if truncated." },
-            "stderr": { "type": "string", "description": "Standard error; head and tail if truncated." },
-            "stdout_bytes": count,
-            "stderr_bytes": count,
-            "truncated": { "type": "boolean", "description": "Whether stdout or stderr is shortened." },
-            "duration_ms": count,
-            "usage": {
-                "type": "object",
-                "properties": { "user_ms": count, "system_ms": count, "peak_memory_bytes": count },
-                "required": ["user_ms", "system_ms", "peak_memory_bytes"],
-                "additionalProperties": false
-            },
-            "denials": denials(),
-            "cwd": { "type": "string", "description": "Directory the command started in." }
-        },
-        "required": ["outcome", "stdout", "stderr", "stdout_bytes", "stderr_bytes", "truncated",
-            "duration_ms", "usage", "denials", "cwd"],
-        "additionalProperties": false
-    })
 }
 
 /// Refused system calls, in every result that has them.

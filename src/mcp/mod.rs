@@ -15,3 +15,4 @@ pub mod reply;
 pub mod rules;
 pub mod serve;
 pub mod server;
+pub mod sessions;

@@ -10,9 +10,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::backend::{
-    Calculated, Clamped, Cut, Exact, Ran, Refused, RefusedKind, Told, ToldDenial,
+    Calculated, Clamped, Cut, Exact, Ran, Refused, RefusedKind, Stream, Told, ToldDenial,
 };
 use super::rules::Rules;
+use super::sessions::{self, ToldSession};
 use crate::outcome::{Outcome, Timings};
 use crate::receipt::Receipt;
 
@@ -23,7 +24,6 @@ pub const AUDIT_KEY: &str = "cofferdam/audit";
 /// Where a result carries the time it had: `{timeout_s, clamped}`.
 pub const TIMEOUT_KEY: &str = "cofferdam/timeout";
 
-/// `structuredContent` of `bash`.
 #[derive(Debug, Serialize)]
 struct Structured<'a> {
     outcome: &'static str,
@@ -42,6 +42,11 @@ struct Structured<'a> {
     usage: StructuredUsage,
     denials: &'a [ToldDenial],
     cwd: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<sessions::Structured<'a>>,
+    /// Where the whole output is, when this is not all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_id: Option<&'a str>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -71,7 +76,6 @@ pub fn signal_name(signal: u8) -> String {
     }
 }
 
-/// Whole milliseconds.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -91,11 +95,7 @@ pub fn time_text(time: Duration) -> String {
 /// The result of a command that got as far as a cell.
 pub fn told(told: &Told) -> CallToolResult {
     let mut text = String::new();
-    push_stream(&mut text, &told.stdout.text);
-    if !told.stderr.text.is_empty() {
-        text.push_str("[stderr]\n");
-        push_stream(&mut text, &told.stderr.text);
-    }
+    push_streams(&mut text, &told.stdout, &told.stderr);
     text.push_str(&status(told));
     let error = match told.outcome {
         // A non-zero exit is data (rulings C5).
@@ -161,21 +161,35 @@ fn structured(told: &Told) -> Structured<'_> {
         },
         denials: &told.denials,
         cwd: &told.cwd,
+        session: told.session.as_ref().map(ToldSession::fields),
+        output_id: output_id(told),
     }
 }
 
 fn is_cut(told: &Told) -> bool {
-    told.stdout.cut == Cut::HeadAndTail || told.stderr.cut == Cut::HeadAndTail
+    are_cut(&told.stdout, &told.stderr)
+}
+
+/// Whether a reply has less than both streams.
+pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
+    stdout.cut == Cut::HeadAndTail || stderr.cut == Cut::HeadAndTail
+}
+
+fn output_id(told: &Told) -> Option<&str> {
+    let session = told.session.as_ref().filter(|_| is_cut(told))?;
+    Some(&session.output_id)
 }
 
 /// The last line of the text: how it ended, how long it took, what time it had, what was refused.
 fn status(told: &Told) -> String {
     let took = time_text(told.usage.wall);
-    let killed = if told.stdout.text.is_empty() && told.stderr.text.is_empty() {
-        "the cell was killed; it had printed nothing"
+    let what = told.session.as_ref().map_or("the cell was killed", ToldSession::killed);
+    let printed = if told.stdout.text.is_empty() && told.stderr.text.is_empty() {
+        "it had printed nothing"
     } else {
-        "the cell was killed; output above is what it had printed"
+        "output above is what it had printed"
     };
+    let killed = format!("{what}; {printed}");
     let end = match &told.outcome {
         Outcome::Exited { code } => format!("exit {code} in {took}"),
         Outcome::Signaled { signal } => {
@@ -197,13 +211,28 @@ fn status(told: &Told) -> String {
     }
     if is_cut(told) {
         line.push_str("; output was long: its head and tail are shown");
+        if let Some(id) = output_id(told) {
+            line.push_str(&format!(", bash_output with job {id} has the rest"));
+        }
     }
     line.push(']');
+    if let Some(session) = &told.session {
+        line.push_str(&session.notes(&told.outcome));
+    }
     for denial in &told.denials {
         line.push('\n');
         line.push_str(&denial.line());
     }
     line
+}
+
+/// Both streams, each with a last newline.
+pub fn push_streams(text: &mut String, stdout: &Stream, stderr: &Stream) {
+    push_stream(text, &stdout.text);
+    if !stderr.text.is_empty() {
+        text.push_str("[stderr]\n");
+        push_stream(text, &stderr.text);
+    }
 }
 
 fn push_stream(text: &mut String, stream: &str) {
@@ -255,6 +284,8 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
         usage: StructuredUsage::default(),
         denials: &[],
         cwd: "/workspace",
+        session: None,
+        output_id: None,
     })
 }
 
@@ -318,7 +349,8 @@ pub fn rules(rules: &Rules) -> CallToolResult {
     result
 }
 
-fn result(text: String, error: bool) -> CallToolResult {
+/// A result of this text.
+pub fn result(text: String, error: bool) -> CallToolResult {
     let content = vec![ContentBlock::text(text)];
     if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
 }
@@ -351,7 +383,7 @@ fn seconds(time: Duration) -> Value {
 }
 
 /// None of the types told here can fail to serialise; if one did, the reply would say so.
-fn to_value<T: Serialize>(fields: &T) -> Value {
+pub fn to_value<T: Serialize>(fields: &T) -> Value {
     serde_json::to_value(fields)
         .unwrap_or_else(|error| json!({ "error": format!("not serialised: {error}") }))
 }

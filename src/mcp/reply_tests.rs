@@ -25,6 +25,7 @@ fn ran(outcome: Outcome) -> Told {
         receipt: None,
         timings: Timings::default(),
         unrecorded: None,
+        session: None,
     }
 }
 

@@ -67,7 +67,7 @@ impl WorkspaceView {
     /// One line for an agent.
     pub fn text(self) -> &'static str {
         match self {
-            Self::Fresh => "/workspace is empty at the start of every call and gone after it",
+            Self::Fresh => "/workspace is private to a session and lasts as long as it does",
             Self::GrantedReadOnly => "/workspace is a directory of the host, read-only",
             Self::GrantedReadWrite => {
                 "/workspace is a directory of the host; changes are kept; names that the host \

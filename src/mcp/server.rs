@@ -20,6 +20,7 @@ use super::arguments::{
 };
 use super::backend::{Backend, Refused, RefusedKind, Turn};
 use super::progress;
+use super::sessions::{self, Answer};
 use super::{catalogue, commands, reply};
 use crate::capture::Produced;
 use crate::tools::cli::Declared;
@@ -92,8 +93,12 @@ impl<B: Backend> Server<B> {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
         let arguments = parse::<BashArguments>(arguments)?;
-        let told = self.turn(context, |turn| self.0.backend.bash(arguments, turn)).await?;
-        Ok(reply::told(&told))
+        let answer = self.turn(context, |turn| self.0.backend.bash(arguments, turn)).await?;
+        Ok(match answer {
+            Answer::Ended(told) => reply::told(&told),
+            Answer::Running(job) => sessions::running(&job),
+            Answer::Restarted { session } => sessions::restarted(&session),
+        })
     }
 
     async fn command(

@@ -7,7 +7,7 @@ pub mod values;
 
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
-use crate::job::{Job, Limits, ProfileName, Workspace};
+use crate::job::{Job, Limits, ProfileName, Within, Workspace};
 use crate::profile::Profile;
 
 pub use crate::profile::Profiles;
@@ -39,6 +39,13 @@ impl Grant {
 
     pub fn into_job(self) -> Job {
         self.job
+    }
+
+    /// The same permission, in a session: the profile and its limits stay what they are.
+    #[must_use]
+    pub fn within(mut self, within: Within) -> Self {
+        self.job.session = Some(within);
+        self
     }
 }
 

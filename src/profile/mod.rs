@@ -47,6 +47,11 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Whether a session can have it: a shell starts programs.
+    pub fn can_hold_a_shell(&self) -> bool {
+        self.workspace && self.exec == Exec::Any
+    }
+
     /// The profile of a tool that no rule allows: nothing in it, no limit above zero.
     pub fn nothing() -> Self {
         Self {

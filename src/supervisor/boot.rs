@@ -339,7 +339,7 @@ fn design(
         template: template.namespace,
         hidden: template.hidden,
         devices: template.devices,
-        sizes: template.sizes,
+        sizes: std::rc::Rc::new(template.sizes),
         mounts: plan,
         writable: template
             .writable

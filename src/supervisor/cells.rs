@@ -133,7 +133,7 @@ impl Maker<'_> {
     }
 
     /// The procfs directory of a process of ours, held so that its pid cannot become another's.
-    fn procfs(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+    pub fn procfs(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let proc = &self.shared.proc;
         let pid = match (self.shared.proc_kind, pidfd) {
@@ -217,6 +217,11 @@ impl Cell {
     /// Sends TERM to every process of the cell, by its init.
     pub fn terminate(&self) -> Result<(), Errno> {
         report::send(&self.control, &ToInit::Terminate, &[])
+    }
+
+    /// Sends INT to the payload's process group, by its init.
+    pub fn interrupt(&self) -> Result<(), Errno> {
+        report::send(&self.control, &ToInit::Interrupt, &[])
     }
 
     /// Makes init untraceable; it answers when it is.

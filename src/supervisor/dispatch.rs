@@ -9,6 +9,7 @@ use super::handover::Brought;
 use super::pool::Load;
 use super::running::{Ready, Running};
 use super::serve::{Owner, Supervisor, design_of};
+use super::shell::Step;
 use super::young::{Growth, Young};
 use crate::cell::mounts::Slot;
 use crate::cell::report::raw;
@@ -43,7 +44,8 @@ impl Supervisor {
         }
         match self.check(start, received) {
             Ok(ready) => {
-                self.queue.push_back(ready);
+                let ready = self.offer_to_shell(ready)?;
+                self.queue.extend(ready);
                 Ok(())
             }
             Err(failure) => self.end(call, Ended::failed(failure)),
@@ -52,21 +54,23 @@ impl Supervisor {
 
     /// Whether a call of this number waits or runs.
     pub(super) fn knows(&self, call: CallId) -> bool {
-        self.calls.contains_key(&call) || self.queue.iter().any(|ready| ready.start.call == call)
+        self.calls.contains_key(&call)
+            || self.queue.iter().any(|ready| ready.start.call == call)
+            || self.sessions.runs(call).is_some()
     }
 
-    fn check(&self, start: Start, received: Received) -> Result<Ready, Failure> {
+    fn check(&mut self, start: Start, received: Received) -> Result<Ready, Failure> {
         let arrived = Instant::now();
         let refused = |why: String| Failure::Refused { why };
         let (block, brought) = descriptors(&start, received).map_err(refused)?;
-        if start.session.is_some() {
-            return Err(refused("sessions are not offered yet".to_owned()));
-        }
         // More would be a front end that does not queue.
         if self.queue.len() >= MOST_WAITING {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
         }
-        let key = self.key(&start)?;
+        let key = match start.session {
+            None => self.key(&start)?,
+            Some(within) => self.session_key(&start, within.session)?,
+        };
         let design = design_of(&self.keys, key).ok_or(Failure::Lost)?;
         let limits = clamp(&design.profile.limits, &start.limits);
         if limits.memory > self.caps.memory {
@@ -79,7 +83,7 @@ impl Supervisor {
     }
 
     /// The index of the key that a frame names.
-    fn key(&self, start: &Start) -> Result<usize, Failure> {
+    pub(super) fn key(&self, start: &Start) -> Result<usize, Failure> {
         let named = |key: &super::boot::Key| {
             key.profile == start.profile && key.workspace == start.workspace
         };
@@ -107,6 +111,11 @@ impl Supervisor {
         if let Some(running) = self.calls.get_mut(&call) {
             return running.stop(outcome, Instant::now());
         }
+        if let Some(place) = self.sessions.runs(call) {
+            return self.shell_event(place, |shell, _| {
+                shell.stop(outcome, Instant::now()).map(|()| Step::None)
+            });
+        }
         let Some(place) = self.queue.iter().position(|ready| ready.start.call == call) else {
             // It has ended meanwhile.
             return Ok(());
@@ -127,7 +136,7 @@ impl Supervisor {
     pub(super) fn dispatch(&mut self) -> Result<(), Errno> {
         while let Some(ready) = self.queue.front() {
             let (key, limits) = (ready.key, ready.limits);
-            if !self.has_room(&limits) {
+            if !self.has_room(&[limits]) {
                 break;
             }
             let Some(slot) = self.pool.idle(key) else { break };
@@ -152,12 +161,13 @@ impl Supervisor {
         if self.calls.values().all(Running::is_over) { Load::Rest } else { Load::Busy }
     }
 
-    /// Whether the caps over all cells leave room for one more job like this.
-    fn has_room(&self, limits: &Limits) -> bool {
-        let memory: u64 = self.calls.values().map(|running| running.limits.memory).sum();
-        let tmpfs: u64 = self.calls.values().map(|running| running.limits.tmpfs()).sum();
-        memory.saturating_add(limits.memory) <= self.caps.memory
-            && tmpfs.saturating_add(limits.tmpfs()) <= self.caps.tmpfs
+    /// Whether the caps over all cells leave room for more jobs with these limits.
+    pub(super) fn has_room(&self, more: &[Limits]) -> bool {
+        let calls = self.calls.values().map(|running| &running.limits);
+        let all = || calls.clone().chain(self.sessions.limits()).chain(more);
+        let memory = all().map(|limits| limits.memory).fold(0, u64::saturating_add);
+        let tmpfs = all().map(Limits::tmpfs).fold(0, u64::saturating_add);
+        memory <= self.caps.memory && tmpfs <= self.caps.tmpfs
     }
 
     /// The first job that waits gets the cell in `slot`.
@@ -165,6 +175,9 @@ impl Supervisor {
         let Some(young) = self.pool.take(slot) else { return Ok(()) };
         let (key, measured) = (young.key, young.measured.unwrap_or(young.born));
         let Some(ready) = self.queue.pop_front() else { return Ok(()) };
+        if let Some(place) = self.sessions.place(key) {
+            return self.open_shell(place, young, ready);
+        }
         let (call, stdin) = (ready.start.call, ready.start.stdin);
         let warm = measured < ready.arrived;
         let Some((cell, mut receipt)) = young.offer() else {
@@ -181,7 +194,7 @@ impl Supervisor {
                 self.calls.insert(call, running);
                 self.pool.called(key, Instant::now());
                 self.pool.got(warm);
-                self.tell(&Event::Started { call, stdin, receipt }, Some((call, ends)))
+                self.tell(&Event::Started { call, stdin, receipt, turn: 0 }, Some((call, ends)))
             }
             Err(refused) => {
                 let (errno, ready, cell) = *refused;
@@ -219,6 +232,8 @@ impl Supervisor {
                     Built::Yes => {}
                     // Its job is told and gone; those that came after it move up.
                     Built::Failed => continue,
+                    // The session's last cell is on its way out of the slot.
+                    Built::NoSlot if self.sessions.place(key).is_some() => {}
                     Built::NoSlot if coming > 0 => coming -= 1,
                     Built::NoSlot if self.evict(place, key) => {}
                     Built::NoSlot => return Ok(()),
@@ -249,10 +264,7 @@ impl Supervisor {
 
     /// Starts a cell of `key`.
     fn build(&mut self, key: usize) -> Result<Built, Errno> {
-        let free = self.slots.iter().position(Option::is_none);
-        let Some(slot) = free.and_then(|slot| Slot::try_from(slot).ok()) else {
-            return Ok(Built::NoSlot);
-        };
+        let Some(slot) = self.slot_for(key) else { return Ok(Built::NoSlot) };
         let (mut maker, keys) = self.maker();
         let Some(design) = design_of(keys, key) else {
             return self.failed(key, Failure::Lost).map(|()| Built::Failed);
@@ -272,7 +284,21 @@ impl Supervisor {
         }
     }
 
-    fn own(&mut self, slot: Slot, owner: Owner) {
+    /// A free slot; for a session, its own.
+    fn slot_for(&self, key: usize) -> Option<Slot> {
+        let is_free = |owner: &Option<Owner>, slot| match self.sessions.place(key) {
+            None => owner.is_none(),
+            Some(place) => {
+                let session = self.sessions.get(place);
+                *owner == Some(Owner::Session(place))
+                    && session.is_some_and(|one| one.slot == slot && one.shell.is_none())
+            }
+        };
+        let mut slots = self.slots.iter().zip(0..);
+        slots.find(|(owner, slot)| is_free(owner, *slot)).map(|(_, slot)| slot)
+    }
+
+    pub(super) fn own(&mut self, slot: Slot, owner: Owner) {
         if let Some(place) = self.slots.get_mut(usize::from(slot)) {
             *place = Some(owner);
         }
@@ -296,7 +322,8 @@ impl Supervisor {
             Growth::Gone => {
                 let unexpected = young.is_alive() && !young.is_idle();
                 drop(young);
-                self.free(slot);
+                self.release(slot);
+                self.left(slot)?;
                 if unexpected {
                     self.failed(key, Failure::Lost)?;
                 }

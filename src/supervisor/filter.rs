@@ -64,6 +64,9 @@ const CELLS: [Sysno; 8] = [
     Sysno::futex,
 ];
 
+/// The desks of sessions, which also take mount(2) and unshare(2) of the list below.
+const DESKS: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
+
 /// What a cell does between the clone and its own filters (`cell::enter`, in that order).
 const ENTER: [Sysno; 41] = [
     Sysno::ppoll,
@@ -119,7 +122,7 @@ const OLDER: [Sysno; 0] = [];
 
 /// Loads the filter: the lists above, and whatever a profile in use lets its cells do.
 pub fn load(keys: &[Key], recording: Recording) -> Result<(), Errno> {
-    let own = LOOP.into_iter().chain(CELLS).chain(ENTER).chain(OLDER).map(number);
+    let own = LOOP.into_iter().chain(CELLS).chain(DESKS).chain(ENTER).chain(OLDER).map(number);
     let cells = keys.iter().filter_map(|key| key.design.as_ref().ok());
     let cells = cells.flat_map(|design| &design.allowed).copied();
     // Of inits alone: no profile lets a payload read another process.

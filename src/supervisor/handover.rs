@@ -78,7 +78,7 @@ pub fn hand_over(cell: &Cell, design: &Design, ready: &Ready) -> Result<FarEnds,
             (bytes.try_clone().map_err(|error| errno_of(&error))?, None)
         }
         (StdinKind::Bytes, None) => return Err(Errno::EBADF),
-        (StdinKind::Empty, _) => (null(design)?, None),
+        (StdinKind::Empty, _) => (null(design, OFlag::O_RDONLY)?, None),
     };
     let mut fds = vec![stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
     fds.extend([&sealed, &brought.script].into_iter().flatten().map(AsFd::as_fd));
@@ -88,10 +88,26 @@ pub fn hand_over(cell: &Cell, design: &Design, ready: &Ready) -> Result<FarEnds,
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
 }
 
-/// An input that ends at once: /dev/null of the template, opened anew, as what a program sets on a
-/// description is shared by all who have it.
-fn null(design: &Design) -> Result<OwnedFd, Errno> {
-    openat(&design.devices, "null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+/// Hands the shell of a session over: between calls its streams lead nowhere.
+///
+/// # Errors
+/// What making memfds, or sending, said.
+pub fn shell(cell: &Cell, design: &Design, block: &Block, limits: &Limits) -> Result<(), Errno> {
+    let (strings, head) = strings(design, block, limits)?;
+    let head = ToPayload { place: Place::Sealed, ..head };
+    let strings =
+        memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
+    let (stdin, output) = (null(design, OFlag::O_RDONLY)?, null(design, OFlag::O_WRONLY)?);
+    let fds = [stdin.as_fd(), output.as_fd(), output.as_fd(), strings.as_fd()];
+    cell.limit(&design.profile.limits, limits)?;
+    design.sizes.show(cell.slot, limits.memory)?;
+    report::send(&cell.job, &head, &fds)
+}
+
+/// /dev/null of the template, opened anew, as what a program sets on a description is shared by all
+/// who have it. For reading it is an input that ends at once.
+fn null(design: &Design, access: OFlag) -> Result<OwnedFd, Errno> {
+    openat(&design.devices, "null", access | OFlag::O_CLOEXEC, Mode::empty())
 }
 
 /// Directory, candidates for exec, arguments and environment, each ended by NUL.

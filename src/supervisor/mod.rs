@@ -4,13 +4,19 @@
 //! (ids, grants, cgroups, the clone), `boot` the supervisor's own way into its namespaces,
 //! `template` the roots, `serve` the loop, `young` and `pool` the cells
 //! that wait for a job, `dispatch` the way of a job to its cell, `running` its life there.
+//! `sessions` has the cells that live across jobs: `shell` one job after the other, `desk` and
+//! `driver` how a bash gets them.
 //!
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
 
+mod account;
 mod boot;
 mod cells;
 mod configured;
+mod desk;
 mod dispatch;
+mod driver;
+mod ends;
 mod filter;
 mod handover;
 mod host;
@@ -23,14 +29,19 @@ mod program;
 mod protect;
 mod running;
 mod serve;
+mod session;
+mod sessions;
+mod shell;
 mod start;
 mod synthetic;
+mod telling;
 mod template;
 mod young;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::profile::Profile;
 
@@ -87,6 +98,10 @@ pub struct Caps {
     pub processes: u64,
     /// Cells kept ready for a profile that is in use; 0: none is made in advance.
     pub warm: u16,
+    /// Sessions at once; 0: none.
+    pub sessions: u16,
+    /// How long a session is kept that nobody uses.
+    pub session_idle: Duration,
 }
 
 /// Host ids for a supervisor that root starts: itself and each cell have one of their own.

@@ -57,6 +57,10 @@ impl Pool {
         self.young.remove(&slot)
     }
 
+    pub fn has(&self, slot: Slot) -> bool {
+        self.young.contains_key(&slot)
+    }
+
     pub fn put(&mut self, slot: Slot, young: Young) {
         self.young.insert(slot, young);
     }

@@ -5,20 +5,16 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::cells::Cell;
+use super::ends::{self, GRACE, LINGER};
 use super::handover::{self, Brought, FarEnds};
 use super::phases::Phases;
 use crate::cell::Design;
-use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, raw};
+use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
 use crate::job::{Limits, Workspace};
 use crate::outcome::{Ended, Failure, LimitKind, Outcome, PeakSource, Usage};
 use crate::sys::process::Used;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, Start};
-
-/// Between TERM and KILL (rulings R1).
-const GRACE: Duration = Duration::from_secs(1);
-/// An init that has reported its end and is still there after this is killed.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Where a call stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +142,9 @@ impl Running {
     /// Takes a report of the payload.
     fn hear(&mut self, bytes: &[u8]) {
         match report::decode::<FromPayload>(bytes) {
-            Ok(FromPayload::Exec { errno }) => self.exec = Some(self.exec_failure(errno)),
+            Ok(FromPayload::Exec { errno }) => {
+                self.exec = Some(ends::exec_failure(self.block.argv.program(), errno));
+            }
             Ok(FromPayload::Cwd { errno }) => {
                 let path = self.block.cwd.as_str().to_owned();
                 self.exec = Some(Failure::Cwd { path, errno });
@@ -156,15 +154,6 @@ impl Running {
             }
             // Only a program could send more, and it does not have this socket.
             Ok(FromPayload::Ready(_)) | Err(_) => {}
-        }
-    }
-
-    fn exec_failure(&self, errno: i32) -> Failure {
-        let program = handover::shortened(self.block.argv.program());
-        if errno == raw(Errno::ENOENT) {
-            Failure::NotFound { program }
-        } else {
-            Failure::NotExecutable { program, errno }
         }
     }
 
@@ -185,7 +174,7 @@ impl Running {
                 Progress::None
             }
             // Init says neither of these to a cell that runs: its end will tell.
-            Ok((FromInit::Sealed, _)) | Err(_) => Progress::None,
+            Ok((FromInit::Sealed | FromInit::Counted(_), _)) | Err(_) => Progress::None,
         }
     }
 
@@ -220,7 +209,7 @@ impl Running {
     fn kill(&mut self, now: Instant) -> Result<(), Errno> {
         self.stage = Stage::Ending;
         self.deadline = Some(now + LINGER);
-        ignore(self.cell.kill(), Errno::ESRCH)
+        ends::ignore(self.cell.kill(), Errno::ESRCH)
     }
 
     /// Does what is due.
@@ -248,11 +237,11 @@ impl Running {
     fn as_reported(&mut self, end: PayloadEnd, denied: &[u8]) -> Ended {
         Ended {
             usage: Usage {
-                user: Duration::from_micros(end.user_us),
-                system: Duration::from_micros(end.system_us),
-                ..self.usage(end.max_rss)
+                user: Duration::from_micros(end.counts.user_us),
+                system: Duration::from_micros(end.counts.system_us),
+                ..self.usage(end.counts.max_rss)
             },
-            denials: report::denials(denied, end.denied),
+            denials: report::denials(denied, end.counts.denied),
             timings: self.phases.timings(),
             ..Ended::of(self.outcome(&end))
         }
@@ -296,26 +285,7 @@ impl Running {
         if let Some(stopped) = self.stopped.take() {
             return stopped;
         }
-        if end.over_memory || self.cell.ran_out_of_memory() {
-            return Outcome::Limit(LimitKind::Memory);
-        }
-        let used = Duration::from_micros(end.user_us + end.system_us);
-        // The limit is set in whole seconds. The kernel compares it with what it sampled, a whole
-        // tick for whoever runs at the tick, and tells use as it ran: on a busy machine the two
-        // were seen a tenth apart. Half of it tells a limit from a signal of the program's own.
-        let cpu = Duration::from_secs(self.limits.cpu.as_secs().max(1)) / 2;
-        let Some(signal) = end.status.checked_sub(256) else {
-            return Outcome::Exited { code: u8::try_from(end.status).unwrap_or(u8::MAX) };
-        };
-        match i32::from(signal) {
-            // Sent by the kernel at the limit, or by the program to itself before it.
-            libc::SIGXCPU if used >= cpu => Outcome::Limit(LimitKind::Cpu),
-            // The kernel does not tell a parent who sent a signal: a program that sends itself this
-            // one is told as one that met the limit, and fools only its caller about itself.
-            libc::SIGXFSZ => Outcome::Limit(LimitKind::FileSize),
-            libc::SIGKILL if used >= cpu => Outcome::Limit(LimitKind::Cpu),
-            _ => Outcome::Signaled { signal: u8::try_from(signal).unwrap_or(u8::MAX) },
-        }
+        ends::of_program(end, &self.limits, &self.cell)
     }
 
     /// The cell's init may have ended.
@@ -354,7 +324,7 @@ impl Running {
                 Ok((FromInit::Failed { step, errno }, _)) => {
                     self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
                 }
-                Ok((FromInit::Sealed, _)) | Err(_) => {}
+                Ok((FromInit::Sealed | FromInit::Counted(_), _)) | Err(_) => {}
             }
         }
     }
@@ -379,13 +349,5 @@ impl Running {
             ..self.usage(used.max_rss)
         };
         Ended { usage, timings: self.phases.timings(), ..Ended::of(outcome) }
-    }
-}
-
-/// A result in which one errno is what was expected.
-fn ignore(result: Result<(), Errno>, expected: Errno) -> Result<(), Errno> {
-    match result {
-        Err(errno) if errno == expected => Ok(()),
-        result => result,
     }
 }

@@ -10,42 +10,43 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use super::Caps;
 use super::boot::Key;
 use super::cells::{Cell, Maker};
-use super::handover::FarEnds;
-use super::outbox::{Flushed, Interest, Outbox};
+use super::outbox::{Interest, Outbox};
 use super::pool::Pool;
 use super::running::{Progress, Ready, Running, Socket};
+use super::session::Sessions;
+use super::shell::{Shell, Step};
 use super::start::{CellIds, Inherited};
 use super::young::Growth;
 use crate::cell::cgroup::Parent;
 use crate::cell::measure::Operator;
 use crate::cell::mounts::Slot;
 use crate::cell::payload::Scratch;
-use crate::cell::report::raw;
 use crate::cell::{Design, Shared};
 use crate::outcome::{Ended, Failure, LimitKind, Outcome};
 use crate::sys::process;
 use crate::sys::socket::{self, Wait};
-use crate::wire::{self, CallId, Event, FRAME_BYTES, Request};
+use crate::wire::{self, CallId, FRAME_BYTES, Request};
 
 /// The supervisor while it serves.
 #[derive(Debug)]
 pub struct Supervisor {
-    outbox: Outbox,
-    interest: Interest,
-    epoll: Epoll,
+    pub(super) outbox: Outbox,
+    pub(super) interest: Interest,
+    pub(super) epoll: Epoll,
     /// Room for a frame.
     buffer: Vec<u8>,
     pub(super) keys: Vec<Key>,
-    shared: Shared,
+    pub(super) shared: Shared,
     cgroups: Parent,
     operator: Operator,
-    ids: CellIds,
+    pub(super) ids: CellIds,
     pub(super) caps: Caps,
     scratch: Scratch,
     /// Jobs that wait for a cell or for room, in the order they came.
     pub(super) queue: VecDeque<Ready>,
     pub(super) calls: BTreeMap<CallId, Running>,
     pub(super) pool: Pool,
+    pub(super) sessions: Sessions,
     /// Who has the cell of a slot; a slot is free again when its cell is collected.
     pub(super) slots: Vec<Option<Owner>>,
 }
@@ -55,25 +56,29 @@ pub struct Supervisor {
 pub enum Owner {
     Pool,
     Call(CallId),
+    /// The session in this place; kept for it while it has no cell.
+    Session(usize),
 }
 
 /// What an epoll event is about: the link, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Token {
+pub(super) enum Token {
     Link,
     Cell(Slot, Source),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+pub(super) enum Source {
     Pidfd,
     Control,
     Job,
     OutOfMemory,
+    /// What a session's shell tells of its call.
+    Report,
 }
 
 impl Token {
-    fn encode(self) -> u64 {
+    pub(super) fn encode(self) -> u64 {
         match self {
             Self::Link => 0,
             Self::Cell(slot, source) => {
@@ -82,6 +87,7 @@ impl Token {
                     Source::Control => 2,
                     Source::Job => 3,
                     Source::OutOfMemory => 4,
+                    Source::Report => 5,
                 };
                 u64::from(slot) << 3 | source
             }
@@ -95,6 +101,7 @@ impl Token {
             2 => Source::Control,
             3 => Source::Job,
             4 => Source::OutOfMemory,
+            5 => Source::Report,
             _ => return None,
         };
         Some(Self::Cell(Slot::try_from(value >> 3).ok()?, source))
@@ -107,7 +114,10 @@ pub fn run(supervisor: &mut Supervisor) {
 }
 
 impl Supervisor {
-    pub fn new(inherited: Inherited, keys: Vec<Key>, shared: Shared) -> Result<Self, Errno> {
+    pub fn new(inherited: Inherited, mut keys: Vec<Key>, shared: Shared) -> Result<Self, Errno> {
+        let Caps { sessions, session_idle, .. } = inherited.caps;
+        let sessions_from = keys.len();
+        keys.extend(Sessions::keys(sessions));
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, Token::Link.encode());
         epoll.add(&inherited.link, event)?;
@@ -117,6 +127,7 @@ impl Supervisor {
             epoll,
             buffer: Vec::new(),
             pool: Pool::new(keys.len(), inherited.caps.warm),
+            sessions: Sessions::new(sessions_from, sessions, session_idle),
             keys,
             shared,
             cgroups: inherited.cgroups,
@@ -162,7 +173,8 @@ impl Supervisor {
         let calls = self.calls.values().filter_map(Running::next_deadline);
         // A look that could build nothing is no reason to wake: what makes it possible is an event.
         let refill = self.pool.refill(self.load()).filter(|_| self.can_refill());
-        let next = calls.chain(self.pool.next_deadline()).chain(refill).min();
+        let sessions = self.sessions.next_deadline();
+        let next = calls.chain(self.pool.next_deadline()).chain(refill).chain(sessions).min();
         let Some(next) = next else { return EpollTimeout::NONE };
         // Rounded up: a timeout of 0 would spin until the instant has come.
         let wait = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -200,6 +212,8 @@ impl Supervisor {
             Ok(Request::OutputLimit { call }) => {
                 self.stop(call, Outcome::Limit(LimitKind::Output))?;
             }
+            Ok(Request::Restart { session }) => self.restart(session)?,
+            Ok(Request::Forget { session }) => self.forget(session)?,
             // A frame that is none has no call to answer.
             Err(_) => {}
         }
@@ -245,9 +259,17 @@ impl Supervisor {
         }
     }
 
+    /// Listens to what a session's shell tells of the call that it was given.
+    pub(super) fn watch_report(&self, place: usize, slot: Slot) -> Result<(), Errno> {
+        let shell = self.sessions.get(place).and_then(|session| session.shell.as_ref());
+        let Some(report) = shell.and_then(Shell::report) else { return Ok(()) };
+        let token = Token::Cell(slot, Source::Report).encode();
+        self.epoll.add(report, EpollEvent::new(EpollFlags::EPOLLIN, token))
+    }
+
     /// Stops listening to a socket that has nothing more to say; closed, it would be readable for
     /// ever.
-    fn unwatch(&self, cell: &Cell, which: Socket) -> Result<(), Errno> {
+    pub(super) fn unwatch(&self, cell: &Cell, which: Socket) -> Result<(), Errno> {
         let fd = match which {
             Socket::Control => &cell.control,
             Socket::Job => &cell.job,
@@ -263,6 +285,13 @@ impl Supervisor {
         match self.slots.get(usize::from(slot)).copied().flatten() {
             Some(Owner::Pool) => self.young_event(slot, source),
             Some(Owner::Call(call)) => self.call_event(call, source),
+            Some(Owner::Session(place)) => self.shell_event(place, |shell, desk| match source {
+                Source::Control => shell.read_control(desk),
+                Source::Job => Ok(shell.read_job()),
+                Source::Pidfd => shell.collect(desk),
+                Source::Report => shell.read_report(Instant::now()),
+                Source::OutOfMemory => shell.out_of_memory().map(|()| Step::None),
+            }),
             // The cell was collected earlier in this round.
             None => Ok(()),
         }
@@ -281,6 +310,8 @@ impl Supervisor {
                 }
             }
             Source::OutOfMemory => young.out_of_memory(),
+            // Before a job there is nobody to tell of a call.
+            Source::Report => Growth::None,
         };
         if !young.is_alive() && !matches!(growth, Growth::Gone) {
             // A dead cell's sockets have nothing more to say; its pidfd has.
@@ -300,6 +331,8 @@ impl Supervisor {
                 running.out_of_memory()?;
                 Progress::None
             }
+            // Only the shell of a session has one.
+            Source::Report => Progress::None,
         };
         match progress {
             Progress::None => {}
@@ -313,7 +346,7 @@ impl Supervisor {
                 if let Some(ended) = ended {
                     self.end(call, *ended)?;
                 }
-                self.free(running.cell.slot);
+                self.release(running.cell.slot);
                 return Ok(());
             }
         }
@@ -321,17 +354,11 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A cell is collected: its slot, and with it its host id, may be used again.
-    pub(super) fn free(&mut self, slot: Slot) {
-        if let Some(owner) = self.slots.get_mut(usize::from(slot)) {
-            *owner = None;
-        }
-    }
-
     fn pass_deadlines(&mut self, now: Instant) -> Result<(), Errno> {
         for running in self.calls.values_mut() {
             running.pass_deadline(now)?;
         }
+        self.pass_session_deadlines(now)?;
         for slot in self.pool.due(now) {
             if let Some(mut young) = self.pool.take(slot) {
                 if young.is_idle() {
@@ -342,54 +369,6 @@ impl Supervisor {
             }
         }
         Ok(())
-    }
-
-    /// Sends a frame as soon as the link takes it; with `ends`, the pipes of the call it starts.
-    pub(super) fn tell(
-        &mut self,
-        event: &Event,
-        ends: Option<(CallId, FarEnds)>,
-    ) -> Result<(), Errno> {
-        if let Err(errno) = self.outbox.push(event, ends) {
-            self.too_large(event, errno)?;
-        }
-        self.flush()
-    }
-
-    /// An event that no frame can hold: the call that it is about ends, the others go on.
-    fn too_large(&mut self, event: &Event, errno: Errno) -> Result<(), Errno> {
-        match event {
-            // The operator can have more groups than a frame has bytes for.
-            Event::Started { call, .. } => {
-                let step = "telling what the cell has".to_owned();
-                let failure = Failure::Setup { step, errno: raw(errno) };
-                self.stop(*call, Outcome::Failed(failure))
-            }
-            // As many profiles with as long reasons; calls under them are told on their own.
-            Event::Ready(ready) => self
-                .outbox
-                .push(&Event::Ready(wire::Ready { unusable: Vec::new(), ..ready.clone() }), None),
-            Event::Unable(_) | Event::Ended { .. } => Err(errno),
-        }
-    }
-
-    fn flush(&mut self) -> Result<(), Errno> {
-        while let Flushed::Undeliverable(call, errno) = self.outbox.flush()? {
-            let step = "sending the program's streams".to_owned();
-            let failure = Failure::Setup { step, errno: raw(errno) };
-            self.stop(call, Outcome::Failed(failure))?;
-        }
-        let interest = self.outbox.interest();
-        if self.interest == interest {
-            return Ok(());
-        }
-        self.interest = interest;
-        let flags = match interest {
-            Interest::Requests => EpollFlags::EPOLLIN,
-            Interest::Both => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
-            Interest::Room => EpollFlags::EPOLLOUT,
-        };
-        self.epoll.modify(&self.outbox.link, &mut EpollEvent::new(flags, Token::Link.encode()))
     }
 }
 

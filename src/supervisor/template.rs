@@ -21,6 +21,7 @@ use crate::cell::{ProcKind, c_path, errno_of, payload};
 use crate::profile::{ProcView, Profile};
 use crate::sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
+use super::driver::DESK;
 use super::pieces::{
     Piece, devices, directories, gather, granted, hidden_here, refused, relative, stand_in,
     write_file,
@@ -339,6 +340,10 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
         directories(Path::new("workspace"))?;
     }
     directories(&hidden_here().join("slot"))?;
+    if profile.can_hold_a_shell() {
+        directories(&relative(Path::new(mounts::HIDDEN_DESK)))?;
+        directories(&relative(Path::new(DESK)))?;
+    }
     if profile.proc == ProcView::Own {
         directories(Path::new("proc"))?;
         symlink("/proc/self/fd", "dev/fd")?;

@@ -51,13 +51,16 @@ pub struct Young {
     deadline: Instant,
     pub born: Instant,
     pub measured: Option<Instant>,
+    /// Its payload's pid, once it was measured.
+    pub payload: Option<i32>,
 }
 
 impl Young {
     pub fn new(key: usize, cell: Cell) -> Self {
         let born = Instant::now();
         let deadline = born + SETUP_TIME;
-        Self { key, cell, stage: Stage::Building, receipt: None, deadline, born, measured: None }
+        let stage = Stage::Building;
+        Self { key, cell, stage, receipt: None, deadline, born, measured: None, payload: None }
     }
 
     /// Whether it will be, or is, fit for a call.
@@ -94,6 +97,7 @@ impl Young {
                 let Some(pid) = received.pid else {
                     return self.fail(Failure::Unmeasured { what: "its pid".to_owned() });
                 };
+                self.payload = Some(pid);
                 match maker.measure(design, pid, probes) {
                     Ok(receipt) => self.seal(receipt),
                     Err(unfit) => self.fail(Failure::Unmeasured { what: unfit.0 }),
@@ -141,7 +145,7 @@ impl Young {
                 let failure = self.last_words().unwrap_or(Failure::Lost);
                 self.fail(failure)
             }
-            Ok((FromInit::Sealed, _)) | Err(_) => {
+            Ok((FromInit::Sealed | FromInit::Counted(_), _)) | Err(_) => {
                 self.fail(Failure::Unmeasured { what: "its init's report".to_owned() })
             }
         }

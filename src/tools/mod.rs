@@ -4,6 +4,7 @@
 pub mod bc;
 pub mod cli;
 pub mod denied;
+pub mod session;
 pub mod shell;
 mod watch;
 
@@ -44,6 +45,9 @@ pub enum Refusal {
         "the queue is full: {running} calls run and {waiting} wait\nhint: call again when one has ended"
     )]
     QueueFull { running: usize, waiting: usize },
+    /// The session that was named cannot take a command.
+    #[error(transparent)]
+    Session(#[from] session::Unseated),
 }
 
 /// How one call ended, with everything a reply is made of.
@@ -88,6 +92,7 @@ pub struct Workbench {
     workspace: Workspace,
     queue: Queue,
     audit: Audit,
+    sessions: session::Sessions,
 }
 
 impl Workbench {
@@ -107,6 +112,7 @@ impl Workbench {
             workspace,
             queue: Queue::new(concurrency, waiting),
             audit: Audit::off(),
+            sessions: session::Sessions::default(),
         }
     }
 
@@ -214,6 +220,16 @@ struct Seen {
 }
 
 impl Seen {
+    fn story(&self) -> Story<'_> {
+        Story {
+            outcome: &self.ended.outcome,
+            usage: &self.ended.usage,
+            timings: &self.ended.timings,
+            denials: &self.ended.denials,
+            receipt: self.receipt.as_ref(),
+        }
+    }
+
     /// A call of which nothing ran.
     fn nothing(outcome: Outcome) -> Self {
         let ended = Ended { outcome, ..Ended::failed(Failure::Supervisor) };
@@ -251,9 +267,17 @@ impl Queue {
         (self.concurrency + self.waiting).saturating_sub(self.places.available_permits())
     }
 
+    /// A place among those that run and wait.
+    fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.places.try_acquire().map_err(|_| self.full())
+    }
+
+    fn full(&self) -> Refusal {
+        Refusal::QueueFull { running: self.concurrency, waiting: self.waiting }
+    }
+
     async fn turn(&self, cancel: &CancellationToken) -> Result<Turn<'_>, Refusal> {
-        let full = Refusal::QueueFull { running: self.concurrency, waiting: self.waiting };
-        let Ok(place) = self.places.try_acquire() else { return Err(full) };
+        let (place, full) = (self.place()?, self.full());
         tokio::select! {
             biased;
             () = cancel.cancelled() => Ok(Turn::Cancelled),

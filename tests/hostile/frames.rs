@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cofferdam::job::{Limits, ProfileName, SessionId, Workspace};
+use cofferdam::job::{Limits, Place, ProfileName, SessionId, Within, Workspace};
 use cofferdam::sys::memory;
 use cofferdam::wire::{self, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
 
@@ -86,7 +86,11 @@ fn frame(link: &mut Link, honest: &Start, dice: &mut Dice) -> Check<(Vec<u8>, bo
             }
             Ok((bytes, false))
         }
-        4..=6 => encode(&Request::Cancel { call: crowded }).map(|bytes| (bytes, true)),
+        4 => encode(&Request::Restart { session: SessionId(dice.below(3)) })
+            .map(|bytes| (bytes, true)),
+        5 => encode(&Request::Forget { session: SessionId(dice.below(3)) })
+            .map(|bytes| (bytes, true)),
+        6 => encode(&Request::Cancel { call: crowded }).map(|bytes| (bytes, true)),
         7 => encode(&Request::OutputLimit { call: crowded }).map(|bytes| (bytes, true)),
         8..=10 => encode(&Request::Start(odd(honest, crowded, dice))).map(|bytes| (bytes, true)),
         11..=13 => {
@@ -134,7 +138,10 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             true => dice.pick(&workspaces).copied().unwrap_or(Workspace::Fresh),
             false => Workspace::Fresh,
         },
-        session: dice.one_in(9).then(|| SessionId(dice.below(3))),
+        session: dice.one_in(9).then(|| Within {
+            session: SessionId(dice.below(3)),
+            place: if dice.one_in(2) { Place::Stay } else { Place::Given },
+        }),
         limits,
         stdin: *dice
             .pick(&[StdinKind::Empty, StdinKind::Bytes, StdinKind::Pipe])

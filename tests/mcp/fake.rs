@@ -12,6 +12,7 @@ use cofferdam::mcp::backend::{
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::rules::{Rules, WorkspaceView};
 use cofferdam::mcp::serve::{ServeError, connection};
+use cofferdam::mcp::sessions::Answer;
 use cofferdam::outcome::{Outcome, Timings, Usage};
 use cofferdam::profile::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires,
@@ -42,13 +43,15 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
         receipt: None,
         timings: Timings::default(),
         unrecorded: None,
+        session: None,
     }
 }
 
 impl Backend for Fake {
-    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Told, Refused> {
-        let mut words = arguments.command.split(' ');
-        match words.next().unwrap() {
+    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Answer, Refused> {
+        let command = arguments.command.unwrap();
+        let mut words = command.split(' ');
+        let told = match words.next().unwrap() {
             "panic" => panic!("asked to"),
             "deny" => {
                 Err(Refused::new(RefusedKind::Denied, "denied by rule `none`: no rule allows it"))
@@ -69,7 +72,8 @@ impl Backend for Fake {
             // Breaks its promise to end when it is told to.
             "stuck" => std::future::pending().await,
             word => Ok(told(Outcome::Exited { code: 0 }, word)),
-        }
+        };
+        told.map(Answer::from)
     }
 
     async fn calculate(

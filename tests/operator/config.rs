@@ -51,10 +51,13 @@ server.queue        7           DIR/cofferdam.toml:5
 server.uid_base     2000000000  default
 server.uid_count    65536       default
 pool.warm           2           DIR/cofferdam.toml:8
-limits.cells        14          default
-limits.memory       10G         default
+limits.cells        22          default
+limits.memory       18G         default
 limits.tmpfs        5G          DIR/cofferdam.toml:11
-limits.processes    2560        default
+limits.processes    4608        default
+sessions.most       8           default
+sessions.idle       1800s       default
+sessions.yield      45s         default
 tools.off                       default
 tools.on                        default
 audit.file                      default

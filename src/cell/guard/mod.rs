@@ -28,7 +28,7 @@ use crate::sys::bpf::Instruction;
 use calls::Watched;
 
 /// What init needs to guard the grants of one key; computed before the clone.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Guard {
     pub calls: Vec<Watched>,
     /// Places that a configuration in the grant names, as the cell has them: directory and name.

@@ -1,0 +1,56 @@
+//! What init has counted, and how it tells it: at the end of its cell, and between the calls of a session.
+
+use nix::errno::Errno;
+
+use super::watch::Watch;
+use super::{Cause, Init};
+use crate::cell::report::{self, Counts, FromInit, PayloadEnd};
+use crate::sys::Result;
+use crate::sys::process::{End, Reaped};
+use crate::sys::socket;
+
+impl Init<'_> {
+    /// How often each call was refused, by its number, as a report has it.
+    fn refused(&self) -> impl Iterator<Item = (&u32, u16)> {
+        let denied = self.denied.iter().zip(0_u16..);
+        let guarded = self.guarded.iter().zip(report::GUARDED..);
+        denied.chain(guarded).filter(|(count, _)| **count > 0)
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let peak = self.watch.as_ref().map_or(0, Watch::peak);
+        let denied = self.refused().count();
+        Counts {
+            user_us: self.user_us,
+            system_us: self.system_us,
+            max_rss: self.max_rss.max(peak),
+            denied: u16::try_from(denied).unwrap_or(u16::MAX),
+        }
+    }
+
+    pub(super) fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
+        self.tell(FromInit::Ended(PayloadEnd {
+            status: match reaped.end {
+                End::Exited(code) => u16::from(code),
+                End::Signaled(signal) => 256 + u16::from(signal),
+            },
+            over_memory: cause == Cause::OverMemory,
+            counts: self.counts(),
+        }))
+    }
+
+    /// Sends a message with the denied calls behind it.
+    pub(super) fn tell(&self, message: FromInit) -> Result<()> {
+        let mut buffer = [0; report::REPORT_BYTES];
+        let head = postcard::to_slice(&message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?.len();
+        let mut length = head;
+        for (count, number) in self.refused() {
+            let place = buffer.get_mut(length..length + 6).ok_or(Errno::EMSGSIZE)?;
+            let (first, rest) = place.split_at_mut(2);
+            first.copy_from_slice(&number.to_le_bytes());
+            rest.copy_from_slice(&count.to_le_bytes());
+            length += 6;
+        }
+        socket::send(self.control, buffer.get(..length).unwrap_or_default(), &[])
+    }
+}

@@ -1,0 +1,187 @@
+//! `bash` as it really runs: in sessions, through `tools` and the link.
+
+use std::time::Duration;
+
+use super::live::{Live, clamped};
+use crate::call::Stdin;
+use crate::capture::lines::{Wanted, only};
+use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::capture::{Captured, KEPT_BYTES};
+use crate::mcp::arguments::BashArguments;
+use crate::mcp::backend::{Cut, Refused, RefusedKind, Stream, Told, Turn};
+use crate::mcp::sessions::{Answer, Running, Shell, ToldSession};
+use crate::outcome::{Ended, Outcome, ShellAfter};
+use crate::tools::session::{Ask, Command, DEFAULT, Finished, Lost, Reply, Restart, State};
+use crate::tools::shell::{self, BashArgs};
+
+/// How long a call waits for a command that is to run in the background anyway: long enough for
+/// one that fails at once to be told so.
+const BACKGROUND: Duration = Duration::from_millis(200);
+
+/// How much of the output a reply shows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Show {
+    pub characters: usize,
+    pub lines: Wanted,
+}
+
+impl Live {
+    pub(super) async fn in_session(
+        &self,
+        arguments: BashArguments,
+        turn: Turn,
+    ) -> Result<Answer, Refused> {
+        let BashArguments { command, stdin, cwd, env, timeout, session, .. } = arguments;
+        let session = session.unwrap_or_else(|| DEFAULT.to_owned());
+        let restart = if arguments.restart { Restart::Yes } else { Restart::No };
+        let show = Show {
+            characters: arguments.max_output.unwrap_or(REPLY_CHARACTERS).min(REPLY_CHARACTERS),
+            lines: Wanted { head: arguments.head, tail: arguments.tail },
+        };
+        let Some(command) = command else {
+            if restart == Restart::No {
+                return Err(Refused {
+                    kind: RefusedKind::Arguments,
+                    message: "bash: missing field `command`".to_owned(),
+                    hint: Some("only with `restart` can it be left out".to_owned()),
+                    receipt: None,
+                });
+            }
+            self.workbench.restart(&session)?;
+            return Ok(Answer::Restarted { session });
+        };
+        let timeout = timeout.map(|seconds| seconds.0);
+        let mut call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
+        if arguments.background && call.stdin == Stdin::Empty {
+            // For bash_input.
+            call.stdin = Stdin::Pipe;
+        }
+        let patience = Some(if arguments.background { BACKGROUND } else { self.yield_after });
+        let ask = Ask { session, call, restart, patience };
+        let reply = self.workbench.in_session(ask, &turn).await?;
+        Ok(self.answer(reply, show))
+    }
+
+    fn answer(&self, reply: Reply, show: Show) -> Answer {
+        let Reply { state, finished, session, lost, limits, clamped: less } = reply;
+        let renewed = lost.as_ref().map(why_new);
+        let (command, outcome) = match (state, finished) {
+            (State::Started(command), Some(finished)) => {
+                return self.ended(&command, finished, renewed, show).into();
+            }
+            (State::Started(command), None) => return running(&command, renewed, show).into(),
+            (State::Never(outcome), _) => (Captured::new(KEPT_BYTES), outcome),
+        };
+        let ended = Ended { outcome, ..Ended::failed(crate::outcome::Failure::Lost) };
+        let session =
+            ToldSession { name: session, output_id: String::new(), shell: Shell::None, renewed };
+        let (stdout, stderr) = shown(&command, &command, show);
+        Told {
+            outcome: ended.outcome,
+            stdout,
+            stderr,
+            usage: ended.usage,
+            denials: Vec::new(),
+            cwd: "/workspace".to_owned(),
+            timeout: limits.wall,
+            clamped: clamped(less),
+            receipt: None,
+            timings: ended.timings,
+            unrecorded: self.audit.trouble(),
+            session: Some(session),
+        }
+        .into()
+    }
+
+    fn ended(
+        &self,
+        command: &Command,
+        finished: Finished,
+        renewed: Option<String>,
+        show: Show,
+    ) -> Told {
+        let Finished { ended, .. } = finished;
+        let (stdout, stderr) = command.output();
+        let (stdout, stderr) = shown(&stdout, &stderr, show);
+        let (shell, cwd) = match ended.shell {
+            ShellAfter::Kept { cwd } => (Shell::Kept, harmless(&cwd)),
+            ShellAfter::Ended | ShellAfter::None => (Shell::Ended, "/workspace".to_owned()),
+        };
+        Told {
+            outcome: ended.outcome,
+            stdout,
+            stderr,
+            usage: ended.usage,
+            denials: ended.denials.iter().map(|denied| self.denial(denied)).collect(),
+            cwd,
+            timeout: command.limits.wall,
+            clamped: clamped(command.clamped),
+            receipt: Some(command.receipt.clone()),
+            timings: ended.timings,
+            unrecorded: self.audit.trouble(),
+            session: Some(told_session(command, shell, renewed)),
+        }
+    }
+}
+
+impl From<Running> for Answer {
+    fn from(running: Running) -> Self {
+        Self::Running(Box::new(running))
+    }
+}
+
+fn told_session(command: &Command, shell: Shell, renewed: Option<String>) -> ToldSession {
+    let (name, output_id) = (command.session.clone(), command.id.clone());
+    ToldSession { name, output_id, shell, renewed }
+}
+
+fn running(command: &Command, renewed: Option<String>, show: Show) -> Running {
+    let (stdout, stderr) = command.output();
+    let (stdout, stderr) = shown(&stdout, &stderr, show);
+    Running {
+        session: told_session(command, Shell::Kept, renewed),
+        stdout,
+        stderr,
+        elapsed: command.started.elapsed(),
+        timeout: command.limits.wall,
+        receipt: Some(command.receipt.clone()),
+    }
+}
+
+/// Both streams as a reply shows them.
+fn shown(stdout: &Captured, stderr: &Captured, show: Show) -> (Stream, Stream) {
+    let text = render(stdout, stderr, show.characters);
+    let stream = |whole: String, captured: &Captured| {
+        let (whole, lines_left) = only(whole, show.lines);
+        let cut = if text.truncated || lines_left { Cut::HeadAndTail } else { Cut::Whole };
+        Stream { text: whole, bytes: captured.total(), cut }
+    };
+    (stream(text.stdout.clone(), stdout), stream(text.stderr.clone(), stderr))
+}
+
+/// A path as the shell tells it, without what a terminal would obey.
+fn harmless(path: &str) -> String {
+    path.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Why there is a new shell, for a reply.
+fn why_new(lost: &Lost) -> String {
+    let kept = "/workspace is as it was, nothing else is";
+    match lost {
+        Lost::Command(Outcome::Exited { code }) => {
+            format!("the last one ended with exit {code}; {kept}")
+        }
+        Lost::Command(
+            Outcome::Signaled { .. }
+            | Outcome::Timeout
+            | Outcome::Limit(_)
+            | Outcome::Cancelled
+            | Outcome::Failed(_),
+        ) => format!("the last one was killed with its command; {kept}"),
+        Lost::Restart => format!("it was asked for; {kept}"),
+        Lost::Meanwhile => format!("the last one had ended between two calls; {kept}"),
+        Lost::Idle => {
+            "the session had ended, as nobody used it; a private /workspace is empty".to_owned()
+        }
+    }
+}

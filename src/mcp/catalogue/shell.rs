@@ -1,0 +1,157 @@
+//! `bash` as an agent sees it.
+
+use std::time::Duration;
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::{Map, Value, json};
+
+use super::{denials, tool};
+use crate::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
+use crate::mcp::rules::Rules;
+
+pub fn bash(rules: &Rules) -> Tool {
+    let timeout = Duration::from_secs(rules.limits.timeout_s);
+    let description = format!(
+        "Run a command in a persistent bash, in a sandbox cell of its session: directory, \
+         variables, functions and background processes last between calls. {}. Network: {}. The \
+         reply has stdout, stderr, how it ended and what was denied; a non-zero exit code is not \
+         an error of the tool. What runs for long goes on as a job.",
+        rules.workspace, rules.network
+    );
+    let input = json!({
+        "type": "object",
+        "properties": together(call_fields(timeout), session_fields()),
+        "additionalProperties": false
+    });
+    tool("bash", "Run a command in a sandbox", description, input, bash_output()).annotate(
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(false)
+            // A cell has no way out to the network: its world is the cell.
+            .open_world(false),
+    )
+}
+
+/// The fields of two objects as one.
+fn together(first: Value, second: Value) -> Value {
+    let fields = |value: Value| value.as_object().cloned().unwrap_or_default();
+    let all: Map<String, Value> = fields(first).into_iter().chain(fields(second)).collect();
+    Value::Object(all)
+}
+
+fn call_fields(timeout: Duration) -> Value {
+    json!({
+            "command": {
+                "type": "string", "minLength": 1, "maxLength": SCRIPT_BYTES,
+                "description": "The command or script, as bash reads it. May have many lines."
+            },
+            "stdin": {
+                "type": "string", "maxLength": STDIN_BYTES,
+                "description": "Text the command reads on standard input. Without it, input is empty."
+            },
+            "cwd": {
+                "type": "string",
+                "description": "Directory for this command alone, inside /workspace or /tmp; without it, where the shell is. A relative path starts at /workspace."
+            },
+            "env": {
+                "type": "object", "additionalProperties": { "type": "string" },
+                "description": "Environment variables for this command alone, by name."
+            },
+            "timeout": {
+                "type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT.as_secs(),
+                "default": timeout.as_secs(),
+                "description": "Seconds until the command is interrupted. More than the operator allows is lowered, and the reply says so."
+            }
+    })
+}
+
+fn session_fields() -> Value {
+    json!({
+            "session": {
+                "type": "string", "default": "default", "minLength": 1, "maxLength": 64,
+                "pattern": "^[A-Za-z0-9._-]+$",
+                "description": "Which shell. Sessions do not see each other; each runs one command at a time."
+            },
+            "restart": {
+                "type": "boolean", "default": false,
+                "description": "End the session's shell and all that runs in it first. /workspace is kept. Needs no command."
+            },
+            "background": {
+                "type": "boolean", "default": false,
+                "description": "Do not wait: the reply has a job, for bash_output, bash_input and bash_kill."
+            },
+            "max_output": {
+                "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
+                "description": "Characters of output in the reply: head and tail. The rest is kept for bash_output."
+            },
+            "head": { "type": "integer", "minimum": 0, "description": "Show only so many first lines." },
+            "tail": { "type": "integer", "minimum": 0, "description": "Show only so many last lines." },
+            "description": { "type": "string", "description": "What the command is for, for people." }
+    })
+}
+
+fn bash_output() -> Value {
+    json!({
+        "type": "object",
+        "properties": together(end_fields(), story_fields()),
+        "required": ["outcome", "stdout", "stderr", "stdout_bytes", "stderr_bytes", "truncated",
+            "duration_ms"],
+        "additionalProperties": false
+    })
+}
+
+fn end_fields() -> Value {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    json!({
+            "outcome": {
+                "type": "string",
+                "enum": ["exited", "signaled", "timeout", "limit", "cancelled", "denied", "failed",
+                    "running", "restarted"],
+                "description": "How the call ended, or that it goes on as a job."
+            },
+            "exit_code": {
+                "type": "integer", "minimum": 0, "maximum": 255,
+                "description": "The command's own exit code, when it exited."
+            },
+            "signal": { "type": "string", "description": "Name of the signal that ended it." },
+            "limit": {
+                "type": "string", "enum": ["cpu", "memory", "file_size", "output"],
+                "description": "The limit that ended it."
+            },
+            "stdout": { "type": "string", "description": "Standard output; head and tail if truncated." },
+            "stderr": { "type": "string", "description": "Standard error; head and tail if truncated." },
+            "stdout_bytes": count,
+            "stderr_bytes": count,
+            "truncated": { "type": "boolean", "description": "Whether stdout or stderr is shortened." },
+            "duration_ms": count
+    })
+}
+
+fn story_fields() -> Value {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    json!({
+            "usage": {
+                "type": "object",
+                "properties": { "user_ms": count, "system_ms": count, "peak_memory_bytes": count },
+                "required": ["user_ms", "system_ms", "peak_memory_bytes"],
+                "additionalProperties": false
+            },
+            "denials": denials(),
+            "cwd": { "type": "string", "description": "Where the shell is now." },
+            "job": { "type": "string", "description": "The command that goes on." },
+            "session": {
+                "type": "object",
+                "properties": {
+                    "id": { "type": "string" },
+                    "shell": {
+                        "type": "string", "enum": ["new", "ended"],
+                        "description": "The command found a new shell after another, or its shell has ended."
+                    }
+                },
+                "required": ["id"],
+                "additionalProperties": false
+            },
+            "output_id": { "type": "string", "description": "For bash_output, when this is not all of it." }
+    })
+}

@@ -1,0 +1,149 @@
+//! Sessions and jobs as an agent is told of them.
+
+use std::time::Duration;
+
+use rmcp::model::CallToolResult;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::backend::{Stream, Told};
+use super::reply::{self, millis, time_text};
+use crate::outcome::Outcome;
+use crate::receipt::Receipt;
+
+/// What came of a call of `bash`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The command has ended.
+    Ended(Box<Told>),
+    /// It goes on as a job.
+    Running(Box<Running>),
+    /// There was none: the session gets a new shell.
+    Restarted { session: String },
+}
+
+impl From<Told> for Answer {
+    fn from(told: Told) -> Self {
+        Self::Ended(Box::new(told))
+    }
+}
+
+/// The session a command ran in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToldSession {
+    pub name: String,
+    /// The handle of the command's output.
+    pub output_id: String,
+    pub shell: Shell,
+    /// Why the command found a new shell, where there had been another.
+    pub renewed: Option<String>,
+}
+
+/// What a command left of the shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shell {
+    Kept,
+    Ended,
+    /// It never had one.
+    None,
+}
+
+/// A command that goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    pub session: ToldSession,
+    pub stdout: Stream,
+    pub stderr: Stream,
+    pub elapsed: Duration,
+    /// When it is interrupted.
+    pub timeout: Duration,
+    pub receipt: Option<Receipt>,
+}
+
+/// The session's part of `structuredContent`.
+#[derive(Debug, Serialize)]
+pub struct Structured<'a> {
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shell: Option<&'static str>,
+}
+
+impl ToldSession {
+    /// Its fields: what is usual is left out.
+    pub fn fields(&self) -> Structured<'_> {
+        let shell = match (self.shell, &self.renewed) {
+            (Shell::Ended, _) => Some("ended"),
+            (Shell::Kept | Shell::None, Some(_)) => Some("new"),
+            (Shell::Kept | Shell::None, None) => None,
+        };
+        Structured { id: &self.name, shell }
+    }
+
+    /// What is told of the shell in words, a line each.
+    pub fn notes(&self, outcome: &Outcome) -> String {
+        let mut notes = String::new();
+        if let Some(why) = &self.renewed {
+            notes.push_str(&format!("\n[a new shell: {why}]"));
+        }
+        if self.shell == Shell::Ended && !matches!(outcome, Outcome::Failed(_)) {
+            notes.push_str("\n[the shell has ended; the next call starts a new one]");
+        }
+        notes
+    }
+
+    /// What was ended when a command was.
+    pub fn killed(&self) -> &'static str {
+        match self.shell {
+            Shell::Kept => "it was interrupted and the shell is kept",
+            Shell::Ended => "it did not end when it was interrupted, and the shell was killed",
+            Shell::None => "nothing ran",
+        }
+    }
+}
+
+/// The result of a command that goes on.
+pub fn running(job: &Running) -> CallToolResult {
+    let id = &job.session.output_id;
+    let mut text = String::new();
+    reply::push_streams(&mut text, &job.stdout, &job.stderr);
+    text.push_str(&format!(
+        "[still running after {} as job {id}; time limit {}]",
+        time_text(job.elapsed),
+        time_text(job.timeout)
+    ));
+    text.push_str(&format!(
+        "\n[bash_output waits for more of it, bash_input gives it input, bash_kill ends it; the \
+         session `{}` is busy until then]",
+        job.session.name
+    ));
+    text.push_str(&job.session.notes(&Outcome::Timeout));
+    let mut result = reply::result(text, false);
+    result.structured_content = Some(json!({
+        "outcome": "running",
+        "job": id,
+        "stdout": job.stdout.text,
+        "stderr": job.stderr.text,
+        "stdout_bytes": job.stdout.bytes,
+        "stderr_bytes": job.stderr.bytes,
+        "truncated": reply::are_cut(&job.stdout, &job.stderr),
+        "duration_ms": millis(job.elapsed),
+        "session": reply::to_value(&job.session.fields()),
+    }));
+    result.meta = Some(reply::meta(job.receipt.as_ref(), None));
+    result
+}
+
+/// The result of a call that only restarts.
+pub fn restarted(session: &str) -> CallToolResult {
+    let text = format!(
+        "[session `{session}`: the shell and all that ran in it has ended; the next call starts a \
+         new one, in the same /workspace]"
+    );
+    let mut result = reply::result(text, false);
+    let fields: Value = json!({
+        "outcome": "restarted", "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0,
+        "truncated": false, "duration_ms": 0, "session": { "id": session },
+    });
+    result.structured_content = Some(fields);
+    result
+}

@@ -1,0 +1,234 @@
+//! The desk of a session: files and FIFOs by which its bash gets calls and tells their ends.
+//!
+//! It is a small filesystem of the supervisor's own. The cell has it read-only at `/dev/session`:
+//! a program can open what lies there, and can neither make, remove nor change anything. The
+//! supervisor keeps the writable mount as a descriptor; no path of the host is opened.
+//!
+//! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it), `in.N`, `out.N`,
+//! `err.N` (its streams), `end.N` (its report) and `go.N`: opening it waits until the supervisor
+//! opens it too. A wait cannot be stolen, as bytes in a pipe can.
+//! Each call has names of its own: what a background process still prints goes to the reader of
+//! the call that started it, and who tells an end for another call has nothing to write to.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, mknodat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+use super::driver::{self, DESK};
+use super::handover::FarEnds;
+use crate::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
+use crate::cell::errno_of;
+use crate::cell::mounts::{HIDDEN_DESK, Tmpfs};
+use crate::wire::StdinKind;
+
+/// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
+const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
+/// Files of one call.
+const NAMES: [&str; 7] = ["in", "out", "err", "end", "cmd", "run", "go"];
+
+/// The desk as the supervisor holds it.
+#[derive(Debug)]
+pub struct Desk {
+    directory: OwnedFd,
+    /// Number of the next call. It goes on when the shell is another: no name is used twice.
+    next: u64,
+}
+
+/// What the supervisor holds open while a call runs.
+#[derive(Debug)]
+pub struct Laid {
+    number: u64,
+    /// The report's reading end.
+    pub end: OwnedFd,
+    /// Ends that keep a stream from ending before the shell has opened it, and the gate.
+    _held: Vec<OwnedFd>,
+}
+
+/// What a call brings.
+#[derive(Debug)]
+pub struct Order<'a> {
+    pub script: &'a OwnedFd,
+    /// The input, where it is all there: then it is a file, at whose end the input ends.
+    pub input: Option<&'a OwnedFd>,
+    pub env: &'a Env,
+    pub cwd: Option<&'a Cwd>,
+    pub stdin: StdinKind,
+}
+
+impl Desk {
+    /// Makes a copy of `template`'s mounts with a desk in it, and `workspace` where the session
+    /// has one of its own. Cells of the session are cloned from it, one after the other.
+    ///
+    /// # Errors
+    /// The errno of the step that failed; the mounts are gone with it.
+    pub fn set_up(
+        template: &OwnedFd,
+        proc: &OwnedFd,
+        workspace: Option<&Tmpfs>,
+    ) -> Result<(Self, OwnedFd), Errno> {
+        const NONE: Option<&str> = None;
+        setns(template, CloneFlags::CLONE_NEWNS)?;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("tmpfs"), HIDDEN_DESK, Some("tmpfs"), flags, Some(OPTIONS))?;
+        mount(Some(HIDDEN_DESK), DESK, NONE, MsFlags::MS_BIND, NONE)?;
+        let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(NONE, DESK, NONE, flags | read_only, NONE)?;
+        if let Some(Tmpfs { target, options }) = workspace {
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            let options = Some(options.as_c_str());
+            mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, options)?;
+        }
+        let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = openat(AT_FDCWD, HIDDEN_DESK, directory, Mode::empty())?;
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let namespace = openat(proc, "self/ns/mnt", flags, Mode::empty())?;
+        let desk = Self { directory, next: 1 };
+        desk.gate(desk.next)?;
+        Ok((desk, namespace))
+    }
+
+    /// The number of the next call, whose gate is there.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    fn gate(&self, number: u64) -> Result<(), Errno> {
+        self.fifo(&name("go", number), READABLE)
+    }
+
+    /// Lays out the next call and opens its gate: the shell takes it at once, or when it comes.
+    ///
+    /// # Errors
+    /// ENOSPC: programs keep too much of calls before open.
+    pub fn lay(&mut self, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
+        let number = self.next;
+        match self.make(number, order) {
+            Ok(made) => {
+                self.next += 1;
+                Ok(made)
+            }
+            Err(errno) => {
+                self.remove(number)?;
+                self.remove(number.saturating_add(1))?;
+                self.gate(number)?;
+                Err(errno)
+            }
+        }
+    }
+
+    fn make(&self, number: u64, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
+        let mut held = Vec::new();
+        let stdin = match order.stdin {
+            StdinKind::Pipe => {
+                let path = name("in", number);
+                self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+                // Without a reader the caller's first write would fail before the shell is there.
+                held.push(self.open(&path, OFlag::O_RDONLY)?);
+                let writer = self.open(&path, OFlag::O_WRONLY)?;
+                self.mode(&path, READABLE)?;
+                Some(writer)
+            }
+            StdinKind::Bytes => {
+                let bytes = order.input.ok_or(Errno::EBADF)?;
+                self.write(&name("in", number), |file| copy(bytes, STDIN_BYTES, file))?;
+                None
+            }
+            StdinKind::Empty => {
+                symlinkat("/dev/null", &self.directory, name("in", number).as_str())?;
+                None
+            }
+        };
+        let mut output = |stream: &str| {
+            let path = name(stream, number);
+            self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            // For both: the stream has not ended before the shell has opened it, and opening it
+            // does not wait for a reader that may be gone.
+            held.push(self.open(&path, OFlag::O_RDWR)?);
+            let reader = self.open(&path, OFlag::O_RDONLY)?;
+            self.mode(&path, WRITABLE)?;
+            Ok::<_, Errno>(reader)
+        };
+        let (stdout, stderr, end) = (output("out")?, output("err")?, output("end")?);
+        self.write(&name("cmd", number), |file| copy(order.script, SCRIPT_BYTES, file))?;
+        let lines = driver::lines(number, order.env, order.cwd);
+        self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
+        self.gate(number.saturating_add(1))?;
+        // For reading too: then it opens whether the shell waits already or not.
+        let gate = name("go", number);
+        self.mode(&gate, READABLE | Mode::S_IWUSR)?;
+        held.push(self.open(&gate, OFlag::O_RDWR)?);
+        Ok((Laid { number, end, _held: held }, FarEnds { stdin, stdout, stderr }))
+    }
+
+    /// Takes a call's files away; who has them open keeps them.
+    pub fn clear_up(&self, laid: Laid) -> Result<(), Errno> {
+        self.remove(laid.number)
+    }
+
+    fn remove(&self, number: u64) -> Result<(), Errno> {
+        for part in NAMES {
+            let path = name(part, number);
+            match unlinkat(&self.directory, path.as_str(), UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// A FIFO; its mode may become another when the supervisor has opened it.
+    fn fifo(&self, path: &str, mode: Mode) -> Result<(), Errno> {
+        mknodat(&self.directory, path, SFlag::S_IFIFO, mode, 0)?;
+        self.mode(path, mode)
+    }
+
+    /// The mode itself: what mknod(2) sets lacks what the operator's umask takes away.
+    fn mode(&self, path: &str, mode: Mode) -> Result<(), Errno> {
+        fchmodat(&self.directory, path, mode, FchmodatFlags::FollowSymlink)
+    }
+
+    fn open(&self, path: &str, access: OFlag) -> Result<OwnedFd, Errno> {
+        let flags = access | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        openat(&self.directory, path, flags, Mode::empty())
+    }
+
+    /// Writes a new file that the cell may read.
+    fn write(
+        &self,
+        path: &str,
+        text: impl FnOnce(&mut File) -> std::io::Result<()>,
+    ) -> Result<(), Errno> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&self.directory, path, flags, READABLE)?);
+        text(&mut file).map_err(|error| errno_of(&error))?;
+        self.mode(path, READABLE)
+    }
+}
+
+const READABLE: Mode = Mode::S_IRUSR.union(Mode::S_IRGRP).union(Mode::S_IROTH);
+const WRITABLE: Mode = Mode::S_IWUSR.union(Mode::S_IWGRP).union(Mode::S_IWOTH);
+
+fn name(part: &str, number: u64) -> String {
+    format!("{part}.{number}")
+}
+
+/// Copies a sealed memfd: its length stays what it is while we look.
+fn copy(from: &OwnedFd, most: usize, to: &mut File) -> std::io::Result<()> {
+    let from = File::from(from.try_clone()?);
+    let length = usize::try_from(from.metadata()?.len()).unwrap_or(usize::MAX);
+    if length > most {
+        return Err(Errno::EFBIG.into());
+    }
+    let mut text = vec![0; length];
+    from.read_exact_at(&mut text, 0)?;
+    to.write_all(&text)
+}

@@ -1,0 +1,141 @@
+//! What the bash of a session runs besides commands: the loop it waits in, and the few lines
+//! around each command.
+//!
+//! Nothing in here trusts the shell it runs in, which a command may have turned inside out:
+//!
+//! - Every word that is a command is quoted, so that no alias counts, and called by `builtin` or
+//!   `command`, so that no function does.
+//! - The number of a call stands in its file as a digit. The one variable that outlives a call is
+//!   written from there at the end of each, and set negative while the shell is between two: a
+//!   loop whose body did nothing (`set -n`, a function called `builtin`, `enable -n .`) meets a
+//!   number that is not above zero, and ends. A shell that cannot go on ends; it never spins, and
+//!   never takes a call twice.
+//! - Streams are opened by path for each call, so a command may close every descriptor.
+//! - The command is read from a file (`.`), never typed: quotes and here-documents end with it.
+//! - A loop of one turn stands around it: `break` and `continue` end there.
+
+use crate::call::{Cwd, Env};
+
+/// Where a session's cell has its desk.
+pub const DESK: &str = "/dev/session";
+
+/// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
+/// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
+/// (bash(1), shopt), until only ours is left.
+const ON_INTERRUPT: &str = concat!(
+    r#"\builtin trap 'COFFERDAM_STOP=1; \builtin shopt -s extdebug; "#,
+    r#"\builtin trap "((\${#BASH_SOURCE[@]} < 2)) || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
+    r#"\builtin return 130 2>/dev/null' INT"#,
+);
+/// The loop itself; where it starts is put before it.
+const LOOP: &str = concat!(
+    r#"(COFFERDAM_CALL=-COFFERDAM_CALL)>0; )); do "#,
+    r#"<"/dev/session/go.$COFFERDAM_CALL" && \builtin . "/dev/session/run.$COFFERDAM_CALL"; done"#,
+);
+
+/// The program of a session's bash, whose first call has this number.
+pub fn program(first: u64) -> String {
+    format!("{ON_INTERRUPT}\nfor ((COFFERDAM_CALL=-{first}; {LOOP}\n")
+}
+
+/// The lines around the command of call `number`, which stands in a file of its own.
+///
+/// `env` and `cwd` are of this call alone. What the shell tells at its end: the exit code and its
+/// directory, ended by NUL.
+pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>) -> String {
+    let place = |name: &str| format!("{DESK}/{name}.{number}");
+    let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
+    let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
+    let mut text = "COFFERDAM_OPEN=0 COFFERDAM_STOP=0\n".to_owned();
+    // Without streams nothing runs: with no descriptor free (`ulimit -n`), say.
+    text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
+    if let Some(cwd) = cwd {
+        let cwd = quoted(cwd.as_str());
+        text.push_str(&format!(
+            "COFFERDAM_CWD=${{PWD-}}\n\\builtin cd -- {cwd} 2>|{stderr} || COFFERDAM_OPEN=2\n"
+        ));
+    }
+    let mut assignments = String::new();
+    for (name, value) in env.iter() {
+        assignments.push_str(&format!("{name}={} ", quoted(value)));
+    }
+    // `builtin` does not export what stands before it; `command` does, and no function may stand
+    // in its place then.
+    let source = match assignments.is_empty() {
+        true => "\\builtin",
+        false => {
+            text.push_str("\\builtin unset -f command\n");
+            "\\command"
+        }
+    };
+    let command = place("cmd");
+    text.push_str(&format!(
+        "for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
+         {assignments}{source} . {command} {streams}; done\n\
+         COFFERDAM_STATUS=$?\n\
+         if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
+         if ((COFFERDAM_STOP)); then \\builtin trap - DEBUG; \\builtin shopt -u extdebug; fi\n"
+    ));
+    if cwd.is_some() {
+        text.push_str("\\builtin cd -- \"$COFFERDAM_CWD\"\n");
+    }
+    let (end, next) = (place("end"), number.saturating_add(1));
+    // Without a report the shell must not go on: `builtin` may have become a function that does
+    // nothing, and one of our names a constant, which ends the shell now. Where there is nothing to report to, somebody else has
+    // ended the call: the next may be waiting.
+    text.push_str(&format!(
+        "COFFERDAM_CALL=0 COFFERDAM_CWD= COFFERDAM_ONCE=0 COFFERDAM_STOP=0 COFFERDAM_SURE=0 \
+         COFFERDAM_OPEN=$((COFFERDAM_OPEN)) COFFERDAM_STATUS=$((COFFERDAM_STATUS))\n\
+         \\builtin printf -v COFFERDAM_SURE {next}\n\
+         if \\builtin printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"${{PWD-}}\" >|{end} || \
+         [[ ! -p {end} ]]; then ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})) && \
+         COFFERDAM_CALL=-{next}; fi\n"
+    ));
+    text
+}
+
+/// A word as bash reads it, whatever is in it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// What the shell told at the end of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub status: u8,
+    /// As the shell has it; a program may lie about its own directory.
+    pub cwd: String,
+}
+
+impl Told {
+    /// Longest report that is read: a status, a path, and room.
+    pub const BYTES: usize = 8192;
+
+    /// Reads a report; any process of the cell may have written it.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(bytes.strip_suffix(&[0])?);
+        let (status, cwd) = text.split_once(' ')?;
+        Some(Self { status: status.parse().ok()?, cwd: cwd.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_is_one_word() {
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's; $(x)"), r"'it'\''s; $(x)'");
+    }
+
+    #[test]
+    fn a_report_is_a_status_and_a_directory() {
+        let told = |status, cwd: &str| Some(Told { status, cwd: cwd.to_owned() });
+        assert_eq!(Told::parse(b"0 /workspace\0"), told(0, "/workspace"));
+        assert_eq!(Told::parse(b"130 /a b\n c\0"), told(130, "/a b\n c"));
+        for forged in [&b"0 /workspace"[..], b"256 /\0", b"-1 /\0", b"\0", b"", b"x /\0"] {
+            assert_eq!(Told::parse(forged), None, "{forged:?}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! From a job of a session to its shell, and from the end of either to what stays.
+//!
+//! A session has a mount namespace of its own, a copy of its template's, in which its private
+//! `/workspace` and its desk are mounted. So it has a key of its own in the table of keys, and its
+//! cells are built, measured and offered like any others, one after the other. They have one slot,
+//! and with it one host id: the files of the workspace stay theirs.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::boot::Key;
+use super::desk::Desk;
+use super::host::cell_id;
+use super::running::Ready;
+use super::serve::{Owner, Supervisor, design_of};
+use super::session::{Session, nobody};
+use super::shell::{Shell, Step};
+use super::start::CellIds;
+use super::young::Young;
+use crate::cell::landlock::Use;
+use crate::cell::mounts::{self, Slot};
+use crate::cell::report::raw;
+use crate::cell::{Design, errno_of, landlock};
+use crate::job::SessionId;
+use crate::outcome::{Ended, Failure};
+use crate::sys::Result;
+use crate::wire::{Event, ScriptKind, Start};
+
+impl Supervisor {
+    /// The key of the session that a job names; a new session where there is none of that number.
+    pub(super) fn session_key(
+        &mut self,
+        start: &Start,
+        id: SessionId,
+    ) -> std::result::Result<usize, Failure> {
+        let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
+        if start.script != ScriptKind::Bytes {
+            return refused("a session takes a script");
+        }
+        let base = self.key(start)?;
+        let Some(place) = self.sessions.place_of(id) else {
+            return self.open_session(base, id);
+        };
+        let key = self.sessions.key(place);
+        if self.queue.iter().any(|ready| ready.key == key) {
+            return refused("a command of this session waits already");
+        }
+        let same = self.keys.get(key).zip(self.keys.get(base)).is_some_and(|(own, base)| {
+            own.profile == base.profile && own.workspace == base.workspace
+        });
+        let Some(session) = self.sessions.get_mut(place).filter(|_| same) else {
+            return refused("the session has another profile or workspace");
+        };
+        if session.leaving {
+            return refused("the session has ended");
+        }
+        match &session.shell {
+            Some(shell) if !shell.is_idle() && !shell.is_ending() => {
+                refused("the session runs another command")
+            }
+            _ => {
+                self.sessions.used(place);
+                Ok(key)
+            }
+        }
+    }
+
+    fn open_session(&mut self, base: usize, id: SessionId) -> std::result::Result<usize, Failure> {
+        let busy = |what: &str| Failure::Busy { what: what.to_owned() };
+        let free = self.sessions.free();
+        let place = free.ok_or_else(|| busy("sessions"))?;
+        let design = design_of(&self.keys, base).ok_or(Failure::Lost)?;
+        if !design.profile.can_hold_a_shell() {
+            let why = format!("profile `{}` cannot hold a shell", design.profile.name);
+            return Err(Failure::Refused { why });
+        }
+        // What idle shells hold is held for long: room for one more call must be left beside them.
+        let limits = design.profile.limits;
+        if !self.has_room(&[limits, limits]) {
+            return Err(busy("memory or private filesystems of sessions"));
+        }
+        // Nor may sessions have every cell.
+        if self.sessions.open() + 2 > self.slots.len() {
+            return Err(busy("cells"));
+        }
+        let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
+        let made = self.furnish(base, slot);
+        let (design, desk) = made.map_err(|errno| Failure::Setup {
+            step: "making a session".to_owned(),
+            errno: raw(errno),
+        })?;
+        self.sessions.put(place, Session::new(id, slot, desk));
+        let key = self.sessions.key(place);
+        if let Some(free) = self.keys.get_mut(key) {
+            let (profile, workspace) = (design.profile.name.clone(), design.workspace);
+            *free = Key { profile, workspace, design: Ok(design) };
+        }
+        self.release(slot);
+        Ok(key)
+    }
+
+    /// A slot for a session: a free one, or that of an idle cell, which ends.
+    fn spare_slot(&mut self) -> Option<Slot> {
+        let free = self.slots.iter().position(Option::is_none);
+        if let Some(slot) = free.and_then(|slot| Slot::try_from(slot).ok()) {
+            return Some(slot);
+        }
+        let slot = self.pool.spare(|_| true)?;
+        let mut young = self.pool.take(slot)?;
+        young.end();
+        self.pool.put(slot, young);
+        Some(slot)
+    }
+
+    /// The design of a session's cells: as its template's, with the session's own mounts.
+    fn furnish(&self, base: usize, slot: Slot) -> Result<(Design, Desk)> {
+        let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
+        let owner = match self.ids {
+            CellIds::Shared => 0,
+            CellIds::BySlot => cell_id(slot).ok_or(Errno::ERANGE)?,
+        };
+        let workspace = mounts::workspace(&design.profile, owner);
+        let private = design.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
+        let (desk, template) =
+            Desk::set_up(&design.template, &self.shared.proc, private.then_some(&workspace))?;
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
+        let mut plan = design.mounts.clone();
+        plan.tmpfs.retain(|tmpfs| !tmpfs.is_workspace());
+        let mut rules = design.landlock.rules.clone();
+        rules.push((mounts::DESK.to_owned(), Use::Device));
+        let design = Design {
+            profile: design.profile.clone(),
+            workspace: design.workspace,
+            template,
+            hidden: copy(&design.hidden)?,
+            devices: copy(&design.devices)?,
+            sizes: std::rc::Rc::clone(&design.sizes),
+            mounts: plan,
+            writable: design.writable.clone(),
+            landlock: landlock::Plan { rules, ..design.landlock.clone() },
+            guard: design.guard.clone(),
+            filter: design.filter.clone(),
+            allowed: Vec::new(),
+            recorded: design.recorded.clone(),
+        };
+        Ok((design, desk))
+    }
+
+    /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
+    pub(super) fn offer_to_shell(&mut self, ready: Ready) -> Result<Option<Ready>> {
+        let place = self.sessions.place(ready.key);
+        let session = place.and_then(|place| self.sessions.get_mut(place));
+        let idle = |session: &&mut Session| session.shell.as_ref().is_some_and(Shell::is_idle);
+        match (session.filter(idle), place) {
+            (Some(_), Some(place)) => self.run(place, ready, Duration::ZERO).map(|()| None),
+            _ => Ok(Some(ready)),
+        }
+    }
+
+    /// A cell of a session is offered: its shell starts, with the job that it was built for.
+    pub(super) fn open_shell(&mut self, place: usize, young: Young, ready: Ready) -> Result<()> {
+        let (call, key, slot) = (ready.start.call, ready.key, young.cell.slot);
+        let built = young.measured.unwrap_or(young.born).saturating_duration_since(ready.arrived);
+        let payload = young.payload;
+        let lost = Ended::failed(Failure::Lost);
+        let Some((cell, mut receipt)) = young.offer() else { return self.end(call, lost) };
+        receipt.configured.memory_bytes = ready.limits.memory;
+        receipt.configured.processes = ready.limits.processes;
+        let (maker, _) = self.maker();
+        let process = payload.ok_or(Errno::ESRCH).and_then(|pid| maker.procfs(pid, None));
+        let Ok(process) = process else { return self.end(call, lost) };
+        let first = self.sessions.get(place).map_or(1, |session| session.desk.next());
+        let (_, keys) = self.maker();
+        let Some(design) = design_of(keys, key) else { return self.end(call, lost) };
+        let begun = Shell::begin(cell, design, ready.limits, receipt, process, first);
+        let Some(session) = self.sessions.get_mut(place) else { return self.end(call, lost) };
+        match begun {
+            Ok(shell) => {
+                session.shell = Some(shell);
+                self.own(slot, Owner::Session(place));
+                self.run(place, ready, built)
+            }
+            Err(refused) => {
+                let (errno, cell) = *refused;
+                let mut young = Young::new(key, cell);
+                young.end();
+                self.pool.put(slot, young);
+                let step = "handing over the shell".to_owned();
+                self.end(call, Ended::failed(Failure::Setup { step, errno: raw(errno) }))
+            }
+        }
+    }
+
+    fn run(&mut self, place: usize, ready: Ready, built: Duration) -> Result<()> {
+        let (call, stdin) = (ready.start.call, ready.start.stdin);
+        let Some(session) = self.sessions.get_mut(place) else { return Ok(()) };
+        let (slot, Some(shell)) = (session.slot, session.shell.as_mut()) else { return Ok(()) };
+        match shell.take(&ready, &mut session.desk, built) {
+            Ok((turn, ends)) => {
+                let receipt = shell.receipt.clone();
+                self.watch_report(place, slot)?;
+                self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)))
+            }
+            Err(errno) => {
+                let step = "laying the command before the shell".to_owned();
+                self.end(call, Ended::failed(Failure::Setup { step, errno: raw(errno) }))
+            }
+        }
+    }
+
+    /// Something happened in the cell of a session.
+    pub(super) fn shell_event(
+        &mut self,
+        place: usize,
+        event: impl FnOnce(&mut Shell, &Desk) -> Result<Step>,
+    ) -> Result<()> {
+        let Some(session) = self.sessions.get_mut(place) else { return Ok(()) };
+        let Some(shell) = session.shell.as_mut() else { return Ok(()) };
+        let slot = session.slot;
+        match event(shell, &session.desk)? {
+            Step::None => Ok(()),
+            Step::Unwatch(which) => {
+                let session = self.sessions.get(place);
+                let shell = session.and_then(|session| session.shell.as_ref());
+                shell.map_or(Ok(()), |shell| self.unwatch(&shell.cell, which))
+            }
+            Step::Ended(call, ended) => {
+                self.sessions.used(place);
+                self.end(call, *ended)
+            }
+            Step::Gone(ended) => {
+                drop(session.shell.take());
+                if session.leaving {
+                    self.close(place)?;
+                } else {
+                    self.release(slot);
+                    self.sessions.used(place);
+                }
+                ended.map_or(Ok(()), |(call, ended)| self.end(call, *ended))
+            }
+        }
+    }
+
+    /// The shell of a session ends; the session stays.
+    pub(super) fn restart(&mut self, id: SessionId) -> Result<()> {
+        let session = self.sessions.place_of(id).and_then(|place| self.sessions.get_mut(place));
+        let shell = session.and_then(|session| session.shell.as_mut());
+        shell.map_or(Ok(()), |shell| shell.kill(Instant::now()))
+    }
+
+    /// A session ends, with its shell and its workspace.
+    pub(super) fn forget(&mut self, id: SessionId) -> Result<()> {
+        let Some(place) = self.sessions.place_of(id) else { return Ok(()) };
+        let key = self.sessions.key(place);
+        while let Some(waiting) = self.queue.iter().position(|ready| ready.key == key) {
+            if let Some(ready) = self.queue.remove(waiting) {
+                let why = "the session has ended".to_owned();
+                self.end(ready.start.call, Ended::failed(Failure::Refused { why }))?;
+            }
+        }
+        let Some(session) = self.sessions.get_mut(place) else { return Ok(()) };
+        session.leaving = true;
+        let slot = session.slot;
+        if let Some(shell) = session.shell.as_mut() {
+            return shell.kill(Instant::now());
+        }
+        if let Some(mut young) = self.pool.take(slot) {
+            // A cell that was being built for it; the place goes when it is collected.
+            young.end();
+            self.pool.put(slot, young);
+            return Ok(());
+        }
+        self.close(place)
+    }
+
+    /// Gives a session's place and slot back; its mounts go with the last descriptor.
+    fn close(&mut self, place: usize) -> Result<()> {
+        let key = self.sessions.key(place);
+        if let Some(key) = self.keys.get_mut(key) {
+            *key = nobody();
+        }
+        let Some(session) = self.sessions.take(place) else { return Ok(()) };
+        self.release(session.slot);
+        self.tell(&Event::Forgotten { session: session.id }, None)
+    }
+
+    /// A slot whose cell is collected: a session's stays its own.
+    pub(super) fn release(&mut self, slot: Slot) {
+        let owner = self.sessions.of_slot(slot).map(Owner::Session);
+        let in_pool = self.pool.has(slot);
+        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+            *place = if in_pool { Some(Owner::Pool) } else { owner };
+        }
+    }
+
+    /// A cell of the pool is collected: a session that was leaving goes with it.
+    pub(super) fn left(&mut self, slot: Slot) -> Result<()> {
+        let place = self.sessions.of_slot(slot);
+        let leaving = place
+            .and_then(|place| self.sessions.get_mut(place))
+            .is_some_and(|session| session.leaving && session.shell.is_none());
+        match place.filter(|_| leaving) {
+            Some(place) => self.close(place),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn pass_session_deadlines(&mut self, now: Instant) -> Result<()> {
+        for place in 0..self.sessions.count() {
+            let Some(session) = self.sessions.get_mut(place) else { continue };
+            let id = session.id;
+            let due = session.deadline().is_some_and(|deadline| deadline <= now);
+            let key = self.sessions.key(place);
+            if !due {
+                continue;
+            }
+            let session = self.sessions.get_mut(place);
+            match session.and_then(|session| session.shell.as_mut()) {
+                Some(shell) if !shell.is_idle() => shell.pass_deadline(now)?,
+                // Its job waits for a cell.
+                None if self.queue.iter().any(|ready| ready.key == key) => {}
+                Some(_) | None => self.forget(id)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,355 @@
+//! A session's shell: a cell with one bash in it, and the calls it runs one after the other.
+
+mod ending;
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::unistd::read;
+
+use super::account::Processor;
+use super::cells::Cell;
+use super::desk::{Desk, Laid, Order};
+use super::driver::{self, Told};
+use super::ends::{self, GRACE, LINGER};
+use super::handover::{self, FarEnds};
+use super::running::{Ready, Socket};
+use crate::call::{Argv, Cwd, Env};
+use crate::cell::Design;
+use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
+use crate::job::{Limits, Place};
+use crate::outcome::{DeniedCall, Ended, Failure, LimitKind, Outcome, ShellAfter, Timings};
+use crate::receipt::Receipt;
+use crate::sys::socket::{self, Wait};
+use crate::wire::{Block, CallId};
+
+/// The program of a session.
+const BASH: &str = "bash";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It waits for a call.
+    Idle,
+    /// A call runs.
+    Running,
+    /// INT is sent; the shell comes back in time, or is killed.
+    Interrupted,
+    /// The call's end is told by the shell; init is asked for its numbers.
+    Counting,
+    /// Its cell is on its way out.
+    Ending,
+}
+
+/// What a step wants from the loop.
+#[derive(Debug)]
+pub enum Step {
+    None,
+    Unwatch(Socket),
+    /// A call is over, and the shell waits for the next.
+    Ended(CallId, Box<Ended>),
+    /// The cell is collected, with the call that ran in it.
+    Gone(Option<(CallId, Box<Ended>)>),
+}
+
+/// A cell with the shell of a session.
+#[derive(Debug)]
+pub struct Shell {
+    pub cell: Cell,
+    /// Of the whole cell; time and output are each call's own.
+    pub limits: Limits,
+    pub receipt: Receipt,
+    /// The procfs directory of its bash.
+    process: OwnedFd,
+    stage: Stage,
+    deadline: Option<Instant>,
+    /// Number of its first call on the desk.
+    first: u64,
+    current: Option<Current>,
+    /// Processor time that calls before have used.
+    used: Processor,
+    /// Why the shell could not start.
+    exec: Option<Failure>,
+    end: Option<(PayloadEnd, Vec<DeniedCall>)>,
+}
+
+/// The call that runs.
+#[derive(Debug)]
+struct Current {
+    call: CallId,
+    laid: Laid,
+    report: Vec<u8>,
+    told: Option<Told>,
+    /// Why the supervisor ends it; it outweighs what the shell says.
+    stopped: Option<Outcome>,
+    started: Instant,
+    timings: Timings,
+}
+
+impl Shell {
+    /// Starts bash in a cell that is offered.
+    ///
+    /// # Errors
+    /// What failed; the cell is killed with it and told apart by its slot.
+    pub fn begin(
+        cell: Cell,
+        design: &Design,
+        limits: Limits,
+        receipt: Receipt,
+        process: OwnedFd,
+        first: u64,
+    ) -> Result<Self, Box<(Errno, Cell)>> {
+        let begun = block(first).and_then(|block| handover::shell(&cell, design, &block, &limits));
+        if let Err(errno) = begun {
+            return Err(Box::new((errno, cell)));
+        }
+        Ok(Self {
+            cell,
+            limits,
+            receipt,
+            process,
+            stage: Stage::Idle,
+            deadline: None,
+            first,
+            current: None,
+            used: Processor::default(),
+            exec: None,
+            end: None,
+        })
+    }
+
+    /// Whether a call can be handed to it now.
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// Whether it will take no more calls.
+    pub fn is_ending(&self) -> bool {
+        self.stage == Stage::Ending
+    }
+
+    pub fn call(&self) -> Option<CallId> {
+        self.current.as_ref().map(|current| current.call)
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The report of the call that runs, to be watched.
+    pub fn report(&self) -> Option<&OwnedFd> {
+        self.current.as_ref().map(|current| &current.laid.end)
+    }
+
+    /// Lays a call before the shell. Which one of the shell it is, and the far ends of its streams.
+    ///
+    /// # Errors
+    /// What the desk said; nothing ran.
+    pub fn take(
+        &mut self,
+        ready: &Ready,
+        desk: &mut Desk,
+        built: Duration,
+    ) -> Result<(u64, FarEnds), Errno> {
+        let place = ready.start.session.map(|within| within.place);
+        let order = Order {
+            script: ready.brought.script.as_ref().ok_or(Errno::EBADF)?,
+            input: ready.brought.stdin.as_ref(),
+            env: &ready.block.env,
+            cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
+            stdin: ready.start.stdin,
+        };
+        let turn = desk.next().saturating_sub(self.first).saturating_add(1);
+        let (laid, ends) = desk.lay(&order)?;
+        let started = Instant::now();
+        let handed_over = started.saturating_duration_since(ready.arrived).saturating_sub(built);
+        self.current = Some(Current {
+            call: ready.start.call,
+            laid,
+            report: Vec::new(),
+            told: None,
+            stopped: None,
+            started,
+            timings: Timings { built, handed_over, ..Timings::default() },
+        });
+        self.stage = Stage::Running;
+        self.deadline = started.checked_add(ready.limits.wall);
+        Ok((turn, ends))
+    }
+
+    /// Something from the shell about the call that runs.
+    pub fn read_report(&mut self, now: Instant) -> Result<Step, Errno> {
+        let Some(current) = &mut self.current else { return Ok(Step::None) };
+        let mut buffer = [0; 4096];
+        let length = match read(&current.laid.end, &mut buffer) {
+            Ok(length) => length,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Step::None),
+            Err(errno) => return Err(errno),
+        };
+        current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        if !current.report.ends_with(&[0]) && current.report.len() < Told::BYTES {
+            return Ok(Step::None);
+        }
+        match Told::parse(&current.report) {
+            Some(told) => {
+                current.told.get_or_insert(told);
+                self.stage = Stage::Counting;
+                self.deadline = Some(now + LINGER);
+                // Init is gone: its pidfd tells.
+                if let Err(errno) = report::send(&self.cell.control, &report::ToInit::Count, &[]) {
+                    tracing::debug!(%errno, "a session's cell could not be asked");
+                }
+            }
+            None => {
+                let why = "something else than its shell told how the command ended".to_owned();
+                self.stop(Outcome::Failed(Failure::Refused { why }), now)?;
+            }
+        }
+        Ok(Step::None)
+    }
+
+    /// Something from the payload: it cannot exec, or it has exec'd.
+    pub fn read_job(&mut self) -> Step {
+        match self.last_words() {
+            Ok(()) | Err(Errno::EAGAIN) => Step::None,
+            // Closed at exec, or with the payload; init tells which.
+            Err(_) => Step::Unwatch(Socket::Job),
+        }
+    }
+
+    fn last_words(&mut self) -> Result<(), Errno> {
+        let mut buffer = [0; 512];
+        let received = socket::receive(&self.cell.job, &mut buffer, Wait::No)?;
+        if received.bytes == 0 {
+            return Err(Errno::EPIPE);
+        }
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        self.exec = match report::decode::<FromPayload>(bytes) {
+            Ok(FromPayload::Exec { errno }) => Some(ends::exec_failure(BASH, errno)),
+            Ok(FromPayload::Cwd { errno }) => {
+                Some(Failure::Cwd { path: Cwd::workspace().as_str().to_owned(), errno })
+            }
+            Ok(FromPayload::Failed { step, errno }) => {
+                Some(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok(FromPayload::Ready(_)) | Err(_) => None,
+        };
+        Ok(())
+    }
+
+    /// Something from init.
+    pub fn read_control(&mut self, desk: &Desk) -> Result<Step, Errno> {
+        let mut buffer = [0; REPORT_BYTES];
+        let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Ok(Step::None),
+            // The pidfd tells the rest.
+            Ok(_) | Err(_) => return Ok(Step::Unwatch(Socket::Control)),
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match postcard::take_from_bytes::<FromInit>(bytes) {
+            Ok((FromInit::Counted(counts), denied)) if self.stage == Stage::Counting => {
+                return self.over(counts, report::denials(denied, counts.denied), desk);
+            }
+            Ok((FromInit::Ended(end), denied)) => {
+                self.end = Some((end, report::denials(denied, end.counts.denied)));
+                self.stage = Stage::Ending;
+                self.deadline = Some(Instant::now() + LINGER);
+            }
+            Ok((FromInit::Failed { step, errno }, _)) => {
+                self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
+            }
+            // An answer that nobody waits for any more.
+            Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
+        }
+        Ok(Step::None)
+    }
+
+    /// The call is over and the shell waits.
+    fn over(
+        &mut self,
+        counts: Counts,
+        denials: Vec<DeniedCall>,
+        desk: &Desk,
+    ) -> Result<Step, Errno> {
+        let Some(current) = self.current.take() else { return Ok(Step::None) };
+        let Current { call, laid, told, stopped, started, timings, .. } = current;
+        let Some(told) = told else { return Ok(Step::None) };
+        desk.clear_up(laid)?;
+        self.stage = Stage::Idle;
+        self.deadline = None;
+        let total = Processor::of_tree(&self.process).and(Processor::of(&counts));
+        let usage = self.usage(total, counts.max_rss, started);
+        let ended = Ended {
+            usage,
+            denials,
+            timings: Timings { run: started.elapsed(), ..timings },
+            shell: ShellAfter::Kept { cwd: told.cwd },
+            ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: told.status }))
+        };
+        Ok(Step::Ended(call, Box::new(ended)))
+    }
+
+    /// Ends the call that runs: by INT first, so that the shell is kept where that works.
+    pub fn stop(&mut self, outcome: Outcome, now: Instant) -> Result<(), Errno> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        if current.stopped.is_some() || self.stage == Stage::Ending {
+            return Ok(());
+        }
+        let gently = match outcome {
+            Outcome::Timeout | Outcome::Cancelled => true,
+            Outcome::Limit(kind) => kind == LimitKind::Output,
+            Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Failed(_) => false,
+        };
+        current.stopped = Some(outcome);
+        if !gently {
+            return self.kill(now);
+        }
+        if self.stage == Stage::Running {
+            self.stage = Stage::Interrupted;
+            self.deadline = Some(now + GRACE);
+            // Whatever failed, KILL follows.
+            if let Err(errno) = self.cell.interrupt() {
+                tracing::debug!(%errno, "a session's command could not be interrupted");
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the shell, and what runs in it.
+    pub fn kill(&mut self, now: Instant) -> Result<(), Errno> {
+        self.stage = Stage::Ending;
+        self.deadline = Some(now + LINGER);
+        ends::ignore(self.cell.kill(), Errno::ESRCH)
+    }
+
+    /// Does what is due.
+    pub fn pass_deadline(&mut self, now: Instant) -> Result<(), Errno> {
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return Ok(());
+        }
+        match self.stage {
+            Stage::Running => self.stop(Outcome::Timeout, now),
+            Stage::Idle | Stage::Interrupted | Stage::Counting | Stage::Ending => self.kill(now),
+        }
+    }
+
+    /// The kernel ran out of this cell's memory.
+    pub fn out_of_memory(&mut self) -> Result<(), Errno> {
+        let event = self.cell.out_of_memory.as_ref();
+        // Nothing to read: the event was of a cell that had this slot before.
+        if event.is_none_or(|event| event.read().is_err()) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        self.stop(Outcome::Limit(LimitKind::Memory), now)?;
+        self.kill(now)
+    }
+}
+
+/// What a session's cell executes.
+fn block(first: u64) -> Result<Block, Errno> {
+    let words = vec![BASH.to_owned(), "-c".to_owned(), driver::program(first)];
+    let argv = Argv::new(words).map_err(|_| Errno::EINVAL)?;
+    Ok(Block { argv, env: Env::default(), cwd: Cwd::workspace() })
+}

@@ -1,0 +1,103 @@
+//! The end of a shell, and of the call that ran in it.
+
+use std::time::Instant;
+
+use super::{Current, Shell, Step};
+use crate::cell::report::{self, Counts, FromInit, REPORT_BYTES};
+use crate::outcome::{
+    DeniedCall, Ended, Failure, LimitKind, Outcome, PeakSource, ShellAfter, Timings, Usage,
+};
+use crate::supervisor::account::Processor;
+use crate::supervisor::desk::Desk;
+use crate::supervisor::ends;
+use crate::sys::Result;
+use crate::sys::process::Used;
+use crate::sys::socket::{self, Wait};
+
+impl Shell {
+    /// What one call used: the difference to all before it.
+    pub(super) fn usage(&mut self, total: Processor, largest: u64, started: Instant) -> Usage {
+        let used = total.since(std::mem::replace(&mut self.used, total));
+        let peak = self.cell.peak_memory();
+        Usage {
+            wall: started.elapsed(),
+            user: used.user,
+            system: used.system,
+            peak_memory: peak.unwrap_or(largest),
+            peak_source: match peak {
+                Some(_) => PeakSource::Cgroup,
+                None => PeakSource::LargestProcess,
+            },
+        }
+    }
+
+    /// The cell's init may have ended.
+    pub fn collect(&mut self, desk: &Desk) -> Result<Step> {
+        // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
+        let used = match self.cell.collect() {
+            Ok(None) => return Ok(Step::None),
+            Ok(Some(used)) => used,
+            Err(_) => Used::default(),
+        };
+        self.late_words();
+        let Some(current) = self.current.take() else { return Ok(Step::Gone(None)) };
+        let Current { call, laid, told, stopped, started, timings, .. } = current;
+        desk.clear_up(laid)?;
+        let told = told.map(|told| Outcome::Exited { code: told.status });
+        let (outcome, counts, denials) = self.as_reported(stopped.or(told), used);
+        let usage = self.usage(Processor::of(&counts), counts.max_rss, started);
+        let timings = Timings { run: started.elapsed(), ..timings };
+        let shell = ShellAfter::Ended;
+        let ended = Ended { usage, denials, timings, shell, ..Ended::of(outcome) };
+        Ok(Step::Gone(Some((call, Box::new(ended)))))
+    }
+
+    /// What was said before the end may be unread: it came in the same round of events.
+    fn late_words(&mut self) {
+        self.last_words().unwrap_or_default();
+        let mut buffer = [0; REPORT_BYTES];
+        while self.end.is_none() {
+            let received = socket::receive(&self.cell.control, &mut buffer, Wait::No);
+            let Some(received) = received.ok().filter(|received| received.bytes > 0) else {
+                return;
+            };
+            let bytes = buffer.get(..received.bytes).unwrap_or_default();
+            if let Ok((FromInit::Ended(end), denied)) = postcard::take_from_bytes(bytes) {
+                self.end = Some((end, report::denials(denied, end.counts.denied)));
+            }
+        }
+    }
+
+    /// How the call ended that ended with its shell.
+    fn as_reported(
+        &mut self,
+        stopped: Option<Outcome>,
+        used: Used,
+    ) -> (Outcome, Counts, Vec<DeniedCall>) {
+        let (end, denials) = match self.end.take() {
+            Some((end, denials)) => (Some(end), denials),
+            None => (None, Vec::new()),
+        };
+        let outcome = if let Some(failure) = self.exec.take() {
+            Outcome::Failed(failure)
+        } else if let Some(stopped) = stopped {
+            stopped
+        } else if let Some(end) = &end {
+            ends::of_program(end, &self.limits, &self.cell)
+        } else if self.cell.ran_out_of_memory() {
+            Outcome::Limit(LimitKind::Memory)
+        } else {
+            Outcome::Failed(Failure::Lost)
+        };
+        let counts = end.map_or_else(
+            || Counts {
+                user_us: used.user_us,
+                system_us: used.system_us,
+                max_rss: used.max_rss,
+                denied: 0,
+            },
+            |end| end.counts,
+        );
+        (outcome, counts, denials)
+    }
+}

@@ -1,0 +1,224 @@
+//! One command of a session, from its start to its end, whether somebody waits for it or not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::output::{Open, Stream};
+use super::seat::Seat;
+use crate::audit::{Entry, Story};
+use crate::capture::{Captured, Meter, Produced};
+use crate::job::Limits;
+use crate::link::{Control, Running};
+use crate::outcome::{Ended, Failure};
+use crate::receipt::Receipt;
+
+/// How long after its time a command is given up on. The supervisor ends it in time, INT and
+/// grace included; this bound is for a stopped one.
+const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
+
+/// A command that runs or has run.
+#[derive(Debug)]
+pub struct Command {
+    /// The handle of its job and of its output: `c1`, `c2`, …
+    pub id: String,
+    pub session: String,
+    /// The first characters of its text.
+    pub text: String,
+    pub receipt: Receipt,
+    /// Which command of its shell it is.
+    pub turn: u64,
+    pub limits: Limits,
+    pub clamped: bool,
+    pub started: Instant,
+    pub stdout: Stream,
+    pub stderr: Stream,
+    stdin: Mutex<Option<pipe::Sender>>,
+    pub control: Control,
+    finished: watch::Sender<Option<Finished>>,
+    /// Whether nobody waits for it any more.
+    job: AtomicBool,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finished {
+    pub ended: Ended,
+    pub took: Duration,
+}
+
+/// What is known of a command before it starts.
+#[derive(Debug)]
+pub struct About {
+    pub id: String,
+    pub session: String,
+    pub text: String,
+    pub limits: Limits,
+    pub clamped: bool,
+}
+
+/// What goes on behind a command's back: its seat, its line in the log, its input.
+#[derive(Debug)]
+pub struct Behind {
+    pub seat: OwnedMutexGuard<Seat>,
+    pub entry: Entry,
+    pub input: Input,
+    pub produced: Produced,
+}
+
+/// What a command reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// What came with it, or nothing.
+    Given,
+    /// What `bash_input` gives it.
+    Open,
+}
+
+impl Command {
+    /// Starts to follow a command that runs.
+    pub fn follow(about: About, running: Running, behind: Behind) -> Arc<Self> {
+        let Running { receipt, turn, stdin, stdout, stderr, control, ended, guard } = running;
+        let About { id, session, text, limits, clamped } = about;
+        let command = Arc::new(Self {
+            id,
+            session,
+            text,
+            receipt,
+            turn,
+            limits,
+            clamped,
+            started: Instant::now(),
+            stdout: Stream::new(stdout),
+            stderr: Stream::new(stderr),
+            stdin: Mutex::new(stdin),
+            control,
+            finished: watch::Sender::new(None),
+            job: AtomicBool::new(false),
+        });
+        let follower = Arc::clone(&command);
+        tokio::spawn(async move {
+            // Held until the end: who drops it takes the call back.
+            let _guard = guard;
+            follower.to_the_end(ended, behind).await;
+        });
+        command
+    }
+
+    /// Nobody waits for it any more: it goes on by itself.
+    pub fn becomes_job(&self) {
+        self.job.store(true, Ordering::Release);
+    }
+
+    pub fn is_job(&self) -> bool {
+        self.job.load(Ordering::Acquire)
+    }
+
+    /// How it ended, once it has.
+    pub fn finished(&self) -> Option<Finished> {
+        self.finished.borrow().clone()
+    }
+
+    /// Resolves when it has ended.
+    pub async fn end(&self) -> Finished {
+        let mut finished = self.finished.subscribe();
+        loop {
+            if let Some(finished) = finished.borrow_and_update().clone() {
+                return finished;
+            }
+            if finished.changed().await.is_err() {
+                // The sender is in `self`: this cannot be.
+                return Finished {
+                    ended: Ended::failed(Failure::Supervisor),
+                    took: Duration::ZERO,
+                };
+            }
+        }
+    }
+
+    /// Gives it input; `false` when it takes none any more.
+    pub async fn input(&self, bytes: &[u8]) -> bool {
+        let mut stdin = self.stdin.lock().await;
+        let Some(pipe) = stdin.as_mut() else { return false };
+        if pipe.write_all(bytes).await.is_ok() {
+            return true;
+        }
+        *stdin = None;
+        false
+    }
+
+    /// Ends its input.
+    pub async fn end_input(&self) {
+        drop(self.stdin.lock().await.take());
+    }
+
+    async fn to_the_end(
+        self: Arc<Self>,
+        mut ended: tokio::sync::oneshot::Receiver<Ended>,
+        behind: Behind,
+    ) {
+        let Behind { mut seat, entry, input, produced } = behind;
+        let meter = Meter::counting(self.limits.output, produced);
+        let over = || self.control.output_limit();
+        let deadline = self.started + self.limits.wall + SUPERVISOR_GRACE;
+        if input == Input::Given {
+            self.end_input().await;
+        }
+        let told = loop {
+            tokio::select! {
+                biased;
+                told = &mut ended => {
+                    break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));
+                }
+                () = self.stdout.readable() => drop(self.stdout.look(&meter, over)),
+                () = self.stderr.readable() => drop(self.stderr.look(&meter, over)),
+                () = sleep_until(deadline) => {
+                    self.control.cancel();
+                    break Ended::failed(Failure::Supervisor);
+                }
+            }
+        };
+        self.end_input().await;
+        self.stdout.seal(&meter);
+        self.stderr.seal(&meter);
+        seat.after(&told);
+        entry.ended(&Story {
+            outcome: &told.outcome,
+            usage: &told.usage,
+            timings: &told.timings,
+            denials: &told.denials,
+            receipt: Some(&self.receipt),
+        });
+        let late = seat.late();
+        // The seat is free before anybody hears of the end: who hears of it may ask for the next.
+        drop(seat);
+        let finished = Finished { ended: told, took: self.started.elapsed() };
+        self.finished.send_replace(Some(finished));
+        let reader = tokio::spawn(Arc::clone(&self).drain_late(meter));
+        late.keep(self, reader);
+    }
+
+    /// Reads what background processes still print, so that they are never blocked by it.
+    async fn drain_late(self: Arc<Self>, meter: Meter) {
+        loop {
+            let (out, err) = (self.stdout.look(&meter, || {}), self.stderr.look(&meter, || {}));
+            if (out, err) == (Open::No, Open::No) {
+                return;
+            }
+            tokio::select! {
+                () = self.stdout.readable() => {}
+                () = self.stderr.readable() => {}
+            }
+        }
+    }
+
+    /// Both streams, as far as they are kept.
+    pub fn output(&self) -> (Captured, Captured) {
+        (self.stdout.captured(), self.stderr.captured())
+    }
+}

@@ -1,0 +1,234 @@
+//! From a command that was asked for to one that runs in its session.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+
+use super::command::{About, Behind};
+use super::seat::Seat;
+use super::{
+    Ask, Command, Finished, Input, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State, Unseated,
+    check_name,
+};
+use crate::audit::Entry;
+use crate::call::Stdin;
+use crate::job::{Place, Within};
+use crate::outcome::Outcome;
+use crate::policy::Grant;
+use crate::tools::{Caller, Refusal, Seen, Workbench};
+
+/// How often a command that waits looks whether the one before has become a job.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// What was decided about a command before it has its seat.
+struct Decided {
+    grant: Grant,
+    entry: Entry,
+    input: Input,
+    place: Place,
+}
+
+impl Workbench {
+    /// Decides a command and runs it in its session. Dropping the future takes it back.
+    ///
+    /// # Errors
+    /// When policy denies it, or the session cannot take it: nothing ran.
+    pub async fn in_session(&self, ask: Ask, caller: &Caller) -> Result<Reply, Refusal> {
+        check_name(&ask.session)?;
+        let Ask { session, call, restart, patience } = ask;
+        let asked = self.audit.asked(&call);
+        let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
+        let text = call.script.as_ref().map_or(String::new(), |script| {
+            let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
+            text.chars().take(SHOWN_CHARACTERS).collect()
+        });
+        // With an empty input or one that is all there, nothing is left to be fed.
+        let input = if call.stdin == Stdin::Pipe { Input::Open } else { Input::Given };
+        let grant = match self.policy.decide(call, &self.profiles, self.workspace) {
+            Ok(grant) => grant,
+            Err(denial) => {
+                self.audit.denied(asked, &denial);
+                return Err(denial.into());
+            }
+        };
+        let entry = self.audit.granted(asked, &grant)?;
+        // Its turn is the session's to give; a place is what all that wait have.
+        let _waits = match self.queue.place() {
+            Ok(waits) => waits,
+            Err(full) => {
+                entry.refused(full.to_string());
+                return Err(full);
+            }
+        };
+        let decided = Decided { grant, entry, input, place };
+        self.seated(session, text, restart, patience, decided, caller).await
+    }
+
+    /// Ends the shell of a session, with what runs in it; the next command gets a new one.
+    ///
+    /// # Errors
+    /// A name that no session can have.
+    pub fn restart(&self, session: &str) -> Result<(), Refusal> {
+        check_name(session)?;
+        self.sessions.forget(&self.link.forgotten());
+        if let Some(named) = self.sessions.find(session) {
+            named.restarted.store(true, Ordering::Release);
+            self.link.restart(named.id);
+        }
+        Ok(())
+    }
+
+    async fn seated(
+        &self,
+        session: String,
+        text: String,
+        restart: Restart,
+        patience: Option<Duration>,
+        decided: Decided,
+        caller: &Caller,
+    ) -> Result<Reply, Refusal> {
+        let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
+        self.sessions.forget(&self.link.forgotten());
+        let named = self.sessions.named(&session);
+        if restart == Restart::Yes {
+            named.restarted.store(true, Ordering::Release);
+            self.link.restart(named.id);
+        }
+        let seat = match self.seat(&session, &named, restart, caller).await {
+            Ok(seat) => seat,
+            Err(unseated) => {
+                decided.entry.refused(unseated.to_string());
+                return Err(unseated.into());
+            }
+        };
+        let about = About { id: self.sessions.spool.name(), session, text, limits, clamped };
+        let session = about.session.clone();
+        let reply =
+            |state, finished, lost| Reply { state, finished, session, lost, limits, clamped };
+        match self.start(&named, seat, about, decided, caller).await {
+            Ok((command, lost)) => {
+                let finished = wait(&command, patience, caller).await;
+                Ok(reply(State::Started(command), finished, lost))
+            }
+            Err(outcome) => Ok(reply(State::Never(outcome), None, None)),
+        }
+    }
+
+    /// Waits for the one place in the shell; not behind a job, which may take it for long.
+    async fn seat(
+        &self,
+        session: &str,
+        named: &Named,
+        restart: Restart,
+        caller: &Caller,
+    ) -> Result<OwnedMutexGuard<Seat>, Unseated> {
+        let mut seat = Box::pin(Arc::clone(&named.seat).lock_owned());
+        loop {
+            let holder = self.sessions.find(session).and_then(|named| named.runs);
+            let job = holder.filter(|command| command.is_job() && command.finished().is_none());
+            if let Some(job) = job.filter(|_| restart == Restart::No) {
+                let (session, job) = (session.to_owned(), job.id.clone());
+                return Err(Unseated::Runs { session, job });
+            }
+            tokio::select! {
+                biased;
+                () = caller.cancel.cancelled() => return Err(Unseated::Cancelled),
+                seat = &mut seat => return Ok(seat),
+                () = tokio::time::sleep(GLANCE) => {}
+            }
+        }
+    }
+
+    async fn start(
+        &self,
+        named: &Named,
+        mut seat: OwnedMutexGuard<Seat>,
+        about: About,
+        decided: Decided,
+        caller: &Caller,
+    ) -> Result<(Arc<Command>, Option<Lost>), Outcome> {
+        let asked = named.restarted.swap(false, Ordering::AcqRel);
+        if asked && (seat.started || seat.lost.is_some()) {
+            seat.end(Lost::Restart);
+        }
+        let Decided { grant, entry, input, place } = decided;
+        let id = named.id;
+        let within = Within { session: id, place };
+        // Not given up on cancel: a command that is just being handed over must be ended by its
+        // control, and starting is bounded by the supervisor.
+        match self.link.start(grant.within(within)).await {
+            Ok(running) => {
+                let mut ended = self.link.forgotten();
+                if ended.contains(&id) {
+                    // It ended while this was on its way, and began anew with it.
+                    ended.retain(|one| *one != id);
+                    seat.end(Lost::Idle);
+                }
+                self.sessions.forget(&ended);
+                let lost = seat.takes(running.turn);
+                let behind = Behind { seat, entry, input, produced: caller.produced.clone() };
+                let session = about.session.clone();
+                let command = Command::follow(about, running, behind);
+                self.sessions.runs(&session, &command);
+                self.sessions.spool.keep(Arc::clone(&command));
+                Ok((command, lost))
+            }
+            Err(failure) => {
+                let outcome = Outcome::Failed(failure);
+                entry.ended(&Seen::nothing(outcome.clone()).story());
+                if !seat.started && seat.lost.is_none() {
+                    self.sessions.never_was(&about.session);
+                }
+                Err(outcome)
+            }
+        }
+    }
+}
+
+/// Waits for the end of a command: as long as the caller will, or until it is taken back.
+async fn wait(
+    command: &Arc<Command>,
+    patience: Option<Duration>,
+    caller: &Caller,
+) -> Option<Finished> {
+    let mut guard = TakenBack(Some(Arc::clone(command)));
+    let mut cancelled = false;
+    let patience = async {
+        match patience {
+            Some(patience) => tokio::time::sleep(patience).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(patience);
+    loop {
+        tokio::select! {
+            biased;
+            finished = command.end() => {
+                guard.0 = None;
+                return Some(finished);
+            }
+            () = caller.cancel.cancelled(), if !cancelled => {
+                cancelled = true;
+                command.control.cancel();
+            }
+            () = &mut patience, if !cancelled => {
+                guard.0 = None;
+                command.becomes_job();
+                return None;
+            }
+        }
+    }
+}
+
+/// Cancels a command that nobody waits for and that has not become a job.
+struct TakenBack(Option<Arc<Command>>);
+
+impl Drop for TakenBack {
+    fn drop(&mut self) {
+        if let Some(command) = &self.0 {
+            command.control.cancel();
+        }
+    }
+}

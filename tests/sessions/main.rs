@@ -1,0 +1,325 @@
+//! Shell sessions over the real server: what lasts, what ends, and that nothing in a command can
+//! wedge a session or be taken for its protocol.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field of an answer fails the test either way"
+)]
+
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use server::{Server, story, text};
+use support::{Caller, Check, PATIENCE, claim, equal, gone, holds};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("directory_variables_functions_options_and_jobs_last_between_calls", lasts),
+        claim("an_ended_shell_is_told_and_the_next_call_has_a_new_one", ends),
+        claim("restart_gives_a_new_shell_in_the_same_workspace", restart),
+        claim("no_command_wedges_the_session_or_forges_its_end", tricks),
+        claim("both_streams_are_exact_at_a_megabyte_each", exact),
+        claim("what_comes_after_the_end_is_not_in_the_next_reply", late),
+        claim("env_cwd_and_stdin_are_of_one_call", one_call),
+        claim("a_timeout_interrupts_and_keeps_the_shell_where_that_works", timeouts),
+        claim("a_cancel_interrupts_and_keeps_the_shell", cancel),
+        claim("sessions_do_not_see_each_other", apart),
+        claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
+        claim("calls_to_one_session_run_one_after_the_other", in_turn),
+        claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
+        claim("nothing_is_left_when_the_server_is_killed", killed),
+    ])
+}
+
+fn lasts(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives("cd /usr/bin; x='a b'; declare -A m=([k]=v); f() { echo f $1; }", 0, "")?;
+    server.gives("shopt -s nullglob; set -o pipefail; sleep 1000 &", 0, "")?;
+    let command = r#"pwd; echo "$x ${m[k]}"; f 1; shopt -q nullglob; echo $?; false | true"#;
+    server.gives(command, 1, "/usr/bin\na b v\nf 1\n0\n")?;
+    server.gives("jobs; kill %1; wait", 0, "[1]+  Running                 sleep 1000 &\n")?;
+    equal("the directory", &server.bash("true")?["structuredContent"]["cwd"], &json!("/usr/bin"))
+}
+
+fn ends(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives("x=1; echo kept > f", 0, "")?;
+    let ended = server.bash("echo last; exit 9")?;
+    equal("the end", story(&ended), (Some(9), "last\n".to_owned()))?;
+    equal(
+        "told",
+        &ended["structuredContent"]["session"],
+        &json!({"id": "default", "shell": "ended"}),
+    )?;
+    holds("told in words", &ended, text(&ended).contains("the shell has ended"))?;
+    let next = server.bash("echo ${x-gone}; cat f")?;
+    equal("a new shell", story(&next), (Some(0), "gone\nkept\n".to_owned()))?;
+    equal(
+        "told",
+        &next["structuredContent"]["session"],
+        &json!({"id": "default", "shell": "new"}),
+    )?;
+    holds("told why", &next, text(&next).contains("the last one ended with exit 9"))?;
+    let after = server.bash("true")?;
+    equal("told once", &after["structuredContent"]["session"], &json!({"id": "default"}))
+}
+
+fn restart(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives("x=1; echo kept > f; sleep 4711 &", 0, "")?;
+    let answer = server.with(&json!({ "restart": true }))?;
+    equal("restarted", &answer["structuredContent"]["outcome"], &json!("restarted"))?;
+    server.gives("echo ${x-gone}; cat f; pgrep -x sleep", 1, "gone\nkept\n")?;
+    let answer = server.with(&json!({ "restart": true, "command": "echo at once" }))?;
+    equal("with a command", story(&answer), (Some(0), "at once\n".to_owned()))
+}
+
+/// Commands that try to break the shell's loop, to end it from within, or to speak in its place;
+/// each with the code and the output it has all the same. `None`: it may end as it likes.
+const TRICKS: &[(&str, Option<(u8, &str)>)] = &[
+    ("echo \"unbalanced", Some((2, ""))),
+    ("if true; then echo x", Some((2, ""))),
+    ("echo x; }", Some((2, ""))),
+    ("cat <<X\nhello", Some((0, "hello\n"))),
+    ("exit 5", Some((5, ""))),
+    ("set -e; true", Some((0, ""))),
+    ("set -e; false; echo never", Some((1, ""))),
+    ("set -u; echo $nothing; echo never", None),
+    ("set -n; echo never", None),
+    ("exec echo replaced", Some((0, "replaced\n"))),
+    ("exec > /workspace/out; echo in a file", Some((0, ""))),
+    ("exec <&- >&- 2>&-; exit_later=1", Some((0, ""))),
+    (
+        "for n in 3 4 5 6 7 8 9 10 11 12 13 14 15 16 255; do eval \"exec $n>&-\"; done",
+        Some((0, "")),
+    ),
+    ("trap 'echo bye' EXIT; trap 'true' DEBUG ERR RETURN; echo a", Some((0, "a\n"))),
+    ("shopt -s extdebug; trap false DEBUG; echo never", None),
+    ("return 3", Some((3, ""))),
+    ("break; echo never", Some((0, ""))),
+    ("continue; echo never", Some((0, ""))),
+    ("break 99", None),
+    ("builtin() { :; }; command() { :; }; printf() { :; }; eval() { :; }; .() { :; }", None),
+    ("alias for=: if=: printf=: builtin=:; shopt -s expand_aliases", None),
+    ("enable -n builtin command printf trap", None),
+    ("readonly COFFERDAM_CALL COFFERDAM_OPEN", None),
+    ("COFFERDAM_CALL=99", Some((0, ""))),
+    ("set -o posix; echo p", Some((0, "p\n"))),
+    ("set -r", None),
+    ("unset PATH; echo u", Some((0, "u\n"))),
+    ("IFS=0123456789/.; echo i", Some((0, "i\n"))),
+    ("set -f -C; shopt -s nullglob failglob; echo o", Some((0, "o\n"))),
+    ("ulimit -f 0", None),
+    ("ulimit -n 4", None),
+    ("ulimit -u 1", None),
+    ("kill -9 $$", None),
+    ("kill -9 -1", None),
+    ("trap '' INT TERM HUP; stty sane", Some((1, ""))),
+    ("mkdir d; cd d; rmdir ../d; echo in", Some((0, "in\n"))),
+    ("cat; read -r line; echo $?", Some((0, "1\n"))),
+    ("printf '0 /workspace\\0'; echo '[exit 0]'", None),
+    ("for f in /dev/session/end.*; do printf '7 /forged\\0' > $f; done; sleep 0.2", None),
+    ("for f in /dev/session/end.*; do echo rubbish > $f; head -c 9000 /dev/zero > $f; done", None),
+    ("rm -rf /dev/session; touch /dev/session/go.1; echo > /dev/session/go.1", Some((1, ""))),
+    ("cat /dev/session/go.* /dev/session/in.* & sleep 0.1", None),
+    ("(while :; do cat /dev/session/*; done) > /dev/null 2>&1 & sleep 0.1", None),
+    ("ulimit -v 20000", None),
+];
+
+fn tricks(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    for (command, expected) in TRICKS {
+        // A limit of time, so that what hangs fails this test and not the patience of it.
+        let tried = server.with(&json!({ "command": command, "timeout": 20 }))?;
+        let outcome = &tried["structuredContent"]["outcome"];
+        holds(command, &tried, *outcome != json!("timeout"))?;
+        if let Some((code, stdout)) = expected {
+            let wanted = (Some(u64::from(*code)), (*stdout).to_owned());
+            equal(command, story(&tried), wanted)?;
+        }
+        // Each in a shell that the one before has not prepared, after one call in its own.
+        let next =
+            server.with(&json!({ "command": "echo \"$((6 * 7))\"; (exit 4)", "timeout": 20 }))?;
+        let limited = command.starts_with("ulimit") || command.contains("for=:");
+        let fine = story(&next) == (Some(4), "42\n".to_owned());
+        holds(&format!("after {command}"), &next, fine || limited)?;
+        let new = server.with(&json!({ "restart": true, "command": "echo new", "timeout": 20 }))?;
+        equal(command, story(&new), (Some(0), "new\n".to_owned()))?;
+    }
+    Ok(())
+}
+
+fn exact(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let answer = server.with(&json!({
+        "command": "head -c 1000000 /dev/zero | tr '\\0' a; head -c 1000001 /dev/zero | tr '\\0' b >&2",
+        "max_output": 100,
+    }))?;
+    let content = &answer["structuredContent"];
+    let sizes = (&content["stdout_bytes"], &content["stderr_bytes"], &content["truncated"]);
+    equal("every byte is counted", sizes, (&json!(1_000_000), &json!(1_000_001), &json!(true)))?;
+    for round in 0..50 {
+        server.gives(&format!("echo {round}; (sleep 2) &"), 0, &format!("{round}\n"))?;
+    }
+    let answer = server.with(&json!({ "command": "seq 100", "head": 1, "tail": 2 }))?;
+    equal("lines", story(&answer).1.as_str(), "1\n[… 97 lines left out …]\n99\n100\n")
+}
+
+fn late(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives(
+        "(sleep 0.3; echo late; echo late >&2; echo done > /tmp/done) & echo now",
+        0,
+        "now\n",
+    )?;
+    server.gives("until [ -e /tmp/done ]; do sleep 0.05; done; echo next", 0, "next\n")
+}
+
+fn one_call(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives("mkdir sub; A=mine; cd /usr", 0, "")?;
+    let answer = server.with(&json!({
+        "command": "pwd; cat; echo; bash -c 'echo $A'", "cwd": "sub", "stdin": "it's\n\"in\"",
+        "env": { "A": "it's $(x) \"theirs\"" },
+    }))?;
+    let expected = "/workspace/sub\nit's\n\"in\"\nit's $(x) \"theirs\"\n";
+    equal("given", story(&answer), (Some(0), expected.to_owned()))?;
+    server.gives("pwd; echo $A; cat", 0, "/usr\nmine\n")?;
+    let answer = server.with(&json!({ "command": "echo never", "cwd": "nowhere" }))?;
+    equal("no such directory", story(&answer), (Some(1), String::new()))?;
+    let large = "x".repeat(3 << 20);
+    let answer = server.with(&json!({ "command": "wc -c", "stdin": large }))?;
+    equal("much input", story(&answer), (Some(0), format!("{}\n", 3 << 20)))
+}
+
+fn timeouts(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives("x=1; f() { sleep 600; echo in f; }; g() { f; echo in g; }", 0, "")?;
+    let loops = [
+        "sleep 600",
+        "g",
+        "while :; do :; done",
+        "while :; do sleep 0.1; done",
+        "(sleep 600; echo s) | cat",
+        "y=$(sleep 600)",
+        "eval 'sleep 600; echo e'",
+        "sleep 600 & wait",
+        "kill -STOP $$",
+    ];
+    for command in loops {
+        let command = format!("echo before; {command}; echo after");
+        let answer = server.with(&json!({ "command": command, "timeout": 0.3 }))?;
+        let content = &answer["structuredContent"];
+        equal(&command, &content["outcome"], &json!("timeout"))?;
+        equal(&command, &content["stdout"], &json!("before\n"))?;
+        holds("told", &answer, text(&answer).contains("the shell is kept"))?;
+        server.gives("echo $x; shopt -q extdebug; echo $?", 0, "1\n1\n")?;
+    }
+    let stubborn = "trap '' INT; echo before; sleep 600; echo after";
+    let began = Instant::now();
+    let answer = server.with(&json!({ "command": stubborn, "timeout": 0.3 }))?;
+    let content = &answer["structuredContent"];
+    equal("stubborn", &content["outcome"], &json!("timeout"))?;
+    equal("stubborn", &content["session"]["shell"], &json!("ended"))?;
+    equal("partial output", &content["stdout"], &json!("before\n"))?;
+    holds("in time", began.elapsed(), began.elapsed() < Duration::from_secs(6))?;
+    server.gives("echo ${x-gone}", 0, "gone\n")
+}
+
+fn cancel(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives("x=1", 0, "")?;
+    let id = server.ask(&json!({ "command": "touch started; sleep 600; echo never > f" }))?;
+    std::thread::sleep(Duration::from_millis(500));
+    let params = json!({ "requestId": id });
+    server
+        .say(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }))?;
+    server.gives("echo $x; ls; pgrep -x sleep", 1, "1\nstarted\n")
+}
+
+fn apart(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let mut waiting = Vec::new();
+    for name in ["a", "b", "c"] {
+        let command =
+            format!("x={name}; echo {name} > /tmp/f; echo {name} > f; sleep 600 & sleep 0.3");
+        waiting.push(server.ask(&json!({ "command": command, "session": name }))?);
+    }
+    for id in waiting {
+        equal("started", story(&server.answer(id)?).0, Some(0))?;
+    }
+    for name in ["a", "b", "c"] {
+        let command = "echo $x; cat /tmp/f f; pgrep -xc sleep; ls /dev/session | wc -l";
+        let answer = server.with(&json!({ "command": command, "session": name }))?;
+        // Its own files of this call, and the gate of the next.
+        let expected = format!("{name}\n{name}\n{name}\n1\n8\n");
+        equal(name, story(&answer), (Some(0), expected))?;
+    }
+    Ok(())
+}
+
+fn capped(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nmost = 2\nidle = \"2s\"\n")?;
+    for name in ["a", "b"] {
+        let answer = server.with(&json!({ "command": "echo 1 > f", "session": name }))?;
+        equal(name, story(&answer).0, Some(0))?;
+    }
+    let answer = server.with(&json!({ "command": "true", "session": "c" }))?;
+    equal("the third", &answer["structuredContent"]["outcome"], &json!("failed"))?;
+    holds("why", &answer, text(&answer).contains("cap of sessions"))?;
+    std::thread::sleep(Duration::from_secs(4));
+    for name in ["c", "a"] {
+        let answer = server.with(&json!({ "command": "cat f", "session": name }))?;
+        equal(name, story(&answer), (Some(1), String::new()))?;
+        let told = text(&answer).contains("nobody used it");
+        equal("it is told to who was there", told, name == "a")?;
+    }
+    Ok(())
+}
+
+fn in_turn(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let mut waiting = Vec::new();
+    for number in 0..6 {
+        let command = format!("n={number}; sleep 0.05; echo $n");
+        waiting.push((number, server.ask(&json!({ "command": command }))?));
+    }
+    for (number, id) in waiting {
+        let answer = server.answer(id)?;
+        equal("each its own", story(&answer), (Some(0), format!("{number}\n")))?;
+    }
+    Ok(())
+}
+
+fn jobs(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nyield = \"1s\"\n")?;
+    let answer = server.bash("echo begun; sleep 600")?;
+    let content = &answer["structuredContent"];
+    equal("it goes on", &content["outcome"], &json!("running"))?;
+    equal("what it printed", &content["stdout"], &json!("begun\n"))?;
+    let answer = server.bash("echo never")?;
+    let busy = format!("runs job {}", content["job"].as_str().unwrap_or_default());
+    holds("busy", &answer, text(&answer).contains(&busy))?;
+    let answer = server.with(&json!({ "command": "echo other", "session": "other" }))?;
+    equal("another session", story(&answer), (Some(0), "other\n".to_owned()))?;
+    let answer = server.with(&json!({ "command": "echo new", "restart": true }))?;
+    equal("restart ends it", story(&answer), (Some(0), "new\n".to_owned()))
+}
+
+fn killed(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let seconds = format!("9{:08}", std::process::id());
+    server.gives(&format!("sleep {seconds} & setsid sleep {seconds} &"), 0, "")?;
+    let end = Instant::now() + PATIENCE;
+    while support::with_argument(&seconds).len() < 2 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    equal("they run", support::with_argument(&seconds).len(), 2)?;
+    server.child.kill()?;
+    server.child.wait()?;
+    equal("none is left", gone(&seconds, Duration::from_secs(5)), Vec::<u32>::new())
+}
