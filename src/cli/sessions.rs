@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::live::{Live, clamped};
-use crate::call::Stdin;
 use crate::capture::lines::{Wanted, only};
 use crate::capture::text::{REPLY_CHARACTERS, render};
 use crate::capture::{Captured, KEPT_BYTES};
@@ -51,11 +50,7 @@ impl Live {
             return Ok(Answer::Restarted { session });
         };
         let timeout = timeout.map(|seconds| seconds.0);
-        let mut call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
-        if arguments.background && call.stdin == Stdin::Empty {
-            // For bash_input.
-            call.stdin = Stdin::Pipe;
-        }
+        let call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
         let patience = Some(if arguments.background { BACKGROUND } else { self.yield_after });
         let ask = Ask { session, call, restart, patience };
         let reply = self.workbench.in_session(ask, &turn).await?;

@@ -44,9 +44,6 @@ struct Structured<'a> {
     cwd: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<sessions::Structured<'a>>,
-    /// Where the whole output is, when this is not all of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_id: Option<&'a str>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -162,7 +159,6 @@ fn structured(told: &Told) -> Structured<'_> {
         denials: &told.denials,
         cwd: &told.cwd,
         session: told.session.as_ref().map(ToldSession::fields),
-        output_id: output_id(told),
     }
 }
 
@@ -173,11 +169,6 @@ fn is_cut(told: &Told) -> bool {
 /// Whether a reply has less than both streams.
 pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
     stdout.cut == Cut::HeadAndTail || stderr.cut == Cut::HeadAndTail
-}
-
-fn output_id(told: &Told) -> Option<&str> {
-    let session = told.session.as_ref().filter(|_| is_cut(told))?;
-    Some(&session.output_id)
 }
 
 /// The last line of the text: how it ended, how long it took, what time it had, what was refused.
@@ -211,9 +202,6 @@ fn status(told: &Told) -> String {
     }
     if is_cut(told) {
         line.push_str("; output was long: its head and tail are shown");
-        if let Some(id) = output_id(told) {
-            line.push_str(&format!(", bash_output with job {id} has the rest"));
-        }
     }
     line.push(']');
     if let Some(session) = &told.session {
@@ -285,7 +273,6 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
         denials: &[],
         cwd: "/workspace",
         session: None,
-        output_id: None,
     })
 }
 

@@ -112,8 +112,7 @@ pub fn running(job: &Running) -> CallToolResult {
         time_text(job.timeout)
     ));
     text.push_str(&format!(
-        "\n[bash_output waits for more of it, bash_input gives it input, bash_kill ends it; the \
-         session `{}` is busy until then]",
+        "\n[the session `{}` is busy until it ends; `restart` ends it; another session is free]",
         job.session.name
     ));
     text.push_str(&job.session.notes(&Outcome::Timeout));

@@ -79,11 +79,11 @@ fn session_fields() -> Value {
             },
             "background": {
                 "type": "boolean", "default": false,
-                "description": "Do not wait: the reply has a job, for bash_output, bash_input and bash_kill."
+                "description": "Do not wait for it: it goes on, and keeps the session busy until it ends or `restart` ends it."
             },
             "max_output": {
                 "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
-                "description": "Characters of output in the reply: head and tail. The rest is kept for bash_output."
+                "description": "Characters of output in the reply: head and tail."
             },
             "head": { "type": "integer", "minimum": 0, "description": "Show only so many first lines." },
             "tail": { "type": "integer", "minimum": 0, "description": "Show only so many last lines." },
@@ -151,7 +151,6 @@ fn story_fields() -> Value {
                 },
                 "required": ["id"],
                 "additionalProperties": false
-            },
-            "output_id": { "type": "string", "description": "For bash_output, when this is not all of it." }
+            }
     })
 }

@@ -76,7 +76,7 @@ pub struct Behind {
 pub enum Input {
     /// What came with it, or nothing.
     Given,
-    /// What `bash_input` gives it.
+    /// What is written to it while it runs.
     Open,
 }
 

@@ -43,8 +43,8 @@ pub enum Unseated {
     )]
     Name,
     #[error(
-        "the session `{session}` runs job {job}\nhint: wait for it with bash_output, end it with \
-         bash_kill, or use another `session`"
+        "the session `{session}` runs job {job}\nhint: use another `session`, or end it \
+         with `restart`"
     )]
     Runs { session: String, job: String },
     #[error("the call was cancelled while it waited for the session")]
