@@ -80,16 +80,17 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>) -> String {
         text.push_str("\\builtin cd -- \"$COFFERDAM_CWD\"\n");
     }
     let (end, next) = (place("end"), number.saturating_add(1));
-    // Without a report the shell must not go on: `builtin` may have become a function that does
-    // nothing, and one of our names a constant, which ends the shell now. Where there is nothing to report to, somebody else has
-    // ended the call: the next may be waiting.
+    // What is not sure to go on does not report, and ends: `builtin` may have become a function that
+    // does nothing, and one of our names a constant, at which bash drops the rest of its line. Where
+    // there is nothing to report to, somebody else has ended the call: the next may be waiting.
     text.push_str(&format!(
-        "COFFERDAM_CALL=0 COFFERDAM_CWD= COFFERDAM_ONCE=0 COFFERDAM_STOP=0 COFFERDAM_SURE=0 \
-         COFFERDAM_OPEN=$((COFFERDAM_OPEN)) COFFERDAM_STATUS=$((COFFERDAM_STATUS))\n\
+        "COFFERDAM_SURE=0\n\
+         COFFERDAM_CALL=0 COFFERDAM_CWD= COFFERDAM_ONCE=0 COFFERDAM_STOP=0 \
+         COFFERDAM_OPEN=$((COFFERDAM_OPEN)) COFFERDAM_STATUS=$((COFFERDAM_STATUS)) && \
          \\builtin printf -v COFFERDAM_SURE {next}\n\
-         if \\builtin printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"${{PWD-}}\" >|{end} || \
-         [[ ! -p {end} ]]; then ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})) && \
-         COFFERDAM_CALL=-{next}; fi\n"
+         if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})) && \
+         {{ \\builtin printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"${{PWD-}}\" >|{end} || \
+         [[ ! -p {end} ]]; }}; then COFFERDAM_CALL=-{next}; fi\n"
     ));
     text
 }
