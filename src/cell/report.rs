@@ -93,7 +93,8 @@ pub enum ToInit {
     Mapped,
     /// The cell measured up: become untraceable, forget the probes' denials.
     Seal,
-    /// A job is about to be handed over that may use this much memory.
+    /// A job is about to be handed over that may use this much memory: less than the profile has, or
+    /// to be watched.
     Watch { memory: u64 },
     /// Send TERM to every process of the cell.
     Terminate,

@@ -229,13 +229,17 @@ impl Cell {
         report::send(&self.control, &ToInit::Seal, &[])
     }
 
-    /// Lowers what can be lowered from outside; where no control group holds the cell's memory,
-    /// starts the watch.
+    /// Lowers what can be lowered from outside, and tells init, which answers sysinfo(2) by it. Where
+    /// no control group holds the cell's memory, init starts its watch.
     pub fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
+        let tell = || report::send(&self.control, &ToInit::Watch { memory: lowered.memory }, &[]);
         match &self.group {
-            Some(group) if own != lowered => group.limit(lowered),
-            Some(_) => Ok(()),
-            None => report::send(&self.control, &ToInit::Watch { memory: lowered.memory }, &[]),
+            Some(_) if own == lowered => Ok(()),
+            Some(group) => {
+                group.limit(lowered)?;
+                if own.memory == lowered.memory { Ok(()) } else { tell() }
+            }
+            None => tell(),
         }
     }
 
