@@ -70,7 +70,8 @@
 //! [`sys`]: system calls that no crate wraps.
 //! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
 //!
-//! [`defaults`], [`units`], [`document`]: values of the rulings, how they are written, mistakes with their place.
+//! [`defaults`], [`units`], [`document`], [`group`]: values of the rulings, how they are written, mistakes with their place,
+//! which tools are shown together.
 //!
 //! Arrows go one way: `cli → mcp → tools → policy → call, job`; `supervisor → cell → profile, job`; both ends `→ wire → job`.
 //!
@@ -107,6 +108,7 @@ pub mod cli;
 pub mod config;
 pub mod defaults;
 pub mod document;
+pub mod group;
 pub mod job;
 pub mod link;
 pub mod mcp;

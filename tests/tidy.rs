@@ -10,7 +10,7 @@ const FUNCTION: usize = 60;
 
 /// Values and shapes that name nobody but each other: everybody may name them.
 const LEAVES: &[&str] =
-    &["call", "job", "outcome", "receipt", "wire", "defaults", "units", "document"];
+    &["call", "job", "outcome", "receipt", "wire", "defaults", "units", "document", "group"];
 
 /// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.
 const ARROWS: &[(&str, &[&str])] = &[

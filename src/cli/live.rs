@@ -7,11 +7,15 @@ use super::wiring::Settings;
 use crate::audit::Audit;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::config::Loaded;
+use crate::group::Group;
 use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
-use crate::mcp::backend::{Backend, Calculated, Clamped, Exact, Ran, Refused, RefusedKind, Turn};
+use crate::mcp::backend::{
+    Backend, Calculated, Clamped, Exact, Ran, Refused, RefusedKind, Told, Turn,
+};
 use crate::mcp::catalogue;
+use crate::mcp::exec::Options;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
 use crate::outcome::{DeniedCall, Failure};
@@ -21,6 +25,7 @@ use crate::supervisor::Access;
 use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
 use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
+use crate::tools::shell::BashArgs;
 use crate::tools::{Refusal, Workbench};
 
 /// What stands behind the tools of a server.
@@ -39,6 +44,7 @@ pub struct Live {
     cache: bc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
+    exec: Options,
     loaded: Loaded,
 }
 
@@ -73,6 +79,7 @@ impl Live {
             precision: bc::SessionPrecision::default(),
             cache: bc::Cache::default(),
             commands: offered(settings, workspace),
+            exec: settings.exec.clone(),
             loaded: loaded.clone(),
         }
     }
@@ -120,6 +127,11 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     let off = || Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));
     if config.tools_off.value.contains(tool) {
         return Some(off().with_hint("it is under `[tools] off` in the operator's cofferdam.toml"));
+    }
+    if let Some(group) = Group::of(tool).filter(|group| !config.tools_groups.value.contains(group))
+    {
+        let hint = format!("the operator can show it with `cofferdam serve --tools {group}`");
+        return Some(off().with_hint(hint));
     }
     if declared && !config.tools_on.value.contains(tool) {
         let hint = "the operator can switch it on with `[tools] on` in cofferdam.toml";
@@ -228,6 +240,19 @@ impl Backend for Live {
             Err(error) => return Err(Refused::from(error).protected_by(receipt)),
         };
         Ok(self.calculated(done.result, Ran::InCell(receipt.map(Box::new)), started))
+    }
+
+    async fn script(
+        &self,
+        tool: &'static str,
+        args: BashArgs,
+        turn: Turn,
+    ) -> Result<Told, Refused> {
+        self.in_fresh_cell(tool, args, turn).await
+    }
+
+    fn exec_options(&self) -> Options {
+        self.exec.clone()
     }
 
     fn commands(&self) -> &[Declared] {

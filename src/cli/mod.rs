@@ -13,6 +13,7 @@ pub mod diagnosis;
 pub mod doctor;
 pub mod error;
 pub mod exit;
+mod fresh;
 pub mod learn;
 pub mod live;
 pub mod pages;

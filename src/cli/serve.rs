@@ -1,6 +1,8 @@
 //! `cofferdam serve`: MCP on standard input and output.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -8,7 +10,11 @@ use super::error::CliError;
 use super::live::Live;
 use super::wiring::Launched;
 use super::{start, wiring};
+use crate::call::{self, Cwd};
+use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT};
+use crate::group::Group;
 use crate::link::Link;
+use crate::mcp::exec::Options;
 use crate::mcp::serve;
 use crate::outcome::{Failure, in_words};
 use crate::supervisor::Access;
@@ -19,6 +25,7 @@ use crate::supervisor::Access;
     cofferdam serve\n  \
     cofferdam serve --workspace ~/project\n  \
     cofferdam serve --workspace ~/project:ro\n  \
+    cofferdam serve --tools calc,exec,info\n  \
     claude mcp add --scope user cofferdam -- cofferdam serve")]
 pub struct ServeArguments {
     /// Grant a host directory as /workspace of every call; with :ro, for reading only
@@ -27,6 +34,18 @@ pub struct ServeArguments {
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in the workspace
     #[arg(long, requires = "workspace")]
     pub unguarded: bool,
+    /// Show these groups of tools: calc, shell, exec, info; without it `[tools] groups`, else calc,shell
+    #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
+    pub tools: Option<Vec<Group>>,
+    /// Seconds of a bash_exec that asks for none [default: 30, or $BASH_MCP_DEFAULT_TIMEOUT]
+    #[arg(long, value_name = "SECONDS")]
+    pub default_timeout: Option<String>,
+    /// Seconds a bash_exec may ask for at most [default: 300, or $BASH_MCP_MAX_TIMEOUT]
+    #[arg(long, value_name = "SECONDS")]
+    pub max_timeout: Option<String>,
+    /// Where bash_exec starts, in the cell [default: /workspace, or $BASH_MCP_WORKING_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub working_dir: Option<String>,
 }
 
 /// A directory of the host that every call has at `/workspace`.
@@ -47,7 +66,9 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     {
         ask.access = unguarded(ask.access)?;
     }
-    let settings = wiring::load(config)?.serving();
+    let exec = exec_options(typed, |name| std::env::var(name).ok())?;
+    let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
+    let settings = wiring::load(config)?.serving().told(groups, exec);
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let serving = settings.clone();
     let Launched { link, audit } = wiring::launch_recorded(settings)?;
@@ -86,6 +107,39 @@ fn unguarded(access: Access) -> Result<Access, CliError> {
     }
 }
 
+/// What is said of `bash_exec`: by a flag, else by the environment, else by default.
+fn exec_options(
+    typed: &ServeArguments,
+    variable: impl Fn(&'static str) -> Option<String>,
+) -> Result<Options, CliError> {
+    let said = |flag: &'static str, value: &Option<String>, name: &'static str| {
+        let value = value.clone().map(|value| (flag, value));
+        value.or_else(|| variable(name).map(|value| (name, value)))
+    };
+    let time = |said: Option<(&'static str, String)>, default: Duration| match said {
+        None => Ok(default),
+        Some((by, text)) => {
+            let number = text.parse().unwrap_or(f64::NAN);
+            call::seconds(by, number).map_err(|bad| CliError::new(bad.to_string()))
+        }
+    };
+    let most =
+        time(said("--max-timeout", &typed.max_timeout, "BASH_MCP_MAX_TIMEOUT"), EXEC_MAX_TIMEOUT)?;
+    let asked = said("--default-timeout", &typed.default_timeout, "BASH_MCP_DEFAULT_TIMEOUT");
+    let directory = said("--working-dir", &typed.working_dir, "BASH_MCP_WORKING_DIR");
+    let directory = directory.map(|(by, path)| {
+        let bad = |bad: call::InvalidCall| {
+            CliError::new(bad.to_string()).with_hint("it is a directory of the cell")
+        };
+        Cwd::new(by, &path).map_err(bad)
+    });
+    Ok(Options {
+        default_timeout: time(asked, EXEC_TIMEOUT)?.min(most),
+        max_timeout: most,
+        working_dir: directory.transpose()?.unwrap_or_else(Cwd::workspace),
+    })
+}
+
 /// Checks `PATH[:ro]`. Never granted: `/`, and the user's own directory as a whole (rulings R6).
 fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceAsk, CliError> {
     let (path, access) = match ask.strip_suffix(":ro") {
@@ -112,6 +166,43 @@ mod tests {
 
     fn checked(ask: &str) -> Result<WorkspaceAsk, String> {
         check_workspace(ask, Some(Path::new("/home/me"))).map_err(|error| error.text())
+    }
+
+    #[test]
+    fn flags_are_before_the_environment_and_that_before_the_defaults() {
+        let environment = |name| match name {
+            "BASH_MCP_DEFAULT_TIMEOUT" => Some("7".to_owned()),
+            "BASH_MCP_MAX_TIMEOUT" => Some("20".to_owned()),
+            "BASH_MCP_WORKING_DIR" => Some("/tmp".to_owned()),
+            _ => None,
+        };
+        let told = |typed: &ServeArguments, variable: &dyn Fn(&'static str) -> Option<String>| {
+            exec_options(typed, variable)
+                .map(|options| {
+                    let Options { default_timeout, max_timeout, working_dir } = options;
+                    (
+                        default_timeout.as_secs(),
+                        max_timeout.as_secs(),
+                        working_dir.as_str().to_owned(),
+                    )
+                })
+                .map_err(|error| error.text())
+        };
+        let nothing = ServeArguments::default();
+        assert_eq!(told(&nothing, &|_| None), Ok((30, 300, "/workspace".to_owned())));
+        assert_eq!(told(&nothing, &environment), Ok((7, 20, "/tmp".to_owned())));
+        let typed = ServeArguments {
+            default_timeout: Some("50".to_owned()),
+            working_dir: Some("src".to_owned()),
+            ..ServeArguments::default()
+        };
+        // A default beyond the most is the most.
+        assert_eq!(told(&typed, &environment), Ok((20, 20, "/workspace/src".to_owned())));
+        let typed = ServeArguments { max_timeout: Some("x".to_owned()), ..nothing };
+        assert_eq!(
+            told(&typed, &environment),
+            Err("cofferdam: --max-timeout must be a number of seconds above 0, not NaN".to_owned())
+        );
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn running(command: &Command, renewed: Option<String>, show: Show) -> Running {
 }
 
 /// Both streams as a reply shows them.
-fn shown(stdout: &Captured, stderr: &Captured, show: Show) -> (Stream, Stream) {
+pub(super) fn shown(stdout: &Captured, stderr: &Captured, show: Show) -> (Stream, Stream) {
     let text = render(stdout, stderr, show.characters);
     let stream = |whole: String, captured: &Captured| {
         let (whole, lines_left) = only(whole, show.lines);

@@ -1,5 +1,6 @@
 //! Where the command line meets the rest: configuration, grants, the supervisor.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +14,10 @@ use crate::audit::{self, Audit};
 use crate::call::Call;
 use crate::config::{self, Loaded, Surroundings};
 use crate::document::nearest;
+use crate::group::Group;
 use crate::job::{ProfileName, Workspace};
 use crate::mcp::catalogue;
+use crate::mcp::exec::Options;
 use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
@@ -35,15 +38,31 @@ pub struct Settings {
     warm: u16,
     /// Sessions that may be opened: only a server has any.
     sessions: u16,
+    /// What is said of `bash_exec`.
+    pub exec: Options,
 }
 
 impl Settings {
+    fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
+        let exec = Options::default();
+        Self { loaded, profiles, workspaces: Vec::new(), warm: 0, sessions: 0, exec }
+    }
+
     /// These, for a server: cells are made in advance, as `[pool] warm` says.
     #[must_use]
     pub fn serving(self) -> Self {
         let warm = u16::try_from(self.loaded.config.warm.value).unwrap_or(u16::MAX);
         let sessions = u16::try_from(self.loaded.config.sessions.value).unwrap_or(u16::MAX);
         Self { warm, sessions, ..self }
+    }
+
+    /// These, with what `serve` was told of groups of tools and of `bash_exec`.
+    #[must_use]
+    pub fn told(mut self, groups: Option<BTreeSet<Group>>, exec: Options) -> Self {
+        if let Some(groups) = groups {
+            self.loaded.config.tools_groups.value = groups;
+        }
+        Self { exec, ..self }
     }
 
     /// What calls may do with the granted workspace; `None` where none is granted.
@@ -72,7 +91,7 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
         })
     };
     let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
-    Ok(Settings { loaded, profiles, workspaces: Vec::new(), warm: 0, sessions: 0 })
+    Ok(Settings::of(loaded, profiles))
 }
 
 /// Reads what one call of the operator's under `profile` needs.
@@ -83,7 +102,7 @@ pub fn load_one(directory: Option<&Path>, profile: &ProfileName) -> Result<Setti
     let loaded = config::load_one(directory, &Surroundings::of_this_process(), profile)
         .map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
-    Ok(Settings { loaded, profiles: Vec::new(), workspaces: Vec::new(), warm: 0, sessions: 0 })
+    Ok(Settings::of(loaded, Vec::new()))
 }
 
 /// The named profiles beside those that the policy uses, for `doctor`, which tries them all.

@@ -12,6 +12,7 @@ use crate::audit::OnError;
 use crate::audit::read::NUMBERS as AUDIT_FILES;
 use crate::defaults;
 use crate::document::{Document, Mistake};
+use crate::group::Group;
 use crate::units::{Size, Time};
 
 /// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from
@@ -72,6 +73,8 @@ pub struct Config {
     /// How long a call waits for its command before that becomes a job: below the minute after
     /// which clients give up.
     pub session_yield: Setting<Duration>,
+    /// Groups of tools that are shown.
+    pub tools_groups: Setting<BTreeSet<Group>>,
     /// Tools that are not offered at all, whatever the policy says.
     pub tools_off: Setting<BTreeSet<String>>,
     /// Tools that are offered only where they are named: the declared commands. The policy must allow them too.
@@ -149,6 +152,7 @@ struct WrittenSessions {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenTools {
+    groups: Option<Spanned<BTreeSet<Group>>>,
     off: Option<Spanned<BTreeSet<String>>>,
     on: Option<Spanned<BTreeSet<String>>>,
 }
@@ -239,6 +243,8 @@ impl Config {
                 defaults::SESSION_YIELD,
                 |time| time.0,
             ),
+            tools_groups: reader
+                .set(tools.groups.as_ref(), Group::shown_by_default(), |named| named),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             audit_file: audit_file(&reader, &audit)?,
@@ -274,6 +280,9 @@ impl Config {
             count("sessions.most", &self.sessions),
             shown("sessions.idle", &self.session_idle, |time| Time(*time).to_string()),
             shown("sessions.yield", &self.session_yield, |time| Time(*time).to_string()),
+            shown("tools.groups", &self.tools_groups, |groups| {
+                groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
+            }),
             shown("tools.off", &self.tools_off, names),
             shown("tools.on", &self.tools_on, names),
             shown("audit.file", &self.audit_file, path),

@@ -242,6 +242,7 @@ fn every_value_is_shown_with_its_source() {
         "sessions.most = 8 (default)".to_owned(),
         "sessions.idle = 1800s (default)".to_owned(),
         "sessions.yield = 45s (default)".to_owned(),
+        "tools.groups = calc, shell (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),
         "audit.file =  (default)".to_owned(),

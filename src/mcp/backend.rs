@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::arguments::{BadArguments, BashArguments, Precision};
+use super::exec::Options;
 use super::rules::Rules;
 use super::sessions::{Answer, ToldSession};
 use crate::call::InvalidCall;
@@ -13,6 +14,7 @@ use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
 use crate::tools::cli::{Asking, Declared, Done};
 pub use crate::tools::denied::ToldDenial;
+use crate::tools::shell::BashArgs;
 
 /// What stands behind the tools. The server has one; tests have a fake one.
 ///
@@ -41,6 +43,22 @@ pub trait Backend: Send + Sync + 'static {
         precision: Precision,
         turn: Turn,
     ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
+
+    /// Runs a script in a fresh cell, as a call of `tool`.
+    fn script(
+        &self,
+        tool: &'static str,
+        args: BashArgs,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Told, Refused>> + Send {
+        let (_, _) = (args, turn);
+        std::future::ready(Err(Refused::failed(format!("`{tool}` is not run here"))))
+    }
+
+    /// What the operator says of `bash_exec`.
+    fn exec_options(&self) -> Options {
+        Options::default()
+    }
 
     /// The declared commands that are offered here.
     fn commands(&self) -> &[Declared] {

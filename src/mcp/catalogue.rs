@@ -3,31 +3,53 @@
 //! Schemas are written out rather than derived: every word of them is read by a model, and a
 //! derived one says `["integer", "null"]` for what may simply be left out.
 
+mod exec;
+mod info;
 mod shell;
 
 use rmcp::model::{Tool, ToolAnnotations, object};
 use serde_json::{Value, json};
 
 use super::arguments::MAX_PRECISION;
+use super::exec::Options;
 use super::rules::Rules;
 
 /// Every tool, in the order it is listed. Descriptions state the rules in force.
-pub fn tools(rules: &Rules) -> Vec<Tool> {
-    vec![
+pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
+    let mut tools = vec![
         shell::bash(rules),
         calculate(rules),
         calculate_advanced(rules),
         set_precision(),
         sandbox_rules(),
-    ]
+        exec::bash_exec(rules, options),
+        exec::get_working_dir(),
+        exec::set_working_dir(),
+    ];
+    tools.extend(info::tools());
+    tools
 }
 
 /// Names of every tool, for hints.
-pub const NAMES: &[&str] =
-    &["bash", "calculate", "calculate_advanced", "set_precision", "sandbox_rules"];
+pub const NAMES: &[&str] = &[
+    "bash",
+    "calculate",
+    "calculate_advanced",
+    "set_precision",
+    "sandbox_rules",
+    "bash_exec",
+    "get_working_dir",
+    "set_working_dir",
+    "get_env",
+    "system_info",
+    "process_info",
+    "which_command",
+    "command_help",
+    "man_page",
+];
 
 /// Those of them that are answered without a cell, so that no rule is asked.
-pub const WITHOUT_CELL: &[&str] = &["set_precision", "sandbox_rules"];
+pub const WITHOUT_CELL: &[&str] = &["set_precision", "sandbox_rules", "get_working_dir"];
 
 /// What the server tells a model about itself.
 pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \

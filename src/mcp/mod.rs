@@ -8,6 +8,7 @@ pub mod arguments;
 pub mod backend;
 pub mod catalogue;
 pub mod commands;
+pub mod exec;
 pub mod lines;
 pub mod message;
 pub mod progress;

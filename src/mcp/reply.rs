@@ -2,6 +2,8 @@
 //!
 //! The fields are rulings R3's; what is absent is left out, never null.
 
+mod calculator;
+
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -9,13 +11,12 @@ use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::backend::{
-    Calculated, Clamped, Cut, Exact, Ran, Refused, RefusedKind, Stream, Told, ToldDenial,
-};
+use super::backend::{Clamped, Cut, Refused, RefusedKind, Stream, Told, ToldDenial};
 use super::rules::Rules;
 use super::sessions::{self, ToldSession};
 use crate::outcome::{Outcome, Timings};
 use crate::receipt::Receipt;
+pub use calculator::{calculated, precision_set, scripted};
 
 /// Where a result carries its receipt: clients show models the structured content, not this.
 pub const RECEIPT_KEY: &str = "cofferdam/receipt";
@@ -94,13 +95,22 @@ pub fn told(told: &Told) -> CallToolResult {
     let mut text = String::new();
     push_streams(&mut text, &told.stdout, &told.stderr);
     text.push_str(&status(told));
-    let error = match told.outcome {
-        // A non-zero exit is data (rulings C5).
+    let mut result = result(text, is_error(&told.outcome));
+    result.structured_content = Some(fields(told));
+    result.meta = Some(told_meta(told));
+    result
+}
+
+/// Whether an end is an error of the call: a non-zero exit is data (rulings C5).
+pub fn is_error(outcome: &Outcome) -> bool {
+    match outcome {
         Outcome::Exited { .. } | Outcome::Signaled { .. } => false,
         Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled | Outcome::Failed(_) => true,
-    };
-    let mut result = result(text, error);
-    result.structured_content = Some(fields(told));
+    }
+}
+
+/// What protected a command, and the time it had.
+pub(super) fn told_meta(told: &Told) -> MetaObject {
     let mut meta = meta(told.receipt.as_ref(), told.unrecorded.as_ref());
     if let Some(receipt) = &told.receipt {
         meta.0.insert(RECEIPT_KEY.to_owned(), with_timings(receipt, &told.timings));
@@ -108,8 +118,7 @@ pub fn told(told: &Told) -> CallToolResult {
     let timeout =
         json!({ "timeout_s": seconds(told.timeout), "clamped": told.clamped == Clamped::Yes });
     meta.0.insert(TIMEOUT_KEY.to_owned(), timeout);
-    result.meta = Some(meta);
-    result
+    meta
 }
 
 /// The fields of a command's story: rulings R3.
@@ -172,7 +181,7 @@ pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
 }
 
 /// The last line of the text: how it ended, how long it took, what time it had, what was refused.
-fn status(told: &Told) -> String {
+pub(super) fn status(told: &Told) -> String {
     let took = time_text(told.usage.wall);
     let what = told.session.as_ref().map_or("the cell was killed", ToldSession::killed);
     let printed = if told.stdout.text.is_empty() && told.stderr.text.is_empty() {
@@ -276,59 +285,6 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
     })
 }
 
-/// The result of `calculate`: the seed's fields, and `exact: false` where digits may be wrong.
-pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
-    let mut fields = json!({
-        "result": done.result,
-        "expression": expression,
-        "precision": precision,
-        "executionTimeMs": millis(done.took),
-    });
-    if let (Exact::No, Some(map)) = (done.exact, fields.as_object_mut()) {
-        map.insert("exact".to_owned(), Value::Bool(false));
-    }
-    calculator(done, fields)
-}
-
-/// The result of `calculate_advanced`; the script is told back by its first 100 characters.
-pub fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
-    let mut shown: String = script.chars().take(100).collect();
-    if shown.len() < script.len() {
-        shown.push('…');
-    }
-    let fields = json!({
-        "result": done.result,
-        "script": shown,
-        "precision": precision,
-        "executionTimeMs": millis(done.took),
-    });
-    calculator(done, fields)
-}
-
-fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
-    let text = if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
-    let mut result = result(text, false);
-    result.structured_content = Some(fields);
-    let (receipt, remembered) = match &done.ran {
-        Ran::InCell(receipt) => (receipt.as_deref(), None),
-        Ran::Remembered => (None, Some(json!({ "cached": true, "cell": "none ran" }))),
-    };
-    let mut meta = meta(receipt, done.unrecorded.as_ref());
-    if let Some(remembered) = remembered {
-        meta.0.insert(RECEIPT_KEY.to_owned(), remembered);
-    }
-    result.meta = Some(meta).filter(|meta| !meta.0.is_empty());
-    result
-}
-
-/// The result of `set_precision`.
-pub fn precision_set(precision: u8) -> CallToolResult {
-    let fields = json!({ "precision": precision });
-    let mut result = result(format!("precision is now {precision} decimal places"), false);
-    result.structured_content = Some(fields);
-    result
-}
-
 /// The result of `sandbox_rules`.
 pub fn rules(rules: &Rules) -> CallToolResult {
     let mut result = result(rules.text(), false);
@@ -375,7 +331,7 @@ pub fn to_value<T: Serialize>(fields: &T) -> Value {
         .unwrap_or_else(|error| json!({ "error": format!("not serialised: {error}") }))
 }
 
-fn pretty(fields: &Value) -> String {
+pub(super) fn pretty(fields: &Value) -> String {
     serde_json::to_string_pretty(fields).unwrap_or_else(|_| fields.to_string())
 }
 

@@ -3,7 +3,7 @@
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 
 use super::*;
-use crate::mcp::backend::{Stream, ToldDenial};
+use crate::mcp::backend::{Calculated, Exact, Ran, Stream, ToldDenial};
 use crate::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
 
 fn ran(outcome: Outcome) -> Told {

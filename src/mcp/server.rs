@@ -19,6 +19,7 @@ use super::arguments::{
     RulesArguments, nearest, parse,
 };
 use super::backend::{Backend, Refused, RefusedKind, Turn};
+use super::exec::{self, WorkingDir};
 use super::progress;
 use super::sessions::{self, Answer};
 use super::{catalogue, commands, reply};
@@ -30,14 +31,15 @@ const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
 
 /// The MCP server of one connection. Clones are the same server.
 #[derive(Debug)]
-pub struct Server<B>(Arc<Shared<B>>);
+pub struct Server<B>(pub(super) Arc<Shared<B>>);
 
 #[derive(Debug)]
-struct Shared<B> {
-    backend: B,
+pub(super) struct Shared<B> {
+    pub(super) backend: B,
     tools: Vec<Tool>,
     /// Decimal places that `set_precision` set; on stdio the session is the process.
     precision: AtomicU8,
+    pub(super) working_dir: WorkingDir,
     kill: CancellationToken,
 }
 
@@ -50,11 +52,12 @@ impl<B> Clone for Server<B> {
 impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
     pub fn new(backend: B, kill: CancellationToken) -> Self {
-        let mut tools = catalogue::tools(&backend.rules());
+        let mut tools = catalogue::tools(&backend.rules(), &backend.exec_options());
         tools.retain(|tool| backend.lists(&tool.name));
         tools.extend(backend.commands().iter().map(commands::tool));
         let precision = AtomicU8::new(Precision::DEFAULT.places());
-        Self(Arc::new(Shared { backend, tools, precision, kill }))
+        let working_dir = WorkingDir::new(backend.exec_options().working_dir);
+        Self(Arc::new(Shared { backend, tools, precision, working_dir, kill }))
     }
 
     async fn perform(
@@ -79,6 +82,7 @@ impl<B: Backend> Server<B> {
                 self.0.precision.store(places, Ordering::Release);
                 Ok(reply::precision_set(places))
             }
+            tool if exec::NAMES.contains(&tool) => self.fresh(tool, arguments, context).await,
             _ => {
                 parse::<RulesArguments>(arguments)?;
                 self.0.backend.settled().await;
@@ -152,7 +156,7 @@ impl<B: Backend> Server<B> {
 
     /// Runs `call` with progress, until it ends: a cancelled call is told to end, and is still
     /// awaited, so that its cell is gone when the reply is made. It waits for its turn by itself.
-    async fn turn<T, F>(
+    pub(super) async fn turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
         call: impl FnOnce(Turn) -> F,

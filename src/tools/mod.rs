@@ -4,6 +4,7 @@
 pub mod bc;
 pub mod cli;
 pub mod denied;
+pub mod inspect;
 pub mod session;
 pub mod shell;
 mod watch;

@@ -74,6 +74,14 @@ pub fn script(tool: &'static str, args: BashArgs) -> Result<Call, InvalidCall> {
     })
 }
 
+/// The same command, read by another shell of the cell: bash only hands it over. What is longer than a
+/// word of argv may be (128 KiB) cannot be handed over, and bash says so.
+#[must_use]
+pub fn read_by(shell: &str, args: BashArgs) -> BashArgs {
+    let quoted = args.command.replace('\'', r"'\''");
+    BashArgs { command: format!("exec {shell} -c '{quoted}'"), ..args }
+}
+
 /// The call that runs `words` as they are, without a shell, its stdin a pipe
 /// that the caller feeds: `cofferdam run`.
 ///

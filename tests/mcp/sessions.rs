@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cofferdam::mcp::catalogue::NAMES;
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::serve::connection;
 use rmcp::ServiceExt;
@@ -101,10 +102,7 @@ async fn rmcps_own_client_lists_and_calls() {
     let client = ().serve(near).await.unwrap();
     let tools = client.list_all_tools().await.unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
-    assert_eq!(
-        names,
-        ["bash", "calculate", "calculate_advanced", "set_precision", "sandbox_rules"]
-    );
+    assert_eq!(names, NAMES);
     let arguments = json!({ "command": "hello" }).as_object().unwrap().clone();
     let asked = CallToolRequestParams::new("bash").with_arguments(arguments);
     let result = client.call_tool(asked).await.unwrap();

@@ -58,6 +58,7 @@ limits.processes    4608        default
 sessions.most       8           default
 sessions.idle       1800s       default
 sessions.yield      45s         default
+tools.groups        calc, shell  default
 tools.off                       default
 tools.on                        default
 audit.file                      default

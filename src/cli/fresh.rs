@@ -1,0 +1,35 @@
+//! `bash_exec` and its kin as they really run: each script in a cell of its own.
+
+use super::live::{Live, clamped};
+use super::sessions::{Show, shown};
+use crate::capture::lines::Wanted;
+use crate::capture::text::REPLY_CHARACTERS;
+use crate::mcp::backend::{Refused, Told, Turn};
+use crate::tools::shell::{self, BashArgs};
+
+impl Live {
+    pub(super) async fn in_fresh_cell(
+        &self,
+        tool: &'static str,
+        args: BashArgs,
+        turn: Turn,
+    ) -> Result<Told, Refused> {
+        let told = self.workbench.call(shell::script(tool, args)?, &turn).await?;
+        let show = Show { characters: REPLY_CHARACTERS, lines: Wanted { head: None, tail: None } };
+        let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
+        Ok(Told {
+            outcome: told.outcome,
+            stdout,
+            stderr,
+            usage: told.usage,
+            timings: told.timings,
+            denials: told.denials.iter().map(|denied| self.denial(denied)).collect(),
+            cwd: told.cwd.as_str().to_owned(),
+            timeout: told.limits.wall,
+            clamped: clamped(told.clamped),
+            receipt: told.receipt,
+            unrecorded: self.audit.trouble(),
+            session: None,
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! Groups of tools: what a server shows of them, so that an agent does not have to choose among all.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// Tools that are shown together or not at all. A tool of no group is always shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// The calculator.
+    Calc,
+    /// A shell that lasts.
+    Shell,
+    /// Commands in fresh cells, and where they start.
+    Exec,
+    /// Questions about a cell and its programs.
+    Info,
+}
+
+impl Group {
+    pub const ALL: [Self; 4] = [Self::Calc, Self::Shell, Self::Exec, Self::Info];
+
+    /// What a server shows when nobody says otherwise: few tools, none like another.
+    pub fn shown_by_default() -> BTreeSet<Self> {
+        BTreeSet::from([Self::Calc, Self::Shell])
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Calc => "calc",
+            Self::Shell => "shell",
+            Self::Exec => "exec",
+            Self::Info => "info",
+        }
+    }
+
+    pub fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Calc => &["calculate", "calculate_advanced", "set_precision"],
+            Self::Shell => &["bash"],
+            Self::Exec => &["bash_exec", "get_working_dir", "set_working_dir"],
+            Self::Info => &[
+                "get_env",
+                "system_info",
+                "process_info",
+                "which_command",
+                "command_help",
+                "man_page",
+            ],
+        }
+    }
+
+    /// The group of a tool.
+    pub fn of(tool: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| group.tools().contains(&tool))
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Group {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.into_iter().find(|group| group.name() == name);
+        named.ok_or_else(|| format!("the groups are {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tool_is_in_two_groups_and_each_group_is_found_by_its_name() {
+        let all: Vec<&str> = Group::ALL.iter().flat_map(|group| group.tools()).copied().collect();
+        let once: BTreeSet<&str> = all.iter().copied().collect();
+        assert_eq!(all.len(), once.len());
+        for group in Group::ALL {
+            assert_eq!(group.name().parse(), Ok(group));
+        }
+        assert_eq!(
+            "shel".parse::<Group>(),
+            Err("the groups are calc, shell, exec, info".to_owned())
+        );
+    }
+}

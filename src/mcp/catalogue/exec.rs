@@ -1,0 +1,116 @@
+//! `bash_exec` and the directory it starts in, as an agent sees them. The fields are the seed's.
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::{pure, tool};
+use crate::call::SCRIPT_BYTES;
+use crate::mcp::exec::Options;
+use crate::mcp::exec::arguments::Shell;
+use crate::mcp::rules::Rules;
+
+pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
+    let description = format!(
+        "Execute a shell command and return its output: a fresh sandbox cell for each command, so \
+         that no variable or process of one is there for the next. {}. Network: {}.",
+        rules.workspace, rules.network
+    );
+    let output = json!({
+        "type": "object",
+        "properties": {
+            "stdout": { "type": "string" },
+            "stderr": { "type": "string" },
+            "exit_code": {
+                "type": "integer", "minimum": 0, "maximum": 255,
+                "description": "The command's own; 128+n after signal n, 124 after the time limit, 123 after another limit, 125 when it could not be run."
+            },
+            "execution_time_ms": { "type": "integer", "minimum": 0 },
+            "working_dir": { "type": "string", "description": "Where it started." },
+            "command": { "type": "string", "description": "The command as given." }
+        },
+        "required": ["stdout", "stderr", "exit_code", "execution_time_ms", "working_dir", "command"],
+        "additionalProperties": false
+    });
+    let title = "Execute a command in a fresh cell";
+    tool("bash_exec", title, description, exec_input(options), output).annotate(
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(false)
+            .open_world(false),
+    )
+}
+
+fn exec_input(options: &Options) -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "command": {
+                "type": "string", "minLength": 1, "maxLength": SCRIPT_BYTES,
+                "description": "Shell command to execute"
+            },
+            "working_dir": {
+                "type": "string",
+                "description": "Working directory for this command alone, inside /workspace or /tmp; without it, what set_working_dir set"
+            },
+            "timeout": {
+                "type": "number", "exclusiveMinimum": 0,
+                "maximum": options.max_timeout.as_secs_f64(),
+                "default": options.default_timeout.as_secs_f64(),
+                "description": "Timeout in seconds; more than the maximum is lowered to it, and the reply says so"
+            },
+            "capture_stderr": {
+                "type": "boolean", "default": true, "description": "Include stderr in output"
+            },
+            "env": {
+                "type": "object", "additionalProperties": { "type": "string" },
+                "description": "Additional environment variables"
+            },
+            "shell": {
+                "type": "string", "enum": Shell::ALL.map(Shell::name), "default": "bash",
+                "description": "What reads the command; exit code 127 where the machine has no such shell"
+            }
+        },
+        "required": ["command"],
+        "additionalProperties": false
+    })
+}
+
+pub fn get_working_dir() -> Tool {
+    let description = "Get the directory in which bash_exec starts commands.";
+    let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    tool("get_working_dir", "Get the working directory", description.to_owned(), input, output())
+        .annotate(pure())
+}
+
+pub fn set_working_dir() -> Tool {
+    let description =
+        "Set the directory in which bash_exec starts later commands. It must be there.";
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "directory": {
+                "type": "string", "minLength": 1,
+                "description": "Inside /workspace or /tmp; a relative path starts at /workspace"
+            }
+        },
+        "required": ["directory"],
+        "additionalProperties": false
+    });
+    let annotations = ToolAnnotations::new()
+        .read_only(false)
+        .destructive(false)
+        .idempotent(true)
+        .open_world(false);
+    tool("set_working_dir", "Set the working directory", description.to_owned(), input, output())
+        .annotate(annotations)
+}
+
+fn output() -> Value {
+    json!({
+        "type": "object",
+        "properties": { "working_dir": { "type": "string" } },
+        "required": ["working_dir"],
+        "additionalProperties": false
+    })
+}

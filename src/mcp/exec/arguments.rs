@@ -1,0 +1,161 @@
+//! Arguments of the tools that have a fresh cell for each call.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::mcp::arguments::{Arguments, Seconds};
+
+/// Gives a type its tool and its fields, in the order of the schema.
+macro_rules! arguments {
+    ($($of:ident: $tool:literal [$($field:literal),*];)*) => {
+        $(impl Arguments for $of {
+            const TOOL: &'static str = $tool;
+            const FIELDS: &'static [&'static str] = &[$($field),*];
+        })*
+    };
+}
+
+arguments! {
+    ExecArguments: "bash_exec"
+        ["command", "working_dir", "timeout", "capture_stderr", "env", "shell"];
+    WhereArguments: "get_working_dir" [];
+    GoArguments: "set_working_dir" ["directory"];
+    EnvArguments: "get_env" ["variable", "all"];
+    SystemArguments: "system_info" [];
+    ProcessArguments: "process_info" ["format", "filter"];
+    WhichArguments: "which_command" ["command"];
+    HelpArguments: "command_help" ["command"];
+    ManualArguments: "man_page" ["command", "section"];
+}
+
+/// Arguments of `bash_exec`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecArguments {
+    pub command: String,
+    pub working_dir: Option<String>,
+    pub timeout: Option<Seconds>,
+    pub capture_stderr: Option<bool>,
+    pub env: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub shell: Shell,
+}
+
+/// Which shell reads a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shell {
+    #[default]
+    Bash,
+    Sh,
+    Zsh,
+    Fish,
+}
+
+impl Shell {
+    pub const ALL: [Self; 4] = [Self::Bash, Self::Sh, Self::Zsh, Self::Fish];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bash => "bash",
+            Self::Sh => "sh",
+            Self::Zsh => "zsh",
+            Self::Fish => "fish",
+        }
+    }
+}
+
+/// Arguments of `get_working_dir`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhereArguments {}
+
+/// Arguments of `set_working_dir`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GoArguments {
+    pub directory: String,
+}
+
+/// Arguments of `get_env`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvArguments {
+    pub variable: Option<String>,
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// Arguments of `system_info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SystemArguments {}
+
+/// Arguments of `process_info`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessArguments {
+    pub format: Option<String>,
+    pub filter: Option<String>,
+}
+
+/// Arguments of `which_command`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhichArguments {
+    pub command: String,
+}
+
+/// Arguments of `command_help`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HelpArguments {
+    pub command: String,
+}
+
+/// Arguments of `man_page`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManualArguments {
+    pub command: String,
+    pub section: Option<Section>,
+}
+
+/// A section of the manual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Section {
+    #[serde(rename = "1")]
+    Commands,
+    #[serde(rename = "2")]
+    SystemCalls,
+    #[serde(rename = "3")]
+    Libraries,
+    #[serde(rename = "4")]
+    Devices,
+    #[serde(rename = "5")]
+    Files,
+    #[serde(rename = "6")]
+    Games,
+    #[serde(rename = "7")]
+    Overviews,
+    #[serde(rename = "8")]
+    Administration,
+}
+
+impl Section {
+    pub const DIGITS: [&'static str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+
+    pub fn digit(self) -> &'static str {
+        match self {
+            Self::Commands => "1",
+            Self::SystemCalls => "2",
+            Self::Libraries => "3",
+            Self::Devices => "4",
+            Self::Files => "5",
+            Self::Games => "6",
+            Self::Overviews => "7",
+            Self::Administration => "8",
+        }
+    }
+}

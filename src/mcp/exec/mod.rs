@@ -1,0 +1,301 @@
+//! Tools that have a fresh cell for each call: `bash_exec`, and questions about a cell and its programs.
+//!
+//! What lasts between their calls is one directory, in which the next one starts.
+
+pub mod arguments;
+mod reply;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rmcp::RoleServer;
+use rmcp::model::{CallToolResult, JsonObject};
+use rmcp::service::RequestContext;
+use serde_json::{Value, json};
+
+use self::arguments::{
+    EnvArguments, ExecArguments, GoArguments, HelpArguments, ManualArguments, ProcessArguments,
+    Section, Shell, SystemArguments, WhereArguments, WhichArguments,
+};
+use super::arguments::{Arguments, parse};
+use super::backend::{Backend, Refused, RefusedKind, Told};
+use super::server::Server;
+use crate::call::{Cwd, seconds};
+use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT};
+use crate::outcome::Outcome;
+use crate::tools::inspect::{self, Located, System};
+use crate::tools::shell::{self, BashArgs};
+
+/// Names of these tools.
+pub const NAMES: &[&str] = &[
+    "bash_exec",
+    "get_working_dir",
+    "set_working_dir",
+    "get_env",
+    "system_info",
+    "process_info",
+    "which_command",
+    "command_help",
+    "man_page",
+];
+
+/// What `ps` shows when nobody says.
+const PS_FORMAT: &str = "aux";
+
+/// What an operator says of `bash_exec` when the server starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Time of a command that asks for none, and the most that one may ask for.
+    pub default_timeout: Duration,
+    pub max_timeout: Duration,
+    /// Where commands start until `set_working_dir` is called.
+    pub working_dir: Cwd,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            default_timeout: EXEC_TIMEOUT,
+            max_timeout: EXEC_MAX_TIMEOUT,
+            working_dir: Cwd::workspace(),
+        }
+    }
+}
+
+/// The directory in which the next command starts: of one connection.
+#[derive(Debug)]
+pub struct WorkingDir(Mutex<Cwd>);
+
+impl WorkingDir {
+    pub fn new(directory: Cwd) -> Self {
+        Self(Mutex::new(directory))
+    }
+
+    pub fn get(&self) -> Cwd {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, directory: Cwd) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = directory;
+    }
+}
+
+type Context = RequestContext<RoleServer>;
+
+impl<B: Backend> Server<B> {
+    /// One call of a tool in [`NAMES`].
+    pub(super) async fn fresh(
+        &self,
+        tool: &str,
+        given: Option<JsonObject>,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        match tool {
+            ExecArguments::TOOL => self.bash_exec(parse(given)?, context).await,
+            WhereArguments::TOOL => {
+                parse::<WhereArguments>(given)?;
+                Ok(reply::working_dir(&self.0.working_dir.get()))
+            }
+            GoArguments::TOOL => self.set_working_dir(parse(given)?, context).await,
+            EnvArguments::TOOL => self.get_env(parse(given)?, context).await,
+            SystemArguments::TOOL => {
+                parse::<SystemArguments>(given)?;
+                self.system_info(context).await
+            }
+            ProcessArguments::TOOL => self.process_info(parse(given)?, context).await,
+            WhichArguments::TOOL => self.which_command(parse(given)?, context).await,
+            HelpArguments::TOOL => self.command_help(parse(given)?, context).await,
+            _ => self.man_page(parse(given)?, context).await,
+        }
+    }
+
+    async fn bash_exec(
+        &self,
+        arguments: ExecArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let options = self.0.backend.exec_options();
+        let ExecArguments { command, working_dir, timeout, capture_stderr, env, shell } = arguments;
+        let asked = timeout.map(|asked| seconds("timeout", asked.0)).transpose()?;
+        let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
+        let cwd = match &working_dir {
+            Some(path) => Cwd::new("working_dir", path)?,
+            None => self.0.working_dir.get(),
+        };
+        let args = BashArgs {
+            command: command.clone(),
+            cwd: Some(cwd.as_str().to_owned()),
+            env,
+            timeout: Some(wall.as_secs_f64()),
+            stdin: None,
+        };
+        let args = match shell {
+            Shell::Bash => args,
+            Shell::Sh | Shell::Zsh | Shell::Fish => shell::read_by(shell.name(), args),
+        };
+        let mut told = self.script(ExecArguments::TOOL, args, context).await?;
+        if asked.is_some_and(|asked| asked > wall) {
+            told.clamped = super::backend::Clamped::Yes;
+        }
+        let stderr = reply::StderrIs::asked(capture_stderr);
+        Ok(reply::executed(&told, &command, stderr))
+    }
+
+    async fn set_working_dir(
+        &self,
+        arguments: GoArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let directory = Cwd::new("directory", &arguments.directory)?;
+        inspect::line("directory", directory.as_str().to_owned())?;
+        let told =
+            self.script(GoArguments::TOOL, inspect::directory(directory.as_str()), context).await?;
+        if let Outcome::Exited { code: 1 } = told.outcome {
+            let message = format!("`{}` is no directory that can be entered", directory.as_str());
+            return Err(Refused::new(RefusedKind::Failed, message)
+                .with_hint("without a granted workspace each call has an empty /workspace"));
+        }
+        well(&told)?;
+        self.0.working_dir.set(directory.clone());
+        Ok(reply::working_dir(&directory))
+    }
+
+    async fn get_env(
+        &self,
+        arguments: EnvArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let EnvArguments { variable, all } = arguments;
+        if variable.is_none() && !all {
+            return Err(Refused::new(RefusedKind::Arguments, "get_env: nothing is asked for")
+                .with_hint("give `variable`, or `all`"));
+        }
+        let variable = variable.map(|name| inspect::word("variable", name)).transpose()?;
+        let told = self.script(EnvArguments::TOOL, inspect::environment(), context).await?;
+        let variables = read(&told, inspect::environment_of)?;
+        let mut fields = JsonObject::new();
+        if let Some(name) = variable {
+            let value = variables.get(&name).cloned();
+            fields.insert("found".to_owned(), Value::Bool(value.is_some()));
+            fields.insert("variable".to_owned(), Value::String(name));
+            fields.extend(value.map(|value| ("value".to_owned(), Value::String(value))));
+        }
+        if all {
+            fields.insert("variables".to_owned(), json!(variables));
+        }
+        Ok(reply::answered(&told, Value::Object(fields)))
+    }
+
+    async fn system_info(&self, context: &Context) -> Result<CallToolResult, Refused> {
+        let told = self.script(SystemArguments::TOOL, inspect::system(), context).await?;
+        let system = read(&told, System::of)?;
+        Ok(reply::answered(&told, super::reply::to_value(&system)))
+    }
+
+    async fn process_info(
+        &self,
+        arguments: ProcessArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let format = arguments.format.unwrap_or_else(|| PS_FORMAT.to_owned());
+        let format = inspect::line("format", format)?;
+        let filter = inspect::line("filter", arguments.filter.unwrap_or_default())?;
+        let args = inspect::processes(&format, &filter);
+        let told = self.script(ProcessArguments::TOOL, args, context).await?;
+        well(&told)?;
+        let fields = json!({ "format": format, "filter": filter, "processes": told.stdout.text });
+        Ok(reply::shown(&told, &told.stdout.text, fields))
+    }
+
+    async fn which_command(
+        &self,
+        arguments: WhichArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let name = inspect::word("command", arguments.command)?;
+        let told = self.script(WhichArguments::TOOL, inspect::which(&name), context).await?;
+        let Located { kind, paths } = read(&told, Located::of)?;
+        let mut fields = json!({
+            "command": name, "found": kind != "none", "kind": kind, "paths": paths,
+        });
+        if let (Some(first), Some(map)) = (paths.first(), fields.as_object_mut()) {
+            map.insert("path".to_owned(), Value::String(first.clone()));
+        }
+        Ok(reply::answered(&told, fields))
+    }
+
+    async fn command_help(
+        &self,
+        arguments: HelpArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let name = inspect::word("command", arguments.command)?;
+        let told = self.script(HelpArguments::TOOL, inspect::help(&name), context).await?;
+        let Outcome::Exited { code } = told.outcome else { return Err(failed(&told)) };
+        if code == 127 {
+            return Err(failed(&told));
+        }
+        let help = &told.stdout.text;
+        let fields = json!({ "command": name, "help": help, "exit_code": code });
+        Ok(reply::shown(&told, help, fields))
+    }
+
+    async fn man_page(
+        &self,
+        arguments: ManualArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let name = inspect::word("command", arguments.command)?;
+        let section = arguments.section.map_or("", Section::digit);
+        let args = inspect::manual(&name, section);
+        let told = self.script(ManualArguments::TOOL, args, context).await?;
+        let page = read(&told, |text| {
+            inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
+        });
+        let (by, page) = page?;
+        let mut fields = json!({ "command": name, "page": page, "rendered_by": by });
+        if let (Some(section), Some(map)) = (arguments.section, fields.as_object_mut()) {
+            map.insert("section".to_owned(), Value::from(section.digit()));
+        }
+        Ok(reply::shown(&told, &page, fields))
+    }
+
+    /// A script in a fresh cell, as a call of `tool`.
+    async fn script(
+        &self,
+        tool: &'static str,
+        args: BashArgs,
+        context: &Context,
+    ) -> Result<Told, Refused> {
+        self.turn(context, |turn| self.0.backend.script(tool, args, turn)).await
+    }
+}
+
+/// The answer of a script that ended well, as it is read.
+fn read<T>(told: &Told, of: impl FnOnce(&str) -> Option<T>) -> Result<T, Refused> {
+    well(told)?;
+    let none = || Refused::failed("the cell's answer was not understood");
+    of(&told.stdout.text).ok_or_else(|| none().protected_by(told.receipt.clone()))
+}
+
+fn well(told: &Told) -> Result<(), Refused> {
+    match told.outcome {
+        Outcome::Exited { code: 0 } => Ok(()),
+        Outcome::Exited { .. }
+        | Outcome::Signaled { .. }
+        | Outcome::Timeout
+        | Outcome::Limit(_)
+        | Outcome::Cancelled
+        | Outcome::Failed(_) => Err(failed(told)),
+    }
+}
+
+/// A script that gave no answer: what it said of it, else how it ended.
+fn failed(told: &Told) -> Refused {
+    let said = told.stderr.text.trim_end();
+    let message = match (&told.outcome, said) {
+        (Outcome::Exited { .. }, said) if !said.is_empty() => said.to_owned(),
+        _ => super::reply::status(told),
+    };
+    Refused::failed(message).protected_by(told.receipt.clone())
+}

@@ -1,0 +1,60 @@
+//! Results of the calculator, with the seed's fields.
+
+use rmcp::model::CallToolResult;
+use serde_json::{Value, json};
+
+use super::{RECEIPT_KEY, meta, millis, pretty, result};
+use crate::mcp::backend::{Calculated, Exact, Ran};
+
+/// The result of `calculate`: the seed's fields, and `exact: false` where digits may be wrong.
+pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
+    let mut fields = json!({
+        "result": done.result,
+        "expression": expression,
+        "precision": precision,
+        "executionTimeMs": millis(done.took),
+    });
+    if let (Exact::No, Some(map)) = (done.exact, fields.as_object_mut()) {
+        map.insert("exact".to_owned(), Value::Bool(false));
+    }
+    calculator(done, fields)
+}
+
+/// The result of `calculate_advanced`; the script is told back by its first 100 characters.
+pub fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
+    let mut shown: String = script.chars().take(100).collect();
+    if shown.len() < script.len() {
+        shown.push('…');
+    }
+    let fields = json!({
+        "result": done.result,
+        "script": shown,
+        "precision": precision,
+        "executionTimeMs": millis(done.took),
+    });
+    calculator(done, fields)
+}
+
+fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
+    let text = if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
+    let mut result = result(text, false);
+    result.structured_content = Some(fields);
+    let (receipt, remembered) = match &done.ran {
+        Ran::InCell(receipt) => (receipt.as_deref(), None),
+        Ran::Remembered => (None, Some(json!({ "cached": true, "cell": "none ran" }))),
+    };
+    let mut meta = meta(receipt, done.unrecorded.as_ref());
+    if let Some(remembered) = remembered {
+        meta.0.insert(RECEIPT_KEY.to_owned(), remembered);
+    }
+    result.meta = Some(meta).filter(|meta| !meta.0.is_empty());
+    result
+}
+
+/// The result of `set_precision`.
+pub fn precision_set(precision: u8) -> CallToolResult {
+    let fields = json!({ "precision": precision });
+    let mut result = result(format!("precision is now {precision} decimal places"), false);
+    result.structured_content = Some(fields);
+    result
+}
