@@ -201,7 +201,7 @@ fn parts(caller: &Caller) -> Check {
         mkdir .git/x && for n in HEAD config hooks; do echo x 2>/dev/null > .git/x/$n && echo MADE .git/x/$n; done
         # A branch may have such a name; a directory of branches becomes nothing else by it.
         git branch config && git branch hooks && git branch x/HEAD && echo branches
-        echo evil > .git/refs/remotes/origin/config && echo a remote has a HEAD and a branch
+        echo evil 2>/dev/null > .git/refs/remotes/origin/config && echo MADE config; echo x > .git/refs/remotes/origin/conf && echo a remote has a HEAD and a branch
         mkdir .git/refs/remotes/origin/objects 2>/dev/null && echo MADE objects
         for to in .git/y .git/modules/lib/y evil; do mv -T .git/refs/remotes/origin $to 2>/dev/null && echo MOVED $to; done
         perl -e 'rename(\".git/refs\", \".git/z\") and print \"RENAMED\\n\"; print $!{EXDEV} ? \"EXDEV\\n\" : \"$!\\n\"'

@@ -6,7 +6,7 @@ O = os
 C, X, W, R, RW, T, A = O.O_CREAT, O.O_EXCL, O.O_WRONLY, O.O_RDONLY, O.O_RDWR, O.O_TRUNC, O.O_APPEND
 HERE, FOLLOW, EMPTY = -100, 0x400, 0x1000
 NUMBERS = dict(open=2, rename=82, mkdir=83, creat=85, link=86, symlink=88, mknod=133, openat=257, mkdirat=258,
-               mknodat=259, renameat=264, linkat=265, symlinkat=266, renameat2=316)
+               mknodat=259, renameat=264, linkat=265, symlinkat=266, renameat2=316, truncate=76)
 
 def found(path):
     try:
@@ -130,6 +130,12 @@ started = time.monotonic()
 show("fifo with a reader to come", "open", b"fifo", C | W, 0o666)
 print("waited", time.monotonic() - started > 0.15)
 thread.join()
+
+# Cut and grown by name.
+for path in [b"", b"/", b".", b"d3", b"c1/", b"c1/x", b"none", b"c1", b"fifo", b"socket", b"loop1", b"tonone", b"absolute2"]:
+    for length in [7, 0, -1]:
+        show(f"truncate {path} {length}", "truncate", path, length, at=path or b".")
+show("truncate no pointer", "truncate", 8, 0)
 
 # What is not the cell's to write, and descriptors by name.
 for path in [b"/usr/x", b"/etc/passwd", b"/etc/x", b"/dev/null", b"/dev/x", b"/proc/self/comm", b"/x"]:

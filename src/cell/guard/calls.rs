@@ -36,9 +36,11 @@ pub enum Form {
     Rename,
     Renameat,
     Renameat2,
+    Truncate,
+    Umask,
 }
 
-const FORMS: [(&str, Form); 14] = [
+const FORMS: [(&str, Form); 16] = [
     ("open", Form::Open),
     ("openat", Form::Openat),
     ("creat", Form::Creat),
@@ -53,10 +55,13 @@ const FORMS: [(&str, Form); 14] = [
     ("rename", Form::Rename),
     ("renameat", Form::Renameat),
     ("renameat2", Form::Renameat2),
+    ("truncate", Form::Truncate),
+    ("umask", Form::Umask),
 ];
 
 const O_CREAT: u32 = libc::O_CREAT.cast_unsigned();
-const O_WRITE: u32 = (libc::O_WRONLY | libc::O_RDWR).cast_unsigned();
+/// With O_TRUNC, a file that is opened to read is emptied all the same.
+const O_WRITE: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsigned();
 const O_TMPFILE: u32 = libc::O_TMPFILE.cast_unsigned();
 const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 
@@ -91,7 +96,9 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>) -> Result<Vec<Watched>> {
             | Form::Linkat
             | Form::Rename
             | Form::Renameat
-            | Form::Renameat2 => None,
+            | Form::Renameat2
+            | Form::Truncate
+            | Form::Umask => None,
         };
         if let Some(flags) = flags {
             verdicts.insert(number, unless_it_writes(&verdict, flags));
@@ -132,12 +139,40 @@ pub struct Named {
 /// What a call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    Open { path: Named, flags: i32, mode: u32 },
-    Directory { path: Named, mode: u32 },
-    Node { path: Named, mode: u32, device: u64 },
-    Symlink { content: u64, path: Named },
-    Link { old: Named, new: Named, flags: i32 },
-    Rename { old: Named, new: Named, flags: u32 },
+    Open {
+        path: Named,
+        flags: i32,
+        mode: u32,
+    },
+    Directory {
+        path: Named,
+        mode: u32,
+    },
+    Node {
+        path: Named,
+        mode: u32,
+        device: u64,
+    },
+    Symlink {
+        content: u64,
+        path: Named,
+    },
+    Link {
+        old: Named,
+        new: Named,
+        flags: i32,
+    },
+    Rename {
+        old: Named,
+        new: Named,
+        flags: u32,
+    },
+    Truncate {
+        path: Named,
+        length: i64,
+    },
+    /// Changes no file: the guard only has to know that umasks differ from now on.
+    Umask,
 }
 
 impl Form {
@@ -163,6 +198,8 @@ impl Form {
             Self::Rename => Ask::Rename { old: here(a), new: here(b), flags: 0 },
             Self::Renameat => Ask::Rename { old: at(a, b), new: at(c, d), flags: 0 },
             Self::Renameat2 => Ask::Rename { old: at(a, b), new: at(c, d), flags: low(e) },
+            Self::Truncate => Ask::Truncate { path: here(a), length: b.cast_signed() },
+            Self::Umask => Ask::Umask,
         }
     }
 }
@@ -190,6 +227,7 @@ mod tests {
         assert!(allows(libc::O_TMPFILE | libc::O_RDWR) && !allows(libc::O_TMPFILE | libc::O_CREAT));
         assert!(!allows(libc::O_CREAT) && !allows(libc::O_RDWR) && !allows(libc::O_WRONLY));
         assert!(!allows(libc::O_DIRECTORY | libc::O_WRONLY) && !allows(libc::O_ACCMODE));
+        assert!(!allows(libc::O_RDONLY | libc::O_TRUNC));
         let asked: Vec<u32> = taken.iter().map(|watched| watched.number).collect();
         let only_opens = |number: &u32| !verdicts.contains_key(number);
         assert_eq!(asked.iter().filter(|number| only_opens(number)).count(), asked.len() - 2);

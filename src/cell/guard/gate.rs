@@ -1,15 +1,16 @@
 //! Where names are made: each by init, for the caller that waits, or refused.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, RenameFlags, fcntl, renameat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, renameat2};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat, mknodat, umask};
-use nix::unistd::{linkat, symlinkat};
+use nix::unistd::{ftruncate, linkat, symlinkat};
 
 use super::Guard;
 use super::calls::{Ask, Named};
 use super::judge::Judge;
+use super::opening::{finished, hand_over, later, opened};
 use super::paths::{Found, Links, Spot, Target};
 use super::waiting::{Waiting, blocked, unblocked};
 use crate::sys::Result;
@@ -28,15 +29,17 @@ pub enum Served {
 }
 
 /// What a call made.
-enum Made {
+pub enum Made {
     Name,
     File(OwnedFd),
     /// It waits for the other end of a FIFO, on which the descriptor is held.
     Later(OwnedFd),
+    /// Nothing: the call goes on by itself, as its registers have it.
+    Itself,
 }
 
 /// Why a call made nothing.
-enum Unmade {
+pub enum Unmade {
     Guarded,
     Errno(Errno),
 }
@@ -52,7 +55,15 @@ impl From<Errno> for Unmade {
 pub struct Gate<'a> {
     guard: &'a Guard,
     judge: Judge<'a>,
+    umasks: Umasks,
     pub waiting: Waiting,
+}
+
+/// Whether init's own umask is everybody's: all have it from the supervisor, until one sets another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Umasks {
+    Inherited,
+    Various,
 }
 
 /// A call that is being served.
@@ -60,6 +71,7 @@ struct Caller<'c> {
     target: Target<'c>,
     listener: BorrowedFd<'c>,
     notification: Notification,
+    umasks: Umasks,
 }
 
 impl Caller<'_> {
@@ -75,7 +87,12 @@ impl Caller<'_> {
     /// Takes on the caller's umask, which the kernel applies, or not where a directory has default
     /// permissions of its own (acl(5)).
     fn lend_umask(&self) -> Result<()> {
-        umask(Mode::from_bits_truncate(self.target.status()?.umask));
+        match self.umasks {
+            Umasks::Inherited => {}
+            Umasks::Various => {
+                umask(Mode::from_bits_truncate(self.target.status()?.umask));
+            }
+        }
         Ok(())
     }
 }
@@ -83,7 +100,7 @@ impl Caller<'_> {
 impl<'a> Gate<'a> {
     pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Self> {
         let judge = Judge::new(&guard.named, &guard.private, proc)?;
-        Ok(Self { guard, judge, waiting: Waiting::default() })
+        Ok(Self { guard, judge, umasks: Umasks::Inherited, waiting: Waiting::default() })
     }
 
     /// Serves a call and answers it, unless it is none of the guard's.
@@ -97,11 +114,16 @@ impl<'a> Gate<'a> {
         else {
             return Ok(Served::NotMine);
         };
-        let target = Target { proc: self.judge.proc.as_fd(), pid: call.pid };
-        let caller = Caller { target, listener, notification: call };
         let ask = watched.form.ask(&call.arguments);
+        if ask == Ask::Umask {
+            // Before the call goes on: from then on each caller's is looked up.
+            self.umasks = Umasks::Various;
+        }
+        let target = Target { proc: self.judge.proc.as_fd(), pid: call.pid };
+        let caller = Caller { target, listener, notification: call, umasks: self.umasks };
         match self.make(&caller, ask) {
             Ok(Made::Name) => notify::succeed(listener, call)?,
+            Ok(Made::Itself) => notify::proceed(listener, call)?,
             Ok(Made::File(file)) => hand_over(listener, call, &file, flags_of(ask))?,
             Ok(Made::Later(held)) => {
                 // No more can wait than there are places: then as if the caller would not wait.
@@ -151,6 +173,8 @@ impl<'a> Gate<'a> {
             }
             Ask::Link { old, new, flags } => self.link(caller, old, new, flags),
             Ask::Rename { old, new, flags } => self.rename(caller, old, new, flags),
+            Ask::Truncate { path, length } => self.truncate(caller, path, length),
+            Ask::Umask => Ok(Made::Itself),
         }
     }
 
@@ -241,7 +265,8 @@ impl<'a> Gate<'a> {
         if writes && self.judge.keeps_file(&held)? {
             return Err(Unmade::Guarded);
         }
-        match caller.target.descriptor(number, wanted) {
+        // The file that was judged, whatever the number stands for by now.
+        match self.judge.open_held(&held, wanted) {
             Ok(file) => finished(file, flags),
             Err(errno) if blocked(errno, flags) => later(held, errno),
             Err(errno) => Err(errno.into()),
@@ -282,10 +307,12 @@ impl<'a> Gate<'a> {
                 if self.judge.keeps_file(&held)? {
                     return Err(Unmade::Guarded);
                 }
+                // What was judged, whatever the number stands for by now.
                 let mut buffer = [0; 64];
-                let entry = target.entry(&mut buffer, format_args!("fd/{number}"))?;
+                let own = self.judge.own();
+                let entry = own.entry(&mut buffer, format_args!("fd/{}", held.as_raw_fd()))?;
                 let follow = AtFlags::AT_SYMLINK_FOLLOW;
-                linkat(target.proc, entry, &to.parent, to.last()?, follow)?;
+                linkat(own.proc, entry, &to.parent, to.last()?, follow)?;
             }
         }
         Ok(Made::Name)
@@ -312,6 +339,41 @@ impl<'a> Gate<'a> {
         renameat2(&from.parent, from.last()?, &to.parent, to.last()?, flags)?;
         Ok(Made::Name)
     }
+
+    fn truncate(
+        &self,
+        caller: &Caller<'_>,
+        path: Named,
+        length: i64,
+    ) -> std::result::Result<Made, Unmade> {
+        if length < 0 {
+            return Err(Unmade::Errno(Errno::EINVAL));
+        }
+        let hold = libc::O_PATH | libc::O_CLOEXEC;
+        let held = match caller.target.find(path, Links::Follow)? {
+            Found::Spot(spot) => {
+                let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
+                lookup::open(&spot.parent, spot.last()?, hold, 0, follow)?
+            }
+            Found::Descriptor(number) => {
+                caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?
+            }
+        };
+        caller.still_waits()?;
+        match fstat(&held)?.st_mode & libc::S_IFMT {
+            libc::S_IFREG => {}
+            libc::S_IFDIR => return Err(Unmade::Errno(Errno::EISDIR)),
+            _ => return Err(Unmade::Errno(Errno::EINVAL)),
+        }
+        let write = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = self.judge.open_held(&held, write)?;
+        // What the kernel refuses by itself, by a read-only mount, is told as that.
+        if self.judge.keeps_file(&held)? {
+            return Err(Unmade::Guarded);
+        }
+        ftruncate(file, length)?;
+        Ok(Made::Name)
+    }
 }
 
 fn flags_of(ask: Ask) -> i32 {
@@ -321,7 +383,9 @@ fn flags_of(ask: Ask) -> i32 {
         | Ask::Node { .. }
         | Ask::Symlink { .. }
         | Ask::Link { .. }
-        | Ask::Rename { .. } => 0,
+        | Ask::Rename { .. }
+        | Ask::Truncate { .. }
+        | Ask::Umask => 0,
     }
 }
 
@@ -331,54 +395,5 @@ fn look(spot: &Spot) -> Result<Option<SFlag>> {
         Ok(found) => Ok(Some(SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT))),
         Err(Errno::ENOENT) => Ok(None),
         Err(errno) => Err(errno),
-    }
-}
-
-/// Opens a spot, without ever waiting for the other end of a FIFO.
-fn opened(spot: &Spot, flags: i32, mode: u32) -> std::result::Result<Made, Unmade> {
-    // A path that ends in a slash or a dot leads to a directory, or nowhere.
-    let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
-    match lookup::open(&spot.parent, spot.last()?, unblocked(flags), mode, follow) {
-        Ok(file) => finished(file, flags),
-        Err(errno) if blocked(errno, flags) => {
-            let hold = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-            let held = lookup::open(&spot.parent, spot.last()?, hold, 0, Follow::Nothing)?;
-            later(held, errno)
-        }
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn later(held: OwnedFd, errno: Errno) -> std::result::Result<Made, Unmade> {
-    // A socket cannot be opened at all, and says the same as a FIFO that nobody reads.
-    let is_fifo = fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
-    if is_fifo || errno == Errno::EWOULDBLOCK { Ok(Made::Later(held)) } else { Err(errno.into()) }
-}
-
-fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Made, Unmade> {
-    settle(&file, flags)?;
-    Ok(Made::File(file))
-}
-
-/// Takes back the flag that kept init from waiting, where the caller did not ask for it.
-pub fn settle(file: &OwnedFd, flags: i32) -> Result<()> {
-    if flags & libc::O_NONBLOCK != 0 {
-        return Ok(());
-    }
-    let kept = libc::O_APPEND | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
-    fcntl(file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags & kept))).map(drop)
-}
-
-/// Gives a file to the caller; what keeps it from having one more is its answer then.
-pub fn hand_over(
-    listener: BorrowedFd<'_>,
-    call: Notification,
-    file: &OwnedFd,
-    flags: i32,
-) -> Result<()> {
-    match notify::answer_with(listener, call, file, flags & libc::O_CLOEXEC != 0) {
-        // Gone already: nobody needs it.
-        Ok(()) | Err(Errno::ENOENT | Errno::EINPROGRESS) => Ok(()),
-        Err(errno) => notify::refuse(listener, call, errno),
     }
 }

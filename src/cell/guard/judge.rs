@@ -20,7 +20,7 @@ const PRIVATE: usize = 3;
 pub struct Judge<'a> {
     /// Places that a configuration names, of which none may be made or written to: directory and
     /// name.
-    named: &'a [(Vec<u8>, String)],
+    named: &'a [(Vec<u8>, Vec<u8>)],
     /// A procfs of the cell's pid namespace that is mounted nowhere.
     pub proc: OwnedFd,
     /// Device numbers of the cell's own filesystems; 0, which is none of a file, where it has fewer.
@@ -28,7 +28,7 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(named: &'a [(Vec<u8>, String)], own: &[CString], proc: OwnedFd) -> Result<Self> {
+    pub fn new(named: &'a [(Vec<u8>, Vec<u8>)], own: &[CString], proc: OwnedFd) -> Result<Self> {
         let mut private = [0; PRIVATE];
         for (place, path) in private.iter_mut().zip(own) {
             *place = stat(path.as_c_str())?.st_dev;
@@ -108,19 +108,19 @@ impl<'a> Judge<'a> {
     fn is_within(&self, spot: &Spot, directory: &[u8]) -> Result<bool> {
         let mut parts = directory.split(|byte| *byte == b'/');
         let obeyed = parts.any(|part| names::OBEYED.iter().any(|word| names::may_be(part, word)));
-        let (above, last) = split_last(directory);
         let within = obeyed
-            || self.is_named(above, last)
-            || self.named.iter().any(|(parent, name)| is_below(directory, parent, name))
-            // A repository's own hooks, and not a directory of sources that has the name.
-            || (names::may_be(last, "hooks") && has(&spot.parent, "../HEAD")?);
+            || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
+            || is_of_hooks(&spot.parent, directory)?;
         Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))
     }
 
-    /// Whether a configuration names this place.
+    /// Whether a configuration names this place, or one below it: what stood on the way could be
+    /// moved aside where the host has made it anew, and come back with something else in it.
     fn is_named(&self, directory: &[u8], name: &[u8]) -> bool {
         self.named.iter().any(|(parent, named)| {
-            names::may_be(name, named) && parent.eq_ignore_ascii_case(directory)
+            let mut place = names::parts(parent).chain([named.as_slice()]);
+            let mut here = names::parts(directory).chain([name]);
+            here.all(|part| place.next().is_some_and(|other| names::may_be_same(part, other)))
         })
     }
 
@@ -133,6 +133,8 @@ impl<'a> Judge<'a> {
             Depth::Top => Place::Repository,
             // A submodule's or a linked worktree's, which was there before.
             Depth::Branches | Depth::Inside if is_repository()? => Place::Repository,
+            Depth::Branches if head => Place::Remote,
+            Depth::Branches if has_settings(directory)? => Place::Settled,
             Depth::Branches => Place::Branches,
             Depth::Inside => Place::Inside,
         })
@@ -142,11 +144,21 @@ impl<'a> Judge<'a> {
         self.path(directory, &mut [0; 4096]).map(Depth::of)
     }
 
+    /// Init itself, in the procfs.
+    pub fn own(&self) -> Target<'_> {
+        Target { proc: self.proc.as_fd(), pid: 1 }
+    }
+
+    /// Opens what is held.
+    pub fn open_held(&self, held: &OwnedFd, flags: OFlag) -> Result<OwnedFd> {
+        let number = u32::try_from(held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+        self.own().descriptor(number, flags)
+    }
+
     /// The path of a directory that is held, as the cell has it.
     fn path<'b>(&self, directory: &OwnedFd, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
-        let own = Target { proc: self.proc.as_fd(), pid: 1 };
         let mut entry = [0; 64];
-        let entry = own.entry(&mut entry, format_args!("fd/{}", directory.as_raw_fd()))?;
+        let entry = self.own().entry(&mut entry, format_args!("fd/{}", directory.as_raw_fd()))?;
         lookup::read_link(&self.proc, entry, buffer)
     }
 }
@@ -159,21 +171,44 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
     }
 }
 
-/// A path's last part, and what comes before it.
-fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
-    let at = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    let (above, last) = path.split_at_checked(at).unwrap_or((path, b""));
-    (above, last.strip_prefix(b"/").unwrap_or(last))
+/// Whether a directory is a repository's own hooks or below them, and not one of sources that has
+/// the name.
+fn is_of_hooks(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
+    const DEEPEST: usize = 32;
+    const UP: &str = "../";
+    for (level, part) in path.rsplit(|byte| *byte == b'/').enumerate() {
+        if !names::may_be(part, "hooks") {
+            continue;
+        }
+        let mut above = [0; DEEPEST * UP.len() + HEAD.len()];
+        let length = (level + 1) * UP.len() + HEAD.len();
+        // Deeper than anybody keeps hooks: in doubt they are.
+        let Some(above) = above.get_mut(..length) else { return Ok(true) };
+        let (up, head) = above.split_at_mut(length - HEAD.len());
+        up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
+        head.copy_from_slice(HEAD.as_bytes());
+        if has(directory, std::str::from_utf8(above).map_err(|_| Errno::EINVAL)?)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// Whether a path lies beneath `parent/name`.
-fn is_below(path: &[u8], parent: &[u8], name: &str) -> bool {
-    let length = parent.len() + 1 + name.len();
-    let Some((start, rest)) = path.split_at_checked(length) else { return false };
-    let (above, last) = split_last(start);
-    rest.first() == Some(&b'/')
-        && above.eq_ignore_ascii_case(parent)
-        && last.eq_ignore_ascii_case(name.as_bytes())
+/// Whether a directory has what git would obey beside a HEAD.
+fn has_settings(directory: &OwnedFd) -> Result<bool> {
+    for part in names::GIT_PARTS {
+        if has(directory, part)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a path is `parent/name`, or lies beneath.
+fn is_within(path: &[u8], parent: &[u8], name: &[u8]) -> bool {
+    let mut place = names::parts(parent).chain([name]);
+    let mut here = names::parts(path);
+    place.all(|part| here.next().is_some_and(|other| names::may_be_same(other, part)))
 }
 
 fn may_fold(directory: &OwnedFd) -> Result<bool> {

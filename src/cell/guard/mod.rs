@@ -8,12 +8,13 @@
 //! its Landlock rules, and no more.
 //!
 //! [`names`] says what is guarded, [`calls`] which calls are asked about, `paths` where they lead,
-//! `judge` decides on each, [`gate`] does them.
+//! `judge` decides on each, [`gate`] does them, `opening` hands files over.
 
 pub mod calls;
 pub mod gate;
 mod judge;
 pub mod names;
+mod opening;
 mod paths;
 pub mod waiting;
 
@@ -32,7 +33,7 @@ use calls::Watched;
 pub struct Guard {
     pub calls: Vec<Watched>,
     /// Places that a configuration in the grant names, as the cell has them: directory and name.
-    pub named: Vec<(Vec<u8>, String)>,
+    pub named: Vec<(Vec<u8>, Vec<u8>)>,
     /// The cell's own filesystems, where every name may be made.
     pub private: Vec<CString>,
     /// A name that must not be made, for the payload's probe.
@@ -42,13 +43,14 @@ pub struct Guard {
 }
 
 /// The system calls by which init makes names, besides those it always needs.
-pub const CALLS: [Sysno; 12] = [
+pub const CALLS: [Sysno; 13] = [
     Sysno::process_vm_readv,
     Sysno::openat2,
     Sysno::openat,
     Sysno::readlinkat,
     Sysno::fstatfs,
     Sysno::umask,
+    Sysno::ftruncate,
     Sysno::mkdirat,
     Sysno::mknodat,
     Sysno::symlinkat,
@@ -70,7 +72,7 @@ impl Guard {
     ) -> Result<Self> {
         use std::os::unix::ffi::OsStrExt;
         let split = |path: &PathBuf| {
-            let name = path.file_name()?.to_str()?.to_owned();
+            let name = path.file_name()?.as_bytes().to_owned();
             Some((path.parent()?.as_os_str().as_bytes().to_owned(), name))
         };
         Ok(Self {

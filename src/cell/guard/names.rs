@@ -9,34 +9,80 @@ pub const GIT: &str = ".git";
 pub const HEAD: &str = "HEAD";
 /// Parts of a repository that git runs or obeys.
 /// `commondir`, which a linked worktree's has, names where git finds its hooks and its `config`.
-pub const GIT_PARTS: [&str; 4] = ["hooks", "config", "config.worktree", COMMONDIR];
+/// The locks become what they are named after: git writes a new configuration there, and renames.
+pub const GIT_PARTS: [&str; 6] =
+    ["hooks", "config", "config.worktree", "config.lock", "config.worktree.lock", COMMONDIR];
 pub const COMMONDIR: &str = "commondir";
 pub const OBJECTS: &str = "objects";
 
-/// Whether a filesystem may take `name` for `word`, which is ASCII: letters in either case, what
-/// Windows' filesystems leave out (trailing dots and blanks, `:` and what follows), and what
-/// Unicode's folding leaves out or turns into ASCII. In doubt it may.
+/// Whether a filesystem may take `name` for `word`. In doubt it may.
 #[must_use]
 pub fn may_be(name: &[u8], word: &str) -> bool {
+    may_be_same(name, word.as_bytes())
+}
+
+/// Whether a filesystem may take two names for one: letters in either case, what Windows'
+/// filesystems leave out (trailing dots and blanks, `:` and what follows), what Unicode's folding
+/// leaves out or turns into ASCII, and the short name that VFAT gives to `word`.
+#[must_use]
+pub fn may_be_same(name: &[u8], word: &[u8]) -> bool {
+    folded(name).eq(folded(word)) || may_be_short(name, word)
+}
+
+/// A name in lower case ASCII; what is not ASCII and does not fold to it is left out.
+fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     let stem = name.split(|byte| *byte == b':').next().unwrap_or_default();
-    let stem = stem.trim_suffix_of(b". ");
-    // Of all that is not ASCII, only the long s and the Kelvin sign fold to ASCII letters.
-    let mut rest = stem;
-    let folded = std::iter::from_fn(|| {
+    let mut rest = stem.trim_suffix_of(b". ");
+    let mut more: &[u8] = b"";
+    std::iter::from_fn(move || {
         loop {
-            let (byte, after) = match rest {
-                [0xc5, 0xbf, after @ ..] => (b's', after),
-                [0xe2, 0x84, 0xaa, after @ ..] => (b'k', after),
-                [byte, after @ ..] => (*byte, after),
+            if let [byte, after @ ..] = more {
+                more = after;
+                return Some(*byte);
+            }
+            // All that folds to ASCII letters (CaseFolding.txt, C and F): the long s, the Kelvin
+            // sign, the sharp s and the ligatures.
+            let step: (&[u8], &[u8]) = match rest {
+                [0xc5, 0xbf, after @ ..] => (b"s", after),
+                [0xe2, 0x84, 0xaa, after @ ..] => (b"k", after),
+                [0xc3, 0x9f, after @ ..] | [0xe1, 0xba, 0x9e, after @ ..] => (b"ss", after),
+                [0xef, 0xac, 0x80, after @ ..] => (b"ff", after),
+                [0xef, 0xac, 0x81, after @ ..] => (b"fi", after),
+                [0xef, 0xac, 0x82, after @ ..] => (b"fl", after),
+                [0xef, 0xac, 0x83, after @ ..] => (b"ffi", after),
+                [0xef, 0xac, 0x84, after @ ..] => (b"ffl", after),
+                [0xef, 0xac, 0x85 | 0x86, after @ ..] => (b"st", after),
+                [byte, after @ ..] if byte.is_ascii() => {
+                    rest = after;
+                    return Some(byte.to_ascii_lowercase());
+                }
+                [_, after @ ..] => (b"", after),
                 [] => return None,
             };
-            rest = after;
-            if byte.is_ascii() {
-                return Some(byte.to_ascii_lowercase());
-            }
+            (more, rest) = step;
         }
-    });
-    folded.eq(word.bytes().map(|byte| byte.to_ascii_lowercase()))
+    })
+}
+
+/// Whether a name has the shape of a short name for `word`, as `GIT~1` for `.git` (vfat): first
+/// letters, perhaps a hash of four digits, a tilde and a number.
+fn may_be_short(name: &[u8], word: &[u8]) -> bool {
+    let stem = name.split(|byte| *byte == b'.').next().unwrap_or_default();
+    let mut halves = stem.splitn(2, |byte| *byte == b'~');
+    let (Some(start), Some(number)) = (halves.next(), halves.next()) else { return false };
+    let letters = word.iter().skip_while(|byte| **byte == b'.').take_while(|byte| **byte != b'.');
+    let same = start.iter().zip(letters).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+    let hash = start.get(same..).unwrap_or_default();
+    same >= 2
+        && matches!(hash.len(), 0 | 4)
+        && hash.iter().all(u8::is_ascii_hexdigit)
+        && !number.is_empty()
+        && number.iter().all(u8::is_ascii_digit)
+}
+
+/// The parts of an absolute path.
+pub fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
 
 trait TrimSuffix {
@@ -103,6 +149,10 @@ pub enum Place {
     Repository,
     /// Below it, where git keeps files by the names of branches and remotes.
     Branches,
+    /// Such a place with a HEAD, as a remote has.
+    Remote,
+    /// Such a place with a branch that is called as a part of a repository.
+    Settled,
     /// Elsewhere below it.
     Inside,
 }
@@ -114,17 +164,23 @@ impl Place {
         match (kind, self) {
             (Kind::Plain, _) => false,
             (Kind::Obeyed, _) => true,
-            // A branch may be called `config`, and a remote has a HEAD. Without objects of its
-            // own, or another's by a `commondir`, no directory of branches is a repository.
-            (Kind::Part | Kind::Head { .. }, Self::Branches) => false,
-            (Kind::Objects | Kind::Commondir, Self::Branches) => true,
+            // A branch may be called `config`, and a remote has a HEAD, but no directory has both:
+            // what else makes a repository could be moved in and out, and a socket, which nobody
+            // is asked about, can stand for `objects`.
+            (Kind::Part, Self::Branches | Self::Settled) => false,
+            (Kind::Head { .. }, Self::Branches | Self::Remote | Self::Repository) => false,
+            (Kind::Objects | Kind::Commondir, Self::Branches | Self::Remote | Self::Settled) => {
+                true
+            }
             (Kind::Objects, Self::WorkTree | Self::Headed | Self::Repository | Self::Inside) => {
                 false
             }
-            (Kind::Head { .. }, Self::Repository) => false,
-            (Kind::Head { .. }, Self::WorkTree | Self::Headed | Self::Inside) => true,
+            (Kind::Head { .. }, Self::WorkTree | Self::Headed | Self::Settled | Self::Inside) => {
+                true
+            }
             (Kind::Part | Kind::Commondir, Self::WorkTree) => false,
-            (Kind::Part | Kind::Commondir, Self::Headed | Self::Repository | Self::Inside) => true,
+            (Kind::Part, Self::Headed | Self::Repository | Self::Remote | Self::Inside) => true,
+            (Kind::Commondir, Self::Headed | Self::Repository | Self::Inside) => true,
         }
     }
 }
@@ -189,7 +245,17 @@ mod tests {
             assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
         }
         assert_eq!(Kind::of(".v\u{17f}code".as_bytes()), Kind::Obeyed);
-        assert_eq!(Kind::of("hoo\u{212a}s".as_bytes()), Kind::Part);
+        for name in ["hoo\u{212a}s", "con\u{fb01}g", "config.lock", "CONFIG~1.WOR"] {
+            assert_eq!(Kind::of(name.as_bytes()), Kind::Part, "{name}");
+        }
+        for name in ["git~1", "GIT~2", "GI3F2A~1", "VSCODE~1", "mcp~1.jso"] {
+            assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
+        }
+        for name in ["git~", "git~x", "g~1", "digit~1", ".envrc.~1~", "gist~1"] {
+            assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
+        }
+        let named = "\u{e4}.h\u{fc}sky".as_bytes();
+        assert!(may_be_same(named, named) && !may_be_same(b".husk", named));
         for name in ["git", ".gitignore", ".github", ".envrc.example", "envrc", "..git", ""] {
             assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
         }
@@ -203,7 +269,6 @@ mod tests {
         assert_eq!(Kind::of(b"FETCH_HEAD"), Kind::Plain);
         assert_eq!(Kind::of(b"config"), Kind::Part);
         assert_eq!(Kind::of(b"config.worktree"), Kind::Part);
-        assert_eq!(Kind::of(b"config.lock"), Kind::Plain);
         assert_eq!(Kind::of(b"commondir"), Kind::Commondir);
         assert_eq!(Kind::of(b"objects"), Kind::Objects);
     }
@@ -229,7 +294,8 @@ mod tests {
     fn no_directory_can_come_to_have_all_that_makes_it_a_repository_with_settings() {
         // Settings need a HEAD beside them, and objects: in each place one of the three is refused,
         // but at the top of a repository that is there, whose settings are.
-        for place in [Place::WorkTree, Place::Headed, Place::Branches, Place::Inside] {
+        let beside = [Place::Branches, Place::Remote, Place::Settled];
+        for place in [Place::WorkTree, Place::Headed, Place::Inside].into_iter().chain(beside) {
             let refuses = |kind| place.refuses(kind);
             let whole = [Kind::Head { exact: true }, Kind::Part, Kind::Objects];
             assert!(whole.into_iter().any(refuses), "{place:?}");
@@ -237,6 +303,9 @@ mod tests {
             assert!(linked.into_iter().any(refuses), "{place:?}");
             assert!(refuses(Kind::Obeyed), "{place:?}");
         }
+        // Beside a HEAD no settings come to be, and beside settings no HEAD.
+        assert!(Place::Remote.refuses(Kind::Part));
+        assert!(Place::Settled.refuses(Kind::Head { exact: true }));
         assert!(Place::Repository.refuses(Kind::Part));
         assert!(Place::Repository.refuses(Kind::Commondir));
         assert!(!Place::Repository.refuses(Kind::Head { exact: true }));

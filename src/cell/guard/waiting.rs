@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::gate::{hand_over, settle};
+use super::opening::{hand_over, settle};
 use super::paths::Target;
 use crate::sys::Result;
 use crate::sys::notify::{self, Notification};
@@ -71,10 +71,11 @@ impl Parked {
         let flags = OFlag::from_bits_retain(unblocked(self.flags & !made));
         let number = u32::try_from(self.held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         match own.descriptor(number, flags) {
-            Ok(file) => {
-                settle(&file, self.flags)?;
-                hand_over(listener, self.call, &file, self.flags)?;
-            }
+            // Whatever one file says must not end the cell.
+            Ok(file) => match settle(&file, self.flags) {
+                Ok(()) => hand_over(listener, self.call, &file, self.flags)?,
+                Err(errno) => notify::refuse(listener, self.call, errno)?,
+            },
             Err(errno) if blocked(errno, self.flags) => return Ok(false),
             Err(errno) => notify::refuse(listener, self.call, errno)?,
         }

@@ -1,0 +1,133 @@
+//! What the host makes anew in a writable grant is not the cell's to change, by no call and no race.
+
+mod support;
+
+use std::process::ExitCode;
+
+use support::{Caller, Check, Need, claim, equal, holds};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("nothing_that_the_host_made_anew_can_be_changed", anew)
+            .needs(&[Need::Git, Need::Python]),
+        claim("no_directory_of_branches_has_a_head_and_settings", branches).needs(&[Need::Git]),
+        claim("each_process_has_its_own_umask", umasks).needs(&[Need::Python]),
+    ])
+}
+
+/// Says what it could do to what the host has made anew.
+const ATTACK: &str = r#"
+cd /workspace; until [ -e go ]; do sleep 0.02; done; exec 2>/tmp/err
+cat > /tmp/attack.py <<'END'
+import ctypes, os, threading
+libc = ctypes.CDLL(None)
+def tried(what, action):
+    try:
+        action()
+        print("DID", what)
+    except OSError:
+        pass
+tried("truncate", lambda: os.truncate("notes/.envrc", 3))
+tried("empty", lambda: os.open("empty/.envrc", os.O_RDONLY | os.O_TRUNC))
+# The host renames it to the configuration next.
+tried("lock", lambda: os.open(".git/config.lock", os.O_WRONLY))
+tried("deep", lambda: open(".git/hooks/pre-commit.d/one", "w").close())
+tried("umlaut", lambda: os.mkdir("sub/.h\u00fcsky"))
+tried("short", lambda: os.mkdir("git~1"))
+tried("ligature", lambda: open("bare/con\ufb01g", "w").close())
+# A number that stands for a guarded file in one moment and for a plain one in the next.
+guarded, plain = os.open(".envrc", os.O_RDONLY), os.open("plain", os.O_RDONLY | os.O_CREAT)
+number, stop, inode, won = os.dup(plain), False, os.fstat(guarded).st_ino, set()
+def swap():
+    while not stop:
+        os.dup2(guarded, number)
+        os.dup2(plain, number)
+thread = threading.Thread(target=swap)
+thread.start()
+for _ in range(1500):
+    try:
+        file = os.open(f"/dev/fd/{number}", os.O_RDWR)
+        if os.fstat(file).st_ino == inode: won.add("reopen")
+        os.close(file)
+    except OSError: pass
+    try:
+        libc.linkat(-100, b"/proc/self/fd/%d" % number, -100, b"l", 0x400)
+        if os.stat("l").st_ino == inode: won.add("link")
+    except OSError: pass
+    try: os.unlink("l")
+    except OSError: pass
+stop = True
+thread.join()
+for what in sorted(won): print("DID", what)
+END
+python3 /tmp/attack.py
+mv tools x; mkdir -p evil/hooks; ln -s evil tools && echo DID symlink && rm tools
+echo evil > x/hooks/pre-commit; mv -T x tools && echo DID back
+echo fine >> plain && echo fine; true"#;
+
+/// As editors and git save, and as somebody works: after the grant.
+const HOST: &str = "mkdir notes empty && echo trusted > notes/.envrc && echo trusted > empty/.envrc && echo trusted > .envrc && \
+    touch .git/config.lock && mkdir -p .git/hooks/pre-commit.d && echo true > .git/hooks/pre-commit.d/one && \
+    git init -q --bare bare && mv tools h && cp -r h tools && rm -r h && touch go && echo done";
+
+fn anew(caller: &Caller) -> Check {
+    let mut said = Vec::new();
+    for options in [&["--unguarded"][..], &[]] {
+        let path = caller.directory(&format!("grant{}", options.len()))?;
+        let text = path.display().to_string();
+        let made = "git init -q . && git config core.hooksPath tools/hooks && mkdir -p tools/hooks && \
+            rm -rf .git/hooks && git init -q sub && git -C sub config core.hooksPath .hüsky && echo made";
+        let told = caller.bash_outside(&format!("cd {text} && {made}"))?;
+        equal("a repository", told.said(), "made")?;
+        let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
+        let live = caller.live(&options, ATTACK)?;
+        let told = caller.bash_outside(&format!("cd {text} && {HOST}"))?;
+        equal("the host", told.said(), "done")?;
+        said.push(live.finish(support::PATIENCE)?.stdout);
+    }
+    let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
+    // The positive control: without the guard of names each of these is open to the cell.
+    let all = "truncate empty lock deep umlaut short ligature reopen link symlink back";
+    for what in all.split(' ') {
+        let line = format!("DID {what}\n");
+        holds("the attack works unguarded", unguarded, unguarded.contains(&line))?;
+    }
+    equal("guarded", guarded.trim(), "fine")
+}
+
+fn branches(caller: &Caller) -> Check {
+    let path = caller.directory("repository")?;
+    let text = path.display().to_string();
+    let told = caller.bash_outside(&format!("cd {text} && git init -q . && echo made"))?;
+    equal("a repository", told.said(), "made")?;
+    // A socket stands for `objects` to git, and no filter tells which name a socket gets.
+    let script = "cd /workspace/.git/refs; mkdir -p a/refs b/refs; exec 2>/tmp/err
+        echo evil > a/config && echo settings; cp ../HEAD a/HEAD && echo MADE HEAD; mv a/config c && echo none
+        cp ../HEAD a/HEAD && echo HEAD; mv c a/config && echo MOVED; echo evil > a/config.lock && echo MADE lock
+        cp -r a b/HEAD && echo NESTED; mkdir a/hooks && echo MADE hooks; echo x > a/commondir && echo MADE commondir
+        true";
+    let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
+    equal("one or the other", told.said(), "settings\nnone\nHEAD\nNESTED")
+}
+
+fn umasks(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let script = r#"
+import os
+def mode(name):
+    os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o666)); os.mkdir(name + "d", 0o777)
+    return oct(os.stat(name).st_mode & 0o777), oct(os.stat(name + "d").st_mode & 0o777)
+os.chdir("/workspace")
+print(*mode("before"), flush=True)
+child = os.fork()
+if child == 0:
+    print(oct(os.umask(0o077)), *mode("child"), flush=True); os._exit(0)
+os.waitpid(child, 0)
+print(*mode("parent"))
+print(oct(os.umask(0)), *mode("none"))
+"#;
+    let options = ["--rw", &path.display().to_string()];
+    let told = caller.run(&options, &["/usr/bin/python3", "-c", script])?;
+    let modes = "0o644 0o755\n0o22 0o600 0o700\n0o644 0o755\n0o22 0o666 0o777";
+    equal("modes", (told.said(), told.stderr.as_str()), (modes, ""))
+}
