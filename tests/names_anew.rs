@@ -32,6 +32,11 @@ tried("empty", lambda: os.open("empty/.envrc", os.O_RDONLY | os.O_TRUNC))
 # The host renames it to the configuration next.
 tried("lock", lambda: os.open(".git/config.lock", os.O_WRONLY))
 tried("deep", lambda: open(".git/hooks/pre-commit.d/one", "w").close())
+def without_head():
+    os.rename(".git/HEAD", ".git/H")
+    try: open(".git/hooks/pre-push", "w").close()
+    finally: os.rename(".git/H", ".git/HEAD")
+tried("hook", without_head)
 tried("umlaut", lambda: os.mkdir("sub/.h\u00fcsky"))
 tried("short", lambda: os.mkdir("git~1"))
 tried("ligature", lambda: open("bare/con\ufb01g", "w").close())
@@ -87,7 +92,7 @@ fn anew(caller: &Caller) -> Check {
     }
     let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard of names each of these is open to the cell.
-    let all = "truncate empty lock deep umlaut short ligature reopen link symlink back";
+    let all = "truncate empty lock deep hook umlaut short ligature reopen link symlink back";
     for what in all.split(' ') {
         let line = format!("DID {what}\n");
         holds("the attack works unguarded", unguarded, unguarded.contains(&line))?;

@@ -172,13 +172,17 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
 }
 
 /// Whether a directory is a repository's own hooks or below them, and not one of sources that has
-/// the name.
+/// the name. A HEAD tells; that of a `.git` may be moved away and back.
 fn is_of_hooks(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
     const DEEPEST: usize = 32;
     const UP: &str = "../";
-    for (level, part) in path.rsplit(|byte| *byte == b'/').enumerate() {
+    let mut parts = path.rsplit(|byte| *byte == b'/').enumerate().peekable();
+    while let Some((level, part)) = parts.next() {
         if !names::may_be(part, "hooks") {
             continue;
+        }
+        if parts.peek().is_some_and(|(_, above)| names::may_be(above, names::GIT)) {
+            return Ok(true);
         }
         let mut above = [0; DEEPEST * UP.len() + HEAD.len()];
         let length = (level + 1) * UP.len() + HEAD.len();
