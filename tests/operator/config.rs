@@ -18,7 +18,8 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
         (
             &["policy", "explain", "zzz"],
             "there is no tool `zzz`\nhint: the tools are bash, calculate, calculate_advanced, \
-             set_precision, sandbox_rules",
+             set_precision, sandbox_rules, bash_exec, get_working_dir, set_working_dir, get_env, \
+             system_info, process_info, which_command, command_help, man_page",
         ),
         (
             &["profile", "check", "none.toml"],
@@ -46,25 +47,25 @@ fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
     let expected = "\
 configuration: DIR (--config)
 
-server.concurrency  10          DIR/cofferdam.toml:4
-server.queue        7           DIR/cofferdam.toml:5
-server.uid_base     2000000000  default
-server.uid_count    65536       default
-pool.warm           2           DIR/cofferdam.toml:8
-limits.cells        22          default
-limits.memory       18G         default
-limits.tmpfs        5G          DIR/cofferdam.toml:11
-limits.processes    4608        default
-sessions.most       8           default
-sessions.idle       1800s       default
-sessions.yield      45s         default
+server.concurrency  10           DIR/cofferdam.toml:4
+server.queue        7            DIR/cofferdam.toml:5
+server.uid_base     2000000000   default
+server.uid_count    65536        default
+pool.warm           2            DIR/cofferdam.toml:8
+limits.cells        22           default
+limits.memory       18G          default
+limits.tmpfs        5G           DIR/cofferdam.toml:11
+limits.processes    4608         default
+sessions.most       8            default
+sessions.idle       1800s        default
+sessions.yield      45s          default
 tools.groups        calc, shell  default
-tools.off                       default
-tools.on                        default
-audit.file                      default
-audit.max_bytes     64M         default
-audit.keep          5           default
-audit.on_error      continue    default
+tools.off                        default
+tools.on                         default
+audit.file                       default
+audit.max_bytes     64M          default
+audit.keep          5            default
+audit.on_error      continue     default
 
 profile bash      embedded:sandbox-profiles/bash.toml
 profile bc        embedded:sandbox-profiles/bc.toml
