@@ -60,10 +60,15 @@ impl Client {
         writeln!(stdin, "{message}")
     }
 
-    /// Asks for a command; `None` where the server is gone.
+    /// Asks for a command in a fresh cell; `None` where the server is gone.
     pub fn ask(&mut self, arguments: Value) -> Option<u64> {
+        self.ask_tool("bash_exec", arguments)
+    }
+
+    /// Asks a tool for something; `None` where the server is gone.
+    pub fn ask_tool(&mut self, tool: &str, arguments: Value) -> Option<u64> {
         self.next += 1;
-        let params = json!({"name": "bash", "arguments": arguments});
+        let params = json!({"name": tool, "arguments": arguments});
         let message =
             json!({"jsonrpc": "2.0", "id": self.next, "method": "tools/call", "params": params});
         self.say(&message).ok().map(|()| self.next)
@@ -90,11 +95,14 @@ impl Client {
         }
     }
 
-    /// The text that a model reads of one call.
+    /// What one call printed, else what is said of its end.
     pub fn text(&mut self, command: &str) -> Result<String, Failed> {
         let result = self.call(json!({"command": command}))?;
-        let text = result.pointer("/content/0/text").and_then(Value::as_str);
-        text.map(str::to_owned).ok_or_else(|| format!("no text: {result}").into())
+        let printed = result.pointer("/structuredContent/stdout").and_then(Value::as_str);
+        match printed.filter(|printed| !printed.is_empty()) {
+            Some(printed) => Ok(printed.to_owned()),
+            None => last_text(&result).ok_or_else(|| format!("no text: {result}").into()),
+        }
     }
 
     /// A call that is served as if nothing had been.
@@ -131,6 +139,12 @@ impl Client {
     }
 }
 
+/// The last text of a result: the line on its end, or the refusal.
+fn last_text(result: &Value) -> Option<String> {
+    let text = result.get("content")?.as_array()?.last()?.get("text")?;
+    text.as_str().map(str::to_owned)
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         // It has ended already, unless a test has failed.
@@ -154,25 +168,23 @@ impl Book {
             return Err(format!("an answer to nothing that is open: {line}").into());
         };
         let told = |pointer| line.pointer(pointer).cloned().unwrap_or_default();
-        let outcome = told("/result/structuredContent/outcome");
         let stdout = told("/result/structuredContent/stdout");
         let stdout = stdout.as_str().unwrap_or_default();
-        let text = told("/result/content/0/text");
-        let text = text.as_str().unwrap_or_default();
-        let end = match outcome.as_str().unwrap_or_default() {
-            "exited" => {
-                equal("the code", told("/result/structuredContent/exit_code"), json!(0))?;
+        let end = match told("/result/structuredContent/exit_code").as_u64() {
+            Some(0) => {
                 equal("its whole output and no other's", stdout, wanted.as_str())?;
                 "exited".to_owned()
             }
-            "signaled" => {
-                equal("the signal", told("/result/structuredContent/signal"), json!("SIGKILL"))?;
+            // 128 and SIGKILL.
+            Some(137) => {
                 holds("its output or none", stdout, stdout.is_empty() || stdout == wanted)?;
                 "killed".to_owned()
             }
-            "failed" => {
+            // Failed by what holds it; the text says how.
+            Some(125) => {
+                let text = last_text(&told("/result")).unwrap_or_default();
                 let why = text.lines().find(|line| line.starts_with("[failed"));
-                why.unwrap_or_default().to_owned()
+                why.ok_or_else(|| format!("no reason: {line}"))?.to_owned()
             }
             other => return Err(format!("an end that nobody made: {other:?} {line}").into()),
         };

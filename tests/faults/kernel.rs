@@ -12,7 +12,7 @@ const TIME: u32 = 8;
 pub fn fuzzed(caller: &Caller) -> Check {
     let before = Host::now(caller)?;
     let mut seen = Seen::default();
-    let mut client = Client::start(caller.cofferdam(&["serve"]))?;
+    let mut client = Client::start(caller.cofferdam(&["serve", "--tools", "exec"]))?;
     client.served()?;
     let supervisor = client.supervisor()?;
     for stressor in ["--sysbadaddr", "--enosys"] {

@@ -20,7 +20,7 @@ const SERVER: u32 = 20;
 const ROUNDS: u64 = 10;
 
 fn serve(caller: &Caller) -> Result<Client, crate::support::Failed> {
-    Client::start(caller.cofferdam(&["serve"]))
+    Client::start(caller.cofferdam(&["serve", "--tools", "exec"]))
 }
 
 fn ask(client: &mut Client, book: &mut Book, dice: &mut Dice, number: u32) -> bool {

@@ -15,7 +15,8 @@ fn cold(caller: &Caller) -> Result<Client, Failed> {
         caller.file("cold/cofferdam.toml", "schema = 1\n[pool]\nwarm = 0\n")?;
     }
     let config = caller.home.join("cold").display().to_string();
-    let mut client = Client::start(caller.cofferdam(&["--config", &config, "serve"]))?;
+    let mut client =
+        Client::start(caller.cofferdam(&["--config", &config, "serve", "--tools", "exec"]))?;
     client.served()?;
     Ok(client)
 }
@@ -102,14 +103,14 @@ pub fn processes(caller: &Caller) -> Check {
 pub fn memory(caller: &Caller) -> Check {
     for of_supervisor in [false, true] {
         let before = Host::now(caller)?;
-        let mut client = Client::start(caller.cofferdam(&["serve"]))?;
+        let mut client = Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))?;
         client.served()?;
         let pid = if of_supervisor { client.supervisor()? } else { client.child.id() };
         let mut seen = Seen::default();
         seen.look(client.child.id());
         limit(caller, pid, "as", Some(1))?;
         let stdin = "x".repeat(4 << 20);
-        client.ask(json!({"command": "wc -c", "stdin": stdin}));
+        client.ask_tool("bash", json!({"command": "wc -c", "stdin": stdin}));
         match client.hear(PATIENCE) {
             Heard::Line(line) => {
                 let told = line.pointer("/result/structuredContent/stdout");
@@ -136,7 +137,7 @@ fn with_full_disk(caller: &Caller, on_error: &str) -> Result<Client, Failed> {
     caller.file("recorded/cofferdam.toml", &text)?;
     let script = format!(
         "mount -t tmpfs -o size=256k,mode=700 none {log} && mkdir -m 700 {log}/audit && \
-         exec {binary} --config {config} serve",
+         exec {binary} --config {config} serve --tools exec",
         log = log.display(),
         binary = caller.binary().display(),
         config = config.display(),
