@@ -1,7 +1,7 @@
 //! Callers that open a FIFO and wait for its other end: init must not wait with them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -26,22 +26,26 @@ struct Parked {
 
 /// All that wait.
 #[derive(Debug)]
-pub struct Waiting([Option<Parked>; MOST]);
+pub struct Waiting {
+    places: [Option<Parked>; MOST],
+    /// When they are tried again: not with each call of a program that makes many.
+    next: Instant,
+}
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self([const { None }; MOST])
+        Self { places: [const { None }; MOST], next: Instant::now() }
     }
 }
 
 impl Waiting {
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(Option::is_none)
+        self.places.iter().all(Option::is_none)
     }
 
     /// Keeps one for later; says whether there was a place.
     pub fn park(&mut self, call: Notification, held: OwnedFd, flags: i32) -> bool {
-        match self.0.iter_mut().find(|place| place.is_none()) {
+        match self.places.iter_mut().find(|place| place.is_none()) {
             Some(place) => {
                 *place = Some(Parked { call, held, flags });
                 true
@@ -52,7 +56,12 @@ impl Waiting {
 
     /// Tries each again, and lets those go that were answered or have ended.
     pub fn retry(&mut self, proc: &OwnedFd, listener: BorrowedFd<'_>) -> Result<()> {
-        for place in &mut self.0 {
+        let now = Instant::now();
+        if self.is_empty() || now < self.next {
+            return Ok(());
+        }
+        self.next = now + AGAIN;
+        for place in &mut self.places {
             let Some(parked) = place else { continue };
             let stays = notify::is_waiting(listener, parked.call)
                 && !parked.is_answered(proc.as_fd(), listener)?;
