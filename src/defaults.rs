@@ -12,6 +12,9 @@ pub const TIMEOUT: Duration = Duration::from_secs(600);
 /// Wall time of `bash_exec` when the caller asks for none, and the most it may ask for.
 pub const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 pub const EXEC_MAX_TIMEOUT: Duration = Duration::from_secs(300);
+/// Commands that a server remembers, and the most that it may be told to.
+pub const HISTORY: usize = 100;
+pub const HISTORY_MAX: usize = 1000;
 /// Wall time of the calculator.
 pub const CALCULATOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Wall time of `POST /run`.

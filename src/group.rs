@@ -18,10 +18,12 @@ pub enum Group {
     Exec,
     /// Questions about a cell and its programs.
     Info,
+    /// What has run.
+    History,
 }
 
 impl Group {
-    pub const ALL: [Self; 4] = [Self::Calc, Self::Shell, Self::Exec, Self::Info];
+    pub const ALL: [Self; 5] = [Self::Calc, Self::Shell, Self::Exec, Self::Info, Self::History];
 
     /// What a server shows when nobody says otherwise: few tools, none like another.
     pub fn shown_by_default() -> BTreeSet<Self> {
@@ -34,6 +36,7 @@ impl Group {
             Self::Shell => "shell",
             Self::Exec => "exec",
             Self::Info => "info",
+            Self::History => "history",
         }
     }
 
@@ -50,6 +53,7 @@ impl Group {
                 "command_help",
                 "man_page",
             ],
+            Self::History => &["history_search", "history_replay"],
         }
     }
 
@@ -88,7 +92,7 @@ mod tests {
         }
         assert_eq!(
             "shel".parse::<Group>(),
-            Err("the groups are calc, shell, exec, info".to_owned())
+            Err("the groups are calc, shell, exec, info, history".to_owned())
         );
     }
 }

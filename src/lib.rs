@@ -70,7 +70,7 @@
 //! [`sys`]: system calls that no crate wraps.
 //! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
 //!
-//! [`defaults`], [`units`], [`document`], [`group`]: values of the rulings, how they are written, mistakes with their place,
+//! [`defaults`], [`units`], [`document`], [`group`], [`clock`]: values of the rulings, how they are written, mistakes with their place,
 //! which tools are shown together.
 //!
 //! Arrows go one way: `cli → mcp → tools → policy → call, job`; `supervisor → cell → profile, job`; both ends `→ wire → job`.
@@ -105,6 +105,7 @@ pub mod call;
 pub mod capture;
 pub mod cell;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod defaults;
 pub mod document;

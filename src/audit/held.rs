@@ -16,9 +16,10 @@ use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, open, openat, renameat};
 use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::Options;
 use super::chain::{self, Tip};
 use super::record::Record;
-use super::{Options, clock};
+use crate::clock;
 use crate::outcome::in_words;
 
 /// More than any line has; so much of a file's end holds its last line.

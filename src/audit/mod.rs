@@ -4,7 +4,6 @@
 //! can write the file can write all of it anew, so a hash kept elsewhere is what proves the rest.
 
 pub mod chain;
-pub mod clock;
 mod held;
 pub mod read;
 mod record;
@@ -91,7 +90,7 @@ impl Audit {
         Ok(Self(Some(Arc::new(Log {
             held: Mutex::new(state),
             on_error: options.on_error,
-            prefix: format!("{}-{}", clock::now(), std::process::id()),
+            prefix: format!("{}-{}", crate::clock::now(), std::process::id()),
             calls: AtomicU64::new(0),
         }))))
     }

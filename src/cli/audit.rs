@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::error::{CliError, print_out};
 use super::{units, wiring};
-use crate::audit::clock;
 use crate::audit::read::{self, Unverified};
+use crate::clock;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

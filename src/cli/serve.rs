@@ -11,7 +11,7 @@ use super::live::Live;
 use super::wiring::Launched;
 use super::{start, wiring};
 use crate::call::{self, Cwd};
-use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT};
+use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
 use crate::group::Group;
 use crate::link::Link;
 use crate::mcp::exec::Options;
@@ -34,7 +34,7 @@ pub struct ServeArguments {
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in the workspace
     #[arg(long, requires = "workspace")]
     pub unguarded: bool,
-    /// Show these groups of tools: calc, shell, exec, info; without it `[tools] groups`, else calc,shell
+    /// Show these groups of tools: calc, shell, exec, info, history; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     pub tools: Option<Vec<Group>>,
     /// Seconds of a bash_exec that asks for none [default: 30, or $BASH_MCP_DEFAULT_TIMEOUT]
@@ -46,6 +46,9 @@ pub struct ServeArguments {
     /// Where bash_exec starts, in the cell [default: /workspace, or $BASH_MCP_WORKING_DIR]
     #[arg(long, value_name = "DIR")]
     pub working_dir: Option<String>,
+    /// Commands that the history keeps [default: 100, or $BASH_MCP_MAX_HISTORY]
+    #[arg(long, value_name = "N")]
+    pub history_size: Option<String>,
 }
 
 /// A directory of the host that every call has at `/workspace`.
@@ -127,6 +130,14 @@ fn exec_options(
         time(said("--max-timeout", &typed.max_timeout, "BASH_MCP_MAX_TIMEOUT"), EXEC_MAX_TIMEOUT)?;
     let asked = said("--default-timeout", &typed.default_timeout, "BASH_MCP_DEFAULT_TIMEOUT");
     let directory = said("--working-dir", &typed.working_dir, "BASH_MCP_WORKING_DIR");
+    let history = match said("--history-size", &typed.history_size, "BASH_MCP_MAX_HISTORY") {
+        None => HISTORY,
+        Some((by, text)) => {
+            text.parse().ok().filter(|size| *size <= HISTORY_MAX).ok_or_else(|| {
+                CliError::new(format!("{by}: `{text}` is no number from 0 to {HISTORY_MAX}"))
+            })?
+        }
+    };
     let directory = directory.map(|(by, path)| {
         let bad = |bad: call::InvalidCall| {
             CliError::new(bad.to_string()).with_hint("it is a directory of the cell")
@@ -137,6 +148,7 @@ fn exec_options(
         default_timeout: time(asked, EXEC_TIMEOUT)?.min(most),
         max_timeout: most,
         working_dir: directory.transpose()?.unwrap_or_else(Cwd::workspace),
+        history,
     })
 }
 
@@ -179,7 +191,7 @@ mod tests {
         let told = |typed: &ServeArguments, variable: &dyn Fn(&'static str) -> Option<String>| {
             exec_options(typed, variable)
                 .map(|options| {
-                    let Options { default_timeout, max_timeout, working_dir } = options;
+                    let Options { default_timeout, max_timeout, working_dir, .. } = options;
                     (
                         default_timeout.as_secs(),
                         max_timeout.as_secs(),

@@ -4,6 +4,7 @@
 //! derived one says `["integer", "null"]` for what may simply be left out.
 
 mod exec;
+mod history;
 mod info;
 mod shell;
 
@@ -27,6 +28,7 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
         exec::set_working_dir(),
     ];
     tools.extend(info::tools());
+    tools.extend([history::search(), history::replay()]);
     tools
 }
 
@@ -46,10 +48,13 @@ pub const NAMES: &[&str] = &[
     "which_command",
     "command_help",
     "man_page",
+    "history_search",
+    "history_replay",
 ];
 
 /// Those of them that are answered without a cell, so that no rule is asked.
-pub const WITHOUT_CELL: &[&str] = &["set_precision", "sandbox_rules", "get_working_dir"];
+pub const WITHOUT_CELL: &[&str] =
+    &["set_precision", "sandbox_rules", "get_working_dir", "history_search"];
 
 /// What the server tells a model about itself.
 pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \

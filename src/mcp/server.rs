@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, JsonObject,
-    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
-    Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
+    Implementation, JsonObject, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 
@@ -19,8 +21,11 @@ use super::arguments::{
     RulesArguments, nearest, parse,
 };
 use super::backend::{Backend, Refused, RefusedKind, Turn};
+use super::exec::arguments::ExecArguments;
 use super::exec::{self, WorkingDir};
+use super::history::History;
 use super::progress;
+use super::resources;
 use super::sessions::{self, Answer};
 use super::{catalogue, commands, reply};
 use crate::capture::Produced;
@@ -40,6 +45,8 @@ pub(super) struct Shared<B> {
     /// Decimal places that `set_precision` set; on stdio the session is the process.
     precision: AtomicU8,
     pub(super) working_dir: WorkingDir,
+    pub(super) history: History,
+    pub(super) watching: resources::Watching,
     kill: CancellationToken,
 }
 
@@ -56,8 +63,18 @@ impl<B: Backend> Server<B> {
         tools.retain(|tool| backend.lists(&tool.name));
         tools.extend(backend.commands().iter().map(commands::tool));
         let precision = AtomicU8::new(Precision::DEFAULT.places());
-        let working_dir = WorkingDir::new(backend.exec_options().working_dir);
-        Self(Arc::new(Shared { backend, tools, precision, working_dir, kill }))
+        let options = backend.exec_options();
+        let working_dir = WorkingDir::new(options.working_dir);
+        let history = History::new(options.history);
+        Self(Arc::new(Shared {
+            backend,
+            tools,
+            precision,
+            working_dir,
+            history,
+            watching: resources::Watching::default(),
+            kill,
+        }))
     }
 
     async fn perform(
@@ -97,9 +114,14 @@ impl<B: Backend> Server<B> {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
         let arguments = parse::<BashArguments>(arguments)?;
+        let command = arguments.command.clone().unwrap_or_default();
         let answer = self.turn(context, |turn| self.0.backend.bash(arguments, turn)).await?;
         Ok(match answer {
-            Answer::Ended(told) => reply::told(&told),
+            Answer::Ended(told) => {
+                let asked = ExecArguments { command, ..ExecArguments::default() };
+                self.0.history.add(&told, asked);
+                reply::told(&told)
+            }
             Answer::Running(job) => sessions::running(&job),
             Answer::Restarted { session } => sessions::restarted(&session),
         })
@@ -210,7 +232,15 @@ fn unknown_tool(name: &str, offered: &[&str]) -> ErrorData {
 
 impl<B: Backend> ServerHandler for Server<B> {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+        let capabilities = ServerCapabilities::builder().enable_tools();
+        let capabilities = match resources::listed(&self.0.backend).is_empty() {
+            true => capabilities.build(),
+            false => {
+                let capabilities = capabilities.enable_resources().enable_resources_subscribe();
+                capabilities.enable_completions().build()
+            }
+        };
+        ServerConfig::new(capabilities)
             .with_server_info(implementation())
             .with_instructions(catalogue::INSTRUCTIONS)
             // What an `initialize` that asks for an unknown revision is answered with.
@@ -231,6 +261,66 @@ impl<B: Backend> ServerHandler for Server<B> {
             return Err(ErrorData::invalid_params("invalid cursor", None));
         }
         Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::with_all_items(resources::listed(&self.0.backend)))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(resources::templates(&self.0.backend)))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        self.read(&request.uri, &context).await.map(ReadResourceResponse::from)
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.watch(&request.uri, context.peer)
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.unwatch(&request.uri)
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        Some(resources::accepted(requested))
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        self.follow(&context).await;
+        Ok(())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        self.completions(&request, &context).await
     }
 
     async fn call_tool(

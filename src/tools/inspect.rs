@@ -36,6 +36,11 @@ case $(type -t -- "$name") in
   *) printf '%s\n' "no command of that name is in this cell" >&2; exit 127 ;;
 esac"#;
 
+/// A prefix of nothing would be every command there is.
+const COMPLETE: &str = r#"IFS= read -r prefix
+compgen -c -- "$prefix" | sort -u | head -n 1001
+exit 0"#;
+
 /// The first line says what made the rest. Manuals are the host's, under /usr; the configuration of
 /// `man` is not in a cell, so it is given an empty one.
 const MANUAL: &str = r#"IFS= read -r name; IFS= read -r section
@@ -112,6 +117,11 @@ pub fn processes(format: &str, filter: &str) -> BashArgs {
 /// Asks where a command is; [`Located::of`] reads the answer.
 pub fn which(name: &str) -> BashArgs {
     asking(WHICH, &[name])
+}
+
+/// Asks for the commands that begin so, a line each.
+pub fn complete(prefix: &str) -> BashArgs {
+    asking(COMPLETE, &[prefix])
 }
 
 /// Asks a command for its help.

@@ -15,7 +15,19 @@ pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
          that no variable or process of one is there for the next. {}. Network: {}.",
         rules.workspace, rules.network
     );
-    let output = json!({
+    let title = "Execute a command in a fresh cell";
+    tool("bash_exec", title, description, exec_input(options), exec_output()).annotate(
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(false)
+            .open_world(false),
+    )
+}
+
+/// What `bash_exec` answers.
+pub(super) fn exec_output() -> Value {
+    json!({
         "type": "object",
         "properties": {
             "stdout": { "type": "string" },
@@ -30,15 +42,7 @@ pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
         },
         "required": ["stdout", "stderr", "exit_code", "execution_time_ms", "working_dir", "command"],
         "additionalProperties": false
-    });
-    let title = "Execute a command in a fresh cell";
-    tool("bash_exec", title, description, exec_input(options), output).annotate(
-        ToolAnnotations::new()
-            .read_only(false)
-            .destructive(true)
-            .idempotent(false)
-            .open_world(false),
-    )
+    })
 }
 
 fn exec_input(options: &Options) -> Value {

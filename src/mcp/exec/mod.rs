@@ -3,7 +3,7 @@
 //! What lasts between their calls is one directory, in which the next one starts.
 
 pub mod arguments;
-mod reply;
+pub(super) mod reply;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,9 +19,10 @@ use self::arguments::{
 };
 use super::arguments::{Arguments, parse};
 use super::backend::{Backend, Refused, RefusedKind, Told};
+use super::history::{ReplayArguments, SearchArguments};
 use super::server::Server;
 use crate::call::{Cwd, seconds};
-use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT};
+use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use crate::outcome::Outcome;
 use crate::tools::inspect::{self, Located, System};
 use crate::tools::shell::{self, BashArgs};
@@ -37,6 +38,8 @@ pub const NAMES: &[&str] = &[
     "which_command",
     "command_help",
     "man_page",
+    "history_search",
+    "history_replay",
 ];
 
 /// What `ps` shows when nobody says.
@@ -50,6 +53,8 @@ pub struct Options {
     pub max_timeout: Duration,
     /// Where commands start until `set_working_dir` is called.
     pub working_dir: Cwd,
+    /// Commands that are remembered.
+    pub history: usize,
 }
 
 impl Default for Options {
@@ -58,6 +63,7 @@ impl Default for Options {
             default_timeout: EXEC_TIMEOUT,
             max_timeout: EXEC_MAX_TIMEOUT,
             working_dir: Cwd::workspace(),
+            history: HISTORY,
         }
     }
 }
@@ -104,17 +110,20 @@ impl<B: Backend> Server<B> {
             }
             ProcessArguments::TOOL => self.process_info(parse(given)?, context).await,
             WhichArguments::TOOL => self.which_command(parse(given)?, context).await,
+            ReplayArguments::TOOL => self.replay(parse(given)?, context).await,
+            SearchArguments::TOOL => self.search(parse(given)?),
             HelpArguments::TOOL => self.command_help(parse(given)?, context).await,
             _ => self.man_page(parse(given)?, context).await,
         }
     }
 
-    async fn bash_exec(
+    pub(super) async fn bash_exec(
         &self,
         arguments: ExecArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let options = self.0.backend.exec_options();
+        let asked_for = arguments.clone();
         let ExecArguments { command, working_dir, timeout, capture_stderr, env, shell } = arguments;
         let asked = timeout.map(|asked| seconds("timeout", asked.0)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
@@ -137,6 +146,8 @@ impl<B: Backend> Server<B> {
         if asked.is_some_and(|asked| asked > wall) {
             told.clamped = super::backend::Clamped::Yes;
         }
+        let asked_for = ExecArguments { working_dir: Some(told.cwd.clone()), ..asked_for };
+        self.0.history.add(&told, asked_for);
         let stderr = reply::StderrIs::asked(capture_stderr);
         Ok(reply::executed(&told, &command, stderr))
     }
@@ -261,7 +272,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// A script in a fresh cell, as a call of `tool`.
-    async fn script(
+    pub(super) async fn script(
         &self,
         tool: &'static str,
         args: BashArgs,

@@ -49,7 +49,7 @@ pub fn executed(told: &Told, command: &str, stderr: StderrIs) -> CallToolResult 
 }
 
 /// One number for every end: the program's own, or the one that `cofferdam run` exits with.
-fn exit_code(outcome: &Outcome) -> u8 {
+pub fn exit_code(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Exited { code } => *code,
         Outcome::Signaled { signal } => signal.saturating_add(128),

@@ -1,4 +1,4 @@
-//! Times as the log writes them: RFC 3339 in UTC with milliseconds, so that text sorts as time does.
+//! Times as the log and the history write them: RFC 3339 in UTC with milliseconds, so that text sorts as time does.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

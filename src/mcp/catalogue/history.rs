@@ -1,0 +1,64 @@
+//! What has run, as an agent sees it.
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::exec::exec_output;
+use super::{pure, tool};
+use crate::mcp::history::MOST_FOUND;
+
+pub fn search() -> Tool {
+    let description = "Search the commands that bash and bash_exec have run, the newest first.";
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "query": { "type": "string", "description": "Text that is in the command; without it, every command" },
+            "limit": { "type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": 20 }
+        },
+        "additionalProperties": false
+    });
+    let output = json!({
+        "type": "object",
+        "properties": { "matches": { "type": "array", "items": record() } },
+        "required": ["matches"],
+        "additionalProperties": false
+    });
+    tool("history_search", "Search the history", description.to_owned(), input, output)
+        .annotate(pure().idempotent(false))
+}
+
+fn record() -> Value {
+    let (text, count) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
+    json!({
+        "type": "object",
+        "properties": {
+            "id": { "type": "integer", "minimum": 1, "description": "For history_replay." },
+            "timestamp": text, "command": text, "working_dir": text, "exit_code": count,
+            "duration_ms": count, "output_size_bytes": count
+        },
+        "required": ["id", "timestamp", "command", "working_dir", "exit_code", "duration_ms",
+            "output_size_bytes"],
+        "additionalProperties": false
+    })
+}
+
+pub fn replay() -> Tool {
+    let description = "Run a command of the history again, by bash_exec: in a fresh cell. One \
+        of bash_exec has its directory and variables again; one of bash has no state of its shell.";
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "id": { "type": "integer", "minimum": 1, "description": "The command's id, from history_search" }
+        },
+        "required": ["id"],
+        "additionalProperties": false
+    });
+    tool("history_replay", "Run a command again", description.to_owned(), input, exec_output())
+        .annotate(
+            ToolAnnotations::new()
+                .read_only(false)
+                .destructive(true)
+                .idempotent(false)
+                .open_world(false),
+        )
+}

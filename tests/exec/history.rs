@@ -1,0 +1,62 @@
+//! What has run is found, and run again.
+
+use serde_json::{Value, json};
+
+use super::server::Server;
+use super::{ALL, fields, refusal};
+
+fn commands(server: &mut Server, query: &str) -> Vec<Value> {
+    let found = fields(server, "history_search", json!({"query": query}));
+    found["matches"].as_array().cloned().unwrap_or_default()
+}
+
+#[test]
+fn what_has_run_is_found_with_its_end_and_run_again_with_its_variables() {
+    let mut server = Server::start(ALL);
+    let first =
+        json!({"command": "echo first $A; exit 4", "env": {"A": "given"}, "working_dir": "/tmp"});
+    assert_eq!(fields(&mut server, "bash_exec", first)["exit_code"], 4);
+    server.result("bash", json!({"command": "echo second"}));
+    let all = commands(&mut server, "");
+    let shown: Vec<Value> = all.iter().map(|one| json!([one["id"], one["command"]])).collect();
+    assert_eq!(shown, [json!([2, "echo second"]), json!([1, "echo first $A; exit 4"])]);
+    let found = commands(&mut server, "first");
+    let Some(one) = found.first() else { panic!("nothing was found") };
+    assert_eq!(
+        (&one["exit_code"], &one["working_dir"], &one["output_size_bytes"], found.len()),
+        (&json!(4), &json!("/tmp"), &json!(12), 1)
+    );
+    assert!(one["timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{one}");
+    let again = fields(&mut server, "history_replay", json!({"id": 1}));
+    assert_eq!(
+        (&again["stdout"], &again["exit_code"], &again["working_dir"]),
+        (&json!("first given\n"), &json!(4), &json!("/tmp"))
+    );
+    assert_eq!(commands(&mut server, "").len(), 3, "what is run again is remembered too");
+    let absent = refusal(&mut server, "history_replay", json!({"id": 99}));
+    assert_eq!(absent, "history_replay: no command 99 is kept\nhint: history_search tells the ids");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn the_history_has_the_size_it_is_given() {
+    let mut server = Server::start(&["--tools", "exec,history", "--history-size", "1"]);
+    for command in ["echo 1", "echo 2"] {
+        server.result("bash_exec", json!({"command": command}));
+    }
+    let kept = commands(&mut server, "");
+    assert_eq!(kept.len(), 1);
+    assert_eq!(kept.first().map(|one| &one["command"]), Some(&json!("echo 2")));
+    refusal(&mut server, "history_replay", json!({"id": 1}));
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_command_that_is_not_all_kept_is_not_run_again() {
+    let mut server = Server::start(ALL);
+    let long = format!("echo {}", "é".repeat(9000));
+    assert_eq!(fields(&mut server, "bash_exec", json!({"command": long}))["exit_code"], 0);
+    let refused = refusal(&mut server, "history_replay", json!({"id": 1}));
+    assert_eq!(refused, "history_replay: not all of this command is kept");
+    assert_eq!(server.close(), Some(0));
+}

@@ -1,0 +1,103 @@
+//! Resources: read, subscribed to, completed.
+
+use serde_json::{Value, json};
+
+use super::server::{PATIENCE, Server};
+use super::{ALL, fields};
+
+fn uris(server: &mut Server) -> Vec<String> {
+    let id = server.request("resources/list", json!({}));
+    let answer = server.answer(id);
+    let listed = answer["result"]["resources"].as_array().cloned().unwrap_or_default();
+    listed.iter().map(|one| one["uri"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn read(server: &mut Server, uri: &str) -> Value {
+    let id = server.request("resources/read", json!({"uri": uri}));
+    let answer = server.answer(id);
+    let content = &answer["result"]["contents"][0];
+    assert_eq!((&content["uri"], &content["mimeType"]), (&json!(uri), &json!("application/json")));
+    serde_json::from_str(content["text"].as_str().unwrap_or_default()).unwrap_or_default()
+}
+
+#[test]
+fn resources_tell_of_the_cell_and_of_what_ran_and_never_of_the_server() {
+    let mut server = Server::start(ALL);
+    let all = ["bash://system/info", "bash://env/all", "bash://history/recent"];
+    assert_eq!(uris(&mut server), all);
+    assert_eq!(read(&mut server, "bash://system/info")["hostname"], "cofferdam");
+    let environment = read(&mut server, "bash://env/all");
+    assert_eq!(environment["HOME"], "/tmp/home");
+    assert_eq!(environment.get("SECRET_OF_THE_CALLER"), None);
+    assert_eq!(read(&mut server, "bash://history/recent"), json!([]));
+    fields(&mut server, "bash_exec", json!({"command": "echo x"}));
+    let mut history = read(&mut server, "bash://history/recent");
+    for field in ["timestamp", "duration_ms"] {
+        assert_ne!(history[0][field], Value::Null);
+        history[0][field] = json!(0);
+    }
+    let record = json!({
+        "timestamp": 0, "command": "echo x", "working_dir": "/workspace", "exit_code": 0,
+        "duration_ms": 0, "output_size_bytes": 2
+    });
+    assert_eq!(history, json!([record]));
+    let id = server.request("resources/read", json!({"uri": "bash://none"}));
+    assert_eq!(server.answer(id)["error"]["code"], -32002);
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_server_without_their_tools_has_no_resources() {
+    let mut server = Server::start(&[]);
+    assert_eq!(uris(&mut server), [""; 0]);
+    let id = server.request("resources/read", json!({"uri": "bash://env/all"}));
+    assert_eq!(server.answer(id)["error"]["code"], -32002);
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn who_subscribes_to_the_history_hears_of_each_command_until_enough() {
+    let mut server = Server::start(ALL);
+    let uri = json!({"uri": "bash://history/recent"});
+    let id = server.request("resources/subscribe", uri.clone());
+    assert_eq!(server.answer(id)["result"], json!({}));
+    let call = server.call("bash_exec", json!({"command": "true"}));
+    let mut heard = [server.lines.recv_timeout(PATIENCE), server.lines.recv_timeout(PATIENCE)]
+        .map(|line| line.expect("an answer and a notification"));
+    heard.sort_by_key(|line| line["id"] == call);
+    let [note, answer] = heard;
+    assert_eq!(note["method"], "notifications/resources/updated");
+    assert_eq!((&note["params"], &answer["id"]), (&uri, &json!(call)));
+    let id = server.request("resources/unsubscribe", uri);
+    assert_eq!(server.answer(id)["result"], json!({}));
+    let call = server.call("bash_exec", json!({"command": "true"}));
+    let ping = server.answer(call);
+    assert_eq!(ping["id"], call);
+    let id = server.request("ping", json!({}));
+    let next = server.lines.recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(next["id"], id, "nothing else is told");
+    let id = server.request("resources/subscribe", json!({"uri": "bash://env/all"}));
+    assert_eq!(server.answer(id)["error"]["code"], -32602);
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn names_of_commands_are_completed_for_the_manual() {
+    let mut server = Server::start(ALL);
+    let asked = json!({
+        "ref": {"type": "ref/resource", "uri": "bash://man/{command}"},
+        "argument": {"name": "command", "value": "mkdi"}
+    });
+    let id = server.request("completion/complete", asked);
+    let values = server.answer(id)["result"]["completion"]["values"].clone();
+    assert!(values.as_array().is_some_and(|all| all.contains(&json!("mkdir"))), "{values}");
+    let every = json!({
+        "ref": {"type": "ref/resource", "uri": "bash://man/{command}"},
+        "argument": {"name": "command", "value": ""}
+    });
+    let id = server.request("completion/complete", every);
+    let completion = server.answer(id)["result"]["completion"].clone();
+    let count = completion["values"].as_array().map(Vec::len);
+    assert_eq!((count, &completion["hasMore"]), (Some(100), &json!(true)));
+    assert_eq!(server.close(), Some(0));
+}
