@@ -12,7 +12,7 @@ use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
-    Backend, Calculated, Clamped, Exact, Ran, Refused, RefusedKind, Told, Turn,
+    Backend, Batch, Calculated, Clamped, Exact, Plotted, Ran, Refused, RefusedKind, Told, Turn,
 };
 use crate::mcp::catalogue;
 use crate::mcp::exec::Options;
@@ -22,6 +22,7 @@ use crate::outcome::{DeniedCall, Failure};
 use crate::profile::Profile;
 use crate::receipt::{MemoryHold, Tier};
 use crate::supervisor::Access;
+use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
 use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
@@ -253,6 +254,50 @@ impl Backend for Live {
 
     fn exec_options(&self) -> Options {
         self.exec.clone()
+    }
+
+    async fn calculate_batch(
+        &self,
+        expressions: Vec<String>,
+        precision: Precision,
+        turn: Turn,
+    ) -> Result<Batch, Refused> {
+        let started = Instant::now();
+        let cells = InCells::new(&self.workbench, turn);
+        let places = u32::from(precision.places());
+        let done = bc::calculate_batch(&cells, &expressions, places).await;
+        let receipt = cells.receipt();
+        let entries = match done {
+            Ok(entries) => entries,
+            Err(error) => return Err(Refused::from(error).protected_by(receipt)),
+        };
+        let exact = |exact| if exact == Some(false) { Exact::No } else { Exact::Yes };
+        let entry = |entry: bc::Entry| match entry {
+            Ok((result, sure)) => Ok((result, exact(sure))),
+            Err(error) => Err(error.to_string()),
+        };
+        Ok(Batch {
+            entries: entries.into_iter().map(entry).collect(),
+            took: started.elapsed(),
+            receipt,
+            unrecorded: self.audit.trouble(),
+        })
+    }
+
+    async fn calculate_plot(&self, plot: Plot, turn: Turn) -> Result<Plotted, Refused> {
+        let started = Instant::now();
+        let cells = InCells::new(&self.workbench, turn);
+        let done = bc::plot::calculate_plot(&cells, &plot).await;
+        let receipt = cells.receipt();
+        match done {
+            Ok(drawn) => Ok(Plotted {
+                drawn,
+                took: started.elapsed(),
+                receipt,
+                unrecorded: self.audit.trouble(),
+            }),
+            Err(error) => Err(Refused::from(error).protected_by(receipt)),
+        }
     }
 
     fn commands(&self) -> &[Declared] {

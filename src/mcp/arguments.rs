@@ -1,5 +1,7 @@
 //! Tool arguments as an agent sends them: parsed, unknown fields refused, every error naming its field.
 
+pub mod calculator;
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -12,6 +12,7 @@ use crate::outcome::{Failure, Outcome, Timings, Usage};
 use crate::policy::Denial;
 use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
+use crate::tools::bc::plot::{Drawn, Plot};
 use crate::tools::cli::{Asking, Declared, Done};
 pub use crate::tools::denied::ToldDenial;
 use crate::tools::shell::BashArgs;
@@ -59,6 +60,21 @@ pub trait Backend: Send + Sync + 'static {
     fn exec_options(&self) -> Options {
         Options::default()
     }
+
+    /// Evaluates expressions, each on its own; what is wrong with one is told in its entry.
+    fn calculate_batch(
+        &self,
+        expressions: Vec<String>,
+        precision: Precision,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Batch, Refused>> + Send;
+
+    /// Draws a function.
+    fn calculate_plot(
+        &self,
+        plot: Plot,
+        turn: Turn,
+    ) -> impl Future<Output = Result<Plotted, Refused>> + Send;
 
     /// The declared commands that are offered here.
     fn commands(&self) -> &[Declared] {
@@ -168,6 +184,27 @@ pub enum Ran {
     InCell(Option<Box<Receipt>>),
     /// It was calculated before by this server: no cell ran.
     Remembered,
+}
+
+/// What a batch of calculations gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// For each expression its value, or why it has none.
+    pub entries: Vec<Result<(String, Exact), String>>,
+    pub took: Duration,
+    pub receipt: Option<Receipt>,
+    /// Lines that the audit log lacks, and why, while it cannot be written.
+    pub unrecorded: Option<(u64, String)>,
+}
+
+/// A function that was drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plotted {
+    pub drawn: Drawn,
+    pub took: Duration,
+    pub receipt: Option<Receipt>,
+    /// Lines that the audit log lacks, and why, while it cannot be written.
+    pub unrecorded: Option<(u64, String)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

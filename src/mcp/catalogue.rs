@@ -3,6 +3,7 @@
 //! Schemas are written out rather than derived: every word of them is read by a model, and a
 //! derived one says `["integer", "null"]` for what may simply be left out.
 
+mod calculator;
 mod exec;
 mod history;
 mod info;
@@ -21,6 +22,11 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
         shell::bash(rules),
         calculate(rules),
         calculate_advanced(rules),
+        calculator::batch(rules),
+        calculator::plot(),
+        calculator::functions(),
+        calculator::stats(),
+        calculator::history(),
         set_precision(),
         sandbox_rules(),
         exec::bash_exec(rules, options),
@@ -37,6 +43,11 @@ pub const NAMES: &[&str] = &[
     "bash",
     "calculate",
     "calculate_advanced",
+    "calculate_batch",
+    "calculate_plot",
+    "calculate_functions",
+    "calculate_stats",
+    "calculate_history",
     "set_precision",
     "sandbox_rules",
     "bash_exec",
@@ -53,8 +64,15 @@ pub const NAMES: &[&str] = &[
 ];
 
 /// Those of them that are answered without a cell, so that no rule is asked.
-pub const WITHOUT_CELL: &[&str] =
-    &["set_precision", "sandbox_rules", "get_working_dir", "history_search"];
+pub const WITHOUT_CELL: &[&str] = &[
+    "calculate_functions",
+    "calculate_stats",
+    "calculate_history",
+    "set_precision",
+    "sandbox_rules",
+    "get_working_dir",
+    "history_search",
+];
 
 /// What the server tells a model about itself.
 pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \
@@ -121,8 +139,8 @@ fn pure() -> ToolAnnotations {
 fn calculate(rules: &Rules) -> Tool {
     let description = format!(
         "Evaluate a mathematical expression with bc, correctly rounded, at arbitrary precision. \
-         Operators + - * / ^ % and comparisons; functions sqrt(x), s(x) sine, c(x) cosine, a(x) \
-         arctangent, l(x) natural logarithm, e(x) exponential, j(n,x) Bessel. -2^2 is 4, as bc \
+         Operators + - * / ^ % and comparisons; pi, e; sqrt, exp, ln, log10, pow(x, y), sin, cos, \
+         tan, fact, gcd, isprime, mean and more (calculate_functions lists them). -2^2 is 4, as bc \
          has it. At most {} s.",
         rules.limits.calculator_timeout_s
     );

@@ -2,6 +2,7 @@
 //!
 //! The fields are rulings R3's; what is absent is left out, never null.
 
+pub mod calculations;
 mod calculator;
 
 use std::time::Duration;

@@ -1,9 +1,11 @@
 //! The tools over rmcp: dispatch, turns, cancellation, and an answer for every call.
 
+mod calculator;
+
 use std::borrow::Cow;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
@@ -16,6 +18,9 @@ use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 
+use super::arguments::calculator::{
+    BatchArguments, FunctionsArguments, HistoryArguments, PlotArguments, StatsArguments,
+};
 use super::arguments::{
     AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
     RulesArguments, nearest, parse,
@@ -29,6 +34,7 @@ use super::resources;
 use super::sessions::{self, Answer};
 use super::{catalogue, commands, reply};
 use crate::capture::Produced;
+use crate::tools::bc::ledger::Ledger;
 use crate::tools::cli::Declared;
 
 /// The key of `_meta` in which a result names the server (2026-07-28).
@@ -47,6 +53,8 @@ pub(super) struct Shared<B> {
     pub(super) working_dir: WorkingDir,
     pub(super) history: History,
     pub(super) watching: resources::Watching,
+    /// What the session has calculated.
+    ledger: Mutex<Ledger>,
     kill: CancellationToken,
 }
 
@@ -73,6 +81,7 @@ impl<B: Backend> Server<B> {
             working_dir,
             history,
             watching: resources::Watching::default(),
+            ledger: Mutex::default(),
             kill,
         }))
     }
@@ -94,6 +103,11 @@ impl<B: Backend> Server<B> {
             BashArguments::TOOL => self.bash(arguments, context).await,
             CalculateArguments::TOOL => self.calculate(arguments, context).await,
             AdvancedArguments::TOOL => self.calculate_advanced(arguments, context).await,
+            BatchArguments::TOOL => self.calculate_batch(arguments, context).await,
+            PlotArguments::TOOL => self.calculate_plot(arguments, context).await,
+            StatsArguments::TOOL => self.calculate_stats(arguments),
+            HistoryArguments::TOOL => self.calculate_history(arguments),
+            FunctionsArguments::TOOL => Self::calculate_functions(arguments),
             PrecisionArguments::TOOL => {
                 let places = parse::<PrecisionArguments>(arguments)?.precision.places();
                 self.0.precision.store(places, Ordering::Release);
@@ -142,38 +156,6 @@ impl<B: Backend> Server<B> {
         };
         let run = |turn| self.0.backend.command(declared, asking, turn);
         Ok(commands::reply(&self.turn(context, run).await?))
-    }
-
-    async fn calculate(
-        &self,
-        arguments: Option<JsonObject>,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, Refused> {
-        let CalculateArguments { expression, precision } = parse(arguments)?;
-        let precision = self.precision(precision);
-        let asked = expression.clone();
-        let run = |turn| self.0.backend.calculate(asked, precision, turn);
-        let done = self.turn(context, run).await?;
-        Ok(reply::calculated(&done, &expression, precision.places()))
-    }
-
-    async fn calculate_advanced(
-        &self,
-        arguments: Option<JsonObject>,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, Refused> {
-        let AdvancedArguments { script, precision } = parse(arguments)?;
-        let precision = self.precision(precision);
-        let asked = script.clone();
-        let run = |turn| self.0.backend.calculate_advanced(asked, precision, turn);
-        let done = self.turn(context, run).await?;
-        Ok(reply::scripted(&done, &script, precision.places()))
-    }
-
-    /// The precision of one calculation: its own, else the session's.
-    fn precision(&self, asked: Option<Precision>) -> Precision {
-        let session = || Precision::new(self.0.precision.load(Ordering::Acquire));
-        asked.or_else(session).unwrap_or(Precision::DEFAULT)
     }
 
     /// Runs `call` with progress, until it ends: a cancelled call is told to end, and is still

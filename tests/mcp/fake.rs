@@ -7,7 +7,8 @@ use std::time::Duration;
 use cofferdam::job::{Limits, ProfileName};
 use cofferdam::mcp::arguments::{BashArguments, Precision};
 use cofferdam::mcp::backend::{
-    Backend, Calculated, Clamped, Exact, Ran, Refused, RefusedKind, Stream, Told, Turn,
+    Backend, Batch, Calculated, Clamped, Exact, Plotted, Ran, Refused, RefusedKind, Stream, Told,
+    Turn,
 };
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::rules::{Rules, WorkspaceView};
@@ -18,6 +19,7 @@ use cofferdam::profile::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires,
 };
 use cofferdam::receipt::{MemoryHold, Tier};
+use cofferdam::tools::bc::plot::{Drawn, Plot};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
@@ -95,6 +97,39 @@ impl Backend for Fake {
         _turn: Turn,
     ) -> Result<Calculated, Refused> {
         Ok(calculated(format!("raw at {}", precision.places())))
+    }
+
+    async fn calculate_batch(
+        &self,
+        expressions: Vec<String>,
+        _precision: Precision,
+        _turn: Turn,
+    ) -> Result<Batch, Refused> {
+        let entry = |expression: &String| match expression.as_str() {
+            "1/0" => Err("BC error: Divide by zero".to_owned()),
+            "1/3*4.5" => Ok(("2".to_owned(), Exact::No)),
+            expression => Ok((format!("<{expression}>"), Exact::Yes)),
+        };
+        Ok(Batch {
+            entries: expressions.iter().map(entry).collect(),
+            took: Duration::from_millis(6),
+            receipt: None,
+            unrecorded: None,
+        })
+    }
+
+    async fn calculate_plot(&self, plot: Plot, _turn: Turn) -> Result<Plotted, Refused> {
+        let drawn = Drawn {
+            plot: format!("{}x{}\n", plot.width, plot.height),
+            from: -1.0,
+            to: 1.0,
+            lowest: 0.0,
+            highest: 2.5,
+            gaps: 1,
+            beyond: 0,
+        };
+        let took = Duration::from_millis(8);
+        Ok(Plotted { drawn, took, receipt: None, unrecorded: None })
     }
 
     fn rules(&self) -> Rules {

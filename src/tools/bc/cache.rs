@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use super::Calculated;
+use super::library;
 use super::rewrite::{Expression, Shape};
 
 /// Most values kept; the oldest goes first.
@@ -59,7 +60,8 @@ impl Cache {
 /// Whether an expression has nothing in it but numbers and functions of them: what else a bc of
 /// this host knows, random numbers perhaps, is evaluated each time.
 fn repeatable(expression: &str) -> bool {
-    matches!(Expression::new(expression).shape(), Shape::Pure | Shape::Integer)
+    library::resolved(expression)
+        .is_ok_and(|text| matches!(Expression::new(&text).shape(), Shape::Pure | Shape::Integer))
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 use std::iter::Peekable;
 use std::slice::Iter;
 
+use super::estimate_library;
+use super::library;
 use super::rewrite::{Expression, Kind, Token};
 
 /// Most places added for a foreseen loss; more would only take bc's time.
@@ -22,17 +24,17 @@ const DEEPEST: u32 = 200;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Estimate {
     /// The value as far as a float tells; 0 or infinite beyond its range.
-    value: f64,
+    pub(super) value: f64,
     /// log10 of the magnitude; minus infinity for 0.
-    size: f64,
+    pub(super) size: f64,
     /// log10 of its error in units of the last working place; minus infinity for exact values.
-    error: f64,
+    pub(super) error: f64,
     /// Whether the true value may be 0 although the float is not, as after cancellation.
-    vanishing: bool,
+    pub(super) vanishing: bool,
 }
 
 impl Estimate {
-    const EXACT: f64 = f64::NEG_INFINITY;
+    pub(super) const EXACT: f64 = f64::NEG_INFINITY;
 
     /// What is foreseen for an expression without state; none for one that is not understood.
     pub(super) fn of(expression: &Expression<'_>) -> Option<Self> {
@@ -71,20 +73,20 @@ impl Estimate {
         Some(Self { value, size: value.abs().log10(), error: Self::EXACT, vanishing: false })
     }
 
-    fn sum(self, other: Self, value: f64) -> Self {
+    pub(super) fn sum(self, other: Self, value: f64) -> Self {
         let larger = self.size.max(other.size);
         let size = if value == 0.0 { f64::NEG_INFINITY } else { larger };
         let vanishing = value.abs().log10() < larger - FLOAT_PLACES;
         Self { value, size, error: self.error.max(other.error), vanishing }
     }
 
-    fn product(self, other: Self) -> Self {
+    pub(super) fn product(self, other: Self) -> Self {
         let error = (self.error + other.size).max(other.error + self.size).max(0.0);
         let (value, size) = (self.value * other.value, self.size + other.size);
         Self { value, size, error, vanishing: self.vanishing || other.vanishing }.without_nan()
     }
 
-    fn quotient(self, by: Self) -> Self {
+    pub(super) fn quotient(self, by: Self) -> Self {
         if by.size == f64::NEG_INFINITY {
             // bc will say so.
             return Self { error: 0.0, ..by };
@@ -94,7 +96,7 @@ impl Estimate {
         Self { value, size, error, vanishing: self.vanishing }.without_nan()
     }
 
-    fn power(self, exponent: Self) -> Self {
+    pub(super) fn power(self, exponent: Self) -> Self {
         let n = exponent.value;
         let size = self.size * n;
         // The relative error grows n-fold; a negative power is also cut once.
@@ -102,7 +104,7 @@ impl Estimate {
         Self { value: self.value.powf(n), size, error, ..self }.without_nan()
     }
 
-    fn applied(self, function: &str) -> Self {
+    pub(super) fn applied(self, function: &str) -> Self {
         let (value, size, slope) = match function {
             "sqrt" => (self.value.sqrt(), self.size / 2.0, -self.size / 2.0),
             "e" => {
@@ -200,15 +202,28 @@ impl Parser<'_, '_> {
                 Some(inner)
             }
             (Kind::Name, function) => {
-                self.expect("(")?;
-                let mut argument = self.at_least(0)?;
-                if self.tokens.next_if(|token| token.text == ",").is_some() {
-                    argument = self.at_least(0)?;
+                let arguments = self.arguments()?;
+                match library::called(function) {
+                    Some(function) => estimate_library::of(function.name, &arguments),
+                    None => arguments.last().map(|last| last.applied(function)),
                 }
-                self.expect(")")?;
-                Some(argument.applied(function))
             }
             (Kind::Operator | Kind::Break, _) => None,
+        }
+    }
+
+    fn arguments(&mut self) -> Option<Vec<Estimate>> {
+        self.expect("(")?;
+        let mut arguments = Vec::new();
+        if self.tokens.next_if(|token| token.text == ")").is_some() {
+            return Some(arguments);
+        }
+        loop {
+            arguments.push(self.at_least(0)?);
+            if self.tokens.next_if(|token| token.text == ",").is_none() {
+                self.expect(")")?;
+                return Some(arguments);
+            }
         }
     }
 

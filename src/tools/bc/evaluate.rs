@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::decimal::Decimal;
-use super::rewrite::{Expression, PRELUDE, Shape};
+use super::library;
+use super::rewrite::{Expression, Shape};
 use super::{CALCULATION_TIME, CalcError};
 use crate::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
 use crate::outcome::{Failure, LimitKind, Outcome};
@@ -127,10 +128,10 @@ fn ended(told: Told) -> Result<BcRun, CalcError> {
 /// One complaint of bc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
-    what: String,
+    pub(super) what: String,
     /// Line of the caller's text, where bc tells one; it may be the one after.
     line: Option<usize>,
-    syntax: bool,
+    pub(super) syntax: bool,
 }
 
 impl Fault {
@@ -142,11 +143,8 @@ impl Fault {
             if let Some((place, what)) = complaint.split_once("): ")
                 && complaint.starts_with("Runtime ")
             {
-                let what = match place.contains("func=cofferdam_ln,") {
-                    true => "logarithm of zero or a negative number",
-                    false => what,
-                };
-                let fault = Self { what: what.to_owned(), line: None, syntax: false };
+                let what = outside(place, what).unwrap_or_else(|| what.to_owned());
+                let fault = Self { what, line: None, syntax: false };
                 let warns = complaint.starts_with("Runtime warning");
                 if warns {
                     warnings.push(fault)
@@ -165,6 +163,18 @@ impl Fault {
     }
 }
 
+/// What is told where a function of the library divides by zero, because it has no value there.
+fn outside(place: &str, what: &str) -> Option<String> {
+    let (_, place) = place.split_once("func=")?;
+    let (name, _) = place.split_once(',')?;
+    let function = library::called(name).filter(|_| what == "Divide by zero")?;
+    function.domain.map(|domain| match function.name {
+        // Also what bc's own l(x) comes to.
+        "ln" => domain.to_owned(),
+        _ => format!("{}: {domain}", function.form),
+    })
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
@@ -180,26 +190,49 @@ impl From<Fault> for CalcError {
     }
 }
 
+/// Whether the digits at hand decide a value: those that were cut off may, where a function jumps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sure {
+    Yes,
+    No,
+}
+
+/// A number that was printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) number: Decimal,
+    pub(super) sure: Sure,
+}
+
 /// The value at one working scale: nothing printed, a number, or an error that a higher scale may not have.
-pub(super) type Reading = Result<Option<Decimal>, Fault>;
+pub(super) type Reading = Result<Option<Value>, Fault>;
 
 /// Evaluates one expression at several scales, within the time of one calculation.
 pub(super) struct Readings<'run, E> {
     bc: &'run E,
+    tool: &'static str,
+    /// The functions that the text needs.
+    prelude: String,
     text: String,
     shape: Shape,
     left: Duration,
 }
 
 impl<'run, E: Evaluate> Readings<'run, E> {
-    pub(super) fn new(bc: &'run E, expression: &Expression<'_>) -> Self {
+    pub(super) fn new(
+        bc: &'run E,
+        tool: &'static str,
+        expression: &Expression<'_>,
+        left: Duration,
+    ) -> Self {
         let (text, shape) = (expression.rewritten(), expression.shape());
-        Self { bc, text, shape, left: CALCULATION_TIME }
+        Self { bc, tool, prelude: library::prelude(&text), text, shape, left }
     }
 
     /// The last line printed at `scale`; a number in its normal form, in whatever base.
     pub(super) async fn printed(&mut self, scale: u32) -> Result<String, CalcError> {
-        let program = format!("{PRELUDE}scale={scale}\n{}\n", self.text);
+        // One evaluation as it is: there is no second one for doubts.
+        let program = format!("{}cofferdam_raw=1\nscale={scale}\n{}\n", self.prelude, self.text);
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         if let Some(fault) = errors.into_iter().chain(warnings).next() {
@@ -210,7 +243,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     }
 
     pub(super) async fn one(&mut self, scale: u32) -> Result<Reading, CalcError> {
-        let program = format!("{PRELUDE}scale={scale}\n{}\n", self.text);
+        let program = format!("{}scale={scale}\n{}\n", self.prelude, self.text);
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         self.reading(&run.stdout, errors.into_iter().chain(warnings).next())
@@ -221,9 +254,9 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         if self.shape != Shape::Pure {
             return Ok([self.one(low).await?, self.one(high).await?]);
         }
-        let text = &self.text;
         // No expression can print an `@`.
-        let program = format!("{PRELUDE}scale={low}\n{text}\nprint \"@\"\nscale={high}\n{text}\n");
+        let both = at_both(&self.text, low, high);
+        let program = format!("{}{both}", self.prelude);
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         let mut faults = errors.into_iter().chain(warnings);
@@ -247,7 +280,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         if self.left.is_zero() {
             return Err(CalcError::Timeout(CALCULATION_TIME));
         }
-        let run = self.bc.bc("calculate", program, self.left).await;
+        let run = self.bc.bc(self.tool, program, self.left).await;
         match &run {
             Ok(run) => self.left = self.left.saturating_sub(run.took),
             // What was left is used up: told as the time of the whole calculation.
@@ -272,17 +305,27 @@ impl<'run, E: Evaluate> Readings<'run, E> {
             Some(fault) => return Ok(Err(fault)),
             None => {}
         }
-        let line = last_line(printed);
-        if line.is_empty() {
-            return Ok(Ok(None));
-        }
-        let number = Decimal::parse(line);
         let text = || CalcError::Bc("the last line printed is not a number".to_owned());
-        number.map(|number| Ok(Some(number))).ok_or_else(text)
+        match last_line(printed) {
+            "" => Ok(Ok(None)),
+            line => value(line).map(|value| Ok(Some(value))).ok_or_else(text),
+        }
     }
 }
 
-fn last_line(printed: &str) -> &str {
+/// A text at two scales, with a mark between what they print.
+pub(super) fn at_both(text: &str, low: u32, high: u32) -> String {
+    format!("scale={low}\n{text}\nprint \"@\"\nscale={high}\n{text}\n")
+}
+
+/// A number as a line has it; a `~` before it is the library's doubt.
+pub(super) fn value(line: &str) -> Option<Value> {
+    let digits = line.trim_start_matches('~');
+    let sure = if digits == line { Sure::Yes } else { Sure::No };
+    Decimal::parse(digits).map(|number| Value { number, sure })
+}
+
+pub(super) fn last_line(printed: &str) -> &str {
     printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default()
 }
 

@@ -4,10 +4,16 @@
 //! the same result. Its result is the last value that the expression prints;
 //! `calculate_advanced` is bc as it is, with all lines.
 
+mod bases;
+mod batch;
 mod cache;
 mod decimal;
 mod estimate;
+mod estimate_library;
 mod evaluate;
+pub mod ledger;
+pub mod library;
+pub mod plot;
 mod rewrite;
 mod validate;
 
@@ -19,9 +25,10 @@ use serde::{Deserialize, Serialize};
 
 use decimal::Decimal;
 use estimate::Estimate;
-use evaluate::{Fault, Readings};
+use evaluate::{Fault, Readings, Sure, Value};
 use rewrite::{Expression, Shape};
 
+pub use batch::{Entry, MOST_EXPRESSIONS, calculate_batch};
 pub use cache::Cache;
 pub use evaluate::{BcRun, Evaluate, InCells};
 pub use validate::EXPRESSION_CHARACTERS;
@@ -175,14 +182,28 @@ pub async fn calculate(
     args: CalculateArgs,
 ) -> Result<Calculated, CalcError> {
     let precision = session.or_asked(args.precision)?;
-    validate::expression(&args.expression)?;
-    let expression = Expression::new(&args.expression);
+    let (result, exact) =
+        evaluated(bc, "calculate", &args.expression, precision, CALCULATION_TIME).await?;
+    Ok(Calculated { result, expression: args.expression, precision, exact })
+}
+
+/// The value of one expression, and `Some(false)` if not every digit is sure, in at most `time`.
+async fn evaluated(
+    bc: &impl Evaluate,
+    tool: &'static str,
+    text: &str,
+    precision: u32,
+    time: Duration,
+) -> Result<(String, Option<bool>), CalcError> {
+    validate::expression(text)?;
+    let text = library::resolved(text)?;
+    let expression = Expression::new(&text);
     if expression.has_modulo_assignment() {
         let way_out = "write `a = a % b`, or use calculate_advanced";
         return Err(CalcError::Invalid(format!("`%=` is not taken here: {way_out}")));
     }
-    let mut readings = Readings::new(bc, &expression);
-    let (result, exact) = match expression.shape() {
+    let mut readings = Readings::new(bc, tool, &expression, time);
+    Ok(match expression.shape() {
         Shape::Raw => (readings.printed(precision).await?, None),
         Shape::Integer => (readings.printed(0).await?, None),
         Shape::Stateful => agreed(&mut readings, precision, None).await?,
@@ -192,8 +213,11 @@ pub async fn calculate(
             let beyond = estimate.is_some_and(|estimate| estimate.is_beyond());
             (result, if beyond { Some(false) } else { exact })
         }
-    };
-    Ok(Calculated { result, expression: args.expression, precision, exact })
+    })
+}
+
+fn first_scale(precision: u32, estimate: Option<Estimate>) -> u32 {
+    precision + GUARD + estimate.map_or(0, |estimate| estimate.places())
 }
 
 /// Evaluates at doubling scales until two agree. The second value is
@@ -203,9 +227,7 @@ async fn agreed<E: Evaluate>(
     precision: u32,
     estimate: Option<Estimate>,
 ) -> Result<(String, Option<bool>), CalcError> {
-    let first = precision + GUARD + estimate.map_or(0, |estimate| estimate.places());
-    let small =
-        |value: &Decimal| value.is_zero() && estimate.is_some_and(|estimate| estimate.is_nonzero());
+    let first = first_scale(precision, estimate);
     let places = evaluate::length(precision);
     let [mut coarse, mut fine] = readings.pair(first, 2 * first).await?;
     let mut scale = 2 * first;
@@ -215,12 +237,13 @@ async fn agreed<E: Evaluate>(
             (_, Err(fault)) => return Err(fault.clone().into()),
             (_, Ok(None)) => return Ok((String::new(), None)),
             // Too small for any place that is kept, and so rounded, not exact.
-            (_, Ok(Some(fine))) if small(fine) => return Ok((fine.rounded(places), None)),
-            (Ok(Some(coarse)), Ok(Some(fine))) => match settle(coarse, fine, scale, places) {
-                Some(result) => return Ok((result, None)),
-                None => fine,
-            },
-            (Ok(None) | Err(_), Ok(Some(fine))) => fine,
+            (Ok(Some(coarse)), Ok(Some(fine))) => {
+                match settled(coarse, fine, scale, places, estimate) {
+                    Some(result) => return Ok((result, None)),
+                    None => &fine.number,
+                }
+            }
+            (Ok(None) | Err(_), Ok(Some(fine))) => &fine.number,
         };
         // Cutting leaves a tie just below itself; these places are noise either way.
         let without_noise = best.rounded(evaluate::length(scale / 2).saturating_sub(UNUSED));
@@ -236,6 +259,24 @@ async fn agreed<E: Evaluate>(
         };
         coarse = std::mem::replace(&mut fine, finer);
     }
+}
+
+/// The result, if two readings at working scales `scale / 2` and `scale` settle it.
+fn settled(
+    coarse: &Value,
+    fine: &Value,
+    scale: u32,
+    places: usize,
+    estimate: Option<Estimate>,
+) -> Option<String> {
+    if fine.sure == Sure::No {
+        return None;
+    }
+    if fine.number.is_zero() && estimate.is_some_and(|estimate| estimate.is_nonzero()) {
+        // Too small for any place that is kept, and so rounded, not exact.
+        return Some(fine.number.rounded(places));
+    }
+    settle(&coarse.number, &fine.number, scale, places)
 }
 
 /// The result, if two values at working scales `scale / 2` and `scale` settle it.
@@ -259,9 +300,11 @@ pub async fn calculate_advanced(
 ) -> Result<CalculatedAdvanced, CalcError> {
     let precision = session.or_asked(args.precision)?;
     validate::script(&args.script)?;
-    let program = format!("scale={precision}\n{}\n", args.script.replace('\r', ""));
-    let run = bc.bc("calculate_advanced", program, CALCULATION_TIME).await?;
-    let (errors, warnings) = Fault::all(&run.stderr, 1);
+    let script = library::resolved(&args.script.replace('\r', ""))?;
+    // As bc has it, which is by the digits at hand.
+    let before = format!("{}cofferdam_raw=1;scale={precision}\n", library::prelude(&script));
+    let run = bc.bc("calculate_advanced", format!("{before}{script}\n"), CALCULATION_TIME).await?;
+    let (errors, warnings) = Fault::all(&run.stderr, before.lines().count());
     if let Some(error) = errors.into_iter().next() {
         return Err(error.into());
     }

@@ -2,36 +2,16 @@
 //!
 //! bc's `%` depends on the working scale (`7%3` is 0.00…01 at scale 20), its
 //! `^` warns and cuts at an exponent such as `4/2`, and its `l(0)` is a large
-//! number. Operands of the first two are passed to functions instead; the text
-//! of everything else stays as it is.
+//! number. Operands of the first two are passed to functions of the library
+//! instead; the text of everything else stays as it is.
 
-/// The functions that rewritten expressions call.
-///
-/// `cofferdam_mod`: the remainder of the quotient cut to an integer; like bc's,
-/// it has the sign of the dividend. `cofferdam_int`: an exponent without its
-/// zero decimals. `cofferdam_ln`: divides by zero where there is no logarithm.
-pub(super) const PRELUDE: &str = "\
-define cofferdam_mod(a,b){auto s,r
-s=scale
-scale=0
-r=a%b
-scale=s
-return(r)}
-define cofferdam_int(y){auto s,n
-s=scale
-scale=0
-n=y/1
-scale=s
-if(n==y)return(n)
-return(y)}
-define cofferdam_ln(x){if(x<=0)return(1/0)
-return(l(x))}
-";
+use super::library::{self, Gives};
 
 /// Functions without a side effect whose value does not depend on the scale's value.
 const PURE_FUNCTIONS: &[&str] = &["s", "c", "a", "l", "e", "j", "sqrt"];
 /// Words of the language that are followed by an expression, not by a call's arguments.
-const KEYWORDS: &[&str] = &["if", "while", "for", "return", "print", "else", "define", "auto"];
+pub(super) const KEYWORDS: &[&str] =
+    &["if", "while", "for", "return", "print", "else", "define", "auto"];
 
 /// How an expression may be evaluated more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +38,14 @@ pub(super) enum Kind {
 pub(super) struct Token<'text> {
     pub(super) kind: Kind,
     pub(super) text: &'text str,
+    /// The byte of the text at which it begins.
+    pub(super) at: usize,
+}
+
+impl Token<'_> {
+    pub(super) fn end(&self) -> usize {
+        self.at + self.text.len()
+    }
 }
 
 /// An expression in tokens, without comments and blanks.
@@ -66,7 +54,7 @@ pub(super) struct Expression<'text>(Vec<Token<'text>>);
 
 impl<'text> Expression<'text> {
     pub(super) fn new(mut text: &'text str) -> Self {
-        let mut tokens = Vec::new();
+        let (mut tokens, mut at) = (Vec::new(), 0);
         while let Some(first) = text.bytes().next() {
             let run = |keep: fn(&u8) -> bool| text.bytes().take_while(keep).count();
             let (kind, length) = match first {
@@ -77,6 +65,12 @@ impl<'text> Expression<'text> {
                 b'a'..=b'z' | b'_' => {
                     (Some(Kind::Name), run(|b| matches!(b, b'0'..=b'9' | b'a'..=b'z' | b'_')))
                 }
+                // In scripts only.
+                b'#' => (None, text.find('\n').unwrap_or(text.len())),
+                b'"' => {
+                    let string = text.get(1..).and_then(|rest| rest.find('"'));
+                    (None, string.map_or(text.len(), |end| end + 2))
+                }
                 b'/' if text.starts_with("/*") => {
                     (None, text.find("*/").map_or(text.len(), |end| end + 2))
                 }
@@ -84,8 +78,8 @@ impl<'text> Expression<'text> {
                 _ => (Some(Kind::Operator), operator_length(text)),
             };
             let Some((token, rest)) = text.split_at_checked(length) else { break };
-            tokens.extend(kind.map(|kind| Token { kind, text: token }));
-            text = rest;
+            tokens.extend(kind.map(|kind| Token { kind, text: token, at }));
+            (text, at) = (rest, at + length);
         }
         Self(tokens)
     }
@@ -114,7 +108,9 @@ impl<'text> Expression<'text> {
         }
         let assigns =
             self.has(&["=", "+=", "-=", "*=", "/=", "^=", "++", "--", "{", "}", "[", "]"]);
-        let only_functions = self.names().all(|name| PURE_FUNCTIONS.contains(&name));
+        let only_functions = self
+            .names()
+            .all(|name| PURE_FUNCTIONS.contains(&name) || library::gives(name).is_some());
         // A lone `.` is bc's word for the last value.
         let last = self.0.iter().any(|token| token.kind == Kind::Number && token.text == ".");
         if assigns || last || !only_functions {
@@ -123,7 +119,8 @@ impl<'text> Expression<'text> {
         let integers = self.0.iter().all(|token| !token.text.contains('.'));
         // A difference in an exponent may be negative.
         let negative_power = self.has(&["^"]) && self.has(&["-"]);
-        if integers && self.names().next().is_none() && !self.has(&["/"]) && !negative_power {
+        let whole = self.names().all(|name| library::gives(name) == Some(Gives::Whole));
+        if integers && whole && !self.has(&["/"]) && !negative_power {
             return Shape::Integer;
         }
         Shape::Pure
@@ -133,11 +130,13 @@ impl<'text> Expression<'text> {
         let mut after = self.0.iter().skip(1).map(Some).chain([None]);
         self.0.iter().any(|token| {
             let assigned = after.next().flatten().is_some_and(|next| next.text == "=");
-            matches!(token.text, "length" | "obase") || (token.text == "scale" && !assigned)
+            matches!(token.text, "length" | "obase")
+                || (token.text == "scale" && !assigned)
+                || (token.kind == Kind::Name && library::gives(token.text) == Some(Gives::Text))
         })
     }
 
-    /// The expression as bc text that calls the functions of [`PRELUDE`].
+    /// The expression as bc text that calls functions of the library.
     pub(super) fn rewritten(&self) -> String {
         let own_logarithm = !self.names().any(|name| name == "define");
         let mut writer = Writer::default();

@@ -9,6 +9,8 @@ use tokio::process::Command;
 use super::*;
 
 mod arithmetic;
+mod differential;
+mod functions;
 
 /// bc without a cell.
 struct Direct;

@@ -1,0 +1,88 @@
+//! Results of the calculator's tools beyond one expression.
+
+use rmcp::model::CallToolResult;
+use serde_json::{Value, json};
+
+use super::super::backend::{Batch, Exact, Plotted};
+use super::{meta, millis, pretty, result, to_value};
+use crate::tools::bc::ledger::{Entry, Statistics};
+use crate::tools::bc::library;
+use crate::tools::bc::plot::Plot;
+
+/// The result of `calculate_batch`: an error of an expression is data.
+pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolResult {
+    let entry = |(expression, entry): (&String, &Result<(String, Exact), String>)| match entry {
+        Ok((result, Exact::Yes)) => json!({ "expression": expression, "result": result }),
+        Ok((result, Exact::No)) => {
+            json!({ "expression": expression, "result": result, "exact": false })
+        }
+        Err(error) => json!({ "expression": expression, "error": error }),
+    };
+    let results: Vec<Value> = expressions.iter().zip(&done.entries).map(entry).collect();
+    let fields = json!({
+        "results": results,
+        "errors": done.entries.iter().filter(|entry| entry.is_err()).count(),
+        "precision": precision,
+        "executionTimeMs": millis(done.took),
+    });
+    let mut told = with_fields(pretty(&fields), fields);
+    told.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
+        .filter(|meta| !meta.0.is_empty());
+    told
+}
+
+/// The result of `calculate_plot`: the drawing is its text.
+pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
+    let drawn = &done.drawn;
+    let mut text = drawn.plot.clone();
+    for (columns, what) in
+        [(drawn.gaps, "have no value"), (drawn.beyond, "have a value beyond the rows shown")]
+    {
+        if columns > 0 {
+            text.push_str(&format!("[columns that {what}: {columns}]\n"));
+        }
+    }
+    let fields = json!({
+        "plot": drawn.plot, "expression": plot.expression, "variable": plot.variable,
+        "from": drawn.from, "to": drawn.to, "min": drawn.lowest, "max": drawn.highest,
+        "gaps": drawn.gaps, "beyond": drawn.beyond, "executionTimeMs": millis(done.took),
+    });
+    let mut told = with_fields(text, fields);
+    told.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
+        .filter(|meta| !meta.0.is_empty());
+    told
+}
+
+/// The result of `calculate_stats`.
+pub fn stats(statistics: &Statistics) -> CallToolResult {
+    let fields = to_value(statistics);
+    with_fields(pretty(&fields), fields)
+}
+
+/// The result of `calculate_history`.
+pub fn history(entries: &[Entry]) -> CallToolResult {
+    let fields = json!({ "calculations": entries });
+    with_fields(pretty(&fields), fields)
+}
+
+/// The result of `calculate_functions`.
+pub fn functions() -> CallToolResult {
+    let functions: Vec<Value> = library::functions()
+        .map(|function| {
+            let mut fields = json!({
+                "form": function.form, "gives": function.about, "section": function.section,
+            });
+            if let (Some(domain), Some(map)) = (function.domain, fields.as_object_mut()) {
+                map.insert("domain".to_owned(), Value::from(domain));
+            }
+            fields
+        })
+        .collect();
+    with_fields(library::described(), json!({ "functions": functions }))
+}
+
+fn with_fields(text: String, fields: Value) -> CallToolResult {
+    let mut told = result(text, false);
+    told.structured_content = Some(fields);
+    told
+}

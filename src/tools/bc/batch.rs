@@ -1,0 +1,160 @@
+//! Many expressions in one call: those that cannot see each other share a bc, and so a cell.
+//!
+//! What a shared run does not settle, because of an error, of time or of digits, is evaluated
+//! again by halves and at last alone, as `calculate` would.
+
+use std::time::{Duration, Instant};
+
+use super::estimate::Estimate;
+use super::evaluate::{self, Evaluate, last_line, value};
+use super::rewrite::{Expression, Shape};
+use super::{CALCULATION_TIME, CalcError, evaluated, first_scale, library, settled, validate};
+
+/// Most expressions of one call.
+pub const MOST_EXPRESSIONS: usize = 100;
+
+const TOOL: &str = "calculate_batch";
+
+/// A value and `Some(false)` if not every digit is sure, or why there is none.
+pub type Entry = Result<(String, Option<bool>), CalcError>;
+
+/// An expression that may share its bc with others.
+struct Shared {
+    /// Its place in the call.
+    place: usize,
+    /// As bc gets it.
+    text: String,
+    /// At which scale it is first evaluated, then at twice that; none for whole numbers.
+    scale: Option<u32>,
+    estimate: Option<Estimate>,
+}
+
+impl Shared {
+    fn of(place: usize, text: &str, precision: u32) -> Option<Self> {
+        validate::expression(text).ok()?;
+        let text = library::resolved(text).ok()?;
+        let expression = Expression::new(&text);
+        let (scale, estimate) = match expression.shape() {
+            _ if expression.has_modulo_assignment() => return None,
+            Shape::Integer => (None, None),
+            Shape::Pure => {
+                let estimate = Estimate::of(&expression);
+                if estimate.is_some_and(|estimate| estimate.is_beyond()) {
+                    return None;
+                }
+                (Some(first_scale(precision, estimate)), estimate)
+            }
+            Shape::Stateful | Shape::Raw => return None,
+        };
+        Some(Self { place, text: expression.rewritten(), scale, estimate })
+    }
+
+    /// The part of the program that evaluates it; it prints as many marks as [`Shared::read`] takes.
+    fn program(&self) -> String {
+        let text = &self.text;
+        let evaluation = match self.scale {
+            None => format!("scale=0\n{text}\n"),
+            Some(scale) => evaluate::at_both(text, scale, 2 * scale),
+        };
+        format!("{evaluation}print \"@\"\n")
+    }
+
+    /// The result, if what was printed settles it.
+    fn read<'a>(
+        &self,
+        printed: &mut impl Iterator<Item = &'a str>,
+        precision: u32,
+    ) -> Option<String> {
+        let mut next = || printed.next().and_then(|part| value(last_line(part)));
+        let Some(scale) = self.scale else { return next().map(|value| value.number.to_string()) };
+        let (coarse, fine) = (next(), next());
+        settled(&coarse?, &fine?, 2 * scale, evaluate::length(precision), self.estimate)
+    }
+}
+
+/// The tool `calculate_batch`: each expression's own result or error, in the order given.
+///
+/// # Errors
+/// When nothing can be run at all: denied, cancelled, no bc.
+pub async fn calculate_batch(
+    bc: &impl Evaluate,
+    expressions: &[String],
+    precision: u32,
+) -> Result<Vec<Entry>, CalcError> {
+    let end = Instant::now() + CALCULATION_TIME;
+    let mut entries: Vec<Option<Entry>> = expressions.iter().map(|_| None).collect();
+    let numbered = expressions.iter().enumerate();
+    let shared = numbered.filter_map(|(place, text)| Shared::of(place, text, precision)).collect();
+    // First come, first served: the halves of a group come before what follows it.
+    let mut groups: Vec<Vec<Shared>> = vec![shared];
+    while let Some(mut group) = groups.pop() {
+        if group.len() < 2 {
+            continue;
+        }
+        match together(bc, &group, precision, left(end) / 2).await? {
+            Some(results) => {
+                for (place, result) in results {
+                    if let Some(entry) = entries.get_mut(place) {
+                        *entry = Some(Ok((result, None)));
+                    }
+                }
+            }
+            None => {
+                let second = group.split_off(group.len() / 2);
+                groups.extend([second, group]);
+            }
+        }
+    }
+    let mut done = Vec::with_capacity(entries.len());
+    for (entry, text) in entries.into_iter().zip(expressions) {
+        done.push(match entry {
+            Some(entry) => entry,
+            None => alone(bc, text, precision, left(end)).await?,
+        });
+    }
+    Ok(done)
+}
+
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// Evaluates a group in one bc; none when it has an error somewhere or does not end in `time`.
+async fn together(
+    bc: &impl Evaluate,
+    group: &[Shared],
+    precision: u32,
+    time: Duration,
+) -> Result<Option<Vec<(usize, String)>>, CalcError> {
+    if time.is_zero() {
+        return Ok(None);
+    }
+    let texts: String = group.iter().map(Shared::program).collect();
+    let program = format!("{}{texts}", library::prelude(&texts));
+    let run = match bc.bc(TOOL, program, time).await {
+        Ok(run) => run,
+        Err(CalcError::Timeout(_) | CalcError::Limit(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !run.stderr.trim().is_empty() {
+        return Ok(None);
+    }
+    let mut printed = run.stdout.split('@');
+    let results = group.iter().map(|one| (one.place, one.read(&mut printed, precision)));
+    Ok(Some(results.filter_map(|(place, result)| Some((place, result?))).collect()))
+}
+
+/// Evaluates one expression by itself; an error that is not its own is one of the whole call.
+async fn alone(
+    bc: &impl Evaluate,
+    text: &str,
+    precision: u32,
+    time: Duration,
+) -> Result<Entry, CalcError> {
+    match evaluated(bc, TOOL, text, precision, time).await {
+        Err(error @ (CalcError::Refused(_) | CalcError::Cancelled | CalcError::Internal(_))) => {
+            Err(error)
+        }
+        entry => Ok(entry),
+    }
+}

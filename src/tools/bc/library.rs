@@ -1,0 +1,399 @@
+//! The calculator's own functions: read from `library.bc`, and put before what calls them.
+//!
+//! Callers write `sin(x)`, bc is given `cofferdam_sin(x)`: a name that a caller defines anew means
+//! what the caller says, and no function here depends on it. Lists become arrays, by a function
+//! made for their length.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use super::CalcError;
+use super::rewrite::{Expression, Kind, Token};
+
+/// What every name of ours begins with in bc.
+const PREFIX: &str = "cofferdam_";
+/// Most values in one list: bc passes each as an argument.
+const MOST_VALUES: usize = 1000;
+
+/// What a function gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gives {
+    Number,
+    /// A whole number where it is given whole numbers.
+    Whole,
+    /// Text that it prints by itself.
+    Text,
+}
+
+/// How many values a function takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// So many; some at the end may be left out and are 0.
+    Values { least: usize, most: usize },
+    /// As many as there are.
+    List { least: usize },
+}
+
+/// A function that callers can use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    pub name: &'static str,
+    /// `logb(x, b)`.
+    pub form: &'static str,
+    pub about: &'static str,
+    /// Where it has no value.
+    pub domain: Option<&'static str>,
+    pub section: &'static str,
+    pub gives: Gives,
+    pub takes: Takes,
+}
+
+/// One definition of the file.
+#[derive(Debug)]
+struct Definition {
+    name: &'static str,
+    /// As bc gets it.
+    text: String,
+    /// Names of the library that it calls.
+    calls: Vec<&'static str>,
+    /// None for one that only others here call.
+    offered: Option<Function>,
+}
+
+static LIBRARY: LazyLock<Vec<Definition>> = LazyLock::new(|| read(include_str!("library.bc")));
+
+/// Every function that callers can use, in the order of the file.
+pub fn functions() -> impl Iterator<Item = &'static Function> {
+    LIBRARY.iter().filter_map(|definition| definition.offered.as_ref()).chain([&FROM_BASE])
+}
+
+/// All of them as a text for an agent: a line each, under the headings of the file.
+pub fn described() -> String {
+    let (mut text, mut section) = (String::new(), "");
+    for function in functions() {
+        if function.section != section {
+            section = function.section;
+            text.push_str(&format!("\n{section}\n"));
+        }
+        text.push_str(&format!("  {}: {}", function.form, function.about));
+        if let Some(domain) = function.domain {
+            text.push_str(&format!(" ({domain})"));
+        }
+        text.push('\n');
+    }
+    text.trim_start().to_owned()
+}
+
+/// The one function that is not bc's work: its digits are no number there.
+const FROM_BASE: Function = Function {
+    name: "from_base",
+    form: "from_base(digits, b)",
+    about: "the number that the digits write in a base from 2 to 36, as from_base(FF, 16)",
+    domain: None,
+    section: "Bases",
+    gives: Gives::Whole,
+    takes: Takes::Values { least: 2, most: 2 },
+};
+
+/// Reads the file. What it cannot read it leaves out, which a test would see.
+fn read(file: &'static str) -> Vec<Definition> {
+    let names: Vec<&'static str> = file.lines().filter_map(defined).collect();
+    let mut definitions = Vec::new();
+    let (mut section, mut told, mut domain) = ("", None, None);
+    let (mut name, mut body) = (None, String::new());
+    let mut lines = file.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(title) = line.strip_prefix("## ") {
+            section = title;
+        } else if let Some(form) = line.strip_prefix("#: ") {
+            told = Some(form);
+        } else if let Some(needs) = line.strip_prefix("#! ") {
+            domain = Some(needs);
+        } else if !line.starts_with('#') && !line.is_empty() {
+            name = name.or_else(|| defined(line));
+            body.push_str(line);
+            body.push('\n');
+            let ends = lines.peek().is_none_or(|next| next.starts_with('#') || next.is_empty());
+            if let (Some(named), true) = (name, ends) {
+                let (text, calls) = prefixed(&body, &names);
+                let (told, domain) = (told.take(), domain.take());
+                let offered = told.and_then(|told| function(named, told, domain, section));
+                definitions.push(Definition { name: named, text, calls, offered });
+                body.clear();
+                name = None;
+            }
+        }
+    }
+    definitions
+}
+
+/// The name that a line defines.
+fn defined(line: &'static str) -> Option<&'static str> {
+    let rest = line.strip_prefix("define ")?;
+    let rest = rest.strip_prefix("void ").unwrap_or(rest);
+    rest.split_once('(').map(|(name, _)| name)
+}
+
+/// Reads `name(parameters)  what it gives [kind]`.
+fn function(
+    name: &'static str,
+    told: &'static str,
+    domain: Option<&'static str>,
+    section: &'static str,
+) -> Option<Function> {
+    let (form, about) = told.split_once("  ")?;
+    let (about, gives) = match about.rsplit_once(" [") {
+        Some((about, "whole]")) => (about, Gives::Whole),
+        Some((about, "text]")) => (about, Gives::Text),
+        Some(_) | None => (about, Gives::Number),
+    };
+    let inner = form.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')')?;
+    let parameters: Vec<&str> = inner.split(", ").filter(|one| !one.is_empty()).collect();
+    let most = parameters.len();
+    let takes = if parameters.last() == Some(&"...") {
+        Takes::List { least: most.saturating_sub(1).max(1) }
+    } else {
+        let least = parameters.iter().filter(|one| !one.ends_with('?')).count();
+        Takes::Values { least, most }
+    };
+    Some(Function { name, form, about, domain, section, gives, takes })
+}
+
+/// A definition with the library's names as bc knows them, and which of them it calls.
+fn prefixed(body: &str, names: &[&'static str]) -> (String, Vec<&'static str>) {
+    let expression = Expression::new(body);
+    let tokens = expression.tokens();
+    let (mut edits, mut calls) = (Vec::new(), Vec::new());
+    for (place, token) in tokens.iter().enumerate() {
+        let known = names.iter().find(|name| **name == token.text);
+        let called = tokens.get(place + 1).is_some_and(|next| next.text == "(");
+        if let (Some(name), true) = (known, called) {
+            edits.push((token.at, token.at, PREFIX.to_owned()));
+            calls.push(*name);
+        }
+    }
+    (edited(body, edits), calls)
+}
+
+/// The text with these spans replaced; they are in order of their beginning.
+fn edited(text: &str, edits: Vec<(usize, usize, String)>) -> String {
+    let (mut out, mut done) = (String::with_capacity(text.len()), 0);
+    for (from, to, with) in edits {
+        out.push_str(text.get(done..from).unwrap_or_default());
+        out.push_str(&with);
+        done = to;
+    }
+    out.push_str(text.get(done..).unwrap_or_default());
+    out
+}
+
+/// A name as bc knows it: of which definition, and for how many values if it takes a list.
+fn known(name: &str) -> Option<(&'static Definition, Option<usize>)> {
+    let name = name.strip_prefix(PREFIX)?;
+    let find = |name: &str| LIBRARY.iter().find(|definition| definition.name == name);
+    if let Some(definition) = find(name) {
+        return Some((definition, None));
+    }
+    let (name, count) = name.rsplit_once('_')?;
+    Some((find(name)?, Some(count.parse().ok()?)))
+}
+
+/// The function behind a name as bc knows it.
+pub(super) fn called(name: &str) -> Option<&'static Function> {
+    known(name).and_then(|(definition, _)| definition.offered.as_ref())
+}
+
+/// What a function of the library gives; none for every other name.
+pub(super) fn gives(name: &str) -> Option<Gives> {
+    called(name).map(|function| function.gives)
+}
+
+/// The definitions that a text in bc's names needs, with those that they need.
+pub(super) fn prelude(text: &str) -> String {
+    let (mut needed, mut lists) = (BTreeSet::new(), BTreeSet::new());
+    let expression = Expression::new(text);
+    let names = expression.tokens().iter().filter(|token| token.kind == Kind::Name);
+    for (definition, count) in names.filter_map(|token| known(token.text)) {
+        needed.insert(definition.name);
+        lists.extend(count.map(|count| (definition.name, count)));
+    }
+    let mut fresh: Vec<&str> = needed.iter().copied().collect();
+    while let Some(name) = fresh.pop() {
+        let calls = LIBRARY.iter().find(|definition| definition.name == name);
+        for call in calls.map(|definition| definition.calls.iter()).into_iter().flatten() {
+            if needed.insert(call) {
+                fresh.push(call);
+            }
+        }
+    }
+    let definitions = LIBRARY.iter().filter(|definition| needed.contains(definition.name));
+    let mut prelude: String = definitions.map(|definition| definition.text.as_str()).collect();
+    for (name, count) in lists {
+        prelude.push_str(&with_list(name, count));
+    }
+    prelude
+}
+
+/// A function that takes so many values and passes them on as an array.
+fn with_list(name: &str, count: usize) -> String {
+    let parameters: Vec<String> = (0..count).map(|place| format!("x{place}")).collect();
+    let assigned: String = (0..count).map(|place| format!("v[{place}]=x{place}\n")).collect();
+    let parameters = parameters.join(",");
+    format!(
+        "define {PREFIX}{name}_{count}({parameters}){{auto v[]\n{assigned}return({PREFIX}{name}(v[],{count}))}}\n"
+    )
+}
+
+/// A caller's text with the library's functions and constants as bc knows them.
+///
+/// # Errors
+/// When a function is given too few or too many values, or a name is taken.
+pub(super) fn resolved(text: &str) -> Result<String, CalcError> {
+    let expression = Expression::new(text);
+    let tokens = expression.tokens();
+    let own = Own::of(tokens);
+    let mut edits = Vec::new();
+    let mut skip_to = 0;
+    for (place, token) in tokens.iter().enumerate() {
+        if token.kind != Kind::Name || place < skip_to {
+            continue;
+        }
+        if token.text.starts_with(PREFIX) {
+            let why = format!("names that begin with `{PREFIX}` are taken");
+            return Err(CalcError::Invalid(why));
+        }
+        let next = tokens.get(place + 1).map(|next| next.text);
+        if next != Some("(") {
+            if next != Some("[") && !own.has(token.text) {
+                let constant = constant(token.text);
+                edits.extend(
+                    constant.map(|name| (token.at, token.end(), format!("{PREFIX}{name}()"))),
+                );
+            }
+            continue;
+        }
+        if own.defines(token.text) {
+            continue;
+        }
+        let arguments = Arguments::after(tokens, place + 1);
+        if token.text == FROM_BASE.name {
+            let value =
+                super::bases::literal(tokens.get(place + 2..arguments.close).unwrap_or_default())?;
+            let end = tokens.get(arguments.close).map_or(text.len(), Token::end);
+            edits.push((token.at, end, value));
+            skip_to = arguments.close;
+            continue;
+        }
+        if let Some(function) = functions().find(|function| function.name == token.text) {
+            let (name, missing) = call(function, &arguments)?;
+            edits.push((token.at, token.end(), name));
+            let close = tokens.get(arguments.close).map_or(text.len(), |close| close.at);
+            edits.extend((missing > 0).then(|| (close, close, ",0".repeat(missing))));
+        } else if token.text == "log" {
+            let why = "`log` may mean several: write ln(x), log10(x), log2(x) or logb(x, b)";
+            return Err(CalcError::Invalid(why.to_owned()));
+        }
+    }
+    edits.sort_by_key(|(from, to, _)| (*from, *to));
+    Ok(edited(text, edits))
+}
+
+/// A constant that may be written without brackets.
+fn constant(name: &str) -> Option<&'static str> {
+    match name {
+        "pi" => Some("pi"),
+        "e" => Some("e_"),
+        "tau" => Some("tau"),
+        "phi" => Some("phi"),
+        _ => None,
+    }
+}
+
+/// How bc is to call a function with these arguments, and how many of them are left out.
+fn call(function: &Function, arguments: &Arguments) -> Result<(String, usize), CalcError> {
+    let given = arguments.count;
+    let name = function.name;
+    let wrong = |takes: String| {
+        let form = function.form;
+        Err(CalcError::Invalid(format!("`{form}` takes {takes}, not {given}")))
+    };
+    match function.takes {
+        Takes::List { least } if given < least => wrong(format!("{least} values or more")),
+        Takes::List { .. } if given > MOST_VALUES => wrong(format!("at most {MOST_VALUES} values")),
+        Takes::List { .. } => Ok((format!("{PREFIX}{name}_{given}"), 0)),
+        Takes::Values { least, most } if given < least || given > most => {
+            let count =
+                if least == most { format!("{most}") } else { format!("{least} or {most}") };
+            wrong(if count == "1" { "1 value".to_owned() } else { format!("{count} values") })
+        }
+        Takes::Values { most, .. } => Ok((format!("{PREFIX}{name}"), most - given)),
+    }
+}
+
+/// The arguments of one call.
+struct Arguments {
+    count: usize,
+    /// The place of the bracket that closes them.
+    close: usize,
+}
+
+impl Arguments {
+    fn after(tokens: &[Token<'_>], open: usize) -> Self {
+        let (mut depth, mut commas) = (0_usize, 0);
+        for (place, token) in tokens.iter().enumerate().skip(open) {
+            match token.text {
+                "(" | "[" => depth += 1,
+                ")" | "]" if depth == 1 => {
+                    let count = if place == open + 1 { 0 } else { commas + 1 };
+                    return Self { count, close: place };
+                }
+                ")" | "]" => depth -= 1,
+                "," if depth == 1 => commas += 1,
+                _ => {}
+            }
+        }
+        Self { count: commas + 1, close: tokens.len() }
+    }
+}
+
+/// Names that a text gives a meaning of its own.
+struct Own<'text> {
+    functions: BTreeSet<&'text str>,
+    variables: BTreeSet<&'text str>,
+}
+
+impl<'text> Own<'text> {
+    fn of(tokens: &[Token<'text>]) -> Self {
+        let (mut functions, mut variables) = (BTreeSet::new(), BTreeSet::new());
+        let text = |place: usize| tokens.get(place).map(|token| token.text);
+        for (place, token) in tokens.iter().enumerate() {
+            let assigns = ["=", "+=", "-=", "*=", "/=", "%=", "^=", "++", "--"];
+            let counted = place.checked_sub(1).and_then(text);
+            if text(place + 1).is_some_and(|next| assigns.contains(&next))
+                || counted.is_some_and(|before| matches!(before, "++" | "--"))
+            {
+                variables.insert(token.text);
+            }
+            let from = place + 1;
+            if token.text == "define" {
+                let name = from + usize::from(text(from) == Some("void"));
+                functions.extend(text(name));
+                let rest = tokens.iter().skip(name + 1).take_while(|token| token.text != ")");
+                variables.extend(rest.map(|token| token.text));
+            }
+            if token.text == "auto" {
+                let rest = tokens.iter().skip(from).take_while(|token| token.kind != Kind::Break);
+                variables.extend(rest.map(|token| token.text));
+            }
+        }
+        Self { functions, variables }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.variables.contains(name)
+    }
+
+    fn defines(&self, name: &str) -> bool {
+        self.functions.contains(name)
+    }
+}

@@ -1,0 +1,231 @@
+//! The calculator against a floating-point library: generated expressions, some thousands, at up to 100 places.
+//!
+//! An expression is built together with its value, at 3,000 bits. Its result must be that value,
+//! correctly rounded; where the value does not exist, there must be an error.
+
+use astro_float_num::{BigFloat, Consts, Radix, RoundingMode};
+
+use super::*;
+
+const BITS: usize = 3072;
+const NEAREST: RoundingMode = RoundingMode::ToEven;
+/// Expressions of one test; there are four.
+const EXPRESSIONS: usize = 700;
+
+/// Numbers that only the seed decides.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        let count = u64::try_from(choices.len()).unwrap_or(1);
+        let place = usize::try_from(self.below(count)).unwrap_or(0);
+        choices.get(place).copied().unwrap_or_else(|| panic!("no choice"))
+    }
+}
+
+/// An expression and its value.
+#[derive(Clone)]
+struct Valued {
+    text: String,
+    value: BigFloat,
+}
+
+struct Maker {
+    dice: Dice,
+    consts: Consts,
+}
+
+/// A function of one value, here and there.
+type Unary = (&'static str, fn(&BigFloat, &mut Consts) -> BigFloat);
+
+const FUNCTIONS: &[Unary] = &[
+    ("sqrt", |x, _| x.sqrt(BITS, NEAREST)),
+    ("cbrt", |x, _| x.cbrt(BITS, NEAREST)),
+    ("exp", |x, cc| x.exp(BITS, NEAREST, cc)),
+    ("e", |x, cc| x.exp(BITS, NEAREST, cc)),
+    ("ln", |x, cc| x.ln(BITS, NEAREST, cc)),
+    ("l", |x, cc| x.ln(BITS, NEAREST, cc)),
+    ("log10", |x, cc| x.log10(BITS, NEAREST, cc)),
+    ("log2", |x, cc| x.log2(BITS, NEAREST, cc)),
+    ("sin", |x, cc| x.sin(BITS, NEAREST, cc)),
+    ("cos", |x, cc| x.cos(BITS, NEAREST, cc)),
+    ("tan", |x, cc| x.tan(BITS, NEAREST, cc)),
+    ("s", |x, cc| x.sin(BITS, NEAREST, cc)),
+    ("c", |x, cc| x.cos(BITS, NEAREST, cc)),
+    ("a", |x, cc| x.atan(BITS, NEAREST, cc)),
+    ("asin", |x, cc| x.asin(BITS, NEAREST, cc)),
+    ("acos", |x, cc| x.acos(BITS, NEAREST, cc)),
+    ("atan", |x, cc| x.atan(BITS, NEAREST, cc)),
+    ("sinh", |x, cc| x.sinh(BITS, NEAREST, cc)),
+    ("cosh", |x, cc| x.cosh(BITS, NEAREST, cc)),
+    ("tanh", |x, cc| x.tanh(BITS, NEAREST, cc)),
+    ("asinh", |x, cc| x.asinh(BITS, NEAREST, cc)),
+    ("acosh", |x, cc| x.acosh(BITS, NEAREST, cc)),
+    ("atanh", |x, cc| x.atanh(BITS, NEAREST, cc)),
+    ("abs", |x, _| x.abs()),
+    ("-", |x, _| x.neg()),
+];
+
+impl Maker {
+    fn new(seed: u64) -> Self {
+        Self { dice: Dice(seed), consts: Consts::new().unwrap_or_else(|_| panic!("no constants")) }
+    }
+
+    fn number(&mut self) -> Valued {
+        let places = self.dice.of(&[0, 0, 0, 1, 2, 3, 5, 20, 40]);
+        let mut digits = self.dice.of(&[9_u64, 99, 999, 100_000]);
+        digits = self.dice.below(digits) + 1;
+        let zeros = self.dice.of(&[0, 0, 0, 0, 0, 0, 1, 5, 25]);
+        let sign = self.dice.of(&["", "", "-"]);
+        let text = format!("{sign}{digits}{}", "0".repeat(zeros));
+        let text = if places == 0 {
+            text
+        } else {
+            let fraction = format!("{digits:0>places$}");
+            format!("{sign}{}.{fraction}", self.dice.of(&[0, 0, 1, 12]))
+        };
+        let value = BigFloat::parse(&text, Radix::Dec, BITS, NEAREST, &mut self.consts);
+        Valued { text, value }
+    }
+
+    /// An expression at most so deep; none if its value is out of bounds.
+    fn expression(&mut self, depth: u32) -> Option<Valued> {
+        let made = match self.dice.below(if depth == 0 { 1 } else { 8 }) {
+            0 => self.number(),
+            1..=3 => self.function(depth)?,
+            4 => self.power(depth)?,
+            _ => self.operation(depth)?,
+        };
+        // Neither what takes bc for ever nor what is nothing but a rounding of the reference.
+        let reasonable = |exponent: i32| (-700..700).contains(&exponent);
+        let value = &made.value;
+        (value.is_nan() || value.is_zero() || value.exponent().is_some_and(reasonable))
+            .then_some(made)
+    }
+
+    fn function(&mut self, depth: u32) -> Option<Valued> {
+        let (name, function) = self.dice.of(FUNCTIONS);
+        let inner = self.expression(depth - 1)?;
+        let grows = matches!(name, "exp" | "e" | "sinh" | "cosh");
+        if grows && inner.value.exponent().is_some_and(|exponent| exponent > 9) {
+            // Thousands of digits, for which bc takes its time.
+            return None;
+        }
+        let value = function(&inner.value, &mut self.consts);
+        if value.is_nan() && self.is_at_an_edge(&inner.value) {
+            return None;
+        }
+        Some(Valued { text: format!("{name}({})", inner.text), value })
+    }
+
+    /// Whether a value is so near to where functions end (0, 1, -1) that the digits that bc cuts
+    /// off decide on which side it is; README says that they may.
+    fn is_at_an_edge(&self, value: &BigFloat) -> bool {
+        let one = BigFloat::from_word(1, BITS);
+        let near = |distance: BigFloat| distance.exponent().is_some_and(|exponent| exponent < -35);
+        near(value.clone()) || near(value.abs().sub(&one, BITS, NEAREST))
+    }
+
+    fn power(&mut self, depth: u32) -> Option<Valued> {
+        let base = self.expression(depth - 1)?;
+        let exponent = self.dice.of(&["2", "3", "7", "-1", "-4", "0.5", "1.3", "-2.7"]);
+        let real = exponent.contains('.');
+        if base.value.is_zero() || (real && base.value.is_negative()) {
+            return None;
+        }
+        let power = BigFloat::parse(exponent, Radix::Dec, BITS, NEAREST, &mut self.consts);
+        let mut value = base.value.abs().pow(&power, BITS, NEAREST, &mut self.consts);
+        if base.value.is_negative() && ["3", "7", "-1"].contains(&exponent) {
+            value = value.neg();
+        }
+        let text = if real || self.dice.below(2) == 0 {
+            format!("pow({}, {exponent})", base.text)
+        } else {
+            format!("({})^{exponent}", base.text)
+        };
+        Some(Valued { text, value })
+    }
+
+    fn operation(&mut self, depth: u32) -> Option<Valued> {
+        let (left, right) = (self.expression(depth - 1)?, self.expression(depth - 1)?);
+        let operator = self.dice.of(&["+", "-", "*", "/"]);
+        let (a, b) = (&left.value, &right.value);
+        let value = match operator {
+            "+" => a.add(b, BITS, NEAREST),
+            "-" => a.sub(b, BITS, NEAREST),
+            "*" => a.mul(b, BITS, NEAREST),
+            _ if b.is_zero() => astro_float_num::NAN,
+            _ => a.div(b, BITS, NEAREST),
+        };
+        Some(Valued { text: format!("({}{operator}({}))", left.text, right.text), value })
+    }
+
+    /// Whether the result is the value, rounded to so many places.
+    fn is_rounded(&mut self, result: &str, value: &BigFloat, precision: u32) -> bool {
+        let cc = &mut self.consts;
+        let mut read = |text: &str| BigFloat::parse(text, Radix::Dec, BITS, NEAREST, cc);
+        // Half a unit of the last place, and what the reference may be off.
+        let most = read(&format!("5.00000000000001e-{}", precision + 1));
+        let difference = read(result).sub(value, BITS, NEAREST).abs();
+        !difference.is_nan() && difference.cmp(&most).is_some_and(|order| order <= 0)
+    }
+}
+
+async fn compare(seed: u64) {
+    let mut maker = Maker::new(seed);
+    let (mut compared, mut errors, mut unsure) = (0, 0, 0);
+    while compared < EXPRESSIONS {
+        let precision = maker.dice.of(&[0, 1, 5, 20, 20, 50, 100]);
+        let mut some = Vec::new();
+        while some.len() < MOST_EXPRESSIONS {
+            let depth = maker.dice.of(&[1, 2, 2, 3]);
+            some.extend(maker.expression(depth));
+        }
+        let texts: Vec<String> = some.iter().map(|one| one.text.clone()).collect();
+        let told = calculate_batch(&Direct, &texts, precision).await;
+        let told = told.unwrap_or_else(|error| panic!("{error}"));
+        for (Valued { text, value }, told) in some.iter().zip(told) {
+            compared += 1;
+            match told {
+                Ok((_, Some(false))) => unsure += 1,
+                Ok((result, _)) => assert!(
+                    maker.is_rounded(&result, value, precision),
+                    "{text} at {precision}: {result}, not {value}"
+                ),
+                Err(CalcError::Timeout(_)) => unsure += 1,
+                Err(error) => {
+                    errors += 1;
+                    assert!(value.is_nan() || value.is_inf(), "{text} at {precision}: {error}");
+                }
+            }
+        }
+    }
+    assert!(compared > 5 * errors, "most have a value: {errors} errors of {compared}");
+    assert!(unsure * 50 < compared, "nearly all are sure: {unsure} unsure of {compared}");
+}
+
+#[tokio::test]
+async fn generated_expressions_have_the_value_of_another_arithmetic_1() {
+    compare(1).await;
+}
+
+#[tokio::test]
+async fn generated_expressions_have_the_value_of_another_arithmetic_2() {
+    compare(2).await;
+}
+
+#[tokio::test]
+async fn generated_expressions_have_the_value_of_another_arithmetic_3() {
+    compare(3).await;
+}
+
+#[tokio::test]
+async fn generated_expressions_have_the_value_of_another_arithmetic_4() {
+    compare(4).await;
+}
