@@ -74,8 +74,8 @@ fn program(plot: &Plot) -> Result<String, CalcError> {
     let (function, from, to) = (function?, from?, to?);
     let mut program = format!(
         "define cofferdam_at({variable}){{return({function})}}\nscale={SCALE}\n\
-         cofferdam_from=({from})\ncofferdam_to=({to})\n\
-         cofferdam_from\nprint \"@\"\ncofferdam_to\nprint \"@\"\n"
+         ({from})\nprint \"@\"\n({to})\nprint \"@\"\n\
+         cofferdam_from=({from})\ncofferdam_to=({to})\n"
     );
     let last = plot.width.saturating_sub(1);
     for column in 0..plot.width {

@@ -11,6 +11,7 @@ use super::*;
 mod arithmetic;
 mod differential;
 mod functions;
+mod plot;
 
 /// bc without a cell.
 struct Direct;

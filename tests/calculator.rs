@@ -1,0 +1,104 @@
+//! The calculator's tools over the real server: batches, plots, and what a session remembers.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field of an answer fails the test either way"
+)]
+
+#[path = "support/server.rs"]
+mod server;
+
+use serde_json::{Value, json};
+
+use server::Server;
+
+#[test]
+fn a_batch_answers_each_expression_in_order_from_cells() {
+    let mut server = Server::start(&[]);
+    let expressions = json!(["1/3", "1/0", "isprime(2^61-1)", "a=2; a^10"]);
+    let arguments = json!({"expressions": expressions, "precision": 3});
+    let result = server.result("calculate_batch", arguments);
+    let content = &result["structuredContent"];
+    let expected = json!([
+        {"expression": "1/3", "result": "0.333"},
+        {"expression": "1/0", "error": "BC error: Divide by zero"},
+        {"expression": "isprime(2^61-1)", "result": "1"},
+        {"expression": "a=2; a^10", "result": "1024"}
+    ]);
+    assert_eq!((&content["results"], &content["errors"]), (&expected, &json!(1)));
+    assert_eq!(result["_meta"]["cofferdam/receipt"]["profile"], "bc");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_hundred_expressions_without_errors_share_a_cell() {
+    let mut server = Server::start(&[]);
+    let expressions: Vec<String> = (1..=100).map(|number| format!("sqrt({number})")).collect();
+    let result = server.result("calculate_batch", json!({"expressions": expressions}));
+    let results = result["structuredContent"]["results"].as_array().cloned().unwrap_or_default();
+    assert_eq!(results.len(), 100);
+    assert_eq!(results[1]["result"], "1.41421356237309504880");
+    assert_eq!(results[99]["result"], "10");
+    let many = vec!["1"; 101];
+    let refused = server.result("calculate_batch", json!({"expressions": many}));
+    let text = refused["content"][0]["text"].as_str().unwrap_or_default();
+    let expected =
+        "calculate_batch: `expressions`: invalid length 101, expected 1 to 100 expressions";
+    assert_eq!((text, &refused["isError"]), (expected, &json!(true)));
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_plot_is_drawn_in_a_cell() {
+    let mut server = Server::start(&[]);
+    let arguments = json!({
+        "expression": "1/t", "variable": "t", "from": -1, "to": "2/2", "width": 21, "height": 5
+    });
+    let result = server.result("calculate_plot", arguments);
+    let content = &result["structuredContent"];
+    let rows = content["plot"].as_str().unwrap_or_default().lines().count();
+    let facts = [&content["gaps"], &content["min"], &content["max"], &content["from"]];
+    assert_eq!((rows, facts), (7, [&json!(1), &json!(-10.0), &json!(10.0), &json!(-1.0)]));
+    assert_eq!(result["_meta"]["cofferdam/receipt"]["profile"], "bc");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_session_counts_and_remembers_its_calculations_and_another_has_none_of_them() {
+    let mut server = Server::start(&[]);
+    for expression in ["1+1", "1/0"] {
+        server.result("calculate", json!({"expression": expression}));
+    }
+    server.result("calculate_batch", json!({"expressions": ["2+2", "3+3"], "precision": 5}));
+    let stats = server.result("calculate_stats", json!({}))["structuredContent"].clone();
+    assert_eq!((&stats["calculations"], &stats["errors"]), (&json!(4), &json!(1)));
+    assert_eq!(stats["tools"]["calculate_batch"]["calculations"], 2);
+    let history = server.result("calculate_history", json!({"limit": 3}));
+    let expected = json!([
+        {"number": 4, "tool": "calculate_batch", "expression": "3+3", "precision": 5, "result": "6"},
+        {"number": 3, "tool": "calculate_batch", "expression": "2+2", "precision": 5, "result": "4"},
+        {"number": 2, "tool": "calculate", "expression": "1/0", "precision": 20,
+            "error": "BC error: Divide by zero"}
+    ]);
+    assert_eq!(history["structuredContent"]["calculations"], expected);
+    assert_eq!(server.close(), Some(0));
+    let mut other = Server::start(&[]);
+    let none = other.result("calculate_history", json!({}));
+    assert_eq!(none["structuredContent"], json!({"calculations": []}));
+    assert_eq!(other.close(), Some(0));
+}
+
+#[test]
+fn the_functions_are_listed_with_what_they_need() {
+    let mut server = Server::start(&[]);
+    let result = server.result("calculate_functions", json!({}));
+    let functions = result["structuredContent"]["functions"].as_array().cloned();
+    let fact = functions.unwrap_or_default().into_iter().find(|it| it["form"] == "fact(n)");
+    let expected = json!({
+        "form": "fact(n)", "gives": "n!, the factorial", "section": "Whole numbers",
+        "domain": "n must be a whole number from 0 to 10000"
+    });
+    assert_eq!(fact.unwrap_or(Value::Null), expected);
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    assert!(text.starts_with("Rounding\n  floor(x): "), "{text}");
+    assert_eq!(server.close(), Some(0));
+}
