@@ -12,6 +12,8 @@ use serde::Deserialize;
 pub enum Group {
     /// The calculator.
     Calc,
+    /// More of the calculator: batches, plots, its functions, what was calculated.
+    Math,
     /// A shell that lasts.
     Shell,
     /// Commands in fresh cells, and where they start.
@@ -23,7 +25,8 @@ pub enum Group {
 }
 
 impl Group {
-    pub const ALL: [Self; 5] = [Self::Calc, Self::Shell, Self::Exec, Self::Info, Self::History];
+    pub const ALL: [Self; 6] =
+        [Self::Calc, Self::Math, Self::Shell, Self::Exec, Self::Info, Self::History];
 
     /// What a server shows when nobody says otherwise: few tools, none like another.
     pub fn shown_by_default() -> BTreeSet<Self> {
@@ -33,6 +36,7 @@ impl Group {
     pub fn name(self) -> &'static str {
         match self {
             Self::Calc => "calc",
+            Self::Math => "math",
             Self::Shell => "shell",
             Self::Exec => "exec",
             Self::Info => "info",
@@ -43,6 +47,13 @@ impl Group {
     pub fn tools(self) -> &'static [&'static str] {
         match self {
             Self::Calc => &["calculate", "calculate_advanced", "set_precision"],
+            Self::Math => &[
+                "calculate_batch",
+                "calculate_plot",
+                "calculate_functions",
+                "calculate_stats",
+                "calculate_history",
+            ],
             Self::Shell => &["bash"],
             Self::Exec => &["bash_exec", "get_working_dir", "set_working_dir"],
             Self::Info => &[
@@ -83,6 +94,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_tool_but_the_rules_is_in_a_group() {
+        let grouped = Group::ALL.iter().flat_map(|group| group.tools()).copied();
+        let mut all: BTreeSet<&str> = grouped.collect();
+        assert!(all.insert("sandbox_rules"));
+        assert_eq!(all, crate::mcp::catalogue::NAMES.iter().copied().collect());
+    }
+
+    #[test]
     fn no_tool_is_in_two_groups_and_each_group_is_found_by_its_name() {
         let all: Vec<&str> = Group::ALL.iter().flat_map(|group| group.tools()).copied().collect();
         let once: BTreeSet<&str> = all.iter().copied().collect();
@@ -92,7 +111,7 @@ mod tests {
         }
         assert_eq!(
             "shel".parse::<Group>(),
-            Err("the groups are calc, shell, exec, info, history".to_owned())
+            Err("the groups are calc, math, shell, exec, info, history".to_owned())
         );
     }
 }

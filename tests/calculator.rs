@@ -13,7 +13,7 @@ use server::Server;
 
 #[test]
 fn a_batch_answers_each_expression_in_order_from_cells() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--tools", "calc,math"]);
     let expressions = json!(["1/3", "1/0", "isprime(2^61-1)", "a=2; a^10"]);
     let arguments = json!({"expressions": expressions, "precision": 3});
     let result = server.result("calculate_batch", arguments);
@@ -31,7 +31,7 @@ fn a_batch_answers_each_expression_in_order_from_cells() {
 
 #[test]
 fn a_hundred_expressions_without_errors_share_a_cell() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--tools", "calc,math"]);
     let expressions: Vec<String> = (1..=100).map(|number| format!("sqrt({number})")).collect();
     let result = server.result("calculate_batch", json!({"expressions": expressions}));
     let results = result["structuredContent"]["results"].as_array().cloned().unwrap_or_default();
@@ -49,7 +49,7 @@ fn a_hundred_expressions_without_errors_share_a_cell() {
 
 #[test]
 fn a_plot_is_drawn_in_a_cell() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--tools", "calc,math"]);
     let arguments = json!({
         "expression": "1/t", "variable": "t", "from": -1, "to": "2/2", "width": 21, "height": 5
     });
@@ -64,7 +64,7 @@ fn a_plot_is_drawn_in_a_cell() {
 
 #[test]
 fn a_session_counts_and_remembers_its_calculations_and_another_has_none_of_them() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--tools", "calc,math"]);
     for expression in ["1+1", "1/0"] {
         server.result("calculate", json!({"expression": expression}));
     }
@@ -81,7 +81,7 @@ fn a_session_counts_and_remembers_its_calculations_and_another_has_none_of_them(
     ]);
     assert_eq!(history["structuredContent"]["calculations"], expected);
     assert_eq!(server.close(), Some(0));
-    let mut other = Server::start(&[]);
+    let mut other = Server::start(&["--tools", "calc,math"]);
     let none = other.result("calculate_history", json!({}));
     assert_eq!(none["structuredContent"], json!({"calculations": []}));
     assert_eq!(other.close(), Some(0));
@@ -89,7 +89,7 @@ fn a_session_counts_and_remembers_its_calculations_and_another_has_none_of_them(
 
 #[test]
 fn the_functions_are_listed_with_what_they_need() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--tools", "calc,math"]);
     let result = server.result("calculate_functions", json!({}));
     let functions = result["structuredContent"]["functions"].as_array().cloned();
     let fact = functions.unwrap_or_default().into_iter().find(|it| it["form"] == "fact(n)");

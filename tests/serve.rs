@@ -355,18 +355,7 @@ async fn the_official_client_can_use_it() {
     names.sort();
     assert_eq!(
         names,
-        [
-            "bash",
-            "calculate",
-            "calculate_advanced",
-            "calculate_batch",
-            "calculate_functions",
-            "calculate_history",
-            "calculate_plot",
-            "calculate_stats",
-            "sandbox_rules",
-            "set_precision"
-        ]
+        ["bash", "calculate", "calculate_advanced", "sandbox_rules", "set_precision"]
     );
     let arguments = json!({"command": "echo $((6*7))"}).as_object().cloned();
     let request = CallToolRequestParams::new("bash").with_arguments(arguments.unwrap_or_default());

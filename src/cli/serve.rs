@@ -34,7 +34,7 @@ pub struct ServeArguments {
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in the workspace
     #[arg(long, requires = "workspace")]
     pub unguarded: bool,
-    /// Show these groups of tools: calc, shell, exec, info, history; without it `[tools] groups`, else calc,shell
+    /// Show these groups of tools: calc, math, shell, exec, info, history; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     pub tools: Option<Vec<Group>>,
     /// Seconds of a bash_exec that asks for none [default: 30, or $BASH_MCP_DEFAULT_TIMEOUT]

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use server::{PROGRAM, Server};
 
-const ALL: &[&str] = &["--tools", "calc,shell,exec,info,history"];
+const ALL: &[&str] = &["--tools", "calc,math,shell,exec,info,history"];
 
 fn names(server: &mut Server) -> Vec<String> {
     let id = server.request("tools/list", json!({}));
@@ -65,7 +65,7 @@ fn a_group_that_does_not_exist_is_refused_with_those_that_do() {
     let told = told.expect("it ran");
     let text = String::from_utf8_lossy(&told.stderr).into_owned();
     assert_eq!(told.status.code(), Some(125), "{text}");
-    assert!(text.contains("the groups are calc, shell, exec, info, history"), "{text}");
+    assert!(text.contains("the groups are calc, math, shell, exec, info, history"), "{text}");
 }
 
 #[test]
