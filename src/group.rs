@@ -55,7 +55,7 @@ impl Group {
                 "calculate_history",
             ],
             Self::Shell => &["bash"],
-            Self::Exec => &["bash_exec", "get_working_dir", "set_working_dir"],
+            Self::Exec => &["bash_exec", "bash_exec_stream", "get_working_dir", "set_working_dir"],
             Self::Info => &[
                 "get_env",
                 "system_info",

@@ -5,6 +5,7 @@
 
 mod escapes;
 pub mod lines;
+pub mod tap;
 pub mod text;
 
 use std::sync::Arc;
@@ -135,10 +136,24 @@ impl Meter {
 /// # Errors
 /// When reading fails; what was read before is in `captured`.
 pub async fn drain(
+    stream: impl AsyncRead + Unpin,
+    captured: &mut Captured,
+    meter: &Meter,
+    over: impl Fn(),
+) -> std::io::Result<()> {
+    drain_heard(stream, captured, meter, over, |_| {}).await
+}
+
+/// As [`drain`], with every piece passed to `heard`.
+///
+/// # Errors
+/// As [`drain`].
+pub async fn drain_heard(
     mut stream: impl AsyncRead + Unpin,
     captured: &mut Captured,
     meter: &Meter,
     over: impl Fn(),
+    heard: impl Fn(&[u8]),
 ) -> std::io::Result<()> {
     let mut piece = Vec::with_capacity(READ_BYTES);
     loop {
@@ -147,6 +162,7 @@ pub async fn drain(
             return Ok(());
         }
         captured.push(&piece);
+        heard(&piece);
         if meter.passes(u64::try_from(piece.len()).unwrap_or(u64::MAX)) {
             over();
         }

@@ -160,7 +160,7 @@ fn offset(length: usize) -> u64 {
 }
 
 /// The head of a stream without a last character that the cap cut in two.
-fn without_cut_character(head: &[u8]) -> &[u8] {
+pub fn without_cut_character(head: &[u8]) -> &[u8] {
     let cut =
         head.utf8_chunks().last().map_or(0, |chunk| match std::str::from_utf8(chunk.invalid()) {
             // `error_len` is absent where more bytes could have made a character.

@@ -30,6 +30,7 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
         set_precision(),
         sandbox_rules(),
         exec::bash_exec(rules, options),
+        exec::bash_exec_stream(options),
         exec::get_working_dir(),
         exec::set_working_dir(),
     ];
@@ -51,6 +52,7 @@ pub const NAMES: &[&str] = &[
     "set_precision",
     "sandbox_rules",
     "bash_exec",
+    "bash_exec_stream",
     "get_working_dir",
     "set_working_dir",
     "get_env",

@@ -34,6 +34,7 @@ use super::resources;
 use super::sessions::{self, Answer};
 use super::{catalogue, commands, reply};
 use crate::capture::Produced;
+use crate::capture::tap::Tap;
 use crate::tools::bc::ledger::Ledger;
 use crate::tools::cli::Declared;
 
@@ -168,20 +169,34 @@ impl<B: Backend> Server<B> {
     where
         F: Future<Output = Result<T, Refused>>,
     {
+        self.tapped_turn(context, Tap::default(), call).await
+    }
+
+    /// As [`Server::turn`]; who listens to the tap has no need of other progress.
+    pub(super) async fn tapped_turn<T, F>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        tap: Tap,
+        call: impl FnOnce(Turn) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = Result<T, Refused>>,
+    {
         let cancel = self.0.kill.child_token();
         if cancel.is_cancelled() || context.ct.is_cancelled() {
             return Err(Refused::cancelled());
         }
         let produced = Produced::default();
+        let listened = tap.is_listened();
         let reporting = async {
-            match context.meta.get_progress_token() {
+            match context.meta.get_progress_token().filter(|_| !listened) {
                 Some(token) => {
                     progress::report(context.peer.clone(), token, produced.clone()).await;
                 }
                 None => std::future::pending().await,
             }
         };
-        let turn = Turn { cancel: cancel.clone(), produced: produced.clone() };
+        let turn = Turn { cancel: cancel.clone(), produced: produced.clone(), tap };
         let mut running = std::pin::pin!(call(turn));
         let mut reporting = std::pin::pin!(reporting);
         let mut taken_back = std::pin::pin!(async {

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::{Audit, Story, Unrecorded};
 use crate::call::{Call, Cwd};
+use crate::capture::tap::Tap;
 use crate::capture::{Captured, Produced};
 use crate::job::{Limits, Workspace};
 use crate::link::Link;
@@ -31,6 +32,8 @@ pub struct Caller {
     pub cancel: CancellationToken,
     /// Told of output as it arrives.
     pub produced: Produced,
+    /// Hears the output of a cell of its own as it is printed.
+    pub tap: Tap,
 }
 
 /// Why a call was not run at all.

@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Caller, Seen};
-use crate::capture::{Captured, KEPT_BYTES, Meter, drain};
+use crate::capture::tap::Source;
+use crate::capture::{Captured, KEPT_BYTES, Meter, drain_heard};
 use crate::job::Limits;
 use crate::link::{Control, Running};
 use crate::outcome::{Ended, Failure, in_words};
@@ -63,8 +64,12 @@ async fn follow(
     let mut draining = Box::pin(async {
         let over = || control.output_limit();
         let read = tokio::join!(
-            drain(stdout, &mut out, &meter, over),
-            drain(stderr, &mut err, &meter, over)
+            drain_heard(stdout, &mut out, &meter, over, |bytes| {
+                caller.tap.pass(Source::Stdout, bytes);
+            }),
+            drain_heard(stderr, &mut err, &meter, over, |bytes| {
+                caller.tap.pass(Source::Stderr, bytes);
+            })
         );
         for error in [read.0, read.1].into_iter().filter_map(Result::err) {
             tracing::warn!(

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cofferdam::group::Group;
 use cofferdam::mcp::catalogue::NAMES;
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::serve::connection;
@@ -50,6 +51,14 @@ async fn the_stateless_revision_discovers_lists_and_calls_without_initialize() {
     assert_eq!(answer["result"]["resultType"], json!("complete"));
     let info = &answer["result"]["_meta"]["io.modelcontextprotocol/serverInfo"];
     assert_eq!(info["name"], json!("cofferdam"));
+}
+
+#[test]
+fn every_tool_but_the_rules_is_in_a_group() {
+    let alone: Vec<&str> = NAMES.iter().copied().filter(|name| Group::of(name).is_none()).collect();
+    assert_eq!(alone, ["sandbox_rules"]);
+    let grouped = Group::ALL.iter().flat_map(|group| group.tools());
+    assert_eq!(grouped.filter(|name| !NAMES.contains(name)).count(), 0, "a tool that is not there");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ use super::{pure, tool};
 use crate::call::SCRIPT_BYTES;
 use crate::mcp::exec::Options;
 use crate::mcp::exec::arguments::Shell;
+use crate::mcp::exec::stream::{BUFFER, LEAST_BUFFER, MOST_BUFFER};
 use crate::mcp::rules::Rules;
 
 pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
@@ -16,13 +17,7 @@ pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
         rules.workspace, rules.network
     );
     let title = "Execute a command in a fresh cell";
-    tool("bash_exec", title, description, exec_input(options), exec_output()).annotate(
-        ToolAnnotations::new()
-            .read_only(false)
-            .destructive(true)
-            .idempotent(false)
-            .open_world(false),
-    )
+    tool("bash_exec", title, description, exec_input(options), exec_output()).annotate(runs())
 }
 
 /// What `bash_exec` answers.
@@ -78,6 +73,27 @@ fn exec_input(options: &Options) -> Value {
         "required": ["command"],
         "additionalProperties": false
     })
+}
+
+pub fn bash_exec_stream(options: &Options) -> Tool {
+    let description = "As bash_exec, for what runs long: a client that gives a progress token hears \
+        the output as progress notifications while the command prints it. The result has all of it.";
+    let mut input = exec_input(options);
+    if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.retain(|name, _| ["command", "working_dir", "timeout"].contains(&name.as_str()));
+        let buffer = json!({
+            "type": "integer", "minimum": LEAST_BUFFER, "maximum": MOST_BUFFER, "default": BUFFER,
+            "description": "Stream buffer size in bytes: most of one notification"
+        });
+        properties.insert("buffer_size".to_owned(), buffer);
+    }
+    let title = "Execute a command with its output streamed";
+    tool("bash_exec_stream", title, description.to_owned(), input, exec_output()).annotate(runs())
+}
+
+/// What a command does is its own affair, and nothing outside of its cell.
+fn runs() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(false).destructive(true).idempotent(false).open_world(false)
 }
 
 pub fn get_working_dir() -> Tool {

@@ -19,6 +19,7 @@ macro_rules! arguments {
 arguments! {
     ExecArguments: "bash_exec"
         ["command", "working_dir", "timeout", "capture_stderr", "env", "shell"];
+    StreamArguments: "bash_exec_stream" ["command", "working_dir", "timeout", "buffer_size"];
     WhereArguments: "get_working_dir" [];
     GoArguments: "set_working_dir" ["directory"];
     EnvArguments: "get_env" ["variable", "all"];
@@ -40,6 +41,17 @@ pub struct ExecArguments {
     pub env: Option<BTreeMap<String, String>>,
     #[serde(default)]
     pub shell: Shell,
+}
+
+/// Arguments of `bash_exec_stream`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamArguments {
+    pub command: String,
+    pub working_dir: Option<String>,
+    pub timeout: Option<Seconds>,
+    /// Most bytes of one notification.
+    pub buffer_size: Option<usize>,
 }
 
 /// Which shell reads a command.

@@ -4,6 +4,7 @@
 
 pub mod arguments;
 pub(super) mod reply;
+pub mod stream;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,13 +16,14 @@ use serde_json::{Value, json};
 
 use self::arguments::{
     EnvArguments, ExecArguments, GoArguments, HelpArguments, ManualArguments, ProcessArguments,
-    Section, Shell, SystemArguments, WhereArguments, WhichArguments,
+    Section, Shell, StreamArguments, SystemArguments, WhereArguments, WhichArguments,
 };
 use super::arguments::{Arguments, parse};
 use super::backend::{Backend, Refused, RefusedKind, Told};
 use super::history::{ReplayArguments, SearchArguments};
 use super::server::Server;
 use crate::call::{Cwd, seconds};
+use crate::capture::tap::Tap;
 use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use crate::outcome::Outcome;
 use crate::tools::inspect::{self, Located, System};
@@ -30,6 +32,7 @@ use crate::tools::shell::{self, BashArgs};
 /// Names of these tools.
 pub const NAMES: &[&str] = &[
     "bash_exec",
+    "bash_exec_stream",
     "get_working_dir",
     "set_working_dir",
     "get_env",
@@ -98,6 +101,7 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         match tool {
             ExecArguments::TOOL => self.bash_exec(parse(given)?, context).await,
+            StreamArguments::TOOL => self.bash_exec_stream(parse(given)?, context).await,
             WhereArguments::TOOL => {
                 parse::<WhereArguments>(given)?;
                 Ok(reply::working_dir(&self.0.working_dir.get()))
@@ -122,6 +126,17 @@ impl<B: Backend> Server<B> {
         arguments: ExecArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
+        self.executed(ExecArguments::TOOL, arguments, Tap::default(), context).await
+    }
+
+    /// A command as a call of `tool`, its output heard by `tap`.
+    async fn executed(
+        &self,
+        tool: &'static str,
+        arguments: ExecArguments,
+        tap: Tap,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
         let options = self.0.backend.exec_options();
         let asked_for = arguments.clone();
         let ExecArguments { command, working_dir, timeout, capture_stderr, env, shell } = arguments;
@@ -142,7 +157,8 @@ impl<B: Backend> Server<B> {
             Shell::Bash => args,
             Shell::Sh | Shell::Zsh | Shell::Fish => shell::read_by(shell.name(), args),
         };
-        let mut told = self.script(ExecArguments::TOOL, args, context).await?;
+        let run = |turn| self.0.backend.script(tool, args, turn);
+        let mut told = self.tapped_turn(context, tap, run).await?;
         if asked.is_some_and(|asked| asked > wall) {
             told.clamped = super::backend::Clamped::Yes;
         }
@@ -278,7 +294,8 @@ impl<B: Backend> Server<B> {
         args: BashArgs,
         context: &Context,
     ) -> Result<Told, Refused> {
-        self.turn(context, |turn| self.0.backend.script(tool, args, turn)).await
+        let run = |turn| self.0.backend.script(tool, args, turn);
+        self.tapped_turn(context, Tap::default(), run).await
     }
 }
 
