@@ -355,7 +355,16 @@ async fn the_official_client_can_use_it() {
     names.sort();
     assert_eq!(
         names,
-        ["bash", "calculate", "calculate_advanced", "sandbox_rules", "set_precision"]
+        [
+            "bash",
+            "bash_jobs",
+            "bash_kill",
+            "bash_output",
+            "calculate",
+            "calculate_advanced",
+            "sandbox_rules",
+            "set_precision"
+        ]
     );
     let arguments = json!({"command": "echo $((6*7))"}).as_object().cloned();
     let request = CallToolRequestParams::new("bash").with_arguments(arguments.unwrap_or_default());

@@ -136,6 +136,26 @@ impl Audit {
         }
     }
 
+    /// Records that a tool looks at a job or ends it; `job` is empty for all of them.
+    ///
+    /// # Errors
+    /// When it cannot be recorded and calls are to stop then.
+    pub fn of_job(
+        &self,
+        tool: &'static str,
+        job: &str,
+        decided: Result<&str, &Denial>,
+    ) -> Result<(), Unrecorded> {
+        let Some(log) = &self.0 else { return Ok(()) };
+        match decided {
+            Ok(rule) => log.write(Record::job(tool, job, rule)),
+            Err(denial) => {
+                log.note(Record::no_job(tool, job, denial));
+                Ok(())
+            }
+        }
+    }
+
     /// What a reply says while lines are lost: how many, and why.
     pub fn trouble(&self) -> Option<(u64, String)> {
         let state = self.0.as_ref()?.state();

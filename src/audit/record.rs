@@ -126,6 +126,15 @@ pub enum Record {
         tool: String,
         why: String,
     },
+    /// A job of a session was looked at or ended, or that was refused.
+    Job {
+        tool: &'static str,
+        job: String,
+        decision: &'static str,
+        rule: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
     /// Lines could not be written before this one.
     Gap {
         lost: u64,
@@ -157,6 +166,17 @@ pub struct Decision {
 impl Record {
     pub fn invalid(tool: &str, why: &str) -> Self {
         Self::Invalid { tool: cut(tool, REASON), why: cut(why, REASON) }
+    }
+
+    /// What was asked of `job`, by the rule that allows it.
+    pub fn job(tool: &'static str, job: &str, rule: &str) -> Self {
+        let (job, rule) = (cut(job, REASON), cut(rule, REASON));
+        Self::Job { tool, job, decision: "granted", rule, why: None }
+    }
+
+    pub fn no_job(tool: &'static str, job: &str, denial: &Denial) -> Self {
+        let (job, rule) = (cut(job, REASON), cut(&denial.rule, REASON));
+        Self::Job { tool, job, decision: "denied", rule, why: Some(cut(&denial.why, REASON)) }
     }
 }
 

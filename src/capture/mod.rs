@@ -4,13 +4,16 @@
 //! fills this process's memory. [`text`] makes what was kept fit for a reply.
 
 mod escapes;
+pub mod grep;
 pub mod lines;
+mod part;
 pub mod tap;
 pub mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use part::Piece;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Bytes of one stream that a call keeps (rulings R1: 1 MiB), half of them head and half tail.

@@ -105,7 +105,7 @@ fn verify(file: &Path) -> Result<u8, CliError> {
 
 /// A line for people. What it quotes was escaped when it was written; a file may have been changed.
 fn shown(fields: &Value) -> String {
-    let words = ["time", "event", "tool", "decision", "outcome", "rule", "profile", "why"]
+    let words = ["time", "event", "tool", "job", "decision", "outcome", "rule", "profile", "why"]
         .into_iter()
         .filter_map(|name| fields.get(name)?.as_str())
         .chain(fields.pointer("/command/start").and_then(Value::as_str));

@@ -16,6 +16,7 @@ use crate::mcp::backend::{
 };
 use crate::mcp::catalogue;
 use crate::mcp::exec::Options;
+use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
 use crate::outcome::{DeniedCall, Failure};
@@ -126,7 +127,8 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
         return None;
     }
     let off = || Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));
-    if config.tools_off.value.contains(tool) {
+    let names = [tool, catalogue::ruled_by(tool)];
+    if names.iter().any(|name| config.tools_off.value.contains(*name)) {
         return Some(off().with_hint("it is under `[tools] off` in the operator's cofferdam.toml"));
     }
     if let Some(group) = Group::of(tool).filter(|group| !config.tools_groups.value.contains(group))
@@ -165,7 +167,10 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Denied(denial) => denial.into(),
-            full @ (Refusal::QueueFull { .. } | Refusal::Unrecorded(_) | Refusal::Session(_)) => {
+            full @ (Refusal::QueueFull { .. }
+            | Refusal::Unrecorded(_)
+            | Refusal::Session(_)
+            | Refusal::Job(_)) => {
                 let text = full.to_string();
                 let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
                 Self::failed(message).with_hint(hint)
@@ -196,6 +201,10 @@ impl From<CalcError> for Refused {
 impl Backend for Live {
     async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Answer, Refused> {
         self.in_session(arguments, turn).await
+    }
+
+    async fn job(&self, ask: jobs::Ask, turn: Turn) -> Result<jobs::Answer, Refused> {
+        self.of_job(ask, turn).await
     }
 
     async fn calculate(
@@ -306,8 +315,8 @@ impl Backend for Live {
 
     fn lists(&self, tool: &str) -> bool {
         let Loaded { policy, profiles, .. } = &self.loaded;
-        let allowed =
-            catalogue::WITHOUT_CELL.contains(&tool) || policy.terms(tool, profiles).is_ok();
+        let allowed = catalogue::WITHOUT_CELL.contains(&tool)
+            || policy.terms(catalogue::ruled_by(tool), profiles).is_ok();
         allowed && self.withheld(tool).is_none()
     }
 
@@ -334,9 +343,12 @@ impl Backend for Live {
                 let kind = ErrorType::ResourceExhausted;
                 Ok(Done::refused(kind, full.to_string(), asking.correlation))
             }
-            Err(refusal @ (Refusal::Denied(_) | Refusal::Unrecorded(_) | Refusal::Session(_))) => {
-                Err(refusal.into())
-            }
+            Err(
+                refusal @ (Refusal::Denied(_)
+                | Refusal::Unrecorded(_)
+                | Refusal::Session(_)
+                | Refusal::Job(_)),
+            ) => Err(refusal.into()),
         }
     }
 

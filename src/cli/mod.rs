@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod error;
 pub mod exit;
 mod fresh;
+mod jobs;
 pub mod learn;
 pub mod live;
 pub mod pages;

@@ -7,7 +7,7 @@ use crate::capture::lines::{Wanted, only};
 use crate::capture::text::{REPLY_CHARACTERS, render};
 use crate::capture::{Captured, KEPT_BYTES};
 use crate::mcp::arguments::BashArguments;
-use crate::mcp::backend::{Cut, Refused, RefusedKind, Stream, Told, Turn};
+use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
 use crate::mcp::sessions::{Answer, Running, Shell, ToldSession};
 use crate::outcome::{Ended, Outcome, ShellAfter};
 use crate::tools::session::{Ask, Command, DEFAULT, Finished, Lost, Reply, Restart, State};
@@ -62,9 +62,12 @@ impl Live {
         let renewed = lost.as_ref().map(why_new);
         let (command, outcome) = match (state, finished) {
             (State::Started(command), Some(finished)) => {
-                return self.ended(&command, finished, renewed, show).into();
+                let streams = printed(&command, show);
+                return self.ended(&command, finished, renewed, streams).into();
             }
-            (State::Started(command), None) => return running(&command, renewed, show).into(),
+            (State::Started(command), None) => {
+                return self.running(&command, renewed, printed(&command, show)).into();
+            }
             (State::Never(outcome), _) => (Captured::new(KEPT_BYTES), outcome),
         };
         let ended = Ended { outcome, ..Ended::failed(crate::outcome::Failure::Lost) };
@@ -88,16 +91,14 @@ impl Live {
         .into()
     }
 
-    fn ended(
+    pub(super) fn ended(
         &self,
         command: &Command,
         finished: Finished,
         renewed: Option<String>,
-        show: Show,
+        (stdout, stderr): (Stream, Stream),
     ) -> Told {
         let Finished { ended, .. } = finished;
-        let (stdout, stderr) = command.output();
-        let (stdout, stderr) = shown(&stdout, &stderr, show);
         let (shell, cwd) = match ended.shell {
             ShellAfter::Kept { cwd } => (Shell::Kept, harmless(&cwd)),
             ShellAfter::Ended | ShellAfter::None => (Shell::Ended, "/workspace".to_owned()),
@@ -117,6 +118,26 @@ impl Live {
             session: Some(told_session(command, shell, renewed)),
         }
     }
+
+    pub(super) fn running(
+        &self,
+        command: &Command,
+        renewed: Option<String>,
+        (stdout, stderr): (Stream, Stream),
+    ) -> Running {
+        Running {
+            session: told_session(command, Shell::Kept, renewed),
+            stdout,
+            stderr,
+            elapsed: command.started.elapsed(),
+            timeout: command.limits.wall,
+            receipt: Some(command.receipt.clone()),
+            tools: ["bash_output", "bash_kill"]
+                .into_iter()
+                .filter(|name| self.lists(name))
+                .collect(),
+        }
+    }
 }
 
 impl From<Running> for Answer {
@@ -130,17 +151,10 @@ fn told_session(command: &Command, shell: Shell, renewed: Option<String>) -> Tol
     ToldSession { name, output_id, shell, renewed }
 }
 
-fn running(command: &Command, renewed: Option<String>, show: Show) -> Running {
+/// What a command printed before its end, as a reply shows it.
+fn printed(command: &Command, show: Show) -> (Stream, Stream) {
     let (stdout, stderr) = command.output();
-    let (stdout, stderr) = shown(&stdout, &stderr, show);
-    Running {
-        session: told_session(command, Shell::Kept, renewed),
-        stdout,
-        stderr,
-        elapsed: command.started.elapsed(),
-        timeout: command.limits.wall,
-        receipt: Some(command.receipt.clone()),
-    }
+    shown(&stdout, &stderr, show)
 }
 
 /// Both streams as a reply shows them.

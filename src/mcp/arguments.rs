@@ -1,6 +1,7 @@
 //! Tool arguments as an agent sends them: parsed, unknown fields refused, every error naming its field.
 
 pub mod calculator;
+pub mod jobs;
 
 use std::collections::BTreeMap;
 use std::fmt;

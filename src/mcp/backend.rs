@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::arguments::{BadArguments, BashArguments, Precision};
 use super::exec::Options;
+use super::jobs;
 use super::rules::Rules;
 use super::sessions::{Answer, ToldSession};
 use crate::call::InvalidCall;
@@ -103,6 +104,16 @@ pub trait Backend: Send + Sync + 'static {
         std::future::ready(Err(Refused::failed(format!("`{}` is not run here", declared.tool))))
     }
 
+    /// Looks at jobs, or ends one.
+    fn job(
+        &self,
+        ask: jobs::Ask,
+        turn: Turn,
+    ) -> impl Future<Output = Result<jobs::Answer, Refused>> + Send {
+        let (_, _) = (ask, turn);
+        std::future::ready(Err(Refused::failed("there are no jobs here")))
+    }
+
     /// Notes that the arguments of a call were not taken, so that nothing was decided about it.
     fn invalid(&self, tool: &str, why: &str) {
         tracing::debug!(tool, why, "arguments that were not taken");
@@ -162,6 +173,8 @@ pub enum Cut {
     #[default]
     Whole,
     HeadAndTail,
+    /// What follows is read with the next call.
+    Part,
 }
 
 /// What a calculation gave.

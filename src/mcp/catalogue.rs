@@ -7,6 +7,7 @@ mod calculator;
 mod exec;
 mod history;
 mod info;
+mod jobs;
 mod shell;
 
 use rmcp::model::{Tool, ToolAnnotations, object};
@@ -20,6 +21,9 @@ use super::rules::Rules;
 pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
     let mut tools = vec![
         shell::bash(rules),
+        jobs::output(),
+        jobs::list(),
+        jobs::kill(),
         calculate(rules),
         calculate_advanced(rules),
         calculator::batch(rules),
@@ -42,6 +46,9 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
 /// Names of every tool, for hints.
 pub const NAMES: &[&str] = &[
     "bash",
+    "bash_output",
+    "bash_jobs",
+    "bash_kill",
     "calculate",
     "calculate_advanced",
     "calculate_batch",
@@ -64,6 +71,14 @@ pub const NAMES: &[&str] = &[
     "history_search",
     "history_replay",
 ];
+
+/// The tool whose rule is asked about another: what looks at jobs goes with what starts them.
+pub fn ruled_by(tool: &str) -> &str {
+    match tool {
+        "bash_output" | "bash_jobs" | "bash_kill" => "bash",
+        other => other,
+    }
+}
 
 /// Those of them that are answered without a cell, so that no rule is asked.
 pub const WITHOUT_CELL: &[&str] = &[

@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod commands;
 pub mod exec;
 pub mod history;
+pub mod jobs;
 pub mod lines;
 pub mod message;
 pub mod progress;

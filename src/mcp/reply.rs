@@ -178,7 +178,11 @@ fn is_cut(told: &Told) -> bool {
 
 /// Whether a reply has less than both streams.
 pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
-    stdout.cut == Cut::HeadAndTail || stderr.cut == Cut::HeadAndTail
+    stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
+}
+
+fn at_its_ends(told: &Told) -> bool {
+    told.stdout.cut == Cut::HeadAndTail || told.stderr.cut == Cut::HeadAndTail
 }
 
 /// The last line of the text: how it ended, how long it took, what time it had, what was refused.
@@ -210,7 +214,7 @@ pub(super) fn status(told: &Told) -> String {
     if told.clamped == Clamped::Yes {
         line.push_str(", which is less than was asked for");
     }
-    if is_cut(told) {
+    if at_its_ends(told) {
         line.push_str("; output was long: its head and tail are shown");
     }
     line.push(']');

@@ -23,7 +23,8 @@ use super::arguments::calculator::{
 };
 use super::arguments::{
     AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
-    RulesArguments, nearest, parse,
+    RulesArguments, jobs::JobsArguments, jobs::KillArguments, jobs::OutputArguments, nearest,
+    parse,
 };
 use super::backend::{Backend, Refused, RefusedKind, Turn};
 use super::exec::arguments::ExecArguments;
@@ -32,7 +33,7 @@ use super::history::History;
 use super::progress;
 use super::resources;
 use super::sessions::{self, Answer};
-use super::{catalogue, commands, reply};
+use super::{catalogue, commands, jobs, reply};
 use crate::capture::Produced;
 use crate::capture::tap::Tap;
 use crate::tools::bc::ledger::Ledger;
@@ -102,6 +103,15 @@ impl<B: Backend> Server<B> {
         }
         match request.name.as_ref() {
             BashArguments::TOOL => self.bash(arguments, context).await,
+            OutputArguments::TOOL => {
+                let ask = jobs::Ask::Output(parse(arguments)?);
+                self.job(ask, context).await
+            }
+            JobsArguments::TOOL => {
+                parse::<JobsArguments>(arguments)?;
+                self.job(jobs::Ask::List, context).await
+            }
+            KillArguments::TOOL => self.job(jobs::Ask::Kill(parse(arguments)?), context).await,
             CalculateArguments::TOOL => self.calculate(arguments, context).await,
             AdvancedArguments::TOOL => self.calculate_advanced(arguments, context).await,
             BatchArguments::TOOL => self.calculate_batch(arguments, context).await,
@@ -140,6 +150,15 @@ impl<B: Backend> Server<B> {
             Answer::Running(job) => sessions::running(&job),
             Answer::Restarted { session } => sessions::restarted(&session),
         })
+    }
+
+    async fn job(
+        &self,
+        ask: jobs::Ask,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, Refused> {
+        let answer = self.turn(context, |turn| self.0.backend.job(ask, turn)).await?;
+        Ok(jobs::answer(&answer))
     }
 
     async fn command(

@@ -58,6 +58,8 @@ pub struct Running {
     /// When it is interrupted.
     pub timeout: Duration,
     pub receipt: Option<Receipt>,
+    /// Those of bash_output and bash_kill that there are.
+    pub tools: Vec<&'static str>,
 }
 
 /// The session's part of `structuredContent`.
@@ -115,6 +117,9 @@ pub fn running(job: &Running) -> CallToolResult {
         "\n[the session `{}` is busy until it ends; `restart` ends it; another session is free]",
         job.session.name
     ));
+    if !job.tools.is_empty() {
+        text.push_str(&format!("\n[with job {id}: {}]", job.tools.join(", ")));
+    }
     text.push_str(&job.session.notes(&Outcome::Timeout));
     let mut result = reply::result(text, false);
     result.structured_content = Some(json!({

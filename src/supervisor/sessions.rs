@@ -247,7 +247,7 @@ impl Supervisor {
     pub(super) fn restart(&mut self, id: SessionId) -> Result<()> {
         let session = self.sessions.place_of(id).and_then(|place| self.sessions.get_mut(place));
         let shell = session.and_then(|session| session.shell.as_mut());
-        shell.map_or(Ok(()), |shell| shell.kill(Instant::now()))
+        shell.map_or(Ok(()), |shell| shell.end(Instant::now()))
     }
 
     /// A session ends, with its shell and its workspace.

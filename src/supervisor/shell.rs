@@ -26,6 +26,8 @@ use crate::wire::{Block, CallId};
 
 /// The program of a session.
 const BASH: &str = "bash";
+/// The signal that ends what runs in a shell that is ended.
+const KILLED: u8 = 9;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -314,6 +316,14 @@ impl Shell {
             }
         }
         Ok(())
+    }
+
+    /// Ends the shell because somebody asked for it; what runs in it is killed.
+    pub fn end(&mut self, now: Instant) -> Result<(), Errno> {
+        if let Some(current) = &mut self.current {
+            current.stopped.get_or_insert(Outcome::Signaled { signal: KILLED });
+        }
+        self.kill(now)
     }
 
     /// Ends the shell, and what runs in it.

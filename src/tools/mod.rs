@@ -52,6 +52,9 @@ pub enum Refusal {
     /// The session that was named cannot take a command.
     #[error(transparent)]
     Session(#[from] session::Unseated),
+    /// The job that was named is none.
+    #[error(transparent)]
+    Job(#[from] session::NoJob),
 }
 
 /// How one call ended, with everything a reply is made of.

@@ -5,6 +5,7 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+mod jobs;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
@@ -31,6 +32,13 @@ fn main() -> ExitCode {
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
         claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
+        claim("a_job_is_read_piece_by_piece_with_nothing_lost", jobs::pieces),
+        claim("reading_a_job_waits_for_output_or_its_end", jobs::waits),
+        claim("lines_of_a_job_are_chosen_by_an_expression_and_counted_from_the_end", jobs::lines),
+        claim("a_job_is_interrupted_and_the_shell_kept_or_killed_with_it", jobs::kill),
+        claim("jobs_are_listed_with_their_ends_and_unknown_ones_are_told", jobs::listed),
+        claim("what_is_done_with_jobs_is_recorded_with_the_rule_of_bash", jobs::recorded),
+        claim("tools_of_jobs_are_off_where_bash_is", jobs::off),
         claim("nothing_is_left_when_the_server_is_killed", killed),
     ])
 }

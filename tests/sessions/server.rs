@@ -78,6 +78,12 @@ impl Server {
         self.request("tools/call", &json!({ "name": "bash", "arguments": arguments }))
     }
 
+    /// One call of any tool, to its answer.
+    pub fn tool(&mut self, name: &str, arguments: &Value) -> Result<Value, Failed> {
+        let id = self.request("tools/call", &json!({ "name": name, "arguments": arguments }))?;
+        self.answer(id)
+    }
+
     /// One call of `bash`, to its answer.
     pub fn with(&mut self, arguments: &Value) -> Result<Value, Failed> {
         let id = self.ask(arguments)?;

@@ -79,7 +79,7 @@ fn session_fields() -> Value {
             },
             "background": {
                 "type": "boolean", "default": false,
-                "description": "Do not wait for it: it goes on, and keeps the session busy until it ends or `restart` ends it."
+                "description": "Do not wait for it: it goes on, and keeps the session busy until it ends. bash_output reads it, bash_kill ends it."
             },
             "max_output": {
                 "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
@@ -91,7 +91,7 @@ fn session_fields() -> Value {
     })
 }
 
-fn bash_output() -> Value {
+pub(super) fn bash_output() -> Value {
     json!({
         "type": "object",
         "properties": together(end_fields(), story_fields()),
@@ -139,7 +139,7 @@ fn story_fields() -> Value {
             },
             "denials": denials(),
             "cwd": { "type": "string", "description": "Where the shell is now." },
-            "job": { "type": "string", "description": "The command that goes on." },
+            "job": { "type": "string", "description": "The command that goes on, for bash_output and bash_kill." },
             "session": {
                 "type": "object",
                 "properties": {

@@ -5,6 +5,7 @@
 //! server that has several keeps a [`Sessions`] for each.
 
 mod command;
+mod jobs;
 mod output;
 mod run;
 mod seat;
@@ -21,6 +22,7 @@ use crate::call::Call;
 use crate::job::{Limits, SessionId};
 use crate::outcome::Outcome;
 pub use command::{Command, Finished, Input};
+pub use jobs::{NoJob, Offsets, Stop};
 pub use seat::Lost;
 use seat::Seat;
 use spool::Spool;

@@ -139,6 +139,18 @@ impl Stream {
         self.kept().late.clone()
     }
 
+    /// Both, one behind the other.
+    pub fn all(&self) -> Captured {
+        let kept = self.kept();
+        kept.captured.and(&kept.late)
+    }
+
+    /// Bytes that were printed so far, by the command and by what it left behind.
+    pub fn printed(&self) -> u64 {
+        let kept = self.kept();
+        kept.captured.total().saturating_add(kept.late.total())
+    }
+
     /// Bytes that are held in memory.
     pub fn kept_bytes(&self) -> u64 {
         let kept = self.kept();

@@ -6,11 +6,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::Command;
+use super::jobs::NoJob;
 
 /// Bytes of output that are kept over all commands.
-const MOST_BYTES: u64 = 64 << 20;
+pub(super) const MOST_BYTES: u64 = 64 << 20;
 /// Commands that are kept.
-const MOST_COMMANDS: usize = 256;
+pub(super) const MOST_COMMANDS: usize = 256;
 
 /// Commands by their handle, the oldest first.
 #[derive(Debug, Default)]
@@ -33,6 +34,29 @@ impl Spool {
         let mut kept = self.kept();
         kept.last += 1;
         format!("c{}", kept.last)
+    }
+
+    /// The command of this handle.
+    ///
+    /// # Errors
+    /// When there was none, or it is forgotten.
+    pub fn find(&self, id: &str) -> Result<Arc<Command>, NoJob> {
+        let kept = self.kept();
+        if let Some(command) = kept.commands.iter().find(|command| command.id == id) {
+            return Ok(Arc::clone(command));
+        }
+        let number = id.strip_prefix('c').and_then(|number| number.parse::<u64>().ok());
+        let shown: String = id.chars().take(40).flat_map(char::escape_default).collect();
+        Err(match number {
+            Some(number) if (1..=kept.last).contains(&number) => NoJob::Forgotten(shown),
+            Some(_) | None => NoJob::Unknown(shown),
+        })
+    }
+
+    /// Commands that went on when nobody waited for them, the newest first.
+    pub fn jobs(&self) -> Vec<Arc<Command>> {
+        let kept = self.kept();
+        kept.commands.iter().rev().filter(|command| command.is_job()).cloned().collect()
     }
 
     /// Keeps a command; the oldest that have ended go when there is too much.

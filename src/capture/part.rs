@@ -1,0 +1,133 @@
+//! Parts of what was kept: from a place in the stream on, and one piece after the other.
+
+use super::Captured;
+
+/// Bytes that follow one another, and where the next ones are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Bytes before them that were not kept.
+    pub skipped: u64,
+    pub bytes: Vec<u8>,
+    /// The offset in the stream behind them.
+    pub next: u64,
+}
+
+impl Captured {
+    /// The same stream, continued by another.
+    #[must_use]
+    pub fn and(&self, later: &Self) -> Self {
+        let mut all = self.clone();
+        match later.whole() {
+            Some(whole) => all.push(&whole),
+            None => {
+                // Of several gaps one is left: all between the first head and the last tail.
+                all.tail = later.tail().to_vec();
+                all.total = self.total.saturating_add(later.total);
+            }
+        }
+        all
+    }
+
+    /// What is kept from byte `offset` on.
+    #[must_use]
+    pub fn since(&self, offset: u64) -> Self {
+        let tail_starts = self.total.saturating_sub(length(self.tail().len()));
+        Self {
+            half: self.half,
+            head: behind(&self.head, offset).to_vec(),
+            tail: behind(self.tail(), offset.saturating_sub(tail_starts)).to_vec(),
+            total: self.total.saturating_sub(offset),
+        }
+    }
+
+    /// At most `most` bytes from `offset` on that follow one another; lines stay whole where
+    /// they are short enough. Who asks from `next` on, again and again, sees all that is kept.
+    pub fn piece(&self, offset: u64, most: usize) -> Piece {
+        let start = offset.min(self.total);
+        let rest = self.since(start);
+        let (skipped, kept) = match rest.whole() {
+            Some(whole) => (0, whole),
+            None if rest.head.is_empty() => (rest.gap(), rest.tail),
+            None => (0, rest.head),
+        };
+        let bytes = kept.get(..seam(&kept, most)).unwrap_or_default().to_vec();
+        let next = start.saturating_add(skipped).saturating_add(length(bytes.len()));
+        Piece { skipped, bytes, next }
+    }
+}
+
+fn length(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+fn behind(bytes: &[u8], offset: u64) -> &[u8] {
+    usize::try_from(offset).ok().and_then(|at| bytes.get(at..)).unwrap_or_default()
+}
+
+/// Where to end a piece of at most `most` bytes: behind a line, else behind a character.
+fn seam(bytes: &[u8], most: usize) -> usize {
+    let Some(within) = bytes.get(..most).filter(|_| bytes.len() > most) else {
+        return bytes.len();
+    };
+    let line = within.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+    let begins = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0xc0 != 0x80);
+    // A character has at most four bytes; what has more of a kind is none.
+    let character = (most.saturating_sub(3)..=most).rev().find(begins);
+    line.or(character.filter(|at| *at > 0)).unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(bytes: &[u8], keep: usize) -> Captured {
+        let mut captured = Captured::new(keep);
+        captured.push(bytes);
+        captured
+    }
+
+    #[test]
+    fn pieces_one_after_the_other_are_all_that_is_kept_and_count_the_rest() {
+        let kept = stream(b"0123456789abcdef", 8);
+        let (mut next, mut read, mut skipped) = (0, Vec::new(), 0);
+        for _ in 0..9 {
+            let piece = kept.piece(next, 3);
+            next = piece.next;
+            read.extend(piece.bytes);
+            skipped += piece.skipped;
+        }
+        assert_eq!((read, skipped, next), (b"0123cdef".to_vec(), 8, 16));
+    }
+
+    #[test]
+    fn a_piece_ends_with_a_line_or_else_with_a_character() {
+        let piece = |text: &str, most| stream(text.as_bytes(), 100).piece(0, most).bytes;
+        assert_eq!(piece("one\ntwo\nthree", 10), b"one\ntwo\n");
+        assert_eq!(piece("ab\u{20ac}", 4), b"ab");
+        assert_eq!(piece("\u{20ac}\u{20ac}", 5), "\u{20ac}".as_bytes());
+        assert_eq!(piece("abc", 3), b"abc");
+        assert_eq!(piece("abc", 0), b"");
+    }
+
+    #[test]
+    fn since_counts_what_is_left_of_the_gap() {
+        let kept = stream(b"0123456789", 6);
+        let seen = |offset| {
+            let rest = kept.since(offset);
+            (rest.head().to_vec(), rest.gap(), rest.tail().to_vec(), rest.total())
+        };
+        assert_eq!(seen(1), (b"12".to_vec(), 4, b"789".to_vec(), 9));
+        assert_eq!(seen(5), (vec![], 2, b"789".to_vec(), 5));
+        assert_eq!(seen(8), (vec![], 0, b"89".to_vec(), 2));
+        assert_eq!(seen(99), (vec![], 0, vec![], 0));
+    }
+
+    #[test]
+    fn what_comes_later_continues_the_stream() {
+        let all = stream(b"ab", 8).and(&stream(b"cd", 8));
+        assert_eq!((all.whole(), all.total()), (Some(b"abcd".to_vec()), 4));
+        let all = stream(b"ab", 8).and(&stream(b"0123456789", 4));
+        assert_eq!((all.head(), all.tail(), all.total()), (&b"ab"[..], &b"89"[..], 12));
+        assert_eq!(all.gap(), 8);
+    }
+}

@@ -1,0 +1,168 @@
+//! Jobs as they really are: looked at and ended through `tools`.
+
+use std::time::Duration;
+
+use super::live::Live;
+use super::sessions::{Show, shown};
+use crate::call::seconds;
+use crate::capture::grep::Pattern;
+use crate::capture::lines::{Wanted, only};
+use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::capture::{Captured, KEPT_BYTES};
+use crate::mcp::arguments::jobs::{JobSignal, KillArguments, OutputArguments, Since};
+use crate::mcp::backend::{Cut, Refused, RefusedKind, Stream, Turn};
+use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State};
+use crate::tools::session::{Command, Offsets, Stop};
+
+/// More characters than what is kept of both streams can have.
+const ALL: usize = 8 * KEPT_BYTES;
+
+/// Both streams as a reply shows them, and where to read on.
+struct Seen {
+    stdout: Stream,
+    stderr: Stream,
+    next: Since,
+}
+
+impl Live {
+    pub(super) async fn of_job(&self, ask: Ask, turn: Turn) -> Result<Answer, Refused> {
+        match ask {
+            Ask::Output(arguments) => self.output(arguments, turn).await,
+            Ask::List => {
+                let jobs = self.workbench.jobs()?;
+                Ok(Answer::List(jobs.iter().map(|job| listed(job)).collect()))
+            }
+            Ask::Kill(KillArguments { job, signal }) => {
+                let stop = match signal {
+                    JobSignal::Interrupt => Stop::Interrupt,
+                    JobSignal::Kill => Stop::Kill,
+                };
+                let (command, before) = self.workbench.stop(&job, stop).await?;
+                let note = before.map(|_| "it had ended before; nothing was done");
+                let seen = at_its_ends(&command, REPLY_CHARACTERS);
+                Ok(self.looked(&command, seen, note))
+            }
+        }
+    }
+
+    async fn output(&self, arguments: OutputArguments, turn: Turn) -> Result<Answer, Refused> {
+        let OutputArguments { job, output_id, since, tail, grep, wait, max_output } = arguments;
+        let id = match (job, output_id) {
+            (Some(id), None) | (None, Some(id)) => id,
+            (Some(_), Some(_)) | (None, None) => {
+                let why = "bash_output: one of `job` and `output_id` is needed";
+                return Err(Refused::new(RefusedKind::Arguments, why));
+            }
+        };
+        let bad = |error: &dyn std::fmt::Display| {
+            Refused::new(RefusedKind::Arguments, format!("bash_output: {error}"))
+        };
+        let pattern = grep.map(|pattern| Pattern::new(&pattern)).transpose();
+        let pattern = pattern.map_err(|error| bad(&error))?;
+        let wait = match wait {
+            Some(given) if given.0 != 0.0 => seconds("wait", given.0)?.min(self.yield_after),
+            Some(_) | None => Duration::ZERO,
+        };
+        let seen = since.map(|Since { stdout, stderr }| Offsets { stdout, stderr });
+        let command = self.workbench.look(&id, seen, wait, &turn).await?;
+        let room = max_output.unwrap_or(REPLY_CHARACTERS).min(REPLY_CHARACTERS);
+        let seen = match (since, pattern, tail) {
+            (None, None, None) => at_its_ends(&command, room),
+            (Some(since), None, None) => piece(&command, since, room),
+            (since, pattern, tail) => {
+                let lines = Wanted { head: None, tail };
+                chosen(&command, since.unwrap_or_default(), pattern.as_ref(), lines, room)
+                    .map_err(|error| bad(&error))?
+            }
+        };
+        Ok(self.looked(&command, seen, None))
+    }
+
+    fn looked(&self, command: &Command, seen: Seen, note: Option<&'static str>) -> Answer {
+        let Seen { stdout, stderr, next } = seen;
+        let streams = (stdout, stderr);
+        let state = match command.finished() {
+            Some(finished) => State::Ended(Box::new(self.ended(command, finished, None, streams))),
+            None => State::Running(Box::new(self.running(command, None, streams))),
+        };
+        Answer::One(Box::new(Looked { id: command.id.clone(), state, next, note }))
+    }
+}
+
+fn listed(command: &Command) -> Listed {
+    let finished = command.finished();
+    let took = finished.as_ref().map_or_else(|| command.started.elapsed(), |end| end.took);
+    let printed = command.printed();
+    // A command is the caller's own text; what a terminal would obey stays out of a list.
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    Listed {
+        id: command.id.clone(),
+        session: command.session.clone(),
+        command: command.text.chars().map(plain).collect(),
+        outcome: finished.map(|end| end.ended.outcome),
+        took,
+        printed: Since { stdout: printed.stdout, stderr: printed.stderr },
+    }
+}
+
+/// Head and tail.
+fn at_its_ends(command: &Command, room: usize) -> Seen {
+    let (out, err) = (command.stdout.all(), command.stderr.all());
+    let show = Show { characters: room, lines: Wanted::default() };
+    let (stdout, stderr) = shown(&out, &err, show);
+    Seen { stdout, stderr, next: Since { stdout: out.total(), stderr: err.total() } }
+}
+
+/// What follows on an offset, with nothing left out that is kept.
+fn piece(command: &Command, since: Since, room: usize) -> Seen {
+    let (out, err) = (command.stdout.all(), command.stderr.all());
+    let half = room / 2;
+    let new = |all: &Captured, since: u64| {
+        usize::try_from(all.total().saturating_sub(since)).unwrap_or(usize::MAX)
+    };
+    let (out_new, err_new) = (new(&out, since.stdout), new(&err, since.stderr));
+    let (out_room, err_room) =
+        (room - err_new.min(half), room - out_new.min(room - err_new.min(half)));
+    let (out_piece, err_piece) =
+        (out.piece(since.stdout, out_room), err.piece(since.stderr, err_room));
+    let rendered = render(&Captured::of(&out_piece.bytes), &Captured::of(&err_piece.bytes), ALL);
+    let stream = |text: String, skipped: u64, next: u64, all: &Captured| {
+        let gap = match skipped {
+            0 => String::new(),
+            bytes => format!("[\u{2026} {bytes} bytes are not kept \u{2026}]\n"),
+        };
+        let cut = if skipped > 0 || next < all.total() { Cut::Part } else { Cut::Whole };
+        Stream { text: gap + &text, bytes: all.total(), cut }
+    };
+    Seen {
+        stdout: stream(rendered.stdout, out_piece.skipped, out_piece.next, &out),
+        stderr: stream(rendered.stderr, err_piece.skipped, err_piece.next, &err),
+        next: Since { stdout: out_piece.next, stderr: err_piece.next },
+    }
+}
+
+/// The lines that are asked for, of all that is kept.
+fn chosen(
+    command: &Command,
+    since: Since,
+    pattern: Option<&Pattern>,
+    lines: Wanted,
+    room: usize,
+) -> Result<Seen, crate::capture::grep::NoMatch> {
+    let (out, err) = (command.stdout.all(), command.stderr.all());
+    let all = render(&out.since(since.stdout), &err.since(since.stderr), ALL);
+    let choose = |text: String| {
+        let text = match pattern {
+            Some(pattern) => pattern.lines(&text)?,
+            None => text,
+        };
+        Ok(Captured::of(only(text, lines).0.as_bytes()))
+    };
+    let show = Show { characters: room, lines: Wanted::default() };
+    let (stdout, stderr) = shown(&choose(all.stdout)?, &choose(all.stderr)?, show);
+    Ok(Seen {
+        stdout: Stream { bytes: out.total(), ..stdout },
+        stderr: Stream { bytes: err.total(), ..stderr },
+        next: Since { stdout: out.total(), stderr: err.total() },
+    })
+}

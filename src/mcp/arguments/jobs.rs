@@ -1,0 +1,68 @@
+//! Arguments of the tools that look at jobs and end them.
+
+use serde::Deserialize;
+
+use super::{Arguments, Seconds};
+
+/// Arguments of `bash_output`. One of `job` and `output_id` names the command.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputArguments {
+    pub job: Option<String>,
+    pub output_id: Option<String>,
+    pub since: Option<Since>,
+    pub tail: Option<usize>,
+    pub grep: Option<String>,
+    pub wait: Option<Seconds>,
+    pub max_output: Option<usize>,
+}
+
+impl Arguments for OutputArguments {
+    const TOOL: &'static str = "bash_output";
+    const FIELDS: &'static [&'static str] =
+        &["job", "output_id", "since", "tail", "grep", "wait", "max_output"];
+}
+
+/// Bytes of each stream that were read before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Since {
+    #[serde(default)]
+    pub stdout: u64,
+    #[serde(default)]
+    pub stderr: u64,
+}
+
+/// `bash_jobs` takes none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobsArguments {}
+
+impl Arguments for JobsArguments {
+    const TOOL: &'static str = "bash_jobs";
+    const FIELDS: &'static [&'static str] = &[];
+}
+
+/// Arguments of `bash_kill`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KillArguments {
+    pub job: String,
+    #[serde(default)]
+    pub signal: JobSignal,
+}
+
+impl Arguments for KillArguments {
+    const TOOL: &'static str = "bash_kill";
+    const FIELDS: &'static [&'static str] = &["job", "signal"];
+}
+
+/// What a job is ended with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum JobSignal {
+    #[default]
+    #[serde(rename = "INT")]
+    Interrupt,
+    #[serde(rename = "KILL")]
+    Kill,
+}

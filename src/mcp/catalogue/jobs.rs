@@ -1,0 +1,123 @@
+//! The tools that look at jobs and end them, as an agent sees them.
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::shell::bash_output;
+use super::{pure, tool};
+
+pub fn output() -> Tool {
+    let description = "Read the output of a job so far, or of an earlier bash command by its \
+        output_id: head and tail, or with `since` all that follows, piece by piece. Tells whether \
+        it runs or how it ended. Of each stream at most 1 MiB is kept, head and tail.";
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "job": { "type": "string", "description": "The job, as bash named it." },
+            "output_id": { "type": "string", "description": "Instead of `job`: the output of a command that was not one." },
+            "since": {
+                "type": "object",
+                "properties": { "stdout": offset(), "stderr": offset() },
+                "additionalProperties": false,
+                "description": "Byte offsets to read from: `next` of the reply before. Nothing is left out from there on."
+            },
+            "tail": { "type": "integer", "minimum": 0, "description": "Show only so many last lines." },
+            "grep": {
+                "type": "string", "maxLength": 1000,
+                "description": "Show only lines that this regular expression matches in their first 4096 bytes."
+            },
+            "wait": {
+                "type": "number", "minimum": 0,
+                "description": "Seconds to wait for the end or for output that was not read yet; cut to the time after which a command becomes a job."
+            },
+            "max_output": {
+                "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
+                "description": "Characters of output in the reply."
+            }
+        },
+        "additionalProperties": false
+    });
+    let title = "Read a job's output";
+    // The same call may see more the next time.
+    tool("bash_output", title, description.to_owned(), input, of_a_job())
+        .annotate(pure().idempotent(false))
+}
+
+pub fn list() -> Tool {
+    let description = "List the jobs of all sessions, those that run and those that have ended.";
+    let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    tool("bash_jobs", "List jobs", description.to_owned(), input, jobs())
+        .annotate(pure().idempotent(false))
+}
+
+pub fn kill() -> Tool {
+    let description = "End a job. INT interrupts it as ^C does and keeps the shell where that \
+        works; what does not end within a second is killed with its shell. KILL ends the shell \
+        at once, with all that runs in it.";
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "job": { "type": "string", "description": "The job, as bash named it." },
+            "signal": { "type": "string", "enum": ["INT", "KILL"], "default": "INT" }
+        },
+        "required": ["job"],
+        "additionalProperties": false
+    });
+    tool("bash_kill", "End a job", description.to_owned(), input, of_a_job()).annotate(
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(true)
+            .open_world(false),
+    )
+}
+
+fn offset() -> Value {
+    json!({ "type": "integer", "minimum": 0, "default": 0 })
+}
+
+/// As of `bash`, and where to read on.
+fn of_a_job() -> Value {
+    let mut schema = bash_output();
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        let next = json!({
+            "type": "object",
+            "properties": { "stdout": offset(), "stderr": offset() },
+            "required": ["stdout", "stderr"],
+            "additionalProperties": false,
+            "description": "Byte offsets to read on from, for `since`."
+        });
+        properties.insert("next".to_owned(), next);
+    }
+    schema
+}
+
+fn jobs() -> Value {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let text = json!({ "type": "string" });
+    json!({
+        "type": "object",
+        "properties": {
+            "jobs": {
+                "type": "array",
+                "description": "The newest first.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "job": text, "session": text,
+                        "command": { "type": "string", "description": "Its beginning." },
+                        "outcome": { "type": "string", "description": "As of bash; `running` while it runs." },
+                        "exit_code": count, "duration_ms": count,
+                        "stdout_bytes": count, "stderr_bytes": count
+                    },
+                    "required": ["job", "session", "command", "outcome", "duration_ms",
+                        "stdout_bytes", "stderr_bytes"],
+                    "additionalProperties": false
+                }
+            },
+            "left_out": { "type": "integer", "minimum": 0, "description": "Older ones that are not shown." }
+        },
+        "required": ["jobs", "left_out"],
+        "additionalProperties": false
+    })
+}

@@ -1,0 +1,138 @@
+//! What `bash_output`, `bash_jobs` and `bash_kill` ask and answer.
+
+use std::time::Duration;
+
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde_json::{Value, json};
+
+use super::arguments::jobs::{KillArguments, OutputArguments, Since};
+use super::backend::Told;
+use super::reply::{self, millis, outcome_name, time_text};
+use super::sessions::{self, Running};
+use crate::outcome::Outcome;
+
+/// Jobs that a list shows.
+pub const LISTED: usize = 50;
+
+/// A call of one of the tools.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ask {
+    Output(OutputArguments),
+    List,
+    Kill(KillArguments),
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    One(Box<Looked>),
+    /// The newest first.
+    List(Vec<Listed>),
+}
+
+/// A command, and what it printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Looked {
+    pub id: String,
+    pub state: State,
+    /// Where to read on.
+    pub next: Since,
+    /// What else there is to say, a line.
+    pub note: Option<&'static str>,
+}
+
+/// How far a command is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    Ended(Box<Told>),
+    Running(Box<Running>),
+}
+
+/// A job in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub id: String,
+    pub session: String,
+    /// The beginning of its text.
+    pub command: String,
+    /// `None` while it runs.
+    pub outcome: Option<Outcome>,
+    pub took: Duration,
+    pub printed: Since,
+}
+
+/// The result of any of the tools.
+pub fn answer(answer: &Answer) -> CallToolResult {
+    match answer {
+        Answer::One(looked) => one(looked),
+        Answer::List(jobs) => list(jobs),
+    }
+}
+
+fn one(looked: &Looked) -> CallToolResult {
+    let Looked { id, state, next, note } = looked;
+    let mut result = match state {
+        State::Ended(told) => reply::told(told),
+        State::Running(job) => sessions::running(job),
+    };
+    // However the command ended: that it could be told is what was asked.
+    result.is_error = Some(false);
+    let offsets = json!({ "stdout": next.stdout, "stderr": next.stderr });
+    let mut more = format!("[{id}: read on with since {offsets}]");
+    if let Some(note) = note {
+        more.push_str(&format!("\n[{note}]"));
+    }
+    result.content.push(ContentBlock::text(more));
+    if let Some(fields) = result.structured_content.as_mut().and_then(Value::as_object_mut) {
+        fields.insert("job".to_owned(), json!(id));
+        fields.insert("next".to_owned(), offsets);
+    }
+    result
+}
+
+fn list(jobs: &[Listed]) -> CallToolResult {
+    let shown = jobs.iter().take(LISTED);
+    let mut text: String = shown.clone().map(line).collect();
+    let left_out = jobs.len().saturating_sub(LISTED);
+    if jobs.is_empty() {
+        text.push_str("no jobs");
+    } else if left_out > 0 {
+        text.push_str(&format!("[… {left_out} older ones left out …]\n"));
+    }
+    let mut result = reply::result(text, false);
+    let fields: Vec<Value> = shown.map(fields).collect();
+    result.structured_content = Some(json!({ "jobs": fields, "left_out": left_out }));
+    result
+}
+
+fn line(job: &Listed) -> String {
+    let (took, end) = (time_text(job.took), job.outcome.as_ref());
+    let state = match end {
+        None => format!("running for {took}"),
+        Some(Outcome::Exited { code }) => format!("exit {code} after {took}"),
+        Some(
+            other @ (Outcome::Signaled { .. }
+            | Outcome::Timeout
+            | Outcome::Limit(_)
+            | Outcome::Cancelled
+            | Outcome::Failed(_)),
+        ) => format!("{} after {took}", outcome_name(other)),
+    };
+    format!("{} [{}] {state}: {}\n", job.id, job.session, job.command)
+}
+
+fn fields(job: &Listed) -> Value {
+    let mut fields = json!({
+        "job": job.id,
+        "session": job.session,
+        "command": job.command,
+        "outcome": job.outcome.as_ref().map_or("running", outcome_name),
+        "duration_ms": millis(job.took),
+        "stdout_bytes": job.printed.stdout,
+        "stderr_bytes": job.printed.stderr,
+    });
+    if let (Some(Outcome::Exited { code }), Some(map)) = (&job.outcome, fields.as_object_mut()) {
+        map.insert("exit_code".to_owned(), json!(code));
+    }
+    fields
+}

@@ -1,0 +1,142 @@
+//! Jobs: commands that nobody waits for any more, looked at and ended by their handle.
+//!
+//! They are one principal's: who has the handle may read the output and end the command, from
+//! whatever session. The rule of `bash` is asked each time, as the job came by it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::spool::{MOST_BYTES, MOST_COMMANDS};
+use super::{Command, Finished};
+use crate::tools::{Caller, Refusal, Workbench};
+
+const KEPT_MIB: u64 = MOST_BYTES >> 20;
+/// The tool whose rule is asked.
+const RULED_BY: &str = "bash";
+/// How often a caller that waits looks for output.
+const GLANCE: Duration = Duration::from_millis(50);
+/// How long the end of a command that is ended is awaited: INT, grace and the end of the cell.
+const END: Duration = Duration::from_secs(8);
+
+/// Why there is nothing to look at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoJob {
+    #[error("there is no job `{0}`\nhint: bash_jobs lists them")]
+    Unknown(String),
+    #[error(
+        "the output of `{0}` is forgotten\nhint: that of the last {MOST_COMMANDS} commands is \
+         kept, and at most {KEPT_MIB} MiB"
+    )]
+    Forgotten(String),
+}
+
+/// How far each stream was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offsets {
+    pub stdout: u64,
+    pub stderr: u64,
+}
+
+/// How a job is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// As ^C does; what does not heed it is killed with its shell.
+    Interrupt,
+    /// With its shell, at once.
+    Kill,
+}
+
+impl Command {
+    /// How much both streams have so far, with what background processes printed after the end.
+    pub fn printed(&self) -> Offsets {
+        Offsets { stdout: self.stdout.printed(), stderr: self.stderr.printed() }
+    }
+}
+
+impl Workbench {
+    /// The command with this handle, once there is more than `seen` of its output, it has ended,
+    /// or `wait` is over.
+    ///
+    /// # Errors
+    /// When policy denies it, or there is no such command.
+    pub async fn look(
+        &self,
+        id: &str,
+        seen: Option<Offsets>,
+        wait: Duration,
+        caller: &Caller,
+    ) -> Result<Arc<Command>, Refusal> {
+        self.allowed("bash_output", id)?;
+        let command = self.sessions.spool.find(id)?;
+        if wait.is_zero() {
+            return Ok(command);
+        }
+        let _waits = self.queue.place()?;
+        let seen = seen.unwrap_or_else(|| command.printed());
+        let until = Instant::now() + wait;
+        let fresh = |now: Offsets| now.stdout > seen.stdout || now.stderr > seen.stderr;
+        while command.finished().is_none() && !fresh(command.printed()) && Instant::now() < until {
+            tokio::select! {
+                biased;
+                () = caller.cancel.cancelled() => break,
+                _ = command.end() => {}
+                () = sleep_until(until) => {}
+                () = sleep(GLANCE) => {}
+            }
+        }
+        Ok(command)
+    }
+
+    /// Jobs that run and that have ended, the newest first.
+    ///
+    /// # Errors
+    /// When policy denies it.
+    pub fn jobs(&self) -> Result<Vec<Arc<Command>>, Refusal> {
+        self.allowed("bash_jobs", "")?;
+        Ok(self.sessions.spool.jobs())
+    }
+
+    /// Ends a command, and waits for its end; how it had ended before, if it had.
+    ///
+    /// # Errors
+    /// When policy denies it, or there is no such command.
+    pub async fn stop(
+        &self,
+        id: &str,
+        stop: Stop,
+    ) -> Result<(Arc<Command>, Option<Finished>), Refusal> {
+        self.allowed("bash_kill", id)?;
+        let command = self.sessions.spool.find(id)?;
+        let before = command.finished();
+        if before.is_none() {
+            match stop {
+                Stop::Interrupt => command.control.cancel(),
+                Stop::Kill => self.end_shell_of(&command),
+            }
+            // It may be that it does not end; then it is told as one that runs.
+            drop(tokio::time::timeout(END, command.end()).await);
+        }
+        Ok((command, before))
+    }
+
+    /// Ends the shell that a command runs in. While the command has not ended, no other has its
+    /// place; if it ends at this moment, a shell that waits ends, and that is told.
+    fn end_shell_of(&self, command: &Arc<Command>) {
+        let named = self.sessions.find(&command.session);
+        let runs = |other: &Arc<Command>| Arc::ptr_eq(other, command);
+        if let Some(named) = named.filter(|named| named.runs.as_ref().is_some_and(runs)) {
+            named.restarted.store(true, Ordering::Release);
+            self.link.restart(named.id);
+        }
+    }
+
+    /// Asks the rule of `bash`, and records what it says.
+    fn allowed(&self, tool: &'static str, job: &str) -> Result<(), Refusal> {
+        let terms = self.policy.terms(RULED_BY, &self.profiles);
+        self.audit.of_job(tool, job, terms.as_ref().map(|terms| terms.rule))?;
+        terms.map(drop).map_err(Refusal::from)
+    }
+}

@@ -1,0 +1,190 @@
+//! Jobs: read while they run and after, ended by their handle, listed.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::server::{Server, story, text};
+use crate::support::{self, Caller, Check, Failed, PATIENCE, equal, holds};
+
+/// Starts a job in a session of its own; its handle.
+fn job(server: &mut Server, session: &str, command: &str) -> Result<String, Failed> {
+    let arguments = json!({ "command": command, "session": session, "background": true });
+    let answer = server.with(&arguments)?;
+    let id = answer["structuredContent"]["job"].as_str();
+    Ok(id.ok_or_else(|| format!("no job: {answer}"))?.to_owned())
+}
+
+fn output(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
+    server.tool("bash_output", arguments)
+}
+
+/// Reads a job until it has ended.
+fn to_its_end(server: &mut Server, id: &str) -> Result<Value, Failed> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let answer = output(server, &json!({ "job": id, "wait": 5 }))?;
+        let running = answer["structuredContent"]["outcome"] == json!("running");
+        if !running || Instant::now() > end {
+            return Ok(answer);
+        }
+    }
+}
+
+pub fn pieces(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let command = "seq 1 20000; seq 1 5 >&2; sleep 0.5; echo last; exit 3";
+    let id = job(&mut server, "a", command)?;
+    to_its_end(&mut server, &id)?;
+    let (mut next, mut out, mut err) = (json!({}), String::new(), String::new());
+    for _ in 0..20 {
+        let answer = output(&mut server, &json!({ "job": id, "since": next }))?;
+        let content = &answer["structuredContent"];
+        holds("bounded", &answer, content["stdout"].as_str().is_some_and(|s| s.len() <= 30_000))?;
+        out.push_str(content["stdout"].as_str().unwrap_or_default());
+        err.push_str(content["stderr"].as_str().unwrap_or_default());
+        next = content["next"].clone();
+        equal("its end", story(&answer).0, Some(3))?;
+        equal("not an error of this tool", &answer["isError"], &json!(false))?;
+    }
+    let numbers = |last: u32| (1..=last).map(|n| format!("{n}\n")).collect::<String>();
+    equal("all of stdout", out, numbers(20_000) + "last\n")?;
+    equal("all of stderr", err, numbers(5))?;
+    // Without an offset: head and tail.
+    let answer = output(&mut server, &json!({ "job": id, "max_output": 200 }))?;
+    let content = &answer["structuredContent"];
+    equal("truncated", &content["truncated"], &json!(true))?;
+    holds("told", &answer, story(&answer).1.ends_with("last\n"))?;
+    equal("read on behind all", &content["next"], &next)
+}
+
+pub fn waits(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nyield = \"2s\"\n")?;
+    let id = job(&mut server, "a", "read -r line < /workspace/gate; echo $line; sleep 600")?;
+    let began = Instant::now();
+    let answer = output(&mut server, &json!({ "job": id, "wait": 600 }))?;
+    let waited = began.elapsed();
+    holds("no longer than a command", waited, waited >= Duration::from_secs(2))?;
+    equal("it runs", &answer["structuredContent"]["outcome"], &json!("running"))?;
+    // Output that is there already is not waited for.
+    let id = job(&mut server, "b", "echo there; sleep 600")?;
+    let mut seen = output(&mut server, &json!({ "job": id, "wait": 2, "since": {} }))?;
+    equal("at once", story(&seen).1.as_str(), "there\n")?;
+    let began = Instant::now();
+    let next = seen["structuredContent"]["next"].clone();
+    seen = output(&mut server, &json!({ "job": id, "wait": 1, "since": next }))?;
+    equal("no more", story(&seen).1.as_str(), "")?;
+    holds("waited", began.elapsed(), began.elapsed() >= Duration::from_secs(1))?;
+    let id = job(&mut server, "c", "sleep 1; echo end")?;
+    let ended = to_its_end(&mut server, &id)?;
+    equal("the end", story(&ended), (Some(0), "end\n".to_owned()))
+}
+
+pub fn lines(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let command = "seq 1 30000; echo ERROR one; echo error two >&2; sleep 1";
+    let id = job(&mut server, "a", command)?;
+    to_its_end(&mut server, &id)?;
+    let answer = output(&mut server, &json!({ "job": id, "grep": "(?i)^error|^1500[01]$" }))?;
+    let content = &answer["structuredContent"];
+    equal("stdout", &content["stdout"], &json!("15000\n15001\nERROR one\n"))?;
+    equal("stderr", &content["stderr"], &json!("error two\n"))?;
+    let answer = output(&mut server, &json!({ "job": id, "grep": "9$", "tail": 2 }))?;
+    let expected = "[… 2998 lines left out …]\n29989\n29999\n";
+    equal("the last", story(&answer).1.as_str(), expected)?;
+    for (pattern, why) in [("(", "unclosed group"), (r"\w{100}{100}", "size limit")] {
+        let answer = output(&mut server, &json!({ "job": id, "grep": pattern }))?;
+        equal(pattern, &answer["isError"], &json!(true))?;
+        holds(pattern, &answer, text(&answer).contains(why))?;
+    }
+    Ok(())
+}
+
+pub fn kill(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.with(&json!({ "command": "x=kept", "session": "a" }))?;
+    let id = job(&mut server, "a", "echo begun; sleep 600")?;
+    let answer = server.tool("bash_kill", &json!({ "job": id }))?;
+    let content = &answer["structuredContent"];
+    equal("interrupted", &content["outcome"], &json!("cancelled"))?;
+    equal("what it printed", &content["stdout"], &json!("begun\n"))?;
+    holds("told", &answer, text(&answer).contains("interrupted and the shell is kept"))?;
+    let answer = server.with(&json!({ "command": "echo $x", "session": "a" }))?;
+    equal("the same shell", story(&answer), (Some(0), "kept\n".to_owned()))?;
+    let again = server.tool("bash_kill", &json!({ "job": id }))?;
+    holds("it had ended", &again, again.to_string().contains("it had ended before"))?;
+
+    let id = job(&mut server, "a", "trap '' INT; echo begun; while :; do sleep 1; done")?;
+    let answer = server.tool("bash_kill", &json!({ "job": id }))?;
+    let content = &answer["structuredContent"];
+    equal("stubborn", &content["outcome"], &json!("cancelled"))?;
+    equal("killed with its shell", &content["session"]["shell"], &json!("ended"))?;
+
+    let id = job(&mut server, "a", "sleep 600")?;
+    let answer = server.tool("bash_kill", &json!({ "job": id, "signal": "KILL" }))?;
+    let content = &answer["structuredContent"];
+    equal("killed", &content["outcome"], &json!("signaled"))?;
+    equal("with its shell", &content["session"]["shell"], &json!("ended"))?;
+    let answer = server.with(&json!({ "command": "echo ${x-gone}", "session": "a" }))?;
+    equal("a new shell", story(&answer), (Some(0), "gone\n".to_owned()))
+}
+
+pub fn listed(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let answer = server.tool("bash_jobs", &json!({}))?;
+    equal("none", &answer["structuredContent"], &json!({ "jobs": [], "left_out": 0 }))?;
+    server.gives("echo waited for", 0, "waited for\n")?;
+    let ended = job(&mut server, "a", "echo one; sleep 1; exit 7")?;
+    let runs = job(&mut server, "b", "sleep 600")?;
+    to_its_end(&mut server, &ended)?;
+    let answer = server.tool("bash_jobs", &json!({}))?;
+    let jobs = answer["structuredContent"]["jobs"].as_array().cloned().unwrap_or_default();
+    let told: Vec<_> = jobs
+        .iter()
+        .map(|job| json!([job["job"], job["session"], job["outcome"], job["exit_code"]]))
+        .collect();
+    let expected = vec![json!([runs, "b", "running", null]), json!([ended, "a", "exited", 7])];
+    equal("the jobs and no other command", told, expected)?;
+    for (id, why) in [("c99", "there is no job `c99`"), ("x\u{1b}", "there is no job")] {
+        let answer = output(&mut server, &json!({ "job": id }))?;
+        equal(id, &answer["isError"], &json!(true))?;
+        holds(id, &answer, text(&answer).contains(why) && !text(&answer).contains('\u{1b}'))?;
+    }
+    let answer = output(&mut server, &json!({}))?;
+    holds("neither", &answer, text(&answer).contains("one of `job` and `output_id`"))
+}
+
+pub fn recorded(caller: &Caller) -> Check {
+    let log = caller.directory("log")?;
+    support::mode(&log, 0o700)?;
+    let file = log.join("audit.jsonl");
+    let config = format!("[audit]\nfile = \"{}\"\n", file.display());
+    let mut server = Server::start(caller, &config)?;
+    let id = job(&mut server, "a", "sleep 600")?;
+    output(&mut server, &json!({ "job": id }))?;
+    server.tool("bash_jobs", &json!({}))?;
+    server.tool("bash_kill", &json!({ "job": id }))?;
+    drop(server);
+    let text = std::fs::read_to_string(&file)?;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let told: Vec<_> = lines
+        .filter(|line| line["event"] == json!("job"))
+        .map(|line| json!([line["tool"], line["job"], line["decision"], line["rule"]]))
+        .collect();
+    let expected = vec![
+        json!(["bash_output", id, "granted", "shell"]),
+        json!(["bash_jobs", "", "granted", "shell"]),
+        json!(["bash_kill", id, "granted", "shell"]),
+    ];
+    equal("recorded", told, expected)
+}
+
+pub fn off(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[tools]\noff = [\"bash\"]\n")?;
+    let listed = server.request("tools/list", &json!({}))?;
+    let listed = server.answer(listed)?.to_string();
+    holds("others are listed", &listed, listed.contains("\"calculate\""))?;
+    holds("off with bash", &listed, !listed.contains("bash_jobs"))?;
+    let answer = server.tool("bash_jobs", &json!({}))?;
+    holds("told", &answer, crate::server::text(&answer).contains("`bash_jobs` is switched off"))
+}
