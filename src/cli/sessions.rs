@@ -8,7 +8,7 @@ use crate::capture::text::{REPLY_CHARACTERS, render};
 use crate::capture::{Captured, KEPT_BYTES};
 use crate::mcp::arguments::BashArguments;
 use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
-use crate::mcp::sessions::{Answer, Running, Shell, ToldSession};
+use crate::mcp::sessions::{Answer, Rest, Running, Shell, ToldSession};
 use crate::outcome::{Ended, Outcome, ShellAfter};
 use crate::tools::session::{Ask, Command, DEFAULT, Finished, Lost, Reply, Restart, State};
 use crate::tools::shell::{self, BashArgs};
@@ -71,8 +71,13 @@ impl Live {
             (State::Never(outcome), _) => (Captured::new(KEPT_BYTES), outcome),
         };
         let ended = Ended { outcome, ..Ended::failed(crate::outcome::Failure::Lost) };
-        let session =
-            ToldSession { name: session, output_id: String::new(), shell: Shell::None, renewed };
+        let session = ToldSession {
+            name: session,
+            output_id: String::new(),
+            rest: Rest::Gone,
+            shell: Shell::None,
+            renewed,
+        };
         let (stdout, stderr) = shown(&command, &command, show);
         Told {
             outcome: ended.outcome,
@@ -115,8 +120,19 @@ impl Live {
             receipt: Some(command.receipt.clone()),
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
-            session: Some(told_session(command, shell, renewed)),
+            session: Some(self.told_session(command, shell, renewed)),
         }
+    }
+
+    fn told_session(
+        &self,
+        command: &Command,
+        shell: Shell,
+        renewed: Option<String>,
+    ) -> ToldSession {
+        let (name, output_id) = (command.session.clone(), command.id.clone());
+        let rest = if self.lists("bash_output") { Rest::Readable } else { Rest::Gone };
+        ToldSession { name, output_id, rest, shell, renewed }
     }
 
     pub(super) fn running(
@@ -126,7 +142,7 @@ impl Live {
         (stdout, stderr): (Stream, Stream),
     ) -> Running {
         Running {
-            session: told_session(command, Shell::Kept, renewed),
+            session: self.told_session(command, Shell::Kept, renewed),
             stdout,
             stderr,
             elapsed: command.started.elapsed(),
@@ -144,11 +160,6 @@ impl From<Running> for Answer {
     fn from(running: Running) -> Self {
         Self::Running(Box::new(running))
     }
-}
-
-fn told_session(command: &Command, shell: Shell, renewed: Option<String>) -> ToldSession {
-    let (name, output_id) = (command.session.clone(), command.id.clone());
-    ToldSession { name, output_id, shell, renewed }
 }
 
 /// What a command printed before its end, as a reply shows it.

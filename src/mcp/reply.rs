@@ -40,6 +40,8 @@ struct Structured<'a> {
     stdout_bytes: u64,
     stderr_bytes: u64,
     truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_id: Option<&'a str>,
     duration_ms: u64,
     usage: StructuredUsage,
     denials: &'a [ToldDenial],
@@ -160,6 +162,7 @@ fn structured(told: &Told) -> Structured<'_> {
         stdout_bytes: told.stdout.bytes,
         stderr_bytes: told.stderr.bytes,
         truncated: is_cut(told),
+        output_id: rest(told),
         duration_ms: millis(usage.wall),
         usage: StructuredUsage {
             user_ms: millis(usage.user),
@@ -179,6 +182,10 @@ fn is_cut(told: &Told) -> bool {
 /// Whether a reply has less than both streams.
 pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
     stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
+}
+
+fn rest(told: &Told) -> Option<&str> {
+    told.session.as_ref()?.rest_of(&told.stdout, &told.stderr)
 }
 
 fn at_its_ends(told: &Told) -> bool {
@@ -216,6 +223,9 @@ pub(super) fn status(told: &Told) -> String {
     }
     if at_its_ends(told) {
         line.push_str("; output was long: its head and tail are shown");
+        if let Some(id) = rest(told) {
+            line.push_str(&format!(", bash_output with output_id {id} reads the rest"));
+        }
     }
     line.push(']');
     if let Some(session) = &told.session {
@@ -282,6 +292,7 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
         stdout_bytes: 0,
         stderr_bytes: 0,
         truncated: false,
+        output_id: None,
         duration_ms: 0,
         usage: StructuredUsage::default(),
         denials: &[],

@@ -34,9 +34,18 @@ pub struct ToldSession {
     pub name: String,
     /// The handle of the command's output.
     pub output_id: String,
+    /// Whether bash_output shows what a reply leaves out.
+    pub rest: Rest,
     pub shell: Shell,
     /// Why the command found a new shell, where there had been another.
     pub renewed: Option<String>,
+}
+
+/// Whether there is a tool for what a reply leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    Readable,
+    Gone,
 }
 
 /// What a command left of the shell.
@@ -79,6 +88,12 @@ impl ToldSession {
             (Shell::Kept | Shell::None, None) => None,
         };
         Structured { id: &self.name, shell }
+    }
+
+    /// The handle of a shortened output, where the rest can be read.
+    pub fn rest_of(&self, stdout: &Stream, stderr: &Stream) -> Option<&str> {
+        let readable = self.rest == Rest::Readable && reply::are_cut(stdout, stderr);
+        readable.then_some(self.output_id.as_str())
     }
 
     /// What is told of the shell in words, a line each.

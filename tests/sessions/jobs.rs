@@ -188,3 +188,52 @@ pub fn off(caller: &Caller) -> Check {
     let answer = server.tool("bash_jobs", &json!({}))?;
     holds("told", &answer, crate::server::text(&answer).contains("`bash_jobs` is switched off"))
 }
+
+pub fn rest(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let short = server.bash("echo short")?;
+    equal("nothing to read", &short["structuredContent"]["output_id"], &Value::Null)?;
+    let command = "seq 1 20000; sleep 600";
+    let answer = server.with(&json!({ "command": command, "timeout": 1 }))?;
+    let content = &answer["structuredContent"];
+    equal("it timed out", &content["outcome"], &json!("timeout"))?;
+    let id = content["output_id"].as_str().ok_or("no output_id")?.to_owned();
+    let told = format!("bash_output with output_id {id} reads the rest");
+    holds("told", &answer, text(&answer).contains(&told))?;
+    let (mut next, mut all) = (json!({}), String::new());
+    for _ in 0..5 {
+        let answer = output(&mut server, &json!({ "output_id": id, "since": next }))?;
+        equal("its end", &answer["structuredContent"]["outcome"], &json!("timeout"))?;
+        all.push_str(&story(&answer).1);
+        next = answer["structuredContent"]["next"].clone();
+    }
+    let expected: String = (1..=20_000).map(|n| format!("{n}\n")).collect();
+    equal("the whole of it", all, expected)?;
+    // It is no job: nobody left it to itself.
+    let answer = server.tool("bash_jobs", &json!({}))?;
+    equal("no job", &answer["structuredContent"]["jobs"], &json!([]))?;
+
+    let answer =
+        server.with(&json!({ "command": "seq 9; sleep 0.5 && echo late &", "tail": 1 }))?;
+    let id = answer["structuredContent"]["output_id"].clone();
+    std::thread::sleep(Duration::from_millis(1500));
+    let answer = output(&mut server, &json!({ "output_id": id, "grep": "[89]|late" }))?;
+    equal("and what came later", story(&answer), (Some(0), "8\n9\nlate\n".to_owned()))
+}
+
+pub fn forgotten(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let runs = job(&mut server, "a", "echo it; sleep 600")?;
+    let answer = server.with(&json!({ "command": "seq 3", "tail": 1 }))?;
+    let id = answer["structuredContent"]["output_id"].clone();
+    let answer = output(&mut server, &json!({ "output_id": id }))?;
+    equal("kept at first", story(&answer).1.as_str(), "1\n2\n3\n")?;
+    for _ in 0..256 {
+        server.gives(":", 0, "")?;
+    }
+    let answer = output(&mut server, &json!({ "output_id": id }))?;
+    equal("an error", &answer["isError"], &json!(true))?;
+    holds("told", &answer, text(&answer).contains("is forgotten"))?;
+    let answer = output(&mut server, &json!({ "job": runs }))?;
+    equal("but not what runs", story(&answer).1.as_str(), "it\n")
+}

@@ -37,6 +37,8 @@ fn main() -> ExitCode {
         claim("lines_of_a_job_are_chosen_by_an_expression_and_counted_from_the_end", jobs::lines),
         claim("a_job_is_interrupted_and_the_shell_kept_or_killed_with_it", jobs::kill),
         claim("jobs_are_listed_with_their_ends_and_unknown_ones_are_told", jobs::listed),
+        claim("a_shortened_output_is_read_by_its_id_after_a_timeout_too", jobs::rest),
+        claim("the_oldest_outputs_are_forgotten_and_told_so", jobs::forgotten),
         claim("what_is_done_with_jobs_is_recorded_with_the_rule_of_bash", jobs::recorded),
         claim("tools_of_jobs_are_off_where_bash_is", jobs::off),
         claim("nothing_is_left_when_the_server_is_killed", killed),

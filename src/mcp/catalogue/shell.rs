@@ -124,6 +124,7 @@ fn end_fields() -> Value {
             "stdout_bytes": count,
             "stderr_bytes": count,
             "truncated": { "type": "boolean", "description": "Whether stdout or stderr is shortened." },
+            "output_id": { "type": "string", "description": "Of a shortened output: by it bash_output reads the rest." },
             "duration_ms": count
     })
 }
