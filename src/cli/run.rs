@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::{CliError, print_out};
@@ -241,8 +241,8 @@ where
     let mut taken_back = None;
     let streams = async {
         tokio::join!(
-            watched(pump::output(out, stdout, &budget), &control),
-            watched(pump::output(err, stderr, &budget), &control)
+            watched(out, stdout, &budget, &control),
+            watched(err, stderr, &budget, &control)
         )
     };
     let finished = async { tokio::join!(streams, ended) };
@@ -253,33 +253,43 @@ where
     if let Some(feeding) = feeding {
         feeding.abort();
     }
-    if out.or(err).is_some() {
+    if out.closed.or(err.closed).is_some() {
         taken_back = taken_back.or(Some(TakenBack::OutputClosed));
     }
     let ended = ended.unwrap_or_else(|_gone| Ended::failed(Failure::Supervisor));
     Ok((ended, taken_back))
 }
 
-/// One stream; when it stops early, so does the call. Tells whether nobody reads it any more.
-async fn watched(
-    stream: impl Future<Output = Result<(), Stopped>>,
-    control: &Control,
-) -> Option<TakenBack> {
-    match stream.await {
-        Ok(()) => None,
+/// What is left of one stream.
+struct Left<R> {
+    /// Nobody reads it any more.
+    closed: Option<TakenBack>,
+    /// Held until the call has ended: a program that met a closed pipe would end by SIGPIPE before
+    /// the limit ends it, and be told as that.
+    _held: Option<R>,
+}
+
+/// One stream; when it stops early, so does the call.
+async fn watched<R, W>(mut from: R, to: &mut W, budget: &Budget, control: &Control) -> Left<R>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    match pump::output(&mut from, to, budget).await {
+        Ok(()) => Left { closed: None, _held: None },
         Err(Stopped::Budget) => {
             control.output_limit();
-            None
+            Left { closed: None, _held: Some(from) }
         }
         Err(Stopped::Closed(error)) => {
             tracing::debug!(%error, "nobody reads the output");
             control.cancel();
-            Some(TakenBack::OutputClosed)
+            Left { closed: Some(TakenBack::OutputClosed), _held: None }
         }
         Err(Stopped::Read(error)) => {
             tracing::warn!(error = in_words(&error), "the cell's output cannot be read");
             control.cancel();
-            None
+            Left { closed: None, _held: None }
         }
     }
 }
