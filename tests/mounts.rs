@@ -45,11 +45,13 @@ fn root_listing(caller: &Caller) -> Check {
 }
 
 fn devices(caller: &Caller) -> Check {
-    let told =
-        caller.bash("cd /dev; echo *; stat -c '%n %F %t,%T' null zero full random urandom")?;
+    let told = caller.bash(
+        "cd /dev; echo *; ls -A session; stat -c '%n %F %t,%T' null zero full random urandom",
+    )?;
     let device = |name: &str, minor: u8| format!("{name} character special file 1,{minor}\n");
     let expected = format!(
-        "fd full null random shm stderr stdin stdout urandom zero\n{}{}{}{}{}",
+        // Where a session has its desk; here it is empty.
+        "fd full null random session shm stderr stdin stdout urandom zero\n{}{}{}{}{}",
         device("null", 3),
         device("zero", 5),
         device("full", 7),
