@@ -6,11 +6,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 # PROGRAM:PACKAGE, as Debian names them.
 RUN_NEEDS  := bash:bash bc:bc cc:gcc
-TEST_WANTS := python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng
+TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng
 
 # Needed beside these where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
 KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \
-	python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
+	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 KERNELS      ?= 6.1 6.12
 
