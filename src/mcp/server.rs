@@ -124,7 +124,7 @@ impl<B: Backend> Server<B> {
                 self.0.precision.store(places, Ordering::Release);
                 Ok(reply::precision_set(places))
             }
-            tool if exec::NAMES.contains(&tool) => self.fresh(tool, arguments, context).await,
+            tool if exec::answers(tool) => self.fresh(tool, arguments, context).await,
             _ => {
                 parse::<RulesArguments>(arguments)?;
                 self.0.backend.settled().await;

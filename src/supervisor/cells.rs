@@ -253,6 +253,12 @@ impl Cell {
         self.group.as_ref().and_then(Group::peak)
     }
 
+    /// Takes the event that the kernel ran out of this cell's memory; false where there is none to
+    /// take: it was of a cell that had this slot before.
+    pub fn took_out_of_memory(&self) -> bool {
+        self.out_of_memory.as_ref().is_some_and(|event| event.read().is_ok())
+    }
+
     /// Whether the kernel has killed a process of this cell for want of the cell's memory.
     pub fn ran_out_of_memory(&self) -> bool {
         self.group.as_ref().is_some_and(Group::ran_out_of_memory)

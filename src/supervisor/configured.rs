@@ -123,7 +123,7 @@ mod tests {
         let git = root.path().join("project/.git");
         std::fs::create_dir_all(&git)?;
         std::fs::write(git.join("config"), config)?;
-        let places = places(&git, root.path(), Path::new("/home/me/work"));
+        let places = places(&git, root.path(), Path::new("/srv/grant"));
         let below = places.iter().filter_map(|place| place.strip_prefix(root.path()).ok());
         Ok(below.map(|place| place.display().to_string()).collect())
     }
@@ -134,7 +134,7 @@ mod tests {
             "[core]\n\thooksPath = githooks\n",
             "[CORE] HooksPath=\"githooks\" ; ours\n",
             "[core]\nhookspath = git\\\nhooks # ours\n",
-            "[core]\n hooksPath = /home/me/work/project/githooks\n",
+            "[core]\n hooksPath = /srv/grant/project/githooks\n",
             "[core]\n hooksPath = ./x/../githooks\n",
         ] {
             let found = of(config)?;

@@ -225,9 +225,7 @@ impl Running {
 
     /// The kernel ran out of this cell's memory.
     pub fn out_of_memory(&mut self) -> Result<(), Errno> {
-        let event = self.cell.out_of_memory.as_ref();
-        // Nothing to read: the event was of a cell that had this slot before.
-        if event.is_none_or(|event| event.read().is_err()) {
+        if !self.cell.took_out_of_memory() {
             return Ok(());
         }
         self.stop(Outcome::Limit(LimitKind::Memory), Instant::now())

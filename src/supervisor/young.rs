@@ -154,9 +154,7 @@ impl Young {
     /// The kernel ran out of this cell's memory: what is left of it is not offered, or a job would be
     /// told of a limit that it never met.
     pub fn out_of_memory(&mut self) -> Growth {
-        let event = self.cell.out_of_memory.as_ref();
-        // Nothing to read: the event was of a cell that had this slot before.
-        if event.is_none_or(|event| event.read().is_err()) {
+        if !self.cell.took_out_of_memory() {
             return Growth::None;
         }
         self.fail(Failure::Setup {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::{Audit, Story, Unrecorded};
+use crate::audit::{Audit, Entry, Story, Unrecorded};
 use crate::call::{Call, Cwd};
 use crate::capture::tap::Tap;
 use crate::capture::{Captured, Produced};
@@ -142,20 +142,27 @@ impl Workbench {
         self.queue.pending()
     }
 
+    /// Asks policy about a call, and records the answer.
+    fn decide(&self, call: Call) -> Result<(Grant, Entry), Refusal> {
+        let asked = self.audit.asked(&call);
+        match self.policy.decide(call, &self.profiles, self.workspace) {
+            Ok(grant) => {
+                let entry = self.audit.granted(asked, &grant)?;
+                Ok((grant, entry))
+            }
+            Err(denial) => {
+                self.audit.denied(asked, &denial);
+                Err(denial.into())
+            }
+        }
+    }
+
     /// Decides and runs one call. Dropping the future takes the call back.
     ///
     /// # Errors
     /// When policy denies the call or the queue is full: nothing ran.
     pub async fn call(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
-        let asked = self.audit.asked(&call);
-        let grant = match self.policy.decide(call, &self.profiles, self.workspace) {
-            Ok(grant) => grant,
-            Err(denial) => {
-                self.audit.denied(asked, &denial);
-                return Err(denial.into());
-            }
-        };
-        let entry = self.audit.granted(asked, &grant)?;
+        let (grant, entry) = self.decide(call)?;
         let done = self.run(grant, caller).await;
         match &done {
             Ok(told) => entry.ended(&told.story()),

@@ -25,25 +25,18 @@ use super::server::Server;
 use crate::call::{Cwd, seconds};
 use crate::capture::tap::Tap;
 use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
+use crate::group::Group;
 use crate::outcome::Outcome;
 use crate::tools::inspect::{self, Located, System};
 use crate::tools::shell::{self, BashArgs};
 
-/// Names of these tools.
-pub const NAMES: &[&str] = &[
-    "bash_exec",
-    "bash_exec_stream",
-    "get_working_dir",
-    "set_working_dir",
-    "get_env",
-    "system_info",
-    "process_info",
-    "which_command",
-    "command_help",
-    "man_page",
-    "history_search",
-    "history_replay",
-];
+/// Whether a tool is one of these.
+pub fn answers(tool: &str) -> bool {
+    Group::of(tool).is_some_and(|group| match group {
+        Group::Exec | Group::Info | Group::History => true,
+        Group::Calc | Group::Math | Group::Shell => false,
+    })
+}
 
 /// What `ps` shows when nobody says.
 const PS_FORMAT: &str = "aux";
@@ -92,7 +85,7 @@ impl WorkingDir {
 type Context = RequestContext<RoleServer>;
 
 impl<B: Backend> Server<B> {
-    /// One call of a tool in [`NAMES`].
+    /// One call of a tool that [`answers`] knows.
     pub(super) async fn fresh(
         &self,
         tool: &str,

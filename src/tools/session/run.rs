@@ -38,7 +38,6 @@ impl Workbench {
     pub async fn in_session(&self, ask: Ask, caller: &Caller) -> Result<Reply, Refusal> {
         check_name(&ask.session)?;
         let Ask { session, call, restart, patience } = ask;
-        let asked = self.audit.asked(&call);
         let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
@@ -46,14 +45,7 @@ impl Workbench {
         });
         // With an empty input or one that is all there, nothing is left to be fed.
         let input = if call.stdin == Stdin::Pipe { Input::Open } else { Input::Given };
-        let grant = match self.policy.decide(call, &self.profiles, self.workspace) {
-            Ok(grant) => grant,
-            Err(denial) => {
-                self.audit.denied(asked, &denial);
-                return Err(denial.into());
-            }
-        };
-        let entry = self.audit.granted(asked, &grant)?;
+        let (grant, entry) = self.decide(call)?;
         // Its turn is the session's to give; a place is what all that wait have.
         let _waits = match self.queue.place() {
             Ok(waits) => waits,
