@@ -11,8 +11,8 @@
 //!                  supervisor          pid 1 of its own pid namespace; one thread, epoll, pidfds
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
 //!                  cell init (pid 1)   reaps, counts refused calls, watches memory, ends the cell
-//!                    │ fork when the cell is built, exec when it has a job
-//!                  payload (pid 2)     bash, bc, a program: a minimal root, /workspace, /tmp
+//!                    │ forked when the cell is built, exec when it has a job
+//!                  payload (pid 3)     bash, bc, a program: a minimal root, /workspace, /tmp
 //! ```
 //!
 //! `main` starts the supervisor while it has one thread, no runtime and no secret, and then
@@ -95,6 +95,7 @@
 //! - **supervisor**: the process that makes cells. **template**: the root that cells of one key share.
 //! - **plan**, **design**: all that is computed before a cell is cloned.
 //! - **cell**: namespaces and processes of one call. **init**: its pid 1. **payload**: the program's process.
+//!   **shelter**: pid 2, whose memory the payload has until it execs.
 //! - **enter**: the steps between clone and exec. **pool**: cells built before there is a job.
 //! - **workspace**: what stands at `/workspace`: fresh, or a granted directory. **session**: a cell that outlives a call.
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.

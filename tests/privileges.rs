@@ -89,7 +89,7 @@ fn payload(caller: &Caller) -> Check {
     equal("walls", walls(&format!("/proc/{pid}/status"))?, expected)?;
     // The supervisor's, which it inherits, and the profile's.
     equal("filters", status(pid)?.get("Seccomp_filters"), "2")?;
-    equal("pid 2", status(pid)?.get("NSpid").split_whitespace().last(), Some("2"))?;
+    equal("pid 3", status(pid)?.get("NSpid").split_whitespace().last(), Some("3"))?;
     let told = caller.json(&[], &["true"])?;
     let measured = told.pointer("/receipt/measured/seccomp_filters");
     equal("the receipt says the same", measured, Some(&serde_json::json!(2)))

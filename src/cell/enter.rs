@@ -16,7 +16,7 @@ use super::{caps, cgroup, fds, ids, init, landlock, limits, mounts, payload};
 use crate::profile::Network;
 use crate::sys::process::{self, Dumpable};
 use crate::sys::socket::{self, Wait};
-use crate::sys::{bpf, net};
+use crate::sys::{bpf, net, sharing};
 
 /// What a new cell is made from: all of it was there before the clone.
 #[derive(Debug)]
@@ -37,50 +37,49 @@ pub struct Entry<'a> {
 /// Runs init, from right after the clone to the end of the cell. Never returns.
 pub fn run(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> ! {
     // A panic must not unwind into the supervisor's frames, of which this process has a copy.
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| confine(entry)));
+    let outcome =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| confine(entry, scratch)));
     let reported = match outcome {
-        Ok(Ok(Role::Init(ready))) => init::supervise(entry, ready),
-        Ok(Ok(Role::Payload(held))) => payload::run(entry, held, scratch),
-        Ok(Err((Teller::Init, failed))) => {
-            report::send(entry.control, &FromInit::from(failed), &[])
-        }
-        Ok(Err((Teller::Payload, failed))) => {
-            report::send(entry.job, &FromPayload::from(failed), &[])
-        }
+        Ok(Ok(ready)) => init::supervise(entry, ready),
+        Ok(Err(failed)) => report::send(entry.control, &FromInit::from(failed), &[]),
         Err(_panic) => Err(Errno::ENOTRECOVERABLE),
     };
     // Where even the report fails, the closed socket tells the supervisor.
     process::exit_now(i32::from(reported.is_err()));
 }
 
-/// Which process came out of [`confine`].
-enum Role {
-    Init(init::Ready),
-    Payload(payload::Held),
-}
-
-/// Who has to tell about a failure.
-enum Teller {
-    Init,
-    Payload,
-}
-
-type Confined = Result<Role, (Teller, StepFailed)>;
-
-fn confine(entry: &Entry<'_>) -> Confined {
-    let prepared = prepare(entry).map_err(|failed| (Teller::Init, failed))?;
+fn confine(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> Result<init::Ready, StepFailed> {
+    let prepared = prepare(entry)?;
     // The fork comes after everything that both processes share, and before either filter:
     // init answers for the payload's listener, so it must not be bound by that filter itself.
-    match process::clone3(0, None).at(Step::Fork).map_err(|failed| (Teller::Init, failed))? {
-        process::Side::Parent(child) => {
-            let ready = finish_init(entry, prepared, child);
-            ready.map(Role::Init).map_err(|failed| (Teller::Init, failed))
-        }
-        process::Side::Child => {
-            let held = finish_payload(entry, &prepared);
-            held.map(Role::Payload).map_err(|failed| (Teller::Payload, failed))
-        }
+    match process::clone3(0, None).at(Step::Fork)? {
+        process::Side::Parent(_) => finish_init(entry, prepared),
+        process::Side::Child => shelter(entry, &prepared, scratch),
     }
+}
+
+/// The process between: the payload has its memory until it execs, and this one then takes that down,
+/// which exec would do otherwise, at the program's expense. Init has the payload for a child.
+fn shelter(entry: &Entry<'_>, prepared: &Prepared, scratch: &mut payload::Scratch) -> ! {
+    let payload::Scratch { stack, room } = scratch;
+    let reported =
+        match sharing::run(stack, entry.handoff, || become_payload(entry, prepared, room)) {
+            Ok(()) => Ok(()),
+            Err(errno) => {
+                let failed = StepFailed { step: Step::Fork, errno };
+                report::send(entry.job, &FromPayload::from(failed), &[])
+            }
+        };
+    process::exit_now(i32::from(reported.is_err()));
+}
+
+/// The payload, from its first step to the exec. Returns where that failed and was told.
+fn become_payload(entry: &Entry<'_>, prepared: &Prepared, room: &mut payload::Room) {
+    let told = match finish_payload(entry, prepared) {
+        Ok(held) => payload::run(entry, held, room),
+        Err(failed) => report::send(entry.job, &FromPayload::from(failed), &[]),
+    };
+    process::exit_now(i32::from(told.is_err()));
 }
 
 /// What the shared steps leave for the two processes.
@@ -175,20 +174,19 @@ fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
 }
 
 /// Init's last step: its own filter.
-fn finish_init(
-    entry: &Entry<'_>,
-    prepared: Prepared,
-    payload: process::Child,
-) -> Result<init::Ready, StepFailed> {
+fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, StepFailed> {
     let guard = entry.design.guard.as_ref();
     let filter = guard.map_or(&entry.shared.init_filter, |guard| &guard.init_filter);
     bpf::load(filter).at(Step::Seccomp)?;
-    Ok(init::Ready { payload, procfs: prepared.procfs })
+    Ok(init::Ready { procfs: prepared.procfs })
 }
 
 /// The payload's last steps: a Landlock layer more than init, its limits, the profile's filter.
 fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Held, StepFailed> {
     let Entry { design, shared, .. } = *entry;
+    // First: init waits for it, and must know whose end is the cell's.
+    let pid = std::process::id().to_ne_bytes();
+    socket::send(entry.handoff.1, &pid, &[]).at(Step::Listener)?;
     // A session apart from init's, so that signals to the program's group stay with it.
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // Before the limit on descriptors, which is below the number it stands at.

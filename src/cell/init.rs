@@ -43,7 +43,6 @@ const LAST: Duration = Duration::from_millis(200);
 /// What init has when its set-up is done.
 #[derive(Debug)]
 pub struct Ready {
-    pub payload: process::Child,
     pub procfs: Option<OwnedFd>,
 }
 
@@ -112,7 +111,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     mask.add(Signal::SIGCHLD);
     mask.thread_block()?;
     let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let Ready { payload, procfs } = ready;
+    let Ready { procfs } = ready;
     let watched = match &procfs {
         Some(procfs) if watches(entry.shared) => {
             Some(procfs.try_clone().map_err(|error| super::errno_of(&error))?)
@@ -126,7 +125,8 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     };
     let mut init = Init {
         control: entry.control,
-        payload: Pid::from_raw(payload.pid),
+        // Told in a moment.
+        payload: Pid::from_raw(0),
         listener: None,
         children,
         denied: [0; NUMBERS],
@@ -143,8 +143,8 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         max_rss: 0,
     };
     // The payload sends its listener before its first call that could need an answer. A payload
-    // that failed before closes its end instead; our copy of that end must be gone for it to show.
-    init.take_listener(entry.handoff)?;
+    // that failed before closes its end instead.
+    init.meet(entry.handoff)?;
     loop {
         match init.turn()? {
             Turn::Again => {}
@@ -158,9 +158,12 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
 }
 
 impl Init<'_> {
-    fn take_listener(&mut self, handoff: (BorrowedFd<'_>, BorrowedFd<'_>)) -> Result<()> {
+    /// Learns from the payload who it is, and takes its listener.
+    fn meet(&mut self, handoff: (BorrowedFd<'_>, BorrowedFd<'_>)) -> Result<()> {
         let (ours, theirs) = handoff;
+        // For the end of theirs to show.
         super::fds::close(theirs)?;
+        self.payload = payload_pid(ours)?;
         let mut buffer = [0; 8];
         let mut received = socket::receive(ours, &mut buffer, Wait::Yes)?;
         self.listener = received.fds.first_mut().and_then(Option::take);
@@ -366,6 +369,16 @@ impl Init<'_> {
             used: process::Used::default(),
         };
         Ok(Turn::End(killed, Cause::OverMemory))
+    }
+}
+
+/// The payload's pid, the first thing that it sends.
+fn payload_pid(handoff: BorrowedFd<'_>) -> Result<Pid> {
+    let mut buffer = [0; 4];
+    let received = socket::receive(handoff, &mut buffer, Wait::Yes)?;
+    match received.bytes {
+        4 => Ok(Pid::from_raw(i32::from_ne_bytes(buffer))),
+        _ => Err(Errno::ECHILD),
     }
 }
 

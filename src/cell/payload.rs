@@ -19,6 +19,7 @@ use super::{c_path, limits};
 use crate::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
 use crate::profile::Exec;
 use crate::sys::exec::{self, Pointers};
+use crate::sys::sharing::Stack;
 use crate::sys::socket::{self, Received, Wait};
 use crate::sys::{Result, process};
 
@@ -29,25 +30,29 @@ pub const STRINGS_BYTES: usize = 2 * (ARGV_BYTES + ENV_BYTES + PATH_BYTES);
 /// Where a program reads its script.
 const SCRIPT_FD: i32 = 3;
 
-/// Room for one job, allocated before the first clone and copied on write by each cell.
+/// What a payload works in, allocated before the first clone and copied on write by each cell.
 #[derive(Debug)]
 pub struct Scratch {
+    pub stack: Stack,
+    pub room: Room,
+}
+
+/// Room for one job.
+#[derive(Debug)]
+pub struct Room {
     strings: Vec<u8>,
     pointers: Pointers,
 }
 
 impl Scratch {
-    pub fn new() -> Self {
-        Self {
+    /// # Errors
+    /// When there is no memory for the stack.
+    pub fn new() -> Result<Self> {
+        let room = Room {
             strings: vec![0; STRINGS_BYTES],
             pointers: Pointers::with_room(ARGV_BYTES / 2, ENV_BYTES / 2),
-        }
-    }
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        Self::new()
+        };
+        Ok(Self { stack: Stack::new()?, room })
     }
 }
 
@@ -73,16 +78,16 @@ pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
 }
 
 /// Tries what must be refused, says what happened, waits for the job and becomes it.
-pub fn run(entry: &Entry<'_>, held: Held, scratch: &mut Scratch) -> Result<()> {
+pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
     // Before the job: this takes as many calls as there are signals.
     process::default_signals()?;
     report::send(entry.job, &ready, &[])?;
-    let received = socket::receive(entry.job, &mut scratch.strings, Wait::Yes)?;
+    let received = socket::receive(entry.job, &mut room.strings, Wait::Yes)?;
     if received.bytes == 0 {
         return Ok(());
     }
-    let failed = become_program(entry, &held, received, scratch);
+    let failed = become_program(entry, &held, received, room);
     report::send(entry.job, &failed, &[])
 }
 
@@ -143,7 +148,7 @@ fn become_program(
     entry: &Entry<'_>,
     held: &Held,
     received: Received,
-    scratch: &mut Scratch,
+    room: &mut Room,
 ) -> FromPayload {
     let exec = |errno| FromPayload::Exec { errno: raw(errno) };
     let Received { bytes, fds, .. } = received;
@@ -151,7 +156,7 @@ fn become_program(
     let (Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next()) else {
         return exec(Errno::EBADF);
     };
-    let Scratch { strings: buffer, pointers } = scratch;
+    let Room { strings: buffer, pointers } = room;
     let (job, strings) = match strings(buffer, bytes, &mut fds) {
         Ok(found) => found,
         Err(errno) => return exec(errno),

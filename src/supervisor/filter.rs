@@ -68,7 +68,9 @@ const CELLS: [Sysno; 8] = [
 const DESKS: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
 
 /// What a cell does between the clone and its own filters (`cell::enter`, in that order).
-const ENTER: [Sysno; 41] = [
+const ENTER: [Sysno; 42] = [
+    // Of the payload; clone3 is there anyway.
+    Sysno::clone,
     Sysno::ppoll,
     Sysno::setsid,
     Sysno::setgroups,

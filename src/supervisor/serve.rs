@@ -134,7 +134,7 @@ impl Supervisor {
             operator: inherited.operator,
             ids: inherited.ids,
             caps: inherited.caps,
-            scratch: Scratch::new(),
+            scratch: Scratch::new()?,
             queue: VecDeque::new(),
             calls: BTreeMap::new(),
             slots: vec![None; usize::from(inherited.caps.cells)],

@@ -15,6 +15,7 @@ pub mod net;
 pub mod notify;
 pub mod process;
 pub mod remote;
+pub mod sharing;
 pub mod socket;
 
 use nix::errno::Errno;
