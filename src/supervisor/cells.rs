@@ -16,6 +16,7 @@ use nix::sys::socket::{
 use nix::sys::stat::Mode;
 use nix::unistd::write;
 
+use super::handover::Streams;
 use super::host::cell_id;
 use super::start::CellIds;
 use crate::cell::cgroup::{Group, Parent};
@@ -50,6 +51,8 @@ pub struct Cell {
     pub group: Option<Group>,
     /// Readable when the kernel ran out of this cell's memory (cgroup v1).
     pub out_of_memory: Option<EventFd>,
+    /// For its job; a shell's jobs bring their own.
+    pub streams: Option<Streams>,
 }
 
 impl Drop for Cell {
@@ -110,8 +113,10 @@ impl Maker<'_> {
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
         };
         let child = clone_dumpable(&entry, self.scratch)?;
-        let cell = Cell { child, control, job, slot, group, out_of_memory };
+        let mut cell = Cell { child, control, job, slot, group, out_of_memory, streams: None };
         self.admit(&cell)?;
+        // While it builds itself.
+        cell.streams = Some(Streams::new(design)?);
         Ok(cell)
     }
 

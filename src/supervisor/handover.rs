@@ -48,6 +48,25 @@ impl FarEnds {
     }
 }
 
+/// The streams of a job to come, made while its cell is: then there is time.
+#[derive(Debug)]
+pub struct Streams {
+    /// The end of the front end first.
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+    /// An input that ends at once, for a job that brings none.
+    empty: OwnedFd,
+}
+
+impl Streams {
+    /// # Errors
+    /// What pipe2(2) or openat(2) say.
+    pub fn new(design: &Design) -> Result<Self, Errno> {
+        let empty = null(design, OFlag::O_RDONLY)?;
+        Ok(Self { stdout: pipe()?, stderr: pipe()?, empty })
+    }
+}
+
 /// What the job brings in descriptors, checked to be sealed memfds.
 #[derive(Debug)]
 pub struct Brought {
@@ -59,7 +78,8 @@ pub struct Brought {
 ///
 /// # Errors
 /// What making pipes or memfds, or sending, said.
-pub fn hand_over(cell: &Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
+pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
+    let streams = cell.streams.take().map_or_else(|| Streams::new(design), Ok)?;
     let Ready { start, block, brought, limits, .. } = ready;
     let (strings, head) = strings(design, block, limits)?;
     let (behind, sealed) = match head.place {
@@ -69,16 +89,14 @@ pub fn hand_over(cell: &Cell, design: &Design, ready: &Ready) -> Result<FarEnds,
             (&[][..], Some(sealed.map_err(|error| errno_of(&error))?))
         }
     };
-    let pipe = || pipe2(OFlag::O_CLOEXEC);
-    let (stdout_read, stdout) = pipe()?;
-    let (stderr_read, stderr) = pipe()?;
+    let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } = streams;
     let (stdin_read, stdin_write) = match (start.stdin, &brought.stdin) {
         (StdinKind::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
         (StdinKind::Bytes, Some(bytes)) => {
             (bytes.try_clone().map_err(|error| errno_of(&error))?, None)
         }
         (StdinKind::Bytes, None) => return Err(Errno::EBADF),
-        (StdinKind::Empty, _) => (null(design, OFlag::O_RDONLY)?, None),
+        (StdinKind::Empty, _) => (empty, None),
     };
     let mut fds = vec![stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
     fds.extend([&sealed, &brought.script].into_iter().flatten().map(AsFd::as_fd));
@@ -102,6 +120,10 @@ pub fn shell(cell: &Cell, design: &Design, block: &Block, limits: &Limits) -> Re
     cell.limit(&design.profile.limits, limits)?;
     design.sizes.show(cell.slot, limits.memory)?;
     report::send(&cell.job, &head, &fds)
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pipe2(OFlag::O_CLOEXEC)
 }
 
 /// /dev/null of the template, opened anew, as what a program sets on a description is shared by all

@@ -87,11 +87,11 @@ impl Running {
     /// What failed, with the job, which nobody has, and the cell.
     pub fn begin(
         ready: Ready,
-        cell: Cell,
+        mut cell: Cell,
         design: &Design,
         measured: Instant,
     ) -> Result<(Self, FarEnds), Unbegun> {
-        let ends = match handover::hand_over(&cell, design, &ready) {
+        let ends = match handover::hand_over(&mut cell, design, &ready) {
             Ok(ends) => ends,
             Err(errno) => return Err(Box::new((errno, ready, cell))),
         };

@@ -94,13 +94,15 @@ impl Shell {
     /// # Errors
     /// What failed; the cell is killed with it and told apart by its slot.
     pub fn begin(
-        cell: Cell,
+        mut cell: Cell,
         design: &Design,
         limits: Limits,
         receipt: Receipt,
         process: OwnedFd,
         first: u64,
     ) -> Result<Self, Box<(Errno, Cell)>> {
+        // Each of its jobs brings streams.
+        cell.streams = None;
         let begun = block(first).and_then(|block| handover::shell(&cell, design, &block, &limits));
         if let Err(errno) = begun {
             return Err(Box::new((errno, cell)));
