@@ -227,7 +227,8 @@ impl Shared {
 
     fn request(&self, call: CallId, grant: Grant) -> Result<(), WireError> {
         let job = grant.into_job();
-        let mut fds = vec![Block::seal(&job)?];
+        let (block, sealed) = Block::carry(&job)?;
+        let mut fds = Vec::from_iter(sealed);
         let script = match &job.script {
             None => ScriptKind::None,
             Some(script) => {
@@ -251,6 +252,7 @@ impl Shared {
             limits: job.limits,
             stdin,
             script,
+            block,
         }))?;
         self.push(call, frame, fds);
         Ok(())

@@ -19,6 +19,8 @@ use crate::sys::memory;
 
 /// Largest frame in bytes, either way.
 pub const FRAME_BYTES: usize = 64 << 10;
+/// Largest encoded [`Block`] that goes in the frame.
+const HERE_BYTES: usize = 16 << 10;
 /// Largest encoded [`Block`]: its parts at their limits, with room for lengths.
 const BLOCK_BYTES: usize = ARGV_BYTES + ENV_BYTES + PATH_BYTES + (64 << 10);
 
@@ -45,7 +47,8 @@ pub enum ScriptKind {
 /// From the front end to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Run a job. Descriptors, in this order: the [`Block`], the script, the input.
+    /// Run a job. Descriptors, in this order: the [`Block`] if it is not in the frame, the script, the
+    /// input.
     Start(Start),
     /// The caller takes the call back: TERM, grace, kill.
     Cancel { call: CallId },
@@ -57,7 +60,16 @@ pub enum Request {
     Forget { session: SessionId },
 }
 
-/// The part of a job that fits a frame; the rest is in the [`Block`].
+/// Where the [`Block`] of a job is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carried {
+    /// Encoded, of at most 16 KiB.
+    Here(Vec<u8>),
+    /// In a sealed memfd, the first of the frame's descriptors.
+    Sealed,
+}
+
+/// A job, but for what has no place in a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     pub call: CallId,
@@ -67,17 +79,19 @@ pub struct Start {
     pub limits: Limits,
     pub stdin: StdinKind,
     pub script: ScriptKind,
+    pub block: Carried,
 }
 
 impl Start {
     /// How many descriptors must come with the frame.
     pub fn descriptors(&self) -> usize {
-        1 + usize::from(self.script == ScriptKind::Bytes)
+        usize::from(self.block == Carried::Sealed)
+            + usize::from(self.script == ScriptKind::Bytes)
             + usize::from(self.stdin == StdinKind::Bytes)
     }
 }
 
-/// Arguments, environment and directory of a job: too large for a frame, so a sealed memfd.
+/// Arguments, environment and directory of a job: they may be too large for a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     pub argv: Argv,
@@ -115,32 +129,35 @@ impl From<WireError> for Failure {
 }
 
 impl Block {
-    /// The block of `job`, sealed.
+    /// The block of `job`: for the frame, or in a memfd.
     ///
     /// # Errors
     /// When no memfd can be made.
-    pub fn seal(job: &Job) -> Result<OwnedFd, WireError> {
+    pub fn carry(job: &Job) -> Result<(Carried, Option<OwnedFd>), WireError> {
         let block = Self { argv: job.argv.clone(), env: job.env.clone(), cwd: job.cwd.clone() };
-        Ok(memory::sealed(c"cofferdam-block", &postcard::to_stdvec(&block)?)?)
+        let bytes = postcard::to_stdvec(&block)?;
+        if bytes.len() <= HERE_BYTES {
+            return Ok((Carried::Here(bytes), None));
+        }
+        Ok((Carried::Sealed, Some(memory::sealed(c"cofferdam-block", &bytes)?)))
     }
 
-    /// Reads a block that the front end sent and checks every value in it again.
+    /// Reads a block that the front end sent, by the frame or in a memfd.
     ///
     /// # Errors
-    /// When `fd` is no sealed memfd, is too large, or holds a value that `call` refuses.
-    pub fn open(fd: OwnedFd) -> Result<Self, WireError> {
-        // Sealed first: only then do length and bytes stay what they are while we look.
-        if !memory::is_sealed(&fd).unwrap_or(false) {
-            return Err(WireError::NotSealed);
+    /// When `fd` is no sealed memfd, is too large, or the block has a value that `call` refuses.
+    pub fn open(carried: &Carried, fd: Option<OwnedFd>) -> Result<Self, WireError> {
+        match (carried, fd) {
+            (Carried::Here(bytes), None) => Self::read(bytes),
+            (Carried::Sealed, Some(fd)) => Self::read(&unsealed(fd)?),
+            (Carried::Here(_), Some(_)) => Err(WireError::Descriptors { got: 1, want: 0 }),
+            (Carried::Sealed, None) => Err(WireError::Descriptors { got: 0, want: 1 }),
         }
-        let file = File::from(fd);
-        let length = usize::try_from(file.metadata()?.len()).map_err(|_| WireError::TooLarge)?;
-        if length > BLOCK_BYTES {
-            return Err(WireError::TooLarge);
-        }
-        let mut bytes = vec![0; length];
-        file.read_exact_at(&mut bytes, 0)?;
-        let untrusted: Self = decode(&bytes)?;
+    }
+
+    /// Decodes it, and checks every value in it again.
+    fn read(bytes: &[u8]) -> Result<Self, WireError> {
+        let untrusted: Self = decode(bytes)?;
         let env: BTreeMap<String, String> =
             untrusted.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         Ok(Self {
@@ -149,6 +166,22 @@ impl Block {
             cwd: Cwd::new("cwd", untrusted.cwd.as_str())?,
         })
     }
+}
+
+/// What a sealed memfd holds.
+fn unsealed(fd: OwnedFd) -> Result<Vec<u8>, WireError> {
+    // Sealed first: only then do length and bytes stay what they are while we look.
+    if !memory::is_sealed(&fd).unwrap_or(false) {
+        return Err(WireError::NotSealed);
+    }
+    let file = File::from(fd);
+    let length = usize::try_from(file.metadata()?.len()).map_err(|_| WireError::TooLarge)?;
+    if length > BLOCK_BYTES {
+        return Err(WireError::TooLarge);
+    }
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// From the supervisor to the front end.

@@ -17,7 +17,7 @@ use crate::job::Limits;
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::sys::memory;
 use crate::sys::socket::Received;
-use crate::wire::{Block, CallId, Event, ScriptKind, Start, StdinKind, WireError};
+use crate::wire::{Block, CallId, Carried, Event, ScriptKind, Start, StdinKind, WireError};
 
 /// What came of starting a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -353,8 +353,11 @@ fn descriptors(start: &Start, received: Received) -> Result<(Block, Brought), St
         return Err(WireError::Descriptors { got, want: start.descriptors() }.to_string());
     }
     let mut fds = received.fds.into_iter().flatten();
-    let block = fds.next().ok_or_else(|| "no block".to_owned())?;
-    let block = Block::open(block).map_err(|error| error.to_string())?;
+    let sealed = match start.block {
+        Carried::Here(_) => None,
+        Carried::Sealed => fds.next(),
+    };
+    let block = Block::open(&start.block, sealed).map_err(|error| error.to_string())?;
     let mut sealed = |wanted: bool| match wanted {
         false => Ok(None),
         true => {

@@ -4,11 +4,11 @@
 //! The supervisor starts only from a process with one thread, so this test has a `main` of its own
 //! and no harness; its claims run one after the other against one supervisor.
 
-use std::collections::BTreeMap;
+mod blocks;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use cofferdam::call::{Argv, Cwd, Env};
 use cofferdam::config::{self, Surroundings};
 use cofferdam::job::{Limits, Place, ProfileName, SessionId, Within, Workspace};
 use cofferdam::outcome::{Failure, Outcome};
@@ -16,7 +16,9 @@ use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
 use cofferdam::sys::socket::{self, Received, Wait};
 use cofferdam::sys::{memory, process};
-use cofferdam::wire::{self, Block, Event, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
+use cofferdam::wire::{self, Carried, Event, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
+
+use blocks::block;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,11 +34,12 @@ type Claim = (&'static str, fn(&mut Front) -> Check);
 fn main() {
     let front = Front::start().expect("a supervisor");
     let mut front = front;
-    let claims: [Claim; 10] = [
+    let claims: [Claim; 11] = [
         ("bytes_that_are_no_frame_are_dropped", garbage),
-        ("descriptors_must_be_those_of_the_frame", descriptors),
-        ("a_block_must_be_a_sealed_memfd", unsealed),
-        ("a_block_is_checked_value_by_value", forged_block),
+        ("descriptors_must_be_those_of_the_frame", blocks::descriptors),
+        ("a_block_must_be_a_sealed_memfd", blocks::unsealed),
+        ("a_block_is_checked_value_by_value", blocks::forged_block),
+        ("a_block_in_the_frame_is_checked_as_well", blocks::in_the_frame),
         ("only_what_was_loaded_can_be_named", names),
         ("a_session_is_one_shell_with_a_program_of_the_supervisors", sessions),
         ("limits_only_clamp_down", limits),
@@ -131,6 +134,7 @@ impl Front {
             limits: self.profile.limits,
             stdin: StdinKind::Empty,
             script: ScriptKind::None,
+            block: Carried::Sealed,
         }
     }
 
@@ -189,18 +193,6 @@ fn expect<T: PartialEq + std::fmt::Debug>(seen: T, wanted: T) -> Check {
     if seen == wanted { Ok(()) } else { Err(format!("{seen:?} where {wanted:?} belongs")) }
 }
 
-fn block(words: &[&str]) -> Result<OwnedFd, String> {
-    let wrong = |error: &dyn std::fmt::Display| error.to_string();
-    let block = Block {
-        argv: Argv::new(words.iter().map(|word| (*word).to_owned()).collect())
-            .map_err(|error| wrong(&error))?,
-        env: Env::default(),
-        cwd: Cwd::workspace(),
-    };
-    let bytes = postcard::to_stdvec(&block).map_err(|error| wrong(&error))?;
-    memory::sealed(c"block", &bytes).map_err(|error| wrong(&error))
-}
-
 fn garbage(front: &mut Front) -> Check {
     let frames: [Vec<u8>; 4] = [
         vec![0xff; FRAME_BYTES],
@@ -211,66 +203,6 @@ fn garbage(front: &mut Front) -> Check {
     ];
     for frame in frames {
         socket::send(&front.link, &frame, &[]).map_err(|errno| errno.to_string())?;
-    }
-    Ok(())
-}
-
-fn descriptors(front: &mut Front) -> Check {
-    let fd = block(&["true"])?;
-    let start = front.frame();
-    front.refused(start, &[], "0 descriptors where 1 belong")?;
-    let start = front.frame();
-    front.refused(start, &[fd.as_fd(); 6], "6 descriptors where 1 belong")?;
-    let start = Start { script: ScriptKind::Bytes, ..front.frame() };
-    let directory = std::fs::File::open("/").map_err(|error| error.to_string())?;
-    let fds = [fd.as_fd(), directory.as_fd()];
-    front.refused(start, &fds, "a descriptor that is not a sealed memfd")
-}
-
-fn unsealed(front: &mut Front) -> Check {
-    let file = tempfile::tempfile().map_err(|error| error.to_string())?;
-    let socket = std::os::unix::net::UnixStream::pair().map_err(|error| error.to_string())?;
-    let directory = std::fs::File::open("/").map_err(|error| error.to_string())?;
-    for fd in [file.as_fd(), socket.0.as_fd(), directory.as_fd(), std::io::stdin().as_fd()] {
-        let start = front.frame();
-        front.refused(start, &[fd], "a descriptor that is not a sealed memfd")?;
-    }
-    let start = front.frame();
-    let call = start.call;
-    let noise = memory::sealed(c"noise", &[0xff; 4096]).map_err(|error| error.to_string())?;
-    front.send(&Request::Start(start), &[noise.as_fd()])?;
-    match front.end_of(call)? {
-        (Outcome::Failed(Failure::Refused { .. }), _) => Ok(()),
-        other => Err(format!("{other:?}")),
-    }
-}
-
-/// A block encoded by hand, past the types that would refuse its values.
-fn forged(argv: &[&str], env: &[(&str, &str)], cwd: &str) -> Result<OwnedFd, String> {
-    let env: BTreeMap<&str, &str> = env.iter().copied().collect();
-    let bytes = postcard::to_stdvec(&(argv, env, cwd)).map_err(|error| error.to_string())?;
-    memory::sealed(c"forged", &bytes).map_err(|error| error.to_string())
-}
-
-fn forged_block(front: &mut Front) -> Check {
-    // The control: the same encoding with honest values is taken.
-    let start = front.frame();
-    let call = start.call;
-    let honest = forged(&["bash", "-c", "echo $A"], &[("A", "b")], "/tmp")?;
-    front.send(&Request::Start(start), &[honest.as_fd()])?;
-    expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, "b\n".to_owned()))?;
-    let cases = [
-        (forged(&[], &[], "/tmp")?, "argv is empty"),
-        (
-            forged(&["true"], &[("LD_PRELOAD", "x")], "/tmp")?,
-            "env `LD_PRELOAD` is refused: it changes what programs load or run",
-        ),
-        (forged(&["true"], &[], "/etc")?, "cwd `/etc` is not inside /workspace or /tmp"),
-        (forged(&["true", "a\0b"], &[], "/tmp")?, "argv contains a NUL byte at offset 1"),
-    ];
-    for (fd, why) in cases {
-        let start = front.frame();
-        front.refused(start, &[fd.as_fd()], why)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cofferdam::job::{Limits, Place, ProfileName, SessionId, Within, Workspace};
 use cofferdam::sys::memory;
-use cofferdam::wire::{self, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
+use cofferdam::wire::{self, Carried, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
 
 use crate::dice::Dice;
 use crate::link::{Check, Link, block};
@@ -147,6 +147,11 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             .pick(&[StdinKind::Empty, StdinKind::Bytes, StdinKind::Pipe])
             .unwrap_or(&StdinKind::Empty),
         script: *dice.pick(&[ScriptKind::None, ScriptKind::Bytes]).unwrap_or(&ScriptKind::None),
+        block: match dice.below(4) {
+            0 => Carried::Here(dice.bytes(300)),
+            1 => Carried::Here(Vec::new()),
+            _ => honest.block.clone(),
+        },
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cofferdam::cli::wiring;
 use cofferdam::job::{ProfileName, Workspace};
 use cofferdam::outcome::Outcome;
-use cofferdam::wire::{ScriptKind, Start, StdinKind};
+use cofferdam::wire::{Carried, ScriptKind, Start, StdinKind};
 
 use crate::acts::{ACTS, Place};
 use crate::dice::Dice;
@@ -97,6 +97,7 @@ fn storm(home: PathBuf, seed: u64) -> Check {
         limits,
         stdin: StdinKind::Empty,
         script: ScriptKind::None,
+        block: Carried::Sealed,
     };
     link.served(honest.clone())?;
     say("ready");
