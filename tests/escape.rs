@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use cofferdam::selftest::corpus::corpus;
+use cofferdam::selftest::corpus::{Probe, corpus};
 use serde_json::Value;
-use support::{Caller, Check, Failed, Told, Who, equal, holds};
+use support::{Caller, Check, Failed, For, Told, Who, equal, holds};
 
 /// What the whole corpus may take on a machine that does other things as well.
 const WHOLE: Duration = Duration::from_secs(600);
@@ -20,20 +20,22 @@ const WHOLE: Duration = Duration::from_secs(600);
 type Checked = fn(&Caller) -> Check;
 
 /// What does not name an attack.
-const OTHERS: [(&str, Checked); 4] = [
-    ("a_sandbox_that_holds_nothing_is_a_breach", nothing_held),
-    ("a_sandbox_that_does_not_start_is_unavailable", not_started),
-    ("the_reports_agree", reports_agree),
-    ("an_unknown_attack_is_refused", unknown),
+const OTHERS: [(&str, For, Checked); 6] = [
+    ("a_sandbox_that_holds_nothing_is_a_breach", For::Both, nothing_held),
+    ("a_sandbox_that_holds_nothing_is_left_as_it_was", For::User, nothing_left),
+    ("an_interrupted_self_test_leaves_nothing", For::User, nothing_left_by_an_interrupt),
+    ("a_sandbox_that_does_not_start_is_unavailable", For::Both, not_started),
+    ("the_reports_agree", For::Both, reports_agree),
+    ("an_unknown_attack_is_refused", For::Both, unknown),
 ];
 
 fn main() -> ExitCode {
     let probes = corpus().unwrap_or_else(|error| panic!("{error}"));
-    let mut names: Vec<String> =
-        probes.iter().map(|probe| format!("{} {}", probe.id, probe.title)).collect();
-    names.extend(OTHERS.iter().map(|(name, _)| (*name).to_owned()));
-    support::each(&names, |caller, name| match OTHERS.iter().find(|(other, _)| *other == name) {
-        Some((_, check)) => check(caller),
+    let named = |probe: &Probe| (format!("{} {}", probe.id, probe.title), For::Both);
+    let mut names: Vec<(String, For)> = probes.iter().map(named).collect();
+    names.extend(OTHERS.iter().map(|(name, whom, _)| ((*name).to_owned(), *whom)));
+    support::each(&names, |caller, name| match OTHERS.iter().find(|(other, ..)| *other == name) {
+        Some((_, _, check)) => check(caller),
         None => is_held(caller, name.split(' ').next().unwrap_or_default()),
     })
 }
@@ -87,6 +89,72 @@ fn nothing_held(caller: &Caller) -> Check {
         holds(id, &told, told.code == 1 && breach)?;
     }
     Ok(())
+}
+
+/// Prints what is left on a host: files, objects, queues, and processes but the one that looks.
+const LEFT: &str = r#"
+    find /tmp /var/tmp /dev/shm /mnt/queues -mindepth 1 | head -n 20
+    for kind in shm msg sem; do tail -n +2 /proc/sysvipc/$kind; done
+    for at in /proc/[0-9]*; do [ $at = /proc/$$ ] || ! tr '\0' ' ' 2>/dev/null <$at/cmdline; done
+"#;
+
+/// Bash on a host that may be harmed: mounts, objects and processes of its own, which go with it.
+/// There, `selftest` is the command as an ordinary user, and `left` prints what is left.
+fn on_a_host(caller: &Caller, done: &str) -> Result<Told, Failed> {
+    let script = format!(
+        r#"mount -t tmpfs none /mnt && cp "$0" /mnt/cofferdam && mkdir /mnt/queues || exit 90
+        mount -t mqueue none /mnt/queues || exit 91
+        for at in /tmp /var/tmp /dev/shm; do
+            mount -t tmpfs -o mode=1777,size=3G,nr_inodes=1M none $at || exit 92
+        done
+        selftest() {{
+            setpriv --inh-caps=-all --ambient-caps=-all --bounding-set=-all \
+                /mnt/cofferdam selftest "$@"
+        }}
+        left() {{ {LEFT} }}
+        cd /; {done}"#
+    );
+    let mut command = caller.outside("unshare");
+    command.args(["--user", "--map-current-user", "--keep-caps", "--mount", "--ipc", "--pid"]);
+    command.args(["--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
+    command.arg(caller.binary());
+    Told::of(command, WHOLE)
+}
+
+/// The control: what attacks leave is seen.
+fn residue_is_seen(caller: &Caller) -> Check {
+    let seen = on_a_host(
+        caller,
+        "left; echo; >/tmp/file; >/dev/shm/object; ipcmk -Q >&2; sleep 50 & left",
+    )?;
+    let lines: Vec<&str> = seen.stdout.lines().filter(|line| !line.is_empty()).collect();
+    let expected = ["/tmp/file", "/dev/shm/object"];
+    equal("files", lines.get(..2), Some(&expected[..]))?;
+    let is_left = |word: &str| lines.iter().any(|line| line.contains(word));
+    holds("a queue and a process", &seen, lines.len() == 4 && is_left("644") && is_left("sleep 50"))
+}
+
+/// For an ordinary user: as root the corpus would reach beyond what namespaces hold.
+fn nothing_left(caller: &Caller) -> Check {
+    residue_is_seen(caller)?;
+    let told =
+        on_a_host(caller, "selftest --target env --json >/mnt/report; left; cat /mnt/report")?;
+    let (left, report) = told.stdout.split_once('{').ok_or("no report")?;
+    equal("left", left, "")?;
+    let report: Value = serde_json::from_str(&format!("{{{report}"))?;
+    let breaches = report.get("breaches").and_then(Value::as_u64).unwrap_or_default();
+    // Otherwise there was nothing that could have been left.
+    holds("breaches", &report, breaches > 150)
+}
+
+/// While a process sleeps, a directory stands and a daemon runs.
+fn nothing_left_by_an_interrupt(caller: &Caller) -> Check {
+    let told = on_a_host(
+        caller,
+        "(sleep 2; kill -INT $(pidof cofferdam)) & selftest --target env P24 P19 P20 P21; \
+        echo code $?; wait; left",
+    )?;
+    equal("interrupted", told.stdout.as_str(), "code 130\n")
 }
 
 fn not_started(caller: &Caller) -> Check {

@@ -2,20 +2,26 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::{CliError, print_out};
 use super::rows;
+use crate::selftest::conduct::{self, Found};
 use crate::selftest::corpus::{self, Class, Probe};
 use crate::selftest::judge::Target;
 use crate::selftest::launch::Bench;
-use crate::selftest::{conduct, report};
+use crate::selftest::{remains, report};
 
 /// No cell can be made here: nothing was tried (rulings R2).
 const UNAVAILABLE: u8 = 3;
 /// Nothing could be told: an error of the test itself (rulings R2).
 const NO_VERDICT: u8 = 2;
+/// As a shell has it for SIGINT (rulings R2).
+const INTERRUPTED: u8 = 130;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -54,19 +60,10 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         print_out(&probes.iter().map(line).collect::<String>())?;
         return Ok(0);
     }
-    let broken =
-        |error: std::io::Error| CliError::new(format!("selftest: {error}")).with_code(NO_VERDICT);
     let words = typed.target.iter().flat_map(|target| target.split_whitespace());
     let words: Vec<String> = words.map(str::to_owned).collect();
     let target = if words.is_empty() { Target::Own } else { Target::Other(words.clone()) };
-    let directory =
-        tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir().map_err(broken)?;
-    let program = std::env::current_exe().map_err(broken)?;
-    let mut bench = conduct::bench(directory.path(), program, target).map_err(broken)?;
-    starts(&bench)?;
-    bench.memory = bench.held_memory().map_err(broken)?;
-    bench.isolation = bench.seen_isolation().map_err(broken)?;
-    let found = conduct::all(&bench, &probes);
+    let found = verdicts(target, &probes)?;
     if let Some(file) = &typed.junit {
         std::fs::write(file, report::junit(&found)).map_err(|error| {
             CliError::new(format!("--junit: {}: {error}", file.display())).with_code(NO_VERDICT)
@@ -80,6 +77,55 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     };
     print_out(&text)?;
     Ok(report::Count::of(&found).exit_code())
+}
+
+fn broken(error: impl std::fmt::Display) -> CliError {
+    CliError::new(format!("selftest: {error}")).with_code(NO_VERDICT)
+}
+
+/// Runs the attacks. When it returns, whatever they left is gone, also where it was interrupted.
+fn verdicts(target: Target, probes: &[Probe]) -> Result<Vec<Found>, CliError> {
+    let directory = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir();
+    let directory = directory.map_err(broken)?;
+    let program = std::env::current_exe().map_err(broken)?;
+    let mut bench = conduct::bench(directory.path(), program, target).map_err(broken)?;
+    starts(&bench)?;
+    bench.memory = bench.held_memory().map_err(broken)?;
+    bench.isolation = bench.seen_isolation().map_err(broken)?;
+    remains::adopt().map_err(broken)?;
+    stopped_by_signals(&bench.stop).map_err(broken)?;
+    let found = conduct::all(&bench, probes);
+    let left = remains::end_all();
+    directory.close().map_err(broken)?;
+    match (bench.is_stopped(), left) {
+        (true, _) => Err(CliError::new("selftest: interrupted").with_code(INTERRUPTED)),
+        (false, 0) => Ok(found),
+        (false, left) => Err(broken(format!("{left} processes of attacks could not be ended"))),
+    }
+}
+
+/// Watches for the signals by which a user ends a command.
+fn stopped_by_signals(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let stop = Arc::clone(stop);
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let guard = runtime.enter();
+    let [mut interrupt, mut terminate, mut hangup] = match kinds.map(signal) {
+        [Ok(first), Ok(second), Ok(third)] => [first, second, third],
+        [Err(error), _, _] | [_, Err(error), _] | [_, _, Err(error)] => return Err(error),
+    };
+    drop(guard);
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+    })?;
+    Ok(())
 }
 
 fn chosen(typed: &SelftestArguments) -> Result<Vec<Probe>, CliError> {

@@ -1,14 +1,15 @@
 //! The whole corpus: each attack without the sandbox and within it, several at a time.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
 use super::corpus::{Class, Company, Probe};
 use super::judge::{self, Isolation, Memory, Seen, Shown, Target, Verdict};
 use super::launch::{Bench, Ran};
+use super::spare;
 use super::stage::Stage;
 
 /// The verdict on one attack.
@@ -40,10 +41,11 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     std::fs::create_dir(&config)?;
     // The last two until the sandbox has told.
     let (memory, isolation) = (Memory::ControlGroup, Isolation::Shared);
-    Ok(Bench { target, program, config, helper, memory, isolation })
+    let (directory, stop) = (directory.to_owned(), Arc::default());
+    Ok(Bench { target, program, directory, config, helper, memory, isolation, stop })
 }
 
-/// Runs the attacks and returns the verdicts in their order.
+/// Runs the attacks and returns the verdicts in their order, those there are when it is stopped.
 pub fn all(bench: &Bench, probes: &[Probe]) -> Vec<Found> {
     let is_root = nix::unistd::geteuid().is_root();
     let verdicts = Mutex::new(vec![None; probes.len()]);
@@ -51,7 +53,7 @@ pub fn all(bench: &Bench, probes: &[Probe]) -> Vec<Found> {
         let found = found(bench, probe, is_root);
         let mut verdicts = verdicts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(place) = verdicts.get_mut(at) {
-            *place = Some(found);
+            *place = found;
         }
     };
     let workers = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
@@ -78,14 +80,17 @@ fn one_more<'a>(probes: &'a [Probe], next: &AtomicUsize) -> Option<(usize, &'a P
     Some((at, probes.get(at)?))
 }
 
-fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Found {
+fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Option<Found> {
+    if bench.is_stopped() {
+        return None;
+    }
     let began = std::time::Instant::now();
     let verdict = match judge::not_applicable(probe, &bench.target, bench.isolation, is_root) {
         Some(verdict) => verdict,
         None => tried(bench, probe, is_root)
             .unwrap_or_else(|error| Verdict::NoVerdict { seen: error.to_string() }),
     };
-    Found {
+    Some(Found {
         id: probe.id.clone(),
         topic: probe.topic,
         class: probe.class,
@@ -93,13 +98,18 @@ fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Found {
         source: probe.source.clone(),
         verdict,
         took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-    }
+    })
 }
 
 fn tried(bench: &Bench, probe: &Probe, is_root: bool) -> std::io::Result<Verdict> {
-    let shown = match judge::without_control(probe, is_root) {
-        Some(shown) => shown,
-        None => control(bench, probe)?,
+    let short = spare::short_of(probe, &bench.directory);
+    let shown = match (judge::without_control(probe, is_root), &short, &bench.target) {
+        (_, Some(why), Target::Other(_)) => {
+            return Ok(Verdict::NotApplicable { why: why.clone() });
+        }
+        (Some(shown), _, _) => shown,
+        (None, Some(why), Target::Own) => Shown::NotHere(why.clone()),
+        (None, None, _) => control(bench, probe)?,
     };
     let seen = seen(bench, probe, |stage| {
         if let Some(first) = &probe.first {
@@ -130,5 +140,6 @@ fn seen(
     let mut stage = Stage::new(probe, &bench.helper)?;
     let ran = run(&stage)?;
     let hits = stage.hits(probe, &ran);
+    stage.clear()?;
     Ok(Seen { ran, hits })
 }

@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::corpus::{Control, Probe, Start};
@@ -67,6 +69,8 @@ pub struct Bench {
     pub target: Target,
     /// This program.
     pub program: PathBuf,
+    /// Where everything that is put up is.
+    pub directory: PathBuf,
     /// An empty directory: cells are those of the shipped profiles, whatever is configured here.
     pub config: PathBuf,
     /// The helper on the host.
@@ -74,15 +78,22 @@ pub struct Bench {
     /// Of cells.
     pub memory: Memory,
     pub isolation: Isolation,
+    /// Set by whoever wants it to end: what runs is ended, nothing more is begun.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Bench {
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// A line of an attack within the sandbox.
     ///
     /// # Errors
     /// What could not be started or looked at.
     pub fn inside(&self, probe: &Probe, line: &str, stage: &Stage) -> std::io::Result<Ran> {
-        let line = stage.filled(line, &self.place());
+        let place = self.place(stage);
+        let line = stage.filled(&place.entered(line), &place);
         let mut words = match &self.target {
             Target::Own => self.own(probe, stage),
             Target::Other(prefix) => {
@@ -90,7 +101,7 @@ impl Bench {
             }
         };
         words.extend(["bash".to_owned(), "-c".to_owned(), line]);
-        run(probe, &words, stage)
+        self.run(probe, &words, stage)
     }
 
     /// The control: the same attack without the sandbox.
@@ -118,14 +129,14 @@ impl Bench {
         };
         let words = around.iter().copied().chain(["bash", "-c", &line]);
         let words: Vec<String> = words.map(str::to_owned).collect();
-        run(probe, &words, stage)
+        self.run(probe, &words, stage)
     }
 
     /// A command that runs the helper in the sandbox and must answer `EBADF`.
     pub fn trial(&self) -> Vec<String> {
         let number = calls::number("close").map(|number| number.to_string());
         let number = number.unwrap_or_default();
-        let place = self.place().helper;
+        let place = self.helper_inside();
         self.prefixed([place, "call".to_owned(), number, "-1".to_owned()])
     }
 
@@ -201,14 +212,75 @@ impl Bench {
         words
     }
 
-    fn place(&self) -> stage::Place {
+    /// Starts a command and waits for its end. Output goes to files: whoever holds them open then
+    /// holds nobody up.
+    fn run(&self, probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
+        let mut command = started_as(probe, words, stage)?;
+        let mut stdout = tempfile::tempfile()?;
+        let mut stderr = tempfile::tempfile()?;
+        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+        let began = Instant::now();
+        let mut child = command.spawn()?;
+        let group = i32::try_from(child.id()).unwrap_or(i32::MAX);
+        let (end, code) = self.ended(probe, &mut child, &mut stdout, stage)?;
+        let took = began.elapsed();
+        let bytes = stdout.metadata()?.len() + stderr.metadata()?.len();
+        Ok(Ran {
+            stdout: text(&mut stdout)?,
+            stderr: text(&mut stderr)?,
+            code,
+            took,
+            bytes,
+            end,
+            group,
+        })
+    }
+
+    /// Waits, and does from outside what the attack wants done while it runs.
+    fn ended(
+        &self,
+        probe: &Probe,
+        child: &mut Child,
+        stdout: &mut File,
+        stage: &Stage,
+    ) -> std::io::Result<(End, Option<i32>)> {
+        let deadline = Instant::now() + Duration::from_secs(probe.within);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok((
+                    End::Own,
+                    status.code().or(status.signal().map(|signal| 128 + signal)),
+                ));
+            }
+            stage.look();
+            if probe.start == Start::Killed && text(stdout)?.contains("ready") {
+                child.kill()?;
+                child.wait()?;
+                return Ok((End::Wanted, None));
+            }
+            if Instant::now() > deadline || self.is_stopped() {
+                child.kill()?;
+                child.wait()?;
+                return Ok((End::Overdue, None));
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    fn helper_inside(&self) -> String {
+        match &self.target {
+            Target::Own => HELPER_IN_CELL.to_owned(),
+            Target::Other(_) => self.helper.display().to_string(),
+        }
+    }
+
+    /// In another sandbox an attack works in the directory of its stage: that one may be the host's.
+    fn place(&self, stage: &Stage) -> stage::Place {
         match &self.target {
             Target::Own => {
-                stage::Place { helper: HELPER_IN_CELL.to_owned(), tmp: "/tmp".to_owned() }
+                stage::Place { helper: self.helper_inside(), tmp: "/tmp".to_owned(), made: true }
             }
-            Target::Other(_) => {
-                stage::Place { helper: self.helper.display().to_string(), tmp: "/tmp".to_owned() }
-            }
+            Target::Other(_) => stage::Place { made: false, ..self.outside(stage) },
         }
     }
 
@@ -216,32 +288,9 @@ impl Bench {
         stage::Place {
             helper: self.helper.display().to_string(),
             tmp: stage.work.display().to_string(),
+            made: true,
         }
     }
-}
-
-/// Starts a command and waits for its end. Output goes to files: whoever holds them open then
-/// holds nobody up.
-fn run(probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
-    let mut command = started_as(probe, words, stage)?;
-    let mut stdout = tempfile::tempfile()?;
-    let mut stderr = tempfile::tempfile()?;
-    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
-    let began = Instant::now();
-    let mut child = command.spawn()?;
-    let group = i32::try_from(child.id()).unwrap_or(i32::MAX);
-    let (end, code) = ended(probe, &mut child, &mut stdout, stage)?;
-    let took = began.elapsed();
-    let bytes = stdout.metadata()?.len() + stderr.metadata()?.len();
-    Ok(Ran {
-        stdout: text(&mut stdout)?,
-        stderr: text(&mut stderr)?,
-        code,
-        took,
-        bytes,
-        end,
-        group,
-    })
 }
 
 fn text(file: &mut File) -> std::io::Result<String> {
@@ -280,31 +329,4 @@ fn started_as(probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result
     command.env_clear().envs(kept).env("PATH", stage::PATH).env("LC_ALL", "C");
     command.env("COFFERDAM_SELFTEST_SECRET", &stage.secret);
     Ok(command)
-}
-
-/// Waits, and does from outside what the attack wants done while it runs.
-fn ended(
-    probe: &Probe,
-    child: &mut Child,
-    stdout: &mut File,
-    stage: &Stage,
-) -> std::io::Result<(End, Option<i32>)> {
-    let deadline = Instant::now() + Duration::from_secs(probe.within);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok((End::Own, status.code().or(status.signal().map(|signal| 128 + signal))));
-        }
-        stage.look();
-        if probe.start == Start::Killed && text(stdout)?.contains("ready") {
-            child.kill()?;
-            child.wait()?;
-            return Ok((End::Wanted, None));
-        }
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            return Ok((End::Overdue, None));
-        }
-        std::thread::sleep(Duration::from_millis(3));
-    }
 }

@@ -3,16 +3,20 @@
 //! [`corpus`] has the attacks as data, `tests/escape/*.toml` compiled in. For each, [`stage`] puts up
 //! what it may hit (a sentinel process, listeners, files with a secret), [`launch`] runs it without a
 //! sandbox and within one, and [`judge`] looks at what it hit, from outside, before it looks at what
-//! the program said. [`conduct`] runs them all, [`report`] tells.
+//! the program said. [`remains`] takes away what it left. [`spare`] tells whether
+//! the host could bear it. [`conduct`] runs them all, [`report`] tells.
 //!
 //! *Architecture Invariant:* nothing here makes a cell. Cells are made by `cofferdam run`, as users
-//! make them; what runs without one is an attack that does no harm by itself.
+//! make them; what runs without one is an attack that does no harm by itself, in a directory that is
+//! made for it and taken away after it.
 
 pub mod conduct;
 pub mod corpus;
 pub mod judge;
 pub mod launch;
+pub mod remains;
 pub mod report;
+pub mod spare;
 pub mod stage;
 pub mod traces;
 

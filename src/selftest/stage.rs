@@ -10,26 +10,33 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::{SIGKILL, kill, killpg};
-use nix::unistd::Pid;
 
 use super::corpus::Probe;
 use super::launch::{End, Ran};
+use super::remains::{self, Names};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
 use crate::profile::calls;
 
 /// Where programs are looked for without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
-/// How long a process may take to go after its call has ended.
-const LINGER: Duration = Duration::from_secs(2);
 
-/// What two placeholders stand for where the line runs.
+/// Where the line runs, and what two placeholders stand for there.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub helper: String,
     pub tmp: String,
+    /// Whether `tmp` is there. In a sandbox that has a `/tmp` of its own it is not.
+    pub made: bool,
+}
+
+impl Place {
+    /// A line that makes the directory first, where it may not be there.
+    pub fn entered(&self, line: &str) -> String {
+        match !self.made && line.contains("{tmp}") {
+            true => format!("mkdir -p {{tmp}} 2>/dev/null; {line}"),
+            false => line.to_owned(),
+        }
+    }
 }
 
 /// The stage of one run.
@@ -254,48 +261,26 @@ impl Stage {
         hit(contents(&self.watched) != self.before, "files of the host were changed");
         hit(self.left_behind(), "System V or POSIX objects were left on the host");
         hit(self.outlived(), "a process outlived the call");
-        // Whatever else a control left running; nothing is left where that fails.
-        killpg(Pid::from_raw(ran.group), SIGKILL).unwrap_or_default();
+        // Whatever else a control left running.
+        remains::end_group(ran.group);
         hits
     }
 
-    /// Whether objects of the attack's key or name are on the host. What is left is taken away.
-    fn left_behind(&self) -> bool {
-        let key = self.words.get("{key}").map(String::as_str).unwrap_or_default();
-        let mut left = false;
-        for (kind, control) in [("shm", "shmctl"), ("msg", "msgctl"), ("sem", "semctl")] {
-            let table =
-                std::fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap_or_default();
-            let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-            for row in rows.filter(|row| row.first() == Some(&key)) {
-                left = true;
-                let (number, id) = (calls::number(control), row.get(1).copied());
-                let number = number.map(|number| number.to_string()).unwrap_or_default();
-                // IPC_RMID is 0. What cannot be taken away was seen, which is what counts.
-                let removal = ["call", &number, id.unwrap_or_default(), "0", "0"];
-                let mut command = Command::new(&self.helper);
-                command.args(removal).stdout(Stdio::null()).status().map(drop).unwrap_or_default();
-            }
-        }
-        let name = self.words.get("{shm}").map(String::as_str).unwrap_or_default();
-        let path = Path::new("/dev/shm").join(name);
-        left || (path.exists() && std::fs::remove_file(path).is_ok())
+    /// Takes down what was put up and whatever an attack has left in it.
+    ///
+    /// # Errors
+    /// What could not be taken away.
+    pub fn clear(self) -> std::io::Result<()> {
+        remains::take_away(self.held.path())
     }
 
-    /// Whether a process with the marker is left after a while. What is left is ended.
+    fn left_behind(&self) -> bool {
+        let word = |name: &str| self.words.get(name).map(String::as_str).unwrap_or_default();
+        remains::objects(&self.helper, Names { key: word("{key}"), shared: word("{shm}") })
+    }
+
     fn outlived(&self) -> bool {
-        let Some(marker) = self.words.get("{marker}") else { return false };
-        let end = Instant::now() + LINGER;
-        let mut left = with_argument(marker);
-        while !left.is_empty() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
-            left = with_argument(marker);
-        }
-        for pid in &left {
-            // It may have ended by itself just now.
-            kill(Pid::from_raw(*pid), SIGKILL).unwrap_or_default();
-        }
-        !left.is_empty()
+        self.words.get("{marker}").is_some_and(|marker| remains::outlived(marker))
     }
 }
 

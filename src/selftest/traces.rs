@@ -66,3 +66,16 @@ pub fn with_argument(word: &str) -> Vec<i32> {
     })
     .collect()
 }
+
+/// The children of a process.
+pub fn children(of: u32) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // proc_pid_stat(5): the name may hold anything, a parenthesis ends it; state and parent follow.
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        parent.is_some_and(|parent| parent == of.to_string())
+    })
+    .collect()
+}

@@ -43,6 +43,16 @@ pub enum For {
     User,
 }
 
+impl For {
+    fn includes(self, who: Who) -> bool {
+        match self {
+            Self::Both => true,
+            Self::Root => who == Who::Root,
+            Self::User => who == Who::User,
+        }
+    }
+}
+
 /// One claim and how it is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
@@ -79,7 +89,7 @@ impl Claim {
     fn trials(self, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
         callers()
             .into_iter()
-            .filter(|who| self.whom == For::Both || (self.whom == For::Root) == (*who == Who::Root))
+            .filter(|who| self.whom.includes(*who))
             .map(|who| self.trial(who, shared, must_run))
             .collect()
     }
@@ -118,8 +128,8 @@ pub fn main(claims: &[Claim]) -> ExitCode {
     concluded(|shared| claims.iter().flat_map(|claim| claim.trials(shared, must_run)).collect())
 }
 
-/// Runs one check under many names, for each caller there is.
-pub fn each(names: &[String], check: fn(&Caller, &str) -> Check) -> ExitCode {
+/// Runs one check under many names, for each caller there is and for whom the name is.
+pub fn each(names: &[(String, For)], check: fn(&Caller, &str) -> Check) -> ExitCode {
     concluded(|shared| {
         let trial = |who: Who, name: &String| {
             let (shared, name) = (Arc::clone(shared), name.clone());
@@ -129,7 +139,10 @@ pub fn each(names: &[String], check: fn(&Caller, &str) -> Check) -> ExitCode {
             };
             Trial::test(title, move || check(&Caller::new(who, shared)?, &name))
         };
-        let all = |who| names.iter().map(move |name| trial(who, name));
+        let all = |who| {
+            let named = names.iter().filter(move |(_, whom)| whom.includes(who));
+            named.map(move |(name, _)| trial(who, name))
+        };
         callers().into_iter().flat_map(all).collect()
     })
 }
