@@ -339,6 +339,7 @@ fn denied_name(denied: &DeniedCall) -> String {
     let call = calls::name(denied.number);
     match denied.by {
         DeniedBy::Filter => call,
+        DeniedBy::NameGuard if call == "connect" => "connect to a socket of the host".to_owned(),
         DeniedBy::NameGuard => format!("{call} of a guarded name"),
     }
 }

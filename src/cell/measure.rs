@@ -204,10 +204,10 @@ pub fn probes(probes: Probes, design: &Design) -> Result<Probed, Unfit> {
         })?;
         Ok::<_, Unfit>(format!("{wanted:?}"))
     };
-    let guarded_name = match (&design.guard, probes.names) {
-        (None, _) => "not guarded".to_owned(),
-        (Some(_), None) => return Err(Unfit("the guard of names was not tried".to_owned())),
-        (Some(_), Some((refused, there))) => {
+    let guarded_name = match (design.guards_names(), probes.names) {
+        (false, _) => "not guarded".to_owned(),
+        (true, None) => return Err(Unfit("the guard of names was not tried".to_owned())),
+        (true, Some((refused, there))) => {
             // EPERM here: init cannot read what it is asked (kernel.yama.ptrace_scope above 1).
             met("a directory that is there already", there, Errno::EEXIST)?;
             met("a guarded name", refused, Errno::EPERM)?

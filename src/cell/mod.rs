@@ -52,8 +52,8 @@ pub struct Design {
     /// What its cells show as their memory.
     pub sizes: Rc<size::Sizes>,
     pub mounts: mounts::Plan,
-    /// What keeps names that the host obeys from being made in them; none where nothing is granted
-    /// for writing, or the operator lifted it.
+    /// What keeps names that the host obeys from being made in granted directories, unless the operator
+    /// lifted it, and their sockets from being connected to; none where nothing is granted.
     pub guard: Option<guard::Guard>,
     /// Granted directories the cell may write to, as it sees them.
     pub writable: Vec<String>,
@@ -67,13 +67,18 @@ pub struct Design {
 }
 
 impl Design {
+    /// Whether names that the host obeys are kept from being made.
+    pub fn guards_names(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.probe.is_some())
+    }
+
     /// The cell's workspace in words.
     pub fn workspace_name(&self) -> &'static str {
         match (self.profile.workspace, self.workspace) {
             (false, _) => "none",
             (true, Workspace::Fresh) => "fresh",
             (true, Workspace::Granted(_)) if self.writable.is_empty() => "granted, read-only",
-            (true, Workspace::Granted(_)) if self.guard.is_none() => {
+            (true, Workspace::Granted(_)) if !self.guards_names() => {
                 "granted, read-write, names unguarded"
             }
             (true, Workspace::Granted(_)) => "granted, read-write, names guarded",

@@ -12,7 +12,6 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Whence, chdir, linkat, lseek};
 
 use super::enter::Entry;
-use super::guard::Guard;
 use super::limits::PROGRAM_FD;
 use super::report::{self, FromPayload, Place, Probes, ToPayload, raw};
 use super::{c_path, limits};
@@ -128,15 +127,14 @@ fn probe(entry: &Entry<'_>) -> Probes {
         canary: refusal(canary),
         namespace: refusal(namespace),
         packet: refusal(packet),
-        names: entry.design.guard.as_ref().map(names),
+        names: entry.design.guard.as_ref().and_then(|guard| guard.probe.as_deref()).map(names),
     }
 }
 
 /// Tries to make a name that the guard refuses, in a way that makes nothing without it either, and
 /// one that is there, which shows that init can read what it is asked.
-fn names(guard: &Guard) -> (i32, i32) {
-    let nothing =
-        linkat(AT_FDCWD, c"/tmp/home/.absent", AT_FDCWD, guard.probe.as_c_str(), AtFlags::empty());
+fn names(guarded: &CStr) -> (i32, i32) {
+    let nothing = linkat(AT_FDCWD, c"/tmp/home/.absent", AT_FDCWD, guarded, AtFlags::empty());
     // The one call that makes names which every profile has.
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let there = openat(AT_FDCWD, c"/tmp/home", flags, Mode::S_IRUSR);

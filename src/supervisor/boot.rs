@@ -15,7 +15,7 @@ use super::filter;
 use super::serve::{self, Supervisor};
 use super::start::{Inherited, OPEN_FILES_HELD};
 use super::template::{Template, TemplateError, Workshop};
-use crate::cell::guard::{Guard, calls};
+use crate::cell::guard::{Guard, Names, calls, sockets};
 use crate::cell::seccomp::Recording;
 use crate::cell::{self, Design, ProcKind, Shared, ids, landlock, limits, mounts, record, seccomp};
 use crate::job::{ProfileName, Workspace};
@@ -267,23 +267,40 @@ fn recording(inherited: &Inherited) -> Recording {
     if inherited.record.is_some() { Recording::On } else { Recording::Off }
 }
 
-/// The guard of the names in a template's grants, and the verdicts that make it be asked.
+/// The guard of the names and sockets in a template's grants, and the verdicts that make it be asked.
 fn guard(
     template: &Template,
     tmpfs: &[mounts::Tmpfs],
     held: Held,
     verdicts: &mut BTreeMap<u32, Verdict>,
 ) -> Result<Option<Guard>, Unusable> {
-    let Some(guarded) = template.guarded.first() else { return Ok(None) };
-    if held.proc_kind == ProcKind::Outer {
-        let why = "names cannot be guarded in a writable grant where parts of /proc are masked";
-        return Err(Unusable { why: why.to_owned(), missing_program: None });
+    let names = template.guarded.first();
+    let names = names.map(|directory| Names { directory, named: &template.named });
+    if template.granted.is_empty() {
+        return Ok(None);
+    }
+    match (held.proc_kind, names) {
+        (ProcKind::Own, _) => {}
+        (ProcKind::Outer, None) => {
+            sockets::close(verdicts);
+            return Ok(None);
+        }
+        (ProcKind::Outer, Some(_)) => {
+            let why = "names cannot be guarded in a writable grant where parts of /proc are masked";
+            return Err(Unusable { why: why.to_owned(), missing_program: None });
+        }
+    }
+    let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
+    let mut watched = match names {
+        Some(_) => calls::take(verdicts).map_err(system)?,
+        None => Vec::new(),
+    };
+    watched.extend(sockets::take(verdicts));
+    if watched.is_empty() {
+        return Ok(None);
     }
     let private = tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned()).collect();
-    calls::take(verdicts)
-        .and_then(|calls| Guard::new(calls, guarded, &template.named, private, held.recording))
-        .map(Some)
-        .map_err(|errno| Unusable { why: errno.to_string(), missing_program: None })
+    Guard::new(watched, names, private, held.recording).map(Some).map_err(system)
 }
 
 /// The calls whose paths are recorded. One that the guard makes must not go on by itself: where names
@@ -314,9 +331,9 @@ fn design(
     let mut verdicts = seccomp::payload_verdicts(profile, memory);
     let mut allowed: Vec<u32> = seccomp::allowed(&verdicts).collect();
     let guard = guard(&template, &tmpfs, held, &mut verdicts)?;
-    if guard.is_some() {
+    if let Some(guard) = &guard {
         // Init makes the calls, and the supervisor's filter is its own too.
-        allowed.extend(cell::guard::CALLS.map(seccomp::number));
+        allowed.extend(guard.own_calls.iter().copied().map(seccomp::number));
     }
     let recorded = recorded(recording, &verdicts, guard.as_ref());
     let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();

@@ -68,6 +68,19 @@ pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
 }
 
+/// pidfd_getfd(2): a copy of another process's descriptor, closed at exec.
+///
+/// # Errors
+/// EBADF: it has none of this number. EPERM: this process may not look into that one.
+pub fn take_descriptor(pidfd: impl AsFd, number: u32) -> Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let raw = check(unsafe {
+        libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_fd().as_raw_fd(), number, 0)
+    })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
+}
+
 /// pidfd_send_signal(2).
 pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
     // SAFETY: takes a descriptor and numbers; a null siginfo means "as kill(2)".

@@ -27,6 +27,8 @@ impl ToldDenial {
             count: denied.count,
             grant: match denied.by {
                 DeniedBy::Filter => floor::grant_for(denied.number, profile).grant(),
+                // A socket of the host in a granted directory.
+                DeniedBy::NameGuard if floor::number("connect") == Some(denied.number) => None,
                 DeniedBy::NameGuard => Some(LIFTS_THE_GUARD.to_owned()),
             },
         }

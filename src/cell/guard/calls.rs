@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use nix::errno::Errno;
 
+use super::sockets::Wanted;
 use crate::profile::condition::{Op, Test, Verdict};
 use crate::profile::floor::number;
 use crate::sys::Result;
@@ -38,6 +39,8 @@ pub enum Form {
     Renameat2,
     Truncate,
     Umask,
+    /// Of `sockets`.
+    Connect,
 }
 
 const FORMS: [(&str, Form); 16] = [
@@ -98,7 +101,8 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>) -> Result<Vec<Watched>> {
             | Form::Renameat
             | Form::Renameat2
             | Form::Truncate
-            | Form::Umask => None,
+            | Form::Umask
+            | Form::Connect => None,
         };
         if let Some(flags) = flags {
             verdicts.insert(number, unless_it_writes(&verdict, flags));
@@ -173,6 +177,7 @@ pub enum Ask {
     },
     /// Changes no file: the guard only has to know that umasks differ from now on.
     Umask,
+    Connect(Wanted),
 }
 
 impl Form {
@@ -200,6 +205,11 @@ impl Form {
             Self::Renameat2 => Ask::Rename { old: at(a, b), new: at(c, d), flags: low(e) },
             Self::Truncate => Ask::Truncate { path: here(a), length: b.cast_signed() },
             Self::Umask => Ask::Umask,
+            Self::Connect => Ask::Connect(Wanted {
+                socket: low(a).cast_signed(),
+                address: b,
+                length: low(c).cast_signed(),
+            }),
         }
     }
 }

@@ -1,18 +1,20 @@
 //! Where names are made: each by init, for the caller that waits, or refused.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, renameat2};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat, mknodat, umask};
-use nix::unistd::{ftruncate, linkat, symlinkat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat, mknodat};
+use nix::unistd::{fchdir, ftruncate, linkat, symlinkat};
 
 use super::Guard;
+use super::caller::{Caller, Umasks};
 use super::calls::{Ask, Named};
 use super::judge::Judge;
 use super::opening::{finished, hand_over, later, opened};
 use super::paths::{Found, Links, Spot, Target};
-use super::waiting::{Waiting, blocked, unblocked};
+use super::sockets;
+use super::waiting::{Pending, Waiting, blocked, unblocked};
 use crate::sys::Result;
 use crate::sys::lookup::{self, Follow};
 use crate::sys::notify::{self, Notification};
@@ -22,7 +24,7 @@ use crate::sys::notify::{self, Notification};
 pub enum Served {
     /// Answered: made, or refused as the kernel refused it.
     Answered,
-    /// Refused for the name.
+    /// Refused for the name, or for whose socket it is.
     Guarded,
     /// None of the guard's: nobody has answered yet.
     NotMine,
@@ -32,9 +34,11 @@ pub enum Served {
 pub enum Made {
     Name,
     File(OwnedFd),
-    /// It waits for the other end of a FIFO, on which the descriptor is held.
-    Later(OwnedFd),
-    /// Nothing: the call goes on by itself, as its registers have it.
+    /// A connection: nothing that has a name.
+    Nothing,
+    /// It waits for somebody else.
+    Later(Pending),
+    /// The call goes on by itself, as its registers have it.
     Itself,
 }
 
@@ -59,47 +63,11 @@ pub struct Gate<'a> {
     pub waiting: Waiting,
 }
 
-/// Whether init's own umask is everybody's: all have it from the supervisor, until one sets another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Umasks {
-    Inherited,
-    Various,
-}
-
-/// A call that is being served.
-struct Caller<'c> {
-    target: Target<'c>,
-    listener: BorrowedFd<'c>,
-    notification: Notification,
-    umasks: Umasks,
-}
-
-impl Caller<'_> {
-    /// After everything that was looked up by the caller's pid: it was the caller's own.
-    fn still_waits(&self) -> Result<()> {
-        if notify::is_waiting(self.listener, self.notification) {
-            Ok(())
-        } else {
-            Err(Errno::ESRCH)
-        }
-    }
-
-    /// Takes on the caller's umask, which the kernel applies, or not where a directory has default
-    /// permissions of its own (acl(5)).
-    fn lend_umask(&self) -> Result<()> {
-        match self.umasks {
-            Umasks::Inherited => {}
-            Umasks::Various => {
-                umask(Mode::from_bits_truncate(self.target.status()?.umask));
-            }
-        }
-        Ok(())
-    }
-}
-
 impl<'a> Gate<'a> {
     pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Self> {
         let judge = Judge::new(&guard.named, &guard.private, proc)?;
+        // Where init says by a path which of its own descriptors it means.
+        fchdir(&judge.proc)?;
         Ok(Self { guard, judge, umasks: Umasks::Inherited, waiting: Waiting::default() })
     }
 
@@ -122,13 +90,13 @@ impl<'a> Gate<'a> {
         let target = Target { proc: self.judge.proc.as_fd(), pid: call.pid };
         let caller = Caller { target, listener, notification: call, umasks: self.umasks };
         match self.make(&caller, ask) {
-            Ok(Made::Name) => notify::succeed(listener, call)?,
+            Ok(Made::Name | Made::Nothing) => notify::succeed(listener, call)?,
             Ok(Made::Itself) => notify::proceed(listener, call)?,
             Ok(Made::File(file)) => hand_over(listener, call, &file, flags_of(ask))?,
-            Ok(Made::Later(held)) => {
+            Ok(Made::Later(pending)) => {
                 // No more can wait than there are places: then as if the caller would not wait.
-                if !self.waiting.park(call, held, flags_of(ask)) {
-                    notify::refuse(listener, call, Errno::ENXIO)?;
+                if let Err(errno) = self.waiting.park(call, pending) {
+                    notify::refuse(listener, call, errno)?;
                 }
             }
             Err(Unmade::Errno(errno)) => notify::refuse(listener, call, errno)?,
@@ -175,6 +143,7 @@ impl<'a> Gate<'a> {
             Ask::Rename { old, new, flags } => self.rename(caller, old, new, flags),
             Ask::Truncate { path, length } => self.truncate(caller, path, length),
             Ask::Umask => Ok(Made::Itself),
+            Ask::Connect(wanted) => sockets::connected(caller, &self.judge, wanted),
         }
     }
 
@@ -268,7 +237,7 @@ impl<'a> Gate<'a> {
         // The file that was judged, whatever the number stands for by now.
         match self.judge.open_held(&held, wanted) {
             Ok(file) => finished(file, flags),
-            Err(errno) if blocked(errno, flags) => later(held, errno),
+            Err(errno) if blocked(errno, flags) => later(held, flags, errno),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -385,12 +354,13 @@ fn flags_of(ask: Ask) -> i32 {
         | Ask::Link { .. }
         | Ask::Rename { .. }
         | Ask::Truncate { .. }
-        | Ask::Umask => 0,
+        | Ask::Umask
+        | Ask::Connect(_) => 0,
     }
 }
 
 /// What is at a spot: its kind, if anything.
-fn look(spot: &Spot) -> Result<Option<SFlag>> {
+pub fn look(spot: &Spot) -> Result<Option<SFlag>> {
     match fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(found) => Ok(Some(SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT))),
         Err(Errno::ENOENT) => Ok(None),

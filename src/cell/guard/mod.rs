@@ -8,14 +8,17 @@
 //! its Landlock rules, and no more.
 //!
 //! [`names`] says what is guarded, [`calls`] which calls are asked about, `paths` where they lead,
-//! `judge` decides on each, [`gate`] does them, `opening` hands files over.
+//! `judge` decides on each, [`gate`] does them, `opening` hands files over. [`sockets`] keeps sockets of the
+//! host in a grant, read-only ones too, from being connected to.
 
+mod caller;
 pub mod calls;
 pub mod gate;
 mod judge;
 pub mod names;
 mod opening;
 mod paths;
+pub mod sockets;
 pub mod waiting;
 
 use std::ffi::CString;
@@ -36,14 +39,25 @@ pub struct Guard {
     pub named: Vec<(Vec<u8>, Vec<u8>)>,
     /// The cell's own filesystems, where every name may be made.
     pub private: Vec<CString>,
-    /// A name that must not be made, for the payload's probe.
-    pub probe: CString,
-    /// The filter of an init that makes names.
+    /// A name that must not be made, for the payload's probe; none where only sockets are guarded.
+    pub probe: Option<CString>,
+    /// What an init does that does all this, besides what every init does.
+    pub own_calls: Vec<Sysno>,
+    /// The filter of such an init.
     pub init_filter: Vec<Instruction>,
 }
 
+/// What of a template names are guarded in.
+#[derive(Debug, Clone, Copy)]
+pub struct Names<'a> {
+    /// A granted directory that may be written to, as the cell has it.
+    pub directory: &'a Path,
+    /// Places that a configuration names.
+    pub named: &'a [PathBuf],
+}
+
 /// The system calls by which init makes names, besides those it always needs.
-pub const CALLS: [Sysno; 13] = [
+const CALLS: [Sysno; 13] = [
     Sysno::process_vm_readv,
     Sysno::openat2,
     Sysno::openat,
@@ -60,13 +74,18 @@ pub const CALLS: [Sysno; 13] = [
     Sysno::renameat2,
 ];
 
+/// The system calls of an init that guards names, and always sockets.
+fn calls_of(names: Option<Names<'_>>) -> Vec<Sysno> {
+    let making = names.map_or(&[][..], |_| &CALLS);
+    making.iter().chain(&sockets::CALLS).copied().collect()
+}
+
 impl Guard {
     /// # Errors
     /// A path with a NUL in it.
     pub fn new(
         calls: Vec<Watched>,
-        guarded: &Path,
-        named: &[PathBuf],
+        names: Option<Names<'_>>,
         private: Vec<CString>,
         recording: Recording,
     ) -> Result<Self> {
@@ -75,12 +94,16 @@ impl Guard {
             let name = path.file_name()?.as_bytes().to_owned();
             Some((path.parent()?.as_os_str().as_bytes().to_owned(), name))
         };
+        let named = names.map_or(&[][..], |names| names.named);
+        let probe = names.map(|names| super::c_path(&names.directory.join(".git:probe")));
+        let own_calls = calls_of(names);
         Ok(Self {
             calls,
             named: named.iter().filter_map(split).collect(),
             private,
-            probe: super::c_path(&guarded.join(".git:probe"))?,
-            init_filter: seccomp::init_filter(recording, &CALLS)?,
+            probe: probe.transpose()?,
+            init_filter: seccomp::init_filter(recording, &own_calls)?,
+            own_calls,
         })
     }
 }

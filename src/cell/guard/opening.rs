@@ -8,7 +8,7 @@ use nix::sys::stat::fstat;
 
 use super::gate::{Made, Unmade};
 use super::paths::Spot;
-use super::waiting::{blocked, unblocked};
+use super::waiting::{Pending, blocked, unblocked};
 use crate::sys::Result;
 use crate::sys::lookup::{self, Follow};
 use crate::sys::notify::{self, Notification};
@@ -22,16 +22,20 @@ pub fn opened(spot: &Spot, flags: i32, mode: u32) -> std::result::Result<Made, U
         Err(errno) if blocked(errno, flags) => {
             let hold = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
             let held = lookup::open(&spot.parent, spot.last()?, hold, 0, Follow::Nothing)?;
-            later(held, errno)
+            later(held, flags, errno)
         }
         Err(errno) => Err(errno.into()),
     }
 }
 
-pub fn later(held: OwnedFd, errno: Errno) -> std::result::Result<Made, Unmade> {
+pub fn later(held: OwnedFd, flags: i32, errno: Errno) -> std::result::Result<Made, Unmade> {
     // A socket cannot be opened at all, and says the same as a FIFO that nobody reads.
     let is_fifo = fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
-    if is_fifo || errno == Errno::EWOULDBLOCK { Ok(Made::Later(held)) } else { Err(errno.into()) }
+    if is_fifo || errno == Errno::EWOULDBLOCK {
+        Ok(Made::Later(Pending::Open { held, flags }))
+    } else {
+        Err(errno.into())
+    }
 }
 
 pub fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Made, Unmade> {

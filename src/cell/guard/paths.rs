@@ -189,13 +189,17 @@ impl Target<'_> {
     /// EACCES: into a procfs, where `self` would be init; only the caller's own descriptors can be
     /// reached there.
     pub fn find(&self, named: Named, links: Links) -> Result<Found> {
-        let mut text = self.text(named.text)?;
+        self.led(named.from, self.text(named.text)?, links)
+    }
+
+    /// The same for a path that was copied already.
+    pub fn led(&self, from: i32, mut text: Text, links: Links) -> Result<Found> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
         }
         let mut start = match text.bytes().first() {
             Some(b'/') => None,
-            Some(_) | None => Some(self.start(named.from)?),
+            Some(_) | None => Some(self.start(from)?),
         };
         for _ in 0..LINKS {
             let spot = spot_from(start, text.bytes())?;

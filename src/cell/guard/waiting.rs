@@ -1,4 +1,4 @@
-//! Callers that open a FIFO and wait for its other end: init must not wait with them.
+//! Callers that wait, for the other end of a FIFO or of a connection: init must not wait with them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -8,6 +8,7 @@ use nix::fcntl::OFlag;
 
 use super::opening::{hand_over, settle};
 use super::paths::Target;
+use super::sockets::Connecting;
 use crate::sys::Result;
 use crate::sys::notify::{self, Notification};
 
@@ -16,12 +17,20 @@ const MOST: usize = 128;
 /// How long until the next try.
 pub const AGAIN: Duration = Duration::from_millis(3);
 
-/// One that waits, and what it waits to open.
+/// What is tried again.
+#[derive(Debug)]
+pub enum Pending {
+    /// To open what is held: the other end of a FIFO is missing.
+    Open { held: OwnedFd, flags: i32 },
+    /// To connect: nobody has room for one more.
+    Connection(Connecting),
+}
+
+/// One that waits, and for what.
 #[derive(Debug)]
 struct Parked {
     call: Notification,
-    held: OwnedFd,
-    flags: i32,
+    pending: Pending,
 }
 
 /// All that wait.
@@ -43,15 +52,17 @@ impl Waiting {
         self.places.iter().all(Option::is_none)
     }
 
-    /// Keeps one for later; says whether there was a place.
-    pub fn park(&mut self, call: Notification, held: OwnedFd, flags: i32) -> bool {
-        match self.places.iter_mut().find(|place| place.is_none()) {
-            Some(place) => {
-                *place = Some(Parked { call, held, flags });
-                true
-            }
-            None => false,
+    /// Keeps one for later.
+    ///
+    /// # Errors
+    /// There is no place; what a caller meets then that would not wait.
+    pub fn park(&mut self, call: Notification, pending: Pending) -> Result<()> {
+        match (self.places.iter_mut().find(|place| place.is_none()), &pending) {
+            (Some(place), _) => *place = Some(Parked { call, pending }),
+            (None, Pending::Open { .. }) => return Err(Errno::ENXIO),
+            (None, Pending::Connection(_)) => return Err(Errno::EAGAIN),
         }
+        Ok(())
     }
 
     /// Tries each again, and lets those go that were answered or have ended.
@@ -75,17 +86,28 @@ impl Waiting {
 
 impl Parked {
     fn is_answered(&self, proc: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<bool> {
+        let (held, flags) = match &self.pending {
+            Pending::Open { held, flags } => (held, *flags),
+            Pending::Connection(connecting) => {
+                match connecting.tried() {
+                    Ok(true) => notify::succeed(listener, self.call)?,
+                    Ok(false) => return Ok(false),
+                    Err(errno) => notify::refuse(listener, self.call, errno)?,
+                }
+                return Ok(true);
+            }
+        };
         let own = Target { proc, pid: 1 };
         let made = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        let flags = OFlag::from_bits_retain(unblocked(self.flags & !made));
-        let number = u32::try_from(self.held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
-        match own.descriptor(number, flags) {
+        let wanted = OFlag::from_bits_retain(unblocked(flags & !made));
+        let number = u32::try_from(held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+        match own.descriptor(number, wanted) {
             // Whatever one file says must not end the cell.
-            Ok(file) => match settle(&file, self.flags) {
-                Ok(()) => hand_over(listener, self.call, &file, self.flags)?,
+            Ok(file) => match settle(&file, flags) {
+                Ok(()) => hand_over(listener, self.call, &file, flags)?,
                 Err(errno) => notify::refuse(listener, self.call, errno)?,
             },
-            Err(errno) if blocked(errno, self.flags) => return Ok(false),
+            Err(errno) if blocked(errno, flags) => return Ok(false),
             Err(errno) => notify::refuse(listener, self.call, errno)?,
         }
         Ok(true)

@@ -1,0 +1,232 @@
+//! Sockets of the host in a grant: none can be connected to.
+//!
+//! A read-only mount does not keep connect(2) out, and Landlock (up to ABI 7) has no right for it. So where
+//! a cell has a directory of the host, init connects for it, on its own copies of the address and of
+//! the socket, and follows a path only to a socket whose directory is the cell's own. A datagram takes an
+//! address with it, in memory that no filter reads: such cells have no datagram sockets by path.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::stat::{SFlag, fstat};
+use syscalls::Sysno;
+
+use super::caller::Caller;
+use super::calls::{Form, Watched};
+use super::gate::{Made, Unmade, look};
+use super::judge::Judge;
+use super::paths::{Found, Links, Spot, Target, Text};
+use super::waiting::Pending;
+use crate::profile::condition::Verdict;
+use crate::profile::floor::number;
+use crate::sys::lookup::{self, Follow};
+use crate::sys::{Result, process, remote, socket};
+
+/// The system calls by which init connects for others, besides those it always needs.
+pub const CALLS: [Sysno; 9] = [
+    Sysno::process_vm_readv,
+    Sysno::pidfd_open,
+    Sysno::pidfd_getfd,
+    Sysno::openat2,
+    Sysno::openat,
+    Sysno::readlinkat,
+    Sysno::fstatfs,
+    Sysno::fchdir,
+    Sysno::connect,
+];
+
+/// Sockets of the family unix, as arguments of socket(2).
+const STREAM: [u64; 6] = [1, 1, 0, 0, 0, 0];
+const DATAGRAM: [u64; 6] = [1, 2, 0, 0, 0, 0];
+const SEQUENCED: [u64; 6] = [1, 5, 0, 0, 0, 0];
+
+/// Takes connect(2) out of `verdicts`, so that the filter asks the listener about it, and the datagram
+/// sockets that need no connect; nothing where there are no sockets with paths.
+pub fn take(verdicts: &mut BTreeMap<u32, Verdict>) -> Option<Watched> {
+    let socket = verdicts.get(&number("socket")?)?;
+    if ![STREAM, DATAGRAM, SEQUENCED].iter().any(|kind| socket.allows(kind)) {
+        return None;
+    }
+    without(verdicts, "socket", &[DATAGRAM]);
+    without(verdicts, "socketpair", &[DATAGRAM]);
+    let number = number("connect")?;
+    let verdict = verdicts.remove(&number)?;
+    Some(Watched { number, form: Form::Connect, verdict })
+}
+
+/// Takes away all sockets that have paths: where no init can judge them.
+pub fn close(verdicts: &mut BTreeMap<u32, Verdict>) {
+    without(verdicts, "socket", &[STREAM, DATAGRAM, SEQUENCED]);
+    without(verdicts, "socketpair", &[DATAGRAM]);
+}
+
+/// Takes the alternatives away that allow one of these.
+fn without(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, kinds: &[[u64; 6]]) {
+    let Some(number) = number(call) else { return };
+    match verdicts.get_mut(&number) {
+        Some(Verdict::AllowIf(any) | Verdict::AllowOrProbe(any, _)) => {
+            any.retain(|all| !kinds.iter().any(|kind| all.iter().all(|test| test.holds(kind))))
+        }
+        // No condition to take a kind from: none at all then.
+        Some(verdict @ Verdict::Allow) => *verdict = Verdict::Errno(libc::EPERM),
+        Some(Verdict::Errno(_) | Verdict::Answered) | None => {}
+    }
+    if let Some(Verdict::AllowIf(any)) = verdicts.get(&number)
+        && any.is_empty()
+    {
+        verdicts.remove(&number);
+    }
+}
+
+/// A connect(2): the caller's number of the socket, and where its address is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    pub socket: i32,
+    pub address: u64,
+    pub length: i32,
+}
+
+/// The most that the kernel takes (sockaddr_storage).
+const MOST: usize = 128;
+
+/// An address as the caller had it when it was copied.
+#[derive(Debug, Clone)]
+struct Address {
+    bytes: [u8; MOST],
+    length: usize,
+}
+
+impl Address {
+    fn of(target: Target<'_>, wanted: Wanted) -> Result<Self> {
+        let length = usize::try_from(wanted.length).map_err(|_| Errno::EINVAL)?;
+        let mut address = Self { bytes: [0; MOST], length };
+        let room = address.bytes.get_mut(..length).ok_or(Errno::EINVAL)?;
+        if !room.is_empty() && remote::read(target.pid, wanted.address, room)? < length {
+            return Err(Errno::EFAULT);
+        }
+        Ok(address)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    /// The path in it, up to its NUL (unix(7)); none of another family, of an abstract socket or of none.
+    fn path(&self) -> Option<&[u8]> {
+        let (family, path) = self.bytes().split_at_checked(2)?;
+        let is_unix = family == libc::sa_family_t::try_from(libc::AF_UNIX).ok()?.to_ne_bytes();
+        let path = path.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())?;
+        is_unix.then_some(path)
+    }
+
+    /// What is held by a descriptor of ours, from the procfs that is the current directory.
+    fn of_held(held: &OwnedFd) -> Result<Self> {
+        let mut address = Self { bytes: [0; MOST], length: 0 };
+        let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(|_| Errno::EINVAL)?;
+        let mut rest = address.bytes.as_mut_slice();
+        let written = rest
+            .write_all(&family.to_ne_bytes())
+            .and_then(|()| write!(rest, "self/fd/{}\0", held.as_raw_fd()));
+        written.map_err(|_| Errno::ENAMETOOLONG)?;
+        address.length = MOST - rest.len();
+        Ok(address)
+    }
+}
+
+/// A socket that connects, and what it connects to.
+#[derive(Debug)]
+pub struct Connecting {
+    socket: OwnedFd,
+    address: Address,
+    #[expect(dead_code, reason = "the address names it by its number, so it must stay open")]
+    held: Option<OwnedFd>,
+}
+
+impl Connecting {
+    /// Tries, without waiting. `Ok(false)`: whoever waits has to wait on.
+    pub fn tried(&self) -> Result<bool> {
+        let set = OFlag::from_bits_retain(fcntl(&self.socket, FcntlArg::F_GETFL)?);
+        if set.contains(OFlag::O_NONBLOCK) {
+            return self.connected().map(|()| true);
+        }
+        fcntl(&self.socket, FcntlArg::F_SETFL(set | OFlag::O_NONBLOCK))?;
+        let result = match self.connected() {
+            // On a loopback it is done as soon as it is begun.
+            Err(Errno::EINPROGRESS) => self.connected(),
+            result => result,
+        };
+        fcntl(&self.socket, FcntlArg::F_SETFL(set))?;
+        match result {
+            Ok(()) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EALREADY) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn connected(&self) -> Result<()> {
+        socket::connect(&self.socket, self.address.bytes())
+    }
+}
+
+/// Connects for the caller, unless it is to a socket in a directory of the host.
+pub fn connected(
+    caller: &Caller<'_>,
+    judge: &Judge<'_>,
+    wanted: Wanted,
+) -> std::result::Result<Made, Unmade> {
+    let target = caller.target;
+    let number = u32::try_from(wanted.socket).map_err(|_| Errno::EBADF)?;
+    let leader = process::open_pidfd(target.status()?.process)?;
+    let socket = process::take_descriptor(&leader, number)?;
+    let address = Address::of(target, wanted)?;
+    let (address, held) = match address.path() {
+        Some(path) => {
+            let held = judged(target, judge, Text::new(path)?)?;
+            (Address::of_held(&held)?, Some(held))
+        }
+        None => (address, None),
+    };
+    caller.still_waits()?;
+    let connecting = Connecting { socket, address, held };
+    match connecting.tried()? {
+        true => Ok(Made::Nothing),
+        false => Ok(Made::Later(Pending::Connection(connecting))),
+    }
+}
+
+/// Holds the socket that a path leads to, if its directory is the cell's own.
+fn judged(
+    target: Target<'_>,
+    judge: &Judge<'_>,
+    path: Text,
+) -> std::result::Result<OwnedFd, Unmade> {
+    let from = libc::AT_FDCWD;
+    let spot = match target.led(from, path, Links::Follow)? {
+        Found::Spot(spot) => spot,
+        // Of what a descriptor holds the directory is not known.
+        Found::Descriptor(_) => return Err(Unmade::Errno(Errno::EACCES)),
+    };
+    if spot.is_no_file() {
+        return Err(Unmade::Errno(Errno::ECONNREFUSED));
+    }
+    if !judge.is_private(&spot.parent)? {
+        return Err(match look(&spot)? {
+            Some(SFlag::S_IFSOCK) => Unmade::Guarded,
+            Some(_) => Unmade::Errno(Errno::ECONNREFUSED),
+            None => Unmade::Errno(Errno::ENOENT),
+        });
+    }
+    held(&spot).map_err(Unmade::Errno)
+}
+
+fn held(spot: &Spot) -> Result<OwnedFd> {
+    let hold = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let held = lookup::open(&spot.parent, spot.last()?, hold, 0, Follow::Nothing)?;
+    match SFlag::from_bits_truncate(fstat(&held)?.st_mode & libc::S_IFMT) {
+        SFlag::S_IFSOCK => Ok(held),
+        _ => Err(Errno::ECONNREFUSED),
+    }
+}

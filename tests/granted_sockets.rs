@@ -1,0 +1,259 @@
+//! A socket of the host in a granted directory cannot be connected to; sockets of the cell's own work.
+
+mod support;
+
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::Value;
+use support::{CALLS, Caller, Check, Failed, Need, Told, claim, denials, equal, holds, mode};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("no_way_to_a_socket_of_a_grant_leads_there", no_way).needs(&[Need::Python]),
+        claim("a_socket_that_the_host_makes_later_is_refused_too", later).needs(&[Need::Python]),
+        claim("an_address_or_a_link_that_changes_leads_nowhere", no_race).needs(&[Need::Python]),
+        claim("sockets_of_the_cell_work_as_without_a_grant", own).needs(&[Need::Python]),
+        claim("who_waits_for_a_connection_holds_nobody_up", waiting).needs(&[Need::Python]),
+        claim("a_refused_connection_is_counted_and_told", told).needs(&[Need::Python]),
+    ])
+}
+
+/// A directory of the caller's with a listener of the host in it, to which everybody may connect.
+struct Host {
+    directory: PathBuf,
+    listener: UnixListener,
+}
+
+impl Host {
+    fn new(caller: &Caller) -> Result<Self, Failed> {
+        let directory = caller.directory("grant")?;
+        mode(&directory, 0o777)?;
+        let listener = listening(&directory.join("socket"))?;
+        Ok(Self { directory, listener })
+    }
+
+    /// How many have come.
+    fn met(&self) -> usize {
+        std::iter::from_fn(|| self.listener.accept().ok()).count()
+    }
+
+    fn path(&self) -> String {
+        self.directory.display().to_string()
+    }
+
+    /// The ways to grant it: each with what it is called in the cell.
+    fn grants(&self) -> [(Vec<String>, &'static str); 3] {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let path = self.path();
+        [
+            (words(&["--ro", &format!("{path}:/mnt/g")]), "/mnt/g"),
+            (words(&["--rw", &path]), "/workspace"),
+            (words(&["--rw", &path, "--unguarded"]), "/workspace"),
+        ]
+    }
+}
+
+fn listening(path: &Path) -> Result<UnixListener, Failed> {
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    mode(path, 0o777)?;
+    Ok(listener)
+}
+
+/// Python that defines `connect(path)` and `stream()`, and `base` for where the grant is.
+fn script(base: &str, lines: &str) -> String {
+    let words = "def stream(): return socket.socket(socket.AF_UNIX)\n\
+        def connect(path): return tried(lambda: stream().connect(path))\n";
+    format!("{CALLS}\n{words}base = {base:?}\n{lines}")
+}
+
+fn python(caller: &Caller, options: &[String], script: &str) -> Result<Told, Failed> {
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    caller.run(&options, &["/usr/bin/python3", "-c", script])
+}
+
+const WAYS: &str = r#"
+path = base + "/socket"
+print(connect(path))
+os.symlink(path, "/tmp/link"); print(connect("/tmp/link"))
+os.symlink(base, "/tmp/dir"); print(connect("/tmp/dir/./socket"))
+print(connect("/proc/self/root" + path))
+os.chdir(base); print(connect("socket"))
+print(connect("/proc/self/cwd/socket"))
+held = os.open(path, os.O_PATH); print(connect(f"/proc/self/fd/{held}"), connect(f"/dev/fd/{held}"))
+directory = os.open(base, os.O_PATH); print(connect(f"/proc/self/fd/{directory}/socket"))
+print(tried(lambda: os.link(path, "/tmp/hard")), tried(lambda: os.rename(path, "/tmp/moved")))
+print(tried(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(path)))
+for kind in socket.SOCK_DGRAM, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC:
+    print(call(41, 1, kind, 0), call(53, 1, kind, 0, bytes(8)))
+"#;
+
+fn no_way(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    let control = format!("{}\nprint(connect(base + '/socket'))", script(&host.path(), ""));
+    equal("outside", caller.python_outside(&control)?.stdout.as_str(), "ok\n")?;
+    equal("met by the control", host.met(), 1)?;
+    for (options, base) in host.grants() {
+        let told = python(caller, &options, &script(base, WAYS))?;
+        let lines: Vec<&str> = told.stdout.lines().collect();
+        // Where a link of procfs is on the way it is not followed.
+        let by_proc = ["ELOOP", "EPERM", "ELOOP", "EACCES EACCES", "ELOOP"];
+        let others = ["EXDEV EXDEV", "EPERM", "EPERM EPERM", "EPERM EPERM"];
+        let expected = [&["EPERM"; 3][..], &by_proc, &others].concat();
+        equal(&format!("{options:?}: {}", told.stderr), lines, expected)?;
+        equal("met", host.met(), 0)?;
+    }
+    // Where nothing is granted there is no reason to refuse them.
+    let kinds = "print(tried(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)))";
+    equal("no grant", python(caller, &[], &script("", kinds))?.stdout.as_str(), "ok\n")
+}
+
+fn later(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    let lines = "print('ready', flush=True)\n\
+        import time\nwhile not os.path.exists(base + '/later'): time.sleep(0.01)\n\
+        print(connect(base + '/later'))";
+    for (options, base) in host.grants() {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let text = script(base, lines);
+        let live =
+            support::Live::start(caller.run_command(&options, &["/usr/bin/python3", "-c", &text]))?;
+        let path = host.directory.join("later");
+        let listener = listening(&path)?;
+        let told = live.finish(support::PATIENCE)?;
+        std::fs::remove_file(&path)?;
+        let met = listener.accept().is_ok();
+        equal("later", (told.stdout.as_str(), met), ("EPERM\n", false))?;
+    }
+    Ok(())
+}
+
+/// One thread connects by a path that another one changes: in memory, and as a link.
+const RACE: &str = r#"
+import ctypes, threading, time
+own = stream(); own.bind("/tmp/own"); own.listen(64)
+os.symlink("/tmp/own", "/tmp/flip")
+address = ctypes.create_string_buffer(110)
+def written(path): return struct.pack("H", 1) + path.encode() + b"\0"
+mine, theirs = written("/tmp/own"), written(base + "/socket")
+end = time.monotonic() + 3
+def change():
+    while time.monotonic() < end:
+        ctypes.memmove(address, theirs, len(theirs)); ctypes.memmove(address, mine, len(mine))
+def swap():
+    while time.monotonic() < end:
+        for target in (base + "/socket", "/tmp/own"):
+            os.symlink(target, "/tmp/next"); os.rename("/tmp/next", "/tmp/flip")
+def empty():
+    while True: own.accept()[0].close()
+for work in change, swap, empty: threading.Thread(target=work, daemon=True).start()
+seen = set()
+while time.monotonic() < end:
+    one = stream(); one.settimeout(5)
+    one.setblocking(True)
+    got = libc.connect(one.fileno(), address, len(theirs))
+    seen.add("ok" if got == 0 else errno.errorcode[ctypes.get_errno()]); one.close()
+    seen.add(connect("/tmp/flip"))
+print("ok" in seen, "EPERM" in seen)
+"#;
+
+fn no_race(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    for (options, base) in host.grants() {
+        let told = python(caller, &options, &script(base, RACE))?;
+        // Both the cell's own socket and the host's were asked for.
+        equal(&told.stderr, told.stdout.as_str(), "True True\n")?;
+        equal("met", host.met(), 0)?;
+    }
+    Ok(())
+}
+
+const OWN: &str = r#"
+import threading
+def listener(family, address):
+    one = socket.socket(family); one.bind(address); one.listen(8); return one
+def spoken(one, address, family):
+    other = socket.socket(family); other.connect(address); other.sendall(b"x")
+    return one.accept()[0].recv(1), other.getblocking()
+unix = listener(socket.AF_UNIX, "/tmp/own"); print(spoken(unix, "/tmp/own", socket.AF_UNIX))
+os.chdir("/tmp"); print(spoken(unix, "own", socket.AF_UNIX))
+os.symlink("/tmp/own", "/tmp/link"); print(spoken(unix, "/tmp/link", socket.AF_UNIX))
+shm = listener(socket.AF_UNIX, "/dev/shm/s"); print(spoken(shm, "/dev/shm/s", socket.AF_UNIX))
+hidden = listener(socket.AF_UNIX, "\0hidden"); print(spoken(hidden, "\0hidden", socket.AF_UNIX))
+tcp = listener(socket.AF_INET, ("127.0.0.1", 0)); print(spoken(tcp, tcp.getsockname(), socket.AF_INET))
+def other(kind, address, family=socket.AF_INET, wait=True):
+    one = socket.socket(family, kind); one.setblocking(wait)
+    return tried(lambda: one.connect(address))
+print(other(socket.SOCK_STREAM, ("127.0.0.1", 1)), other(socket.SOCK_DGRAM, ("127.0.0.1", 1)))
+print(other(socket.SOCK_STREAM, tcp.getsockname(), wait=False), connect("/tmp/none"), connect("/tmp"))
+print(other(socket.SOCK_SEQPACKET, "/tmp/own", socket.AF_UNIX))
+number = stream().detach()
+print(call(42, 99, bytes(16), 16), call(42, -1, bytes(16), 16), call(42, 0, bytes(16), 16))
+print(call(42, number, 0, 16), call(42, number, bytes(200), 200), call(42, number, bytes(16), -1))
+print(call(42, number, bytes(16), 0), call(42, number, b"\1\0", 2), call(42, number, b"\2\0" + bytes(14), 16))
+print(call(42, number, b"\1\0/tmp/own" + b"\0" * 8, 10), call(42, number, b"\1\0/tmp/own", 10))
+def child():
+    one = stream(); one.connect("/tmp/own"); one.close()
+threads = [threading.Thread(target=child) for _ in range(8)]
+[thread.start() for thread in threads]; [unix.accept() for _ in threads]; [thread.join() for thread in threads]
+sys.stdout.flush()
+if os.fork() == 0:
+    print(connect("/tmp/own"), flush=True); os._exit(0)
+os.wait()
+"#;
+
+fn own(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    let without = python(caller, &[], &script("", OWN))?;
+    holds("without a grant", &without, without.code == 0 && without.stdout.lines().count() == 14)?;
+    for (options, base) in host.grants() {
+        let within = python(caller, &options, &script(base, OWN))?;
+        let said = |told: &Told| (told.code, told.stdout.clone(), told.stderr.clone());
+        equal(&format!("{options:?}"), said(&within), said(&without))?;
+    }
+    Ok(())
+}
+
+/// While 40 wait for one that does not accept, files are made and others connect.
+const WAITING: &str = r#"
+import threading, time
+full = stream(); full.bind("/tmp/full"); full.listen(0)
+free = stream(); free.bind("/tmp/free"); free.listen(64)
+done = []
+def wait():
+    one = stream(); one.connect("/tmp/full"); done.append(one)
+threads = [threading.Thread(target=wait, daemon=True) for _ in range(40)]
+[thread.start() for thread in threads]; time.sleep(0.5)
+early = len(done)
+began = time.monotonic()
+for at in range(50):
+    open(f"/tmp/f{at}", "w").close(); one = stream(); one.connect("/tmp/free"); one.close()
+print(early < 5, time.monotonic() - began < 5)
+quick = stream(); quick.setblocking(False); print(tried(lambda: quick.connect("/tmp/full")))
+for _ in threads: full.accept()
+[thread.join(20) for thread in threads]; print(len(done))
+"#;
+
+fn waiting(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    for (options, base) in host.grants() {
+        let told = python(caller, &options, &script(base, WAITING))?;
+        equal(&told.stderr, told.stdout.as_str(), "True True\nEAGAIN\n40\n")?;
+    }
+    Ok(())
+}
+
+fn told(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    for (options, base) in host.grants() {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let text = script(base, "connect(base + '/socket'); connect(base + '/socket')");
+        let report = caller.json(&options, &["/usr/bin/python3", "-c", &text])?;
+        equal("denials", denials(&report), vec![("connect".to_owned(), 2)])?;
+        let grant = report.pointer("/denials/0/grant");
+        holds("no grant", &report, grant.is_none_or(Value::is_null))?;
+    }
+    Ok(())
+}
