@@ -98,6 +98,7 @@
 //!   **shelter**: pid 2, whose memory the payload has until it execs.
 //! - **enter**: the steps between clone and exec. **pool**: cells built before there is a job.
 //! - **workspace**: what stands at `/workspace`: fresh, or a granted directory. **session**: a cell that outlives a call.
+//! - **granted socket**: a Unix socket of the host that cells of a profile may connect to.
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 

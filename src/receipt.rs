@@ -65,6 +65,8 @@ pub struct Configured {
     /// Processes of the job, which lowers its limit itself just before exec.
     pub processes: u32,
     pub workspace: String,
+    /// Names of the sockets of the host that it may connect to.
+    pub unix_sockets: String,
     pub host_name: String,
 }
 

@@ -55,6 +55,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
     let spec = Spec {
         profiles: profiles.clone(),
         workspaces: vec![Workspaces { directories }],
+        sockets: Vec::new(),
         caps,
         ids,
         record: None,

@@ -24,6 +24,7 @@ pub mod record;
 pub mod report;
 pub mod seccomp;
 pub mod size;
+pub mod sockets;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -122,6 +123,7 @@ pub enum Step {
     Masks,
     Tmpfs,
     Workspace,
+    Sockets,
     Loopback,
     Nested,
     Limits,
@@ -150,6 +152,7 @@ impl Step {
             Self::Masks => "masking /proc",
             Self::Tmpfs => "mounting /tmp, /dev/shm and /workspace",
             Self::Workspace => "mounting the granted directory",
+            Self::Sockets => "mounting the granted sockets",
             Self::Loopback => "bringing up loopback",
             Self::Nested => "forbidding nested user namespaces",
             Self::Limits => "setting limits",

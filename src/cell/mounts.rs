@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
+use super::sockets::Sockets;
 use super::{At, Design, Step, StepFailed, size};
 use crate::job::Limits;
 use crate::profile::{ProcView, Profile};
@@ -32,6 +33,8 @@ pub struct Plan {
     pub tmpfs: Vec<Tmpfs>,
     /// Directories to mount by slot, where main had to prepare one mount for each host uid.
     pub by_slot: Vec<CString>,
+    /// Sockets of the host that were granted.
+    pub sockets: Sockets,
 }
 
 /// A private tmpfs of the cell.
@@ -98,11 +101,13 @@ pub fn enter(design: &Design, slot: Slot) -> std::result::Result<(), StepFailed>
             .at(Step::Masks)?;
     }
     grants(plan, slot).at(Step::Workspace)?;
+    plan.sockets.find(slot).at(Step::Sockets)?;
     for Tmpfs { target, options } in &plan.tmpfs {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))
             .at(Step::Tmpfs)?;
     }
+    plan.sockets.show().at(Step::Sockets)?;
     // HOME of rulings R5; it belongs to `agent`, as this process is `agent` already.
     nix::unistd::mkdir(c"/tmp/home", Mode::from_bits_truncate(0o755)).at(Step::Tmpfs)
 }

@@ -29,6 +29,7 @@ pub mod run_arguments;
 pub mod selftest;
 pub mod serve;
 mod sessions;
+mod sockets;
 pub mod sought;
 pub mod start;
 pub mod units;

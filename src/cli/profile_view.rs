@@ -126,6 +126,7 @@ impl<'p> View<'p> {
         keyed("proc", profile.proc.name().to_owned());
         keyed("network", profile.network.name().to_owned());
         keyed("sockets", or_none(&self.families()));
+        keyed("unix_sockets", profile.unix_sockets.name().to_owned());
         let env: Vec<String> =
             profile.env.iter().map(|(name, to)| format!("{name}={to}")).collect();
         keyed("env", or_none(&env));
@@ -164,6 +165,9 @@ impl<'p> View<'p> {
             "proc": { "view": profile.proc.name(), "why": account.key("proc") },
             "network": { "class": profile.network.name(), "why": account.key("network") },
             "sockets": { "families": self.families(), "why": account.key("sockets") },
+            "unix_sockets": {
+                "class": profile.unix_sockets.name(), "why": account.key("unix_sockets"),
+            },
             "env": { "set": profile.env, "why": account.key("env") },
             "requires": {
                 "landlock_abi": profile.requires.landlock_abi,

@@ -49,6 +49,7 @@ fn prepare(
 ) -> Result<(Grant, Profile, Launched, Entry), CliError> {
     let settings = wiring::load_one(config, &request.profile)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
+    let settings = settings.with_sockets(&request.sockets)?;
     let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;

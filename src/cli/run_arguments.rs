@@ -35,6 +35,9 @@ pub struct RunArguments {
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in what --rw grants
     #[arg(long, requires = "rw")]
     pub unguarded: bool,
+    /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to a profile with `unix_sockets`
+    #[arg(long, value_name = "NAME=PATH")]
+    pub socket: Vec<String>,
     /// Set a variable in the cell
     #[arg(long, value_name = "K=V")]
     pub env: Vec<String>,
@@ -71,6 +74,7 @@ pub struct RunArguments {
 pub struct RunRequest {
     pub profile: ProfileName,
     pub mounts: Vec<MountAsk>,
+    pub sockets: Vec<String>,
     pub call: Call,
     pub told: ToldAs,
 }
@@ -128,7 +132,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         asked,
     };
     let told = if typed.json { ToldAs::Json } else { ToldAs::Live };
-    Ok(RunRequest { profile, mounts, call, told })
+    Ok(RunRequest { profile, mounts, sockets: typed.socket.clone(), call, told })
 }
 
 fn invalid(error: &InvalidCall) -> CliError {

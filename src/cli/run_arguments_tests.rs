@@ -63,6 +63,7 @@ fn every_flag_arrives_checked() {
             mount("/opt/x", "/mnt/x", Access::ReadOnly),
             mount("/src/p", "/workspace", Access::ReadWrite),
         ],
+        sockets: Vec::new(),
         call: Call {
             tool: "run",
             argv: Argv::new(["ls", "-la", "--json"].map(str::to_owned).to_vec()).unwrap(),

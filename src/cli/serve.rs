@@ -34,6 +34,9 @@ pub struct ServeArguments {
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in the workspace
     #[arg(long, requires = "workspace")]
     pub unguarded: bool,
+    /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to profiles with `unix_sockets`
+    #[arg(long, value_name = "NAME=PATH")]
+    pub socket: Vec<String>,
     /// Show these groups of tools: calc, math, shell, exec, info, history; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     pub tools: Option<Vec<Group>>,
@@ -73,7 +76,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
     let settings = wiring::load(config)?.serving().told(groups, exec);
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
-    let serving = settings.clone();
+    let settings = settings.with_sockets(&typed.socket)?;
+    let serving = settings.for_the_front_end();
     let Launched { link, audit } = wiring::launch_recorded(settings)?;
     start::conducted(link, async |socket| {
         let link = Link::attach(socket).map_err(|error| {

@@ -21,7 +21,9 @@ use crate::mcp::exec::Options;
 use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
-use crate::supervisor::{self, Access, Caps, Granted, IdRange, Spec, StartError, Workspaces};
+use crate::supervisor::{
+    self, Access, Caps, Granted, IdRange, Socket, Spec, StartError, Workspaces,
+};
 use crate::sys::process;
 
 /// How many instances of root share the configured range of host ids.
@@ -32,8 +34,10 @@ const INSTANCES: u32 = 64;
 pub struct Settings {
     pub loaded: Loaded,
     /// The profiles that cells are made for.
-    profiles: Vec<Profile>,
+    pub(super) profiles: Vec<Profile>,
     workspaces: Vec<Workspaces>,
+    /// Held since they were looked at.
+    pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
     warm: u16,
     /// Sessions that may be opened: only a server has any.
@@ -45,7 +49,8 @@ pub struct Settings {
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
         let exec = Options::default();
-        Self { loaded, profiles, workspaces: Vec::new(), warm: 0, sessions: 0, exec }
+        let (workspaces, sockets) = (Vec::new(), Vec::new());
+        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0, exec }
     }
 
     /// These, for a server: cells are made in advance, as `[pool] warm` says.
@@ -63,6 +68,12 @@ impl Settings {
             self.loaded.config.tools_groups.value = groups;
         }
         Self { exec, ..self }
+    }
+
+    /// The same without what only the supervisor needs.
+    #[must_use]
+    pub fn for_the_front_end(&self) -> Self {
+        Self { sockets: Vec::new(), ..self.clone() }
     }
 
     /// What calls may do with the granted workspace; `None` where none is granted.
@@ -314,6 +325,7 @@ fn launch_with(
     let spec = Spec {
         profiles: settings.profiles,
         workspaces: settings.workspaces,
+        sockets: settings.sockets,
         caps: Caps {
             cells: u16::try_from(config.cells.value).unwrap_or(u16::MAX),
             memory: config.memory.value,

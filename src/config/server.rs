@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::nested;
 use crate::audit::OnError;
 use crate::audit::read::NUMBERS as AUDIT_FILES;
 use crate::defaults;
@@ -86,6 +87,8 @@ pub struct Config {
     pub audit_max_bytes: Setting<u64>,
     pub audit_keep: Setting<u32>,
     pub audit_on_error: Setting<OnError>,
+    /// Sockets of the host, by the names that cells have them under.
+    pub nested_sockets: Setting<nested::Sockets>,
 }
 
 /// One line of `cofferdam config show`.
@@ -114,6 +117,8 @@ struct Written {
     tools: WrittenTools,
     #[serde(default)]
     audit: WrittenAudit,
+    #[serde(default)]
+    nested: nested::Written,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -167,12 +172,12 @@ struct WrittenAudit {
 }
 
 /// Turns written values into settings, with the file at hand for lines and mistakes.
-struct Reader<'d> {
-    document: &'d Document,
+pub(super) struct Reader<'d> {
+    pub document: &'d Document,
 }
 
 impl Reader<'_> {
-    fn set<W: Clone, T>(
+    pub fn set<W: Clone, T>(
         &self,
         written: Option<&Spanned<W>>,
         default: T,
@@ -210,7 +215,7 @@ impl Config {
             Some(document) => (Reader { document }, document.read::<Written>()?),
             None => (Reader { document: &empty }, Written::default()),
         };
-        let Written { server, pool, limits, sessions, tools, audit, .. } = written;
+        let Written { server, pool, limits, sessions, tools, audit, nested, .. } = written;
         let (uid_base, uid_count) = uids(&reader, &server)?;
         let concurrency =
             reader.count(server.concurrency.as_ref(), defaults::concurrency(cores))?;
@@ -251,6 +256,7 @@ impl Config {
             audit_max_bytes: audit_max_bytes(&reader, &audit)?,
             audit_keep: audit_keep(&reader, &audit)?,
             audit_on_error: reader.set(audit.on_error.as_ref(), OnError::Continue, |what| what),
+            nested_sockets: nested::sockets(&reader, &nested)?,
             concurrency,
         })
     }
@@ -291,6 +297,7 @@ impl Config {
             shown("audit.on_error", &self.audit_on_error, |what| {
                 format!("{what:?}").to_lowercase()
             }),
+            shown("nested.sockets", &self.nested_sockets, nested::text),
         ]
     }
 }

@@ -194,7 +194,7 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
     let queue = Setting { value: 256, source: Source::Default };
     let expected = (
         vec!["only".to_owned()],
-        ["bash", "bc", "cli-file", "cli-jq", "mine"].map(str::to_owned).to_vec(),
+        ["bash", "bc", "cli-file", "cli-jq", "mine", "nested"].map(str::to_owned).to_vec(),
         queue,
     );
     assert_eq!(told.map_err(|e| e.to_string()), Ok(expected));
@@ -249,6 +249,7 @@ fn every_value_is_shown_with_its_source() {
         "audit.max_bytes = 64M (default)".to_owned(),
         "audit.keep = 5 (default)".to_owned(),
         "audit.on_error = continue (default)".to_owned(),
+        "nested.sockets =  (default)".to_owned(),
     ];
     assert_eq!(shown, Ok(expected.to_vec()));
 }
@@ -273,6 +274,12 @@ fn values_out_of_range_are_told() {
         at("12: `uid_base` and `uid_count` together go beyond the last uid")
     );
     assert_eq!(told("[audit]\nfile = \"log\""), at("8: a path must be absolute"));
+    assert_eq!(told("[nested]\nsockets = { a = \"/run/a\" }"), Ok(()));
+    assert_eq!(told("[nested]\nsockets = { a = \"run/a\" }"), at("17: a path must be absolute"));
+    assert_eq!(
+        told("[nested]\nsockets = { \"../a\" = \"/run/a\" }"),
+        at("13: a socket's name is lower-case letters, digits and dashes, at most 32")
+    );
     assert_eq!(
         config("[server]\n").map(|_| ()),
         Err("c.toml:1:1: missing field `schema`".to_owned())

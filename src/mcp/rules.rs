@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use crate::defaults::{GIB, KIB, MIB};
-use crate::profile::{Exec, Family, Network, ProcView, Profile};
+use crate::profile::{Exec, Family, Network, ProcView, Profile, SOCKETS_DIRECTORY};
 use crate::receipt::{MemoryHold, Tier};
 
 /// The rules in force for `bash`, and the calculator's time.
@@ -25,6 +25,9 @@ pub struct Rules {
     pub programs: String,
     pub proc: String,
     pub socket_families: Vec<String>,
+    /// Sockets of the host, where the cell has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub granted_sockets: Vec<String>,
     /// Variables every cell has on top of the floor's.
     pub env: BTreeMap<String, String>,
     pub limits: RuleLimits,
@@ -113,6 +116,11 @@ impl Rules {
                 ProcView::None => "no /proc".to_owned(),
             },
             socket_families: profile.families.iter().map(|f| family(*f).to_owned()).collect(),
+            granted_sockets: profile
+                .granted_sockets
+                .iter()
+                .map(|name| format!("{SOCKETS_DIRECTORY}/{}", name.file()))
+                .collect(),
             env: profile.env.clone(),
             limits: RuleLimits::of(profile, calculator),
             to_change: "only the operator can, by configuration; no call can".to_owned(),
@@ -137,6 +145,7 @@ impl Rules {
             ("programs", self.programs.clone()),
             ("/proc", self.proc.clone()),
             ("socket families", listed(&self.socket_families)),
+            ("sockets outside the cell", listed(&self.granted_sockets)),
             ("environment", listed(&env)),
             ("tier", tier(self.tier).to_owned()),
             ("memory is held by", held(self.memory_held_by).to_owned()),

@@ -77,6 +77,7 @@ fn reasons(written: &Written) -> Vec<Reason> {
         ("proc", written.proc.as_ref().map(|proc| &proc.why)),
         ("network", written.network.as_ref().map(|network| &network.why)),
         ("sockets", written.sockets.as_ref().map(|sockets| &sockets.why)),
+        ("unix_sockets", written.unix_sockets.as_ref().map(|sockets| &sockets.why)),
         ("env", written.env.as_ref().map(|env| &env.why)),
     ];
     let keys = keys.into_iter().filter_map(|(key, why)| Some((About::Key(key), why?)));

@@ -12,6 +12,7 @@ pub mod never;
 mod resolve;
 mod schema;
 mod set;
+mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 
 pub use arguments::HELD_DESCRIPTOR;
 pub use set::{Profiles, shipped, shipped_with};
+pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
 use crate::job::{Limits, ProfileName};
 
@@ -36,6 +38,10 @@ pub struct Profile {
     pub proc: ProcView,
     pub network: Network,
     pub families: BTreeSet<Family>,
+    /// Which sockets of the host a cell may connect to.
+    pub unix_sockets: UnixSockets,
+    /// Those that the operator named at start; none where the key above says so.
+    pub granted_sockets: Vec<SocketName>,
     /// Numbers of the system calls that are allowed; `profile::floor` adds conditions to some.
     pub calls: BTreeSet<u32>,
     /// Numbers of calls refused with EPERM and not counted: probes that programs make and do without.
@@ -63,6 +69,8 @@ impl Profile {
             proc: ProcView::None,
             network: Network::None,
             families: BTreeSet::new(),
+            unix_sockets: UnixSockets::None,
+            granted_sockets: Vec::new(),
             calls: BTreeSet::new(),
             quiet: BTreeSet::new(),
             env: BTreeMap::new(),

@@ -11,7 +11,9 @@ use super::arguments::HELD_DESCRIPTOR;
 use super::calls::{Known, lookup, nearest_name};
 use super::never::{keyed, reason};
 use super::schema::{Written, WrittenCalls, WrittenLimits, WrittenPath};
-use super::{Exec, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires};
+use super::{
+    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
+};
 use crate::call::{Env, MAX_TIMEOUT};
 use crate::defaults;
 use crate::document::{Document, Mistake};
@@ -60,6 +62,8 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
     let proc = written(|w| w.proc.is_some()).and_then(|w| w.proc.as_ref());
     let network = written(|w| w.network.is_some()).and_then(|w| w.network.as_ref());
     let sockets = chain.iter().filter_map(|layer| layer.written.sockets.as_ref());
+    let families = sockets.flat_map(|sockets| sockets.families.iter().copied()).collect();
+    let unix_sockets = unix_sockets(chain, &families)?;
     let (calls, quiet) = calls(chain)?;
     Ok(Profile {
         name: name.clone(),
@@ -69,7 +73,9 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         workspace,
         proc: proc.map_or(ProcView::None, |proc| proc.view),
         network: network.map_or(Network::None, |network| network.class),
-        families: sockets.flat_map(|sockets| sockets.families.iter().copied()).collect(),
+        families,
+        unix_sockets,
+        granted_sockets: Vec::new(),
         calls,
         quiet,
         env: env(chain)?,
@@ -160,6 +166,19 @@ fn exec(layer: &Layer<'_>, paths: &[HostPath]) -> Result<Exec, Mistake> {
     let message = format!("`{}` is in no [[path]] of this profile", program.display());
     let hint = format!("add [[path]] host = \"{}\", program = true", program.display());
     Err(layer.document.mistake(written.program.span(), message).with_hint(hint))
+}
+
+/// What the last layer says of them. To connect, a cell must be able to make such a socket.
+fn unix_sockets(chain: &[&Layer<'_>], families: &BTreeSet<Family>) -> Result<UnixSockets, Mistake> {
+    let written =
+        chain.iter().rev().find_map(|layer| Some((layer, layer.written.unix_sockets.as_ref()?)));
+    let Some((layer, sockets)) = written else { return Ok(UnixSockets::None) };
+    if sockets.class == UnixSockets::Private && !families.contains(&Family::Unix) {
+        let message = "`unix_sockets` is of no use without the family `unix`";
+        let hint = "add `unix` to `sockets = { families = […] }`";
+        return Err(layer.document.mistake(sockets.why.span(), message).with_hint(hint));
+    }
+    Ok(sockets.class)
 }
 
 type Numbers = BTreeSet<u32>;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Family, Network, ProcView};
+use super::{Family, Network, ProcView, UnixSockets};
 use crate::units::{Processors, Size, Time};
 
 /// One file of `sandbox-profiles/`.
@@ -24,6 +24,7 @@ pub(super) struct Written {
     pub proc: Option<WrittenProc>,
     pub network: Option<WrittenNetwork>,
     pub sockets: Option<WrittenSockets>,
+    pub unix_sockets: Option<WrittenUnixSockets>,
     #[serde(default, rename = "path")]
     pub paths: Vec<WrittenPath>,
     #[serde(default)]
@@ -74,6 +75,14 @@ pub(super) struct WrittenNetwork {
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenSockets {
     pub families: Vec<Family>,
+    pub why: Spanned<String>,
+}
+
+/// `unix_sockets = { class = "private", why = "…" }`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenUnixSockets {
+    pub class: UnixSockets,
     pub why: Spanned<String>,
 }
 
@@ -144,6 +153,7 @@ impl Written {
             self.proc.as_ref().map(|proc| &proc.why),
             self.network.as_ref().map(|network| &network.why),
             self.sockets.as_ref().map(|sockets| &sockets.why),
+            self.unix_sockets.as_ref().map(|sockets| &sockets.why),
             self.env.as_ref().map(|env| &env.why),
         ];
         let lists = self.syscalls.iter().chain(&self.quiet).map(|calls| &calls.why);

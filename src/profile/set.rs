@@ -2,21 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use super::Profile;
 use super::account::Account;
 use super::resolve::{Layer, resolve};
 use super::schema::Written;
+use super::{Profile, SocketName};
 use crate::document::{Document, Mistake, nearest};
 use crate::job::ProfileName;
 
 /// The profiles that are compiled in: name, the one it extends, text.
-const SHIPPED: [(&str, Option<&str>, &str); 6] = [
+const SHIPPED: [(&str, Option<&str>, &str); 7] = [
     ("base", None, include_str!("../../sandbox-profiles/base.toml")),
     ("bash", Some("base"), include_str!("../../sandbox-profiles/bash.toml")),
     ("bc", Some("base"), include_str!("../../sandbox-profiles/bc.toml")),
     ("cli", Some("base"), include_str!("../../sandbox-profiles/cli.toml")),
     ("cli-file", Some("cli"), include_str!("../../sandbox-profiles/cli-file.toml")),
     ("cli-jq", Some("cli"), include_str!("../../sandbox-profiles/cli-jq.toml")),
+    ("nested", Some("bash"), include_str!("../../sandbox-profiles/nested.toml")),
 ];
 
 fn shipped_document(name: &str, text: &str) -> Document {
@@ -95,6 +96,11 @@ impl Profiles {
     /// All of them, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
         self.by_name.values()
+    }
+
+    /// Grants the sockets that the operator named to every profile that takes them.
+    pub fn grant_sockets(&mut self, names: &[SocketName]) {
+        self.by_name.values_mut().for_each(|profile| profile.grant_sockets(names));
     }
 
     /// The name nearest to one that does not exist.

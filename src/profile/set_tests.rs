@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::{Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires};
+use super::super::{
+    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires, UnixSockets,
+};
 use super::*;
 use crate::defaults::MIB;
 use crate::job::Limits;
@@ -46,6 +48,8 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         proc: ProcView::None,
         network: Network::None,
         families: BTreeSet::new(),
+        unix_sockets: UnixSockets::None,
+        granted_sockets: Vec::new(),
         calls: BTreeSet::new(),
         quiet: BTreeSet::new(),
         env: BTreeMap::new(),
@@ -66,6 +70,27 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
     };
     assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
+}
+
+#[test]
+fn sockets_of_the_host_are_taken_by_a_key_that_a_later_layer_may_take_back() {
+    let with = |key: &str| profile(&[&format!("{HEAD}{EXEC}{key}")]).map(|p| p.unix_sockets);
+    let unix = "sockets = { families = [\"unix\"], why = \"w\" }\n";
+    let private = "unix_sockets = { class = \"private\", why = \"w\" }\n";
+    assert_eq!(with(""), Ok(UnixSockets::None));
+    assert_eq!(with(&format!("{unix}{private}")), Ok(UnixSockets::Private));
+    let parent = format!("{HEAD}{EXEC}{unix}{private}");
+    let child = "schema = 1\nname = \"b\"\ndescription = \"d\"\nextends = \"a\"\n\
+                 unix_sockets = { class = \"none\", why = \"w\" }\n";
+    let profiles = parsed(&[&parent, child]);
+    let name = ProfileName::new("b").unwrap_or_else(|| unreachable!("well formed"));
+    let taken = profiles.map(|profiles| profiles.get(&name).map(|p| p.unix_sockets));
+    assert_eq!(taken, Ok(Some(UnixSockets::None)));
+    assert_eq!(
+        mistake(private),
+        "1.toml:5:43: `unix_sockets` is of no use without the family `unix`\n\
+         hint: add `unix` to `sockets = { families = […] }`"
+    );
 }
 
 #[test]

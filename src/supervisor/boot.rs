@@ -188,10 +188,8 @@ fn keys(
     let workshop = Workshop { base, proc, proc_kind, cells: inherited.caps.cells };
     let mut keys = Vec::new();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
-        let granted =
-            grants.iter().zip(0..).map(|(grant, index)| (Workspace::Granted(index), Some(grant)));
-        let fresh = std::iter::once((Workspace::Fresh, None));
-        for (workspace, grant) in fresh.chain(granted.filter(|_| profile.workspace)) {
+        for grant in grants {
+            let workspace = grant.workspace;
             let design = usable(profile, inherited, landlock_abi).and_then(|()| {
                 let template =
                     workshop.build(profile, grant).map_err(|error| unusable(profile, &error))?;
@@ -342,6 +340,7 @@ fn design(
         masks: template.masks,
         tmpfs,
         by_slot: template.by_slot,
+        sockets: template.sockets,
     };
     let inside = landlock::Inside {
         readable: &template.readable,

@@ -172,6 +172,7 @@ impl Maker<'_> {
                 memory_bytes: profile.limits.memory,
                 processes: profile.limits.processes,
                 workspace: design.workspace_name().to_owned(),
+                unix_sockets: profile.sockets_text(),
                 host_name: super::HOST_NAME.to_owned(),
             },
         })

@@ -113,6 +113,11 @@ fn host_root() -> Option<u32> {
 }
 
 impl Instance {
+    /// The host id of the cell in `slot`.
+    pub fn cell(&self, slot: u16) -> Result<u32, Errno> {
+        cell_id(slot).and_then(|id| self.first.checked_add(id)).ok_or(Errno::ERANGE)
+    }
+
     /// Takes the first block that no other instance holds.
     fn take(range: IdRange, map: &IdMap) -> Result<Self, StartError> {
         let locks = Path::new(LOCKS);
@@ -316,10 +321,7 @@ fn grant(
     let by_slot = match identity {
         Identity::Ordinary { .. } => Vec::new(),
         Identity::Root(instance) => (0..slots)
-            .map(|slot| {
-                let id = cell_id(slot).and_then(|id| instance.first.checked_add(id));
-                idmapped(granted, &metadata, id.ok_or(Errno::ERANGE)?)
-            })
+            .map(|slot| idmapped(granted, &metadata, instance.cell(slot)?))
             .collect::<Result<_, Errno>>()
             .map_err(failed)?,
     };
@@ -339,13 +341,17 @@ pub fn cell_id(slot: u16) -> Option<u32> {
 
 fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {
     let tree = clone_tree(&c_path(&granted.host)?)?;
-    let namespace = mapping(owner.uid(), owner.gid(), host_id)?;
-    set_idmap(&tree, namespace, Reach::Recursive)?;
+    show_as(&tree, (owner.uid(), owner.gid()), host_id)?;
     let flags = attribute::NOSUID
         | attribute::NODEV
         | if granted.access == Access::ReadOnly { attribute::RDONLY } else { 0 };
     set_attributes(&tree, flags, Reach::Recursive)?;
     Ok(tree)
+}
+
+/// Has a detached mount show what belongs to `owner` as `host_id`'s.
+pub fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result<(), Errno> {
+    set_idmap(tree, mapping(owner.0, owner.1, host_id)?, Reach::Recursive)
 }
 
 /// A user namespace that maps an owner on disk to a host id: it exists only to be named.

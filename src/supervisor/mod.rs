@@ -32,6 +32,7 @@ mod serve;
 mod session;
 mod sessions;
 mod shell;
+mod sockets;
 mod start;
 mod synthetic;
 mod telling;
@@ -43,8 +44,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::job::Workspace;
 use crate::profile::Profile;
 
+pub use sockets::Socket;
 pub use start::{OPEN_FILES_HELD, StartError, Started, start};
 pub use synthetic::HOST_NAME;
 
@@ -54,6 +57,8 @@ pub struct Spec {
     pub profiles: Vec<Profile>,
     /// Directories of the host for `/workspace` and beside it; a job names one by its index.
     pub workspaces: Vec<Workspaces>,
+    /// Sockets for the profiles that take them.
+    pub sockets: Vec<Socket>,
     pub caps: Caps,
     pub ids: IdRange,
     /// Where inits record the paths that commands name: only for `profile learn`.
@@ -110,6 +115,14 @@ pub struct IdRange {
     pub first: u32,
     /// Ids for one instance; several instances take one such block each.
     pub count: u32,
+}
+
+/// What the cells of one key have of the host besides what their profile lists.
+#[derive(Debug)]
+struct KeyGrant {
+    workspace: Workspace,
+    directories: Option<WorkspaceGrant>,
+    sockets: Vec<sockets::SocketGrant>,
 }
 
 /// Granted directories with what `main` prepared for them.

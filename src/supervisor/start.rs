@@ -11,12 +11,13 @@ use nix::sys::stat::Mode;
 
 use super::boot::{self, Birth};
 use super::host::{self, Identity};
-use super::{Caps, Spec, WorkspaceGrant};
+use super::{Caps, KeyGrant, Spec, sockets};
 use crate::cell::cgroup::Parent;
 use crate::cell::ids::{Supplementary, write_map};
 use crate::cell::measure::Operator;
+use crate::job::Workspace;
 use crate::outcome::in_words;
-use crate::profile::Profile;
+use crate::profile::{Profile, SocketName};
 use crate::sys::process::{self, ArgumentPages, Side};
 use crate::sys::socket;
 
@@ -39,6 +40,8 @@ pub enum StartError {
     OpenFiles { most: u64 },
     #[error("`{}` cannot be granted: {errno}", path.display())]
     Grant { path: PathBuf, errno: Errno },
+    #[error("the socket `{name}` cannot be granted: {errno}")]
+    Socket { name: SocketName, errno: Errno },
     #[error("signals cannot be set to what they usually do: {0}")]
     Signals(#[source] Errno),
     #[error("the link cannot be made: {0}")]
@@ -66,8 +69,8 @@ pub struct Held {
 pub struct Inherited {
     pub link: OwnedFd,
     pub profiles: Vec<Profile>,
-    /// For each profile, in its order: a detached mount can be put in one template only.
-    pub grants: Vec<Vec<WorkspaceGrant>>,
+    /// For each profile, in its order, what each of its keys has: a detached mount can be put in one template only.
+    pub grants: Vec<Vec<KeyGrant>>,
     pub caps: Caps,
     pub operator: Operator,
     pub supplementary: Supplementary,
@@ -170,11 +173,22 @@ fn map(pid: i32, identity: &Identity) -> Result<(), Errno> {
     write_map(process.as_fd(), "uid_map", &uids)
 }
 
-/// The granted directories for each profile that shows them.
-fn grants(spec: &Spec, identity: &Identity) -> Result<Vec<Vec<WorkspaceGrant>>, StartError> {
-    let prepared = |profile: &Profile| match profile.workspace {
-        true => host::grants(&spec.workspaces, identity, spec.caps.cells),
-        false => Ok(Vec::new()),
+/// For each profile what its keys have: one without a grant, and one for each that it shows.
+fn grants(spec: &Spec, identity: &Identity) -> Result<Vec<Vec<KeyGrant>>, StartError> {
+    let cells = spec.caps.cells;
+    let key = |profile: &Profile, workspace, directories| {
+        let sockets = sockets::grants(&spec.sockets, profile, identity, cells)?;
+        Ok(KeyGrant { workspace, directories, sockets })
     };
-    spec.profiles.iter().map(prepared).collect()
+    let of_profile = |profile: &Profile| {
+        let mut keys = vec![key(profile, Workspace::Fresh, None)?];
+        if profile.workspace {
+            let granted = host::grants(&spec.workspaces, identity, cells)?;
+            for (directories, index) in granted.into_iter().zip(0..) {
+                keys.push(key(profile, Workspace::Granted(index), Some(directories))?);
+            }
+        }
+        Ok(keys)
+    };
+    spec.profiles.iter().map(of_profile).collect()
 }

@@ -14,9 +14,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::{Access, GrantedDirectory, Kind, WorkspaceGrant, protect};
+use super::{Access, GrantedDirectory, KeyGrant, Kind, WorkspaceGrant, protect, sockets};
 use crate::cell::mounts::{self, HIDDEN, Slot};
 use crate::cell::size::{self, Sizes};
+use crate::cell::sockets::Sockets;
 use crate::cell::{ProcKind, c_path, errno_of, payload};
 use crate::profile::{ProcView, Profile};
 use crate::sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
@@ -81,6 +82,7 @@ pub struct Template {
     pub sizes: Sizes,
     pub masks: Vec<(CString, CString)>,
     pub by_slot: Vec<CString>,
+    pub sockets: Sockets,
     /// Paths with something of the host beneath, as the cell has them.
     pub readable: Vec<PathBuf>,
     /// Granted directories as the cell has them, and those of them that may be written to.
@@ -96,6 +98,7 @@ pub struct Template {
 #[derive(Debug, Default)]
 struct Grants {
     by_slot: Vec<CString>,
+    sockets: Sockets,
     all: Vec<PathBuf>,
     writable: Vec<PathBuf>,
     guarded: Vec<PathBuf>,
@@ -107,15 +110,13 @@ impl Workshop<'_> {
     ///
     /// # Errors
     /// A required path that is not there, or the step that failed.
-    pub fn build(
-        &self,
-        profile: &Profile,
-        grant: Option<&WorkspaceGrant>,
-    ) -> Result<Template, TemplateError> {
+    pub fn build(&self, profile: &Profile, grant: &KeyGrant) -> Result<Template, TemplateError> {
         self.fresh_namespace()?;
         let (pieces, links) = gather(profile)?;
         let devices = devices()?;
-        let granted = granted(grant)?;
+        let directories = grant.directories.as_ref();
+        let granted = granted(directories)?;
+        let taken = sockets::take(&grant.sockets)?;
         enter_stage(self.cells)?;
         skeleton(profile).during("making the root's directories")?;
         let mut readable = Vec::new();
@@ -126,7 +127,8 @@ impl Workshop<'_> {
             readable.push(piece.target.clone());
             piece.place()?;
         }
-        let grants = place_grants(grant, granted)?;
+        let mut grants = place_grants(directories, granted)?;
+        grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
         synthetic::store(&hidden_here(), &profile.limits, self.cells)
             .during("writing the hidden store")?;
@@ -193,7 +195,7 @@ impl Workshop<'_> {
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let sizes = Sizes::new(sizes, self.cells, profile.limits.memory);
-        let Grants { by_slot, all: granted, writable, guarded, named } = grants;
+        let Grants { by_slot, sockets, all: granted, writable, guarded, named } = grants;
         Ok(Template {
             namespace,
             hidden,
@@ -201,6 +203,7 @@ impl Workshop<'_> {
             sizes,
             masks,
             by_slot,
+            sockets,
             readable,
             granted,
             writable,
@@ -310,7 +313,7 @@ fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<P
 /// there.
 fn enter_stage(cells: Slot) -> Result<(), TemplateError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let (kilobytes, inodes) = (8192 + 4 * u32::from(cells), 8192 + u32::from(cells));
+    let (kilobytes, inodes) = (8192 + 4 * u32::from(cells), 8192 + 32 * u32::from(cells));
     let options = format!("size={kilobytes}k,nr_inodes={inodes},mode=0755");
     mount(Some("tmpfs"), STAGE, Some("tmpfs"), flags, Some(options.as_str()))
         .during("mounting the new root")?;

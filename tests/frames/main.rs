@@ -32,8 +32,7 @@ type Check = Result<(), String>;
 type Claim = (&'static str, fn(&mut Front) -> Check);
 
 fn main() {
-    let front = Front::start().expect("a supervisor");
-    let mut front = front;
+    let mut front = Front::start().expect("a supervisor");
     let claims: [Claim; 11] = [
         ("bytes_that_are_no_frame_are_dropped", garbage),
         ("descriptors_must_be_those_of_the_frame", blocks::descriptors),
@@ -81,6 +80,7 @@ impl Front {
         let started = supervisor::start(Spec {
             profiles: vec![profile.clone()],
             workspaces: Vec::new(),
+            sockets: Vec::new(),
             caps: Caps {
                 cells: 6,
                 memory: 6 << 30,

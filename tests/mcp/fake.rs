@@ -16,7 +16,7 @@ use cofferdam::mcp::serve::{ServeError, connection};
 use cofferdam::mcp::sessions::Answer;
 use cofferdam::outcome::{Outcome, Timings, Usage};
 use cofferdam::profile::{
-    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires,
+    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
 };
 use cofferdam::receipt::{MemoryHold, Tier};
 use cofferdam::tools::bc::plot::{Drawn, Plot};
@@ -168,6 +168,8 @@ pub(crate) fn profile() -> Profile {
         proc: ProcView::Own,
         network: Network::Loopback,
         families: BTreeSet::from([Family::Unix, Family::Inet]),
+        unix_sockets: UnixSockets::None,
+        granted_sockets: Vec::new(),
         calls: BTreeSet::new(),
         quiet: BTreeSet::new(),
         env: BTreeMap::new(),

@@ -68,11 +68,13 @@ audit.file                       default
 audit.max_bytes     64M          default
 audit.keep          5            default
 audit.on_error      continue     default
+nested.sockets                   default
 
 profile bash      embedded:sandbox-profiles/bash.toml
 profile bc        embedded:sandbox-profiles/bc.toml
 profile cli-file  embedded:sandbox-profiles/cli-file.toml
 profile cli-jq    embedded:sandbox-profiles/cli-jq.toml
+profile nested    embedded:sandbox-profiles/nested.toml
 profile small     DIR/sandbox-profiles/small.toml
 policy            DIR/policies/team.toml
 ";

@@ -16,6 +16,8 @@ cli-file  file(1) and nothing else: no fork, no network, files only in /workspac
           embedded:sandbox-profiles/cli-file.toml
 cli-jq    jq(1) and nothing else: no fork, no network, files only in /workspace
           embedded:sandbox-profiles/cli-jq.toml
+nested    as bash, with the sockets that the operator names in /tmp/mcp-sockets
+          embedded:sandbox-profiles/nested.toml
 small     bash with less memory
           DIR/sandbox-profiles/small.toml
 ";
@@ -27,7 +29,7 @@ small     bash with less memory
         "description": "bash with less memory",
         "file": "DIR/sandbox-profiles/small.toml",
     });
-    assert_eq!((code, json.get(4)), (Some(0), Some(&small)));
+    assert_eq!((code, json.get(5)), (Some(0), Some(&small)));
     Ok(())
 }
 
@@ -37,18 +39,19 @@ fn a_profile_is_shown_with_what_it_adds_and_the_reason() -> io::Result<()> {
     let (code, stdout, stderr) = configured.told(&["profile", "show", "small"])?;
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     let head = "\
-name         small
-description  bash with less memory
-file         DIR/sandbox-profiles/small.toml
-extends      embedded:sandbox-profiles/bash.toml
-extends      embedded:sandbox-profiles/base.toml
-exec         any program in the cell
-             why: a shell runs programs; the cell holds them, not their names
+name          small
+description   bash with less memory
+file          DIR/sandbox-profiles/small.toml
+extends       embedded:sandbox-profiles/bash.toml
+extends       embedded:sandbox-profiles/base.toml
+exec          any program in the cell
+              why: a shell runs programs; the cell holds them, not their names
 ";
     assert!(stdout.starts_with(head), "{stdout}");
     for part in [
         "\n  io_setup\n    why: a database under test uses it\n",
-        "\n             memory 512M\n",
+        "\nunix_sockets  none\n",
+        "\n              memory 512M\n",
         "\n  /usr\n    why: the host's programs and libraries\n",
         "\n  clone               cells make no namespaces\n",
         "\n  setns\n    why: it enters another namespace\n",

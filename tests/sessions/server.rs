@@ -21,8 +21,23 @@ pub struct Server {
 
 impl Server {
     pub fn start(caller: &Caller, config: &str) -> Result<Self, Failed> {
+        Self::with_policy(caller, config, None)
+    }
+
+    /// The same, with a policy in place of the one that is compiled in.
+    pub fn with_policy(
+        caller: &Caller,
+        config: &str,
+        policy: Option<&str>,
+    ) -> Result<Self, Failed> {
         let directory = caller.directory("configuration")?;
         caller.file("configuration/cofferdam.toml", &format!("schema = 1\n{config}"))?;
+        if let Some(policy) = policy {
+            let policies = caller.directory("configuration/policies")?;
+            let file = caller.file("configuration/policies/own.toml", policy)?;
+            support::mode(&policies, 0o700)?;
+            support::mode(&file, 0o600)?;
+        }
         support::mode(&directory, 0o700)?;
         support::mode(&directory.join("cofferdam.toml"), 0o600)?;
         let path = directory.display().to_string();

@@ -1,0 +1,43 @@
+//! `[nested]` of `cofferdam.toml`: sockets of the host for the profiles that take them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::server::{Reader, Setting};
+use crate::document::Mistake;
+use crate::profile::SocketName;
+
+/// Sockets by name; whether each is one is looked at when it is granted.
+pub type Sockets = BTreeMap<SocketName, PathBuf>;
+
+/// `[nested]` as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    sockets: Option<Spanned<BTreeMap<Spanned<String>, Spanned<PathBuf>>>>,
+}
+
+/// The sockets that the file names.
+pub(super) fn sockets(reader: &Reader<'_>, written: &Written) -> Result<Setting<Sockets>, Mistake> {
+    let mut sockets = Sockets::new();
+    for (name, path) in written.sockets.iter().flat_map(|sockets| sockets.get_ref()) {
+        let key = SocketName::new(name.get_ref()).ok_or_else(|| {
+            let message = "a socket's name is lower-case letters, digits and dashes, at most 32";
+            reader.document.mistake(name.span(), message)
+        })?;
+        if !path.get_ref().is_absolute() {
+            return Err(reader.document.mistake(path.span(), "a path must be absolute"));
+        }
+        sockets.insert(key, path.get_ref().clone());
+    }
+    Ok(reader.set(written.sockets.as_ref(), sockets.clone(), |_| sockets))
+}
+
+/// The same in words.
+pub(super) fn text(sockets: &Sockets) -> String {
+    let one = |(name, path): (&SocketName, &PathBuf)| format!("{name} = {}", path.display());
+    sockets.iter().map(one).collect::<Vec<_>>().join(", ")
+}

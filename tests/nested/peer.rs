@@ -1,0 +1,70 @@
+//! A server of the operator's: a Unix socket outside of any cell, that answers and says who spoke.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
+
+use crate::support::{self, Caller, Failed};
+
+/// Listens until it is closed.
+pub struct Peer {
+    pub path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Peer {
+    /// A socket of the caller's in their directory `place`, mode 0600. It says `word` to all who ask.
+    pub fn listen(caller: &Caller, place: &str, name: &str) -> Result<Self, Failed> {
+        Self::saying(caller, place, name, "hello")
+    }
+
+    pub fn saying(
+        caller: &Caller,
+        place: &str,
+        name: &str,
+        word: &'static str,
+    ) -> Result<Self, Failed> {
+        let directory = caller.home.join(place);
+        if !directory.exists() {
+            caller.directory(place)?;
+            support::mode(&directory, 0o700)?;
+        }
+        let path = directory.join(name);
+        let listener = UnixListener::bind(&path)?;
+        caller.own(&path)?;
+        support::mode(&path, 0o600)?;
+        let accepting = listener.try_clone()?;
+        std::thread::spawn(move || {
+            // Each connection is one question; one that breaks off is none.
+            for stream in accepting.incoming().map_while(Result::ok) {
+                answer(stream, word).unwrap_or_default();
+            }
+        });
+        Ok(Self { path, listener })
+    }
+
+    pub fn flag(&self, name: &str) -> String {
+        format!("{name}={}", self.path.display())
+    }
+
+    /// Listens no more; its file stays.
+    pub fn close(&self) -> Result<(), Failed> {
+        Ok(shutdown(self.listener.as_raw_fd(), Shutdown::Both)?)
+    }
+
+    pub fn is_a_socket(&self) -> bool {
+        Path::symlink_metadata(&self.path).is_ok_and(|file| file.file_type().is_socket())
+    }
+}
+
+fn answer(mut stream: UnixStream, word: &str) -> std::io::Result<()> {
+    let mut question = [0; 64];
+    let length = stream.read(&mut question)?;
+    let known = question.get(..length) == Some(b"who?");
+    let uid = getsockopt(&stream, PeerCredentials)?.uid();
+    stream.write_all(format!("{word} {} {uid}", if known { "to" } else { "?" }).as_bytes())
+}
