@@ -72,10 +72,12 @@ pub const NAMES: &[&str] = &[
     "history_replay",
 ];
 
-/// The tool whose rule is asked about another: what looks at jobs goes with what starts them.
+/// The tool whose rule is asked about another: what looks at jobs goes with what starts them, and
+/// what runs commands by `bash_exec` goes with that.
 pub fn ruled_by(tool: &str) -> &str {
     match tool {
         "bash_output" | "bash_jobs" | "bash_kill" => "bash",
+        "history_replay" => "bash_exec",
         other => other,
     }
 }

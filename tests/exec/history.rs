@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::server::Server;
-use super::{ALL, fields, refusal};
+use super::{ALL, fields, names, refusal};
 
 fn commands(server: &mut Server, query: &str) -> Vec<Value> {
     let found = fields(server, "history_search", json!({"query": query}));
@@ -35,6 +35,27 @@ fn what_has_run_is_found_with_its_end_and_run_again_with_its_variables() {
     assert_eq!(commands(&mut server, "").len(), 3, "what is run again is remembered too");
     let absent = refusal(&mut server, "history_replay", json!({"id": 99}));
     assert_eq!(absent, "history_replay: no command 99 is kept\nhint: history_search tells the ids");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_replay_is_offered_where_bash_exec_is_and_nowhere_else() {
+    let mut server = Server::start(&["--tools", "history"]);
+    assert_eq!(names(&mut server), ["sandbox_rules", "history_search", "history_replay"]);
+    assert_eq!(server.close(), Some(0));
+    let config = tempfile::tempdir().expect("a directory");
+    let text = "schema = 1\n[tools]\ngroups = [\"shell\", \"history\"]\noff = [\"bash_exec\"]\n";
+    std::fs::write(config.path().join("cofferdam.toml"), text).expect("written");
+    let path = config.path().to_str().expect("plain");
+    let mut server = Server::start(&["--config", path]);
+    assert!(!names(&mut server).contains(&"history_replay".to_owned()));
+    server.result("bash", json!({"command": "true"}));
+    assert_eq!(commands(&mut server, "").len(), 1);
+    assert_eq!(
+        refusal(&mut server, "history_replay", json!({"id": 1})),
+        "[`history_replay` is switched off]\n\
+         hint: it is under `[tools] off` in the operator's cofferdam.toml"
+    );
     assert_eq!(server.close(), Some(0));
 }
 
