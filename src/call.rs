@@ -214,8 +214,8 @@ pub enum Stdin {
     Empty,
     /// These bytes, then end of file; at most [`STDIN_BYTES`].
     Bytes(Vec<u8>),
-    /// A pipe that the front end feeds while the program runs.
-    Pipe,
+    /// A pipe that the front end feeds while the program runs: these bytes, and what comes later.
+    Pipe(Vec<u8>),
 }
 
 impl Stdin {
@@ -225,6 +225,15 @@ impl Stdin {
             return Err(InvalidCall::TooLong { field, bytes: text.len(), limit: STDIN_BYTES });
         }
         Ok(if text.is_empty() { Self::Empty } else { Self::Bytes(text.into_bytes()) })
+    }
+
+    /// The same bytes, and no end behind them yet.
+    #[must_use]
+    pub fn open(self) -> Self {
+        match self {
+            Self::Empty => Self::Pipe(Vec::new()),
+            Self::Bytes(bytes) | Self::Pipe(bytes) => Self::Pipe(bytes),
+        }
     }
 }
 

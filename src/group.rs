@@ -54,7 +54,7 @@ impl Group {
                 "calculate_stats",
                 "calculate_history",
             ],
-            Self::Shell => &["bash", "bash_output", "bash_jobs", "bash_kill"],
+            Self::Shell => &["bash", "bash_output", "bash_input", "bash_jobs", "bash_kill"],
             Self::Exec => &["bash_exec", "bash_exec_stream", "get_working_dir", "set_working_dir"],
             Self::Info => &[
                 "get_env",

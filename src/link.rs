@@ -238,7 +238,7 @@ impl Shared {
         };
         let stdin = match &job.stdin {
             Stdin::Empty => StdinKind::Empty,
-            Stdin::Pipe => StdinKind::Pipe,
+            Stdin::Pipe(_) => StdinKind::Pipe,
             Stdin::Bytes(bytes) => {
                 fds.push(memory::sealed(c"cofferdam-stdin", bytes)?);
                 StdinKind::Bytes

@@ -357,6 +357,7 @@ async fn the_official_client_can_use_it() {
         names,
         [
             "bash",
+            "bash_input",
             "bash_jobs",
             "bash_kill",
             "bash_output",

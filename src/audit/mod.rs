@@ -136,7 +136,8 @@ impl Audit {
         }
     }
 
-    /// Records that a tool looks at a job or ends it; `job` is empty for all of them.
+    /// Records that a tool looks at a job, writes to it or ends it; `job` is empty for all of them.
+    /// Of an input its length and hash are recorded: it may be a password.
     ///
     /// # Errors
     /// When it cannot be recorded and calls are to stop then.
@@ -144,11 +145,12 @@ impl Audit {
         &self,
         tool: &'static str,
         job: &str,
+        input: Option<&str>,
         decided: Result<&str, &Denial>,
     ) -> Result<(), Unrecorded> {
         let Some(log) = &self.0 else { return Ok(()) };
         match decided {
-            Ok(rule) => log.write(Record::job(tool, job, rule)),
+            Ok(rule) => log.write(Record::job(tool, job, input, rule)),
             Err(denial) => {
                 log.note(Record::no_job(tool, job, denial));
                 Ok(())

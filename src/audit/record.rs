@@ -60,11 +60,13 @@ impl Asked {
             stdin_bytes: match &call.stdin {
                 Stdin::Empty => Some(0),
                 Stdin::Bytes(bytes) => Some(bytes.len()),
-                Stdin::Pipe => None,
+                // More may come.
+                Stdin::Pipe(_) => None,
             },
             stdin_sha256: match &call.stdin {
                 Stdin::Bytes(bytes) => Some(sha256(bytes)),
-                Stdin::Empty | Stdin::Pipe => None,
+                Stdin::Pipe(first) if !first.is_empty() => Some(sha256(first)),
+                Stdin::Empty | Stdin::Pipe(_) => None,
             },
             env: names.take(LISTED).collect(),
             env_count: call.env.iter().count(),
@@ -134,6 +136,11 @@ pub enum Record {
         rule: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         why: Option<String>,
+        /// Of what was written to it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input_bytes: Option<usize>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input_sha256: Option<String>,
     },
     /// Lines could not be written before this one.
     Gap {
@@ -169,14 +176,18 @@ impl Record {
     }
 
     /// What was asked of `job`, by the rule that allows it.
-    pub fn job(tool: &'static str, job: &str, rule: &str) -> Self {
+    pub fn job(tool: &'static str, job: &str, input: Option<&str>, rule: &str) -> Self {
         let (job, rule) = (cut(job, REASON), cut(rule, REASON));
-        Self::Job { tool, job, decision: "granted", rule, why: None }
+        let input_bytes = input.map(str::len);
+        let input_sha256 = input.map(|input| sha256(input.as_bytes()));
+        Self::Job { tool, job, decision: "granted", rule, why: None, input_bytes, input_sha256 }
     }
 
     pub fn no_job(tool: &'static str, job: &str, denial: &Denial) -> Self {
         let (job, rule) = (cut(job, REASON), cut(&denial.rule, REASON));
-        Self::Job { tool, job, decision: "denied", rule, why: Some(cut(&denial.why, REASON)) }
+        let why = Some(cut(&denial.why, REASON));
+        let (input_bytes, input_sha256) = (None, None);
+        Self::Job { tool, job, decision: "denied", rule, why, input_bytes, input_sha256 }
     }
 }
 

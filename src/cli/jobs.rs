@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use super::live::Live;
 use super::sessions::{Show, shown};
-use crate::call::seconds;
+use crate::call::{STDIN_BYTES, seconds};
 use crate::capture::grep::Pattern;
 use crate::capture::lines::{Wanted, only};
 use crate::capture::text::{REPLY_CHARACTERS, render};
 use crate::capture::{Captured, KEPT_BYTES};
-use crate::mcp::arguments::jobs::{JobSignal, KillArguments, OutputArguments, Since};
+use crate::mcp::arguments::jobs::{
+    InputArguments, JobSignal, KillArguments, OutputArguments, Since,
+};
 use crate::mcp::backend::{Cut, Refused, RefusedKind, Stream, Turn};
-use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State};
-use crate::tools::session::{Command, Offsets, Stop};
+use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State, Taken};
+use crate::tools::session::{Command, Eof, Fed, Offsets, Rest, Shut, Stop};
 
 /// More characters than what is kept of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;
@@ -28,6 +30,7 @@ impl Live {
     pub(super) async fn of_job(&self, ask: Ask, turn: Turn) -> Result<Answer, Refused> {
         match ask {
             Ask::Output(arguments) => self.output(arguments, turn).await,
+            Ask::Input(arguments) => self.input(arguments).await,
             Ask::List => {
                 let jobs = self.workbench.jobs()?;
                 Ok(Answer::List(jobs.iter().map(|job| listed(job)).collect()))
@@ -38,9 +41,9 @@ impl Live {
                     JobSignal::Kill => Stop::Kill,
                 };
                 let (command, before) = self.workbench.stop(&job, stop).await?;
-                let note = before.map(|_| "it had ended before; nothing was done");
+                let note = before.map(|_| "it had ended before; nothing was done".to_owned());
                 let seen = at_its_ends(&command, REPLY_CHARACTERS);
-                Ok(self.looked(&command, seen, note))
+                Ok(self.looked(&command, seen, note, None))
             }
         }
     }
@@ -75,17 +78,66 @@ impl Live {
                     .map_err(|error| bad(&error))?
             }
         };
-        Ok(self.looked(&command, seen, None))
+        Ok(self.looked(&command, seen, None, None))
     }
 
-    fn looked(&self, command: &Command, seen: Seen, note: Option<&'static str>) -> Answer {
+    async fn input(&self, arguments: InputArguments) -> Result<Answer, Refused> {
+        let InputArguments { job, text, eof } = arguments;
+        let bad = |why: String| Err(Refused::new(RefusedKind::Arguments, why));
+        if text.is_empty() && !eof {
+            return bad("bash_input: `text` or `eof` is needed".to_owned());
+        }
+        if text.len() > STDIN_BYTES {
+            return bad(format!("bash_input: `text`: at most {STDIN_BYTES} bytes"));
+        }
+        let eof = if eof { Eof::Yes } else { Eof::No };
+        let (command, fed) = self.workbench.feed(&job, &text, eof).await?;
+        let seen = at_its_ends(&command, REPLY_CHARACTERS);
+        let (note, taken) = told_of_text(text.len(), fed, eof);
+        Ok(self.looked(&command, seen, Some(note), Some(taken)))
+    }
+
+    fn looked(
+        &self,
+        command: &Command,
+        seen: Seen,
+        note: Option<String>,
+        taken: Option<Taken>,
+    ) -> Answer {
         let Seen { stdout, stderr, next } = seen;
         let streams = (stdout, stderr);
         let state = match command.finished() {
             Some(finished) => State::Ended(Box::new(self.ended(command, finished, None, streams))),
             None => State::Running(Box::new(self.running(command, None, streams))),
         };
-        Answer::One(Box::new(Looked { id: command.id.clone(), state, next, note }))
+        Answer::One(Box::new(Looked { id: command.id.clone(), state, next, note, taken }))
+    }
+}
+
+/// What became of a text of so many bytes, for people and for programs.
+fn told_of_text(bytes: usize, fed: Fed, eof: Eof) -> (String, Taken) {
+    let Fed { taken, rest } = fed;
+    let of = format!("{taken} of {bytes} bytes were taken");
+    let note = match (rest, eof) {
+        (None, Eof::Yes) => format!("{taken} bytes were taken, and the input has its end"),
+        (None, Eof::No) => format!("{taken} bytes were taken"),
+        (Some(Rest::Full), _) => {
+            format!("{of}: the pipe is full, as the program does not read; send the rest later")
+        }
+        (Some(Rest::Limit), _) => format!("{of}: a command takes {STDIN_BYTES} bytes in all"),
+        (Some(Rest::Shut(shut)), _) => format!("{of}: {}", why_shut(shut)),
+    };
+    match rest {
+        Some(Rest::Shut(_)) if taken == 0 => (note, Taken::Nothing),
+        Some(_) | None => (note, Taken::Bytes(taken)),
+    }
+}
+
+fn why_shut(shut: Shut) -> &'static str {
+    match shut {
+        Shut::Never => "the command was started without `input`",
+        Shut::Eof => "its input has had its end",
+        Shut::Over => "the command has closed its input or ended",
     }
 }
 

@@ -126,7 +126,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         tool: "run",
         argv: Argv::new(typed.argv.clone()).map_err(|error| invalid(&error))?,
         script: None,
-        stdin: Stdin::Pipe,
+        stdin: Stdin::Empty.open(),
         env: env(&typed.env)?,
         cwd: cwd(typed.cwd.as_deref())?,
         asked,

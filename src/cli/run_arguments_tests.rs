@@ -68,7 +68,7 @@ fn every_flag_arrives_checked() {
             tool: "run",
             argv: Argv::new(["ls", "-la", "--json"].map(str::to_owned).to_vec()).unwrap(),
             script: None,
-            stdin: Stdin::Pipe,
+            stdin: Stdin::Empty.open(),
             env: Env::new(BTreeMap::from([("A".to_owned(), "b=c".to_owned())])).unwrap(),
             cwd: Some(Cwd::new("--cwd", "/workspace/sub").unwrap()),
             asked: Asked {

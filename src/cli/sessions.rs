@@ -50,7 +50,11 @@ impl Live {
             return Ok(Answer::Restarted { session });
         };
         let timeout = timeout.map(|seconds| seconds.0);
-        let call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
+        let open = arguments.input.unwrap_or(arguments.background && stdin.is_none());
+        let mut call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
+        if open {
+            call.stdin = call.stdin.open();
+        }
         let patience = Some(if arguments.background { BACKGROUND } else { self.yield_after });
         let ask = Ask { session, call, restart, patience };
         let reply = self.workbench.in_session(ask, &turn).await?;
@@ -148,8 +152,9 @@ impl Live {
             elapsed: command.started.elapsed(),
             timeout: command.limits.wall,
             receipt: Some(command.receipt.clone()),
-            tools: ["bash_output", "bash_kill"]
+            tools: ["bash_output", "bash_input", "bash_kill"]
                 .into_iter()
+                .filter(|name| *name != "bash_input" || command.input.is_open())
                 .filter(|name| self.lists(name))
                 .collect(),
         }

@@ -42,6 +42,8 @@ pub struct BashArguments {
     pub restart: bool,
     #[serde(default)]
     pub background: bool,
+    /// Whether more input can be given while it runs; absent: in the background, without `stdin`.
+    pub input: Option<bool>,
     /// Characters of output in the reply.
     pub max_output: Option<usize>,
     /// Lines of each stream in the reply: the first, the last.
@@ -62,6 +64,7 @@ impl Arguments for BashArguments {
         "session",
         "restart",
         "background",
+        "input",
         "max_output",
         "head",
         "tail",
@@ -276,7 +279,7 @@ mod tests {
     #[test]
     fn every_field_of_bash_arrives() {
         let text = r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5,
-            "session":"s","restart":true,"background":true,"max_output":9,"head":1,"tail":2,
+            "session":"s","restart":true,"background":true,"input":true,"max_output":9,"head":1,"tail":2,
             "description":"why"}"#;
         let expected = BashArguments {
             command: Some("cat".to_owned()),
@@ -287,6 +290,7 @@ mod tests {
             session: Some("s".to_owned()),
             restart: true,
             background: true,
+            input: Some(true),
             max_output: Some(9),
             head: Some(1),
             tail: Some(2),
@@ -303,7 +307,7 @@ mod tests {
                 "bash: unknown field `comand`".to_owned(),
                 Some(
                     "did you mean `command`? it takes command, stdin, cwd, env, timeout, session, \
-                     restart, background, max_output, head, tail, description"
+                     restart, background, input, max_output, head, tail, description"
                         .to_owned()
                 )
             )

@@ -22,6 +22,7 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
     let mut tools = vec![
         shell::bash(rules),
         jobs::output(),
+        jobs::input(),
         jobs::list(),
         jobs::kill(),
         calculate(rules),
@@ -47,6 +48,7 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
 pub const NAMES: &[&str] = &[
     "bash",
     "bash_output",
+    "bash_input",
     "bash_jobs",
     "bash_kill",
     "calculate",
@@ -76,7 +78,7 @@ pub const NAMES: &[&str] = &[
 /// what runs commands by `bash_exec` goes with that.
 pub fn ruled_by(tool: &str) -> &str {
     match tool {
-        "bash_output" | "bash_jobs" | "bash_kill" => "bash",
+        "bash_output" | "bash_input" | "bash_jobs" | "bash_kill" => "bash",
         "history_replay" => "bash_exec",
         other => other,
     }

@@ -1,11 +1,11 @@
-//! What `bash_output`, `bash_jobs` and `bash_kill` ask and answer.
+//! What `bash_output`, `bash_input`, `bash_jobs` and `bash_kill` ask and answer.
 
 use std::time::Duration;
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::arguments::jobs::{KillArguments, OutputArguments, Since};
+use super::arguments::jobs::{InputArguments, KillArguments, OutputArguments, Since};
 use super::backend::Told;
 use super::reply::{self, millis, outcome_name, time_text};
 use super::sessions::{self, Running};
@@ -18,6 +18,7 @@ pub const LISTED: usize = 50;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
     Output(OutputArguments),
+    Input(InputArguments),
     List,
     Kill(KillArguments),
 }
@@ -38,7 +39,18 @@ pub struct Looked {
     /// Where to read on.
     pub next: Since,
     /// What else there is to say, a line.
-    pub note: Option<&'static str>,
+    pub note: Option<String>,
+    /// How much of a text was written to its input.
+    pub taken: Option<Taken>,
+}
+
+/// What became of a text for a command's input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// So many bytes of it.
+    Bytes(usize),
+    /// Nothing: nobody reads it.
+    Nothing,
 }
 
 /// How far a command is.
@@ -70,13 +82,13 @@ pub fn answer(answer: &Answer) -> CallToolResult {
 }
 
 fn one(looked: &Looked) -> CallToolResult {
-    let Looked { id, state, next, note } = looked;
+    let Looked { id, state, next, note, taken } = looked;
     let mut result = match state {
         State::Ended(told) => reply::told(told),
         State::Running(job) => sessions::running(job),
     };
     // However the command ended: that it could be told is what was asked.
-    result.is_error = Some(false);
+    result.is_error = Some(*taken == Some(Taken::Nothing));
     let offsets = json!({ "stdout": next.stdout, "stderr": next.stderr });
     let mut more = format!("[{id}: read on with since {offsets}]");
     if let Some(note) = note {
@@ -86,6 +98,13 @@ fn one(looked: &Looked) -> CallToolResult {
     if let Some(fields) = result.structured_content.as_mut().and_then(Value::as_object_mut) {
         fields.insert("job".to_owned(), json!(id));
         fields.insert("next".to_owned(), offsets);
+        match taken {
+            Some(Taken::Bytes(bytes)) => {
+                drop(fields.insert("taken_bytes".to_owned(), json!(bytes)))
+            }
+            Some(Taken::Nothing) => drop(fields.insert("taken_bytes".to_owned(), json!(0))),
+            None => {}
+        }
     }
     result
 }

@@ -23,8 +23,8 @@ use super::arguments::calculator::{
 };
 use super::arguments::{
     AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
-    RulesArguments, jobs::JobsArguments, jobs::KillArguments, jobs::OutputArguments, nearest,
-    parse,
+    RulesArguments, jobs::InputArguments, jobs::JobsArguments, jobs::KillArguments,
+    jobs::OutputArguments, nearest, parse,
 };
 use super::backend::{Backend, Refused, RefusedKind, Turn};
 use super::exec::arguments::ExecArguments;
@@ -111,6 +111,7 @@ impl<B: Backend> Server<B> {
                 parse::<JobsArguments>(arguments)?;
                 self.job(jobs::Ask::List, context).await
             }
+            InputArguments::TOOL => self.job(jobs::Ask::Input(parse(arguments)?), context).await,
             KillArguments::TOOL => self.job(jobs::Ask::Kill(parse(arguments)?), context).await,
             CalculateArguments::TOOL => self.calculate(arguments, context).await,
             AdvancedArguments::TOOL => self.calculate_advanced(arguments, context).await,

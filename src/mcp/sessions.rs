@@ -67,7 +67,7 @@ pub struct Running {
     /// When it is interrupted.
     pub timeout: Duration,
     pub receipt: Option<Receipt>,
-    /// Those of bash_output and bash_kill that there are.
+    /// Those of bash_output, bash_input and bash_kill that are of use.
     pub tools: Vec<&'static str>,
 }
 

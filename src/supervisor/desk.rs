@@ -5,7 +5,8 @@
 //! supervisor keeps the writable mount as a descriptor; no path of the host is opened.
 //!
 //! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it), `in.N`, `out.N`,
-//! `err.N` (its streams), `end.N` (its report) and `go.N`: opening it waits until the supervisor
+//! `err.N` (its streams), `end.N` (its report), `fed.N` (a line before the command, where the input is a
+//! pipe) and `go.N`: opening it waits until the supervisor
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
 //! Each call has names of its own: what a background process still prints goes to the reader of
 //! the call that started it, and who tells an end for another call has nothing to write to.
@@ -32,7 +33,7 @@ use crate::wire::StdinKind;
 /// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
 const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
 /// Files of one call.
-const NAMES: [&str; 7] = ["in", "out", "err", "end", "cmd", "run", "go"];
+const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", "go"];
 
 /// The desk as the supervisor holds it.
 #[derive(Debug)]
@@ -50,6 +51,16 @@ pub struct Laid {
     pub end: OwnedFd,
     /// Ends that keep a stream from ending before the shell has opened it, and the gate.
     _held: Vec<OwnedFd>,
+    /// Both ends of an input, until the shell has it open.
+    input: Option<OwnedFd>,
+}
+
+impl Laid {
+    /// The shell has the input open: from here on its end is what the caller makes of it. Whether it
+    /// was not known before.
+    pub fn opened(&mut self) -> bool {
+        self.input.take().is_some()
+    }
 }
 
 /// What a call brings.
@@ -126,13 +137,17 @@ impl Desk {
     }
 
     fn make(&self, number: u64, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
-        let mut held = Vec::new();
+        let (mut held, mut input) = (Vec::new(), None);
         let stdin = match order.stdin {
             StdinKind::Pipe => {
                 let path = name("in", number);
                 self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
-                // Without a reader the caller's first write would fail before the shell is there.
-                held.push(self.open(&path, OFlag::O_RDONLY)?);
+                // Without a reader the caller's first write would fail before the shell is there, and
+                // without a writer the shell would wait where the caller has closed its own.
+                input = Some(self.open(&path, OFlag::O_RDWR)?);
+                self.write(&name("fed", number), |file| {
+                    file.write_all(driver::fed(number).as_bytes())
+                })?;
                 let writer = self.open(&path, OFlag::O_WRONLY)?;
                 self.mode(&path, READABLE)?;
                 Some(writer)
@@ -159,14 +174,14 @@ impl Desk {
         };
         let (stdout, stderr, end) = (output("out")?, output("err")?, output("end")?);
         self.write(&name("cmd", number), |file| copy(order.script, SCRIPT_BYTES, file))?;
-        let lines = driver::lines(number, order.env, order.cwd);
+        let lines = driver::lines(number, order.env, order.cwd, order.stdin);
         self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
         self.gate(number.saturating_add(1))?;
         // For reading too: then it opens whether the shell waits already or not.
         let gate = name("go", number);
         self.mode(&gate, READABLE | Mode::S_IWUSR)?;
         held.push(self.open(&gate, OFlag::O_RDWR)?);
-        Ok((Laid { number, end, _held: held }, FarEnds { stdin, stdout, stderr }))
+        Ok((Laid { number, end, _held: held, input }, FarEnds { stdin, stdout, stderr }))
     }
 
     /// Takes a call's files away; who has them open keeps them.

@@ -15,6 +15,7 @@
 //! - A loop of one turn stands around it: `break` and `continue` end there.
 
 use crate::call::{Cwd, Env};
+use crate::wire::StdinKind;
 
 /// Where a session's cell has its desk.
 pub const DESK: &str = "/dev/session";
@@ -42,8 +43,8 @@ pub fn program(first: u64) -> String {
 ///
 /// `env` and `cwd` are of this call alone. What the shell tells at its end: the exit code and its
 /// directory, ended by NUL.
-pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>) -> String {
-    let place = |name: &str| format!("{DESK}/{name}.{number}");
+pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
+    let place = |name| place(name, number);
     let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
     let mut text = "COFFERDAM_OPEN=0 COFFERDAM_STOP=0\n".to_owned();
@@ -68,7 +69,10 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>) -> String {
             "\\command"
         }
     };
-    let command = place("cmd");
+    let command = match input {
+        StdinKind::Empty | StdinKind::Bytes => place("cmd"),
+        StdinKind::Pipe => place("fed"),
+    };
     text.push_str(&format!(
         "for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
          {assignments}{source} . {command} {streams}; done\n\
@@ -95,10 +99,24 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>) -> String {
     text
 }
 
+/// The line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
+/// close it now, and before that the shell would wait for ever to open it.
+pub fn fed(number: u64) -> String {
+    let (end, command) = (place("end", number), place("cmd", number));
+    format!("\\builtin printf {} >|{end}; \\builtin . {command}\n", char::from(OPEN))
+}
+
+fn place(name: &str, number: u64) -> String {
+    format!("{DESK}/{name}.{number}")
+}
+
 /// A word as bash reads it, whatever is in it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
+
+/// What is told before the report: the input is open.
+pub const OPEN: u8 = b'o';
 
 /// What the shell told at the end of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]

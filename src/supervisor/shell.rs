@@ -191,6 +191,12 @@ impl Shell {
             Err(errno) => return Err(errno),
         };
         current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        if current.report.first() == Some(&driver::OPEN) && current.laid.opened() {
+            current.report.remove(0);
+        }
+        if current.report.is_empty() {
+            return Ok(Step::None);
+        }
         if !current.report.ends_with(&[0]) && current.report.len() < Told::BYTES {
             return Ok(Step::None);
         }

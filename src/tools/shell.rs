@@ -92,7 +92,7 @@ pub fn run(words: Vec<String>, env: Env, asked: Asked) -> Result<Call, InvalidCa
         tool: "run",
         argv: Argv::new(words)?,
         script: None,
-        stdin: Stdin::Pipe,
+        stdin: Stdin::Empty.open(),
         env,
         cwd: None,
         asked,

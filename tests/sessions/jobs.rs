@@ -8,19 +8,19 @@ use crate::server::{Server, story, text};
 use crate::support::{self, Caller, Check, Failed, PATIENCE, equal, holds};
 
 /// Starts a job in a session of its own; its handle.
-fn job(server: &mut Server, session: &str, command: &str) -> Result<String, Failed> {
+pub fn job(server: &mut Server, session: &str, command: &str) -> Result<String, Failed> {
     let arguments = json!({ "command": command, "session": session, "background": true });
     let answer = server.with(&arguments)?;
     let id = answer["structuredContent"]["job"].as_str();
     Ok(id.ok_or_else(|| format!("no job: {answer}"))?.to_owned())
 }
 
-fn output(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
+pub fn output(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
     server.tool("bash_output", arguments)
 }
 
 /// Reads a job until it has ended.
-fn to_its_end(server: &mut Server, id: &str) -> Result<Value, Failed> {
+pub fn to_its_end(server: &mut Server, id: &str) -> Result<Value, Failed> {
     let end = Instant::now() + PATIENCE;
     loop {
         let answer = output(server, &json!({ "job": id, "wait": 5 }))?;
@@ -163,9 +163,12 @@ pub fn recorded(caller: &Caller) -> Check {
     let id = job(&mut server, "a", "sleep 600")?;
     output(&mut server, &json!({ "job": id }))?;
     server.tool("bash_jobs", &json!({}))?;
+    server.tool("bash_input", &json!({ "job": id, "text": "secret" }))?;
     server.tool("bash_kill", &json!({ "job": id }))?;
     drop(server);
     let text = std::fs::read_to_string(&file)?;
+    holds("no input in clear", &text, !text.contains("secret"))?;
+    holds("its length", &text, text.contains("\"input_bytes\":6,"))?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let told: Vec<_> = lines
         .filter(|line| line["event"] == json!("job"))
@@ -174,6 +177,7 @@ pub fn recorded(caller: &Caller) -> Check {
     let expected = vec![
         json!(["bash_output", id, "granted", "shell"]),
         json!(["bash_jobs", "", "granted", "shell"]),
+        json!(["bash_input", id, "granted", "shell"]),
         json!(["bash_kill", id, "granted", "shell"]),
     ];
     equal("recorded", told, expected)

@@ -5,6 +5,7 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+mod input;
 mod jobs;
 mod server;
 #[path = "../support/mod.rs"]
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
         claim("the_oldest_outputs_are_forgotten_and_told_so", jobs::forgotten),
         claim("what_is_done_with_jobs_is_recorded_with_the_rule_of_bash", jobs::recorded),
         claim("tools_of_jobs_are_off_where_bash_is", jobs::off),
+        claim("a_job_is_fed_while_it_runs_until_its_end_is_given", input::fed),
+        claim("input_is_empty_at_once_unless_it_is_given_or_asked_for", input::by_default),
+        claim("a_full_input_is_told_with_what_was_taken_and_holds_nobody_up", input::bounded),
+        claim("input_that_nobody_reads_is_told", input::told),
         claim("nothing_is_left_when_the_server_is_killed", killed),
     ])
 }

@@ -43,6 +43,22 @@ impl Arguments for JobsArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
+/// Arguments of `bash_input`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputArguments {
+    pub job: String,
+    #[serde(default)]
+    pub text: String,
+    #[serde(default)]
+    pub eof: bool,
+}
+
+impl Arguments for InputArguments {
+    const TOOL: &'static str = "bash_input";
+    const FIELDS: &'static [&'static str] = &["job", "text", "eof"];
+}
+
 /// Arguments of `bash_kill`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::shell::bash_output;
 use super::{pure, tool};
+use crate::call::STDIN_BYTES;
 
 pub fn output() -> Tool {
     let description = "Read the output of a job so far, or of an earlier bash command by its \
@@ -43,6 +44,40 @@ pub fn output() -> Tool {
         .annotate(pure().idempotent(false))
 }
 
+pub fn input() -> Tool {
+    let description = "Write to the standard input of a job: of a command that was started with \
+        `input`, or with `background` and without `stdin`. Nothing is added: a line needs its \
+        newline. Tells how much was taken; where the program does not read, the rest is to be sent \
+        again. Then tells of the job as bash_output does.";
+    let input = json!({
+        "type": "object",
+        "properties": {
+            "job": { "type": "string", "description": "The job, as bash named it." },
+            "text": {
+                "type": "string", "maxLength": STDIN_BYTES, "default": "",
+                "description": "What to write. One command takes 8 MiB in all."
+            },
+            "eof": {
+                "type": "boolean", "default": false,
+                "description": "End the input behind `text`, once all of it is taken."
+            }
+        },
+        "required": ["job"],
+        "additionalProperties": false
+    });
+    let taken = json!({
+        "type": "integer", "minimum": 0, "description": "Bytes of `text` that were written."
+    });
+    let output = with(of_a_job(), "taken_bytes", taken);
+    tool("bash_input", "Write to a job", description.to_owned(), input, output).annotate(
+        ToolAnnotations::new()
+            .read_only(false)
+            .destructive(true)
+            .idempotent(false)
+            .open_world(false),
+    )
+}
+
 pub fn list() -> Tool {
     let description = "List the jobs of all sessions, those that run and those that have ended.";
     let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
@@ -78,16 +113,20 @@ fn offset() -> Value {
 
 /// As of `bash`, and where to read on.
 fn of_a_job() -> Value {
-    let mut schema = bash_output();
+    let next = json!({
+        "type": "object",
+        "properties": { "stdout": offset(), "stderr": offset() },
+        "required": ["stdout", "stderr"],
+        "additionalProperties": false,
+        "description": "Byte offsets to read on from, for `since`."
+    });
+    with(bash_output(), "next", next)
+}
+
+/// The schema with one more property.
+fn with(mut schema: Value, name: &str, property: Value) -> Value {
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        let next = json!({
-            "type": "object",
-            "properties": { "stdout": offset(), "stderr": offset() },
-            "required": ["stdout", "stderr"],
-            "additionalProperties": false,
-            "description": "Byte offsets to read on from, for `since`."
-        });
-        properties.insert("next".to_owned(), next);
+        properties.insert(name.to_owned(), property);
     }
     schema
 }

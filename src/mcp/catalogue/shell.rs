@@ -48,7 +48,7 @@ fn call_fields(timeout: Duration) -> Value {
             },
             "stdin": {
                 "type": "string", "maxLength": STDIN_BYTES,
-                "description": "Text the command reads on standard input. Without it, input is empty."
+                "description": "Text the command reads on standard input, and then its end. Without it, input is empty: a program that reads finds its end at once."
             },
             "cwd": {
                 "type": "string",
@@ -79,7 +79,11 @@ fn session_fields() -> Value {
             },
             "background": {
                 "type": "boolean", "default": false,
-                "description": "Do not wait for it: it goes on, and keeps the session busy until it ends. bash_output reads it, bash_kill ends it."
+                "description": "Do not wait for it: it goes on, and keeps the session busy until it ends. bash_output reads it, bash_input writes to it, bash_kill ends it."
+            },
+            "input": {
+                "type": "boolean",
+                "description": "Keep standard input open, behind `stdin` where it is given: bash_input writes to it while the command runs. So it is by default with `background` and without `stdin`."
             },
             "max_output": {
                 "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
@@ -140,7 +144,7 @@ fn story_fields() -> Value {
             },
             "denials": denials(),
             "cwd": { "type": "string", "description": "Where the shell is now." },
-            "job": { "type": "string", "description": "The command that goes on, for bash_output and bash_kill." },
+            "job": { "type": "string", "description": "The command that goes on, for bash_output, bash_input and bash_kill." },
             "session": {
                 "type": "object",
                 "properties": {

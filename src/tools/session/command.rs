@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
-use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::feed::{Feed, Shut};
 use super::output::{Open, Stream};
 use super::seat::Seat;
 use crate::audit::{Entry, Story};
@@ -38,7 +37,7 @@ pub struct Command {
     pub started: Instant,
     pub stdout: Stream,
     pub stderr: Stream,
-    stdin: Mutex<Option<pipe::Sender>>,
+    pub input: Feed,
     pub control: Control,
     finished: watch::Sender<Option<Finished>>,
     /// Whether nobody waits for it any more.
@@ -67,24 +66,17 @@ pub struct About {
 pub struct Behind {
     pub seat: OwnedMutexGuard<Seat>,
     pub entry: Entry,
-    pub input: Input,
+    /// What is written to an open input first.
+    pub first: Vec<u8>,
     pub produced: Produced,
-}
-
-/// What a command reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
-    /// What came with it, or nothing.
-    Given,
-    /// What is written to it while it runs.
-    Open,
 }
 
 impl Command {
     /// Starts to follow a command that runs.
-    pub fn follow(about: About, running: Running, behind: Behind) -> Arc<Self> {
+    pub fn follow(about: About, running: Running, mut behind: Behind) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, guard } = running;
         let About { id, session, text, limits, clamped } = about;
+        let (input, turn_of_first) = Feed::new(stdin);
         let command = Arc::new(Self {
             id,
             session,
@@ -96,11 +88,16 @@ impl Command {
             started: Instant::now(),
             stdout: Stream::new(stdout),
             stderr: Stream::new(stderr),
-            stdin: Mutex::new(stdin),
+            input,
             control,
             finished: watch::Sender::new(None),
             job: AtomicBool::new(false),
         });
+        let first = std::mem::take(&mut behind.first);
+        if let Some(turn) = turn_of_first.filter(|_| !first.is_empty()) {
+            let fed = Arc::clone(&command);
+            tokio::spawn(async move { fed.input.first(&first, turn).await });
+        }
         let follower = Arc::clone(&command);
         tokio::spawn(async move {
             // Held until the end: who drops it takes the call back.
@@ -141,34 +138,15 @@ impl Command {
         }
     }
 
-    /// Gives it input; `false` when it takes none any more.
-    pub async fn input(&self, bytes: &[u8]) -> bool {
-        let mut stdin = self.stdin.lock().await;
-        let Some(pipe) = stdin.as_mut() else { return false };
-        if pipe.write_all(bytes).await.is_ok() {
-            return true;
-        }
-        *stdin = None;
-        false
-    }
-
-    /// Ends its input.
-    pub async fn end_input(&self) {
-        drop(self.stdin.lock().await.take());
-    }
-
     async fn to_the_end(
         self: Arc<Self>,
         mut ended: tokio::sync::oneshot::Receiver<Ended>,
         behind: Behind,
     ) {
-        let Behind { mut seat, entry, input, produced } = behind;
+        let Behind { mut seat, entry, produced, .. } = behind;
         let meter = Meter::counting(self.limits.output, produced);
         let over = || self.control.output_limit();
         let deadline = self.started + self.limits.wall + SUPERVISOR_GRACE;
-        if input == Input::Given {
-            self.end_input().await;
-        }
         let told = loop {
             tokio::select! {
                 biased;
@@ -183,7 +161,7 @@ impl Command {
                 }
             }
         };
-        self.end_input().await;
+        self.input.shut(Shut::Over);
         self.stdout.seal(&meter);
         self.stderr.seal(&meter);
         seat.after(&told);

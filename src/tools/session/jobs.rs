@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::feed::{Eof, Fed, Rest, Shut};
 use super::spool::{MOST_BYTES, MOST_COMMANDS};
 use super::{Command, Finished};
 use crate::tools::{Caller, Refusal, Workbench};
@@ -20,6 +21,9 @@ const RULED_BY: &str = "bash";
 const GLANCE: Duration = Duration::from_millis(50);
 /// How long the end of a command that is ended is awaited: INT, grace and the end of the cell.
 const END: Duration = Duration::from_secs(8);
+
+/// How long a text waits for a program that reads slowly.
+const TAKEN: Duration = Duration::from_secs(1);
 
 /// Why there is nothing to look at.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +73,7 @@ impl Workbench {
         wait: Duration,
         caller: &Caller,
     ) -> Result<Arc<Command>, Refusal> {
-        self.allowed("bash_output", id)?;
+        self.allowed("bash_output", id, None)?;
         let command = self.sessions.spool.find(id)?;
         if wait.is_zero() {
             return Ok(command);
@@ -95,8 +99,27 @@ impl Workbench {
     /// # Errors
     /// When policy denies it.
     pub fn jobs(&self) -> Result<Vec<Arc<Command>>, Refusal> {
-        self.allowed("bash_jobs", "")?;
+        self.allowed("bash_jobs", "", None)?;
         Ok(self.sessions.spool.jobs())
+    }
+
+    /// Writes to the input of a command that runs.
+    ///
+    /// # Errors
+    /// When policy denies it, or there is no such command.
+    pub async fn feed(
+        &self,
+        id: &str,
+        text: &str,
+        eof: Eof,
+    ) -> Result<(Arc<Command>, Fed), Refusal> {
+        self.allowed("bash_input", id, Some(text))?;
+        let command = self.sessions.spool.find(id)?;
+        let fed = match command.finished() {
+            Some(_) => Fed { taken: 0, rest: Some(Rest::Shut(Shut::Over)) },
+            None => command.input.give(text.as_bytes(), eof, TAKEN).await,
+        };
+        Ok((command, fed))
     }
 
     /// Ends a command, and waits for its end; how it had ended before, if it had.
@@ -108,7 +131,7 @@ impl Workbench {
         id: &str,
         stop: Stop,
     ) -> Result<(Arc<Command>, Option<Finished>), Refusal> {
-        self.allowed("bash_kill", id)?;
+        self.allowed("bash_kill", id, None)?;
         let command = self.sessions.spool.find(id)?;
         let before = command.finished();
         if before.is_none() {
@@ -134,9 +157,9 @@ impl Workbench {
     }
 
     /// Asks the rule of `bash`, and records what it says.
-    fn allowed(&self, tool: &'static str, job: &str) -> Result<(), Refusal> {
+    fn allowed(&self, tool: &'static str, job: &str, input: Option<&str>) -> Result<(), Refusal> {
         let terms = self.policy.terms(RULED_BY, &self.profiles);
-        self.audit.of_job(tool, job, terms.as_ref().map(|terms| terms.rule))?;
+        self.audit.of_job(tool, job, input, terms.as_ref().map(|terms| terms.rule))?;
         terms.map(drop).map_err(Refusal::from)
     }
 }

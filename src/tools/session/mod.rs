@@ -5,6 +5,7 @@
 //! server that has several keeps a [`Sessions`] for each.
 
 mod command;
+mod feed;
 mod jobs;
 mod output;
 mod run;
@@ -21,7 +22,8 @@ use tokio::sync::Mutex;
 use crate::call::Call;
 use crate::job::{Limits, SessionId};
 use crate::outcome::Outcome;
-pub use command::{Command, Finished, Input};
+pub use command::{Command, Finished};
+pub use feed::{Eof, Fed, Rest, Shut};
 pub use jobs::{NoJob, Offsets, Stop};
 pub use seat::Lost;
 use seat::Seat;

@@ -9,7 +9,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::command::{About, Behind};
 use super::seat::Seat;
 use super::{
-    Ask, Command, Finished, Input, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State, Unseated,
+    Ask, Command, Finished, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State, Unseated,
     check_name,
 };
 use crate::audit::Entry;
@@ -26,7 +26,6 @@ const GLANCE: Duration = Duration::from_millis(100);
 struct Decided {
     grant: Grant,
     entry: Entry,
-    input: Input,
     place: Place,
 }
 
@@ -43,8 +42,6 @@ impl Workbench {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
-        // With an empty input or one that is all there, nothing is left to be fed.
-        let input = if call.stdin == Stdin::Pipe { Input::Open } else { Input::Given };
         let (grant, entry) = self.decide(call)?;
         // Its turn is the session's to give; a place is what all that wait have.
         let _waits = match self.queue.place() {
@@ -54,7 +51,7 @@ impl Workbench {
                 return Err(full);
             }
         };
-        let decided = Decided { grant, entry, input, place };
+        let decided = Decided { grant, entry, place };
         self.seated(session, text, restart, patience, decided, caller).await
     }
 
@@ -145,7 +142,11 @@ impl Workbench {
         if asked && (seat.started || seat.lost.is_some()) {
             seat.end(Lost::Restart);
         }
-        let Decided { grant, entry, input, place } = decided;
+        let Decided { grant, entry, place } = decided;
+        let first = match &grant.job().stdin {
+            Stdin::Pipe(first) => first.clone(),
+            Stdin::Empty | Stdin::Bytes(_) => Vec::new(),
+        };
         let id = named.id;
         let within = Within { session: id, place };
         // Not given up on cancel: a command that is just being handed over must be ended by its
@@ -160,7 +161,7 @@ impl Workbench {
                 }
                 self.sessions.forget(&ended);
                 let lost = seat.takes(running.turn);
-                let behind = Behind { seat, entry, input, produced: caller.produced.clone() };
+                let behind = Behind { seat, entry, first, produced: caller.produced.clone() };
                 let session = about.session.clone();
                 let command = Command::follow(about, running, behind);
                 self.sessions.runs(&session, &command);

@@ -1,0 +1,236 @@
+//! What a command reads while it runs: written as far as it is taken, and never waited for long.
+
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::STDIN_BYTES;
+
+/// The input of one command.
+#[derive(Debug)]
+pub struct Feed {
+    state: Mutex<State>,
+    /// Of who writes: one text is not mixed with another.
+    turn: Arc<Turn<()>>,
+    /// Tripped when nothing can be written any more.
+    over: CancellationToken,
+}
+
+#[derive(Debug)]
+struct State {
+    pipe: Option<Arc<pipe::Sender>>,
+    /// Counts where there is no pipe.
+    shut: Shut,
+    /// Bytes that were written so far.
+    taken: usize,
+}
+
+/// Why nothing can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shut {
+    /// It was started with an input that is all there, or empty.
+    Never,
+    /// Its end was given.
+    Eof,
+    /// Nobody reads it any more: the command has closed it or ended.
+    Over,
+}
+
+/// Whether the input ends with a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eof {
+    No,
+    Yes,
+}
+
+/// How much of a text was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fed {
+    pub taken: usize,
+    /// Why it was not all of it.
+    pub rest: Option<Rest>,
+}
+
+/// Why a text was not written to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// The pipe is full: the program does not read, or not fast enough.
+    Full,
+    /// A command takes [`STDIN_BYTES`] in all.
+    Limit,
+    Shut(Shut),
+}
+
+/// The turn of a text that came with the command: no other is written before it.
+pub type First = OwnedMutexGuard<()>;
+
+impl Feed {
+    /// The input of a command that reads from `pipe`, and the first turn of it.
+    pub fn new(pipe: Option<pipe::Sender>) -> (Self, Option<First>) {
+        let state = State { pipe: pipe.map(Arc::new), shut: Shut::Never, taken: 0 };
+        let turn = Arc::new(Turn::new(()));
+        let first = Arc::clone(&turn).try_lock_owned().ok();
+        (Self { state: Mutex::new(state), turn, over: CancellationToken::new() }, first)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if one did, its values are still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether more can be written.
+    pub fn is_open(&self) -> bool {
+        self.state().pipe.is_some()
+    }
+
+    /// Writes the text that came with the command, however long the program takes for it.
+    pub async fn first(&self, bytes: &[u8], turn: First) {
+        let fed = self.write(bytes, None).await;
+        drop(turn);
+        tracing::debug!(?fed, "what came with a command");
+    }
+
+    /// Writes `bytes`, and the end of the input where all of them were taken; waits for `patience`
+    /// at most.
+    pub async fn give(&self, bytes: &[u8], eof: Eof, patience: Duration) -> Fed {
+        let until = Instant::now() + patience;
+        let Ok(_turn) = timeout_at(until, self.turn.lock()).await else {
+            return Fed { taken: 0, rest: Some(Rest::Full) };
+        };
+        let fed = self.write(bytes, Some(until)).await;
+        match eof {
+            Eof::Yes if fed.rest.is_none() => self.shut(Shut::Eof),
+            Eof::Yes | Eof::No => {}
+        }
+        fed
+    }
+
+    /// Ends the input. How it ended first is what counts.
+    pub fn shut(&self, shut: Shut) {
+        let mut state = self.state();
+        if state.pipe.take().is_some() {
+            state.shut = shut;
+        }
+        drop(state);
+        self.over.cancel();
+    }
+
+    async fn write(&self, bytes: &[u8], until: Option<Instant>) -> Fed {
+        let mut taken = 0;
+        let rest = loop {
+            let (pipe, room) = match self.open() {
+                Ok(open) => open,
+                Err(shut) => break Some(Rest::Shut(shut)),
+            };
+            let Some(left) = bytes.get(taken..).filter(|left| !left.is_empty()) else {
+                break None;
+            };
+            let Some(piece) = left.get(..room.min(left.len())).filter(|piece| !piece.is_empty())
+            else {
+                break Some(Rest::Limit);
+            };
+            match pipe.try_write(piece) {
+                Ok(length) => {
+                    taken += length;
+                    self.state().taken += length;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.full(&pipe, until).await {
+                        break Some(Rest::Full);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.shut(Shut::Over),
+            }
+        };
+        Fed { taken, rest }
+    }
+
+    /// The pipe, and how many bytes the command may still be given.
+    fn open(&self) -> Result<(Arc<pipe::Sender>, usize), Shut> {
+        let state = self.state();
+        let pipe = state.pipe.clone().ok_or(state.shut)?;
+        Ok((pipe, STDIN_BYTES.saturating_sub(state.taken)))
+    }
+
+    /// Waits until something fits into the pipe; whether it is still full when the time is over.
+    async fn full(&self, pipe: &pipe::Sender, until: Option<Instant>) -> bool {
+        let time = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.over.cancelled() => false,
+            // What is wrong with it, the next write meets.
+            _ = pipe.writable() => false,
+            () = time => true,
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a pipe that cannot be made is a failed test")]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(30);
+
+    async fn read(pipe: &mut pipe::Receiver) -> usize {
+        let mut buffer = vec![0; 1 << 20];
+        tokio::io::AsyncReadExt::read(pipe, &mut buffer).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_full_pipe_is_told_with_what_was_taken_and_takes_more_when_it_is_read() {
+        let (sender, mut receiver) = pipe::pipe().unwrap();
+        let (feed, first) = Feed::new(Some(sender));
+        drop(first);
+        let bytes = vec![b'x'; 100_000];
+        let fed = feed.give(&bytes, Eof::Yes, SHORT).await;
+        assert_eq!(fed, Fed { taken: 65_536, rest: Some(Rest::Full) });
+        assert!(feed.is_open(), "the end is given with the whole text only");
+        assert_eq!(read(&mut receiver).await, 65_536);
+        let fed = feed.give(b"y", Eof::Yes, SHORT).await;
+        assert_eq!(fed, Fed { taken: 1, rest: None });
+        assert_eq!((read(&mut receiver).await, read(&mut receiver).await), (1, 0));
+        let fed = feed.give(b"z", Eof::No, SHORT).await;
+        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Shut(Shut::Eof)) });
+    }
+
+    #[tokio::test]
+    async fn no_text_is_written_before_what_came_with_the_command() {
+        let (sender, mut receiver) = pipe::pipe().unwrap();
+        let (feed, first) = Feed::new(Some(sender));
+        let fed = feed.give(b"second", Eof::No, SHORT).await;
+        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Full) });
+        feed.first(b"first", first.unwrap()).await;
+        assert_eq!(feed.give(b"second", Eof::No, SHORT).await, Fed { taken: 6, rest: None });
+        assert_eq!(read(&mut receiver).await, 11);
+        drop(receiver);
+        let fed = feed.give(b"third", Eof::No, SHORT).await;
+        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Shut(Shut::Over)) });
+    }
+
+    #[tokio::test]
+    async fn a_command_takes_so_much_in_all() {
+        let (sender, mut receiver) = pipe::pipe().unwrap();
+        let (feed, first) = Feed::new(Some(sender));
+        drop(first);
+        let reading = tokio::spawn(async move { while read(&mut receiver).await > 0 {} });
+        let most = vec![b'x'; STDIN_BYTES];
+        let long = Duration::from_secs(60);
+        assert_eq!(feed.give(&most, Eof::No, long).await, Fed { taken: STDIN_BYTES, rest: None });
+        let fed = feed.give(b"x", Eof::No, long).await;
+        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Limit) });
+        feed.shut(Shut::Over);
+        reading.await.unwrap();
+    }
+}
