@@ -12,6 +12,7 @@ pub mod exec;
 pub mod history;
 pub mod jobs;
 pub mod lines;
+pub mod live;
 pub mod message;
 pub mod progress;
 pub mod reply;

@@ -1,9 +1,9 @@
 //! The tools over rmcp: dispatch, turns, cancellation, and an answer for every call.
 
 mod calculator;
+mod turns;
 
 use std::borrow::Cow;
-use std::future::Future;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -26,16 +26,14 @@ use super::arguments::{
     RulesArguments, jobs::InputArguments, jobs::JobsArguments, jobs::KillArguments,
     jobs::OutputArguments, nearest, parse,
 };
-use super::backend::{Backend, Refused, RefusedKind, Turn};
+use super::backend::{Backend, Refused, RefusedKind};
 use super::exec::arguments::ExecArguments;
 use super::exec::{self, WorkingDir};
 use super::history::History;
-use super::progress;
+
 use super::resources;
 use super::sessions::{self, Answer};
 use super::{catalogue, commands, jobs, reply};
-use crate::capture::Produced;
-use crate::capture::tap::Tap;
 use crate::tools::bc::ledger::Ledger;
 use crate::tools::cli::Declared;
 
@@ -141,7 +139,7 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         let arguments = parse::<BashArguments>(arguments)?;
         let command = arguments.command.clone().unwrap_or_default();
-        let answer = self.turn(context, |turn| self.0.backend.bash(arguments, turn)).await?;
+        let answer = self.heard(context, |turn| self.0.backend.bash(arguments, turn)).await?;
         Ok(match answer {
             Answer::Ended(told) => {
                 let asked = ExecArguments { command, ..ExecArguments::default() };
@@ -177,59 +175,6 @@ impl<B: Backend> Server<B> {
         };
         let run = |turn| self.0.backend.command(declared, asking, turn);
         Ok(commands::reply(&self.turn(context, run).await?))
-    }
-
-    /// Runs `call` with progress, until it ends: a cancelled call is told to end, and is still
-    /// awaited, so that its cell is gone when the reply is made. It waits for its turn by itself.
-    pub(super) async fn turn<T, F>(
-        &self,
-        context: &RequestContext<RoleServer>,
-        call: impl FnOnce(Turn) -> F,
-    ) -> Result<T, Refused>
-    where
-        F: Future<Output = Result<T, Refused>>,
-    {
-        self.tapped_turn(context, Tap::default(), call).await
-    }
-
-    /// As [`Server::turn`]; who listens to the tap has no need of other progress.
-    pub(super) async fn tapped_turn<T, F>(
-        &self,
-        context: &RequestContext<RoleServer>,
-        tap: Tap,
-        call: impl FnOnce(Turn) -> F,
-    ) -> Result<T, Refused>
-    where
-        F: Future<Output = Result<T, Refused>>,
-    {
-        let cancel = self.0.kill.child_token();
-        if cancel.is_cancelled() || context.ct.is_cancelled() {
-            return Err(Refused::cancelled());
-        }
-        let produced = Produced::default();
-        let listened = tap.is_listened();
-        let reporting = async {
-            match context.meta.get_progress_token().filter(|_| !listened) {
-                Some(token) => {
-                    progress::report(context.peer.clone(), token, produced.clone()).await;
-                }
-                None => std::future::pending().await,
-            }
-        };
-        let turn = Turn { cancel: cancel.clone(), produced: produced.clone(), tap };
-        let mut running = std::pin::pin!(call(turn));
-        let mut reporting = std::pin::pin!(reporting);
-        let mut taken_back = std::pin::pin!(async {
-            context.ct.cancelled().await;
-            cancel.cancel();
-            // Cancelled once; from here on only the call's own end counts.
-            std::future::pending::<()>().await;
-        });
-        tokio::select! {
-            ended = &mut running => ended,
-            () = &mut reporting => running.await,
-            () = &mut taken_back => running.await,
-        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod input;
 mod jobs;
+mod progress;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
@@ -47,6 +48,8 @@ fn main() -> ExitCode {
         claim("input_is_empty_at_once_unless_it_is_given_or_asked_for", input::by_default),
         claim("a_full_input_is_told_with_what_was_taken_and_holds_nobody_up", input::bounded),
         claim("input_that_nobody_reads_is_told", input::told),
+        claim("what_a_command_prints_is_told_as_progress_while_it_runs", progress::while_it_runs),
+        claim("progress_ends_when_a_command_becomes_a_job", progress::until_it_is_a_job),
         claim("nothing_is_left_when_the_server_is_killed", killed),
     ])
 }

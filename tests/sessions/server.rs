@@ -75,6 +75,11 @@ impl Server {
         Ok(id)
     }
 
+    /// The next line, whatever it is.
+    pub fn hear(&mut self) -> Result<Value, Failed> {
+        Ok(self.lines.recv_timeout(PATIENCE).map_err(|_| "nothing is told")?)
+    }
+
     pub fn answer(&mut self, id: u64) -> Result<Value, Failed> {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -1,7 +1,7 @@
 //! One command of a session, from its start to its end, whether somebody waits for it or not.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, watch};
@@ -11,6 +11,7 @@ use super::feed::{Feed, Shut};
 use super::output::{Open, Stream};
 use super::seat::Seat;
 use crate::audit::{Entry, Story};
+use crate::capture::tap::{Source, Tap};
 use crate::capture::{Captured, Meter, Produced};
 use crate::job::Limits;
 use crate::link::{Control, Running};
@@ -42,6 +43,8 @@ pub struct Command {
     finished: watch::Sender<Option<Finished>>,
     /// Whether nobody waits for it any more.
     job: AtomicBool,
+    /// Who hears the output while somebody waits for the command.
+    tap: Mutex<Tap>,
 }
 
 /// How it ended.
@@ -69,6 +72,7 @@ pub struct Behind {
     /// What is written to an open input first.
     pub first: Vec<u8>,
     pub produced: Produced,
+    pub tap: Tap,
 }
 
 impl Command {
@@ -92,6 +96,7 @@ impl Command {
             control,
             finished: watch::Sender::new(None),
             job: AtomicBool::new(false),
+            tap: Mutex::new(std::mem::take(&mut behind.tap)),
         });
         let first = std::mem::take(&mut behind.first);
         if let Some(turn) = turn_of_first.filter(|_| !first.is_empty()) {
@@ -110,6 +115,17 @@ impl Command {
     /// Nobody waits for it any more: it goes on by itself.
     pub fn becomes_job(&self) {
         self.job.store(true, Ordering::Release);
+        self.hush();
+    }
+
+    fn heard(&self, source: Source) -> impl Fn(&[u8]) {
+        let tap = self.tap.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        move |bytes| tap.pass(source, bytes)
+    }
+
+    /// Nobody hears of it any more.
+    fn hush(&self) {
+        drop(std::mem::take(&mut *self.tap.lock().unwrap_or_else(PoisonError::into_inner)));
     }
 
     pub fn is_job(&self) -> bool {
@@ -153,8 +169,12 @@ impl Command {
                 told = &mut ended => {
                     break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));
                 }
-                () = self.stdout.readable() => drop(self.stdout.look(&meter, over)),
-                () = self.stderr.readable() => drop(self.stderr.look(&meter, over)),
+                () = self.stdout.readable() => {
+                    self.stdout.look(&meter, over, self.heard(Source::Stdout));
+                }
+                () = self.stderr.readable() => {
+                    self.stderr.look(&meter, over, self.heard(Source::Stderr));
+                }
                 () = sleep_until(deadline) => {
                     self.control.cancel();
                     break Ended::failed(Failure::Supervisor);
@@ -162,8 +182,9 @@ impl Command {
             }
         };
         self.input.shut(Shut::Over);
-        self.stdout.seal(&meter);
-        self.stderr.seal(&meter);
+        self.stdout.seal(&meter, self.heard(Source::Stdout));
+        self.stderr.seal(&meter, self.heard(Source::Stderr));
+        self.hush();
         seat.after(&told);
         entry.ended(&Story {
             outcome: &told.outcome,
@@ -184,7 +205,8 @@ impl Command {
     /// Reads what background processes still print, so that they are never blocked by it.
     async fn drain_late(self: Arc<Self>, meter: Meter) {
         loop {
-            let (out, err) = (self.stdout.look(&meter, || {}), self.stderr.look(&meter, || {}));
+            let (out, err) =
+                (self.stdout.look(&meter, || {}, |_| {}), self.stderr.look(&meter, || {}, |_| {}));
             if (out, err) == (Open::No, Open::No) {
                 return;
             }

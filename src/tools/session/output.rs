@@ -71,7 +71,8 @@ impl Stream {
     }
 
     /// Takes what is in the pipe now. `over` is called when it passes the meter's limit.
-    pub fn look(&self, meter: &Meter, over: impl Fn()) -> Open {
+    /// `heard` is passed what is of the command.
+    pub fn look(&self, meter: &Meter, over: impl Fn(), heard: impl Fn(&[u8])) -> Open {
         let mut kept = self.kept();
         let mut buffer = vec![0; PIPE_BYTES];
         let mut taken = 0;
@@ -84,6 +85,7 @@ impl Stream {
                     match kept.phase {
                         Phase::During => {
                             kept.captured.push(piece);
+                            heard(piece);
                             if meter.passes(u64::try_from(length).unwrap_or(u64::MAX)) {
                                 over();
                             }
@@ -110,7 +112,7 @@ impl Stream {
     /// The command is over: what is in the pipe is its own, and what comes later is not.
     ///
     /// The pipe itself is asked, and not the runtime, which may not have heard of it yet.
-    pub fn seal(&self, meter: &Meter) {
+    pub fn seal(&self, meter: &Meter, heard: impl Fn(&[u8])) {
         let mut kept = self.kept();
         let mut buffer = vec![0; PIPE_BYTES];
         if let Some(pipe) = kept.pipe.clone() {
@@ -118,7 +120,9 @@ impl Stream {
             // At most as much as a pipe can be made to hold (F_SETPIPE_SZ): what a flood in the
             // background adds is not its own.
             while let Ok(length @ 1..) = nix::unistd::read(pipe.as_ref(), &mut buffer) {
-                kept.captured.push(buffer.get(..length).unwrap_or_default());
+                let piece = buffer.get(..length).unwrap_or_default();
+                kept.captured.push(piece);
+                heard(piece);
                 meter.passes(u64::try_from(length).unwrap_or(u64::MAX));
                 taken += length;
                 if taken >= LOOK_BYTES {

@@ -161,7 +161,8 @@ impl Workbench {
                 }
                 self.sessions.forget(&ended);
                 let lost = seat.takes(running.turn);
-                let behind = Behind { seat, entry, first, produced: caller.produced.clone() };
+                let (produced, tap) = (caller.produced.clone(), caller.tap.clone());
+                let behind = Behind { seat, entry, first, produced, tap };
                 let session = about.session.clone();
                 let command = Command::follow(about, running, behind);
                 self.sessions.runs(&session, &command);

@@ -1,0 +1,105 @@
+//! One call from its start to its answer: progress while it runs, and what takes it back.
+
+use rmcp::RoleServer;
+use rmcp::service::RequestContext;
+
+use super::Server;
+use crate::capture::Produced;
+use crate::capture::tap::Tap;
+use crate::mcp::backend::{Backend, Refused, Turn};
+use crate::mcp::live::{self, Live};
+use crate::mcp::progress;
+
+/// Whether a client that asked for progress is told every second that the call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ticks {
+    No,
+    Yes,
+}
+
+impl<B: Backend> Server<B> {
+    /// Runs `call` with progress, until it ends: a cancelled call is told to end, and is still
+    /// awaited, so that its cell is gone when the reply is made. It waits for its turn by itself.
+    pub(in crate::mcp) async fn turn<T, F>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        call: impl FnOnce(Turn) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = Result<T, Refused>>,
+    {
+        self.tapped_turn(context, Tap::default(), call).await
+    }
+
+    /// As [`Server::turn`], and what is printed meanwhile is told as progress too.
+    pub(super) async fn heard<T, F>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        call: impl FnOnce(Turn) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = Result<T, Refused>>,
+    {
+        let Some(token) = context.meta.get_progress_token() else {
+            return self.turn(context, call).await;
+        };
+        let (tap, pieces) = Tap::listened();
+        let live = Live::new(context.peer.clone(), token, live::USUAL);
+        // Who has the tap drops it when the call is answered, and all that it passed on is told.
+        let run = self.watched_turn(context, tap, Ticks::Yes, call);
+        tokio::join!(run, live.tell(pieces)).0
+    }
+
+    /// As [`Server::turn`]; who listens to the tap has no need of other progress.
+    pub(in crate::mcp) async fn tapped_turn<T, F>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        tap: Tap,
+        call: impl FnOnce(Turn) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = Result<T, Refused>>,
+    {
+        let ticks = if tap.is_listened() { Ticks::No } else { Ticks::Yes };
+        self.watched_turn(context, tap, ticks, call).await
+    }
+
+    async fn watched_turn<T, F>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        tap: Tap,
+        ticks: Ticks,
+        call: impl FnOnce(Turn) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = Result<T, Refused>>,
+    {
+        let cancel = self.0.kill.child_token();
+        if cancel.is_cancelled() || context.ct.is_cancelled() {
+            return Err(Refused::cancelled());
+        }
+        let produced = Produced::default();
+        let reporting = async {
+            match context.meta.get_progress_token().filter(|_| ticks == Ticks::Yes) {
+                Some(token) => {
+                    progress::report(context.peer.clone(), token, produced.clone()).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let turn = Turn { cancel: cancel.clone(), produced: produced.clone(), tap };
+        let mut running = std::pin::pin!(call(turn));
+        let mut reporting = std::pin::pin!(reporting);
+        let mut taken_back = std::pin::pin!(async {
+            context.ct.cancelled().await;
+            cancel.cancel();
+            // Cancelled once; from here on only the call's own end counts.
+            std::future::pending::<()>().await;
+        });
+        tokio::select! {
+            ended = &mut running => ended,
+            () = &mut reporting => running.await,
+            () = &mut taken_back => running.await,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Output of a shell's commands as progress, for clients that gave a token.
+
+use serde_json::{Value, json};
+
+use crate::server::{Server, story};
+use crate::support::{Caller, Check, Failed, equal, holds};
+
+fn ask(server: &mut Server, arguments: &Value) -> Result<u64, Failed> {
+    let meta = json!({ "progressToken": "live" });
+    let params = json!({ "name": "bash", "arguments": arguments, "_meta": meta });
+    server.request("tools/call", &params)
+}
+
+/// The next piece of output, or the answer to `id`; that the call still runs is passed over.
+fn piece(server: &mut Server, id: u64) -> Result<Result<String, Value>, Failed> {
+    loop {
+        let line = server.hear()?;
+        if line["id"] == json!(id) {
+            return Ok(Err(line["result"].clone()));
+        }
+        let params = &line["params"];
+        let message = params["message"].as_str().unwrap_or_default();
+        if params["progressToken"] == json!("live") && !message.starts_with("running for") {
+            return Ok(Ok(message.to_owned()));
+        }
+    }
+}
+
+pub fn while_it_runs(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let command = "printf '\\033[31mone\\033[0m\\n'; read -r line; echo $line >&2";
+    let id = ask(&mut server, &json!({ "command": command, "input": true }))?;
+    equal("while it waits, and harmless", piece(&mut server, id)?, Ok("one\n".to_owned()))?;
+    let text = json!({ "job": "c1", "text": "two\n" });
+    server.request("tools/call", &json!({ "name": "bash_input", "arguments": text }))?;
+    equal("the other stream", piece(&mut server, id)?, Ok("[stderr] two\n".to_owned()))?;
+    match piece(&mut server, id)? {
+        Err(answer) => equal("all of it", story(&answer), (Some(0), "one\n".to_owned()))?,
+        Ok(more) => return Err(format!("more than it printed: {more:?}").into()),
+    }
+    // Bounded: most of a flood is in none of them, and what is left out is told.
+    let id = ask(&mut server, &json!({ "command": "seq 1000000" }))?;
+    let (mut heard, mut told) = (0, Vec::new());
+    let answer = loop {
+        match piece(&mut server, id)? {
+            Ok(piece) if piece.starts_with('[') => told.push(piece),
+            Ok(piece) => heard += piece.len(),
+            Err(answer) => break answer,
+        }
+    };
+    equal("it is counted", &answer["structuredContent"]["stdout_bytes"], &json!(6_888_896))?;
+    holds("bounded", heard, (1..=1 << 20).contains(&heard))?;
+    holds("told", &told, !told.is_empty())
+}
+
+pub fn until_it_is_a_job(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nyield = \"1s\"\n")?;
+    let id = ask(&mut server, &json!({ "command": "echo one; sleep 600" }))?;
+    equal("told", piece(&mut server, id)?, Ok("one\n".to_owned()))?;
+    let answer = piece(&mut server, id)?.err().ok_or("no answer")?;
+    equal("a job", &answer["structuredContent"]["outcome"], &json!("running"))
+}
