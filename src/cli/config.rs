@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::error::{CliError, print_out};
+use super::exec_said::{self, ExecFlags};
 use super::rows::{Rows, pretty};
 use super::wiring;
 use crate::config::{Loaded, Source};
@@ -36,7 +37,9 @@ pub struct ShowArguments {
 /// The whole command: 0, or 125 where the configuration is broken.
 pub fn main(typed: &ConfigArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let ConfigCommand::Show(typed) = typed.command;
-    let loaded = wiring::load(config)?.loaded;
+    let mut loaded = wiring::load(config)?.loaded;
+    let exec = loaded.config.exec.clone();
+    loaded.config.exec = exec_said::in_force(exec, &ExecFlags::default(), std::env::var_os)?;
     print_out(&if typed.json { pretty(&json(&loaded))? } else { text(&loaded) })?;
     Ok(0)
 }
@@ -74,6 +77,7 @@ fn text(loaded: &Loaded) -> String {
 fn json(loaded: &Loaded) -> Value {
     let source = |source: &Source| match source {
         Source::Default => json!({ "kind": "default" }),
+        Source::Said(name) => json!({ "kind": "environment", "name": name }),
         Source::File { file, line } => json!({ "kind": "file", "file": file, "line": line }),
     };
     let values = loaded.config.shown();

@@ -81,7 +81,7 @@ impl Live {
             precision: bc::SessionPrecision::default(),
             cache: bc::Cache::default(),
             commands: offered(settings, workspace),
-            exec: settings.exec.clone(),
+            exec: exec_options(loaded),
             loaded: loaded.clone(),
         }
     }
@@ -97,6 +97,19 @@ impl Live {
     fn calculated(&self, result: String, ran: Ran, since: Instant) -> Calculated {
         let (took, unrecorded) = (since.elapsed(), self.audit.trouble());
         Calculated { result, exact: Exact::Yes, took, ran, unrecorded }
+    }
+}
+
+/// What is said of `bash_exec`, in the bounds of its rule: what is told of it is what a call gets.
+fn exec_options(loaded: &Loaded) -> Options {
+    let exec = &loaded.config.exec;
+    let rule = loaded.policy.terms("bash_exec", &loaded.profiles);
+    let most = rule.map_or(Duration::MAX, |terms| terms.limits.wall).min(exec.max_timeout.value);
+    Options {
+        default_timeout: exec.default_timeout.value.min(most),
+        max_timeout: most,
+        working_dir: exec.working_dir.value.clone(),
+        history: exec.history.value,
     }
 }
 

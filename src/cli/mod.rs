@@ -12,6 +12,7 @@ pub mod confine;
 pub mod diagnosis;
 pub mod doctor;
 pub mod error;
+mod exec_said;
 pub mod exit;
 mod fresh;
 mod jobs;

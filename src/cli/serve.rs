@@ -2,19 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 
 use super::error::CliError;
+use super::exec_said::{self, ExecFlags};
 use super::live::Live;
 use super::wiring::Launched;
 use super::{start, wiring};
-use crate::call::{self, Cwd};
-use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
 use crate::group::Group;
 use crate::link::Link;
-use crate::mcp::exec::Options;
 use crate::mcp::serve;
 use crate::outcome::{Failure, in_words};
 use crate::supervisor::Access;
@@ -40,18 +37,8 @@ pub struct ServeArguments {
     /// Show these groups of tools: calc, math, shell, exec, info, history; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     pub tools: Option<Vec<Group>>,
-    /// Seconds of a bash_exec that asks for none [default: 30, or $BASH_MCP_DEFAULT_TIMEOUT]
-    #[arg(long, value_name = "SECONDS")]
-    pub default_timeout: Option<String>,
-    /// Seconds a bash_exec may ask for at most [default: 300, or $BASH_MCP_MAX_TIMEOUT]
-    #[arg(long, value_name = "SECONDS")]
-    pub max_timeout: Option<String>,
-    /// Where bash_exec starts, in the cell [default: /workspace, or $BASH_MCP_WORKING_DIR]
-    #[arg(long, value_name = "DIR")]
-    pub working_dir: Option<String>,
-    /// Commands that the history keeps [default: 100, or $BASH_MCP_MAX_HISTORY]
-    #[arg(long, value_name = "N")]
-    pub history_size: Option<String>,
+    #[command(flatten)]
+    pub exec: ExecFlags,
 }
 
 /// A directory of the host that every call has at `/workspace`.
@@ -72,9 +59,10 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     {
         ask.access = unguarded(ask.access)?;
     }
-    let exec = exec_options(typed, |name| std::env::var(name).ok())?;
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
-    let settings = wiring::load(config)?.serving().told(groups, exec);
+    let mut settings = wiring::load(config)?.serving().told(groups);
+    let said = settings.loaded.config.exec.clone();
+    settings.loaded.config.exec = exec_said::in_force(said, &typed.exec, std::env::var_os)?;
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let settings = settings.with_sockets(&typed.socket)?;
     let serving = settings.for_the_front_end();
@@ -114,48 +102,6 @@ fn unguarded(access: Access) -> Result<Access, CliError> {
     }
 }
 
-/// What is said of `bash_exec`: by a flag, else by the environment, else by default.
-fn exec_options(
-    typed: &ServeArguments,
-    variable: impl Fn(&'static str) -> Option<String>,
-) -> Result<Options, CliError> {
-    let said = |flag: &'static str, value: &Option<String>, name: &'static str| {
-        let value = value.clone().map(|value| (flag, value));
-        value.or_else(|| variable(name).map(|value| (name, value)))
-    };
-    let time = |said: Option<(&'static str, String)>, default: Duration| match said {
-        None => Ok(default),
-        Some((by, text)) => {
-            let number = text.parse().unwrap_or(f64::NAN);
-            call::seconds(by, number).map_err(|bad| CliError::new(bad.to_string()))
-        }
-    };
-    let most =
-        time(said("--max-timeout", &typed.max_timeout, "BASH_MCP_MAX_TIMEOUT"), EXEC_MAX_TIMEOUT)?;
-    let asked = said("--default-timeout", &typed.default_timeout, "BASH_MCP_DEFAULT_TIMEOUT");
-    let directory = said("--working-dir", &typed.working_dir, "BASH_MCP_WORKING_DIR");
-    let history = match said("--history-size", &typed.history_size, "BASH_MCP_MAX_HISTORY") {
-        None => HISTORY,
-        Some((by, text)) => {
-            text.parse().ok().filter(|size| *size <= HISTORY_MAX).ok_or_else(|| {
-                CliError::new(format!("{by}: `{text}` is no number from 0 to {HISTORY_MAX}"))
-            })?
-        }
-    };
-    let directory = directory.map(|(by, path)| {
-        let bad = |bad: call::InvalidCall| {
-            CliError::new(bad.to_string()).with_hint("it is a directory of the cell")
-        };
-        Cwd::new(by, &path).map_err(bad)
-    });
-    Ok(Options {
-        default_timeout: time(asked, EXEC_TIMEOUT)?.min(most),
-        max_timeout: most,
-        working_dir: directory.transpose()?.unwrap_or_else(Cwd::workspace),
-        history,
-    })
-}
-
 /// Checks `PATH[:ro]`. Never granted: `/`, and the user's own directory as a whole (rulings R6).
 fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceAsk, CliError> {
     let (path, access) = match ask.strip_suffix(":ro") {
@@ -182,43 +128,6 @@ mod tests {
 
     fn checked(ask: &str) -> Result<WorkspaceAsk, String> {
         check_workspace(ask, Some(Path::new("/home/me"))).map_err(|error| error.text())
-    }
-
-    #[test]
-    fn flags_are_before_the_environment_and_that_before_the_defaults() {
-        let environment = |name| match name {
-            "BASH_MCP_DEFAULT_TIMEOUT" => Some("7".to_owned()),
-            "BASH_MCP_MAX_TIMEOUT" => Some("20".to_owned()),
-            "BASH_MCP_WORKING_DIR" => Some("/tmp".to_owned()),
-            _ => None,
-        };
-        let told = |typed: &ServeArguments, variable: &dyn Fn(&'static str) -> Option<String>| {
-            exec_options(typed, variable)
-                .map(|options| {
-                    let Options { default_timeout, max_timeout, working_dir, .. } = options;
-                    (
-                        default_timeout.as_secs(),
-                        max_timeout.as_secs(),
-                        working_dir.as_str().to_owned(),
-                    )
-                })
-                .map_err(|error| error.text())
-        };
-        let nothing = ServeArguments::default();
-        assert_eq!(told(&nothing, &|_| None), Ok((30, 300, "/workspace".to_owned())));
-        assert_eq!(told(&nothing, &environment), Ok((7, 20, "/tmp".to_owned())));
-        let typed = ServeArguments {
-            default_timeout: Some("50".to_owned()),
-            working_dir: Some("src".to_owned()),
-            ..ServeArguments::default()
-        };
-        // A default beyond the most is the most.
-        assert_eq!(told(&typed, &environment), Ok((20, 20, "/workspace/src".to_owned())));
-        let typed = ServeArguments { max_timeout: Some("x".to_owned()), ..nothing };
-        assert_eq!(
-            told(&typed, &environment),
-            Err("cofferdam: --max-timeout must be a number of seconds above 0, not NaN".to_owned())
-        );
     }
 
     #[test]

@@ -17,7 +17,6 @@ use crate::document::nearest;
 use crate::group::Group;
 use crate::job::{ProfileName, Workspace};
 use crate::mcp::catalogue;
-use crate::mcp::exec::Options;
 use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
@@ -42,15 +41,12 @@ pub struct Settings {
     warm: u16,
     /// Sessions that may be opened: only a server has any.
     sessions: u16,
-    /// What is said of `bash_exec`.
-    pub exec: Options,
 }
 
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
-        let exec = Options::default();
         let (workspaces, sockets) = (Vec::new(), Vec::new());
-        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0, exec }
+        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0 }
     }
 
     /// These, for a server: cells are made in advance, as `[pool] warm` says.
@@ -61,13 +57,13 @@ impl Settings {
         Self { warm, sessions, ..self }
     }
 
-    /// These, with what `serve` was told of groups of tools and of `bash_exec`.
+    /// These, with what `serve` was told of groups of tools.
     #[must_use]
-    pub fn told(mut self, groups: Option<BTreeSet<Group>>, exec: Options) -> Self {
+    pub fn told(mut self, groups: Option<BTreeSet<Group>>) -> Self {
         if let Some(groups) = groups {
             self.loaded.config.tools_groups.value = groups;
         }
-        Self { exec, ..self }
+        self
     }
 
     /// The same without what only the supervisor needs.

@@ -8,6 +8,7 @@
 //! `sandbox-profiles/*.toml` add to the shipped profiles, and replace those of the same name.
 
 mod directory;
+pub mod exec;
 pub mod nested;
 pub mod server;
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::exec::{Exec, WrittenExec};
 use super::nested;
 use crate::audit::OnError;
 use crate::audit::read::NUMBERS as AUDIT_FILES;
@@ -40,6 +42,8 @@ pub enum Source {
     Default,
     /// Written at this line of this file.
     File { file: String, line: usize },
+    /// Typed for this flag, or in this variable of the environment.
+    Said(&'static str),
 }
 
 impl fmt::Display for Source {
@@ -47,6 +51,7 @@ impl fmt::Display for Source {
         match self {
             Self::Default => f.write_str("default"),
             Self::File { file, line } => write!(f, "{file}:{line}"),
+            Self::Said(by) => f.write_str(by),
         }
     }
 }
@@ -74,6 +79,8 @@ pub struct Config {
     /// How long a call waits for its command before that becomes a job: below the minute after
     /// which clients give up.
     pub session_yield: Setting<Duration>,
+    /// What is said of `bash_exec`.
+    pub exec: Exec,
     /// Groups of tools that are shown.
     pub tools_groups: Setting<BTreeSet<Group>>,
     /// Tools that are not offered at all, whatever the policy says.
@@ -113,6 +120,8 @@ struct Written {
     limits: WrittenLimits,
     #[serde(default)]
     sessions: WrittenSessions,
+    #[serde(default)]
+    exec: WrittenExec,
     #[serde(default)]
     tools: WrittenTools,
     #[serde(default)]
@@ -177,7 +186,11 @@ pub(super) struct Reader<'d> {
 }
 
 impl Reader<'_> {
-    pub fn set<W: Clone, T>(
+    pub(super) fn mistake(&self, span: Range<usize>, what: impl Into<String>) -> Mistake {
+        self.document.mistake(span, what)
+    }
+
+    pub(super) fn set<W: Clone, T>(
         &self,
         written: Option<&Spanned<W>>,
         default: T,
@@ -215,7 +228,7 @@ impl Config {
             Some(document) => (Reader { document }, document.read::<Written>()?),
             None => (Reader { document: &empty }, Written::default()),
         };
-        let Written { server, pool, limits, sessions, tools, audit, nested, .. } = written;
+        let Written { server, pool, limits, sessions, exec, tools, audit, nested, .. } = written;
         let (uid_base, uid_count) = uids(&reader, &server)?;
         let concurrency =
             reader.count(server.concurrency.as_ref(), defaults::concurrency(cores))?;
@@ -248,6 +261,7 @@ impl Config {
                 defaults::SESSION_YIELD,
                 |time| time.0,
             ),
+            exec: Exec::parse(&reader, &exec)?,
             tools_groups: reader
                 .set(tools.groups.as_ref(), Group::shown_by_default(), |named| named),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
@@ -273,7 +287,7 @@ impl Config {
         let path = |path: &Option<PathBuf>| {
             path.as_ref().map_or(String::new(), |p| p.display().to_string())
         };
-        vec![
+        let mut all = vec![
             count("server.concurrency", &self.concurrency),
             count("server.queue", &self.queue),
             count("server.uid_base", &self.uid_base),
@@ -286,6 +300,9 @@ impl Config {
             count("sessions.most", &self.sessions),
             shown("sessions.idle", &self.session_idle, |time| Time(*time).to_string()),
             shown("sessions.yield", &self.session_yield, |time| Time(*time).to_string()),
+        ];
+        all.extend(self.exec.shown());
+        all.extend([
             shown("tools.groups", &self.tools_groups, |groups| {
                 groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
             }),
@@ -298,7 +315,8 @@ impl Config {
                 format!("{what:?}").to_lowercase()
             }),
             shown("nested.sockets", &self.nested_sockets, nested::text),
-        ]
+        ]);
+        all
     }
 }
 

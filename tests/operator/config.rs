@@ -49,26 +49,30 @@ fn config_show_tells_each_value_with_its_source() -> io::Result<()> {
     let expected = "\
 configuration: DIR (--config)
 
-server.concurrency  10           DIR/cofferdam.toml:4
-server.queue        7            DIR/cofferdam.toml:5
-server.uid_base     2000000000   default
-server.uid_count    65536        default
-pool.warm           2            DIR/cofferdam.toml:8
-limits.cells        22           default
-limits.memory       18G          default
-limits.tmpfs        5G           DIR/cofferdam.toml:11
-limits.processes    4608         default
-sessions.most       8            default
-sessions.idle       1800s        default
-sessions.yield      45s          default
-tools.groups        calc, shell  default
-tools.off                        default
-tools.on                         default
-audit.file                       default
-audit.max_bytes     64M          default
-audit.keep          5            default
-audit.on_error      continue     default
-nested.sockets                   default
+server.concurrency    10           DIR/cofferdam.toml:4
+server.queue          7            DIR/cofferdam.toml:5
+server.uid_base       2000000000   default
+server.uid_count      65536        default
+pool.warm             2            DIR/cofferdam.toml:8
+limits.cells          22           default
+limits.memory         18G          default
+limits.tmpfs          5G           DIR/cofferdam.toml:11
+limits.processes      4608         default
+sessions.most         8            default
+sessions.idle         1800s        default
+sessions.yield        45s          default
+exec.default_timeout  30s          default
+exec.max_timeout      300s         default
+exec.working_dir      /workspace   default
+exec.history          9            BASH_MCP_MAX_HISTORY
+tools.groups          calc, shell  default
+tools.off                          default
+tools.on                           default
+audit.file                         default
+audit.max_bytes       64M          default
+audit.keep            5            default
+audit.on_error        continue     default
+nested.sockets                     default
 
 profile bash      embedded:sandbox-profiles/bash.toml
 profile bc        embedded:sandbox-profiles/bc.toml
@@ -78,7 +82,8 @@ profile nested    embedded:sandbox-profiles/nested.toml
 profile small     DIR/sandbox-profiles/small.toml
 policy            DIR/policies/team.toml
 ";
-    assert_eq!(configured.told(&["config", "show"])?, well(expected));
+    let history = [("BASH_MCP_MAX_HISTORY", "9")];
+    assert_eq!(configured.told_with(&history, &["config", "show"])?, well(expected));
     let (code, stdout, _) = configured.told(&["config", "show", "--json"])?;
     let json: serde_json::Value = serde_json::from_str(&stdout)?;
     let queue = serde_json::json!({
@@ -87,6 +92,39 @@ policy            DIR/policies/team.toml
         "source": { "kind": "file", "file": "DIR/cofferdam.toml", "line": 5 },
     });
     assert_eq!((code, json.pointer("/values/1")), (Some(0), Some(&queue)));
+    Ok(())
+}
+
+#[test]
+fn a_variable_that_cannot_be_right_is_refused_at_start_with_the_way_out() -> io::Result<()> {
+    let configured = shipped()?;
+    let cases = [
+        (
+            ("BASH_MCP_DEFAULT_TIMEOUT", "soon"),
+            "BASH_MCP_DEFAULT_TIMEOUT: `soon` is not a time; write 500ms, 30s, 10m, 1h or bare seconds\n\
+             hint: write seconds above 0, as 30, or a time as 5m; 1h at most",
+        ),
+        (
+            ("BASH_MCP_WORKING_DIR", "/home"),
+            "BASH_MCP_WORKING_DIR: the directory `/home` is not inside /workspace or /tmp\n\
+             hint: it is a directory of the cell: /workspace, /tmp, or one inside of them",
+        ),
+        (
+            ("BASH_MCP_MAX_HISTORY", "-1"),
+            "BASH_MCP_MAX_HISTORY: `-1` is no number from 0 to 1000\n\
+             hint: write how many commands are remembered; 0 for none",
+        ),
+    ];
+    for (variable, message) in cases {
+        for command in [&["serve"][..], &["config", "show"]] {
+            let told = configured.told_with(&[variable], command)?;
+            assert_eq!(told, refused(&format!("cofferdam: {message}\n")));
+        }
+    }
+    let order = configured.told(&["serve", "--default-timeout", "60", "--max-timeout", "50"])?;
+    let message = "--default-timeout: the default time is 60s and the most is 50s, by --max-timeout\n\
+                   hint: a command that asks for no time must have one that it may ask for";
+    assert_eq!(order, refused(&format!("cofferdam: {message}\n")));
     Ok(())
 }
 

@@ -36,11 +36,17 @@ impl Configured {
 
     /// What a command says, with the directory's own name told as `DIR`.
     fn told(&self, arguments: &[&str]) -> io::Result<Told> {
+        self.told_with(&[], arguments)
+    }
+
+    /// As [`Configured::told`], with these variables in the environment.
+    fn told_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> io::Result<Told> {
         let directory = fs::canonicalize(self.directory.path())?;
         let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
             .arg("--config")
             .arg(&directory)
             .args(arguments)
+            .envs(variables.iter().copied())
             .current_dir(&directory)
             .output()?;
         let name = directory.to_string_lossy().into_owned();

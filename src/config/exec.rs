@@ -1,0 +1,275 @@
+//! What an operator says of `bash_exec`: by a flag, else the environment, else `[exec]`, else nothing.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::server::{Reader, Setting, Shown, Source};
+use crate::call::{Cwd, MAX_TIMEOUT};
+use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
+use crate::document::Mistake;
+use crate::units::Time;
+
+/// Values of `[exec]`, each with where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exec {
+    /// Time of a command that asks for none, and the most that one may ask for.
+    pub default_timeout: Setting<Duration>,
+    pub max_timeout: Setting<Duration>,
+    /// Where commands start until `set_working_dir` is called: a directory of the cell.
+    pub working_dir: Setting<Cwd>,
+    /// Commands that are remembered.
+    pub history: Setting<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenExec {
+    default_timeout: Option<Spanned<Time>>,
+    max_timeout: Option<Spanned<Time>>,
+    working_dir: Option<Spanned<String>>,
+    history: Option<Spanned<usize>>,
+}
+
+/// A value as it was typed, and the flag or variable it was typed for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Typed {
+    pub by: &'static str,
+    pub text: String,
+}
+
+/// What was typed, where anything was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    pub default_timeout: Option<Typed>,
+    pub max_timeout: Option<Typed>,
+    pub working_dir: Option<Typed>,
+    pub history: Option<Typed>,
+}
+
+/// A value that cannot be right, and what can.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{by}: {what}")]
+pub struct Unfit {
+    pub by: String,
+    pub what: String,
+    pub hint: &'static str,
+}
+
+const TIME_HINT: &str = "write seconds above 0, as 30, or a time as 5m; 1h at most";
+const DIRECTORY_HINT: &str =
+    "it is a directory of the cell: /workspace, /tmp, or one inside of them";
+const ORDER_HINT: &str = "a command that asks for no time must have one that it may ask for";
+
+impl Exec {
+    pub(super) fn parse(reader: &Reader<'_>, written: &WrittenExec) -> Result<Self, Mistake> {
+        let time = |written: Option<&Spanned<Time>>, default| match written
+            .filter(|time| time.get_ref().0 > MAX_TIMEOUT)
+        {
+            Some(long) => Err(reader.mistake(long.span(), "must be 1h at most")),
+            None => Ok(reader.set(written, default, |time| time.0)),
+        };
+        let directory = match &written.working_dir {
+            None => reader.set::<String, _>(None, Cwd::workspace(), |_| Cwd::workspace()),
+            Some(path) => {
+                let inside = Cwd::new("working_dir", path.get_ref()).map_err(|bad| {
+                    reader.mistake(path.span(), bad.to_string()).with_hint(DIRECTORY_HINT)
+                })?;
+                reader.set(Some(path), Cwd::workspace(), |_| inside)
+            }
+        };
+        let history = match written.history.as_ref().filter(|size| *size.get_ref() > HISTORY_MAX) {
+            Some(many) => {
+                let what = format!("must be {HISTORY_MAX} at most");
+                return Err(reader.mistake(many.span(), what));
+            }
+            None => reader.set(written.history.as_ref(), HISTORY, |size| size),
+        };
+        let exec = Self {
+            default_timeout: time(written.default_timeout.as_ref(), EXEC_TIMEOUT)?,
+            max_timeout: time(written.max_timeout.as_ref(), EXEC_MAX_TIMEOUT)?,
+            working_dir: directory,
+            history,
+        };
+        let span = written.default_timeout.as_ref().map_or(0..0, Spanned::span);
+        exec.in_order().map_err(|bad| reader.mistake(span, bad.what).with_hint(bad.hint))
+    }
+
+    /// These, with what was typed in their place.
+    ///
+    /// # Errors
+    /// When a value cannot be right.
+    pub fn said(self, said: &Said) -> Result<Self, Unfit> {
+        let exec = Self {
+            default_timeout: typed(self.default_timeout, said.default_timeout.as_ref(), time)?,
+            max_timeout: typed(self.max_timeout, said.max_timeout.as_ref(), time)?,
+            working_dir: typed(self.working_dir, said.working_dir.as_ref(), directory)?,
+            history: typed(self.history, said.history.as_ref(), history)?,
+        };
+        exec.in_order()
+    }
+
+    /// The built-in default follows a lower maximum; one that somebody chose does not.
+    fn in_order(mut self) -> Result<Self, Unfit> {
+        let (asked, most) = (self.default_timeout.value, self.max_timeout.value);
+        if asked <= most {
+            return Ok(self);
+        }
+        if self.default_timeout.source == Source::Default {
+            self.default_timeout.value = most;
+            return Ok(self);
+        }
+        let what = format!(
+            "the default time is {} and the most is {}, by {}",
+            Time(asked),
+            Time(most),
+            self.max_timeout.source
+        );
+        Err(Unfit { by: self.default_timeout.source.to_string(), what, hint: ORDER_HINT })
+    }
+
+    pub(super) fn shown(&self) -> [Shown; 4] {
+        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> Shown {
+            Shown { key, value: text(&of.value), source: of.source.clone() }
+        }
+        let time = |time: &Duration| Time(*time).to_string();
+        [
+            shown("exec.default_timeout", &self.default_timeout, time),
+            shown("exec.max_timeout", &self.max_timeout, time),
+            shown("exec.working_dir", &self.working_dir, |path| path.as_str().to_owned()),
+            shown("exec.history", &self.history, usize::to_string),
+        ]
+    }
+}
+
+/// What was typed, else what was there.
+fn typed<T>(
+    before: Setting<T>,
+    said: Option<&Typed>,
+    read: impl Fn(&str) -> Result<T, (String, &'static str)>,
+) -> Result<Setting<T>, Unfit> {
+    let Some(Typed { by, text }) = said else { return Ok(before) };
+    match read(text) {
+        Ok(value) => Ok(Setting { value, source: Source::Said(by) }),
+        Err((what, hint)) => Err(Unfit { by: (*by).to_owned(), what, hint }),
+    }
+}
+
+fn time(text: &str) -> Result<Duration, (String, &'static str)> {
+    let bad = |what: String| (what, TIME_HINT);
+    let Time(time) =
+        text.parse().map_err(|error: crate::units::InvalidUnit| bad(error.to_string()))?;
+    if time > MAX_TIMEOUT {
+        return Err(bad(format!("{} is more than any call may have", Time(time))));
+    }
+    Ok(time)
+}
+
+fn directory(text: &str) -> Result<Cwd, (String, &'static str)> {
+    Cwd::new("the directory", text).map_err(|bad| (bad.to_string(), DIRECTORY_HINT))
+}
+
+fn history(text: &str) -> Result<usize, (String, &'static str)> {
+    const HINT: &str = "write how many commands are remembered; 0 for none";
+    let shown: String = text.chars().take(40).flat_map(char::escape_default).collect();
+    let bad = || (format!("`{shown}` is no number from 0 to {HISTORY_MAX}"), HINT);
+    text.parse().ok().filter(|size| *size <= HISTORY_MAX).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::document::Document;
+
+    fn of(text: &str) -> Result<Exec, String> {
+        let document = Document::new("c.toml", &format!("schema = 1\n{text}"));
+        let config = Config::parse(Some(&document), 2).map_err(|bad| bad.to_string())?;
+        Ok(config.exec)
+    }
+
+    fn told(exec: Result<Exec, impl ToString>) -> Result<(u64, u64, String, usize), String> {
+        exec.map_err(|bad| bad.to_string()).map(|exec| {
+            let seconds = |time: &Setting<Duration>| time.value.as_secs();
+            let directory = exec.working_dir.value.as_str().to_owned();
+            (
+                seconds(&exec.default_timeout),
+                seconds(&exec.max_timeout),
+                directory,
+                exec.history.value,
+            )
+        })
+    }
+
+    fn by(by: &'static str, text: &str) -> Option<Typed> {
+        Some(Typed { by, text: text.to_owned() })
+    }
+
+    #[test]
+    fn what_is_typed_is_before_the_file_and_that_before_the_defaults() -> Result<(), String> {
+        let nothing = || "/workspace".to_owned();
+        assert_eq!(told(of("")), Ok((30, 300, nothing(), 100)));
+        let file = "[exec]\ndefault_timeout = \"7s\"\nmax_timeout = 20\nworking_dir = \"src\"\nhistory = 3\n";
+        assert_eq!(told(of(file)), Ok((7, 20, "/workspace/src".to_owned(), 3)));
+        let said = Said {
+            default_timeout: by("--default-timeout", "2m"),
+            max_timeout: by("BASH_MCP_MAX_TIMEOUT", "3600"),
+            working_dir: by("BASH_MCP_WORKING_DIR", "/tmp"),
+            history: by("--history-size", "0"),
+        };
+        assert_eq!(told(of(file)?.said(&said)), Ok((120, 3600, "/tmp".to_owned(), 0)));
+        // The default that nobody chose follows.
+        let said = Said { max_timeout: by("--max-timeout", "10"), ..Said::default() };
+        assert_eq!(told(of("")?.said(&said)), Ok((10, 10, nothing(), 100)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_right_is_refused_by_its_name() -> Result<(), String> {
+        let refused = |said: Said| of("").and_then(|exec| told(exec.said(&said)));
+        let time =
+            |text| refused(Said { max_timeout: by("--max-timeout", text), ..Said::default() });
+        let cases = [
+            ("0", "`0` must be above zero"),
+            ("x", "`x` is not a time; write 500ms, 30s, 10m, 1h or bare seconds"),
+            ("-1", "`-1` is not a time; write 500ms, 30s, 10m, 1h or bare seconds"),
+            ("61m", "3660s is more than any call may have"),
+        ];
+        for (text, what) in cases {
+            assert_eq!(time(text), Err(format!("--max-timeout: {what}")));
+        }
+        let said = Said { default_timeout: by("--default-timeout", "301"), ..Said::default() };
+        assert_eq!(
+            refused(said),
+            Err("--default-timeout: the default time is 301s and the most is 300s, by default"
+                .to_owned())
+        );
+        let said = Said { working_dir: by("BASH_MCP_WORKING_DIR", "/etc"), ..Said::default() };
+        assert_eq!(
+            refused(said),
+            Err("BASH_MCP_WORKING_DIR: the directory `/etc` is not inside /workspace or /tmp"
+                .to_owned())
+        );
+        let said = Said { history: by("--history-size", "1001"), ..Said::default() };
+        assert_eq!(
+            refused(said),
+            Err("--history-size: `1001` is no number from 0 to 1000".to_owned())
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_mistake_in_the_file_is_told_at_its_place() {
+        let at = |text: &str| of(text).err().unwrap_or_default();
+        let cases = [
+            ("[exec]\nmax_timeout = \"2h\"\n", "c.toml:3:15: must be 1h at most"),
+            ("[exec]\nhistory = 1001\n", "c.toml:3:11: must be 1000 at most"),
+            ("[exec]\nworking_dir = \"/etc\"\n", "c.toml:3:15: working_dir `/etc` is not inside"),
+            ("[exec]\ndefault_timeout = \"301s\"\n", "c.toml:3:19: the default time is 301s"),
+        ];
+        for (text, start) in cases {
+            assert!(at(text).starts_with(start), "{}", at(text));
+        }
+    }
+}
