@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::ProfileName;
+
 /// Longest script in bytes (1 MiB); it travels as a sealed memfd.
 pub const SCRIPT_BYTES: usize = 1 << 20;
 /// Most bytes of standard input that a call carries with it (8 MiB).
@@ -221,10 +223,15 @@ pub enum Stdin {
 impl Stdin {
     /// Takes text as the caller's `field` gave it.
     pub fn text(field: &'static str, text: String) -> Result<Self, InvalidCall> {
-        if text.len() > STDIN_BYTES {
-            return Err(InvalidCall::TooLong { field, bytes: text.len(), limit: STDIN_BYTES });
+        Self::bytes(field, text.into_bytes())
+    }
+
+    /// Takes bytes as the caller's `field` gave them.
+    pub fn bytes(field: &'static str, bytes: Vec<u8>) -> Result<Self, InvalidCall> {
+        if bytes.len() > STDIN_BYTES {
+            return Err(InvalidCall::TooLong { field, bytes: bytes.len(), limit: STDIN_BYTES });
         }
-        Ok(if text.is_empty() { Self::Empty } else { Self::Bytes(text.into_bytes()) })
+        Ok(if bytes.is_empty() { Self::Empty } else { Self::Bytes(bytes) })
     }
 
     /// The same bytes, and no end behind them yet.
@@ -278,4 +285,6 @@ pub struct Call {
     pub env: Env,
     pub cwd: Option<Cwd>,
     pub asked: Asked,
+    /// The profile that the caller names, if any. Policy decides whether it may.
+    pub profile: Option<ProfileName>,
 }

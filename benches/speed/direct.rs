@@ -104,6 +104,7 @@ impl Job {
             env: Env::new(BTreeMap::new())?,
             cwd: None,
             asked: Asked::default(),
+            profile: None,
         };
         // The output limit is the front end's to hold; here everything is read.
         let unlimited = Limits { output: None, ..profile.limits };

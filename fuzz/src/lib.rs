@@ -95,6 +95,7 @@ pub fn policies(bytes: &[u8]) {
             env: Env::default(),
             cwd: None,
             asked: Asked { wall: Some(Duration::MAX), memory: Some(u64::MAX), ..Asked::default() },
+            profile: None,
         };
         let Ok(grant) = policy.decide(call, &profiles, Workspace::Fresh) else { continue };
         let job = grant.into_job();

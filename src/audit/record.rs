@@ -26,6 +26,9 @@ pub struct Asked {
     pub call: String,
     pub tool: &'static str,
     command: Text,
+    /// A script's positional parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<Text>,
     cwd: Option<String>,
     stdin_bytes: Option<usize>,
     /// What a calculator is asked comes by this way.
@@ -51,11 +54,14 @@ impl Asked {
             Some(script) => Text::of(&String::from_utf8_lossy(script.as_bytes())),
             None => Text::words(call.argv.words()),
         };
+        // bash, -c, the words that read the script, and `$0` come before them.
+        let parameters = call.script.as_ref().and_then(|_| call.argv.words().get(4..));
         let names = call.env.iter().map(|(name, _)| (cut(name, REASON), "***"));
         Self {
             call: id,
             tool: call.tool,
             command,
+            parameters: parameters.map(Text::words),
             cwd: call.cwd.as_ref().map(|cwd| cut(cwd.as_str(), REASON)),
             stdin_bytes: match &call.stdin {
                 Stdin::Empty => Some(0),

@@ -19,6 +19,7 @@ fn call() -> Option<Call> {
         env: Env::new(secret).ok()?,
         cwd: None,
         asked: AskedLimits::default(),
+        profile: None,
     })
 }
 

@@ -64,6 +64,7 @@ fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -
         env: Env::default(),
         cwd: None,
         asked: Asked::default(),
+        profile: None,
     };
     let name = ProfileName::new(profile)?;
     let grant = wiring::operator_grant(settings, &name, call, Workspace::Fresh).ok()?;

@@ -5,16 +5,24 @@ use super::sessions::{Show, shown};
 use crate::capture::lines::Wanted;
 use crate::capture::text::REPLY_CHARACTERS;
 use crate::mcp::backend::{Refused, Told, Turn};
-use crate::tools::shell::{self, BashArgs};
+use crate::outcome::DeniedCall;
+use crate::tools::denied::ToldDenial;
+use crate::tools::shell::{self, ScriptArgs};
 
 impl Live {
     pub(super) async fn in_fresh_cell(
         &self,
         tool: &'static str,
-        args: BashArgs,
+        args: ScriptArgs,
         turn: Turn,
     ) -> Result<Told, Refused> {
-        let told = self.workbench.call(shell::script(tool, args)?, &turn).await?;
+        let call = shell::script(tool, args)?;
+        let named = call.profile.as_ref().and_then(|name| self.workbench.profiles().get(name));
+        let denial = |denied: &DeniedCall| match named {
+            Some(profile) => ToldDenial::of(denied, profile),
+            None => self.denial(denied),
+        };
+        let told = self.workbench.call(call, &turn).await?;
         let show = Show { characters: REPLY_CHARACTERS, lines: Wanted { head: None, tail: None } };
         let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
         Ok(Told {
@@ -23,7 +31,7 @@ impl Live {
             stderr,
             usage: told.usage,
             timings: told.timings,
-            denials: told.denials.iter().map(|denied| self.denial(denied)).collect(),
+            denials: told.denials.iter().map(denial).collect(),
             cwd: told.cwd.as_str().to_owned(),
             timeout: told.limits.wall,
             clamped: clamped(told.clamped),

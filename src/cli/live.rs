@@ -20,6 +20,7 @@ use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
 use crate::outcome::{DeniedCall, Failure};
+use crate::policy::Terms;
 use crate::profile::Profile;
 use crate::receipt::{MemoryHold, Tier};
 use crate::supervisor::Access;
@@ -27,7 +28,7 @@ use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
 use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
-use crate::tools::shell::BashArgs;
+use crate::tools::shell::ScriptArgs;
 use crate::tools::{Refusal, Workbench};
 
 /// What stands behind the tools of a server.
@@ -104,12 +105,19 @@ impl Live {
 fn exec_options(loaded: &Loaded) -> Options {
     let exec = &loaded.config.exec;
     let rule = loaded.policy.terms("bash_exec", &loaded.profiles);
-    let most = rule.map_or(Duration::MAX, |terms| terms.limits.wall).min(exec.max_timeout.value);
+    let bound = rule.as_ref().map_or(Duration::MAX, |terms| terms.limits.wall);
+    let most = bound.min(exec.max_timeout.value);
+    let own = |terms: &Terms<'_>| {
+        let names = [&terms.profile.name].into_iter().chain(terms.choice.iter().copied());
+        names.map(ToString::to_string).collect()
+    };
+    let profiles = rule.as_ref().map_or(Vec::new(), own);
     Options {
         default_timeout: exec.default_timeout.value.min(most),
         max_timeout: most,
         working_dir: exec.working_dir.value.clone(),
         history: exec.history.value,
+        profiles,
     }
 }
 
@@ -169,6 +177,7 @@ fn effective(settings: &Settings, tool: &'static str, workspace: Workspace) -> O
         env: Env::default(),
         cwd: None,
         asked: Asked::default(),
+        profile: None,
     };
     let grant = loaded.policy.decide(call, &loaded.profiles, workspace).ok()?;
     let job = grant.into_job();
@@ -268,7 +277,7 @@ impl Backend for Live {
     async fn script(
         &self,
         tool: &'static str,
-        args: BashArgs,
+        args: ScriptArgs,
         turn: Turn,
     ) -> Result<Told, Refused> {
         self.in_fresh_cell(tool, args, turn).await

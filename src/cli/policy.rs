@@ -12,6 +12,7 @@ use super::{checked, wiring};
 use crate::call::Asked;
 use crate::config::{self, Loaded, Surroundings};
 use crate::document::nearest;
+use crate::job::ProfileName;
 use crate::mcp::catalogue;
 use crate::policy::{Denial, Effect, Policy, Rule, Terms};
 use crate::profile::{self, Profiles};
@@ -97,8 +98,11 @@ fn rule_text(rule: &Rule) -> String {
     let mut rows = Rows::default();
     let tools = rule.tools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let told = match &rule.effect {
-        Effect::Allow { profile, limits } => {
+        Effect::Allow { profile, choice, limits } => {
             rows.add("  allows", format!("{tools} under profile `{profile}`"));
+            if !choice.is_empty() {
+                rows.add("  choice", names(choice.iter()));
+            }
             lowered(limits)
         }
         Effect::Deny => {
@@ -115,6 +119,11 @@ fn rule_text(rule: &Rule) -> String {
         rows.add("  matches not", rule.not_matches.join(", "));
     }
     format!("{}:{}: rule `{}`\n{}", plain(&rule.file), rule.line, rule.id, rows.text())
+}
+
+/// Profiles that a call may name.
+fn names<'p>(profiles: impl Iterator<Item = &'p ProfileName>) -> String {
+    profiles.map(ProfileName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// The limits that a rule lowers.
@@ -191,6 +200,9 @@ impl Explained<'_> {
                 rows.add("why", rule.map_or("", |rule| &rule.why));
                 let profile = terms.profile;
                 rows.add("profile", format!("{}: {}", profile.name, profile.description));
+                if !terms.choice.is_empty() {
+                    rows.add("choice", names(terms.choice.iter().copied()));
+                }
                 for (at, (key, value)) in limits(&terms.limits).into_iter().enumerate() {
                     rows.add(if at == 0 { "limits" } else { "" }, format!("{key} {value}"));
                 }
@@ -220,6 +232,7 @@ impl Explained<'_> {
                 "place": place(*rule),
                 "why": rule.map(|rule| &rule.why),
                 "profile": terms.profile.name.as_str(),
+                "choice": terms.choice,
                 "limits": limits_json(&terms.limits),
             }),
             Self::Denied { denial, rule } => json!({

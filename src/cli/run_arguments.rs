@@ -130,6 +130,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         env: env(&typed.env)?,
         cwd: cwd(typed.cwd.as_deref())?,
         asked,
+        profile: None,
     };
     let told = if typed.json { ToldAs::Json } else { ToldAs::Live };
     Ok(RunRequest { profile, mounts, sockets: typed.socket.clone(), call, told })

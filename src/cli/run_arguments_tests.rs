@@ -77,6 +77,7 @@ fn every_flag_arrives_checked() {
                 processes: Some(5),
                 output: Some(1024),
             },
+            profile: None,
         },
         told: ToldAs::Json,
     };

@@ -93,8 +93,8 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     };
     let named = |name: &ProfileName| {
         loaded.policy.rules().iter().any(|rule| {
-            let Effect::Allow { profile, .. } = &rule.effect else { return false };
-            profile == name && rule.tools.iter().any(offered)
+            let Effect::Allow { profile, choice, .. } = &rule.effect else { return false };
+            (profile == name || choice.contains(name)) && rule.tools.iter().any(offered)
         })
     };
     let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();

@@ -16,7 +16,7 @@ pub use crate::tools::Caller as Turn;
 use crate::tools::bc::plot::{Drawn, Plot};
 use crate::tools::cli::{Asking, Declared, Done};
 pub use crate::tools::denied::ToldDenial;
-use crate::tools::shell::BashArgs;
+use crate::tools::shell::ScriptArgs;
 
 /// What stands behind the tools. The server has one; tests have a fake one.
 ///
@@ -50,7 +50,7 @@ pub trait Backend: Send + Sync + 'static {
     fn script(
         &self,
         tool: &'static str,
-        args: BashArgs,
+        args: ScriptArgs,
         turn: Turn,
     ) -> impl Future<Output = Result<Told, Refused>> + Send {
         let (_, _) = (args, turn);

@@ -40,7 +40,7 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
         exec::set_working_dir(),
     ];
     tools.extend(info::tools());
-    tools.extend([history::search(), history::replay()]);
+    tools.extend([history::search(), history::replay(options)]);
     tools
 }
 

@@ -40,15 +40,17 @@ impl Arguments for SearchArguments {
 }
 
 /// Arguments of `history_replay`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayArguments {
     id: u64,
+    /// As `bash_exec` takes it: a replay is that call, and is decided as that.
+    profile: Option<String>,
 }
 
 impl Arguments for ReplayArguments {
     const TOOL: &'static str = "history_replay";
-    const FIELDS: &'static [&'static str] = &["id"];
+    const FIELDS: &'static [&'static str] = &["id", "profile"];
 }
 
 /// A command that has run: the seed's fields.
@@ -160,7 +162,10 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
         match self.0.history.find(arguments.id) {
-            Some(Some(again)) => self.bash_exec(again, context).await,
+            Some(Some(mut again)) => {
+                again.profile = arguments.profile.or(again.profile);
+                self.bash_exec(again, context).await
+            }
             Some(None) => {
                 Err(refused("history_replay: not all of this command is kept".to_owned()))
             }

@@ -5,6 +5,8 @@ pub mod flags;
 mod rules;
 pub mod values;
 
+use std::collections::BTreeSet;
+
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
 use crate::job::{Job, Limits, ProfileName, Within, Workspace};
@@ -130,7 +132,7 @@ impl Policy {
         profiles: &Profiles,
         workspace: Workspace,
     ) -> Result<Grant, Denial> {
-        let terms = self.terms(call.tool, profiles)?;
+        let terms = self.terms_under(call.tool, call.profile.as_ref(), profiles)?;
         let limits = terms.limits.lowered(&call.asked);
         let clamped = terms.limits.clamps(&call.asked);
         let rule = terms.rule.to_owned();
@@ -142,32 +144,59 @@ impl Policy {
     /// # Errors
     /// A [`Denial`], when no call of the tool may run.
     pub fn terms<'p>(&'p self, tool: &str, profiles: &'p Profiles) -> Result<Terms<'p>, Denial> {
+        self.terms_under(tool, None, profiles)
+    }
+
+    /// As [`Policy::terms`], for calls that name a profile: one of those that every rule leaves them.
+    ///
+    /// # Errors
+    /// As [`Policy::terms`], or when the profile is none of those.
+    pub fn terms_under<'p>(
+        &'p self,
+        tool: &str,
+        asked: Option<&ProfileName>,
+        profiles: &'p Profiles,
+    ) -> Result<Terms<'p>, Denial> {
         let allowed = self.allowed(tool)?;
-        let Some(profile) = profiles.get(allowed.profile) else {
+        let named = asked.unwrap_or(allowed.profile);
+        if named != allowed.profile && !allowed.choice.contains(named) {
+            let names = [allowed.profile].into_iter().chain(allowed.choice.iter().copied());
+            let names = names.map(ProfileName::as_str).collect::<Vec<_>>().join(", ");
+            return Err(Denial {
+                rule: allowed.rule.to_owned(),
+                why: format!("it leaves no call of `{tool}` the profile `{named}`"),
+                hint: format!("there is {names}; the operator can add one to `choice` of the rule"),
+            });
+        }
+        let Some(profile) = profiles.get(named) else {
             // `parse` has looked; this is a caller that brought other profiles.
             return Err(Denial {
                 rule: allowed.rule.to_owned(),
-                why: format!("its profile `{}` is not loaded", allowed.profile),
+                why: format!("its profile `{named}` is not loaded"),
                 hint: "the operator's profiles are the files under sandbox-profiles/".to_owned(),
             });
         };
         let limits = profile.limits.lowered(&allowed.limits);
-        Ok(Terms { rule: allowed.rule, profile, limits })
+        Ok(Terms { rule: allowed.rule, profile, choice: allowed.choice, limits })
     }
 
     /// What the rules leave for a tool, whatever their order.
     fn allowed(&self, tool: &str) -> Result<Allowed<'_>, Denial> {
         let mut allowed: Option<Allowed<'_>> = None;
         for rule in self.rules.iter().filter(|rule| rule.matches(tool)) {
-            let Effect::Allow { profile, limits } = &rule.effect else {
+            let Effect::Allow { profile, choice, limits } = &rule.effect else {
                 return Err(Denial {
                     rule: rule.id.clone(),
                     why: rule.why.clone(),
                     hint: "only the operator can change this rule; no call can".to_owned(),
                 });
             };
-            let this = Allowed { rule: &rule.id, profile, limits: *limits };
-            allowed = Some(allowed.map_or(this, |before| before.strictest(this)));
+            let choice = choice.iter().collect();
+            let this = Allowed { rule: &rule.id, profile, choice, limits: *limits };
+            allowed = Some(match allowed {
+                None => this,
+                Some(before) => before.strictest(this),
+            });
         }
         allowed.ok_or_else(|| Denial {
             rule: DEFAULT_DENY.to_owned(),
@@ -189,32 +218,36 @@ impl Policy {
 }
 
 /// What an allowed tool's calls run under, before a call asks for less.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms<'p> {
     /// The rule with the lowest time of those that allow the tool.
     pub rule: &'p str,
     pub profile: &'p Profile,
+    /// Other profiles that a call may name.
+    pub choice: BTreeSet<&'p ProfileName>,
     /// The profile's limits, lowered by the rules.
     pub limits: Limits,
 }
 
 /// What matching allow rules agree on.
-#[derive(Clone, Copy)]
 struct Allowed<'p> {
     /// The rule with the lowest time; of equals, the first by name.
     rule: &'p str,
     profile: &'p ProfileName,
+    /// What every rule leaves a call to name.
+    choice: BTreeSet<&'p ProfileName>,
     limits: Asked,
 }
 
 impl<'p> Allowed<'p> {
-    /// The lowest of each limit, and the rule that gave the lowest time.
+    /// The lowest of each limit, the profiles of both, and the rule that gave the lowest time.
     fn strictest(self, other: Self) -> Self {
         let rank = |allowed: &Self| (allowed.limits.wall.is_none(), allowed.limits.wall);
         let ours = (rank(&self), self.rule) <= (rank(&other), other.rule);
         Self {
             rule: if ours { self.rule } else { other.rule },
             profile: self.profile,
+            choice: self.choice.intersection(&other.choice).copied().collect(),
             limits: Asked {
                 wall: lowest(self.limits.wall, other.limits.wall),
                 memory: lowest(self.limits.memory, other.limits.memory),

@@ -10,7 +10,7 @@ use super::flags::Command;
 use crate::call::Asked;
 use crate::document::{Document, Mistake, nearest};
 use crate::job::{Limits, ProfileName};
-use crate::profile::Profiles;
+use crate::profile::{Profile, Profiles};
 use crate::units::{Size, Time};
 
 /// One file of `policies/`.
@@ -32,6 +32,7 @@ struct WrittenRule {
     tools: Spanned<Vec<String>>,
     action: Spanned<Action>,
     profile: Option<Spanned<String>>,
+    choice: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
     limits: WrittenLimits,
     why: Spanned<String>,
@@ -83,9 +84,11 @@ pub struct Rule {
 /// What a rule does with the calls it matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Runs them under this profile, with its limits lowered by these.
+    /// Runs them under this profile, or one of `choice` where a call names it, with its limits lowered
+    /// by these.
     Allow {
         profile: ProfileName,
+        choice: BTreeSet<ProfileName>,
         limits: Asked,
     },
     Deny,
@@ -170,20 +173,40 @@ fn effect(
             let message = format!("rule `{id}` denies; a `profile` means nothing there");
             return Err(document.mistake(profile.span(), message));
         }
-        (Action::Deny, None) => return Ok(Effect::Deny),
+        (Action::Deny, None) => {
+            return match &written.choice {
+                None => Ok(Effect::Deny),
+                Some(choice) => {
+                    let message = format!("rule `{id}` denies; a `choice` means nothing there");
+                    Err(document.mistake(choice.span(), message))
+                }
+            };
+        }
     };
+    let known = known(document, profile, profiles)?;
+    limits.check(document, &known.limits)?;
+    let others = written.choice.as_ref().map(Spanned::get_ref).into_iter().flatten();
+    let choice = others.map(|other| Ok(self::known(document, other, profiles)?.name.clone()));
+    let choice = choice.collect::<Result<_, _>>()?;
+    Ok(Effect::Allow { profile: known.name.clone(), choice, limits: limits.asked() })
+}
+
+/// The profile of a name, or what the name may have meant.
+fn known<'p>(
+    document: &Document,
+    profile: &Spanned<String>,
+    profiles: &'p Profiles,
+) -> Result<&'p Profile, Mistake> {
     let name = profile.get_ref();
     let known = ProfileName::new(name).and_then(|name| profiles.get(&name));
-    let Some(known) = known else {
+    known.ok_or_else(|| {
         let message = format!("there is no profile `{}` to run under", name.escape_default());
         let error = document.mistake(profile.span(), message);
-        return Err(match nearest(name, profiles.iter().map(|profile| profile.name.as_str())) {
+        match nearest(name, profiles.iter().map(|profile| profile.name.as_str())) {
             Some(near) => error.with_hint(format!("did you mean `{near}`?")),
             None => error,
-        });
-    };
-    limits.check(document, &known.limits)?;
-    Ok(Effect::Allow { profile: known.name.clone(), limits: limits.asked() })
+        }
+    })
 }
 
 impl WrittenLimits {

@@ -38,6 +38,7 @@ fn call(tool: &'static str, asked: Asked) -> Call {
         env: Env::new(BTreeMap::new()).unwrap_or_else(|e| panic!("{e}")),
         cwd: None,
         asked,
+        profile: None,
     }
 }
 
@@ -59,6 +60,58 @@ fn allow(id: &str, limits: &str) -> String {
 
 const DENY: &str = "[[rule]]\nid = \"no\"\ntools = [\"bash\"]\naction = \"deny\"\nwhy = \"closed today\"\n\
                     matches = [{ tool = \"bash\" }]\n";
+
+/// An allow rule for `bash` under profile `bash` that leaves these to choose from.
+fn choosing(id: &str, choice: &str) -> String {
+    allow(id, "").replace("profile = \"bash\"", &format!("profile = \"bash\"\nchoice = [{choice}]"))
+}
+
+fn under(policy: &Policy, profile: &str) -> Result<String, String> {
+    let profile = ProfileName::new(profile);
+    let call = Call { profile, ..call("bash", Asked::default()) };
+    let decided = policy.decide(call, &profiles(), Workspace::Fresh);
+    decided.map(|grant| grant.job().profile.to_string()).map_err(|denial| denial.to_string())
+}
+
+#[test]
+fn a_call_may_name_a_profile_only_where_every_rule_leaves_it_the_choice() {
+    let denied = |rule: &str, profile: &str| {
+        Err(format!("denied by rule `{rule}`: it leaves no call of `bash` the profile `{profile}`"))
+    };
+    let none = policy(&[&allow("a", "")]);
+    assert_eq!(under(&none, "bash"), Ok("bash".to_owned()), "its own is no choice");
+    assert_eq!(under(&none, "bc"), denied("a", "bc"));
+    let one = policy(&[&choosing("a", "\"bc\", \"cli-jq\"")]);
+    assert_eq!(under(&one, "bc"), Ok("bc".to_owned()));
+    assert_eq!(under(&one, "base"), denied("a", "base"));
+    let unasked = decide(&one, "bash").map(|grant| grant.job().profile.to_string());
+    assert_eq!(unasked, Ok("bash".to_owned()));
+    // The strictest wins: what only one of two rules leaves is not left.
+    let both = policy(&[&choosing("a", "\"bc\", \"cli-jq\""), &choosing("b", "\"cli-jq\"")]);
+    assert_eq!(under(&both, "cli-jq"), Ok("cli-jq".to_owned()));
+    assert_eq!(under(&both, "bc"), denied("a", "bc"));
+    let deny = policy(&[&choosing("a", "\"bc\""), DENY]);
+    assert_eq!(under(&deny, "bc"), Err("denied by rule `no`: closed today".to_owned()));
+}
+
+#[test]
+fn a_rule_lowers_the_limits_of_a_chosen_profile_too() {
+    let rule = choosing("a", "\"bc\"").replace("limits = {  }", "limits = { timeout = \"7s\" }");
+    let call = Call { profile: ProfileName::new("bc"), ..call("bash", wall(500)) };
+    let decided = policy(&[&rule]).decide(call, &profiles(), Workspace::Fresh);
+    let told = decided.map(|grant| (grant.job().limits.wall.as_secs(), grant.job().limits.memory));
+    assert_eq!(told, Ok((7, 256 * MIB)));
+}
+
+#[test]
+fn a_choice_is_of_profiles_that_are_there_and_of_rules_that_allow() {
+    assert_eq!(
+        mistake(&choosing("a", "\"bcc\"")),
+        "p.toml:7:11: there is no profile `bcc` to run under\nhint: did you mean `bc`?"
+    );
+    let deny = DENY.replace("action = \"deny\"", "action = \"deny\"\nchoice = []");
+    assert_eq!(mistake(&deny), "p.toml:6:10: rule `no` denies; a `choice` means nothing there");
+}
 
 #[test]
 fn without_a_rule_everything_is_denied() {

@@ -118,6 +118,7 @@ pub fn call(tool: &'static str, command: &Command, asking: &Asking) -> Result<Ca
             wall: asking.timeout.map(|value| seconds("timeout_sec", value)).transpose()?,
             ..Asked::default()
         },
+        profile: None,
     })
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::shell::BashArgs;
+use super::shell::ScriptArgs;
 use crate::call::InvalidCall;
 
 /// Longest name of a command, page or filter.
@@ -94,48 +94,49 @@ pub fn line(field: &'static str, text: String) -> Result<String, InvalidCall> {
     Ok(text)
 }
 
-fn asking(script: &str, lines: &[&str]) -> BashArgs {
-    let stdin = (!lines.is_empty()).then(|| lines.join("\n") + "\n");
-    BashArgs { command: script.to_owned(), stdin, ..BashArgs::default() }
+fn asking(script: &str, lines: &[&str]) -> ScriptArgs {
+    let stdin = if lines.is_empty() { String::new() } else { lines.join("\n") + "\n" };
+    let stdin = stdin.into_bytes();
+    ScriptArgs { command: script.to_owned(), stdin, ..ScriptArgs::default() }
 }
 
 /// Asks for every variable that a command has; [`environment_of`] reads the answer.
-pub fn environment() -> BashArgs {
+pub fn environment() -> ScriptArgs {
     asking(ENVIRONMENT, &[])
 }
 
 /// Asks what a cell runs on; [`System::of`] reads the answer.
-pub fn system() -> BashArgs {
+pub fn system() -> ScriptArgs {
     asking(SYSTEM, &[])
 }
 
 /// Asks `ps`, with its options and a pattern of `grep`.
-pub fn processes(format: &str, filter: &str) -> BashArgs {
+pub fn processes(format: &str, filter: &str) -> ScriptArgs {
     asking(PROCESSES, &[format, filter])
 }
 
 /// Asks where a command is; [`Located::of`] reads the answer.
-pub fn which(name: &str) -> BashArgs {
+pub fn which(name: &str) -> ScriptArgs {
     asking(WHICH, &[name])
 }
 
 /// Asks for the commands that begin so, a line each.
-pub fn complete(prefix: &str) -> BashArgs {
+pub fn complete(prefix: &str) -> ScriptArgs {
     asking(COMPLETE, &[prefix])
 }
 
 /// Asks a command for its help.
-pub fn help(name: &str) -> BashArgs {
-    BashArgs { timeout: Some(HELP_SECONDS), ..asking(HELP, &[name]) }
+pub fn help(name: &str) -> ScriptArgs {
+    ScriptArgs { timeout: Some(HELP_SECONDS), ..asking(HELP, &[name]) }
 }
 
 /// Asks for a manual page; [`manual_of`] reads the answer.
-pub fn manual(name: &str, section: &str) -> BashArgs {
+pub fn manual(name: &str, section: &str) -> ScriptArgs {
     asking(MANUAL, &[name, section])
 }
 
 /// Whether a directory is there, and can be entered.
-pub fn directory(path: &str) -> BashArgs {
+pub fn directory(path: &str) -> ScriptArgs {
     asking("IFS= read -r path; cd -- \"$path\"", &[path])
 }
 

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
+use crate::job::ProfileName;
 
 /// Makes bash run the script on descriptor 3 as `bash -c SCRIPT` would: the
 /// same `$0`, line numbers and messages, stdin untouched, descriptor 3 closed
@@ -46,40 +47,77 @@ pub struct BashArgs {
     pub timeout: Option<f64>,
 }
 
+/// A command for a cell of its own.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ScriptArgs {
+    pub command: String,
+    /// Its positional parameters: `$1` and on. They are words of argv and never part of the text.
+    pub words: Vec<String>,
+    pub stdin: Vec<u8>,
+    pub cwd: Option<String>,
+    pub env: Option<BTreeMap<String, String>>,
+    pub timeout: Option<f64>,
+    /// The profile it is to run under, where a rule leaves the choice.
+    pub profile: Option<String>,
+}
+
 /// The call that runs `args.command` in bash.
 ///
 /// # Errors
 /// When an argument is out of its bounds; the error names the field.
 pub fn bash(args: BashArgs) -> Result<Call, InvalidCall> {
-    script("bash", args)
+    let BashArgs { command, stdin, cwd, env, timeout } = args;
+    let stdin = stdin.unwrap_or_default().into_bytes();
+    script("bash", ScriptArgs { command, stdin, cwd, env, timeout, ..ScriptArgs::default() })
 }
 
 /// As [`bash`], for another tool that policy knows by its own name.
 ///
 /// # Errors
 /// When an argument is out of its bounds; the error names the field.
-pub fn script(tool: &'static str, args: BashArgs) -> Result<Call, InvalidCall> {
-    let words = ["bash", "-c", RUN_SCRIPT].map(str::to_owned).to_vec();
+pub fn script(tool: &'static str, args: ScriptArgs) -> Result<Call, InvalidCall> {
+    let mut words = ["bash", "-c", RUN_SCRIPT].map(str::to_owned).to_vec();
+    if !args.words.is_empty() {
+        // `$0` as it is without parameters.
+        words.push("bash".to_owned());
+        words.extend(args.words);
+    }
+    let profile = args.profile.map(|name| {
+        let not_one = InvalidCall::OutOfRange {
+            field: "profile",
+            expected: "the name of a profile",
+            got: name.chars().take(80).flat_map(char::escape_default).collect(),
+        };
+        ProfileName::new(&name).ok_or(not_one)
+    });
     Ok(Call {
         tool,
         argv: Argv::new(words)?,
         script: Some(Script::new("command", args.command)?),
-        stdin: Stdin::text("stdin", args.stdin.unwrap_or_default())?,
+        stdin: Stdin::bytes("stdin", args.stdin)?,
         env: Env::new(args.env.unwrap_or_default())?,
         cwd: args.cwd.map(|path| Cwd::new("cwd", &path)).transpose()?,
         asked: Asked {
             wall: args.timeout.map(|value| seconds("timeout", value)).transpose()?,
             ..Asked::default()
         },
+        profile: profile.transpose()?,
     })
 }
 
 /// The same command, read by another shell of the cell: bash only hands it over. What is longer than a
 /// word of argv may be (128 KiB) cannot be handed over, and bash says so.
 #[must_use]
-pub fn read_by(shell: &str, args: BashArgs) -> BashArgs {
+pub fn read_by(shell: &str, args: ScriptArgs) -> ScriptArgs {
     let quoted = args.command.replace('\'', r"'\''");
-    BashArgs { command: format!("exec {shell} -c '{quoted}'"), ..args }
+    // fish has no `$0`.
+    let zeroth = if shell == "fish" { "" } else { shell };
+    let command = format!(
+        "type -P {shell} >/dev/null || {{ echo '{shell} is not in this cell; the operator can \
+         install it under /usr, or grant where it is with a [[path]] of the profile' >&2; exit 127; }}\n\
+         exec {shell} -c '{quoted}' {zeroth} \"$@\""
+    );
+    ScriptArgs { command, ..args }
 }
 
 /// The call that runs `words` as they are, without a shell, its stdin a pipe
@@ -96,6 +134,7 @@ pub fn run(words: Vec<String>, env: Env, asked: Asked) -> Result<Call, InvalidCa
         env,
         cwd: None,
         asked,
+        profile: None,
     })
 }
 
@@ -223,6 +262,21 @@ mod tests {
     }
 
     #[test]
+    fn another_shell_has_the_command_with_its_quotes_and_parameters_or_is_told_to_be_absent()
+    -> std::io::Result<()> {
+        let args = ScriptArgs { command: "echo \"it's\" $0 $#".into(), ..ScriptArgs::default() };
+        let read = read_by("sh", args.clone()).command;
+        assert_eq!(on_descriptor_3(&read, "")?, (Some(0), "it's sh 0\n".into(), String::new()));
+        let given = format!("set -- 'a b' '$(id)'\n{read}");
+        assert_eq!(on_descriptor_3(&given, "")?, (Some(0), "it's sh 2\n".into(), String::new()));
+        let nowhere = format!("PATH=/none\n{}", read_by("zsh", args).command);
+        let why = "zsh is not in this cell; the operator can install it under /usr, or grant \
+                   where it is with a [[path]] of the profile\n";
+        assert_eq!(on_descriptor_3(&nowhere, "")?, (Some(127), String::new(), why.into()));
+        Ok(())
+    }
+
+    #[test]
     fn without_a_script_descriptor_the_call_fails() -> std::io::Result<()> {
         let output = Command::new("bash").args(["-c", RUN_SCRIPT]).stdin(Stdio::null()).output()?;
         let (code, stdout, stderr) = shown(&output);
@@ -251,6 +305,7 @@ mod tests {
                 env: Env::new([("A".to_owned(), "1".to_owned())].into())?,
                 cwd: Some(Cwd::new("cwd", "/workspace/sub")?),
                 asked: Asked { wall: Some(Duration::from_millis(1500)), ..Asked::default() },
+                profile: None,
             }
         );
         Ok(())

@@ -5,9 +5,11 @@
 )]
 
 mod history;
+mod profiles;
 mod resources;
 #[path = "../support/server.rs"]
 mod server;
+mod shells;
 mod stream;
 
 use std::path::Path;

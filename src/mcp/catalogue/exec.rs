@@ -40,7 +40,25 @@ pub(super) fn exec_output() -> Value {
     })
 }
 
+/// The choice of a profile, where there is one.
+pub(super) fn profile(options: &Options) -> Option<(String, Value)> {
+    let [own, _, ..] = options.profiles.as_slice() else { return None };
+    let schema = json!({
+        "type": "string", "enum": options.profiles, "default": own,
+        "description": "How the cell is confined: one of the profiles that the operator leaves to choose from"
+    });
+    Some(("profile".to_owned(), schema))
+}
+
 fn exec_input(options: &Options) -> Value {
+    let mut input = exec_fields(options);
+    if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.extend(profile(options));
+    }
+    input
+}
+
+fn exec_fields(options: &Options) -> Value {
     json!({
         "type": "object",
         "properties": {
@@ -67,7 +85,7 @@ fn exec_input(options: &Options) -> Value {
             },
             "shell": {
                 "type": "string", "enum": Shell::ALL.map(Shell::name), "default": "bash",
-                "description": "What reads the command; exit code 127 where the machine has no such shell"
+                "description": "What reads the command; exit code 127 where the cell has no such shell"
             }
         },
         "required": ["command"],

@@ -3,8 +3,9 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use super::exec::exec_output;
+use super::exec::{exec_output, profile};
 use super::{pure, tool};
+use crate::mcp::exec::Options;
 use crate::mcp::history::MOST_FOUND;
 
 pub fn search() -> Tool {
@@ -42,10 +43,10 @@ fn record() -> Value {
     })
 }
 
-pub fn replay() -> Tool {
+pub fn replay(options: &Options) -> Tool {
     let description = "Run a command of the history again, by bash_exec: in a fresh cell. One \
         of bash_exec has its directory and variables again; one of bash has no state of its shell.";
-    let input = json!({
+    let mut input = json!({
         "type": "object",
         "properties": {
             "id": { "type": "integer", "minimum": 1, "description": "The command's id, from history_search" }
@@ -53,6 +54,9 @@ pub fn replay() -> Tool {
         "required": ["id"],
         "additionalProperties": false
     });
+    if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.extend(profile(options));
+    }
     tool("history_replay", "Run a command again", description.to_owned(), input, exec_output())
         .annotate(
             ToolAnnotations::new()

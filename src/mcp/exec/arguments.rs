@@ -18,7 +18,7 @@ macro_rules! arguments {
 
 arguments! {
     ExecArguments: "bash_exec"
-        ["command", "working_dir", "timeout", "capture_stderr", "env", "shell"];
+        ["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
     StreamArguments: "bash_exec_stream" ["command", "working_dir", "timeout", "buffer_size"];
     WhereArguments: "get_working_dir" [];
     GoArguments: "set_working_dir" ["directory"];
@@ -41,6 +41,8 @@ pub struct ExecArguments {
     pub env: Option<BTreeMap<String, String>>,
     #[serde(default)]
     pub shell: Shell,
+    /// Where policy leaves the choice.
+    pub profile: Option<String>,
 }
 
 /// Arguments of `bash_exec_stream`.

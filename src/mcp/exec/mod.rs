@@ -28,7 +28,7 @@ use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use crate::group::Group;
 use crate::outcome::Outcome;
 use crate::tools::inspect::{self, Located, System};
-use crate::tools::shell::{self, BashArgs};
+use crate::tools::shell::{self, ScriptArgs};
 
 /// Whether a tool is one of these.
 pub fn answers(tool: &str) -> bool {
@@ -51,6 +51,8 @@ pub struct Options {
     pub working_dir: Cwd,
     /// Commands that are remembered.
     pub history: usize,
+    /// Profiles that a command may name; the first is its own when it names none.
+    pub profiles: Vec<String>,
 }
 
 impl Default for Options {
@@ -60,6 +62,7 @@ impl Default for Options {
             max_timeout: EXEC_MAX_TIMEOUT,
             working_dir: Cwd::workspace(),
             history: HISTORY,
+            profiles: Vec::new(),
         }
     }
 }
@@ -132,19 +135,21 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         let options = self.0.backend.exec_options();
         let asked_for = arguments.clone();
-        let ExecArguments { command, working_dir, timeout, capture_stderr, env, shell } = arguments;
+        let ExecArguments { command, working_dir, timeout, capture_stderr, env, shell, profile } =
+            arguments;
         let asked = timeout.map(|asked| seconds("timeout", asked.0)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
         let cwd = match &working_dir {
             Some(path) => Cwd::new("working_dir", path)?,
             None => self.0.working_dir.get(),
         };
-        let args = BashArgs {
+        let args = ScriptArgs {
             command: command.clone(),
             cwd: Some(cwd.as_str().to_owned()),
             env,
             timeout: Some(wall.as_secs_f64()),
-            stdin: None,
+            profile,
+            ..ScriptArgs::default()
         };
         let args = match shell {
             Shell::Bash => args,
@@ -284,7 +289,7 @@ impl<B: Backend> Server<B> {
     pub(super) async fn script(
         &self,
         tool: &'static str,
-        args: BashArgs,
+        args: ScriptArgs,
         context: &Context,
     ) -> Result<Told, Refused> {
         let run = |turn| self.0.backend.script(tool, args, turn);

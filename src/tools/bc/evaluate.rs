@@ -90,6 +90,7 @@ fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, Inv
         env: Env::new([("BC_LINE_LENGTH".to_owned(), "0".to_owned())].into())?,
         cwd: None,
         asked: Asked { wall: Some(wall), ..Asked::default() },
+        profile: None,
     })
 }
 
