@@ -55,7 +55,9 @@ impl Group {
                 "calculate_history",
             ],
             Self::Shell => &["bash", "bash_output", "bash_input", "bash_jobs", "bash_kill"],
-            Self::Exec => &["bash_exec", "bash_exec_stream", "get_working_dir", "set_working_dir"],
+            Self::Exec => {
+                &["bash_exec", "bash_exec_stream", "pipeline", "get_working_dir", "set_working_dir"]
+            }
             Self::Info => &[
                 "get_env",
                 "system_info",
@@ -64,7 +66,14 @@ impl Group {
                 "command_help",
                 "man_page",
             ],
-            Self::History => &["history_search", "history_replay"],
+            Self::History => &[
+                "history_search",
+                "history_replay",
+                "macro_save",
+                "macro_run",
+                "macro_list",
+                "macro_delete",
+            ],
         }
     }
 

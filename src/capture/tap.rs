@@ -1,7 +1,7 @@
-//! What a running call prints, heard while it prints it.
+//! What a running call prints, heard while it prints it, or kept whole.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
@@ -24,9 +24,42 @@ pub struct Piece {
     pub after_gap: bool,
 }
 
-/// Where a call's output is heard, if anybody listens. The listener's end comes with the last clone's.
+/// Where a call's output goes besides its reply, if anywhere. A listener's end comes with the last
+/// clone's.
 #[derive(Debug, Clone, Default)]
-pub struct Tap(Option<Arc<Listened>>);
+pub struct Tap(To);
+
+#[derive(Debug, Clone, Default)]
+enum To {
+    #[default]
+    Nobody,
+    Listener(Arc<Listened>),
+    Kept(Kept),
+}
+
+/// Every byte of a call's standard output, unless there are more than it was made for.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    most: usize,
+    /// `None`: there were more.
+    bytes: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+impl Kept {
+    fn push(&self, more: &[u8]) {
+        let mut held = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        match held.as_mut() {
+            Some(bytes) if bytes.len() + more.len() <= self.most => bytes.extend_from_slice(more),
+            Some(_) => *held = None,
+            None => {}
+        }
+    }
+
+    /// What was printed; `None` where it was more than is kept.
+    pub fn take(self) -> Option<Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 #[derive(Debug)]
 struct Listened {
@@ -38,16 +71,30 @@ impl Tap {
     /// A tap, and what comes out of it.
     pub fn listened() -> (Self, mpsc::Receiver<Piece>) {
         let (pieces, heard) = mpsc::channel(WAITING);
-        (Self(Some(Arc::new(Listened { pieces, lost: AtomicBool::new(false) }))), heard)
+        let listened = Listened { pieces, lost: AtomicBool::new(false) };
+        (Self(To::Listener(Arc::new(listened))), heard)
+    }
+
+    /// A tap that keeps standard output, `most` bytes of it.
+    pub fn kept(most: usize) -> (Self, Kept) {
+        let kept = Kept { most, bytes: Arc::new(Mutex::new(Some(Vec::new()))) };
+        (Self(To::Kept(kept.clone())), kept)
     }
 
     pub fn is_listened(&self) -> bool {
-        self.0.is_some()
+        match self.0 {
+            To::Listener(_) => true,
+            To::Nobody | To::Kept(_) => false,
+        }
     }
 
     /// Passes bytes on. Who listens too slowly misses some: the program is not held up for it.
     pub fn pass(&self, source: Source, bytes: &[u8]) {
-        let Some(listened) = &self.0 else { return };
+        let listened = match (&self.0, source) {
+            (To::Listener(listened), _) => listened,
+            (To::Kept(kept), Source::Stdout) => return kept.push(bytes),
+            (To::Kept(_), Source::Stderr) | (To::Nobody, _) => return,
+        };
         let after_gap = listened.lost.swap(false, Ordering::AcqRel);
         let piece = Piece { source, bytes: bytes.to_vec(), after_gap };
         if listened.pieces.try_send(piece).is_err() {
@@ -59,6 +106,20 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn standard_output_is_kept_to_the_last_byte_or_not_at_all() {
+        let (tap, kept) = Tap::kept(4);
+        tap.pass(Source::Stdout, b"ab\0");
+        tap.pass(Source::Stderr, b"not this");
+        tap.pass(Source::Stdout, b"\xff");
+        assert_eq!(kept.take(), Some(b"ab\0\xff".to_vec()));
+        let (tap, kept) = Tap::kept(4);
+        tap.pass(Source::Stdout, b"abc");
+        tap.pass(Source::Stdout, b"de");
+        tap.pass(Source::Stdout, b"f");
+        assert_eq!(kept.take(), None);
+    }
 
     #[tokio::test]
     async fn who_listens_too_slowly_misses_pieces_and_is_told_so() {

@@ -9,6 +9,7 @@ mod history;
 mod info;
 mod jobs;
 mod shell;
+mod steps;
 
 use rmcp::model::{Tool, ToolAnnotations, object};
 use serde_json::{Value, json};
@@ -36,11 +37,13 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
         sandbox_rules(),
         exec::bash_exec(rules, options),
         exec::bash_exec_stream(options),
+        steps::pipeline(options),
         exec::get_working_dir(),
         exec::set_working_dir(),
     ];
     tools.extend(info::tools());
     tools.extend([history::search(), history::replay(options)]);
+    tools.extend(steps::macros(options));
     tools
 }
 
@@ -62,6 +65,7 @@ pub const NAMES: &[&str] = &[
     "sandbox_rules",
     "bash_exec",
     "bash_exec_stream",
+    "pipeline",
     "get_working_dir",
     "set_working_dir",
     "get_env",
@@ -72,6 +76,10 @@ pub const NAMES: &[&str] = &[
     "man_page",
     "history_search",
     "history_replay",
+    "macro_save",
+    "macro_run",
+    "macro_list",
+    "macro_delete",
 ];
 
 /// The tool whose rule is asked about another: what looks at jobs goes with what starts them, and
@@ -79,7 +87,8 @@ pub const NAMES: &[&str] = &[
 pub fn ruled_by(tool: &str) -> &str {
     match tool {
         "bash_output" | "bash_input" | "bash_jobs" | "bash_kill" => "bash",
-        "history_replay" => "bash_exec",
+        "history_replay" | "pipeline" | "macro_run" | "macro_save" | "macro_list"
+        | "macro_delete" => "bash_exec",
         other => other,
     }
 }

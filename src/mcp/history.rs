@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::arguments::{Arguments, BadArguments};
 use super::backend::{Backend, Refused, RefusedKind, Told};
-use super::exec::arguments::ExecArguments;
+use super::exec::Ask;
 use super::exec::reply::exit_code;
 use super::reply;
 use super::server::Server;
@@ -53,6 +53,16 @@ impl Arguments for ReplayArguments {
     const FIELDS: &'static [&'static str] = &["id", "profile"];
 }
 
+impl Ask {
+    /// The same, in the directory in which it started; where a session's shell was is not known here.
+    fn again(mut self, told: &Told) -> Self {
+        if told.session.is_none() {
+            self.arguments.working_dir = Some(told.cwd.clone());
+        }
+        self
+    }
+}
+
 /// A command that has run: the seed's fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ran {
@@ -69,7 +79,7 @@ struct Record {
     id: u64,
     ran: Ran,
     /// `None` where not all of it is kept.
-    again: Option<ExecArguments>,
+    again: Option<Ask>,
 }
 
 /// The last commands of a connection.
@@ -91,9 +101,11 @@ impl History {
     }
 
     /// Remembers a command that has ended; the oldest is forgotten for it.
-    pub fn add(&self, told: &Told, asked: ExecArguments) {
-        let whole = asked.command.len() <= COMMAND_BYTES;
-        let mut command = asked.command.clone();
+    pub fn add(&self, told: &Told, asked: Ask) {
+        let words = asked.words.iter().map(String::len).sum::<usize>();
+        let whole =
+            asked.arguments.command.len() + words <= COMMAND_BYTES && asked.stdin.is_empty();
+        let mut command = asked.arguments.command.clone();
         let kept = (0..=COMMAND_BYTES).rev().find(|end| command.is_char_boundary(*end));
         command.truncate(kept.unwrap_or_default());
         let ran = Ran {
@@ -106,7 +118,7 @@ impl History {
         };
         let mut records = self.records();
         let id = *self.last.borrow() + 1;
-        records.push_back(Record { id, ran, again: whole.then_some(asked) });
+        records.push_back(Record { id, ran, again: whole.then(|| asked.again(told)) });
         while records.len() > self.most {
             records.pop_front();
         }
@@ -137,7 +149,7 @@ impl History {
         found.take(limit).map(told).collect()
     }
 
-    fn find(&self, id: u64) -> Option<Option<ExecArguments>> {
+    fn find(&self, id: u64) -> Option<Option<Ask>> {
         self.records().iter().find(|record| record.id == id).map(|record| record.again.clone())
     }
 }
@@ -163,7 +175,8 @@ impl<B: Backend> Server<B> {
         let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
         match self.0.history.find(arguments.id) {
             Some(Some(mut again)) => {
-                again.profile = arguments.profile.or(again.profile);
+                let named = arguments.profile.or(again.arguments.profile.take());
+                again.arguments.profile = named;
                 self.bash_exec(again, context).await
             }
             Some(None) => {

@@ -28,7 +28,8 @@ use super::arguments::{
 };
 use super::backend::{Backend, Refused, RefusedKind};
 use super::exec::arguments::ExecArguments;
-use super::exec::{self, WorkingDir};
+use super::exec::macros::Macros;
+use super::exec::{self, Ask, WorkingDir};
 use super::history::History;
 
 use super::resources;
@@ -52,6 +53,7 @@ pub(super) struct Shared<B> {
     precision: AtomicU8,
     pub(super) working_dir: WorkingDir,
     pub(super) history: History,
+    pub(super) macros: Macros,
     pub(super) watching: resources::Watching,
     /// What the session has calculated.
     ledger: Mutex<Ledger>,
@@ -80,6 +82,7 @@ impl<B: Backend> Server<B> {
             precision,
             working_dir,
             history,
+            macros: Macros::default(),
             watching: resources::Watching::default(),
             ledger: Mutex::default(),
             kill,
@@ -138,11 +141,19 @@ impl<B: Backend> Server<B> {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
         let arguments = parse::<BashArguments>(arguments)?;
-        let command = arguments.command.clone().unwrap_or_default();
+        let asked = Ask {
+            arguments: ExecArguments {
+                command: arguments.command.clone().unwrap_or_default(),
+                working_dir: arguments.cwd.clone(),
+                env: arguments.env.clone(),
+                ..ExecArguments::default()
+            },
+            stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
+            ..Ask::default()
+        };
         let answer = self.heard(context, |turn| self.0.backend.bash(arguments, turn)).await?;
         Ok(match answer {
             Answer::Ended(told) => {
-                let asked = ExecArguments { command, ..ExecArguments::default() };
                 self.0.history.add(&told, asked);
                 reply::told(&told)
             }

@@ -41,14 +41,17 @@ fn what_has_run_is_found_with_its_end_and_run_again_with_its_variables() {
 #[test]
 fn a_replay_is_offered_where_bash_exec_is_and_nowhere_else() {
     let mut server = Server::start(&["--tools", "history"]);
-    assert_eq!(names(&mut server), ["sandbox_rules", "history_search", "history_replay"]);
+    let macros = ["macro_save", "macro_run", "macro_list", "macro_delete"];
+    let all = [&["sandbox_rules", "history_search", "history_replay"][..], &macros].concat();
+    assert_eq!(names(&mut server), all);
     assert_eq!(server.close(), Some(0));
     let config = tempfile::tempdir().expect("a directory");
     let text = "schema = 1\n[tools]\ngroups = [\"shell\", \"history\"]\noff = [\"bash_exec\"]\n";
     std::fs::write(config.path().join("cofferdam.toml"), text).expect("written");
     let path = config.path().to_str().expect("plain");
     let mut server = Server::start(&["--config", path]);
-    assert!(!names(&mut server).contains(&"history_replay".to_owned()));
+    let by_exec = |name: &String| name == "history_replay" || name.starts_with("macro_");
+    assert!(!names(&mut server).iter().any(by_exec));
     server.result("bash", json!({"command": "true"}));
     assert_eq!(commands(&mut server, "").len(), 1);
     assert_eq!(
@@ -69,6 +72,24 @@ fn the_history_has_the_size_it_is_given() {
     assert_eq!(kept.len(), 1);
     assert_eq!(kept.first().map(|one| &one["command"]), Some(&json!("echo 2")));
     refusal(&mut server, "history_replay", json!({"id": 1}));
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_command_of_a_session_is_run_again_with_its_directory_and_variables_and_never_without_its_input()
+ {
+    let mut server = Server::start(ALL);
+    let first = json!({"command": "echo $A $PWD", "env": {"A": "1"}, "cwd": "/tmp"});
+    server.result("bash", first);
+    let again = fields(&mut server, "history_replay", json!({"id": 1}));
+    assert_eq!(again["stdout"], "1 /tmp\n");
+    // Where the shell went is not there in another cell.
+    server.result("bash", json!({"command": "mkdir -p sub && cd sub && pwd"}));
+    let again = fields(&mut server, "history_replay", json!({"id": 3}));
+    assert_eq!(again["stdout"], "/workspace/sub\n");
+    server.result("bash", json!({"command": "cat", "stdin": "given"}));
+    let refused = refusal(&mut server, "history_replay", json!({"id": 5}));
+    assert_eq!(refused, "history_replay: not all of this command is kept");
     assert_eq!(server.close(), Some(0));
 }
 

@@ -10,6 +10,7 @@ mod resources;
 #[path = "../support/server.rs"]
 mod server;
 mod shells;
+mod steps;
 mod stream;
 
 use std::path::Path;
@@ -40,8 +41,14 @@ fn refusal(server: &mut Server, tool: &str, arguments: Value) -> String {
 
 #[test]
 fn a_server_shows_the_groups_it_is_told_to_and_says_so_of_others() {
-    let exec =
-        ["sandbox_rules", "bash_exec", "bash_exec_stream", "get_working_dir", "set_working_dir"];
+    let exec = [
+        "sandbox_rules",
+        "bash_exec",
+        "bash_exec_stream",
+        "pipeline",
+        "get_working_dir",
+        "set_working_dir",
+    ];
     let mut server = Server::start(&["--tools", "exec"]);
     assert_eq!(names(&mut server), exec);
     assert_eq!(
@@ -56,7 +63,7 @@ fn a_server_shows_the_groups_it_is_told_to_and_says_so_of_others() {
     let mut server = Server::start(&["--config", path]);
     assert_eq!(
         names(&mut server),
-        ["sandbox_rules", "bash_exec", "bash_exec_stream", "get_working_dir"]
+        ["sandbox_rules", "bash_exec", "bash_exec_stream", "pipeline", "get_working_dir"]
     );
     assert_eq!(server.close(), Some(0));
     // The command line is before the file.

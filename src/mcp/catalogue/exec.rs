@@ -58,7 +58,7 @@ fn exec_input(options: &Options) -> Value {
     input
 }
 
-fn exec_fields(options: &Options) -> Value {
+pub(super) fn exec_fields(options: &Options) -> Value {
     json!({
         "type": "object",
         "properties": {
@@ -110,7 +110,7 @@ pub fn bash_exec_stream(options: &Options) -> Tool {
 }
 
 /// What a command does is its own affair, and nothing outside of its cell.
-fn runs() -> ToolAnnotations {
+pub(super) fn runs() -> ToolAnnotations {
     ToolAnnotations::new().read_only(false).destructive(true).idempotent(false).open_world(false)
 }
 

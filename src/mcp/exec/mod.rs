@@ -3,7 +3,10 @@
 //! What lasts between their calls is one directory, in which the next one starts.
 
 pub mod arguments;
+pub mod macros;
+pub mod pipeline;
 pub(super) mod reply;
+pub mod steps;
 pub mod stream;
 
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +21,8 @@ use self::arguments::{
     EnvArguments, ExecArguments, GoArguments, HelpArguments, ManualArguments, ProcessArguments,
     Section, Shell, StreamArguments, SystemArguments, WhereArguments, WhichArguments,
 };
+use self::macros::{DeleteArguments, ListArguments, RunArguments, SaveArguments};
+use self::pipeline::PipelineArguments;
 use super::arguments::{Arguments, parse};
 use super::backend::{Backend, Refused, RefusedKind, Told};
 use super::history::{ReplayArguments, SearchArguments};
@@ -36,6 +41,21 @@ pub fn answers(tool: &str) -> bool {
         Group::Exec | Group::Info | Group::History => true,
         Group::Calc | Group::Math | Group::Shell => false,
     })
+}
+
+/// A command for a fresh cell, with what only cofferdam gives it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ask {
+    pub arguments: ExecArguments,
+    /// Its positional parameters.
+    pub words: Vec<String>,
+    pub stdin: Vec<u8>,
+}
+
+impl Ask {
+    pub fn of(arguments: ExecArguments) -> Self {
+        Self { arguments, ..Self::default() }
+    }
 }
 
 /// What `ps` shows when nobody says.
@@ -96,7 +116,7 @@ impl<B: Backend> Server<B> {
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         match tool {
-            ExecArguments::TOOL => self.bash_exec(parse(given)?, context).await,
+            ExecArguments::TOOL => self.bash_exec(Ask::of(parse(given)?), context).await,
             StreamArguments::TOOL => self.bash_exec_stream(parse(given)?, context).await,
             WhereArguments::TOOL => {
                 parse::<WhereArguments>(given)?;
@@ -110,6 +130,14 @@ impl<B: Backend> Server<B> {
             }
             ProcessArguments::TOOL => self.process_info(parse(given)?, context).await,
             WhichArguments::TOOL => self.which_command(parse(given)?, context).await,
+            PipelineArguments::TOOL => self.pipeline(parse(given)?, context).await,
+            SaveArguments::TOOL => self.macro_save(parse(given)?),
+            RunArguments::TOOL => self.macro_run(parse(given)?, context).await,
+            ListArguments::TOOL => {
+                parse::<ListArguments>(given)?;
+                Ok(self.macro_list())
+            }
+            DeleteArguments::TOOL => self.macro_delete(&parse(given)?),
             ReplayArguments::TOOL => self.replay(parse(given)?, context).await,
             SearchArguments::TOOL => self.search(parse(given)?),
             HelpArguments::TOOL => self.command_help(parse(given)?, context).await,
@@ -119,24 +147,38 @@ impl<B: Backend> Server<B> {
 
     pub(super) async fn bash_exec(
         &self,
-        arguments: ExecArguments,
+        ask: Ask,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        self.executed(ExecArguments::TOOL, arguments, Tap::default(), context).await
+        self.executed(ExecArguments::TOOL, ask, Tap::default(), context).await
     }
 
-    /// A command as a call of `tool`, its output heard by `tap`.
+    /// A command as a call of `tool`, its output heard by `tap`, told with the seed's fields.
     async fn executed(
         &self,
         tool: &'static str,
-        arguments: ExecArguments,
+        ask: Ask,
         tap: Tap,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
+        let command = ask.arguments.command.clone();
+        let stderr = reply::StderrIs::asked(ask.arguments.capture_stderr);
+        let told = self.ran(tool, ask, tap, context).await?;
+        Ok(reply::executed(&told, &command, stderr))
+    }
+
+    /// A command as a call of `tool`, its output heard by `tap`: decided, run and remembered.
+    async fn ran(
+        &self,
+        tool: &'static str,
+        ask: Ask,
+        tap: Tap,
+        context: &Context,
+    ) -> Result<Told, Refused> {
         let options = self.0.backend.exec_options();
-        let asked_for = arguments.clone();
-        let ExecArguments { command, working_dir, timeout, capture_stderr, env, shell, profile } =
-            arguments;
+        let asked_for = ask.clone();
+        let Ask { arguments, words, stdin } = ask;
+        let ExecArguments { command, working_dir, timeout, env, shell, profile, .. } = arguments;
         let asked = timeout.map(|asked| seconds("timeout", asked.0)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
         let cwd = match &working_dir {
@@ -144,12 +186,13 @@ impl<B: Backend> Server<B> {
             None => self.0.working_dir.get(),
         };
         let args = ScriptArgs {
-            command: command.clone(),
+            command,
+            words,
+            stdin,
             cwd: Some(cwd.as_str().to_owned()),
             env,
             timeout: Some(wall.as_secs_f64()),
             profile,
-            ..ScriptArgs::default()
         };
         let args = match shell {
             Shell::Bash => args,
@@ -160,10 +203,8 @@ impl<B: Backend> Server<B> {
         if asked.is_some_and(|asked| asked > wall) {
             told.clamped = super::backend::Clamped::Yes;
         }
-        let asked_for = ExecArguments { working_dir: Some(told.cwd.clone()), ..asked_for };
         self.0.history.add(&told, asked_for);
-        let stderr = reply::StderrIs::asked(capture_stderr);
-        Ok(reply::executed(&told, &command, stderr))
+        Ok(told)
     }
 
     async fn set_working_dir(

@@ -2,8 +2,8 @@
 
 use rmcp::model::CallToolResult;
 
-use super::Context;
 use super::arguments::{ExecArguments, StreamArguments};
+use super::{Ask, Context};
 use crate::capture::tap::Tap;
 use crate::mcp::arguments::{Arguments, BadArguments};
 use crate::mcp::backend::{Backend, Refused};
@@ -29,6 +29,7 @@ impl<B: Backend> Server<B> {
             return Err(BadArguments { message, hint: None }.into());
         }
         let asked = ExecArguments { command, working_dir, timeout, ..ExecArguments::default() };
+        let asked = Ask::of(asked);
         let Some(token) = context.meta.get_progress_token() else {
             return self.executed(StreamArguments::TOOL, asked, Tap::default(), context).await;
         };

@@ -1,0 +1,278 @@
+//! Macros: commands that a session keeps under a name, to run them again with other parameters.
+//!
+//! A parameter is a word of a command's `$1` and on. It is never part of its text.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rmcp::model::CallToolResult;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::arguments::ExecArguments;
+use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
+use super::{Ask, Context};
+use crate::capture::tap::Tap;
+use crate::mcp::arguments::{Arguments, BadArguments, Seconds, nearest};
+use crate::mcp::backend::{Backend, Refused};
+use crate::mcp::reply;
+use crate::mcp::server::Server;
+
+/// Most macros of a session, commands of one, and bytes of all of them together.
+pub const MOST_MACROS: usize = 64;
+pub const MOST_COMMANDS: usize = 32;
+pub const MOST_BYTES: usize = 1 << 20;
+/// Longest name, and what it is made of, as a schema has it.
+pub const NAME_BYTES: usize = 64;
+pub const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
+
+/// Arguments of `macro_save`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaveArguments {
+    name: String,
+    commands: Vec<String>,
+}
+
+impl Arguments for SaveArguments {
+    const TOOL: &'static str = "macro_save";
+    const FIELDS: &'static [&'static str] = &["name", "commands"];
+}
+
+/// Arguments of `macro_run`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunArguments {
+    name: String,
+    /// The commands' `$1` and on.
+    #[serde(default)]
+    arguments: Vec<String>,
+    env: Option<BTreeMap<String, String>>,
+    working_dir: Option<String>,
+    timeout: Option<Seconds>,
+    #[serde(default)]
+    keep_going: bool,
+    profile: Option<String>,
+}
+
+impl Arguments for RunArguments {
+    const TOOL: &'static str = "macro_run";
+    const FIELDS: &'static [&'static str] =
+        &["name", "arguments", "env", "working_dir", "timeout", "keep_going", "profile"];
+}
+
+/// Arguments of `macro_list`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListArguments {}
+
+impl Arguments for ListArguments {
+    const TOOL: &'static str = "macro_list";
+    const FIELDS: &'static [&'static str] = &[];
+}
+
+/// Arguments of `macro_delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeleteArguments {
+    name: String,
+}
+
+impl Arguments for DeleteArguments {
+    const TOOL: &'static str = "macro_delete";
+    const FIELDS: &'static [&'static str] = &["name"];
+}
+
+/// The macros of one connection.
+#[derive(Debug, Default)]
+pub struct Macros(Mutex<BTreeMap<String, Vec<String>>>);
+
+/// Whether there was one of that name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    None,
+    Replaced,
+}
+
+impl Macros {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Vec<String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps commands under a name, in the place of those that it had.
+    fn save(&self, name: &str, commands: Vec<String>) -> Result<Before, String> {
+        check(name, &commands)?;
+        let size = |name: &str, commands: &[String]| {
+            name.len() + commands.iter().map(String::len).sum::<usize>()
+        };
+        let mut held = self.held();
+        let others = || held.iter().filter(|(other, _)| *other != name);
+        if others().count() >= MOST_MACROS {
+            return Err(format!("there are {MOST_MACROS} macros already"));
+        }
+        let bytes = others().map(|(name, commands)| size(name, commands)).sum::<usize>();
+        if bytes + size(name, &commands) > MOST_BYTES {
+            return Err(format!("all macros together have {MOST_BYTES} bytes at most"));
+        }
+        let before = held.insert(name.to_owned(), commands);
+        Ok(if before.is_some() { Before::Replaced } else { Before::None })
+    }
+
+    fn get(&self, name: &str) -> Option<Vec<String>> {
+        self.held().get(name).cloned()
+    }
+
+    fn delete(&self, name: &str) -> Option<Vec<String>> {
+        self.held().remove(name)
+    }
+
+    fn missing(&self, tool: &str, name: &str) -> BadArguments {
+        let held = self.held();
+        let names: Vec<&str> = held.keys().map(String::as_str).collect();
+        let shown: String = name.chars().take(80).flat_map(char::escape_default).collect();
+        let hint = match nearest(name, &names) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "macro_list tells those that there are; they end with the server".to_owned(),
+        };
+        BadArguments { message: format!("{tool}: no macro `{shown}`"), hint: Some(hint) }
+    }
+}
+
+fn check(name: &str, commands: &[String]) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > NAME_BYTES || !name.chars().all(plain) {
+        let what = "letters, digits, dots, dashes and underscores";
+        return Err(format!("`name`: expected 1 to {NAME_BYTES} {what}"));
+    }
+    if !(1..=MOST_COMMANDS).contains(&commands.len()) {
+        let count = commands.len();
+        return Err(format!("`commands`: expected 1 to {MOST_COMMANDS}, not {count}"));
+    }
+    match commands.iter().position(|command| command.trim().is_empty()) {
+        Some(at) => Err(format!("`commands[{at}]` is empty")),
+        None => Ok(()),
+    }
+}
+
+impl<B: Backend> Server<B> {
+    pub(super) fn macro_save(&self, arguments: SaveArguments) -> Result<CallToolResult, Refused> {
+        let SaveArguments { name, commands } = arguments;
+        let count = commands.len();
+        let saved = self.0.macros.save(&name, commands);
+        let before = saved.map_err(|why| BadArguments {
+            message: format!("{}: {why}", SaveArguments::TOOL),
+            hint: None,
+        })?;
+        let replaced = before == Before::Replaced;
+        Ok(told(json!({ "name": name, "commands": count, "replaced": replaced })))
+    }
+
+    pub(super) fn macro_list(&self) -> CallToolResult {
+        let held = self.0.macros.held();
+        let one = |(name, commands): (&String, &Vec<String>)| json!({ "name": name, "commands": commands });
+        told(json!({ "macros": held.iter().map(one).collect::<Vec<_>>() }))
+    }
+
+    pub(super) fn macro_delete(
+        &self,
+        arguments: &DeleteArguments,
+    ) -> Result<CallToolResult, Refused> {
+        let DeleteArguments { name } = arguments;
+        match self.0.macros.delete(name) {
+            Some(commands) => Ok(told(json!({ "name": name, "commands": commands.len() }))),
+            None => Err(self.0.macros.missing(DeleteArguments::TOOL, name).into()),
+        }
+    }
+
+    pub(super) async fn macro_run(
+        &self,
+        arguments: RunArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let missing = || self.0.macros.missing(RunArguments::TOOL, &arguments.name);
+        let commands = self.0.macros.get(&arguments.name).ok_or_else(missing)?;
+        let after_failure = AfterFailure::asked(arguments.keep_going);
+        let mut done = Steps::new(commands.len());
+        for command in commands {
+            let number = done.next();
+            let ask = arguments.ask(command.clone());
+            let told = match self.ran(ExecArguments::TOOL, ask, Tap::default(), context).await {
+                Err(refused) if number == 1 => return Err(refused),
+                Err(refused) => {
+                    done.stop(format!("step {number} was refused: {refused}"));
+                    break;
+                }
+                Ok(told) => told,
+            };
+            let ends = is_final(&told) || (!is_well(&told) && after_failure == AfterFailure::Stop);
+            done.add(&command, told, Stdout::Shown);
+            if ends && !done.is_last() {
+                done.stop(format!("step {number} failed"));
+                break;
+            }
+        }
+        Ok(done.result())
+    }
+}
+
+impl RunArguments {
+    fn ask(&self, command: String) -> Ask {
+        let arguments = ExecArguments {
+            command,
+            working_dir: self.working_dir.clone(),
+            timeout: self.timeout,
+            env: self.env.clone(),
+            profile: self.profile.clone(),
+            ..ExecArguments::default()
+        };
+        Ask { arguments, words: self.arguments.clone(), stdin: Vec::new() }
+    }
+}
+
+fn told(fields: Value) -> CallToolResult {
+    let mut result = reply::result(reply::pretty(&fields), false);
+    result.structured_content = Some(fields);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commands(count: usize) -> Vec<String> {
+        vec!["true".to_owned(); count]
+    }
+
+    #[test]
+    fn a_macro_is_kept_in_the_place_of_the_one_before_it() {
+        let macros = Macros::default();
+        assert_eq!(macros.save("a.b-c_1", commands(1)), Ok(Before::None));
+        assert_eq!(macros.save("a.b-c_1", commands(32)), Ok(Before::Replaced));
+        assert_eq!(macros.get("a.b-c_1"), Some(commands(32)));
+        assert_eq!(macros.delete("a.b-c_1"), Some(commands(32)));
+        assert_eq!(macros.get("a.b-c_1"), None);
+    }
+
+    #[test]
+    fn names_commands_and_all_macros_together_are_bounded() {
+        let macros = Macros::default();
+        let refused = |name: &str, commands| macros.save(name, commands).err().unwrap_or_default();
+        for name in ["", "a b", "a/b", "é", &"x".repeat(65)] {
+            assert!(refused(name, commands(1)).starts_with("`name`: expected 1 to 64"), "{name}");
+        }
+        assert_eq!(refused("a", commands(0)), "`commands`: expected 1 to 32, not 0");
+        assert_eq!(refused("a", commands(33)), "`commands`: expected 1 to 32, not 33");
+        assert_eq!(refused("a", vec!["true".into(), " \n".into()]), "`commands[1]` is empty");
+        let large = vec!["x".repeat(MOST_BYTES - 1)];
+        assert_eq!(macros.save("a", large.clone()), Ok(Before::None));
+        // Its own place counts as free.
+        assert_eq!(macros.save("a", large), Ok(Before::Replaced));
+        assert_eq!(refused("b", commands(1)), "all macros together have 1048576 bytes at most");
+        macros.delete("a");
+        for number in 0..MOST_MACROS {
+            assert_eq!(macros.save(&number.to_string(), commands(1)), Ok(Before::None));
+        }
+        assert_eq!(refused("one-more", commands(1)), "there are 64 macros already");
+        assert_eq!(macros.save("0", commands(2)), Ok(Before::Replaced));
+    }
+}

@@ -1,0 +1,113 @@
+//! `pipeline`: commands of which each reads what the one before it printed, each in a cell of its own.
+
+use std::collections::BTreeMap;
+
+use rmcp::model::CallToolResult;
+use serde::Deserialize;
+
+use super::arguments::{ExecArguments, Shell};
+use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
+use super::{Ask, Context};
+use crate::call::STDIN_BYTES;
+use crate::capture::tap::Tap;
+use crate::mcp::arguments::{Arguments, BadArguments, Seconds};
+use crate::mcp::backend::{Backend, Refused};
+use crate::mcp::server::Server;
+
+/// Most steps of one pipeline.
+pub const MOST_STEPS: usize = 16;
+
+/// Arguments of `pipeline`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PipelineArguments {
+    steps: Vec<Step>,
+    /// What the first step reads.
+    #[serde(default)]
+    stdin: String,
+    #[serde(default)]
+    keep_going: bool,
+}
+
+impl Arguments for PipelineArguments {
+    const TOOL: &'static str = "pipeline";
+    const FIELDS: &'static [&'static str] = &["steps", "stdin", "keep_going"];
+}
+
+/// One command, with what `bash_exec` takes.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    command: String,
+    working_dir: Option<String>,
+    timeout: Option<Seconds>,
+    env: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    shell: Shell,
+    profile: Option<String>,
+}
+
+impl<B: Backend> Server<B> {
+    pub(super) async fn pipeline(
+        &self,
+        arguments: PipelineArguments,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        let PipelineArguments { steps, stdin, keep_going } = arguments;
+        let of = steps.len();
+        if !(1..=MOST_STEPS).contains(&of) {
+            let message = format!("pipeline: `steps`: expected 1 to {MOST_STEPS}, not {of}");
+            return Err(BadArguments { message, hint: None }.into());
+        }
+        let after_failure = AfterFailure::asked(keep_going);
+        let (mut done, mut input) = (Steps::new(of), stdin.into_bytes());
+        for step in steps {
+            let number = done.next();
+            let (tap, printed) = Tap::kept(STDIN_BYTES);
+            let command = step.command.clone();
+            let ask = step.ask(std::mem::take(&mut input));
+            let ran = self.ran(ExecArguments::TOOL, ask, tap, context).await;
+            // What is refused at first is refused; later on, what has run before is told too.
+            let told = match ran {
+                Err(refused) if number == 1 => return Err(refused),
+                Err(refused) => {
+                    done.stop(format!("step {number} was refused: {refused}"));
+                    break;
+                }
+                Ok(told) => told,
+            };
+            let (well, last) = (is_well(&told), number == of);
+            let ends = is_final(&told) || (!well && after_failure == AfterFailure::Stop);
+            let stdout = if last || ends { Stdout::Shown } else { Stdout::Counted };
+            done.add(&command, told, stdout);
+            match printed.take() {
+                _ if last => {}
+                _ if ends => done.stop(format!("step {number} failed")),
+                Some(bytes) => input = bytes,
+                None => done.stop(format!(
+                    "step {number} printed more than the {STDIN_BYTES} bytes that a step can be given"
+                )),
+            }
+            if done.is_stopped() {
+                break;
+            }
+        }
+        Ok(done.result())
+    }
+}
+
+impl Step {
+    fn ask(self, stdin: Vec<u8>) -> Ask {
+        let Self { command, working_dir, timeout, env, shell, profile } = self;
+        let arguments = ExecArguments {
+            command,
+            working_dir,
+            timeout,
+            capture_stderr: None,
+            env,
+            shell,
+            profile,
+        };
+        Ask { arguments, words: Vec::new(), stdin }
+    }
+}

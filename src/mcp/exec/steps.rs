@@ -1,0 +1,134 @@
+//! Commands one after the other, each in a cell of its own, and how a reply tells of them.
+
+use rmcp::model::CallToolResult;
+use serde_json::{Map, Value, json};
+
+use super::reply::exit_code;
+use crate::capture::Captured;
+use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::mcp::backend::Told;
+use crate::mcp::reply;
+use crate::outcome::Outcome;
+
+/// What becomes of the others when one has failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AfterFailure {
+    #[default]
+    Stop,
+    GoOn,
+}
+
+impl AfterFailure {
+    pub fn asked(keep_going: bool) -> Self {
+        if keep_going { Self::GoOn } else { Self::Stop }
+    }
+}
+
+/// Whether a step did what it should.
+pub fn is_well(told: &Told) -> bool {
+    told.outcome == (Outcome::Exited { code: 0 })
+}
+
+/// Whether more can follow: a call that was taken back ends all of it.
+pub fn is_final(told: &Told) -> bool {
+    told.outcome == Outcome::Cancelled
+}
+
+/// How much of a step's standard output a reply has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stdout {
+    Shown,
+    /// It went to the next step: its length is told.
+    Counted,
+}
+
+/// Steps that ran, of those that there are.
+#[derive(Debug)]
+pub struct Steps {
+    of: usize,
+    told: Vec<(Value, bool)>,
+    /// The last one's, which stands for all.
+    last: Option<Told>,
+    stopped: Option<String>,
+}
+
+impl Steps {
+    pub fn new(of: usize) -> Self {
+        Self { of, told: Vec::new(), last: None, stopped: None }
+    }
+
+    /// The number of the next step, from 1 on.
+    pub fn next(&self) -> usize {
+        self.told.len() + 1
+    }
+
+    /// Takes the story of the next step; the reply has room for so much of each.
+    pub fn add(&mut self, command: &str, told: Told, stdout: Stdout) {
+        let room = REPLY_CHARACTERS / self.of.max(1);
+        let streams = render(
+            &Captured::of(told.stdout.text.as_bytes()),
+            &Captured::of(told.stderr.text.as_bytes()),
+            room,
+        );
+        let mut fields = Map::new();
+        fields.insert("command".to_owned(), Value::from(start_of(command)));
+        if stdout == Stdout::Shown {
+            fields.insert("stdout".to_owned(), Value::from(streams.stdout));
+        }
+        fields.extend([
+            ("stdout_bytes".to_owned(), Value::from(told.stdout.bytes)),
+            ("stderr".to_owned(), Value::from(streams.stderr)),
+            ("exit_code".to_owned(), Value::from(exit_code(&told.outcome))),
+            ("execution_time_ms".to_owned(), Value::from(reply::millis(told.usage.wall))),
+        ]);
+        if !matches!(told.outcome, Outcome::Exited { .. }) || !told.denials.is_empty() {
+            fields.insert("status".to_owned(), Value::from(reply::status(&told)));
+        }
+        self.told.push((Value::Object(fields), is_well(&told)));
+        self.last = Some(told);
+    }
+
+    /// Why what follows was not run.
+    pub fn stop(&mut self, why: impl Into<String>) {
+        self.stopped.get_or_insert(why.into());
+    }
+
+    /// Whether every step has run.
+    pub fn is_last(&self) -> bool {
+        self.told.len() == self.of
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    /// The result: `isError` where a step could not end by itself, or not all were run for another
+    /// reason than an exit code.
+    pub fn result(self) -> CallToolResult {
+        let Self { of, told, last, stopped } = self;
+        let ran = told.len();
+        let failed = told.iter().position(|(_, well)| !well).map(|at| at + 1);
+        let mut fields = json!({
+            "steps": told.into_iter().map(|(fields, _)| fields).collect::<Vec<_>>(),
+            "ran": ran,
+            "of": of,
+        });
+        if let Some(map) = fields.as_object_mut() {
+            map.extend(failed.map(|step| ("first_failed".to_owned(), Value::from(step))));
+            map.extend(stopped.map(|why| ("stopped".to_owned(), Value::from(why))));
+        }
+        let is_error = last.as_ref().is_some_and(|told| reply::is_error(&told.outcome));
+        let mut result = reply::result(reply::pretty(&fields), is_error);
+        result.structured_content = Some(fields);
+        result.meta = last.as_ref().map(reply::told_meta);
+        result
+    }
+}
+
+/// Enough of a command to know it by: whoever sent it has the rest.
+pub fn start_of(command: &str) -> String {
+    const SHOWN: usize = 200;
+    let mut characters = command.chars();
+    let start: String = characters.by_ref().take(SHOWN).collect();
+    if characters.next().is_some() { start + "…" } else { start }
+}
