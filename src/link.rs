@@ -2,6 +2,7 @@
 //!
 //! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
 
+mod control;
 mod sessions;
 mod streams;
 
@@ -14,11 +15,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
 
+pub use control::Control;
 pub use streams::CancelOnDrop;
 
 use crate::call::Stdin;
 use crate::job::SessionId;
-use crate::outcome::{Ended, Failure, Outcome, PoolCounts};
+use crate::outcome::{Ended, Failure, Outcome, PoolCounts, Waits};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
 use crate::sys::memory;
@@ -47,37 +49,10 @@ pub struct Running {
     pub control: Control,
     /// Resolves once, when the call has ended. An error means the supervisor is gone.
     pub ended: oneshot::Receiver<Ended>,
+    /// What was told of its input, by the number of the question.
+    pub input: watch::Receiver<(u32, Waits)>,
     /// Cancels on drop, so that a call nobody waits for does not go on.
     pub guard: CancelOnDrop,
-}
-
-/// Ends a running call early. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Control {
-    call: CallId,
-    shared: Arc<Shared>,
-}
-
-impl Control {
-    /// The caller takes the call back: TERM, a grace period, then the cell is killed.
-    pub fn cancel(&self) {
-        self.send(&Request::Cancel { call: self.call });
-    }
-
-    /// The output limit is reached: the cell is killed at once.
-    pub fn output_limit(&self) {
-        self.send(&Request::OutputLimit { call: self.call });
-    }
-
-    fn send(&self, request: &Request) {
-        if !self.shared.state().calls.contains_key(&self.call) {
-            return;
-        }
-        // A frame of two numbers always encodes; a link that is gone has ended the call already.
-        if let Ok(frame) = wire::encode(request) {
-            self.shared.push(self.call, frame, Vec::new());
-        }
-    }
 }
 
 /// What came up at the other end.
@@ -111,6 +86,7 @@ struct Waiting {
     ended: Option<oneshot::Sender<Ended>>,
     /// The other end of `ended`, until the call has started.
     receiver: Option<oneshot::Receiver<Ended>>,
+    input: watch::Sender<(u32, Waits)>,
 }
 
 /// Removes a call nobody waits for any more before it started, and cancels it.
@@ -219,8 +195,12 @@ impl Shared {
         state.next += 1;
         let call = state.next;
         let (ended, receiver) = oneshot::channel();
-        let waiting =
-            Waiting { started: Some(started), ended: Some(ended), receiver: Some(receiver) };
+        let waiting = Waiting {
+            started: Some(started),
+            ended: Some(ended),
+            receiver: Some(receiver),
+            input: watch::Sender::default(),
+        };
         state.calls.insert(call, waiting);
         Ok(call)
     }
@@ -350,6 +330,11 @@ impl Shared {
                 self.started(call, stdin, (receipt, turn), received);
             }
             Event::Ended { call, ended } => self.ended(call, ended),
+            Event::Input { call, number, waits } => {
+                if let Some(waiting) = self.state().calls.get(&call) {
+                    waiting.input.send_replace((number, waits));
+                }
+            }
             Event::Forgotten { session } => self.state().forgotten.push(session),
         }
     }
@@ -366,9 +351,10 @@ impl Shared {
         let (Some(started), Some(ended)) = (waiting.started.take(), waiting.receiver.take()) else {
             return;
         };
+        let input = waiting.input.subscribe();
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
-        let running = Running::take(stdin, told, received, control, ended);
+        let running = Running::take(stdin, told, received, control, (ended, input));
         // Whoever waited has gone: the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }

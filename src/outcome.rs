@@ -211,6 +211,15 @@ pub struct Ended {
     pub shell: ShellAfter,
 }
 
+/// Whether a command that runs waits for its input.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Waits {
+    #[default]
+    No,
+    /// A process of it reads, and there is nothing to read.
+    Yes,
+}
+
 /// What a call left of the shell it ran in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShellAfter {

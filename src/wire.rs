@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
 use crate::job::{Job, Limits, ProfileName, SessionId, Within, Workspace};
-use crate::outcome::{Ended, Failure};
+use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
 use crate::sys::memory;
 
@@ -54,6 +54,8 @@ pub enum Request {
     Cancel { call: CallId },
     /// The call produced more output than it may: kill.
     OutputLimit { call: CallId },
+    /// Tell whether the call waits for its input, and if not, when it does. The number comes back.
+    AskInput { call: CallId, number: u32 },
     /// The session's shell ends; its next job gets a new one, on the same `/workspace`.
     Restart { session: SessionId },
     /// The session ends, its shell and its `/workspace` with it.
@@ -196,6 +198,8 @@ pub enum Event {
     Started { call: CallId, stdin: StdinKind, receipt: Receipt, turn: u64 },
     /// A session has ended: nobody used it for as long as it is kept.
     Forgotten { session: SessionId },
+    /// The answer to [`Request::AskInput`]: at once, and once more when it waits.
+    Input { call: CallId, number: u32, waits: Waits },
     /// The call is over.
     Ended { call: CallId, ended: Ended },
 }

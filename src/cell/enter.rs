@@ -169,7 +169,8 @@ fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         | ToInit::Watch { .. }
         | ToInit::Terminate
         | ToInit::Interrupt
-        | ToInit::Count => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
+        | ToInit::Count
+        | ToInit::AskInput { .. } => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
     }
 }
 

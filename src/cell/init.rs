@@ -3,12 +3,14 @@
 //! It never execs. Its end is the cell's end: the kernel kills every other process of
 //! the pid namespace with it (pid_namespaces(7)).
 
+mod input;
+mod last;
 mod sysinfo;
 mod tally;
 mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -36,9 +38,6 @@ const NUMBERS: usize = 512;
 
 /// How often each system call was refused.
 type Tally = [u32; NUMBERS];
-
-/// The longest that init waits for killed processes, to add up what they used.
-const LAST: Duration = Duration::from_millis(200);
 
 /// What init has when its set-up is done.
 #[derive(Debug)]
@@ -77,6 +76,8 @@ struct Init<'a> {
     guarded: Tally,
     gate: Option<Gate<'a>>,
     watch: Option<Watch>,
+    /// The input that somebody asks for.
+    input: Option<input::Asked>,
     /// The number of sysinfo(2), where the profile lets it be asked.
     sysinfo: Option<u32>,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
@@ -137,6 +138,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         recorder: entry.shared.record.as_deref().map(Recorder::new),
         guarded: [0; NUMBERS],
         gate,
+        input: None,
         watch: watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
         user_us: 0,
         system_us: 0,
@@ -213,14 +215,16 @@ impl Init<'_> {
     /// How long poll(2) may wait.
     fn timeout(&self) -> PollTimeout {
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
-        match &self.gate {
+        let input = self.input.as_ref().map_or(PollTimeout::NONE, input::Asked::timeout);
+        let again = match &self.gate {
             Some(gate) if !gate.waiting.is_empty() => {
-                let again = PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO);
-                // No timeout is -1, which would count as less.
-                if watch == PollTimeout::NONE { again } else { again.min(watch) }
+                PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO)
             }
-            Some(_) | None => watch,
-        }
+            Some(_) | None => PollTimeout::NONE,
+        };
+        // No timeout is -1, which would count as less.
+        let some = [watch, input, again].into_iter().filter(|one| *one != PollTimeout::NONE);
+        some.min().unwrap_or(PollTimeout::NONE)
     }
 
     /// Answers a call that the filter told of: counted and EPERM, but for sysinfo(2), what is recorded,
@@ -296,7 +300,9 @@ impl Init<'_> {
                 self.tell(FromInit::Counted(self.counts()))?;
                 self.denied = [0; NUMBERS];
                 self.guarded = [0; NUMBERS];
+                self.input = None;
             }
+            ToInit::AskInput { number, input } => self.asked(number, input)?,
             ToInit::Mapped => return Err(Errno::EPROTO),
         }
         Ok(Turn::Again)
@@ -319,45 +325,9 @@ impl Init<'_> {
         }
     }
 
-    /// Ends what the payload left behind and adds up what it used; not for longer than [`LAST`],
-    /// since a process in a slow system call may take its time and the caller waits.
-    fn end_others(&mut self) -> Result<()> {
-        match kill(Pid::from_raw(-1), Signal::SIGKILL) {
-            Ok(()) => {}
-            // Nobody was left.
-            Err(Errno::ESRCH) => return Ok(()),
-            Err(errno) => return Err(errno),
-        }
-        let until = Instant::now() + LAST;
-        loop {
-            while self.children.read_signal()?.is_some() {}
-            loop {
-                match process::reap() {
-                    Ok(Some(reaped)) => self.add(&reaped),
-                    Ok(None) => break,
-                    Err(Errno::ECHILD) => return Ok(()),
-                    Err(errno) => return Err(errno),
-                }
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            let timeout =
-                PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO);
-            let mut events = [PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
-            ignore_interrupt(poll(&mut events, timeout))?;
-        }
-    }
-
-    fn add(&mut self, reaped: &Reaped) {
-        self.user_us += reaped.used.user_us;
-        self.system_us += reaped.used.system_us;
-        self.max_rss = self.max_rss.max(reaped.used.max_rss);
-    }
-
     /// Looks at the cell's memory when it is time to.
     fn look(&mut self, now: Instant) -> Result<Turn> {
+        self.look_at_input(now)?;
         let Some(watch) = &mut self.watch else { return Ok(Turn::Again) };
         if !watch.is_due(now) || !watch.exceeded(now)? {
             return Ok(Turn::Again);
@@ -386,13 +356,6 @@ fn payload_pid(handoff: BorrowedFd<'_>) -> Result<Pid> {
 fn sent(result: Result<()>) -> Result<()> {
     match result {
         Ok(()) | Err(Errno::ESRCH) => Ok(()),
-        Err(errno) => Err(errno),
-    }
-}
-
-fn ignore_interrupt(result: Result<libc::c_int>) -> Result<()> {
-    match result {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(errno),
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Step, StepFailed};
 use crate::job::Limits;
-use crate::outcome::{DeniedBy, DeniedCall};
+use crate::outcome::{DeniedBy, DeniedCall, Waits};
 pub use crate::sys::raw;
 use crate::sys::{Result, socket};
 
@@ -27,6 +27,8 @@ pub enum FromInit {
     Ended(PayloadEnd),
     /// The answer to [`ToInit::Count`].
     Counted(Counts),
+    /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
+    Input { number: u32, waits: Waits },
 }
 
 /// How the payload ended and what the cell used.
@@ -100,8 +102,18 @@ pub enum ToInit {
     Terminate,
     /// Send INT to the payload's process group, as a terminal does for ^C.
     Interrupt,
-    /// Tell what was counted; refused calls are counted anew from here on.
+    /// Tell what was counted; refused calls are counted anew from here on, and nobody asks any more
+    /// for an input.
     Count,
+    /// Tell whether a process waits for this input, and if not, when one does.
+    AskInput { number: u32, input: InputFile },
+}
+
+/// A command's input, as fstat(2) tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputFile {
+    pub device: u64,
+    pub inode: u64,
 }
 
 /// To the payload: the job. Descriptors: stdin, stdout, stderr, the strings if they are

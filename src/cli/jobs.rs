@@ -19,6 +19,9 @@ use crate::tools::session::{Command, Eof, Fed, Offsets, Rest, Shut, Stop};
 /// More characters than what is kept of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;
 
+/// How long a program that was given input is waited for, when nobody says.
+const ANSWER: Duration = Duration::from_secs(1);
+
 /// Both streams as a reply shows them, and where to read on.
 struct Seen {
     stdout: Stream,
@@ -30,7 +33,7 @@ impl Live {
     pub(super) async fn of_job(&self, ask: Ask, turn: Turn) -> Result<Answer, Refused> {
         match ask {
             Ask::Output(arguments) => self.output(arguments, turn).await,
-            Ask::Input(arguments) => self.input(arguments).await,
+            Ask::Input(arguments) => self.input(arguments, turn).await,
             Ask::List => {
                 let jobs = self.workbench.jobs()?;
                 Ok(Answer::List(jobs.iter().map(|job| listed(job)).collect()))
@@ -81,8 +84,8 @@ impl Live {
         Ok(self.looked(&command, seen, None, None))
     }
 
-    async fn input(&self, arguments: InputArguments) -> Result<Answer, Refused> {
-        let InputArguments { job, text, eof } = arguments;
+    async fn input(&self, arguments: InputArguments, turn: Turn) -> Result<Answer, Refused> {
+        let InputArguments { job, text, eof, wait } = arguments;
         let bad = |why: String| Err(Refused::new(RefusedKind::Arguments, why));
         if text.is_empty() && !eof {
             return bad("bash_input: `text` or `eof` is needed".to_owned());
@@ -91,8 +94,14 @@ impl Live {
             return bad(format!("bash_input: `text`: at most {STDIN_BYTES} bytes"));
         }
         let eof = if eof { Eof::Yes } else { Eof::No };
-        let (command, fed) = self.workbench.feed(&job, &text, eof).await?;
-        let seen = at_its_ends(&command, REPLY_CHARACTERS);
+        let wait = match wait {
+            Some(given) if given.0 == 0.0 => Duration::ZERO,
+            Some(given) => seconds("wait", given.0)?.min(self.yield_after),
+            None => ANSWER,
+        };
+        let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &turn).await?;
+        let before = Since { stdout: before.stdout, stderr: before.stderr };
+        let seen = piece(&command, before, REPLY_CHARACTERS);
         let (note, taken) = told_of_text(text.len(), fed, eof);
         Ok(self.looked(&command, seen, Some(note), Some(taken)))
     }

@@ -9,7 +9,7 @@ use crate::capture::{Captured, KEPT_BYTES};
 use crate::mcp::arguments::BashArguments;
 use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
 use crate::mcp::sessions::{Answer, Rest, Running, Shell, ToldSession};
-use crate::outcome::{Ended, Outcome, ShellAfter};
+use crate::outcome::{Ended, Outcome, ShellAfter, Waits};
 use crate::tools::session::{Ask, Command, DEFAULT, Finished, Lost, Reply, Restart, State};
 use crate::tools::shell::{self, BashArgs};
 
@@ -149,6 +149,7 @@ impl Live {
             session: self.told_session(command, Shell::Kept, renewed),
             stdout,
             stderr,
+            input: if command.waits_for_input() { Waits::Yes } else { Waits::No },
             elapsed: command.started.elapsed(),
             timeout: command.limits.wall,
             receipt: Some(command.receipt.clone()),

@@ -2,10 +2,10 @@
 
 use nix::errno::Errno;
 use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{Control, Running};
-use crate::outcome::{Ended, Failure, in_words};
+use crate::outcome::{Ended, Failure, Waits, in_words};
 use crate::receipt::Receipt;
 use crate::sys::socket::Received;
 use crate::wire::StdinKind;
@@ -17,7 +17,7 @@ impl Running {
         (receipt, turn): (Receipt, u64),
         received: Received,
         control: Control,
-        ended: oneshot::Receiver<Ended>,
+        (ended, input): (oneshot::Receiver<Ended>, watch::Receiver<(u32, Waits)>),
     ) -> Result<Self, Failure> {
         // First: where a stream is missing, the call that nobody can follow ends.
         let guard = CancelOnDrop(control.clone());
@@ -41,7 +41,7 @@ impl Running {
             pipe::Receiver::from_owned_fd(fd).map_err(io)
         };
         let (stdout, stderr) = (output()?, output()?);
-        Ok(Self { receipt, turn, stdin, stdout, stderr, control, ended, guard })
+        Ok(Self { receipt, turn, stdin, stdout, stderr, control, ended, input, guard })
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::backend::{Stream, Told};
 use super::reply::{self, millis, time_text};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Waits};
 use crate::receipt::Receipt;
 
 /// What came of a call of `bash`.
@@ -63,6 +63,7 @@ pub struct Running {
     pub session: ToldSession,
     pub stdout: Stream,
     pub stderr: Stream,
+    pub input: Waits,
     pub elapsed: Duration,
     /// When it is interrupted.
     pub timeout: Duration,
@@ -128,6 +129,9 @@ pub fn running(job: &Running) -> CallToolResult {
         time_text(job.elapsed),
         time_text(job.timeout)
     ));
+    if job.input == Waits::Yes {
+        text.push_str("\n[it waits for input]");
+    }
     text.push_str(&format!(
         "\n[the session `{}` is busy until it ends; `restart` ends it; another session is free]",
         job.session.name
@@ -148,6 +152,11 @@ pub fn running(job: &Running) -> CallToolResult {
         "duration_ms": millis(job.elapsed),
         "session": reply::to_value(&job.session.fields()),
     }));
+    if let (Waits::Yes, Some(fields)) =
+        (job.input, result.structured_content.as_mut().and_then(Value::as_object_mut))
+    {
+        fields.insert("waiting_for_input".to_owned(), json!(true));
+    }
     result.meta = Some(reply::meta(job.receipt.as_ref(), None));
     result
 }

@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, mknodat};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mknodat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::driver::{self, DESK};
@@ -28,6 +28,7 @@ use super::handover::FarEnds;
 use crate::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use crate::cell::errno_of;
 use crate::cell::mounts::{HIDDEN_DESK, Tmpfs};
+use crate::cell::report::InputFile;
 use crate::wire::StdinKind;
 
 /// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
@@ -53,6 +54,8 @@ pub struct Laid {
     _held: Vec<OwnedFd>,
     /// Both ends of an input, until the shell has it open.
     input: Option<OwnedFd>,
+    /// The input that stays open.
+    pub input_file: Option<InputFile>,
 }
 
 impl Laid {
@@ -181,7 +184,12 @@ impl Desk {
         let gate = name("go", number);
         self.mode(&gate, READABLE | Mode::S_IWUSR)?;
         held.push(self.open(&gate, OFlag::O_RDWR)?);
-        Ok((Laid { number, end, _held: held, input }, FarEnds { stdin, stdout, stderr }))
+        let file = input.as_ref().map(fstat).transpose()?;
+        let input_file = file.map(|file| InputFile { device: file.st_dev, inode: file.st_ino });
+        Ok((
+            Laid { number, end, _held: held, input, input_file },
+            FarEnds { stdin, stdout, stderr },
+        ))
     }
 
     /// Takes a call's files away; who has them open keeps them.

@@ -174,7 +174,9 @@ impl Running {
                 Progress::None
             }
             // Init says neither of these to a cell that runs: its end will tell.
-            Ok((FromInit::Sealed | FromInit::Counted(_), _)) | Err(_) => Progress::None,
+            Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _)) | Err(_) => {
+                Progress::None
+            }
         }
     }
 
@@ -322,7 +324,8 @@ impl Running {
                 Ok((FromInit::Failed { step, errno }, _)) => {
                     self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
                 }
-                Ok((FromInit::Sealed | FromInit::Counted(_), _)) | Err(_) => {}
+                Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _))
+                | Err(_) => {}
             }
         }
     }

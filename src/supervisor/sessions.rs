@@ -26,7 +26,7 @@ use crate::cell::{Design, errno_of, landlock};
 use crate::job::SessionId;
 use crate::outcome::{Ended, Failure};
 use crate::sys::Result;
-use crate::wire::{Event, ScriptKind, Start};
+use crate::wire::{CallId, Event, ScriptKind, Start};
 
 impl Supervisor {
     /// The key of the session that a job names; a new session where there is none of that number.
@@ -226,6 +226,9 @@ impl Supervisor {
                 let shell = session.and_then(|session| session.shell.as_ref());
                 shell.map_or(Ok(()), |shell| self.unwatch(&shell.cell, which))
             }
+            Step::Input(call, number, waits) => {
+                self.tell(&Event::Input { call, number, waits }, None)
+            }
             Step::Ended(call, ended) => {
                 self.sessions.used(place);
                 self.end(call, *ended)
@@ -240,6 +243,14 @@ impl Supervisor {
                 }
                 ended.map_or(Ok(()), |(call, ended)| self.end(call, *ended))
             }
+        }
+    }
+
+    /// Asks whether a call waits for its input; of one that has a cell of its own nobody asks.
+    pub(super) fn ask_input(&mut self, call: CallId, number: u32) -> Result<()> {
+        match self.sessions.runs(call) {
+            Some(place) => self.shell_event(place, |shell, _| shell.ask_input(number)),
+            None => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! A session's shell: a cell with one bash in it, and the calls it runs one after the other.
 
+mod asking;
 mod ending;
 
 use std::os::fd::OwnedFd;
@@ -19,7 +20,7 @@ use crate::call::{Argv, Cwd, Env};
 use crate::cell::Design;
 use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
 use crate::job::{Limits, Place};
-use crate::outcome::{DeniedCall, Ended, Failure, LimitKind, Outcome, ShellAfter, Timings};
+use crate::outcome::{DeniedCall, Ended, Failure, LimitKind, Outcome, ShellAfter, Timings, Waits};
 use crate::receipt::Receipt;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, CallId};
@@ -48,6 +49,8 @@ enum Stage {
 pub enum Step {
     None,
     Unwatch(Socket),
+    /// Whether a call waits for its input.
+    Input(CallId, u32, Waits),
     /// A call is over, and the shell waits for the next.
     Ended(CallId, Box<Ended>),
     /// The cell is collected, with the call that ran in it.
@@ -84,6 +87,7 @@ struct Current {
     told: Option<Told>,
     /// Why the supervisor ends it; it outweighs what the shell says.
     stopped: Option<Outcome>,
+    asking: asking::Asking,
     started: Instant,
     timings: Timings,
 }
@@ -173,6 +177,7 @@ impl Shell {
             report: Vec::new(),
             told: None,
             stopped: None,
+            asking: asking::Asking::default(),
             started,
             timings: Timings { built, handed_over, ..Timings::default() },
         });
@@ -269,6 +274,7 @@ impl Shell {
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
             }
+            Ok((FromInit::Input { number, waits }, _)) => return self.answered(number, waits),
             // An answer that nobody waits for any more.
             Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
         }

@@ -36,7 +36,10 @@ impl Supervisor {
             Event::Ready(ready) => self
                 .outbox
                 .push(&Event::Ready(wire::Ready { unusable: Vec::new(), ..ready.clone() }), None),
-            Event::Unable(_) | Event::Ended { .. } | Event::Forgotten { .. } => Err(errno),
+            Event::Unable(_)
+            | Event::Ended { .. }
+            | Event::Forgotten { .. }
+            | Event::Input { .. } => Err(errno),
         }
     }
 

@@ -145,7 +145,7 @@ impl Young {
                 let failure = self.last_words().unwrap_or(Failure::Lost);
                 self.fail(failure)
             }
-            Ok((FromInit::Sealed | FromInit::Counted(_), _)) | Err(_) => {
+            Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _)) | Err(_) => {
                 self.fail(Failure::Unmeasured { what: "its init's report".to_owned() })
             }
         }

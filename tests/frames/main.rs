@@ -154,14 +154,14 @@ impl Front {
                     output = received.fds.into_iter().flatten().next();
                 }
                 Event::Ended { call: ended, ended: end } if ended == call => {
-                    let mut text = String::new();
-                    if let Some(output) = output {
-                        std::io::Read::read_to_string(&mut std::fs::File::from(output), &mut text)
-                            .map_err(|error| error.to_string())?;
-                    }
-                    return Ok((end.outcome, text));
+                    let text = output.map(|fd| std::io::read_to_string(std::fs::File::from(fd)));
+                    let text = text.transpose().map_err(|error| error.to_string())?;
+                    return Ok((end.outcome, text.unwrap_or_default()));
                 }
-                Event::Started { .. } | Event::Ended { .. } | Event::Forgotten { .. } => {}
+                Event::Started { .. }
+                | Event::Ended { .. }
+                | Event::Forgotten { .. }
+                | Event::Input { .. } => {}
                 Event::Ready(_) | Event::Unable(_) => return Err(format!("{event:?}")),
             }
         }

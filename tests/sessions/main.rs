@@ -11,6 +11,7 @@ mod progress;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod waiting;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,6 +51,10 @@ fn main() -> ExitCode {
         claim("input_that_nobody_reads_is_told", input::told),
         claim("what_a_command_prints_is_told_as_progress_while_it_runs", progress::while_it_runs),
         claim("progress_ends_when_a_command_becomes_a_job", progress::until_it_is_a_job),
+        claim("a_program_that_waits_for_input_is_told_at_once", waiting::told),
+        claim("it_is_told_again_after_each_input_with_what_was_printed_since", waiting::again),
+        claim("what_waits_for_anything_else_is_not_told_as_waiting_for_input", waiting::others),
+        claim("a_job_in_the_background_that_comes_to_wait_is_told", waiting::background),
         claim("nothing_is_left_when_the_server_is_killed", killed),
     ])
 }

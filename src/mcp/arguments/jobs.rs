@@ -44,7 +44,7 @@ impl Arguments for JobsArguments {
 }
 
 /// Arguments of `bash_input`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputArguments {
     pub job: String,
@@ -52,11 +52,12 @@ pub struct InputArguments {
     pub text: String,
     #[serde(default)]
     pub eof: bool,
+    pub wait: Option<Seconds>,
 }
 
 impl Arguments for InputArguments {
     const TOOL: &'static str = "bash_input";
-    const FIELDS: &'static [&'static str] = &["job", "text", "eof"];
+    const FIELDS: &'static [&'static str] = &["job", "text", "eof", "wait"];
 }
 
 /// Arguments of `bash_kill`.

@@ -29,7 +29,7 @@ pub fn output() -> Tool {
             },
             "wait": {
                 "type": "number", "minimum": 0,
-                "description": "Seconds to wait for the end or for output that was not read yet; cut to the time after which a command becomes a job."
+                "description": "Seconds to wait for the end, for output that was not read yet, or until it waits for input; cut to the time after which a command becomes a job."
             },
             "max_output": {
                 "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
@@ -48,7 +48,7 @@ pub fn input() -> Tool {
     let description = "Write to the standard input of a job: of a command that was started with \
         `input`, or with `background` and without `stdin`. Nothing is added: a line needs its \
         newline. Tells how much was taken; where the program does not read, the rest is to be sent \
-        again. Then tells of the job as bash_output does.";
+        again. Then shows what the job printed since, and whether it waits for more.";
     let input = json!({
         "type": "object",
         "properties": {
@@ -60,6 +60,10 @@ pub fn input() -> Tool {
             "eof": {
                 "type": "boolean", "default": false,
                 "description": "End the input behind `text`, once all of it is taken."
+            },
+            "wait": {
+                "type": "number", "minimum": 0, "default": 1,
+                "description": "Seconds to wait for the end, or until the program waits for input again."
             }
         },
         "required": ["job"],

@@ -83,7 +83,7 @@ fn session_fields() -> Value {
             },
             "input": {
                 "type": "boolean",
-                "description": "Keep standard input open, behind `stdin` where it is given: bash_input writes to it while the command runs. So it is by default with `background` and without `stdin`."
+                "description": "Keep standard input open, behind `stdin` where it is given: bash_input writes to it while the command runs, and a program that waits for input is told at once. So it is by default with `background` and without `stdin`."
             },
             "max_output": {
                 "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
@@ -145,6 +145,10 @@ fn story_fields() -> Value {
             "denials": denials(),
             "cwd": { "type": "string", "description": "Where the shell is now." },
             "job": { "type": "string", "description": "The command that goes on, for bash_output, bash_input and bash_kill." },
+            "waiting_for_input": {
+                "type": "boolean",
+                "description": "The command reads its input and there is none: it goes on when bash_input writes to it."
+            },
             "session": {
                 "type": "object",
                 "properties": {

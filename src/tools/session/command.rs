@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::asking::Asking;
 use super::feed::{Feed, Shut};
 use super::output::{Open, Stream};
 use super::seat::Seat;
@@ -39,6 +40,7 @@ pub struct Command {
     pub stdout: Stream,
     pub stderr: Stream,
     pub input: Feed,
+    pub(super) asking: Asking,
     pub control: Control,
     finished: watch::Sender<Option<Finished>>,
     /// Whether nobody waits for it any more.
@@ -78,7 +80,8 @@ pub struct Behind {
 impl Command {
     /// Starts to follow a command that runs.
     pub fn follow(about: About, running: Running, mut behind: Behind) -> Arc<Self> {
-        let Running { receipt, turn, stdin, stdout, stderr, control, ended, guard } = running;
+        let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: told, guard } =
+            running;
         let About { id, session, text, limits, clamped } = about;
         let (input, turn_of_first) = Feed::new(stdin);
         let command = Arc::new(Self {
@@ -93,15 +96,19 @@ impl Command {
             stdout: Stream::new(stdout),
             stderr: Stream::new(stderr),
             input,
+            asking: Asking::new(told),
             control,
             finished: watch::Sender::new(None),
             job: AtomicBool::new(false),
             tap: Mutex::new(std::mem::take(&mut behind.tap)),
         });
         let first = std::mem::take(&mut behind.first);
-        if let Some(turn) = turn_of_first.filter(|_| !first.is_empty()) {
+        if let Some(turn) = turn_of_first.filter(|_| command.input.is_open()) {
             let fed = Arc::clone(&command);
-            tokio::spawn(async move { fed.input.first(&first, turn).await });
+            tokio::spawn(async move {
+                fed.input.first(&first, turn).await;
+                fed.ask();
+            });
         }
         let follower = Arc::clone(&command);
         tokio::spawn(async move {

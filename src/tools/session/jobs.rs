@@ -75,6 +75,7 @@ impl Workbench {
     ) -> Result<Arc<Command>, Refusal> {
         self.allowed("bash_output", id, None)?;
         let command = self.sessions.spool.find(id)?;
+        command.asked().await;
         if wait.is_zero() {
             return Ok(command);
         }
@@ -82,11 +83,13 @@ impl Workbench {
         let seen = seen.unwrap_or_else(|| command.printed());
         let until = Instant::now() + wait;
         let fresh = |now: Offsets| now.stdout > seen.stdout || now.stderr > seen.stderr;
-        while command.finished().is_none() && !fresh(command.printed()) && Instant::now() < until {
+        let told = |command: &Command| command.finished().is_some() || command.waits_for_input();
+        while !told(&command) && !fresh(command.printed()) && Instant::now() < until {
             tokio::select! {
                 biased;
                 () = caller.cancel.cancelled() => break,
                 _ = command.end() => {}
+                () = command.waits() => {}
                 () = sleep_until(until) => {}
                 () = sleep(GLANCE) => {}
             }
@@ -103,7 +106,8 @@ impl Workbench {
         Ok(self.sessions.spool.jobs())
     }
 
-    /// Writes to the input of a command that runs.
+    /// Writes to the input of a command that runs, and waits until it has ended, waits for more, or
+    /// the time is over. What it had printed before is told too.
     ///
     /// # Errors
     /// When policy denies it, or there is no such command.
@@ -112,14 +116,27 @@ impl Workbench {
         id: &str,
         text: &str,
         eof: Eof,
-    ) -> Result<(Arc<Command>, Fed), Refusal> {
+        wait: Duration,
+        caller: &Caller,
+    ) -> Result<(Arc<Command>, Fed, Offsets), Refusal> {
         self.allowed("bash_input", id, Some(text))?;
         let command = self.sessions.spool.find(id)?;
+        let before = command.printed();
         let fed = match command.finished() {
             Some(_) => Fed { taken: 0, rest: Some(Rest::Shut(Shut::Over)) },
             None => command.input.give(text.as_bytes(), eof, TAKEN).await,
         };
-        Ok((command, fed))
+        if !matches!(fed.rest, Some(Rest::Shut(_))) {
+            command.ask();
+            tokio::select! {
+                biased;
+                () = caller.cancel.cancelled() => {}
+                _ = command.end() => {}
+                () = command.waits() => {}
+                () = sleep(wait) => {}
+            }
+        }
+        Ok((command, fed, before))
     }
 
     /// Ends a command, and waits for its end; how it had ended before, if it had.

@@ -4,6 +4,7 @@
 //! is who may run what in it, when, and what came of it. Names are those of one principal: a
 //! server that has several keeps a [`Sessions`] for each.
 
+mod asking;
 mod command;
 mod feed;
 mod jobs;

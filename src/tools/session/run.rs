@@ -196,6 +196,7 @@ async fn wait(
         }
     };
     tokio::pin!(patience);
+    // Of what asks for input nobody knows how long it will: it is told at once.
     loop {
         tokio::select! {
             biased;
@@ -207,13 +208,13 @@ async fn wait(
                 cancelled = true;
                 command.control.cancel();
             }
-            () = &mut patience, if !cancelled => {
-                guard.0 = None;
-                command.becomes_job();
-                return None;
-            }
+            () = command.waits(), if !cancelled => break,
+            () = &mut patience, if !cancelled => break,
         }
     }
+    guard.0 = None;
+    command.becomes_job();
+    None
 }
 
 /// Cancels a command that nobody waits for and that has not become a job.

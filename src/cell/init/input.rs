@@ -1,0 +1,161 @@
+//! Whether a program waits for input: a process of the cell that is blocked reading the command's own
+//! input, as procfs tells of it.
+//!
+//! Nothing is traced and nothing is stopped. `/proc/PID/syscall` says in which call a process sleeps;
+//! init may read it, as every process of the cell is its descendant and has no more rights than it.
+//! Where a kernel does not let it (a ptrace_scope of 2 or 3), the answer is "no": then nobody is told
+//! early, and nothing else changes. A reader of any other pipe or socket is none of this: only the
+//! file counts that the supervisor made as the input of this one call.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::dir::Dir;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
+use nix::poll::PollTimeout;
+use nix::sys::stat::{Mode, fstatat};
+use nix::unistd::read;
+
+use super::Init;
+use crate::cell::report::{FromInit, InputFile};
+use crate::outcome::Waits;
+use crate::sys::Result;
+
+/// Between two looks: at first, and at most. A look takes tens of microseconds for a few processes.
+const SHORTEST: Duration = Duration::from_millis(15);
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// An input that somebody asks for, until one waits for it.
+#[derive(Debug)]
+pub(super) struct Asked {
+    number: u32,
+    input: InputFile,
+    proc: OwnedFd,
+    pause: Duration,
+    next: Instant,
+}
+
+impl Asked {
+    /// How long poll(2) may wait before the next look.
+    pub fn timeout(&self) -> PollTimeout {
+        let wait = self.next.saturating_duration_since(Instant::now());
+        // Rounded up: a timeout of 0 would spin until the instant has come.
+        PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+    }
+
+    /// Whether a process of the cell waits for the input.
+    fn waits(&self) -> bool {
+        let processes = numbers(&self.proc, ".");
+        processes.iter().any(|pid| {
+            let tasks = numbers(&self.proc, &format!("{pid}/task"));
+            tasks.iter().any(|task| self.task_waits(*pid, *task))
+        })
+    }
+
+    fn task_waits(&self, pid: u32, task: u32) -> bool {
+        let mut buffer = [0; 256];
+        let path = format!("{pid}/task/{task}/syscall");
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let length = openat(&self.proc, path.as_str(), flags, Mode::empty())
+            .and_then(|fd| read(&fd, &mut buffer));
+        // Gone meanwhile, or not to be read here.
+        let Ok(length) = length else { return false };
+        let text = std::str::from_utf8(buffer.get(..length).unwrap_or_default());
+        let Some(descriptor) = text.ok().and_then(descriptor) else { return false };
+        let path = format!("{pid}/fd/{descriptor}");
+        fstatat(self.proc.as_fd(), path.as_str(), AtFlags::empty())
+            .is_ok_and(|file| (file.st_dev, file.st_ino) == (self.input.device, self.input.inode))
+    }
+}
+
+impl Init<'_> {
+    /// Somebody asks: answered at once, and again when it has become true.
+    pub(super) fn asked(&mut self, number: u32, input: InputFile) -> Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let proc = match openat(AT_FDCWD, "/proc", flags, Mode::empty()) {
+            Ok(proc) => proc,
+            Err(_) => return self.tell(FromInit::Input { number, waits: Waits::No }),
+        };
+        let next = Instant::now() + SHORTEST;
+        let asked = Asked { number, input, proc, pause: SHORTEST, next };
+        match asked.waits() {
+            true => self.tell(FromInit::Input { number, waits: Waits::Yes }),
+            false => {
+                self.input = Some(asked);
+                self.tell(FromInit::Input { number, waits: Waits::No })
+            }
+        }
+    }
+
+    pub(super) fn look_at_input(&mut self, now: Instant) -> Result<()> {
+        let Some(asked) = self.input.as_mut().filter(|asked| asked.next <= now) else {
+            return Ok(());
+        };
+        if asked.waits() {
+            let number = asked.number;
+            self.input = None;
+            return self.tell(FromInit::Input { number, waits: Waits::Yes });
+        }
+        asked.pause = (asked.pause * 5 / 4).min(LONGEST);
+        asked.next = Instant::now() + asked.pause;
+        Ok(())
+    }
+}
+
+/// Entries of a directory of procfs that are numbers.
+fn numbers(proc: &OwnedFd, path: &str) -> Vec<u32> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let Ok(mut list) = Dir::openat(proc, path, flags, Mode::empty()) else { return Vec::new() };
+    let names = list.iter().filter_map(std::result::Result::ok);
+    names.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
+}
+
+/// The descriptor that a sleeping task reads, or waits for alone, by its line in `syscall` (proc(5)):
+/// the number of the call and its arguments. `running`, and -1 for no call, are none.
+fn descriptor(line: &str) -> Option<u64> {
+    let mut words = line.split_ascii_whitespace();
+    let number: i64 = words.next()?.parse().ok()?;
+    let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (first, second) = (argument()?, argument()?);
+    // select(2) of descriptors below 1, for reading, is a wait for descriptor 0 alone: readline's.
+    let selects = number == libc::SYS_pselect6 || is_select(number);
+    match number {
+        libc::SYS_read | libc::SYS_readv => Some(first),
+        _ if selects && first == 1 && second != 0 => Some(0),
+        _ => None,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_select(number: i64) -> bool {
+    number == libc::SYS_select
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_select(_number: i64) -> bool {
+    false
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reading_and_a_select_of_the_first_descriptor_are_waits_for_input() {
+        let cases = [
+            ("0 0x0 0x7ffd2 0x1 0x0 0x0 0x0 0x7ffd1 0x7f1\n", Some(0)),
+            ("0 0x1f 0x7ffd2 0x1 0x0 0x0 0x0 0x7ffd1 0x7f1\n", Some(31)),
+            ("19 0x3 0x7ffd2 0x1 0x0 0x0 0x0 0x7ffd1 0x7f1\n", Some(3)),
+            ("270 0x1 0x7ffd2 0x0 0x0 0x0 0x0 0x7ffd1 0x7f1\n", Some(0)),
+            ("270 0x0 0x0 0x0 0x0 0x7ffd2 0x0 0x7ffd1 0x7f1\n", None),
+            ("23 0x5 0x7ffd2 0x0 0x0 0x0 0x0 0x7ffd1 0x7f1\n", None),
+            ("230 0x0 0x0 0x7ffd2 0x0 0x0 0x0 0x7ffd1 0x7f1\n", None),
+            ("running\n", None),
+            ("-1 0x7ffd1 0x7f1\n", None),
+            ("", None),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(descriptor(line), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The last of a cell: who is left behind is killed, and what all of them used is added up.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Init;
+use crate::sys::Result;
+use crate::sys::process::{self, Reaped};
+
+/// The longest that init waits for killed processes, to add up what they used.
+const LAST: Duration = Duration::from_millis(200);
+
+impl Init<'_> {
+    /// Ends what the payload left behind and adds up what it used; not for longer than [`LAST`],
+    /// since a process in a slow system call may take its time and the caller waits.
+    pub(super) fn end_others(&mut self) -> Result<()> {
+        match kill(Pid::from_raw(-1), Signal::SIGKILL) {
+            Ok(()) => {}
+            // Nobody was left.
+            Err(Errno::ESRCH) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+        let until = Instant::now() + LAST;
+        loop {
+            while self.children.read_signal()?.is_some() {}
+            loop {
+                match process::reap() {
+                    Ok(Some(reaped)) => self.add(&reaped),
+                    Ok(None) => break,
+                    Err(Errno::ECHILD) => return Ok(()),
+                    Err(errno) => return Err(errno),
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let timeout =
+                PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO);
+            let mut events = [PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
+            ignore_interrupt(poll(&mut events, timeout))?;
+        }
+    }
+
+    pub(super) fn add(&mut self, reaped: &Reaped) {
+        self.user_us += reaped.used.user_us;
+        self.system_us += reaped.used.system_us;
+        self.max_rss = self.max_rss.max(reaped.used.max_rss);
+    }
+}
+
+fn ignore_interrupt(result: Result<libc::c_int>) -> Result<()> {
+    match result {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,40 @@
+//! What may be said of a call that runs.
+
+use std::sync::Arc;
+
+use super::Shared;
+use crate::wire::{self, CallId, Request};
+
+/// Ends a running call early. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Control {
+    pub(super) call: CallId,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Control {
+    /// The caller takes the call back: TERM, a grace period, then the cell is killed.
+    pub fn cancel(&self) {
+        self.send(&Request::Cancel { call: self.call });
+    }
+
+    /// The output limit is reached: the cell is killed at once.
+    pub fn output_limit(&self) {
+        self.send(&Request::OutputLimit { call: self.call });
+    }
+
+    /// Asks whether the call waits for its input; the answers have this number.
+    pub fn ask_input(&self, number: u32) {
+        self.send(&Request::AskInput { call: self.call, number });
+    }
+
+    fn send(&self, request: &Request) {
+        if !self.shared.state().calls.contains_key(&self.call) {
+            return;
+        }
+        // A frame of two numbers always encodes; a link that is gone has ended the call already.
+        if let Ok(frame) = wire::encode(request) {
+            self.shared.push(self.call, frame, Vec::new());
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether the call that runs waits for its input: asked of init, one question at a time.
+//!
+//! The front end asks as often as it likes; init is sent the next question when it has answered the
+//! one before, so that it is never behind and the supervisor never waits for it.
+
+use nix::errno::Errno;
+
+use super::{Shell, Stage, Step};
+use crate::cell::report::{self, ToInit};
+use crate::outcome::Waits;
+use crate::supervisor::ends;
+use crate::sys::Result;
+
+/// Questions about one call.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// Init has it, and has not answered.
+    sent: Option<u32>,
+    /// It comes after the answer.
+    next: Option<u32>,
+}
+
+impl Shell {
+    /// Asks whether the call that runs waits for its input. Without an input that stays open there
+    /// is nothing to ask.
+    pub fn ask_input(&mut self, number: u32) -> Result<Step> {
+        if let Some(current) = &mut self.current {
+            current.asking.next = Some(number);
+        }
+        self.ask_next()?;
+        Ok(Step::None)
+    }
+
+    fn ask_next(&mut self) -> Result<()> {
+        let Some(current) = self.current.as_mut().filter(|_| self.stage == Stage::Running) else {
+            return Ok(());
+        };
+        let Some(input) = current.laid.input_file else { return Ok(()) };
+        if current.asking.sent.is_some() {
+            return Ok(());
+        }
+        let Some(number) = current.asking.next.take() else { return Ok(()) };
+        current.asking.sent = Some(number);
+        let asked = report::send(&self.cell.control, &ToInit::AskInput { number, input }, &[]);
+        // Init is gone: its pidfd tells.
+        ends::ignore(asked, Errno::EPIPE)
+    }
+
+    /// Init has answered, or has seen that somebody waits now.
+    pub(super) fn answered(&mut self, number: u32, waits: Waits) -> Result<Step> {
+        let Some(current) = &mut self.current else { return Ok(Step::None) };
+        let call = current.call;
+        if current.asking.sent == Some(number) {
+            current.asking.sent = None;
+        }
+        self.ask_next()?;
+        Ok(Step::Input(call, number, waits))
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether a command waits for input, as the supervisor tells when it is asked.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::Command;
+use crate::outcome::Waits;
+
+/// How long an answer is awaited: init gives it at once.
+const ANSWER: Duration = Duration::from_millis(300);
+
+/// Questions about one command's input, and what was told.
+#[derive(Debug)]
+pub struct Asking {
+    /// The last question; what was told of one before is of no account.
+    asked: AtomicU32,
+    told: watch::Receiver<(u32, Waits)>,
+}
+
+impl Asking {
+    pub fn new(told: watch::Receiver<(u32, Waits)>) -> Self {
+        Self { asked: AtomicU32::new(0), told }
+    }
+
+    /// What was told of the last question.
+    fn told(&self) -> Option<Waits> {
+        let (number, waits) = *self.told.borrow();
+        (number > 0 && number == self.asked.load(Ordering::Acquire)).then_some(waits)
+    }
+}
+
+impl Command {
+    /// Asks anew: its input has changed, or time has passed.
+    pub(super) fn ask(&self) {
+        if self.input.is_open() {
+            let number = self.asking.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+            self.control.ask_input(number);
+        }
+    }
+
+    /// Whether it waits for input, as was last told.
+    pub fn waits_for_input(&self) -> bool {
+        self.input.is_open() && self.finished().is_none() && self.asking.told() == Some(Waits::Yes)
+    }
+
+    /// Resolves when it waits for input; it may never.
+    pub(super) async fn waits(&self) {
+        let mut told = self.asking.told.clone();
+        while !self.waits_for_input() {
+            if told.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Asks anew, and waits for the answer.
+    pub(super) async fn asked(&self) {
+        if !self.input.is_open() || self.finished().is_some() {
+            return;
+        }
+        let mut told = self.asking.told.clone();
+        self.ask();
+        let answer =
+            async { while self.asking.told().is_none() && told.changed().await.is_ok() {} };
+        // Without an answer nothing is known, and nothing is claimed.
+        timeout(ANSWER, answer).await.unwrap_or_default();
+    }
+}

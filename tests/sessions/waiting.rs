@@ -1,0 +1,116 @@
+//! A program that waits for input is told at once; one that waits for anything else is not.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::jobs::{job, output};
+use crate::server::{Server, story, text};
+use crate::support::{Caller, Check, Failed, equal, holds};
+
+/// Far below the 45 s after which any command becomes a job, and far above what a look takes.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+fn waits(answer: &Value) -> bool {
+    answer["structuredContent"]["waiting_for_input"] == json!(true)
+}
+
+/// Writes to a job, and what it printed until it ended or waited again.
+fn say(server: &mut Server, job: &str, text: &str) -> Result<Value, Failed> {
+    server.tool("bash_input", &json!({ "job": job, "text": text, "wait": 30 }))
+}
+
+/// Ways to wait for a line, each with what it prints for it.
+const READERS: &[(&str, &str)] = &[
+    ("read -r line; echo got $line", "got x\n"),
+    ("bash -c 'read -r line; echo got $line'", "got x\n"),
+    ("(head -n 1)", "x\n"),
+    ("cat | head -n 1", "x\n"),
+    ("read -r -t 600 line; echo got $line", "got x\n"),
+    ("exec 7<&0; read -r line <&7; echo got $line", "got x\n"),
+    ("python3 -c 'print(\"got\", input())'", "got x\n"),
+    ("perl -e 'print \"got \", scalar <STDIN>'", "got x\n"),
+];
+
+pub fn told(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    for (command, expected) in READERS {
+        let began = Instant::now();
+        let answer = server.with(&json!({ "command": command, "input": true }))?;
+        holds(command, &answer, waits(&answer) && began.elapsed() < AT_ONCE)?;
+        equal(command, &answer["structuredContent"]["outcome"], &json!("running"))?;
+        holds("in words", &answer, text(&answer).contains("[it waits for input]"))?;
+        let id = answer["structuredContent"]["job"].as_str().ok_or("no job")?.to_owned();
+        let seen = output(&mut server, &json!({ "job": id }))?;
+        holds("and bash_output", &seen, waits(&seen))?;
+        let mut ended = say(&mut server, &id, "x\n")?;
+        if waits(&ended) {
+            // `cat` has had its line and reads on.
+            let end = json!({ "job": id, "eof": true, "wait": 30 });
+            ended = server.tool("bash_input", &end)?;
+            let all = output(&mut server, &json!({ "job": id }))?;
+            equal(command, story(&all), (Some(0), (*expected).to_owned()))?;
+        } else {
+            equal(command, story(&ended), (Some(0), (*expected).to_owned()))?;
+        }
+        holds("no more", &ended, !waits(&ended))?;
+    }
+    Ok(())
+}
+
+pub fn again(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let command = "while read -r x; do sleep 0.3; echo $((x * 2)); done; sleep 600";
+    let answer = server.with(&json!({ "command": command, "input": true }))?;
+    holds("at first", &answer, waits(&answer))?;
+    let id = answer["structuredContent"]["job"].as_str().ok_or("no job")?.to_owned();
+    for number in 1..=5 {
+        let answer = say(&mut server, &id, &format!("{number}\n"))?;
+        holds("again", &answer, waits(&answer))?;
+        // Not before it has worked on what it was given, and only what is new.
+        equal("its answer", story(&answer).1, format!("{}\n", number * 2))?;
+    }
+    let answer = server.tool("bash_input", &json!({ "job": id, "eof": true, "wait": 1 }))?;
+    holds("it sleeps", &answer, !waits(&answer))?;
+    equal("and runs", &answer["structuredContent"]["outcome"], &json!("running"))
+}
+
+/// What runs and waits for something else, while its input is open.
+const OTHERS: &[&str] = &[
+    "sleep 600",
+    "sleep 600 | cat",
+    "yes | head -c 1 > /dev/null; sleep 600 | sort",
+    "mkfifo p; read -r line < p",
+    "mkfifo q; exec 5<> q; read -r line <&5",
+    "sleep 600 & wait",
+    "cat & sleep 600",
+    "while :; do :; done",
+    "python3 -c 'import socket; s = socket.socket(); s.listen(); s.accept()'",
+    "python3 -c 'import os, select; r, w = os.pipe(); select.select([r], [], [])'",
+    "read -r line < <(sleep 600)",
+    "exec < /dev/null; sleep 600",
+];
+
+pub fn others(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nyield = \"1s\"\n")?;
+    for command in OTHERS {
+        let asked = json!({ "command": command, "input": true, "restart": true });
+        let answer = server.with(&asked)?;
+        equal(command, &answer["structuredContent"]["outcome"], &json!("running"))?;
+        holds(command, &answer, !waits(&answer))?;
+        let id = answer["structuredContent"]["job"].clone();
+        let seen = output(&mut server, &json!({ "job": id }))?;
+        holds(command, &seen, !waits(&seen))?;
+    }
+    Ok(())
+}
+
+pub fn background(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let id = job(&mut server, "a", "sleep 1; read -r line; echo got $line")?;
+    let began = Instant::now();
+    let answer = output(&mut server, &json!({ "job": id, "wait": 40 }))?;
+    holds("while one waits for it", &answer, waits(&answer) && began.elapsed() < AT_ONCE)?;
+    let ended = say(&mut server, &id, "x\n")?;
+    equal("its end", story(&ended), (Some(0), "got x\n".to_owned()))
+}
