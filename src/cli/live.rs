@@ -39,6 +39,8 @@ pub struct Live {
     pub(super) audit: Audit,
     /// How long a call waits before its command becomes a job.
     pub(super) yield_after: Duration,
+    /// Seconds of a `bash` call that asks for none, where that is not all that its rule leaves it.
+    pub(super) default_timeout: Option<f64>,
     /// The profile of `bash`, with the limits its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
@@ -56,6 +58,9 @@ impl Live {
         let loaded = &settings.loaded;
         let effective = |tool| effective(settings, tool, workspace);
         let config = &loaded.config;
+        let shell = effective("bash");
+        let most = shell.as_ref().map_or(Duration::MAX, |shell| shell.limits.wall);
+        let default_timeout = settings.json.as_ref().and_then(|json| json.command_timeout);
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
         Self {
             workbench: Workbench::new(
@@ -70,7 +75,8 @@ impl Live {
             audit,
             link,
             yield_after: config.session_yield.value,
-            shell: effective("bash"),
+            default_timeout: default_timeout.map(|time| time.min(most).as_secs_f64()),
+            shell,
             calculator: effective("calculate")
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
             view: match (workspace, settings.access()) {
@@ -390,6 +396,7 @@ impl Backend for Live {
         let memory = self.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
         let nothing = Profile::nothing();
         let profile = self.shell.as_ref().unwrap_or(&nothing);
-        Rules::of(profile, self.view, Tier::Full, memory, self.calculator)
+        let rules = Rules::of(profile, self.view, Tier::Full, memory, self.calculator);
+        rules.with_default_timeout(self.default_timeout)
     }
 }

@@ -31,6 +31,9 @@ pub struct ServeArguments {
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in the workspace
     #[arg(long, requires = "workspace")]
     pub unguarded: bool,
+    /// Read commandTimeout and enabled from a config.json; none is read that is not named here
+    #[arg(long, value_name = "FILE")]
+    pub config_json: Option<PathBuf>,
     /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to profiles with `unix_sockets`
     #[arg(long, value_name = "NAME=PATH")]
     pub socket: Vec<String>,
@@ -63,6 +66,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let mut settings = wiring::load(config)?.serving().told(groups);
     let said = settings.loaded.config.exec.clone();
     settings.loaded.config.exec = exec_said::in_force(said, &typed.exec, std::env::var_os)?;
+    let settings = settings.with_config_json(typed.config_json.as_deref())?;
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let settings = settings.with_sockets(&typed.socket)?;
     let serving = settings.for_the_front_end();

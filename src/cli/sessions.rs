@@ -49,7 +49,7 @@ impl Live {
             self.workbench.restart(&session)?;
             return Ok(Answer::Restarted { session });
         };
-        let timeout = timeout.map(|seconds| seconds.0);
+        let timeout = timeout.map(|seconds| seconds.0).or(self.default_timeout);
         let open = arguments.input.unwrap_or(arguments.background && stdin.is_none());
         let mut call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
         if open {

@@ -14,7 +14,7 @@ use super::wiring::Settings;
 use crate::cell::report::raw;
 use crate::outcome::errno_text;
 use crate::profile::{Profile, SocketName, UnixSockets};
-use crate::supervisor::Socket;
+use crate::supervisor::{Access, Socket};
 
 /// The most that one server grants: each is a mount in every cell.
 const MOST: usize = 16;
@@ -56,10 +56,28 @@ impl Settings {
             };
         }
         self.sockets = hold(&asks)?;
+        self.apart_from_workspaces()?;
         let names: Vec<SocketName> = asks.into_keys().collect();
         self.loaded.profiles.grant_sockets(&names);
         self.profiles.iter_mut().for_each(|profile| profile.grant_sockets(&names));
         Ok(self)
+    }
+
+    /// A cell that may write where a socket lies could put its own server in its place, for
+    /// every client on the host.
+    fn apart_from_workspaces(&self) -> Result<(), CliError> {
+        let directories = self.workspaces.iter().flat_map(|workspace| &workspace.directories);
+        let writable = directories.filter(|granted| granted.access != Access::ReadOnly);
+        for granted in writable {
+            let inside = self.sockets.iter().find(|socket| socket.host.starts_with(&granted.host));
+            if let Some(Socket { name, .. }) = inside {
+                return Err(CliError::new(format!(
+                    "the socket `{name}` lies in a directory that is granted for writing"
+                ))
+                .with_hint("have its server listen in a directory of its own, mode 0700"));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
 use crate::audit::{self, Audit};
 use crate::call::Call;
+use crate::config::json::ConfigJson;
 use crate::config::{self, Loaded, Surroundings};
 use crate::document::nearest;
 use crate::group::Group;
@@ -34,19 +35,21 @@ pub struct Settings {
     pub loaded: Loaded,
     /// The profiles that cells are made for.
     pub(super) profiles: Vec<Profile>,
-    workspaces: Vec<Workspaces>,
+    pub(super) workspaces: Vec<Workspaces>,
     /// Held since they were looked at.
     pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
     warm: u16,
     /// Sessions that may be opened: only a server has any.
     sessions: u16,
+    /// A `config.json` that was named.
+    pub json: Option<ConfigJson>,
 }
 
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
         let (workspaces, sockets) = (Vec::new(), Vec::new());
-        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0 }
+        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0, json: None }
     }
 
     /// These, for a server: cells are made in advance, as `[pool] warm` says.
@@ -64,6 +67,17 @@ impl Settings {
             self.loaded.config.tools_groups.value = groups;
         }
         self
+    }
+
+    /// These, with what a `config.json` says.
+    ///
+    /// # Errors
+    /// When it cannot be taken, or says that the server is not to start.
+    pub fn with_config_json(self, file: Option<&Path>) -> Result<Self, CliError> {
+        let Some(file) = file else { return Ok(self) };
+        let json = config::json::read(file, &Surroundings::of_this_process())
+            .map_err(|error| CliError::new(format!("--config-json: {error}")))?;
+        Ok(Self { json: Some(json), ..self })
     }
 
     /// The same without what only the supervisor needs.
@@ -249,7 +263,8 @@ fn configuration_directories(settings: &Settings) -> Vec<PathBuf> {
     let of_system = Some(PathBuf::from("/etc/cofferdam"));
     let log = settings.loaded.config.audit_file.value.as_deref();
     let log = log.and_then(Path::parent).map(Path::to_owned);
-    [own, of_user, of_system, log].into_iter().flatten().collect()
+    let json = settings.json.as_ref().and_then(|json| json.file.parent()).map(Path::to_owned);
+    [own, of_user, of_system, log, json].into_iter().flatten().collect()
 }
 
 /// What the operator asks for at the command line, granted under a profile.

@@ -80,6 +80,14 @@ pub(super) fn read(directory: &Path, euid: u32) -> Result<Files, ConfigError> {
     })
 }
 
+/// Reads one file that was named by itself, its links resolved.
+pub(super) fn single(path: &Path, euid: u32) -> Result<Document, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let path = fs::canonicalize(path).map_err(read)?;
+    check_ancestors(&path, euid)?;
+    file(&path, euid)
+}
+
 /// The `.toml` files of one directory, by name; none when it does not exist.
 fn files(directory: &Path, euid: u32) -> Result<Vec<Document>, ConfigError> {
     let read = |source| ConfigError::Read { path: directory.to_owned(), source };

@@ -9,6 +9,7 @@
 
 mod directory;
 pub mod exec;
+pub mod json;
 pub mod nested;
 pub mod server;
 
@@ -118,6 +119,8 @@ pub enum ConfigError {
         path = .path.display()
     )]
     Owner { path: PathBuf, owner: u32 },
+    #[error("{path}: {why}\nhint: {hint}", path = .path.display())]
+    Json { path: PathBuf, why: String, hint: String },
     #[error(
         "$COFFERDAM_CONFIG is `{path}`, which depends on the current directory\n\
          hint: use an absolute path",

@@ -129,6 +129,16 @@ impl Rules {
 }
 
 impl Rules {
+    /// The same where a call that asks for no time has less than it may ask for.
+    #[must_use]
+    pub fn with_default_timeout(mut self, seconds: Option<f64>) -> Self {
+        let default = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        if let Some(default) = default {
+            self.limits.timeout_s = default.as_secs().max(1).min(self.limits.most_timeout_s);
+        }
+        self
+    }
+
     /// The same as lines that a model reads.
     pub fn text(&self) -> String {
         let listed = |list: &[String]| match list.is_empty() {
@@ -193,9 +203,16 @@ fn length(bytes: usize) -> String {
 }
 
 impl RuleLimits {
+    fn time(&self) -> String {
+        if self.timeout_s == self.most_timeout_s {
+            return format!("{} s; less can be asked for", self.timeout_s);
+        }
+        format!("{} s; up to {} s can be asked for", self.timeout_s, self.most_timeout_s)
+    }
+
     fn rows(&self) -> Vec<(&'static str, String)> {
         let mut rows = vec![
-            ("time", format!("{} s; less can be asked for", self.timeout_s)),
+            ("time", self.time()),
             ("time of a calculation", format!("{} s", self.calculator_timeout_s)),
             ("processor time", format!("{} s", self.cpu_s)),
             ("memory", size(self.memory_bytes)),
