@@ -47,6 +47,11 @@ impl Sockets {
         CStr::from_bytes_until_nul(buffer).map(Some).map_err(|_| Errno::EINVAL)
     }
 
+    /// Where a cell has it, if it has one.
+    pub fn place(self) -> Option<&'static CStr> {
+        (self != Self::None).then_some(PLACE)
+    }
+
     /// Goes to the cell's directory, by which [`Sockets::show`] finds it. Before `/tmp` covers the store.
     pub fn find(self, slot: Slot) -> Result<()> {
         let mut buffer = [0; 64];

@@ -1,6 +1,7 @@
 //! The supervisor's way in: from the clone to the first frame on the link.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use caps::Capability;
@@ -297,7 +298,8 @@ fn guard(
     if watched.is_empty() {
         return Ok(None);
     }
-    let private = tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned()).collect();
+    let own = tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned());
+    let private = own.chain(template.sockets.place().map(CStr::to_owned)).collect();
     Guard::new(watched, names, private, held.recording).map(Some).map_err(system)
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
 use nix::sys::stat::fstat;
 use nix::unistd::chown;
 
@@ -18,7 +19,7 @@ use super::pieces::{directories, relative, stand_in};
 use super::start::StartError;
 use super::template::{During, TemplateError};
 use crate::cell::mounts::Slot;
-use crate::cell::sockets::Sockets;
+use crate::cell::sockets::{self, Sockets};
 use crate::cell::{c_path, errno_of};
 use crate::profile::{Profile, SocketName, UnixSockets};
 use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
@@ -26,6 +27,9 @@ use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 /// Nothing of a mounted socket can be changed; connecting to it is no change.
 const ATTRIBUTES: u64 =
     attribute::RDONLY | attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
+
+/// Directories and empty files only, a few for each cell.
+const OPTIONS: &str = "size=1m,mode=0755";
 
 /// A socket of the host for cells of the profiles that take it.
 #[derive(Debug, Clone)]
@@ -97,8 +101,27 @@ pub fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError> {
     shared.map(take).collect()
 }
 
-/// Makes the directories of the store, with the sockets in them.
+/// Makes the store, with a directory of sockets for each id in it.
+///
+/// It is a filesystem of its own: by that init knows which sockets were granted as such, and which
+/// lie in a granted directory (`cell::guard::sockets`).
 pub fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
+    if grants.is_empty() {
+        return Ok(Sockets::None);
+    }
+    let store = relative(Path::new(sockets::STORE));
+    directories(&store).during("making the store of sockets")?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("tmpfs"), &store, Some("tmpfs"), flags, Some(OPTIONS))
+        .during("mounting the store of sockets")?;
+    let placed = fill(grants, taken)?;
+    let flags = flags | MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(None::<&str>, &store, None::<&str>, flags, None::<&str>)
+        .during("making the store of sockets read-only")?;
+    Ok(placed)
+}
+
+fn fill(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
     let Some(first) = grants.first() else { return Ok(Sockets::None) };
     if first.by_slot.is_empty() {
         directory(Sockets::Shared, 0, 0).during("making the directory of sockets")?;

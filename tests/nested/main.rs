@@ -169,7 +169,18 @@ fn guarded(caller: &Caller) -> Check {
     let told =
         caller.run(&granted, &["bash", "-c", "rm /tmp/mcp-sockets/skills.sock; touch ok"])?;
     let refusal = "rm: cannot remove '/tmp/mcp-sockets/skills.sock': Read-only file system\n";
-    equal("where names are guarded", (told.code, told.stderr.as_str()), (0, refusal))
+    equal("where names are guarded", (told.code, told.stderr.as_str()), (0, refusal))?;
+    // The same socket by its place in a granted directory, beside a fresh workspace.
+    let servers = caller.home.join("servers").display().to_string();
+    let granted = ["--profile", "nested", "--socket", &flag, "--ro", &servers];
+    equal("by its directory", asked(caller, &granted, "/mnt/servers/s")?, "EPERM")?;
+    let answer = asked(caller, &granted, SKILLS)?;
+    holds("as a socket", &answer, is_a_cells(caller, &answer))?;
+    let granted = ["--profile", "nested", "--socket", &flag, "--rw", &servers];
+    let told = caller.run(&granted, &["true"])?;
+    let refusal = "cofferdam: the socket `skills` lies in a directory that is granted for writing\n\
+                   hint: have its server listen in a directory of its own, mode 0700\n";
+    equal("where a cell could replace it", (told.code, told.stderr.as_str()), (125, refusal))
 }
 
 fn refused(caller: &Caller) -> Check {

@@ -12,8 +12,8 @@ use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place};
 use super::paths::{Spot, Target};
 use crate::sys::{Result, lookup};
 
-/// Private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`.
-const PRIVATE: usize = 3;
+/// Private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`, and the one of granted sockets.
+const PRIVATE: usize = 4;
 
 /// Decides on names, in the init of one cell.
 #[derive(Debug)]
