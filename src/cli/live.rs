@@ -25,7 +25,7 @@ use crate::profile::Profile;
 use crate::receipt::{MemoryHold, Tier};
 use crate::supervisor::Access;
 use crate::tools::bc::plot::Plot;
-use crate::tools::bc::{self, CalcError, CalculateAdvancedArgs, CalculateArgs, InCells};
+use crate::tools::bc::{self, CalculateAdvancedArgs, CalculateArgs, InCells};
 use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
 use crate::tools::shell::ScriptArgs;
@@ -189,41 +189,6 @@ fn effective(settings: &Settings, tool: &'static str, workspace: Workspace) -> O
     let job = grant.into_job();
     let profile = loaded.profiles.get(&job.profile)?;
     Some(Profile { limits: job.limits, ..profile.clone() })
-}
-
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Denied(denial) => denial.into(),
-            full @ (Refusal::QueueFull { .. }
-            | Refusal::Unrecorded(_)
-            | Refusal::Session(_)
-            | Refusal::Job(_)) => {
-                let text = full.to_string();
-                let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
-                Self::failed(message).with_hint(hint)
-            }
-        }
-    }
-}
-
-impl From<CalcError> for Refused {
-    fn from(error: CalcError) -> Self {
-        let kind = match &error {
-            CalcError::Refused(refusal) => return refusal.clone().into(),
-            CalcError::Invalid(_) => RefusedKind::Arguments,
-            CalcError::Cancelled => return Self::cancelled(),
-            CalcError::Bc(_)
-            | CalcError::Timeout(_)
-            | CalcError::Limit(_)
-            | CalcError::Internal(_) => RefusedKind::Failed,
-        };
-        let text = error.to_string();
-        match text.split_once("\nhint: ") {
-            Some((message, hint)) => Self::new(kind, message).with_hint(hint),
-            None => Self::new(kind, text),
-        }
-    }
 }
 
 impl Backend for Live {
