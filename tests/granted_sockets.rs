@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         claim("a_socket_that_the_host_makes_later_is_refused_too", later).needs(&[Need::Python]),
         claim("an_address_or_a_link_that_changes_leads_nowhere", no_race).needs(&[Need::Python]),
         claim("sockets_of_the_cell_work_as_without_a_grant", own).needs(&[Need::Python]),
+        claim("a_socket_that_is_granted_by_its_own_path_works", by_itself).needs(&[Need::Python]),
         claim("who_waits_for_a_connection_holds_nobody_up", waiting).needs(&[Need::Python]),
         claim("a_refused_connection_is_counted_and_told", told).needs(&[Need::Python]),
     ])
@@ -214,6 +215,17 @@ fn own(caller: &Caller) -> Check {
         equal(&format!("{options:?}"), said(&within), said(&without))?;
     }
     Ok(())
+}
+
+fn by_itself(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    let granted = ["--ro".to_owned(), format!("{}/socket:/mnt/socket", host.path())];
+    let told = python(caller, &granted, &script("/mnt", "print(connect(base + '/socket'))"))?;
+    equal(&told.stderr, (told.stdout.as_str(), host.met()), ("ok\n", 1))?;
+    // Beside a directory it is a socket of the host as any other.
+    let both = [&granted[..], &["--rw".to_owned(), host.path()]].concat();
+    let told = python(caller, &both, &script("/mnt", "print(connect(base + '/socket'))"))?;
+    equal(&told.stderr, (told.stdout.as_str(), host.met()), ("EPERM\n", 0))
 }
 
 /// While 40 wait for one that does not accept, files are made and others connect.

@@ -189,8 +189,8 @@ pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
             .map_err(|errno| wall("Landlock", errno))?;
     }
     // In this order: the second forbids loading a third.
-    for program in [no_clone3(), allow_list(held.is_some())] {
-        let program = program.map_err(|_| wall("system call filter", Errno::EINVAL))?;
+    let programs = programs(held.is_some());
+    for program in programs.map_err(|_| wall("system call filter", Errno::EINVAL))? {
         seccompiler::apply_filter(&program)
             .map_err(|_| wall("system call filter", Errno::last()))?;
     }
@@ -198,6 +198,14 @@ pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
 }
 
 type Compiled = Result<BpfProgram, Box<dyn std::error::Error>>;
+
+/// The filters of a front end, which may keep a log, in the order in which they are loaded.
+///
+/// # Errors
+/// They do not compile: a mistake of ours.
+pub fn programs(logs: bool) -> Result<[BpfProgram; 2], Box<dyn std::error::Error>> {
+    Ok([no_clone3()?, allow_list(logs)?])
+}
 
 fn architecture() -> Result<TargetArch, seccompiler::BackendError> {
     TargetArch::try_from(std::env::consts::ARCH)

@@ -275,10 +275,8 @@ fn guard(
 ) -> Result<Option<Guard>, Unusable> {
     let names = template.guarded.first();
     let names = names.map(|directory| Names { directory, named: &template.named });
-    if template.granted.is_empty() {
-        return Ok(None);
-    }
     match (held.proc_kind, names) {
+        (_, None) if !template.has_directory => return Ok(None),
         (ProcKind::Own, _) => {}
         (ProcKind::Outer, None) => {
             sockets::close(verdicts);

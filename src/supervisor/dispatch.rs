@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::cells::clamp;
+use super::cells::{Cell, clamp};
 use super::handover::Brought;
 use super::pool::Load;
 use super::running::{Ready, Running};
@@ -198,18 +198,26 @@ impl Supervisor {
             }
             Err(refused) => {
                 let (errno, ready, cell) = *refused;
-                let mut young = Young::new(key, cell);
-                young.end();
-                self.pool.put(slot, young);
-                self.not_handed_over(ready, errno)
+                self.give_up(key, slot, cell, ready, errno)
             }
         }
     }
 
-    /// A job that no cell took. Where its cell had died and the event of it was still to come, another
-    /// one will do, unless its own limits are what kills them.
-    fn not_handed_over(&mut self, ready: Ready, errno: Errno) -> Result<(), Errno> {
-        let died = matches!(errno, Errno::EPIPE | Errno::ECONNRESET);
+    /// A job that its cell did not take. The cell ends in the pool: who ended it elsewhere would keep its
+    /// slot for ever. Where it had died and the event of it was still to come, another one will
+    /// do, unless the job's own limits are what kills them.
+    pub(super) fn give_up(
+        &mut self,
+        key: usize,
+        slot: Slot,
+        cell: Cell,
+        ready: Ready,
+        errno: Errno,
+    ) -> Result<(), Errno> {
+        let mut young = Young::new(key, cell);
+        young.end();
+        self.pool.put(slot, young);
+        let died = matches!(errno, Errno::EPIPE | Errno::ECONNRESET | Errno::ESRCH | Errno::ENOENT);
         if died && ready.lost < MOST_LOST {
             self.queue.push_front(Ready { lost: ready.lost + 1, ..ready });
             return Ok(());

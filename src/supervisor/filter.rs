@@ -124,9 +124,19 @@ const OLDER: [Sysno; 0] = [];
 
 /// Loads the filter: the lists above, and whatever a profile in use lets its cells do.
 pub fn load(keys: &[Key], recording: Recording) -> Result<(), Errno> {
-    let own = LOOP.into_iter().chain(CELLS).chain(DESKS).chain(ENTER).chain(OLDER).map(number);
     let cells = keys.iter().filter_map(|key| key.design.as_ref().ok());
-    let cells = cells.flat_map(|design| &design.allowed).copied();
+    bpf::load(&program(cells.flat_map(|design| &design.allowed).copied(), recording)?)
+}
+
+/// The filter, where cells and their inits make these calls.
+///
+/// # Errors
+/// E2BIG: it would be longer than the kernel takes.
+pub fn program(
+    cells: impl Iterator<Item = u32>,
+    recording: Recording,
+) -> Result<Vec<bpf::Instruction>, Errno> {
+    let own = LOOP.into_iter().chain(CELLS).chain(DESKS).chain(ENTER).chain(OLDER).map(number);
     // Of inits alone: no profile lets a payload read another process.
     let recorded: &[Sysno] = match recording {
         Recording::On => &seccomp::RECORDING,
@@ -135,5 +145,5 @@ pub fn load(keys: &[Key], recording: Recording) -> Result<(), Errno> {
     let recorded = recorded.iter().copied().map(number);
     let verdicts: BTreeMap<u32, Verdict> =
         own.chain(cells).chain(recorded).map(|number| (number, Verdict::Allow)).collect();
-    bpf::load(&seccomp::compile(&verdicts, Action::Notify)?)
+    seccomp::compile(&verdicts, Action::Notify)
 }

@@ -17,7 +17,7 @@ mod desk;
 mod dispatch;
 mod driver;
 mod ends;
-mod filter;
+pub mod filter;
 mod handover;
 mod host;
 mod idmap;

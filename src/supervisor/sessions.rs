@@ -170,25 +170,25 @@ impl Supervisor {
         receipt.configured.processes = ready.limits.processes;
         let (maker, _) = self.maker();
         let process = payload.ok_or(Errno::ESRCH).and_then(|pid| maker.procfs(pid, None));
-        let Ok(process) = process else { return self.end(call, lost) };
         let first = self.sessions.get(place).map_or(1, |session| session.desk.next());
-        let (_, keys) = self.maker();
-        let Some(design) = design_of(keys, key) else { return self.end(call, lost) };
-        let begun = Shell::begin(cell, design, ready.limits, receipt, process, first);
-        let Some(session) = self.sessions.get_mut(place) else { return self.end(call, lost) };
-        match begun {
-            Ok(shell) => {
+        let begun = match (process, design_of(&self.keys, key)) {
+            (Ok(process), Some(design)) => {
+                Shell::begin(cell, design, ready.limits, receipt, process, first)
+            }
+            (Ok(_), None) => Err(Box::new((Errno::EINVAL, cell))),
+            // Its payload has just been killed.
+            (Err(errno), _) => Err(Box::new((errno, cell))),
+        };
+        match (begun, self.sessions.get_mut(place)) {
+            (Ok(shell), Some(session)) => {
                 session.shell = Some(shell);
                 self.own(slot, Owner::Session(place));
                 self.run(place, ready, built)
             }
-            Err(refused) => {
+            (Ok(shell), None) => self.give_up(key, slot, shell.cell, ready, Errno::EINVAL),
+            (Err(refused), _) => {
                 let (errno, cell) = *refused;
-                let mut young = Young::new(key, cell);
-                young.end();
-                self.pool.put(slot, young);
-                let step = "handing over the shell".to_owned();
-                self.end(call, Ended::failed(Failure::Setup { step, errno: raw(errno) }))
+                self.give_up(key, slot, cell, ready, errno)
             }
         }
     }

@@ -85,8 +85,10 @@ pub struct Template {
     pub sockets: Sockets,
     /// Paths with something of the host beneath, as the cell has them.
     pub readable: Vec<PathBuf>,
-    /// Granted directories as the cell has them, and those of them that may be written to.
+    /// Granted directories and files as the cell has them, and those of them that may be written to.
     pub granted: Vec<PathBuf>,
+    /// Whether there is a directory among them, in which sockets may be.
+    pub has_directory: bool,
     pub writable: Vec<PathBuf>,
     /// Of these, the ones in which no guarded name may be made.
     pub guarded: Vec<PathBuf>,
@@ -100,6 +102,7 @@ struct Grants {
     by_slot: Vec<CString>,
     sockets: Sockets,
     all: Vec<PathBuf>,
+    has_directory: bool,
     writable: Vec<PathBuf>,
     guarded: Vec<PathBuf>,
     named: Vec<PathBuf>,
@@ -195,7 +198,8 @@ impl Workshop<'_> {
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let sizes = Sizes::new(sizes, self.cells, profile.limits.memory);
-        let Grants { by_slot, sockets, all: granted, writable, guarded, named } = grants;
+        let Grants { by_slot, sockets, all, has_directory, writable, guarded, named } = grants;
+        let granted = all;
         Ok(Template {
             namespace,
             hidden,
@@ -206,6 +210,7 @@ impl Workshop<'_> {
             sockets,
             readable,
             granted,
+            has_directory,
             writable,
             guarded,
             named,
@@ -269,6 +274,7 @@ fn place_grants(
 impl Grants {
     fn add(&mut self, directory: &GrantedDirectory) {
         self.all.push(directory.cell.clone());
+        self.has_directory |= directory.kind == Kind::Directory;
         match directory.access {
             Access::ReadOnly => {}
             Access::ReadWrite => {

@@ -84,7 +84,12 @@ impl Client {
 
     /// One call and its answer's result.
     pub fn call(&mut self, arguments: Value) -> Result<Value, Failed> {
-        let id = self.ask(arguments).ok_or("the server is gone")?;
+        self.call_tool("bash_exec", arguments)
+    }
+
+    /// One call of a tool and its answer's result.
+    pub fn call_tool(&mut self, tool: &str, arguments: Value) -> Result<Value, Failed> {
+        let id = self.ask_tool(tool, arguments).ok_or("the server is gone")?;
         match self.hear(PATIENCE) {
             Heard::Line(line) if line.get("id") == Some(&json!(id)) => {
                 Ok(line.get("result").cloned().unwrap_or_default())
@@ -180,13 +185,16 @@ impl Book {
                 holds("its output or none", stdout, stdout.is_empty() || stdout == wanted)?;
                 "killed".to_owned()
             }
-            // Failed by what holds it; the text says how.
-            Some(125) => {
+            // Failed by what holds it; the text says how. A shell that has ended has no code at all.
+            Some(125) | None => {
                 let text = last_text(&told("/result")).unwrap_or_default();
-                let why = text.lines().find(|line| line.starts_with("[failed"));
+                let mut lines = text.lines();
+                let killed = text.contains("[ended by SIGKILL");
+                let why =
+                    if killed { Some("killed") } else { lines.find(|l| l.starts_with("[failed")) };
                 why.ok_or_else(|| format!("no reason: {line}"))?.to_owned()
             }
-            other => return Err(format!("an end that nobody made: {other:?} {line}").into()),
+            Some(other) => return Err(format!("an end that nobody made: {other} {line}").into()),
         };
         *self.ends.entry(end).or_default() += 1;
         Ok(())

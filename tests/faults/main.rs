@@ -20,6 +20,7 @@ use support::{Caller, Check, For, Need, claim};
 fn main() -> ExitCode {
     support::main(&[
         claim("killed_cells_leave_one_true_answer_for_each_call", |c| alone(c, storms::cells)),
+        claim("killed_shells_leave_one_true_answer_for_each_call", |c| alone(c, storms::shells)),
         claim("a_killed_supervisor_ends_every_call_with_its_reason", |c| {
             alone(c, storms::supervisor)
         }),

@@ -97,6 +97,68 @@ pub fn cells(caller: &Caller) -> Check {
     equal("left on the host", Host::now(caller)?, before)
 }
 
+/// Sessions that are used at once, and their calls.
+const SESSIONS: u32 = 4;
+const TURNS: u32 = 200;
+
+pub fn shells(caller: &Caller) -> Check {
+    let before = Host::now(caller)?;
+    let seed = crate::dice::seed();
+    let (mut dice, mut book, mut seen) = (Dice::new(seed), Book::default(), Seen::default());
+    let mut client = Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))?;
+    client.served()?;
+    let supervisor = client.supervisor()?;
+    let (stop, kills, thread) = killer(supervisor, seed);
+    let mut idle: Vec<u32> = (0..SESSIONS).collect();
+    let mut used = std::collections::BTreeMap::new();
+    let mut asked = 0;
+    // Nothing of it takes a second by itself.
+    let end = Instant::now() + PATIENCE;
+    while (asked < TURNS || !book.open.is_empty()) && Instant::now() < end {
+        while asked < TURNS
+            && let Some(session) = idle.pop()
+        {
+            asked += 1;
+            let (rest, name) = (dice.below(40), format!("s{session}"));
+            let command = format!("touch /dev/shm/{MARK}{asked}; sleep 0.0{rest:02}; echo {asked}");
+            let asked_for = json!({"command": command, "session": name});
+            let id = client.ask_tool("bash", asked_for).ok_or("the server is gone")?;
+            used.insert(id, session);
+            holds("a new number", id, book.open.insert(id, format!("{asked}\n")).is_none())?;
+        }
+        match client.hear(Duration::from_millis(20)) {
+            Heard::Line(line) => {
+                let id = line.get("id").and_then(serde_json::Value::as_u64);
+                idle.extend(id.and_then(|id| used.remove(&id)));
+                book.take(&line)?;
+            }
+            Heard::Nothing => {}
+            Heard::End => return Err(format!("seed {seed}: the server ended: {book:?}").into()),
+        }
+        if asked % 20 == 0 {
+            seen.look(client.child.id());
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    holds("the killer ended", seed, thread.join().is_ok())?;
+    let told = format!("seed {seed}: {} kills: {:?}", kills.load(Ordering::Relaxed), book.ends);
+    equal(&told, book.open.len(), 0)?;
+    holds("kills met calls", &told, book.count("exited") < TURNS && book.count("exited") > 0)?;
+    equal(&told, book.ends.values().sum::<u32>(), TURNS)?;
+    equal("the same supervisor", client.supervisor()?, supervisor)?;
+    // Each session goes on, with its shell or a new one.
+    for session in 0..SESSIONS {
+        let arguments = json!({"command": "echo alive", "session": format!("s{session}")});
+        let result = client.call_tool("bash", arguments)?;
+        let printed = result.pointer("/structuredContent/stdout").cloned();
+        equal(&result.to_string(), printed, Some(json!("alive\n")))?;
+    }
+    client.close()?;
+    seen.gone()?;
+    seen.groups_gone(caller)?;
+    equal("left on the host", Host::now(caller)?, before)
+}
+
 /// Two servers are killed, one starts: whichever number it takes, the groups of both go.
 pub fn groups(caller: &Caller) -> Check {
     let mut seen = Seen::default();

@@ -2,8 +2,10 @@
 //! all tables, and the corners of every argument.
 #![cfg(target_arch = "x86_64")]
 
+mod guarded;
 mod machine;
 mod plain;
+mod processes;
 
 use std::collections::BTreeSet;
 
@@ -23,6 +25,11 @@ const X32: u32 = 0x4000_0000;
 const NUMBERS: u32 = 1024;
 /// Held by either version of cgroups, and not held.
 const HOLDS: [MemoryHold; 2] = [MemoryHold::CgroupV2, MemoryHold::BestEffort];
+
+fn name_of(number: u32) -> &'static str {
+    let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
+    call.map(|call| call.name()).unwrap_or_default()
+}
 
 /// A filter as the supervisor makes it, and the profile as it reads.
 struct Case {
@@ -87,8 +94,7 @@ fn families(profile: &Profile) -> Vec<BTreeSet<Family>> {
 
 impl Case {
     fn check(&self, number: u32, arguments: [u64; 6]) {
-        let name = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
-        let name = name.map(|call| call.name()).unwrap_or_default();
+        let name = name_of(number);
         let found = run(&self.program, &Call { arch: X86_64, number, arguments });
         let wanted = self.plain.answer(name, &arguments);
         assert!(

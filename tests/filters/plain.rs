@@ -154,7 +154,7 @@ impl Plain {
 }
 
 /// What the kernel reads of an `int`.
-fn low(arguments: &[u64; 6], index: usize) -> u32 {
+pub fn low(arguments: &[u64; 6], index: usize) -> u32 {
     let value = arguments.get(index).copied().unwrap_or_default();
     u32::try_from(value & 0xffff_ffff).unwrap_or_default()
 }

@@ -7,14 +7,7 @@ use crate::raw;
 
 /// Allowed whatever their arguments are, or some of them. A call that is added to the product's list
 /// is added here as well, or the sweep finds it.
-const ALLOWED: &str = "read write readv writev pread64 pwrite64 lseek close close_range dup dup2 dup3 fcntl \
-    ioctl pipe2 splice recvmsg recvfrom sendmsg sendto shutdown socketpair getsockopt setsockopt \
-    epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd2 timerfd_create \
-    timerfd_settime poll ppoll memfd_create ftruncate open openat readlink fstat newfstatat statx futex \
-    mmap munmap mremap mprotect madvise brk membarrier rt_sigaction rt_sigprocmask rt_sigreturn \
-    sigaltstack set_robust_list rseq sched_getaffinity sched_yield getrandom clock_gettime \
-    clock_nanosleep nanosleep getpid gettid tgkill getuid uname prlimit64 restart_syscall exit \
-    exit_group set_tid_address clone prctl";
+const ALLOWED: &str = include_str!("allowed.txt");
 /// uretprobe and uprobe: from Linux 6.11 on the kernel answers these itself, with a signal to whoever
 /// is not in a probe, before any filter sees them.
 pub const UNFILTERED: [u64; 2] = [335, 336];

@@ -1,0 +1,122 @@
+//! What a grant changes in a profile's filter: calls that make names, and sockets with paths.
+
+use std::path::Path;
+
+use cofferdam::cell::guard::{Guard, Names, calls, sockets};
+use cofferdam::cell::seccomp::{Recording, payload_filter, payload_verdicts};
+use cofferdam::profile::{Family, Profiles, shipped};
+use cofferdam::receipt::MemoryHold;
+
+use crate::machine::{Call, run};
+use crate::plain::{Answer, Plain, low};
+use crate::{NUMBERS, X86_64, name_of};
+
+/// Calls that make a name whatever their arguments are, or are about to.
+const MAKING: &str = "creat mkdir mkdirat mknod mknodat symlink symlinkat link linkat rename renameat renameat2 \
+    truncate umask";
+const O_CREAT: u32 = 0o100;
+/// To write, to read and write, to empty.
+const O_WRITES: u32 = 0o1 | 0o2 | 0o1000;
+/// Both of its bits.
+const O_TMPFILE: u32 = 0o20_200_000;
+const O_PATH: u32 = 0o10_000_000;
+
+/// What is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grant {
+    ReadOnly,
+    Writable,
+    /// Read-only, where no init can look.
+    Blind,
+}
+
+/// What the filter must answer beside a grant.
+fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answer {
+    let word = |place| low(arguments, place);
+    let asked = match plain.answer(name, arguments) {
+        Answer::Allow => match name {
+            "connect" => grant != Grant::Blind && plain.families.contains(&Family::Unix),
+            // Datagrams by path, and without an init that looks all that has a path.
+            "socket" => word(0) == 1 && (grant == Grant::Blind || word(1) & 0xf == 2),
+            "socketpair" => word(1) & 0xf == 2,
+            "open" | "openat" if grant == Grant::Writable => {
+                let flags = word(if name == "open" { 1 } else { 2 });
+                let nameless = flags & O_CREAT == 0
+                    && (flags & O_WRITES == 0 || flags & O_TMPFILE == O_TMPFILE);
+                !nameless && flags & O_PATH == 0
+            }
+            _ => grant == Grant::Writable && MAKING.split_whitespace().any(|making| making == name),
+        },
+        other => return other,
+    };
+    if asked { Answer::Listener } else { Answer::Allow }
+}
+
+#[test]
+fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
+    let profiles = Profiles::parse(&shipped(), &[]).expect("shipped profiles");
+    for profile in profiles.iter() {
+        for grant in [Grant::ReadOnly, Grant::Writable, Grant::Blind] {
+            let mut verdicts = payload_verdicts(profile, MemoryHold::CgroupV2);
+            if grant == Grant::Writable {
+                calls::take(&mut verdicts).expect("verdicts that the guard knows");
+            }
+            match grant {
+                Grant::ReadOnly | Grant::Writable => drop(sockets::take(&mut verdicts)),
+                Grant::Blind => sockets::close(&mut verdicts),
+            }
+            let program = payload_filter(&verdicts, &[]).expect("it compiles");
+            let mut plain = Plain::read(profile.name.as_str());
+            plain.memory_is_held = true;
+            let check = |number: u32, arguments: [u64; 6]| {
+                let name = name_of(number);
+                let found = run(&program, &Call { arch: X86_64, number, arguments });
+                let wanted = answer(&plain, grant, name, &arguments);
+                let told = format!("{} {grant:?}: {name} {arguments:x?}", profile.name);
+                assert!(found == wanted.value(), "{told}: {found:#x}, not {wanted:?}");
+            };
+            for number in 0..NUMBERS {
+                for arguments in [[0; 6], [1; 6], [u64::MAX; 6], [1 << 32; 6]] {
+                    check(number, arguments);
+                }
+            }
+            for (family, kind) in (0..48).flat_map(|family| (0..16).map(move |kind| (family, kind)))
+            {
+                for flags in [0, 0o2_000_000, 0o4_000, 0xdead_0000_0000_0000] {
+                    check(41, [family, kind | flags, 0, 0, 0, 0]);
+                    check(53, [family, kind | flags, 0, 0, 0, 0]);
+                }
+            }
+            // Flags of open and openat, two bits at a time.
+            for flags in (0..24).flat_map(|one| (0..24).map(move |other| 1 << one | 1 << other)) {
+                check(2, [0, flags, 0o644, 0, 0, 0]);
+                check(257, [0, 0, flags, 0o644, 0, 0]);
+                check(257, [0, 0, flags | u64::from(O_TMPFILE), 0o644, 0, 0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_init_that_looks_after_sockets_alone_makes_no_names_and_executes_nothing() {
+    let guard = |names| Guard::new(Vec::new(), names, Vec::new(), Recording::Off).expect("a guard");
+    let directory = Path::new("/workspace");
+    let sockets = guard(None);
+    let names = guard(Some(Names { directory, named: &[] }));
+    for (guard, makes) in [(sockets, false), (names, true)] {
+        let is_allowed = |name: &str| {
+            let number = (0..NUMBERS).find(|number| name_of(*number) == name).expect("a number");
+            let call = Call { arch: X86_64, number, arguments: [0; 6] };
+            run(&guard.init_filter, &call) == Answer::Allow.value()
+        };
+        for always in ["connect", "pidfd_getfd", "process_vm_readv", "openat2"] {
+            assert!(is_allowed(always), "{always}");
+        }
+        for making in ["mkdirat", "mknodat", "symlinkat", "linkat", "renameat2", "ftruncate"] {
+            assert_eq!(is_allowed(making), makes, "{making}");
+        }
+        for never in ["socket", "bind", "execve", "clone", "mount", "ptrace", "sendto", "setns"] {
+            assert!(!is_allowed(never), "{never}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The filters of the front end and of the supervisor, against lists of words and sentences of Rust.
+
+use std::collections::BTreeSet;
+
+use cofferdam::cell::seccomp::{Recording, allowed, payload_verdicts};
+use cofferdam::cli::confine;
+use cofferdam::profile::{Profiles, shipped};
+use cofferdam::receipt::MemoryHold;
+use cofferdam::supervisor::filter;
+use cofferdam::sys::bpf::Instruction;
+
+use crate::machine::{Call, run};
+use crate::plain::{Answer, low};
+use crate::{NUMBERS, OTHERS, X32, X86_64, corners, name_of};
+
+/// What a front end may do at all: the list that `tests/hostile` sweeps with real calls.
+const FRONT: &str = include_str!("../hostile/allowed.txt");
+/// What a supervisor and the cells that it makes need before their own filters. A call that is added to
+/// the product's list is added here as well.
+const SUPERVISOR: &str = include_str!("supervisor.txt");
+/// What keeping a log takes.
+const LOG: [&str; 5] = ["flock", "fdatasync", "renameat", "renameat2", "unlinkat"];
+
+/// What a front end must be answered.
+fn front(name: &str, arguments: &[u64; 6], logs: bool) -> Answer {
+    let word = |place| low(arguments, place);
+    let holds = match name {
+        "clone3" => return Answer::Errno(libc::ENOSYS),
+        // Threads alone.
+        "clone" => word(0) & 0x1_0000 != 0,
+        // Only their names.
+        "prctl" => word(0) == 15,
+        // Its own.
+        "tgkill" => word(0) == std::process::id(),
+        "prlimit64" => word(0) == 0,
+        // Streams of the family unix, however they are opened.
+        "socketpair" => word(0) == 1 && word(1) & !0o2_004_000 == 1,
+        // To nobody but whom it is connected to.
+        "sendto" => arguments[4] == 0,
+        "ioctl" => [0x5401, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451].contains(&word(1)),
+        "fcntl" => matches!(word(1), 0..=4 | 1030 | 1033 | 1034),
+        _ if logs && LOG.contains(&name) => true,
+        _ => FRONT.split_whitespace().any(|allowed| allowed == name),
+    };
+    if holds { Answer::Allow } else { Answer::Errno(libc::EPERM) }
+}
+
+fn front_programs(logs: bool) -> Vec<Vec<Instruction>> {
+    let programs = confine::programs(logs).expect("they compile");
+    let step = |step: &seccompiler::sock_filter| Instruction {
+        code: step.code,
+        jt: step.jt,
+        jf: step.jf,
+        k: step.k,
+    };
+    programs.iter().map(|program| program.iter().map(step).collect()).collect()
+}
+
+/// The answer of several filters: the strictest, which is the least in what they have here
+/// (seccomp(2): kill, errno, notify, allow).
+fn strictest(programs: &[Vec<Instruction>], call: &Call) -> u32 {
+    let killed = |answer: &u32| if *answer == 0x8000_0000 { 0 } else { *answer };
+    programs.iter().map(|program| run(program, call)).min_by_key(killed).expect("a filter")
+}
+
+#[test]
+fn a_front_end_is_answered_as_its_list_reads() {
+    const CONDITIONAL: [&str; 8] =
+        ["clone", "prctl", "tgkill", "prlimit64", "socketpair", "sendto", "ioctl", "fcntl"];
+    for logs in [false, true] {
+        let programs = front_programs(logs);
+        let corners = corners(programs.last().expect("the list"));
+        assert!(corners.len() > 50, "{corners:?}");
+        let mut allowed = BTreeSet::new();
+        for number in 0..NUMBERS {
+            let name = name_of(number);
+            let mut tried = vec![[0; 6], [1; 6], [u64::MAX; 6]];
+            if CONDITIONAL.contains(&name) {
+                tried.extend(corners.iter().map(|value| [*value; 6]));
+                for value in &corners {
+                    for place in 0..6 {
+                        for rest in [0, 1, u64::MAX] {
+                            let mut arguments = [rest; 6];
+                            arguments[place] = *value;
+                            tried.push(arguments);
+                        }
+                    }
+                    tried.extend((0..16).map(|kind| [*value, kind | 0o2_004_000, 0, 0, 0, 0]));
+                    tried.extend((0..16).map(|kind| [1, kind | value, 0, 0, 0, 0]));
+                }
+            }
+            for arguments in tried {
+                let call = Call { arch: X86_64, number, arguments };
+                let (found, wanted) = (strictest(&programs, &call), front(name, &arguments, logs));
+                let told = format!("{name} ({number}) {arguments:x?}: {found:#x}, not {wanted:?}");
+                assert!(found == wanted.value(), "{told}");
+                if wanted == Answer::Allow {
+                    allowed.insert(name);
+                }
+                let x32 = Call { number: number | X32, ..call };
+                let refused = Answer::Errno(libc::EPERM).value();
+                assert_eq!(strictest(&programs, &x32), refused, "x32 {number}");
+                for arch in OTHERS {
+                    // Killed: it is no program of ours.
+                    assert_eq!(
+                        strictest(&programs, &Call { arch, ..call }),
+                        0x8000_0000,
+                        "{arch:#x}"
+                    );
+                }
+            }
+        }
+        // The control: whatever the list names was let through with some arguments, and nothing else.
+        let listed = FRONT.split_whitespace().filter(|name| syscalls_has(name));
+        let expected: BTreeSet<&str> = listed.chain(LOG.into_iter().filter(|_| logs)).collect();
+        assert_eq!(allowed, expected);
+    }
+}
+
+fn syscalls_has(name: &str) -> bool {
+    name.parse::<syscalls::Sysno>().is_ok()
+}
+
+#[test]
+fn a_supervisor_is_answered_as_its_list_and_its_profiles_read() {
+    let profiles = Profiles::parse(&shipped(), &[]).expect("shipped profiles");
+    let cells: BTreeSet<u32> = profiles
+        .iter()
+        .flat_map(|profile| {
+            allowed(&payload_verdicts(profile, MemoryHold::CgroupV2)).collect::<Vec<_>>()
+        })
+        .collect();
+    for recording in [Recording::Off, Recording::On] {
+        let program = filter::program(cells.iter().copied(), recording).expect("it compiles");
+        for number in 0..NUMBERS {
+            let name = name_of(number);
+            let records =
+                recording == Recording::On && ["process_vm_readv", "write"].contains(&name);
+            let own = SUPERVISOR.split_whitespace().any(|listed| listed == name);
+            let is_allowed = own || records || cells.contains(&number);
+            let wanted = if is_allowed { Answer::Allow } else { Answer::Listener };
+            for arguments in [[0; 6], [u64::MAX; 6], [1 << 32; 6]] {
+                let call = Call { arch: X86_64, number, arguments };
+                assert_eq!(run(&program, &call), wanted.value(), "{name} ({number})");
+                let refused = Answer::Errno(libc::ENOSYS).value();
+                let x32 = Call { number: number | X32, ..call };
+                assert_eq!(run(&program, &x32), refused, "x32 {number}");
+                for arch in OTHERS {
+                    assert_eq!(run(&program, &Call { arch, ..call }), refused, "{arch:#x}");
+                }
+            }
+        }
+    }
+    // Whatever its profiles are, a supervisor is no way to these.
+    for never in
+        ["ptrace", "bpf", "init_module", "kexec_load", "perf_event_open", "open_by_handle_at"]
+    {
+        let own = SUPERVISOR.split_whitespace().any(|listed| listed == never);
+        let cell = cells.iter().any(|number| name_of(*number) == never);
+        assert!(!own && !cell, "{never}");
+    }
+}
