@@ -113,7 +113,15 @@ fn processes(caller: &Caller) -> Check {
     // The figure counts the program itself, and not init.
     let told = caller.run(&["--processes", "20"], &["/usr/bin/python3", "-c", FORKS])?;
     equal("--processes 20", told.said(), "19 EAGAIN")?;
-    equal("the profile's", caller.python(FORKS)?.said(), "255 EAGAIN")
+    equal("the profile's", caller.python(FORKS)?.said(), "255 EAGAIN")?;
+    // Building a cell takes more.
+    let config = caller.directory("config")?.display().to_string();
+    caller.directory("config/sandbox-profiles")?;
+    let alone = "schema = 1\nname = \"alone\"\nextends = \"bash\"\ndescription = \"1\"\nlimits = { processes = 1 }\n";
+    caller.file("config/sandbox-profiles/alone.toml", alone)?;
+    let own = ["--config", &config, "--profile", "alone"];
+    let told = caller.run(&own, &["/usr/bin/python3", "-c", FORKS])?;
+    equal("a profile of one process", told.said(), "0 EAGAIN")
 }
 
 fn threads(caller: &Caller) -> Check {

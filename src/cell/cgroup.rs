@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::sys::uio::pread;
 use nix::unistd::{UnlinkatFlags, unlinkat, write};
 
-use super::limits::process_count;
+use super::limits::process_room;
 use crate::job::Limits;
 use crate::receipt::MemoryHold;
 use crate::sys::Result;
@@ -111,7 +111,7 @@ impl Group {
     /// Sets limits; they may be lowered later.
     pub fn limit(&self, limits: &Limits) -> Result<()> {
         let memory = limits.memory.to_string();
-        let processes = process_count(limits).to_string();
+        let processes = process_room(limits).to_string();
         match self.version {
             Version::Two(of) => {
                 self.memory.write("memory.max", &memory)?;

@@ -48,10 +48,18 @@ pub fn process_count(limits: &Limits) -> u64 {
     u64::from(limits.processes) + 1
 }
 
+/// Processes of a cell that is built: init, the shelter, the payload. After exec there are two.
+const BUILT: u64 = 3;
+
+/// The same, with room for a cell to be built: what its group and its init have.
+pub fn process_room(limits: &Limits) -> u64 {
+    process_count(limits).max(BUILT)
+}
+
 /// What init and payload share. In the cell's own user namespace RLIMIT_NPROC counts the cell
 /// alone, even where the host uid is shared; it would not bind host uid 0, which no cell has.
 pub fn shared(limits: &Limits) -> Result<()> {
-    set(Resource::NPROC, process_count(limits))?;
+    set(Resource::NPROC, process_room(limits))?;
     set(Resource::CORE, 0)?;
     set(Resource::MEMLOCK, LOCKED_BYTES)?;
     set(Resource::MSGQUEUE, QUEUE_BYTES)?;
