@@ -15,10 +15,11 @@ SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 KERNELS      ?= 6.1 6.12
 
 .PHONY: test-all test-kernels test-suites
-.PHONY: help demo test fuzz soak build install uninstall clean setup
+.PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build, and run a real MCP session against the release binary'
+	@echo 'make story     an afternoon of an agent: the session that docs/session.md shows, played anew'
 	@echo 'make test      set up and run every test'
 	@echo 'make test-all  the tests, on other kernels too, and the suites of bash, bc, coreutils and git'
 	@echo 'make test-kernels  the tests on Debian kernels $(KERNELS), in virtual machines (Debian 12)'
@@ -36,6 +37,12 @@ setup:
 demo: setup
 	$(CARGO) build --release --locked --bin cofferdam --example demo
 	$(TARGET)/release/examples/demo $(TARGET)/release/cofferdam
+
+# What docs/session.md shows; git is needed besides.
+story: setup
+	@scripts/setup git:git
+	$(CARGO) build --release --locked --bin cofferdam --example story
+	$(TARGET)/release/examples/story $(TARGET)/release/cofferdam
 
 test:
 	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)

@@ -77,6 +77,13 @@ impl Group {
         }
     }
 
+    /// How the operator shows it beside those that are shown: named alone, it would be the only one.
+    pub fn remedy(self, shown: &BTreeSet<Self>) -> String {
+        let all = Self::ALL.into_iter().filter(|group| *group == self || shown.contains(group));
+        let names = all.map(Self::name).collect::<Vec<_>>().join(",");
+        format!("the operator can show it with `cofferdam serve --tools {names}`")
+    }
+
     /// The group of a tool.
     pub fn of(tool: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.tools().contains(&tool))
@@ -108,6 +115,14 @@ mod tests {
         let mut all: BTreeSet<&str> = grouped.collect();
         assert!(all.insert("sandbox_rules"));
         assert_eq!(all, crate::mcp::catalogue::NAMES.iter().copied().collect());
+    }
+
+    #[test]
+    fn the_remedy_for_a_group_keeps_what_is_shown() {
+        let remedy = Group::Math.remedy(&Group::shown_by_default());
+        assert!(remedy.ends_with(" --tools calc,math,shell`"), "{remedy}");
+        let remedy = Group::Exec.remedy(&BTreeSet::new());
+        assert!(remedy.ends_with(" --tools exec`"), "{remedy}");
     }
 
     #[test]

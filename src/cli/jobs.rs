@@ -22,6 +22,9 @@ const ALL: usize = 8 * KEPT_BYTES;
 /// How long a program that was given input is waited for, when nobody says.
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// Lines of each stream that are shown of a job that was ended: the rest may have been read before.
+const LAST: usize = 20;
+
 /// Both streams as a reply shows them, and where to read on.
 struct Seen {
     stdout: Stream,
@@ -45,7 +48,8 @@ impl Live {
                 };
                 let (command, before) = self.workbench.stop(&job, stop).await?;
                 let note = before.map(|_| "it had ended before; nothing was done".to_owned());
-                let seen = at_its_ends(&command, REPLY_CHARACTERS);
+                let last = Wanted { head: None, tail: Some(LAST) };
+                let seen = at_its_ends(&command, REPLY_CHARACTERS, last);
                 Ok(self.looked(&command, seen, note, None))
             }
         }
@@ -73,7 +77,7 @@ impl Live {
         let command = self.workbench.look(&id, seen, wait, &turn).await?;
         let room = max_output.unwrap_or(REPLY_CHARACTERS).min(REPLY_CHARACTERS);
         let seen = match (since, pattern, tail) {
-            (None, None, None) => at_its_ends(&command, room),
+            (None, None, None) => at_its_ends(&command, room, Wanted::default()),
             (Some(since), None, None) => piece(&command, since, room),
             (since, pattern, tail) => {
                 let lines = Wanted { head: None, tail };
@@ -166,10 +170,10 @@ fn listed(command: &Command) -> Listed {
     }
 }
 
-/// Head and tail.
-fn at_its_ends(command: &Command, room: usize) -> Seen {
+/// Head and tail, or the lines that are wanted.
+fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> Seen {
     let (out, err) = (command.stdout.all(), command.stderr.all());
-    let show = Show { characters: room, lines: Wanted::default() };
+    let show = Show { characters: room, lines };
     let (stdout, stderr) = shown(&out, &err, show);
     Seen { stdout, stderr, next: Since { stdout: out.total(), stderr: err.total() } }
 }

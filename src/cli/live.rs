@@ -59,8 +59,6 @@ impl Live {
         let effective = |tool| effective(settings, tool, workspace);
         let config = &loaded.config;
         let shell = effective("bash");
-        let most = shell.as_ref().map_or(Duration::MAX, |shell| shell.limits.wall);
-        let default_timeout = settings.json.as_ref().and_then(|json| json.command_timeout);
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
         Self {
             workbench: Workbench::new(
@@ -75,7 +73,7 @@ impl Live {
             audit,
             link,
             yield_after: config.session_yield.value,
-            default_timeout: default_timeout.map(|time| time.min(most).as_secs_f64()),
+            default_timeout: settings.default_timeout(shell.as_ref()),
             shell,
             calculator: effective("calculate")
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
@@ -160,7 +158,7 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     }
     if let Some(group) = Group::of(tool).filter(|group| !config.tools_groups.value.contains(group))
     {
-        let hint = format!("the operator can show it with `cofferdam serve --tools {group}`");
+        let hint = group.remedy(&config.tools_groups.value);
         return Some(off().with_hint(hint));
     }
     if declared && !config.tools_on.value.contains(tool) {
@@ -361,7 +359,7 @@ impl Backend for Live {
         let memory = self.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
         let nothing = Profile::nothing();
         let profile = self.shell.as_ref().unwrap_or(&nothing);
-        let rules = Rules::of(profile, self.view, Tier::Full, memory, self.calculator);
-        rules.with_default_timeout(self.default_timeout)
+        Rules::of(profile, self.view, Tier::Full, memory, self.calculator)
+            .with_default_timeout(self.default_timeout)
     }
 }

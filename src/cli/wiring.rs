@@ -80,6 +80,13 @@ impl Settings {
         Ok(Self { json: Some(json), ..self })
     }
 
+    /// Seconds of a `bash` call that asks for none, where somebody said so: no more than its rule
+    /// leaves it.
+    pub fn default_timeout(&self, shell: Option<&Profile>) -> Option<f64> {
+        let told = self.json.as_ref()?.command_timeout?;
+        Some(shell.map_or(told, |shell| told.min(shell.limits.wall)).as_secs_f64())
+    }
+
     /// The same without what only the supervisor needs.
     #[must_use]
     pub fn for_the_front_end(&self) -> Self {

@@ -222,7 +222,7 @@ pub(super) fn status(told: &Told) -> String {
         line.push_str(", which is less than was asked for");
     }
     if at_its_ends(told) {
-        line.push_str("; output was long: its head and tail are shown");
+        line.push_str("; not all of the output is shown");
         if let Some(id) = rest(told) {
             line.push_str(&format!(", bash_output with output_id {id} reads the rest"));
         }

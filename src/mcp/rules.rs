@@ -161,7 +161,10 @@ impl Rules {
             ("memory is held by", held(self.memory_held_by).to_owned()),
             ("to change it", self.to_change.clone()),
         ];
-        let mut text = "What a command may do here. Each call has a cell of its own.\n".to_owned();
+        let mut text =
+            "What a command may do here. Each session of bash has a cell of its own, and \
+            each call of another tool.\n"
+                .to_owned();
         push_rows(&mut text, &rows);
         text.push_str("\nLimits of one call:\n");
         push_rows(&mut text, &self.limits.rows());

@@ -6,7 +6,8 @@ use crate::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
 use crate::profile::{Profile, calls, floor};
 
 /// What an operator does about a name that the guard of a writable grant refused.
-const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a name";
+const LIFTS_THE_GUARD: &str =
+    "--unguarded, since the host obeys what has such a name; in /tmp it can be made";
 
 /// A system call that was refused, with what would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -53,7 +53,7 @@ fn a_server_shows_the_groups_it_is_told_to_and_says_so_of_others() {
     assert_eq!(names(&mut server), exec);
     assert_eq!(
         refusal(&mut server, "bash", json!({"command": "true"})),
-        "[`bash` is switched off]\nhint: the operator can show it with `cofferdam serve --tools shell`"
+        "[`bash` is switched off]\nhint: the operator can show it with `cofferdam serve --tools shell,exec`"
     );
     assert_eq!(server.close(), Some(0));
     let config = tempfile::tempdir().expect("a directory");

@@ -92,7 +92,7 @@ pub fn list() -> Tool {
 pub fn kill() -> Tool {
     let description = "End a job. INT interrupts it as ^C does and keeps the shell where that \
         works; what does not end within a second is killed with its shell. KILL ends the shell \
-        at once, with all that runs in it.";
+        at once, with all that runs in it. The reply has the last 20 lines.";
     let input = json!({
         "type": "object",
         "properties": {

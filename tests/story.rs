@@ -1,0 +1,41 @@
+//! The afternoon that docs/session.md shows goes as it says, for whoever starts the server.
+
+#[path = "../examples/story.rs"]
+mod story;
+mod support;
+
+use std::process::ExitCode;
+
+use support::{Caller, Check, Failed, Need, claim, equal};
+
+/// The transcript as it was recorded.
+const RECORDED: &str = include_str!("../docs/session.md");
+
+fn main() -> ExitCode {
+    support::main(&[claim("a_client_can_clone_build_test_page_kill_mend_and_calculate", plays)
+        .needs(&[Need::Bc, Need::Gcc, Need::Git])])
+}
+
+fn plays(caller: &Caller) -> Check {
+    let granted = caller.directory("granted")?;
+    let mut make = caller.outside("/bin/bash");
+    make.arg("-c").arg(story::PROJECT).current_dir(&granted);
+    equal("the repository is made", make.status()?.code(), Some(0))?;
+    let path = granted.display().to_string();
+    let serve = caller.cofferdam(&[&["serve", "--workspace", &path], &story::OPTIONS[..]].concat());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut transcript = Vec::new();
+    let played = runtime.block_on(story::play(serve, &mut transcript));
+    let transcript = String::from_utf8(transcript)?;
+    played.map_err(|error| Failed::from(format!("{error}; so far:\n{transcript}")))?;
+    // What the agent handed back is there, by git outside the cell.
+    let log = "git -C granted/tally log --format='%an: %s' tally-without-a-loop";
+    let handed = caller.bash_outside(log)?;
+    equal("on the host", handed.said(), "Agent: Tally without a loop\nOwner: Tally numbers")?;
+    equal("the recorded calls are these", calls(RECORDED), calls(&transcript))
+}
+
+/// The lines with calls: of replies, times and ids are different each time.
+fn calls(transcript: &str) -> Vec<&str> {
+    transcript.lines().filter(|line| line.starts_with("> ")).collect()
+}
