@@ -47,7 +47,7 @@ fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answ
             }
             _ => grant == Grant::Writable && MAKING.split_whitespace().any(|making| making == name),
         },
-        other => return other,
+        refused @ (Answer::Errno(_) | Answer::Listener) => return refused,
     };
     if asked { Answer::Listener } else { Answer::Allow }
 }

@@ -81,7 +81,9 @@ fn a_front_end_is_answered_as_its_list_reads() {
                     for place in 0..6 {
                         for rest in [0, 1, u64::MAX] {
                             let mut arguments = [rest; 6];
-                            arguments[place] = *value;
+                            if let Some(argument) = arguments.get_mut(place) {
+                                *argument = *value;
+                            }
                             tried.push(arguments);
                         }
                     }
