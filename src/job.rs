@@ -57,6 +57,13 @@ pub struct Within {
     pub place: Place,
 }
 
+/// What the processes of a session's job are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobSignal {
+    Terminate,
+    Kill,
+}
+
 /// The directory that a job of a session starts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {

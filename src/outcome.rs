@@ -209,6 +209,17 @@ pub struct Ended {
     /// Of the supervisor, as it told this.
     pub pool: PoolCounts,
     pub shell: ShellAfter,
+    pub force: Force,
+}
+
+/// What it took to end a command that was to be ended by a signal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Force {
+    /// The signal that was asked for, or none.
+    #[default]
+    None,
+    /// KILL, after the grace of TERM.
+    Killed,
 }
 
 /// Whether a command that runs waits for its input.
@@ -246,6 +257,7 @@ impl Ended {
             timings: Timings::default(),
             pool: PoolCounts::default(),
             shell: ShellAfter::None,
+            force: Force::None,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
-use crate::job::{Job, Limits, ProfileName, SessionId, Within, Workspace};
+use crate::job::{Job, JobSignal, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
 use crate::sys::memory;
@@ -52,6 +52,8 @@ pub enum Request {
     Start(Start),
     /// The caller takes the call back: TERM, grace, kill.
     Cancel { call: CallId },
+    /// Send a signal to the processes of a session's call, and none to its shell but INT.
+    Signal { call: CallId, signal: JobSignal },
     /// The call produced more output than it may: kill.
     OutputLimit { call: CallId },
     /// Tell whether the call waits for its input, and if not, when it does. The number comes back.

@@ -170,6 +170,7 @@ fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         | ToInit::Terminate
         | ToInit::Interrupt
         | ToInit::Count
+        | ToInit::Signal { .. }
         | ToInit::AskInput { .. } => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
     }
 }

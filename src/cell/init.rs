@@ -4,6 +4,7 @@
 //! the pid namespace with it (pid_namespaces(7)).
 
 mod input;
+mod job;
 mod last;
 mod sysinfo;
 mod tally;
@@ -296,6 +297,7 @@ impl Init<'_> {
                 // Who was stopped takes it as well.
                 sent(kill(group, Signal::SIGCONT))?;
             }
+            ToInit::Signal { signal, since } => self.signal_job(signal, since)?,
             ToInit::Count => {
                 self.tell(FromInit::Counted(self.counts()))?;
                 self.denied = [0; NUMBERS];

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{Step, StepFailed};
-use crate::job::Limits;
+use crate::job::{JobSignal, Limits};
 use crate::outcome::{DeniedBy, DeniedCall, Waits};
 pub use crate::sys::raw;
 use crate::sys::{Result, socket};
@@ -102,12 +102,17 @@ pub enum ToInit {
     Terminate,
     /// Send INT to the payload's process group, as a terminal does for ^C.
     Interrupt,
+    /// Send a signal to the processes that began at this time or later, and INT to the payload.
+    Signal { signal: JobSignal, since: Ticks },
     /// Tell what was counted; refused calls are counted anew from here on, and nobody asks any more
     /// for an input.
     Count,
     /// Tell whether a process waits for this input, and if not, when one does.
     AskInput { number: u32, input: InputFile },
 }
+
+/// A time since boot, as the start of a process in proc(5): hundredths of a second.
+pub type Ticks = u64;
 
 /// A command's input, as fstat(2) tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,8 @@ use crate::mcp::arguments::jobs::{
 };
 use crate::mcp::backend::{Cut, Refused, RefusedKind, Stream, Turn};
 use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State, Taken};
-use crate::tools::session::{Command, Eof, Fed, Offsets, Rest, Shut, Stop};
+use crate::outcome::{Force, ShellAfter};
+use crate::tools::session::{Command, Eof, Fed, Finished, Offsets, Rest, Shut, Stop};
 
 /// More characters than what is kept of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;
@@ -44,10 +45,15 @@ impl Live {
             Ask::Kill(KillArguments { job, signal }) => {
                 let stop = match signal {
                     JobSignal::Interrupt => Stop::Interrupt,
+                    JobSignal::Terminate => Stop::Terminate,
                     JobSignal::Kill => Stop::Kill,
                 };
                 let (command, before) = self.workbench.stop(&job, stop).await?;
-                let note = before.map(|_| "it had ended before; nothing was done".to_owned());
+                let note = match before {
+                    Some(_) => "it had ended before; nothing was done",
+                    None => what_ended(stop, command.finished().as_ref()),
+                };
+                let note = Some(note.to_owned());
                 let last = Wanted { head: None, tail: Some(LAST) };
                 let seen = at_its_ends(&command, REPLY_CHARACTERS, last);
                 Ok(self.looked(&command, seen, note, None))
@@ -143,6 +149,26 @@ fn told_of_text(bytes: usize, fed: Fed, eof: Eof) -> (String, Taken) {
     match rest {
         Some(Rest::Shut(_)) if taken == 0 => (note, Taken::Nothing),
         Some(_) | None => (note, Taken::Bytes(taken)),
+    }
+}
+
+/// What it took to end a job.
+fn what_ended(stop: Stop, finished: Option<&Finished>) -> &'static str {
+    let Some(Finished { ended, .. }) = finished else { return "it has not ended yet" };
+    match (stop, ended.force, &ended.shell) {
+        (Stop::Interrupt, _, ShellAfter::Kept { .. }) => "INT ended it; the shell is kept",
+        (Stop::Terminate, Force::None, ShellAfter::Kept { .. }) => {
+            "TERM ended it; the shell is kept"
+        }
+        (Stop::Terminate, Force::Killed, ShellAfter::Kept { .. }) => {
+            "it did not end within 1 s of TERM; its processes were killed, the shell is kept"
+        }
+        (Stop::Kill, _, ShellAfter::Kept { .. }) => "its processes were killed; the shell is kept",
+        (
+            Stop::Interrupt | Stop::Terminate | Stop::Kill,
+            _,
+            ShellAfter::Ended | ShellAfter::None,
+        ) => "the shell did not come back in time and was killed with it",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Shared;
+use crate::job::JobSignal;
 use crate::wire::{self, CallId, Request};
 
 /// Ends a running call early. Cheap to clone.
@@ -16,6 +17,11 @@ impl Control {
     /// The caller takes the call back: TERM, a grace period, then the cell is killed.
     pub fn cancel(&self) {
         self.send(&Request::Cancel { call: self.call });
+    }
+
+    /// Sends a signal to the processes of a session's call; what outlasts its grace is killed.
+    pub fn signal(&self, signal: JobSignal) {
+        self.send(&Request::Signal { call: self.call, signal });
     }
 
     /// The output limit is reached: the cell is killed at once.

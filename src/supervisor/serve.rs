@@ -212,6 +212,7 @@ impl Supervisor {
             Ok(Request::OutputLimit { call }) => {
                 self.stop(call, Outcome::Limit(LimitKind::Output))?;
             }
+            Ok(Request::Signal { call, signal }) => self.signal(call, signal)?,
             Ok(Request::AskInput { call, number }) => self.ask_input(call, number)?,
             Ok(Request::Restart { session }) => self.restart(session)?,
             Ok(Request::Forget { session }) => self.forget(session)?,

@@ -23,8 +23,8 @@ use crate::cell::landlock::Use;
 use crate::cell::mounts::{self, Slot};
 use crate::cell::report::raw;
 use crate::cell::{Design, errno_of, landlock};
-use crate::job::SessionId;
-use crate::outcome::{Ended, Failure};
+use crate::job::{JobSignal, SessionId};
+use crate::outcome::{Ended, Failure, Outcome};
 use crate::sys::Result;
 use crate::wire::{CallId, Event, ScriptKind, Start};
 
@@ -243,6 +243,16 @@ impl Supervisor {
                 }
                 ended.map_or(Ok(()), |(call, ended)| self.end(call, *ended))
             }
+        }
+    }
+
+    /// Signals the processes of a session's call; another call is ended as by a cancel.
+    pub(super) fn signal(&mut self, call: CallId, signal: JobSignal) -> Result<()> {
+        match self.sessions.runs(call) {
+            Some(place) => self.shell_event(place, |shell, _| {
+                shell.signal(signal, Instant::now()).map(|()| Step::None)
+            }),
+            None => self.stop(call, Outcome::Cancelled),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod asking;
 mod ending;
+mod stopping;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -13,14 +14,14 @@ use super::account::Processor;
 use super::cells::Cell;
 use super::desk::{Desk, Laid, Order};
 use super::driver::{self, Told};
-use super::ends::{self, GRACE, LINGER};
+use super::ends::{self, LINGER};
 use super::handover::{self, FarEnds};
 use super::running::{Ready, Socket};
 use crate::call::{Argv, Cwd, Env};
 use crate::cell::Design;
-use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
+use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
 use crate::job::{Limits, Place};
-use crate::outcome::{DeniedCall, Ended, Failure, LimitKind, Outcome, ShellAfter, Timings, Waits};
+use crate::outcome::{DeniedCall, Ended, Failure, Force, Outcome, ShellAfter, Timings, Waits};
 use crate::receipt::Receipt;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, CallId};
@@ -36,7 +37,9 @@ enum Stage {
     Idle,
     /// A call runs.
     Running,
-    /// INT is sent; the shell comes back in time, or is killed.
+    /// TERM is sent to the call's processes; KILL comes next.
+    Terminated,
+    /// INT is sent to the shell; it comes back in time, or is killed.
     Interrupted,
     /// The call's end is told by the shell; init is asked for its numbers.
     Counting,
@@ -88,6 +91,9 @@ struct Current {
     /// Why the supervisor ends it; it outweighs what the shell says.
     stopped: Option<Outcome>,
     asking: asking::Asking,
+    force: Force,
+    /// When it began, as its processes tell of theirs.
+    began: Ticks,
     started: Instant,
     timings: Timings,
 }
@@ -178,6 +184,8 @@ impl Shell {
             told: None,
             stopped: None,
             asking: asking::Asking::default(),
+            force: Force::None,
+            began: stopping::ticks()?,
             started,
             timings: Timings { built, handed_over, ..Timings::default() },
         });
@@ -289,7 +297,7 @@ impl Shell {
         desk: &Desk,
     ) -> Result<Step, Errno> {
         let Some(current) = self.current.take() else { return Ok(Step::None) };
-        let Current { call, laid, told, stopped, started, timings, .. } = current;
+        let Current { call, laid, told, stopped, started, timings, force, .. } = current;
         let Some(told) = told else { return Ok(Step::None) };
         desk.clear_up(laid)?;
         self.stage = Stage::Idle;
@@ -301,71 +309,10 @@ impl Shell {
             denials,
             timings: Timings { run: started.elapsed(), ..timings },
             shell: ShellAfter::Kept { cwd: told.cwd },
+            force,
             ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: told.status }))
         };
         Ok(Step::Ended(call, Box::new(ended)))
-    }
-
-    /// Ends the call that runs: by INT first, so that the shell is kept where that works.
-    pub fn stop(&mut self, outcome: Outcome, now: Instant) -> Result<(), Errno> {
-        let Some(current) = &mut self.current else { return Ok(()) };
-        if current.stopped.is_some() || self.stage == Stage::Ending {
-            return Ok(());
-        }
-        let gently = match outcome {
-            Outcome::Timeout | Outcome::Cancelled => true,
-            Outcome::Limit(kind) => kind == LimitKind::Output,
-            Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Failed(_) => false,
-        };
-        current.stopped = Some(outcome);
-        if !gently {
-            return self.kill(now);
-        }
-        if self.stage == Stage::Running {
-            self.stage = Stage::Interrupted;
-            self.deadline = Some(now + GRACE);
-            // Whatever failed, KILL follows.
-            if let Err(errno) = self.cell.interrupt() {
-                tracing::debug!(%errno, "a session's command could not be interrupted");
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends the shell because somebody asked for it; what runs in it is killed.
-    pub fn end(&mut self, now: Instant) -> Result<(), Errno> {
-        if let Some(current) = &mut self.current {
-            current.stopped.get_or_insert(Outcome::Signaled { signal: KILLED });
-        }
-        self.kill(now)
-    }
-
-    /// Ends the shell, and what runs in it.
-    pub fn kill(&mut self, now: Instant) -> Result<(), Errno> {
-        self.stage = Stage::Ending;
-        self.deadline = Some(now + LINGER);
-        ends::ignore(self.cell.kill(), Errno::ESRCH)
-    }
-
-    /// Does what is due.
-    pub fn pass_deadline(&mut self, now: Instant) -> Result<(), Errno> {
-        if self.deadline.is_none_or(|deadline| deadline > now) {
-            return Ok(());
-        }
-        match self.stage {
-            Stage::Running => self.stop(Outcome::Timeout, now),
-            Stage::Idle | Stage::Interrupted | Stage::Counting | Stage::Ending => self.kill(now),
-        }
-    }
-
-    /// The kernel ran out of this cell's memory.
-    pub fn out_of_memory(&mut self) -> Result<(), Errno> {
-        if !self.cell.took_out_of_memory() {
-            return Ok(());
-        }
-        let now = Instant::now();
-        self.stop(Outcome::Limit(LimitKind::Memory), now)?;
-        self.kill(now)
     }
 }
 

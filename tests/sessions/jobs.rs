@@ -124,9 +124,72 @@ pub fn kill(caller: &Caller) -> Check {
     let answer = server.tool("bash_kill", &json!({ "job": id, "signal": "KILL" }))?;
     let content = &answer["structuredContent"];
     equal("killed", &content["outcome"], &json!("signaled"))?;
-    equal("with its shell", &content["session"]["shell"], &json!("ended"))?;
+    equal("without its shell", &content["session"]["shell"], &Value::Null)?;
     let answer = server.with(&json!({ "command": "echo ${x-gone}", "session": "a" }))?;
-    equal("a new shell", story(&answer), (Some(0), "gone\n".to_owned()))
+    equal("its shell is one of after the killed one", story(&answer).1.as_str(), "gone\n")
+}
+
+/// What a job is, the signal, how it ends, what it printed, and what is told.
+const SIGNALLED: &[(&str, &str, &str, &str, &str)] = &[
+    ("sleep 600; echo after", "TERM", "cancelled", "", "TERM ended it; the shell is kept"),
+    (
+        "bash -c 'trap \"echo bye; exit 0\" TERM; while :; do sleep 0.1; done'; echo after",
+        "TERM",
+        "cancelled",
+        "bye\n",
+        "TERM ended it; the shell is kept",
+    ),
+    (
+        "bash -c 'trap \"\" TERM INT; echo deaf; while :; do sleep 0.1; done'; echo after",
+        "TERM",
+        "cancelled",
+        "deaf\n",
+        "it did not end within 1 s of TERM; its processes were killed, the shell is kept",
+    ),
+    (
+        "bash -c 'trap \"\" TERM INT; echo deaf; while :; do sleep 0.1; done' | cat; echo after",
+        "KILL",
+        "signaled",
+        "deaf\n",
+        "its processes were killed; the shell is kept",
+    ),
+    ("while :; do :; done", "TERM", "cancelled", "", "TERM ended it; the shell is kept"),
+    (
+        "(setsid sleep 600); setsid -f sleep 600; sleep 600",
+        "KILL",
+        "signaled",
+        "",
+        "its processes were killed; the shell is kept",
+    ),
+    (
+        "trap '' INT; while :; do :; done",
+        "KILL",
+        "signaled",
+        "",
+        "the shell did not come back in time and was killed with it",
+    ),
+];
+
+pub fn signals(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    for (command, signal, outcome, stdout, note) in SIGNALLED {
+        // What earlier commands left in the background is nobody's to end.
+        let before = json!({ "command": "sleep 700 & x=kept", "session": "a" });
+        equal("before", story(&server.with(&before)?).0, Some(0))?;
+        std::thread::sleep(Duration::from_millis(100));
+        let id = job(&mut server, "a", command)?;
+        std::thread::sleep(Duration::from_millis(300));
+        let answer = server.tool("bash_kill", &json!({ "job": id, "signal": signal }))?;
+        let content = &answer["structuredContent"];
+        equal(command, &content["outcome"], &json!(outcome))?;
+        equal(command, &content["stdout"], &json!(stdout))?;
+        holds(command, &answer, answer.to_string().contains(note))?;
+        let look = "echo ${x-gone}; pgrep -fc 'sleep 700'; pgrep -fc 'sleep 600'; unset x; kill $!";
+        let answer = server.with(&json!({ "command": look, "session": "a" }))?;
+        let left = if note.contains("is kept") { "kept\n1\n0\n" } else { "gone\n0\n0\n" };
+        equal(command, story(&answer).1.as_str(), left)?;
+    }
+    Ok(())
 }
 
 pub fn listed(caller: &Caller) -> Check {

@@ -40,6 +40,10 @@ fn main() -> ExitCode {
         claim("reading_a_job_waits_for_output_or_its_end", jobs::waits),
         claim("lines_of_a_job_are_chosen_by_an_expression_and_counted_from_the_end", jobs::lines),
         claim("a_job_is_interrupted_and_the_shell_kept_or_killed_with_it", jobs::kill),
+        claim(
+            "a_signal_ends_the_processes_of_the_job_and_keeps_the_shell_and_others",
+            jobs::signals,
+        ),
         claim("jobs_are_listed_with_their_ends_and_unknown_ones_are_told", jobs::listed),
         claim("a_shortened_output_is_read_by_its_id_after_a_timeout_too", jobs::rest),
         claim("the_oldest_outputs_are_forgotten_and_told_so", jobs::forgotten),

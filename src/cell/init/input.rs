@@ -103,7 +103,7 @@ impl Init<'_> {
 }
 
 /// Entries of a directory of procfs that are numbers.
-fn numbers(proc: &OwnedFd, path: &str) -> Vec<u32> {
+pub(super) fn numbers(proc: &OwnedFd, path: &str) -> Vec<u32> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let Ok(mut list) = Dir::openat(proc, path, flags, Mode::empty()) else { return Vec::new() };
     let names = list.iter().filter_map(std::result::Result::ok);

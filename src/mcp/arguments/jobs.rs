@@ -80,6 +80,8 @@ pub enum JobSignal {
     #[default]
     #[serde(rename = "INT")]
     Interrupt,
+    #[serde(rename = "TERM")]
+    Terminate,
     #[serde(rename = "KILL")]
     Kill,
 }

@@ -90,14 +90,16 @@ pub fn list() -> Tool {
 }
 
 pub fn kill() -> Tool {
-    let description = "End a job. INT interrupts it as ^C does and keeps the shell where that \
-        works; what does not end within a second is killed with its shell. KILL ends the shell \
-        at once, with all that runs in it. The reply has the last 20 lines.";
+    let description = "End a job. The signal goes to its processes, not to what earlier commands \
+        left in the background, and the shell is kept where that works. INT interrupts it as ^C \
+        does; what does not end within a second is killed with its shell. TERM: its processes are \
+        killed after a second. KILL: at once. The reply says what it took, with the \
+        last 20 lines.";
     let input = json!({
         "type": "object",
         "properties": {
             "job": { "type": "string", "description": "The job, as bash named it." },
-            "signal": { "type": "string", "enum": ["INT", "KILL"], "default": "INT" }
+            "signal": { "type": "string", "enum": ["INT", "TERM", "KILL"], "default": "INT" }
         },
         "required": ["job"],
         "additionalProperties": false

@@ -41,14 +41,14 @@ impl Shell {
         };
         self.late_words();
         let Some(current) = self.current.take() else { return Ok(Step::Gone(None)) };
-        let Current { call, laid, told, stopped, started, timings, .. } = current;
+        let Current { call, laid, told, stopped, started, timings, force, .. } = current;
         desk.clear_up(laid)?;
         let told = told.map(|told| Outcome::Exited { code: told.status });
         let (outcome, counts, denials) = self.as_reported(stopped.or(told), used);
         let usage = self.usage(Processor::of(&counts), counts.max_rss, started);
         let timings = Timings { run: started.elapsed(), ..timings };
         let shell = ShellAfter::Ended;
-        let ended = Ended { usage, denials, timings, shell, ..Ended::of(outcome) };
+        let ended = Ended { usage, denials, timings, shell, force, ..Ended::of(outcome) };
         Ok(Step::Gone(Some((call, Box::new(ended)))))
     }
 

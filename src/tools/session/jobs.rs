@@ -4,7 +4,6 @@
 //! whatever session. The rule of `bash` is asked each time, as the job came by it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
@@ -12,6 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::feed::{Eof, Fed, Rest, Shut};
 use super::spool::{MOST_BYTES, MOST_COMMANDS};
 use super::{Command, Finished};
+use crate::job::JobSignal;
 use crate::tools::{Caller, Refusal, Workbench};
 
 const KEPT_MIB: u64 = MOST_BYTES >> 20;
@@ -49,7 +49,9 @@ pub struct Offsets {
 pub enum Stop {
     /// As ^C does; what does not heed it is killed with its shell.
     Interrupt,
-    /// With its shell, at once.
+    /// TERM to its processes; what does not heed it is killed.
+    Terminate,
+    /// KILL to its processes.
     Kill,
 }
 
@@ -154,23 +156,13 @@ impl Workbench {
         if before.is_none() {
             match stop {
                 Stop::Interrupt => command.control.cancel(),
-                Stop::Kill => self.end_shell_of(&command),
+                Stop::Terminate => command.control.signal(JobSignal::Terminate),
+                Stop::Kill => command.control.signal(JobSignal::Kill),
             }
             // It may be that it does not end; then it is told as one that runs.
             drop(tokio::time::timeout(END, command.end()).await);
         }
         Ok((command, before))
-    }
-
-    /// Ends the shell that a command runs in. While the command has not ended, no other has its
-    /// place; if it ends at this moment, a shell that waits ends, and that is told.
-    fn end_shell_of(&self, command: &Arc<Command>) {
-        let named = self.sessions.find(&command.session);
-        let runs = |other: &Arc<Command>| Arc::ptr_eq(other, command);
-        if let Some(named) = named.filter(|named| named.runs.as_ref().is_some_and(runs)) {
-            named.restarted.store(true, Ordering::Release);
-            self.link.restart(named.id);
-        }
     }
 
     /// Asks the rule of `bash`, and records what it says.

@@ -1,0 +1,133 @@
+//! The processes of one command of a session, told apart from its shell and from what commands before it
+//! left in the background.
+//!
+//! A process is the command's if it began when the command did or later, and its parent is the shell,
+//! init (its own parent has ended) or a process of the command. What an older background process starts
+//! meanwhile is not.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, read};
+
+use super::input::numbers;
+use super::{Init, sent};
+use crate::cell::report::Ticks;
+use crate::job::JobSignal;
+use crate::sys::Result;
+
+/// How often killed processes are looked for again: who forks may have been missed. What outlasts
+/// this, the end of the whole cell meets.
+const ROUNDS: usize = 50;
+
+/// What `stat` of a process tells (proc(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    began: Ticks,
+}
+
+impl Init<'_> {
+    /// Sends a signal to the command's processes. The shell is sent INT before: when they are gone, it
+    /// leaves the rest of the command undone.
+    pub(super) fn signal_job(&self, signal: JobSignal, since: Ticks) -> Result<()> {
+        sent(kill(self.payload, Signal::SIGINT))?;
+        sent(kill(self.payload, Signal::SIGCONT))?;
+        let (signal, rounds) = match signal {
+            JobSignal::Terminate => (Signal::SIGTERM, 1),
+            JobSignal::Kill => (Signal::SIGKILL, ROUNDS),
+        };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let proc = openat(AT_FDCWD, "/proc", flags, Mode::empty())?;
+        let shell = u32::try_from(self.payload.as_raw()).unwrap_or(u32::MAX);
+        let mut before = BTreeSet::new();
+        for _ in 0..rounds {
+            let mine = of_job(&processes(&proc), shell, since);
+            // Killed ones stay until they are reaped, which comes after this.
+            if mine.is_subset(&before) {
+                break;
+            }
+            for pid in mine.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
+                sent(kill(Pid::from_raw(pid), signal))?;
+                if signal == Signal::SIGTERM {
+                    // Who was stopped takes it as well.
+                    sent(kill(Pid::from_raw(pid), Signal::SIGCONT))?;
+                }
+            }
+            before = mine;
+        }
+        Ok(())
+    }
+}
+
+/// Those of `all` that are of a command that began at `since`.
+fn of_job(all: &[Process], shell: u32, since: Ticks) -> BTreeSet<u32> {
+    let roots = [1, shell];
+    let mut mine = BTreeSet::new();
+    loop {
+        let more = all.iter().filter(|process| {
+            !roots.contains(&process.pid)
+                && process.began >= since
+                && (roots.contains(&process.parent) || mine.contains(&process.parent))
+        });
+        let more: BTreeSet<u32> = more.map(|process| process.pid).collect();
+        if more == mine {
+            return mine;
+        }
+        mine = more;
+    }
+}
+
+fn processes(proc: &OwnedFd) -> Vec<Process> {
+    numbers(proc, ".").into_iter().filter_map(|pid| stat(proc, pid)).collect()
+}
+
+fn stat(proc: &OwnedFd, pid: u32) -> Option<Process> {
+    let mut buffer = [0; 1024];
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    let file = openat(proc, format!("{pid}/stat").as_str(), flags, Mode::empty()).ok()?;
+    let length = read(&file, &mut buffer).ok()?;
+    parsed(pid, &String::from_utf8_lossy(buffer.get(..length)?))
+}
+
+/// The name of a process stands in brackets, and may have brackets and spaces in it.
+fn parsed(pid: u32, line: &str) -> Option<Process> {
+    let (_, fields) = line.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let began = fields.nth(17)?.parse().ok()?;
+    Some(Process { pid, parent, began })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parent_and_start_are_read_behind_any_name() {
+        let line = "7 (a) b) (c) S 2 7 7 0 -1 4194304 109 0 0 0 0 0 0 0 20 0 1 0 77123 2830336 129";
+        assert_eq!(parsed(7, line), Some(Process { pid: 7, parent: 2, began: 77_123 }));
+        assert_eq!(parsed(7, "7 (a) S 2"), None);
+    }
+
+    #[test]
+    fn the_shell_init_and_what_was_there_before_with_its_children_are_not_of_the_command() {
+        let process = |pid, parent, began| Process { pid, parent, began };
+        let all = [
+            process(1, 0, 1),
+            process(2, 1, 2),
+            // In the background since an earlier command, and what it has started since.
+            process(3, 2, 50),
+            process(4, 3, 120),
+            // The command's, one with a parent that has ended, and one listed before its parent.
+            process(5, 6, 110),
+            process(6, 2, 100),
+            process(7, 1, 130),
+        ];
+        assert_eq!(of_job(&all, 2, 100), BTreeSet::from([5, 6, 7]));
+    }
+}
