@@ -13,11 +13,69 @@ pub struct Receipt {
 }
 
 /// Which set of mechanisms holds the cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tier {
     /// Namespaces, Landlock, seccomp, limits, no capabilities: the floor.
+    #[default]
     #[serde(rename = "namespaces+landlock+seccomp")]
     Full,
+    /// Landlock, seccomp and limits alone: for where user namespaces are refused, and only where the
+    /// operator asks for it by name.
+    #[serde(rename = "landlock+seccomp")]
+    Bare,
+}
+
+impl Tier {
+    /// Its name, as receipts have it and as the operator types it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "namespaces+landlock+seccomp",
+            Self::Bare => "landlock+seccomp",
+        }
+    }
+}
+
+impl std::str::FromStr for Tier {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::Full, Self::Bare];
+        known.into_iter().find(|tier| tier.name() == text).ok_or_else(|| {
+            let names = known.map(Self::name).join(" and ");
+            format!("no tier `{text}`; there are {names}")
+        })
+    }
+}
+
+/// Namespaces that the tier [`Tier::Bare`] shares with the host, and what follows from each.
+const SHARED: [(&str, &str); 7] = [
+    ("user", "no ids of its own: cells have the id of their supervisor"),
+    ("mnt", "no root of its own: names, sizes and owners of the host's files can be asked for"),
+    ("pid", "no pid namespace: that processes of the host are there can be asked"),
+    ("net", "no network namespace: no socket can be made but pairs"),
+    ("ipc", "no ipc namespace: System V and POSIX objects are refused"),
+    ("uts", "the host's name is shown"),
+    ("cgroup", "the host's control groups are shown where they can be read"),
+];
+/// What this tier lacks besides.
+const UNBOUNDED: [&str; 3] = [
+    "no /proc of its own, and none to read",
+    "files are bounded one by one and not in sum: they are on a disk of the host",
+    "modes, owners, times and attributes of files cannot be changed",
+];
+
+impl Receipt {
+    /// What the cell lacks that the tier [`Tier::Full`] has: by the namespaces that it was measured not
+    /// to have. Nothing in that tier.
+    #[must_use]
+    pub fn lacks(&self) -> Vec<&'static str> {
+        let own = |name: &str| self.measured.namespaces.iter().any(|one| one == name);
+        let shared = SHARED.iter().filter(|(name, _)| !own(name)).map(|(_, what)| *what);
+        match self.tier {
+            Tier::Full => Vec::new(),
+            Tier::Bare => shared.chain(UNBOUNDED).collect(),
+        }
+    }
 }
 
 /// Seen from outside the cell in `/proc/<pid>` of the payload, before the job (proc_pid_status(5)).

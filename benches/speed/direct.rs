@@ -58,6 +58,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         sockets: Vec::new(),
         caps,
         ids,
+        tier: cofferdam::receipt::Tier::Full,
         record: None,
     };
     let started = supervisor::start(spec)?;

@@ -9,11 +9,13 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 
+use super::bare::{self, store};
 use super::mounts::Slot;
 use super::report::{self, FromInit, FromPayload, ToInit};
-use super::{At, Design, Shared, Step, StepFailed};
+use super::{At, Design, Ground, Root, Shared, Step, StepFailed};
 use super::{caps, cgroup, fds, ids, init, landlock, limits, mounts, payload};
 use crate::profile::Network;
+use crate::sys::fork::fork;
 use crate::sys::process::{self, Dumpable};
 use crate::sys::socket::{self, Wait};
 use crate::sys::{bpf, net, sharing};
@@ -24,6 +26,10 @@ pub struct Entry<'a> {
     pub design: &'a Design,
     pub shared: &'a Shared,
     pub slot: Slot,
+    /// Its private directory on the host, in the tier that has no mounts of its own.
+    pub private: Option<&'a store::Private>,
+    /// Processes that the kernel counts together with the cell's.
+    pub others: u64,
     /// The cell's control group, where there is one.
     pub group: Option<&'a cgroup::Group>,
     /// Init's end of its socket to the supervisor.
@@ -49,10 +55,17 @@ pub fn run(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> ! {
 }
 
 fn confine(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> Result<init::Ready, StepFailed> {
-    let prepared = prepare(entry)?;
+    let prepared = match &entry.design.ground {
+        Ground::Root(root) => prepare(entry, root)?,
+        Ground::Bare(_) => bare::enter::prepare(entry)?,
+    };
     // The fork comes after everything that both processes share, and before either filter:
     // init answers for the payload's listener, so it must not be bound by that filter itself.
-    match process::clone3(0, None).at(Step::Fork)? {
+    let forked = match &entry.design.ground {
+        Ground::Root(_) => process::clone3(0, None),
+        Ground::Bare(_) => fork(),
+    };
+    match forked.at(Step::Fork)? {
         process::Side::Parent(_) => finish_init(entry, prepared),
         process::Side::Child => shelter(entry, &prepared, scratch),
     }
@@ -83,15 +96,19 @@ fn become_payload(entry: &Entry<'_>, prepared: &Prepared, room: &mut payload::Ro
 }
 
 /// What the shared steps leave for the two processes.
-struct Prepared {
-    ruleset: landlock::Ready,
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// The payload's own layer.
+    pub ruleset: landlock::Ready,
     /// The processes of this cell, where init watches their memory or makes names for them.
-    procfs: Option<OwnedFd>,
+    pub procfs: Option<OwnedFd>,
+    /// By what init knows its processes, where it is no pid namespace.
+    pub domain: Option<bare::Domain>,
 }
 
 /// The steps that init takes before it forks.
-fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
-    let Entry { design, shared, slot, group, control, job, handoff } = *entry;
+fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
+    let Entry { design, shared, slot, group, control, job, handoff, others, .. } = *entry;
     // Before anything is allocated for the cell, and while this process has the supervisor's id,
     // which the group belongs to.
     group.map_or(Ok(()), cgroup::Group::join).at(Step::Cgroup)?;
@@ -118,12 +135,12 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     // Needs CAP_SYS_RESOURCE in this user namespace, and a procfs nobody has masked.
     ids::forbid_nested(shared).at(Step::Nested)?;
     // After ids; before Landlock, which forbids mount(2).
-    mounts::enter(design, slot)?;
+    mounts::enter(&root.mounts, slot)?;
     // Needs CAP_NET_ADMIN in the new network namespace.
     if design.profile.network == Network::Loopback {
         net::loopback_up().at(Step::Loopback)?;
     }
-    limits::shared(&design.profile.limits).at(Step::Limits)?;
+    limits::shared(&design.profile.limits, others).at(Step::Limits)?;
     // After all that needed the supervisor's descriptors; what is kept closes at exec.
     let hidden = design.hidden.as_fd();
     let (ours, theirs) = handoff;
@@ -131,8 +148,8 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     let more = [procfs.as_ref(), shared.record.as_deref()].map(|fd| fd.map(AsFd::as_fd));
     keep_only(&keep, more).at(Step::Descriptors)?;
     // Rules name files by descriptor: build while the files can be opened, enforce later.
-    let ruleset =
-        landlock::build(&design.landlock, procfs.as_ref().map(AsFd::as_fd)).at(Step::Landlock)?;
+    let watched = procfs.as_ref().map(|fd| (fd.as_fd(), landlock::Use::Read));
+    let ruleset = landlock::build(&design.landlock, watched.as_slice()).at(Step::Landlock)?;
     // After everything that needed one.
     caps::drop_all().at(Step::Capabilities)?;
     // Before Landlock and seccomp: without a capability both need it.
@@ -142,10 +159,10 @@ fn prepare(entry: &Entry<'_>) -> Result<Prepared, StepFailed> {
     // Before the fork: the payload's own layer must lie inside this one, or init could not send
     // signals to it (Landlock scopes them), and the payload must have one that init has not.
     ruleset.restrict().at(Step::Landlock)?;
-    Ok(Prepared { ruleset, procfs })
+    Ok(Prepared { ruleset, procfs, domain: None })
 }
 
-fn keep_only(
+pub(super) fn keep_only(
     kept: &[Option<BorrowedFd<'_>>; 5],
     more: [Option<BorrowedFd<'_>>; 2],
 ) -> Result<(), Errno> {
@@ -159,7 +176,7 @@ fn keep_only(
     fds::keep_only(&list)
 }
 
-fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
+pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
     let mut buffer = [0; 16];
     let received = socket::receive(control, &mut buffer, Wait::Yes).at(Step::Link)?;
     let bytes = buffer.get(..received.bytes).unwrap_or_default();
@@ -169,6 +186,7 @@ fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         | ToInit::Watch { .. }
         | ToInit::Terminate
         | ToInit::Interrupt
+        | ToInit::End
         | ToInit::Count
         | ToInit::Signal { .. }
         | ToInit::AskInput { .. } => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
@@ -180,7 +198,7 @@ fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, Ste
     let guard = entry.design.guard.as_ref();
     let filter = guard.map_or(&entry.shared.init_filter, |guard| &guard.init_filter);
     bpf::load(filter).at(Step::Seccomp)?;
-    Ok(init::Ready { procfs: prepared.procfs })
+    Ok(init::Ready { procfs: prepared.procfs, domain: prepared.domain })
 }
 
 /// The payload's last steps: a Landlock layer more than init, its limits, the profile's filter.
@@ -193,7 +211,10 @@ fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Hel
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // Before the limit on descriptors, which is below the number it stands at.
     let program = payload::hold_program(&design.profile.exec).at(Step::Program)?;
-    limits::lowered(&design.profile.limits, shared.memory).at(Step::Limits)?;
+    limits::lowered(&design.profile.limits, shared.memory, entry.others).at(Step::Limits)?;
+    if let Ground::Bare(_) = &design.ground {
+        bare::enter::payload()?;
+    }
     // Not init: its watch over memory, and the supervisor, come before what a program computes.
     process::give_way(limits::NICE).at(Step::Limits)?;
     // The layer that init is not in: no tracing of init, no signal to it.

@@ -19,6 +19,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
+use super::bare::Domain;
 use super::enter::Entry;
 use super::guard::gate::{Gate, Served};
 use super::guard::waiting::AGAIN;
@@ -44,6 +45,8 @@ type Tally = [u32; NUMBERS];
 #[derive(Debug)]
 pub struct Ready {
     pub procfs: Option<OwnedFd>,
+    /// By what it knows its processes, where it is no pid namespace.
+    pub domain: Option<Domain>,
 }
 
 /// A procfs of this cell's pid namespace that is mounted nowhere, for the memory watch and for the
@@ -70,6 +73,7 @@ fn watches(shared: &Shared) -> bool {
 struct Init<'a> {
     control: BorrowedFd<'a>,
     payload: Pid,
+    domain: Option<Domain>,
     listener: Option<OwnedFd>,
     children: SignalFd,
     denied: Tally,
@@ -113,7 +117,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     mask.add(Signal::SIGCHLD);
     mask.thread_block()?;
     let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let Ready { procfs } = ready;
+    let Ready { procfs, domain } = ready;
     let watched = match &procfs {
         Some(procfs) if watches(entry.shared) => {
             Some(procfs.try_clone().map_err(|error| super::errno_of(&error))?)
@@ -129,6 +133,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         control: entry.control,
         // Told in a moment.
         payload: Pid::from_raw(0),
+        domain,
         listener: None,
         children,
         denied: [0; NUMBERS],
@@ -140,7 +145,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         guarded: [0; NUMBERS],
         gate,
         input: None,
-        watch: watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory)),
+        watch: watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory, domain)),
         user_us: 0,
         system_us: 0,
         max_rss: 0,
@@ -153,9 +158,10 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
             Turn::Again => {}
             Turn::End(reaped, cause) => {
                 init.end_others()?;
-                return init.report(reaped, cause);
+                init.report(reaped, cause)?;
+                return init.end_domain();
             }
-            Turn::Alone => return Ok(()),
+            Turn::Alone => return init.end_domain(),
         }
     }
 }
@@ -290,6 +296,7 @@ impl Init<'_> {
             }
             // ESRCH: the payload has ended and its report is next.
             ToInit::Terminate => sent(kill(Pid::from_raw(-1), Signal::SIGTERM))?,
+            ToInit::End => return Ok(Turn::Alone),
             // The payload leads a group of its own number: it began a session.
             ToInit::Interrupt => {
                 let group = Pid::from_raw(-self.payload.as_raw());

@@ -168,18 +168,31 @@ fn allow(
 #[derive(Debug)]
 pub struct Ready(RulesetCreated);
 
-/// Builds the ruleset of `plan`, with `watched` (init's view of its processes) readable.
-/// Needs the cell's mounts to be there; does not restrict anything yet.
-pub fn build(plan: &Plan, watched: Option<BorrowedFd<'_>>) -> Result<Ready> {
+/// Builds the ruleset of `plan`, with what `more` holds beside it. Needs the cell's mounts to be
+/// there; does not restrict anything yet.
+pub fn build(plan: &Plan, more: &[(BorrowedFd<'_>, Use)]) -> Result<Ready> {
     let abi = known(plan.abi);
     let mut ruleset = empty(abi, plan.network)?.no_new_privs(false);
     for (path, what) in &plan.rules {
         ruleset = allow(ruleset, name(path)?.as_fd(), *what, abi)?;
     }
-    if let Some(directory) = watched {
-        ruleset = allow(ruleset, directory, Use::Read, abi)?;
+    for (directory, what) in more {
+        ruleset = allow(ruleset, *directory, *what, abi)?;
     }
     Ok(Ready(ruleset))
+}
+
+/// A ruleset that holds signals, and nothing else.
+///
+/// # Errors
+/// ENOTSUP below ABI 6.
+pub fn signals(abi: u32) -> Result<Ready> {
+    if known(abi) < ABI::V6 {
+        return Err(Errno::ENOTSUP);
+    }
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let ruleset = ruleset.scope(Scope::Signal).and_then(Ruleset::create).map_err(|_| last())?;
+    Ok(Ready(ruleset.no_new_privs(false)))
 }
 
 /// A ruleset without any rule, for a process that needs no file; or with one, for files in `held`.

@@ -58,8 +58,10 @@ pub fn process_room(limits: &Limits) -> u64 {
 
 /// What init and payload share. In the cell's own user namespace RLIMIT_NPROC counts the cell
 /// alone, even where the host uid is shared; it would not bind host uid 0, which no cell has.
-pub fn shared(limits: &Limits) -> Result<()> {
-    set(Resource::NPROC, process_room(limits))?;
+///
+/// `others` are the processes that count beside it: none where it has a user namespace.
+pub fn shared(limits: &Limits, others: u64) -> Result<()> {
+    set(Resource::NPROC, process_room(limits).saturating_add(others))?;
     set(Resource::CORE, 0)?;
     set(Resource::MEMLOCK, LOCKED_BYTES)?;
     set(Resource::MSGQUEUE, QUEUE_BYTES)?;
@@ -75,8 +77,8 @@ pub fn payload(limits: &Limits, exec: &Exec) -> Result<()> {
 }
 
 /// The limits a job may still lower, when it is handed over.
-pub fn lowered(limits: &Limits, memory: MemoryHold) -> Result<()> {
-    set(Resource::NPROC, process_count(limits))?;
+pub fn lowered(limits: &Limits, memory: MemoryHold, others: u64) -> Result<()> {
+    set(Resource::NPROC, process_count(limits).saturating_add(others))?;
     set(Resource::FSIZE, limits.file_size)?;
     let seconds = limits.cpu.as_secs().max(1);
     // SIGXCPU at the soft limit names the reason; SIGKILL one second later ends who ignores it.

@@ -10,10 +10,10 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
 use nix::unistd::read;
 
-use super::Design;
 use super::limits::{open_files, process_count};
 use super::mounts::HIDDEN;
 use super::report::{Probes, raw};
+use super::{Design, Ground};
 use crate::receipt::{Measured, Probed};
 
 /// Namespaces that must not be the operator's.
@@ -41,7 +41,7 @@ impl From<Errno> for Unfit {
     }
 }
 
-fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), Unfit> {
+pub(super) fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), Unfit> {
     if holds { Ok(()) } else { Err(Unfit(what())) }
 }
 
@@ -54,6 +54,9 @@ pub fn payload(
     design: &Design,
     operator: &Operator,
 ) -> Result<Measured, Unfit> {
+    if let Ground::Bare(_) = &design.ground {
+        return super::bare::measure::payload(process, design, operator);
+    }
     let status = Fields::read(&process, "status")?;
     let capabilities_empty = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].iter().all(|set| {
         status.get(set).chars().all(|digit| digit == '0') && !status.get(set).is_empty()
@@ -165,6 +168,15 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
 }
 
 fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
+    let (processes, files, file_size) = hard_limits(process, design)?;
+    let most = process_count(&design.profile.limits);
+    // Lower where the operator's own limit is.
+    demand(processes <= most, || format!("Max processes is above {most}"))?;
+    Ok([processes, files, file_size])
+}
+
+/// The hard limits on processes, open files and file size, of which the last two are as they should be.
+pub(super) fn hard_limits(process: impl AsFd, design: &Design) -> Result<(u64, u64, u64), Unfit> {
     let table = read_all(&process, "limits")?;
     // Columns are at fixed places: name, soft limit, hard limit, unit (proc_pid_limits(5)).
     let hard = |name: &str| {
@@ -173,19 +185,15 @@ fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
             .find_map(|line| line.strip_prefix(name))
             .and_then(|rest| rest.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
     };
+    let within = |name: &str, most: u64| {
+        let seen = hard(name).filter(|seen| *seen <= most);
+        seen.ok_or_else(|| Unfit(format!("{name} is above {most}")))
+    };
     let limits = &design.profile.limits;
-    let expected = [
-        ("Max processes", process_count(limits)),
-        ("Max open files", u64::from(open_files(limits, &design.profile.exec))),
-        ("Max file size", limits.file_size),
-    ];
-    for (name, value) in expected {
-        // Lower where the operator's own limit is.
-        let holds = hard(name).is_some_and(|seen| seen <= value);
-        demand(holds, || format!("{name} is above {value}"))?;
-    }
+    let files = u64::from(open_files(limits, &design.profile.exec));
     demand(hard("Max core file size") == Some(0), || "core dumps are on".to_owned())?;
-    Ok(expected.map(|(name, value)| hard(name).unwrap_or(value)))
+    let processes = within("Max processes", u64::MAX)?;
+    Ok((processes, within("Max open files", files)?, within("Max file size", limits.file_size)?))
 }
 
 /// Judges what the payload-to-be met when it tried its walls.
@@ -222,15 +230,16 @@ pub fn probes(probes: Probes, design: &Design) -> Result<Probed, Unfit> {
 }
 
 /// `Name:<tab>value` lines of a procfs file.
-struct Fields(String);
+pub struct Fields(String);
 
 impl Fields {
-    fn read(process: impl AsFd, file: &str) -> Result<Self, Errno> {
+    /// Reads a whole file of this shape.
+    pub fn read(process: impl AsFd, file: &str) -> Result<Self, Errno> {
         read_all(process, file).map(Self)
     }
 
     /// The value of a field, empty when it is absent.
-    fn get(&self, name: &str) -> &str {
+    pub fn get(&self, name: &str) -> &str {
         self.0
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))

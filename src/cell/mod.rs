@@ -1,13 +1,14 @@
 //! The cell: what one call runs in, and the processes that make it.
 //!
 //! Read `enter` first: it holds the steps in the order they must come. Each layer
-//! has a file: `ids`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `guard`.
+//! has a file; `bare` has the tier without namespaces: `ids`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `guard`.
 //! `init` is pid 1 of the cell, `payload` the process that becomes the program,
 //! `measure` looks at both from outside. `report` is what they tell the supervisor.
 //!
 //! *Invariant:* between clone and exec there are only system calls. Everything with a
 //! length is in the [`Design`] or [`Shared`] before the clone.
 
+pub mod bare;
 pub mod caps;
 pub mod cgroup;
 pub mod enter;
@@ -44,15 +45,12 @@ use crate::sys::bpf::Instruction;
 pub struct Design {
     pub profile: Profile,
     pub workspace: Workspace,
-    /// The mount namespace that cells of this key are copied from.
-    pub template: OwnedFd,
-    /// A directory of the template that cells cover: canary, masks, grants by slot.
+    pub ground: Ground,
+    /// A directory that cells cannot reach, with the canary; of the template, with masks and grants by
+    /// slot, where there is one.
     pub hidden: OwnedFd,
-    /// The template's `/dev`, read-only: an empty input is opened there and not on the host.
+    /// The cells' `/dev`: an empty input is opened there.
     pub devices: OwnedFd,
-    /// What its cells show as their memory.
-    pub sizes: Rc<size::Sizes>,
-    pub mounts: mounts::Plan,
     /// What keeps names that the host obeys from being made in granted directories, unless the operator
     /// lifted it, and their sockets from being connected to; none where nothing is granted.
     pub guard: Option<guard::Guard>,
@@ -67,7 +65,37 @@ pub struct Design {
     pub allowed: Vec<u32>,
 }
 
+/// What cells of a key stand on.
+#[derive(Debug)]
+pub enum Ground {
+    /// A root and namespaces of their own.
+    Root(Root),
+    /// The host's own tree, in the tier `landlock+seccomp`.
+    Bare(bare::Ground),
+}
+
+/// The root that cells of a key inherit.
+#[derive(Debug)]
+pub struct Root {
+    /// The mount namespace that they are copied from.
+    pub template: OwnedFd,
+    /// What they show as their memory.
+    pub sizes: Rc<size::Sizes>,
+    pub mounts: mounts::Plan,
+}
+
 impl Design {
+    /// The root of its cells.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP in the tier that has none.
+    pub fn root(&self) -> Result<&Root, Errno> {
+        match &self.ground {
+            Ground::Root(root) => Ok(root),
+            Ground::Bare(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
     /// Whether names that the host obeys are kept from being made.
     pub fn guards_names(&self) -> bool {
         self.guard.as_ref().is_some_and(|guard| guard.probe.is_some())
@@ -98,6 +126,8 @@ pub struct Shared {
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
     pub supplementary: ids::Supplementary,
+    /// What holds the signals of this supervisor, in the tier without pid namespaces.
+    pub domain: Option<bare::Domain>,
     /// Where inits record the paths that commands name; absent but for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
 }

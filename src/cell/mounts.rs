@@ -11,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
 use super::sockets::Sockets;
-use super::{At, Design, Step, StepFailed, size};
+use super::{At, Step, StepFailed, size};
 use crate::job::Limits;
 use crate::profile::{ProcView, Profile};
 use crate::sys::Result;
@@ -87,8 +87,7 @@ pub fn workspace(profile: &Profile, owner: u32) -> Tmpfs {
 const NONE: Option<&CStr> = None;
 
 /// Makes the cell's own mounts, in the mount namespace the process was cloned into.
-pub fn enter(design: &Design, slot: Slot) -> std::result::Result<(), StepFailed> {
-    let plan = &design.mounts;
+pub fn enter(plan: &Plan, slot: Slot) -> std::result::Result<(), StepFailed> {
     if plan.proc == ProcView::Own {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, NONE).at(Step::Proc)?;

@@ -160,7 +160,7 @@ fn become_program(
         Err(errno) => return exec(errno),
     };
     if let Err(errno) = place([stdin, stdout, stderr], fds.next())
-        .and_then(|()| limits::lowered(&job.limits, entry.shared.memory))
+        .and_then(|()| limits::lowered(&job.limits, entry.shared.memory, entry.others))
     {
         return exec(errno);
     }

@@ -104,6 +104,8 @@ pub enum ToInit {
     Interrupt,
     /// Send a signal to the processes that began at this time or later, and INT to the payload.
     Signal { signal: JobSignal, since: Ticks },
+    /// End the cell, in the tier where the end of its init is not the end of all else.
+    End,
     /// Tell what was counted; refused calls are counted anew from here on, and nobody asks any more
     /// for an input.
     Count,

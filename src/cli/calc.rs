@@ -13,6 +13,7 @@ use crate::link::Link;
 use crate::mcp::arguments::Precision;
 use crate::mcp::backend::{Backend, Exact, Turn};
 use crate::outcome::in_words;
+use crate::receipt::Tier;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -26,6 +27,10 @@ pub struct CalcArguments {
     /// Decimal places of the result, 0 to 100
     #[arg(long, value_name = "N", default_value = "20", value_parser = precision)]
     pub precision: Precision,
+    /// By what cells are held: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
+    /// are refused; it is weaker, and every receipt says what it lacks
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<Tier>,
 }
 
 fn precision(text: &str) -> Result<Precision, String> {
@@ -35,7 +40,7 @@ fn precision(text: &str) -> Result<Precision, String> {
 
 /// The whole command: 0 with the value on standard output, else 125 with the reason.
 pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let settings = wiring::load(config)?;
+    let settings = wiring::load(config)?.in_tier(typed.tier);
     let calculating = settings.clone();
     let Launched { link, audit } = wiring::launch_recorded(settings)?;
     start::conducted(link, async |socket| {

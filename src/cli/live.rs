@@ -22,7 +22,7 @@ use crate::mcp::sessions::Answer;
 use crate::outcome::{DeniedCall, Failure};
 use crate::policy::Terms;
 use crate::profile::Profile;
-use crate::receipt::{MemoryHold, Tier};
+use crate::receipt::MemoryHold;
 use crate::supervisor::Access;
 use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, CalculateAdvancedArgs, CalculateArgs, InCells};
@@ -359,7 +359,7 @@ impl Backend for Live {
         let memory = self.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
         let nothing = Profile::nothing();
         let profile = self.shell.as_ref().unwrap_or(&nothing);
-        Rules::of(profile, self.view, Tier::Full, memory, self.calculator)
+        Rules::of(profile, self.view, profile.tier, memory, self.calculator)
             .with_default_timeout(self.default_timeout)
     }
 }

@@ -34,6 +34,7 @@ mod sessions;
 mod sockets;
 pub mod sought;
 pub mod start;
+pub mod tier;
 pub mod units;
 pub mod wiring;
 

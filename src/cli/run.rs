@@ -47,7 +47,7 @@ fn prepare(
     request: RunRequest,
     config: Option<&Path>,
 ) -> Result<(Grant, Profile, Launched, Entry), CliError> {
-    let settings = wiring::load_one(config, &request.profile)?;
+    let settings = wiring::load_one(config, &request.profile)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_sockets(&request.sockets)?;
     let call = request.call.clone();

@@ -11,6 +11,7 @@ use super::units;
 use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use crate::job::ProfileName;
 use crate::outcome::in_words;
+use crate::receipt::Tier;
 use crate::supervisor::Access;
 
 /// As typed.
@@ -56,6 +57,10 @@ pub struct RunArguments {
     /// End the call when it has printed this much: 64K, 1M
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub output: Option<u64>,
+    /// By what cells are held: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
+    /// are refused; it is weaker, and every receipt says what it lacks
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<Tier>,
     /// Print one JSON object with outcome, usage, denials, receipt and output at the end
     #[arg(long)]
     pub json: bool,
@@ -76,6 +81,7 @@ pub struct RunRequest {
     pub mounts: Vec<MountAsk>,
     pub sockets: Vec<String>,
     pub call: Call,
+    pub tier: Option<Tier>,
     pub told: ToldAs,
 }
 
@@ -133,7 +139,8 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         profile: None,
     };
     let told = if typed.json { ToldAs::Json } else { ToldAs::Live };
-    Ok(RunRequest { profile, mounts, sockets: typed.socket.clone(), call, told })
+    let (sockets, tier) = (typed.socket.clone(), typed.tier);
+    Ok(RunRequest { profile, mounts, sockets, call, tier, told })
 }
 
 fn invalid(error: &InvalidCall) -> CliError {

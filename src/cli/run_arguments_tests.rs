@@ -22,6 +22,10 @@ fn refusal(words: &[&str]) -> String {
     checked(words).unwrap_err().text()
 }
 
+fn mount(host: &str, cell: &str, access: Access) -> MountAsk {
+    MountAsk { host: PathBuf::from(host), cell: PathBuf::from(cell), access }
+}
+
 #[test]
 fn every_flag_arrives_checked() {
     let request = checked(&[
@@ -51,11 +55,6 @@ fn every_flag_arrives_checked() {
         "-la",
         "--json",
     ]);
-    let mount = |host: &str, cell: &str, access| MountAsk {
-        host: PathBuf::from(host),
-        cell: PathBuf::from(cell),
-        access,
-    };
     let expected = RunRequest {
         profile: ProfileName::new("bc").unwrap(),
         mounts: vec![
@@ -79,6 +78,7 @@ fn every_flag_arrives_checked() {
             },
             profile: None,
         },
+        tier: None,
         told: ToldAs::Json,
     };
     assert_eq!(request, Ok(expected));

@@ -14,6 +14,7 @@ use crate::group::Group;
 use crate::link::Link;
 use crate::mcp::serve;
 use crate::outcome::{Failure, in_words};
+use crate::receipt::Tier;
 use crate::supervisor::Access;
 
 /// As typed.
@@ -37,6 +38,10 @@ pub struct ServeArguments {
     /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to profiles with `unix_sockets`
     #[arg(long, value_name = "NAME=PATH")]
     pub socket: Vec<String>,
+    /// By what cells are held: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
+    /// are refused; it is weaker, and every receipt says what it lacks
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<Tier>,
     /// Show these groups of tools: calc, math, shell, exec, info, history; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     pub tools: Option<Vec<Group>>,
@@ -63,7 +68,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         ask.access = unguarded(ask.access)?;
     }
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
-    let mut settings = wiring::load(config)?.serving().told(groups);
+    let mut settings = wiring::load(config)?.in_tier(typed.tier).serving().told(groups);
     let said = settings.loaded.config.exec.clone();
     settings.loaded.config.exec = exec_said::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;

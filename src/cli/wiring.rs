@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::confine;
 use super::error::CliError;
-use super::probe;
 use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
+use super::tier;
 use crate::audit::{self, Audit};
 use crate::call::Call;
 use crate::config::json::ConfigJson;
@@ -21,9 +21,8 @@ use crate::mcp::catalogue;
 use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
-use crate::supervisor::{
-    self, Access, Caps, Granted, IdRange, Socket, Spec, StartError, Workspaces,
-};
+use crate::receipt::Tier;
+use crate::supervisor::{self, Access, Caps, Granted, IdRange, Socket, Spec, Workspaces};
 use crate::sys::process;
 
 /// How many instances of root share the configured range of host ids.
@@ -42,14 +41,26 @@ pub struct Settings {
     warm: u16,
     /// Sessions that may be opened: only a server has any.
     sessions: u16,
+    /// By what cells are held: the operator's word on the command line.
+    pub tier: Tier,
     /// A `config.json` that was named.
     pub json: Option<ConfigJson>,
 }
 
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
-        let (workspaces, sockets) = (Vec::new(), Vec::new());
-        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0, json: None }
+        let (workspaces, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
+        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0, tier, json: None }
+    }
+
+    /// These, in the tier that the operator asked for.
+    #[must_use]
+    pub fn in_tier(mut self, tier: Option<Tier>) -> Self {
+        self.tier = tier.unwrap_or_default();
+        self.loaded.profiles = self.loaded.profiles.in_tier(self.tier);
+        let profiles = self.profiles.into_iter();
+        self.profiles = profiles.map(|profile| profile.in_tier(self.tier)).collect();
+        self
     }
 
     /// These, for a server: cells are made in advance, as `[pool] warm` says.
@@ -185,7 +196,8 @@ pub fn with_mounts(
                 (grantable(&settings, "--rw", &mount.host)?, mount.access)
             }
         };
-        directories.push(Granted { host, cell: mount.cell.clone(), access });
+        let granted = Granted { host, cell: mount.cell.clone(), access };
+        directories.push(tier::granted(settings.tier, granted)?);
     }
     if directories.is_empty() {
         return Ok((Settings { profiles: vec![profile], ..settings }, Workspace::Fresh));
@@ -223,6 +235,7 @@ pub fn with_workspace(
         cell: PathBuf::from("/workspace"),
         access: ask.access,
     };
+    let granted = tier::workspace(settings.tier, granted)?;
     let workspaces = vec![Workspaces { directories: vec![granted] }];
     Ok((Settings { workspaces, ..settings }, Workspace::Granted(0)))
 }
@@ -354,14 +367,11 @@ fn launch_with(
             session_idle: config.session_idle.value,
         },
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
+        tier: settings.tier,
         record,
     };
     let started = supervisor::start(spec).map_err(|error| {
-        let hint = if matches!(error, StartError::OpenFiles { .. }) {
-            probe::OPEN_FILES_REMEDY
-        } else {
-            "`cofferdam doctor` shows what is missing here"
-        };
+        let hint = tier::remedy(&error);
         CliError::new(error.to_string()).with_hint(hint)
     })?;
     // A limit of the operator's on files must cost lines of the log, and not this process. After the

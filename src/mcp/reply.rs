@@ -314,9 +314,21 @@ pub fn result(text: String, error: bool) -> CallToolResult {
     if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
 }
 
+/// A receipt, with what its tier lacks where that is anything.
+fn receipt_value(receipt: &Receipt) -> Value {
+    let mut value = to_value(receipt);
+    let lacks = receipt.lacks();
+    if let Some(map) = value.as_object_mut()
+        && !lacks.is_empty()
+    {
+        map.insert("lacks".to_owned(), json!(lacks));
+    }
+    value
+}
+
 /// A receipt with where the time went, in microseconds.
 pub fn with_timings(receipt: &Receipt, timings: &Timings) -> Value {
-    let mut value = to_value(receipt);
+    let mut value = receipt_value(receipt);
     if let Some(map) = value.as_object_mut() {
         let micros = |time: Duration| json!(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let phases = timings.named().map(|(name, time)| (name.to_owned(), micros(time)));
@@ -328,7 +340,7 @@ pub fn with_timings(receipt: &Receipt, timings: &Timings) -> Value {
 pub(super) fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>) -> MetaObject {
     let mut meta = MetaObject::default();
     if let Some(receipt) = receipt {
-        meta.0.insert(RECEIPT_KEY.to_owned(), to_value(receipt));
+        meta.0.insert(RECEIPT_KEY.to_owned(), receipt_value(receipt));
     }
     if let Some((lost, why)) = unrecorded {
         meta.0.insert(AUDIT_KEY.to_owned(), json!({ "lost": lost, "why": why }));

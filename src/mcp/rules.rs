@@ -181,6 +181,7 @@ fn push_rows(text: &mut String, rows: &[(&str, String)]) {
 fn tier(tier: Tier) -> &'static str {
     match tier {
         Tier::Full => "namespaces, Landlock and seccomp",
+        Tier::Bare => "Landlock and seccomp, without namespaces: weaker, by the operator's choice",
     }
 }
 

@@ -28,9 +28,9 @@ const FILE_KIND: u32 = 0o170_000;
 
 /// `SOCK_CLOEXEC | SOCK_NONBLOCK`, which ride on a socket's type.
 const SOCKET_FLAGS: u32 = 0x8_0800;
-const STREAM: u32 = 1;
+pub(super) const STREAM: u32 = 1;
 const DATAGRAM: u32 = 2;
-const SEQPACKET: u32 = 5;
+pub(super) const SEQPACKET: u32 = 5;
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 
@@ -256,7 +256,7 @@ fn kinds(family: Family) -> &'static [(u32, u32)] {
     }
 }
 
-fn socket(family: u32, kind: u32, protocol: u32) -> All {
+pub(super) fn socket(family: u32, kind: u32, protocol: u32) -> All {
     vec![
         Test::low(0, Op::Eq, family),
         Test::besides(1, SOCKET_FLAGS, kind),

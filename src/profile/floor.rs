@@ -8,8 +8,8 @@ pub use super::calls::{name, number};
 pub use super::condition::Verdict;
 pub use super::never::Group;
 use super::never::{ABSENT, FORKS, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason};
-use super::{Exec, Profile};
-use crate::receipt::MemoryHold;
+use super::{Exec, Profile, tier};
+use crate::receipt::{MemoryHold, Tier};
 
 /// The call that a cell's init answers where the profile lists it: the kernel would tell the memory,
 /// load and uptime of the host, and the C library sizes programs by it (sysinfo(2)).
@@ -35,6 +35,9 @@ pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict>
     for (call, verdict) in arguments::sockets(&profile.families) {
         insert(&mut verdicts, call, verdict);
     }
+    if profile.tier == Tier::Bare {
+        tier::without_sockets(profile, &mut verdicts);
+    }
     for absent in ABSENT.iter().flat_map(|group| group.names) {
         insert(&mut verdicts, absent, Verdict::Errno(libc::ENOSYS));
     }
@@ -56,6 +59,9 @@ fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict>
     if number(call).is_none() || reason(call).is_some() || keyed(call).is_some() {
         return None;
     }
+    if tier::reason(profile.tier, call).is_some() {
+        return None;
+    }
     if memory == MemoryHold::BestEffort && NEEDS_MEMORY_CGROUP.contains(&call) {
         return None;
     }
@@ -65,7 +71,8 @@ fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict>
     if call == ANSWERED {
         return Some(Verdict::Answered);
     }
-    Some(arguments::condition(call).unwrap_or(Verdict::Allow))
+    let narrowed = tier::condition(profile.tier, call).or_else(|| arguments::condition(call));
+    Some(narrowed.unwrap_or(Verdict::Allow))
 }
 
 /// The key that lets a cell execute any program, and so start processes at all.
@@ -116,6 +123,9 @@ pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
     if let Some(why) = reason(&name) {
         return Grantable::Never(why);
     }
+    if let Some(why) = tier::reason(profile.tier, &name) {
+        return Grantable::Never(why);
+    }
     if number(&name).is_none() {
         return Grantable::Never("this version does not know the call");
     }
@@ -135,7 +145,7 @@ pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
     if NEEDS_MEMORY_CGROUP.contains(&name.as_str()) {
         return Grantable::MemoryCgroup((!listed).then_some(line));
     }
-    match arguments::refused(&name) {
+    match tier::narrowed(profile.tier, &name).or_else(|| arguments::refused(&name)) {
         Some(why) if listed => Grantable::Arguments(why),
         _ => Grantable::Key(line),
     }

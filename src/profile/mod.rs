@@ -13,6 +13,7 @@ mod resolve;
 mod schema;
 mod set;
 mod sockets;
+pub mod tier;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ pub use set::{Profiles, shipped, shipped_with};
 pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
 use crate::job::{Limits, ProfileName};
+use crate::receipt::Tier;
 
 /// A profile with every value absolute and bounded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,12 +52,14 @@ pub struct Profile {
     pub env: BTreeMap<String, String>,
     pub limits: Limits,
     pub requires: Requires,
+    /// By what its cells are held: the operator's word, never a file's.
+    pub tier: Tier,
 }
 
 impl Profile {
     /// Whether a session can have it: a shell starts programs.
     pub fn can_hold_a_shell(&self) -> bool {
-        self.workspace && self.exec == Exec::Any
+        self.workspace && self.exec == Exec::Any && self.tier == Tier::Full
     }
 
     /// The profile of a tool that no rule allows: nothing in it, no limit above zero.
@@ -76,6 +80,7 @@ impl Profile {
             env: BTreeMap::new(),
             limits: Limits::none(),
             requires: Requires { landlock_abi: 2, memory_cgroup: false },
+            tier: Tier::Full,
         }
     }
 }

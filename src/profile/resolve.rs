@@ -81,6 +81,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         env: env(chain)?,
         limits,
         requires: requires(chain)?,
+        tier: crate::receipt::Tier::Full,
     })
 }
 

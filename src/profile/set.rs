@@ -8,6 +8,7 @@ use super::schema::Written;
 use super::{Profile, SocketName};
 use crate::document::{Document, Mistake, nearest};
 use crate::job::ProfileName;
+use crate::receipt::Tier;
 
 /// The profiles that are compiled in: name, the one it extends, text.
 const SHIPPED: [(&str, Option<&str>, &str); 7] = [
@@ -82,6 +83,15 @@ impl Profiles {
             }
         }
         Ok(Self { by_name, accounts })
+    }
+
+    /// All of them as they are in a tier, whatever their files say.
+    #[must_use]
+    pub fn in_tier(mut self, tier: Tier) -> Self {
+        for profile in self.by_name.values_mut() {
+            *profile = profile.clone().in_tier(tier);
+        }
+        self
     }
 
     pub fn get(&self, name: &ProfileName) -> Option<&Profile> {

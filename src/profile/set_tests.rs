@@ -68,6 +68,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
             output: Some(256 * MIB),
         },
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
+        tier: crate::receipt::Tier::Full,
     };
     assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
 }

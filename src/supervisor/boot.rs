@@ -11,17 +11,20 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 
-use super::HOST_NAME;
 use super::filter;
 use super::serve::{self, Supervisor};
-use super::start::{Inherited, OPEN_FILES_HELD};
+use super::start::Inherited;
 use super::template::{Template, TemplateError, Workshop};
+use super::usable::{Unusable, usable};
+use super::{HOST_NAME, bare};
 use crate::cell::guard::{Guard, Names, calls, sockets};
 use crate::cell::seccomp::Recording;
-use crate::cell::{self, Design, ProcKind, Shared, ids, landlock, limits, mounts, record, seccomp};
+use crate::cell::{
+    self, Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
+};
 use crate::job::{ProfileName, Workspace};
+use crate::profile::Profile;
 use crate::profile::condition::Verdict;
-use crate::profile::{Exec, Profile};
 use crate::receipt::MemoryHold;
 use crate::sys::mount::{attribute, new_filesystem};
 use crate::sys::process::{self, Dumpable};
@@ -49,9 +52,9 @@ const KEPT: [Capability; 7] = [
 ];
 
 /// A step that failed, with the errno it failed with.
-struct Failed(String, Errno);
+pub(super) struct Failed(pub String, pub Errno);
 
-trait During<T> {
+pub(super) trait During<T> {
     fn during(self, step: &str) -> Result<T, Failed>;
 }
 
@@ -67,14 +70,6 @@ pub struct Key {
     pub profile: ProfileName,
     pub workspace: Workspace,
     pub design: Result<Design, Unusable>,
-}
-
-/// Why no cell of a key can be made here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unusable {
-    pub why: String,
-    /// The one program of the profile, where it is this that is missing.
-    pub missing_program: Option<String>,
 }
 
 /// Runs the supervisor. Never returns.
@@ -102,6 +97,14 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
         return Err(Failed("waiting for main".to_owned(), Errno::EPIPE));
     }
     inherited.pages.clear("cofferdam");
+    match inherited.bare.clone() {
+        None => boot_whole(inherited),
+        Some(prepared) => bare::boot(inherited, &prepared),
+    }
+}
+
+/// In namespaces of its own.
+fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
     // A session of its own: no signal from the operator's terminal reaches it, or any cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     ids::become_id(0, inherited.supplementary).during("changing ids")?;
@@ -135,8 +138,19 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
         proc_kind,
         supplementary: inherited.supplementary,
         record: inherited.record.clone(),
+        domain: None,
     };
     confine(&keys, recording).during("confining the supervisor")?;
+    greeted(inherited, keys, shared)
+}
+
+/// The supervisor, which tells the front end that it is up.
+pub(super) fn greeted(
+    inherited: Inherited,
+    keys: Vec<Key>,
+    shared: Shared,
+) -> Result<Supervisor, Failed> {
+    let Shared { landlock_abi, memory, .. } = shared;
     let unusable = keys.iter().filter_map(|key| {
         let why = key.design.as_ref().err()?.why.clone();
         Some((key.profile.clone(), why))
@@ -148,7 +162,7 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
 }
 
 /// Puts /dev/null on the three streams: cells inherit them, and their init keeps them.
-fn silence() -> Result<(), Errno> {
+pub(super) fn silence() -> Result<(), Errno> {
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     for number in 0..3 {
         process::duplicate_inheritable(&null, number)?;
@@ -192,8 +206,9 @@ fn keys(
         for grant in grants {
             let workspace = grant.workspace;
             let design = usable(profile, inherited, landlock_abi).and_then(|()| {
-                let template =
-                    workshop.build(profile, grant).map_err(|error| unusable(profile, &error))?;
+                let template = workshop
+                    .build(profile, grant)
+                    .map_err(|error| Unusable::of(profile, &error))?;
                 let memory = inherited.cgroups.hold();
                 let recording = recording(inherited);
                 let held = Held { memory, proc_kind, landlock_abi, recording };
@@ -202,7 +217,7 @@ fn keys(
             keys.push(Key { profile: profile.name.clone(), workspace, design });
         }
     }
-    let whole = keys.iter().find_map(|key| Some(&key.design.as_ref().ok()?.template));
+    let whole = keys.iter().find_map(|key| Some(&key.design.as_ref().ok()?.root().ok()?.template));
     workshop.close(whole).map_err(|error| match error {
         TemplateError::System { what, errno } => Failed(what.to_owned(), errno),
         TemplateError::Missing { .. } | TemplateError::Path { .. } => {
@@ -210,47 +225,6 @@ fn keys(
         }
     })?;
     Ok(keys)
-}
-
-fn unusable(profile: &Profile, error: &TemplateError) -> Unusable {
-    let missing_program = match (&profile.exec, error) {
-        (Exec::Only(program), TemplateError::Missing { path }) if program == path => {
-            path.file_name().map(|name| name.to_string_lossy().into_owned())
-        }
-        _ => None,
-    };
-    Unusable { why: error.to_string(), missing_program }
-}
-
-/// Whether this host has what the profile requires.
-fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result<(), Unusable> {
-    let refuse = |why: String| Err(Unusable { why, missing_program: None });
-    // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
-    // could not be ruled (landlock(7)).
-    let needed = profile.requires.landlock_abi.max(2);
-    if landlock_abi < needed {
-        return refuse(format!(
-            "Landlock ABI {needed} is required, this kernel has {landlock_abi}"
-        ));
-    }
-    let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
-    if matches!(profile.exec, Exec::Only(_)) && most < OPEN_FILES_HELD {
-        return refuse(format!(
-            "{most} open files are allowed here, and {OPEN_FILES_HELD} are needed; `cofferdam doctor` \
-             has the remedy"
-        ));
-    }
-    let held = inherited.cgroups.hold();
-    if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {
-        return refuse("a memory cgroup is required and none can be had".to_owned());
-    }
-    if profile.limits.processors.is_some() && !inherited.cgroups.shares_processors() {
-        return refuse(
-            "a share of the processors is a limit that needs cgroup v2 with `cpu`, and it cannot be had"
-                .to_owned(),
-        );
-    }
-    Ok(())
 }
 
 /// What this machine gives every cell.
@@ -352,11 +326,13 @@ fn design(
     Ok(Design {
         profile: profile.clone(),
         workspace,
-        template: template.namespace,
+        ground: Ground::Root(Root {
+            template: template.namespace,
+            sizes: std::rc::Rc::new(template.sizes),
+            mounts: plan,
+        }),
         hidden: template.hidden,
         devices: template.devices,
-        sizes: std::rc::Rc::new(template.sizes),
-        mounts: plan,
         writable: template
             .writable
             .iter()

@@ -16,9 +16,12 @@ use nix::sys::socket::{
 use nix::sys::stat::Mode;
 use nix::unistd::write;
 
+use super::bare;
 use super::handover::Streams;
 use super::host::cell_id;
 use super::start::CellIds;
+use crate::cell::bare::Domain;
+use crate::cell::bare::store::Private;
 use crate::cell::cgroup::{Group, Parent};
 use crate::cell::enter::{self, Entry};
 use crate::cell::ids::{AGENT, write_map};
@@ -26,9 +29,10 @@ use crate::cell::measure::{self, Operator, Unfit};
 use crate::cell::mounts::Slot;
 use crate::cell::payload::Scratch;
 use crate::cell::report::{self, Probes, ToInit};
-use crate::cell::{Design, ProcKind, Shared};
+use crate::cell::{Design, Ground, ProcKind, Shared};
 use crate::job::Limits;
-use crate::receipt::{Configured, Receipt, Tier};
+use crate::receipt::{Configured, Receipt};
+use crate::sys::fork::fork;
 use crate::sys::process::{self, Child, Dumpable, Side, Used};
 
 /// Namespaces of the floor, but for that of cgroups, which `enter` makes when its group is joined.
@@ -53,6 +57,10 @@ pub struct Cell {
     pub out_of_memory: Option<EventFd>,
     /// For its job; a shell's jobs bring their own.
     pub streams: Option<Streams>,
+    /// Its directory on the host, in the tier that has no mounts of its own; let go after its end.
+    pub private: Option<Private>,
+    /// What ends its processes where its init's end does not.
+    domain: Option<Domain>,
 }
 
 impl Drop for Cell {
@@ -102,19 +110,32 @@ impl Maker<'_> {
             Some(group) => group.out_of_memory_event()?,
             None => None,
         };
-        setns(&design.template, CloneFlags::CLONE_NEWNS)?;
+        let (private, others) = match &design.ground {
+            Ground::Root(root) => {
+                setns(&root.template, CloneFlags::CLONE_NEWNS)?;
+                (None, 0)
+            }
+            Ground::Bare(ground) => (Some(ground.store.make()?), bare::others(&self.shared.proc)?),
+        };
         let entry = Entry {
             design,
             shared: self.shared,
             slot,
+            private: private.as_ref(),
+            others,
             group: group.as_ref(),
             control: control_theirs.as_fd(),
             job: job_theirs.as_fd(),
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
         };
         let child = clone_dumpable(&entry, self.scratch)?;
-        let mut cell = Cell { child, control, job, slot, group, out_of_memory, streams: None };
-        self.admit(&cell)?;
+        let (domain, streams) = (self.shared.domain, None);
+        let mut cell =
+            Cell { child, control, job, slot, group, out_of_memory, streams, private, domain };
+        match &design.ground {
+            Ground::Root(_) => self.admit(&cell)?,
+            Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[])?,
+        }
         // While it builds itself.
         cell.streams = Some(Streams::new(design)?);
         Ok(cell)
@@ -123,10 +144,8 @@ impl Maker<'_> {
     /// What only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
     fn admit(&self, cell: &Cell) -> Result<(), Errno> {
         let process = self.procfs(cell.child.pid, Some(&cell.child.pidfd))?;
-        let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         // Where the host runs out of memory, cells go first.
-        let score = openat(&process, "oom_score_adj", flags, Mode::empty())?;
-        write(score, b"1000")?;
+        first_to_go(&process)?;
         let outside = match self.ids {
             CellIds::Shared => 0,
             CellIds::BySlot => cell_id(cell.slot).ok_or(Errno::ERANGE)?,
@@ -159,10 +178,14 @@ impl Maker<'_> {
     pub fn measure(&self, design: &Design, payload: i32, probes: Probes) -> Result<Receipt, Unfit> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
+        if let Ground::Bare(_) = &design.ground {
+            // Where the host runs out of memory, programs go before their init, which ends the rest.
+            first_to_go(&process)?;
+        }
         Ok(Receipt {
             profile: profile.name.to_string(),
-            tier: Tier::Full,
-            measured: measure::payload(process, design, self.operator)?,
+            tier: profile.tier,
+            measured: measure::payload(&process, design, self.operator)?,
             probed: measure::probes(probes, design)?,
             configured: Configured {
                 landlock_abi: self.shared.landlock_abi,
@@ -173,10 +196,20 @@ impl Maker<'_> {
                 processes: profile.limits.processes,
                 workspace: design.workspace_name().to_owned(),
                 unix_sockets: profile.sockets_text(),
-                host_name: super::HOST_NAME.to_owned(),
+                host_name: match &design.ground {
+                    Ground::Root(_) => super::HOST_NAME.to_owned(),
+                    Ground::Bare(_) => "the host's".to_owned(),
+                },
             },
         })
     }
+}
+
+/// Has the kernel end a process before all others where the host's memory runs out.
+fn first_to_go(process: &OwnedFd) -> Result<(), Errno> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    let score = openat(process, "oom_score_adj", flags, Mode::empty())?;
+    write(score, b"1000").map(drop)
 }
 
 /// The pid of a process in the outer pid namespace: a procfs shows the pids of its own (pidfd_open(2)).
@@ -194,7 +227,10 @@ fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
 fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
     process::set_dumpable(Dumpable::Yes)?;
     let cgroup = entry.group.and_then(Group::clone_into);
-    let side = process::clone3(NAMESPACES, cgroup);
+    let side = match &entry.design.ground {
+        Ground::Root(_) => process::clone3(NAMESPACES, cgroup),
+        Ground::Bare(_) => fork(),
+    };
     if matches!(side, Ok(Side::Child)) {
         enter::run(entry, scratch);
     }
@@ -206,13 +242,30 @@ fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Err
 }
 
 impl Cell {
+    /// The receipt, with where the cell works if that is no place of its own root.
+    pub fn told_in(&self, mut receipt: Receipt) -> Receipt {
+        if let Some(private) = &self.private {
+            receipt.configured.workspace = format!("fresh, at {}", private.place("/workspace"));
+        }
+        receipt
+    }
+
     pub fn pidfd(&self) -> &OwnedFd {
         &self.child.pidfd
     }
 
     /// Ends the cell: its init is killed, and the kernel kills all else with it. A control group that
     /// can be killed is, first: a fork bomb has no time left to fork.
+    ///
+    /// In the tier without pid namespaces init is told to end all else, as its own end would not.
     pub fn kill(&self) -> Result<(), Errno> {
+        if self.domain.is_some() {
+            return match report::send(&self.control, &ToInit::End, &[]) {
+                // It has ended, with or without something unread.
+                Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+                told => told,
+            };
+        }
         if let Some(Err(errno)) = self.group.as_ref().map(Group::kill) {
             // What follows kills all the same.
             tracing::debug!(%errno, "a control group could not be killed at once");
@@ -251,7 +304,14 @@ impl Cell {
 
     /// Collects the cell's init if it has ended; then nothing of the cell is left.
     pub fn collect(&self) -> Result<Option<Used>, Errno> {
-        process::collect(&self.child.pidfd)
+        let Some(collected) = process::collect(&self.child.pidfd)? else { return Ok(None) };
+        if let Some(domain) = self.domain.filter(|_| !collected.well) {
+            // Nobody ends its processes any more, and which they are is not known here: all cells
+            // of this supervisor end.
+            tracing::error!("an init did not end its cell: every cell ends");
+            bare::end_all(domain)?;
+        }
+        Ok(Some(collected.used))
     }
 
     /// The most memory the cell had, where its cgroup counts it.

@@ -16,7 +16,7 @@ use crate::profile::condition::Verdict;
 use crate::sys::bpf;
 
 /// The loop: waiting, the link, pipes and memfds, clocks.
-const LOOP: [Sysno; 32] = [
+const LOOP: [Sysno; 33] = [
     Sysno::epoll_create1,
     Sysno::epoll_pwait,
     Sysno::epoll_ctl,
@@ -46,6 +46,8 @@ const LOOP: [Sysno; 32] = [
     Sysno::mmap,
     Sysno::munmap,
     Sysno::mremap,
+    // The guard below the stack of payloads: also where no profile can be used, which is then told.
+    Sysno::mprotect,
     Sysno::rt_sigreturn,
     Sysno::exit_group,
     Sysno::getrandom,

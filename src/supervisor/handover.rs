@@ -10,7 +10,7 @@ use nix::unistd::pipe2;
 use crate::call::Env;
 use crate::cell::payload::STRINGS_BYTES;
 use crate::cell::report::{self, HERE_BYTES, Place, ToPayload};
-use crate::cell::{Design, errno_of};
+use crate::cell::{Design, Ground, errno_of};
 use crate::job::Limits;
 use crate::sys::memory;
 use crate::wire::{Block, StdinKind};
@@ -81,7 +81,7 @@ pub struct Brought {
 pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
     let streams = cell.streams.take().map_or_else(|| Streams::new(design), Ok)?;
     let Ready { start, block, brought, limits, .. } = ready;
-    let (strings, head) = strings(design, block, limits)?;
+    let (strings, head) = strings(cell, design, block, limits)?;
     let (behind, sealed) = match head.place {
         Place::Here => (strings.as_slice(), None),
         Place::Sealed => {
@@ -101,7 +101,7 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
     let mut fds = vec![stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
     fds.extend([&sealed, &brought.script].into_iter().flatten().map(AsFd::as_fd));
     cell.limit(&design.profile.limits, limits)?;
-    design.sizes.show(cell.slot, limits.memory)?;
+    show_memory(cell, design, limits)?;
     report::send_with(&cell.job, &head, behind, &fds)?;
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
 }
@@ -111,19 +111,27 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
 /// # Errors
 /// What making memfds, or sending, said.
 pub fn shell(cell: &Cell, design: &Design, block: &Block, limits: &Limits) -> Result<(), Errno> {
-    let (strings, head) = strings(design, block, limits)?;
+    let (strings, head) = strings(cell, design, block, limits)?;
     let head = ToPayload { place: Place::Sealed, ..head };
     let strings =
         memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
     let (stdin, output) = (null(design, OFlag::O_RDONLY)?, null(design, OFlag::O_WRONLY)?);
     let fds = [stdin.as_fd(), output.as_fd(), output.as_fd(), strings.as_fd()];
     cell.limit(&design.profile.limits, limits)?;
-    design.sizes.show(cell.slot, limits.memory)?;
+    show_memory(cell, design, limits)?;
     report::send(&cell.job, &head, &fds)
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe2(OFlag::O_CLOEXEC)
+}
+
+/// Has the cell's /proc show the memory that it may use, where it has one.
+fn show_memory(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno> {
+    match &design.ground {
+        Ground::Root(root) => root.sizes.show(cell.slot, limits.memory),
+        Ground::Bare(_) => Ok(()),
+    }
 }
 
 /// /dev/null of the template, opened anew, as what a program sets on a description is shared by all
@@ -133,8 +141,24 @@ fn null(design: &Design, access: OFlag) -> Result<OwnedFd, Errno> {
 }
 
 /// Directory, candidates for exec, arguments and environment, each ended by NUL.
-fn strings(design: &Design, block: &Block, limits: &Limits) -> Result<(Vec<u8>, ToPayload), Errno> {
-    let environment = environment(&design.profile.env, &block.env);
+fn strings(
+    cell: &Cell,
+    design: &Design,
+    block: &Block,
+    limits: &Limits,
+) -> Result<(Vec<u8>, ToPayload), Errno> {
+    let place = |path: &str| match &cell.private {
+        Some(private) => private.place(path),
+        None => path.to_owned(),
+    };
+    let mut environment = environment(&design.profile.env, &block.env);
+    if cell.private.is_some() {
+        // Where it has no /tmp of its own, programs are told of what stands for it.
+        environment.retain(|variable| !variable.starts_with("HOME="));
+        environment.push(format!("HOME={}", place("/tmp/home")));
+        environment.push(format!("TMPDIR={}", place("/tmp")));
+    }
+    let directory = place(block.cwd.as_str());
     let path = environment
         .iter()
         .find_map(|variable| variable.strip_prefix("PATH="))
@@ -142,7 +166,7 @@ fn strings(design: &Design, block: &Block, limits: &Limits) -> Result<(Vec<u8>, 
     let candidates = candidates(block.argv.program(), path);
     let arguments = block.argv.words();
     let mut bytes = Vec::new();
-    let all = std::iter::once(block.cwd.as_str())
+    let all = std::iter::once(directory.as_str())
         .chain(candidates.iter().map(String::as_str))
         .chain(arguments.iter().map(String::as_str))
         .chain(environment.iter().map(String::as_str));

@@ -10,6 +10,7 @@
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
 
 mod account;
+mod bare;
 mod boot;
 mod cells;
 mod configured;
@@ -37,6 +38,7 @@ mod start;
 mod synthetic;
 mod telling;
 mod template;
+mod usable;
 mod young;
 
 use std::os::fd::OwnedFd;
@@ -46,6 +48,7 @@ use std::time::Duration;
 
 use crate::job::Workspace;
 use crate::profile::Profile;
+use crate::receipt::Tier;
 
 pub use sockets::Socket;
 pub use start::{OPEN_FILES_HELD, StartError, Started, start};
@@ -61,6 +64,8 @@ pub struct Spec {
     pub sockets: Vec<Socket>,
     pub caps: Caps,
     pub ids: IdRange,
+    /// By what cells are held.
+    pub tier: Tier,
     /// Where inits record the paths that commands name: only for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
 }

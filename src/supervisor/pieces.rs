@@ -15,7 +15,7 @@ use crate::profile::{HostPath, PathKind, Presence, Profile};
 use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Devices of every cell, bound one by one.
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+pub const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// A mount on its way into the template.
 pub struct Piece {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::Caps;
 use super::boot::Key;
 use super::cells::{Cell, Maker};
 use super::outbox::{Interest, Outbox};
@@ -17,6 +16,7 @@ use super::session::Sessions;
 use super::shell::{Shell, Step};
 use super::start::{CellIds, Inherited};
 use super::young::Growth;
+use super::{Caps, bare};
 use crate::cell::cgroup::Parent;
 use crate::cell::measure::Operator;
 use crate::cell::mounts::Slot;
@@ -111,6 +111,12 @@ impl Token {
 /// Serves until the front end is gone; then every cell dies with this process.
 pub fn run(supervisor: &mut Supervisor) {
     while let Ok(true) = supervisor.turn() {}
+    if let Some(domain) = supervisor.shared.domain
+        && let Err(errno) = bare::end_all(domain)
+    {
+        // Inits see the end of their sockets, and end their cells.
+        tracing::error!(%errno, "cells could not be ended at once");
+    }
 }
 
 impl Supervisor {

@@ -5,9 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::boot::{Key, Unusable};
+use super::boot::Key;
 use super::desk::Desk;
 use super::shell::Shell;
+use super::usable::Unusable;
 use crate::cell::mounts::Slot;
 use crate::job::{Limits, ProfileName, SessionId, Workspace};
 use crate::wire::CallId;

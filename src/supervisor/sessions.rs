@@ -22,9 +22,10 @@ use super::young::Young;
 use crate::cell::landlock::Use;
 use crate::cell::mounts::{self, Slot};
 use crate::cell::report::raw;
-use crate::cell::{Design, errno_of, landlock};
+use crate::cell::{Design, Ground, Root, errno_of, landlock};
 use crate::job::{JobSignal, SessionId};
 use crate::outcome::{Ended, Failure, Outcome};
+use crate::receipt::Tier;
 use crate::sys::Result;
 use crate::wire::{CallId, Event, ScriptKind, Start};
 
@@ -73,7 +74,14 @@ impl Supervisor {
         let place = free.ok_or_else(|| busy("sessions"))?;
         let design = design_of(&self.keys, base).ok_or(Failure::Lost)?;
         if !design.profile.can_hold_a_shell() {
-            let why = format!("profile `{}` cannot hold a shell", design.profile.name);
+            let why = match design.profile.tier {
+                Tier::Full => format!("profile `{}` cannot hold a shell", design.profile.name),
+                Tier::Bare => {
+                    "a session needs mounts of its own, which the tier landlock+seccomp has \
+                    not: bash_exec runs commands one by one"
+                        .to_owned()
+                }
+            };
             return Err(Failure::Refused { why });
         }
         // What idle shells hold is held for long: room for one more call must be left beside them.
@@ -121,23 +129,26 @@ impl Supervisor {
             CellIds::Shared => 0,
             CellIds::BySlot => cell_id(slot).ok_or(Errno::ERANGE)?,
         };
+        let root = design.root()?;
         let workspace = mounts::workspace(&design.profile, owner);
-        let private = design.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
+        let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
         let (desk, template) =
-            Desk::set_up(&design.template, &self.shared.proc, private.then_some(&workspace))?;
+            Desk::set_up(&root.template, &self.shared.proc, private.then_some(&workspace))?;
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
-        let mut plan = design.mounts.clone();
+        let mut plan = root.mounts.clone();
         plan.tmpfs.retain(|tmpfs| !tmpfs.is_workspace());
         let mut rules = design.landlock.rules.clone();
         rules.push((mounts::DESK.to_owned(), Use::Device));
         let design = Design {
             profile: design.profile.clone(),
             workspace: design.workspace,
-            template,
+            ground: Ground::Root(Root {
+                template,
+                sizes: std::rc::Rc::clone(&root.sizes),
+                mounts: plan,
+            }),
             hidden: copy(&design.hidden)?,
             devices: copy(&design.devices)?,
-            sizes: std::rc::Rc::clone(&design.sizes),
-            mounts: plan,
             writable: design.writable.clone(),
             landlock: landlock::Plan { rules, ..design.landlock.clone() },
             guard: design.guard.clone(),

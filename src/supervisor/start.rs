@@ -9,6 +9,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
 
+use super::bare::Prepared;
 use super::boot::{self, Birth};
 use super::host::{self, Identity};
 use super::{Caps, KeyGrant, Spec, sockets};
@@ -18,6 +19,8 @@ use crate::cell::measure::Operator;
 use crate::job::Workspace;
 use crate::outcome::in_words;
 use crate::profile::{Profile, SocketName};
+use crate::receipt::Tier;
+use crate::sys::fork::fork;
 use crate::sys::process::{self, ArgumentPages, Side};
 use crate::sys::socket;
 
@@ -44,6 +47,8 @@ pub enum StartError {
     Socket { name: SocketName, errno: Errno },
     #[error("signals cannot be set to what they usually do: {0}")]
     Signals(#[source] Errno),
+    #[error("no private directory for cells: {}", in_words(.0))]
+    Store(#[source] std::io::Error),
     #[error("the link cannot be made: {0}")]
     Link(#[source] Errno),
 }
@@ -79,6 +84,8 @@ pub struct Inherited {
     pub record: Option<Arc<OwnedFd>>,
     /// Whether each cell has a host id of its own.
     pub ids: CellIds,
+    /// What the tier without namespaces takes; absent in the other.
+    pub bare: Option<Prepared>,
 }
 
 /// Which host ids cells have, as the supervisor's map has them.
@@ -125,6 +132,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     let identity = Identity::find(spec.ids)?;
     let (link, theirs) = pair().map_err(StartError::Link)?;
     let (go, wait) = pair().map_err(StartError::Link)?;
+    let bare = prepared(spec.tier, &identity)?;
     let inherited = Inherited {
         link: theirs,
         grants: grants(&spec, &identity)?,
@@ -133,14 +141,22 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         caps: spec.caps,
         operator: identity.operator()?,
         supplementary: identity.supplementary(),
-        cgroups: host::cgroups(&identity),
+        cgroups: match spec.tier {
+            Tier::Full => host::cgroups(&identity),
+            Tier::Bare => Parent::None,
+        },
         pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
         ids: match identity {
             Identity::Ordinary { .. } => CellIds::Shared,
             Identity::Root(_) => CellIds::BySlot,
         },
+        bare,
     };
-    match process::clone3(NAMESPACES, None).map_err(StartError::Clone)? {
+    let side = match spec.tier {
+        Tier::Full => process::clone3(NAMESPACES, None),
+        Tier::Bare => fork(),
+    };
+    match side.map_err(StartError::Clone)? {
         Side::Child => {
             // Main's ends of both pairs are this process's too: they go, or it would never see
             // main's death as the end of the link.
@@ -148,13 +164,32 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             boot::run(inherited, Birth { wait })
         }
         Side::Parent(child) => {
-            host::place_supervisor(&inherited.cgroups, &identity, child.pid)
-                .map_err(|error| StartError::Maps(crate::cell::errno_of(&error)))?;
-            map(child.pid, &identity).map_err(StartError::Maps)?;
+            if spec.tier == Tier::Full {
+                host::place_supervisor(&inherited.cgroups, &identity, child.pid)
+                    .map_err(|error| StartError::Maps(crate::cell::errno_of(&error)))?;
+                map(child.pid, &identity).map_err(StartError::Maps)?;
+            }
             socket::send(&go, b"go", &[]).map_err(StartError::Link)?;
             Ok(Started { link, held: Held { _identity: identity, _pidfd: child.pidfd } })
         }
     }
+}
+
+/// What the tier without namespaces takes: a directory, and as root an id that nobody has.
+fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartError> {
+    if tier == Tier::Full {
+        return Ok(None);
+    }
+    let made =
+        tempfile::Builder::new().prefix("cofferdam-").tempdir().map_err(StartError::Store)?;
+    let id = match identity {
+        Identity::Ordinary { .. } => None,
+        Identity::Root(instance) => Some(instance.first),
+    };
+    std::os::unix::fs::chown(made.path(), id, id).map_err(StartError::Store)?;
+    // Removed by the supervisor's sweeper.
+    let store = made.keep().to_string_lossy().into_owned();
+    Ok(Some(Prepared { store, id }))
 }
 
 fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
@@ -175,7 +210,8 @@ fn map(pid: i32, identity: &Identity) -> Result<(), Errno> {
 
 /// For each profile what its keys have: one without a grant, and one for each that it shows.
 fn grants(spec: &Spec, identity: &Identity) -> Result<Vec<Vec<KeyGrant>>, StartError> {
-    let cells = spec.caps.cells;
+    // Mounts by id are for cells that have mounts.
+    let cells = if spec.tier == Tier::Full { spec.caps.cells } else { 0 };
     let key = |profile: &Profile, workspace, directories| {
         let sockets = sockets::grants(&spec.sockets, profile, identity, cells)?;
         Ok(KeyGrant { workspace, directories, sockets })

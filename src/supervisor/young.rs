@@ -99,7 +99,7 @@ impl Young {
                 };
                 self.payload = Some(pid);
                 match maker.measure(design, pid, probes) {
-                    Ok(receipt) => self.seal(receipt),
+                    Ok(receipt) => self.seal(self.cell.told_in(receipt)),
                     Err(unfit) => self.fail(Failure::Unmeasured { what: unfit.0 }),
                 }
             }

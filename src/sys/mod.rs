@@ -8,6 +8,7 @@
 
 pub mod bpf;
 pub mod exec;
+pub mod fork;
 pub mod lookup;
 pub mod memory;
 pub mod mount;

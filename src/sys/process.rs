@@ -200,8 +200,15 @@ impl From<libc::rusage> for Used {
 
 /// waitid(2) with P_PIDFD: collects a child that has ended, so that no zombie is left, with what
 /// it used. `Ok(None)`: it has not ended yet.
-pub fn collect(pidfd: impl AsFd) -> Result<Option<Used>> {
+pub fn collect(pidfd: impl AsFd) -> Result<Option<Collected>> {
     wait_for(pidfd, libc::WEXITED | libc::WNOHANG)
+}
+
+/// A child that ended, and whether it did so by itself and with code 0.
+#[derive(Debug, Clone, Copy)]
+pub struct Collected {
+    pub used: Used,
+    pub well: bool,
 }
 
 /// The same, waiting for its end: for a child that has just been killed.
@@ -215,7 +222,7 @@ pub fn wait(pidfd: impl AsFd) -> Result<()> {
 }
 
 /// The system call itself: the C library's waitid has no place for the usage.
-fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Used>> {
+fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Collected>> {
     // SAFETY: siginfo_t is plain bytes, for which all zeroes is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: rusage is plain integers, for which all zeroes is a value.
@@ -233,7 +240,10 @@ fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Used>> {
     })?;
     // SAFETY: waitid succeeded, so the pid field of this union is the one in use (or zero).
     let ended = unsafe { info.si_pid() } != 0;
-    Ok(ended.then(|| usage.into()))
+    // SAFETY: as above, and of the status field.
+    let status = unsafe { info.si_status() };
+    let well = info.si_code == libc::CLD_EXITED && status == 0;
+    Ok(ended.then(|| Collected { used: usage.into(), well }))
 }
 
 /// Where the kernel keeps this process's arguments and environment, as `/proc/self/stat` has them.

@@ -1,5 +1,4 @@
-//! A front end turned hostile: whatever it sends, it gets what any caller gets, and the supervisor
-//! goes on.
+//! A front end turned hostile: it gets what any caller gets, and the supervisor goes on.
 //!
 //! The supervisor starts only from a process with one thread, so this test has a `main` of its own
 //! and no harness; its claims run one after the other against one supervisor.
@@ -91,6 +90,7 @@ impl Front {
                 session_idle: PATIENCE,
             },
             ids: IdRange { first: 2_100_000_000, count: 64 },
+            tier: cofferdam::receipt::Tier::Full,
             record: None,
         })?;
         std::mem::forget(started.held);

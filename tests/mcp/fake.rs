@@ -188,6 +188,7 @@ pub(crate) fn profile() -> Profile {
             output: Some(256 << 20),
         },
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
+        tier: cofferdam::receipt::Tier::Full,
     }
 }
 

@@ -15,17 +15,32 @@ use crate::sys::process::{self, Reaped};
 /// The longest that init waits for killed processes, to add up what they used.
 const LAST: Duration = Duration::from_millis(200);
 
+/// The longest that init of a cell without a pid namespace waits for them: nobody else would.
+const DOMAIN: Duration = Duration::from_secs(60);
+
 impl Init<'_> {
+    /// The end of the cell, where it is not the end of init that the kernel ends all else by.
+    pub(super) fn end_domain(&mut self) -> Result<()> {
+        match self.domain {
+            None => Ok(()),
+            Some(_) => self.end_within(DOMAIN),
+        }
+    }
+
     /// Ends what the payload left behind and adds up what it used; not for longer than [`LAST`],
     /// since a process in a slow system call may take its time and the caller waits.
     pub(super) fn end_others(&mut self) -> Result<()> {
+        self.end_within(LAST)
+    }
+
+    fn end_within(&mut self, longest: Duration) -> Result<()> {
         match kill(Pid::from_raw(-1), Signal::SIGKILL) {
             Ok(()) => {}
             // Nobody was left.
             Err(Errno::ESRCH) => return Ok(()),
             Err(errno) => return Err(errno),
         }
-        let until = Instant::now() + LAST;
+        let until = Instant::now() + longest;
         loop {
             while self.children.read_signal()?.is_some() {}
             loop {

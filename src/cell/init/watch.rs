@@ -14,6 +14,7 @@ use nix::sys::stat::Mode;
 use nix::sys::statfs::statfs;
 use nix::unistd::read;
 
+use crate::cell::bare::Domain;
 use crate::sys::Result;
 
 /// Looks are at least this far apart, so that a large cell is not slowed by them.
@@ -28,6 +29,8 @@ const BYTES_PER_SECOND: u64 = 4 << 30;
 pub struct Watch {
     /// A procfs of the cell's pid namespace.
     proc: OwnedFd,
+    /// By what the cell's processes are known, where that shows others as well.
+    domain: Option<Domain>,
     limit: u64,
     next: Option<Instant>,
     peak: u64,
@@ -35,8 +38,8 @@ pub struct Watch {
 
 impl Watch {
     /// A watch that looks at nothing until it is started.
-    pub fn new(proc: OwnedFd, limit: u64) -> Self {
-        Self { proc, limit, next: None, peak: 0 }
+    pub fn new(proc: OwnedFd, limit: u64, domain: Option<Domain>) -> Self {
+        Self { proc, domain, limit, next: None, peak: 0 }
     }
 
     /// Starts looking, with the limit the job has.
@@ -64,7 +67,8 @@ impl Watch {
 
     /// Adds up the cell's memory and says whether it is above the limit.
     pub fn exceeded(&mut self, now: Instant) -> Result<bool> {
-        let files = private_files();
+        // Without mounts of its own the cell's files are on a disk.
+        let files = if self.domain.is_none() { private_files() } else { 0 };
         let mut used = files + self.processes(Sum::Resident)?;
         if used > self.limit {
             // Pages that processes share were counted once for each: count them by share.
@@ -100,6 +104,10 @@ impl Watch {
             let name = entry.file_name().to_bytes();
             if name.iter().all(u8::is_ascii_digit) {
                 let directory = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+                let is_ours = |domain: Domain| domain.has(directory.parse().unwrap_or(0));
+                if !self.domain.is_none_or(is_ours) {
+                    continue;
+                }
                 total = total.saturating_add(self.process(directory, sum));
             }
         }

@@ -1,0 +1,65 @@
+//! The order of confinement in the tier `landlock+seccomp`: as `cell::enter`, without namespaces.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+
+use super::Domain;
+use crate::cell::enter::{Entry, Prepared, await_maps, keep_only};
+use crate::cell::{At, Step, StepFailed, caps, landlock, limits, payload};
+use crate::sys::Result;
+use crate::sys::process::{self, Dumpable};
+
+/// The steps that init takes before it forks.
+pub(in crate::cell) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFailed> {
+    let Entry { design, shared, control, job, handoff, .. } = *entry;
+    // No maps here: the supervisor says that it has seen to what only it can do.
+    await_maps(control)?;
+    // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.
+    nix::unistd::setsid().map(drop).at(Step::Session)?;
+    // The supervisor measures the payload, which it cannot look into otherwise.
+    process::set_dumpable(Dumpable::Yes).at(Step::DieWithParent)?;
+    // Whoever loses its parent in this cell becomes init's child: it must be waited for.
+    nix::sys::prctl::set_child_subreaper(true).at(Step::Session)?;
+    // No signal on the supervisor's death: one that ends init would leave the rest of the cell. Init
+    // sees the end of its socket instead.
+    if !process::is_open(control).at(Step::DieWithParent)? {
+        return Err(StepFailed { step: Step::DieWithParent, errno: Errno::EPIPE });
+    }
+    // Before Landlock, which allows it to init by a rule of its own.
+    let procfs = procfs(&shared.proc).at(Step::Proc)?;
+    let private = entry.private.ok_or(Errno::ENOENT).at(Step::Workspace)?;
+    let private = private.open().at(Step::Workspace)?;
+    limits::shared(&design.profile.limits, entry.others).at(Step::Limits)?;
+    let hidden = design.hidden.as_fd();
+    let keep = [Some(control), Some(job), Some(handoff.0), Some(handoff.1), Some(hidden)];
+    keep_only(&keep, [Some(procfs.as_fd()), Some(private.as_fd())]).at(Step::Descriptors)?;
+    let write = (private.as_fd(), landlock::Use::Write);
+    let read = (procfs.as_fd(), landlock::Use::Read);
+    let outer = landlock::build(&design.landlock, &[write, read]).at(Step::Landlock)?;
+    let ruleset = landlock::build(&design.landlock, &[write]).at(Step::Landlock)?;
+    // The bounding set is emptied by who has a capability for it; no_new_privs makes it moot.
+    caps::clear_current().at(Step::Capabilities)?;
+    process::set_no_new_privs().at(Step::NoNewPrivs)?;
+    // Before Landlock: shows that the canary is there to be refused afterwards.
+    payload::open_canary(&design.hidden).at(Step::Canary)?;
+    outer.restrict().at(Step::Landlock)?;
+    // Before the fork: nobody runs in a cell whose processes init could not end.
+    let domain = Domain::prove(nix::unistd::getppid().as_raw()).at(Step::Landlock)?;
+    Ok(Prepared { ruleset, procfs: Some(procfs), domain: Some(domain) })
+}
+
+/// The host's procfs: pids there are the cell's own too.
+fn procfs(proc: &OwnedFd) -> Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    openat(proc, ".", flags, Mode::empty())
+}
+
+/// The payload's own step, before its second Landlock layer: it goes with its init, which ends the
+/// rest of the cell in any case.
+pub fn payload() -> std::result::Result<(), StepFailed> {
+    process::set_death_signal(Signal::SIGKILL).at(Step::DieWithParent)
+}

@@ -1,0 +1,62 @@
+//! Looking at a cell of the tier `landlock+seccomp`: what it has, and that it has nothing of the rest.
+
+use std::os::fd::AsFd;
+
+use nix::fcntl::readlinkat;
+
+use crate::cell::Design;
+use crate::cell::measure::{Fields, NAMESPACES, Operator, Unfit, demand, hard_limits};
+use crate::receipt::Measured;
+
+/// Measures the process whose procfs directory is `process`.
+///
+/// # Errors
+/// The first value that is not what this tier demands.
+pub fn payload(
+    process: impl AsFd,
+    design: &Design,
+    operator: &Operator,
+) -> Result<Measured, Unfit> {
+    let status = Fields::read(&process, "status")?;
+    let is_empty = |set: &&str| {
+        let shown = status.get(set);
+        !shown.is_empty() && shown.chars().all(|digit| digit == '0')
+    };
+    let held = ["CapInh", "CapPrm", "CapEff", "CapAmb"].iter().all(is_empty);
+    demand(held, || "a capability set is not empty".to_owned())?;
+    let no_new_privs = status.get("NoNewPrivs") == "1";
+    demand(no_new_privs, || "no_new_privs is not set".to_owned())?;
+    demand(status.get("Seccomp") == "2", || "no system call filter is loaded".to_owned())?;
+    let seccomp_filters: u32 = status.get("Seccomp_filters").parse().unwrap_or(0);
+    demand(seccomp_filters >= 2, || format!("{seccomp_filters} filters where 2 belong"))?;
+    let own = nix::unistd::geteuid().as_raw().to_string();
+    let same = |line: &str| line.split_ascii_whitespace().all(|id| id == own);
+    demand(same(status.get("Uid")), || "the payload has another uid".to_owned())?;
+    // Ids of one number each: what is started by root takes a uid and the gid of that number.
+    demand(operator.first_id != 0, || "the payload has host id 0".to_owned())?;
+    let (processes, open_files, file_size) = hard_limits(&process, design)?;
+    Ok(Measured {
+        seccomp_filters,
+        no_new_privs,
+        capabilities_empty: is_empty(&"CapBnd"),
+        host_uid: operator.first_id,
+        supplementary_groups: operator.supplementary_groups.clone(),
+        namespaces: namespaces(&process, operator)?,
+        mounts: 0,
+        processes,
+        open_files,
+        file_size,
+    })
+}
+
+/// Those that are not the operator's: none, unless an outer sandbox made some.
+fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Unfit> {
+    let mut own = Vec::new();
+    for (name, theirs) in NAMESPACES.iter().zip(&operator.namespaces) {
+        let inode = readlinkat(&process, format!("ns/{name}").as_str())?;
+        if inode.to_str() != Some(theirs) {
+            own.push((*name).to_owned());
+        }
+    }
+    Ok(own)
+}

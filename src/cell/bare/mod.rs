@@ -1,0 +1,71 @@
+//! A cell without namespaces: the tier `landlock+seccomp`, for where user namespaces are refused.
+//!
+//! Such a cell stands on the host's own tree. What it may open is a list of paths, held by Landlock,
+//! with one private directory to write to; what Landlock does not hold, the filter refuses by
+//! number (`profile::tier`). Its processes are told from all others by their Landlock domain: a
+//! signal from within it reaches them and nobody else, so that `kill(-1)` of its init is the end
+//! of the cell, whatever its processes did to get away from their parents.
+//!
+//! *Invariant:* nothing calls `kill(-1)` in this tier without a [`Domain`], which shows that the
+//! kernel holds signals; without that the same call would end every process of the user.
+
+pub mod enter;
+pub mod measure;
+pub mod store;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::landlock;
+use crate::sys::Result;
+
+/// What cells of a design stand on in this tier.
+#[derive(Debug)]
+pub struct Ground {
+    pub store: std::rc::Rc<store::Store>,
+}
+
+/// Shows that signals of this process stay within its Landlock domain.
+#[derive(Debug, Clone, Copy)]
+pub struct Domain(());
+
+impl Domain {
+    /// Enters a domain that holds signals and nothing else.
+    ///
+    /// # Errors
+    /// Where the kernel does not have it (Landlock ABI below 6), or as [`Domain::prove`].
+    pub fn enter(abi: u32, outside: i32) -> Result<Self> {
+        // The control: without a domain the same signal arrives.
+        kill(Pid::from_raw(outside), None)?;
+        landlock::signals(abi)?.restrict()?;
+        Self::prove(outside)
+    }
+
+    /// Sees that a process of the same uid, outside the domain, cannot be signalled. A domain is for
+    /// good: what holds once holds until the end.
+    ///
+    /// # Errors
+    /// EXDEV where it can be.
+    pub fn prove(outside: i32) -> Result<Self> {
+        match kill(Pid::from_raw(outside), None) {
+            Err(Errno::EPERM) => Ok(Self(())),
+            Ok(()) => Err(Errno::EXDEV),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Sends a signal to every other process of the domain, at once: none can fork away meanwhile,
+    /// as a fork with a signal pending starts over (kill(2), fork in the kernel).
+    ///
+    /// # Errors
+    /// What kill(2) says.
+    pub fn signal_all(self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(-1), signal)
+    }
+
+    /// Whether a process is of the domain.
+    pub fn has(self, pid: i32) -> bool {
+        pid > 0 && kill(Pid::from_raw(pid), None).is_ok()
+    }
+}

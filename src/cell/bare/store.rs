@@ -1,0 +1,210 @@
+//! Private directories of cells on the host: made before a cell, let go after it, swept by a process
+//! that does nothing else.
+//!
+//! What a cell has written is opened by nobody: a directory that was let go is moved aside by its
+//! name, and the sweeper removes what is in it beneath a held descriptor, following no link.
+
+use std::cell::Cell as Counter;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open, openat, renameat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
+use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
+
+use crate::cell::payload;
+use crate::sys::Result;
+
+/// What is in each private directory, in the order in which it is made.
+const PARTS: [&str; 3] = ["workspace", "tmp", "tmp/home"];
+/// Tries of the sweeper to remove what processes that end just now still write to.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The directory that the private ones are in.
+#[derive(Debug)]
+pub struct Store {
+    directory: OwnedFd,
+    /// As the host has it.
+    path: String,
+    next: Counter<u64>,
+    /// Each byte tells the sweeper that something was let go; its end, that all may go.
+    sweeper: OwnedFd,
+}
+
+/// One cell's directory; let go when this is dropped.
+#[derive(Debug)]
+pub struct Private {
+    store: Rc<Store>,
+    name: String,
+}
+
+/// An open directory of the store.
+fn directory(path: &str) -> Result<OwnedFd> {
+    open(
+        path,
+        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+impl Store {
+    /// Takes an empty directory of this process's user, and puts the canary in it.
+    ///
+    /// # Errors
+    /// What making files in it says.
+    pub fn new(path: String, sweeper: OwnedFd) -> Result<Self> {
+        let directory = directory(&path)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let canary = openat(&directory, payload::CANARY, flags, Mode::S_IRUSR)?;
+        write(canary, b"Landlock refuses this file.\n")?;
+        Ok(Self { directory, path, next: Counter::new(0), sweeper })
+    }
+
+    /// The directory itself, in which the canary is.
+    pub fn directory(&self) -> &OwnedFd {
+        &self.directory
+    }
+
+    /// A new private directory.
+    ///
+    /// # Errors
+    /// What mkdirat(2) says.
+    pub fn make(self: &Rc<Self>) -> Result<Private> {
+        let number = self.next.get();
+        self.next.set(number.saturating_add(1));
+        let name = format!("cell-{number}");
+        mkdirat(&self.directory, name.as_str(), Mode::S_IRWXU)?;
+        let private = Private { store: Rc::clone(self), name };
+        for part in PARTS {
+            let path = format!("{}/{part}", private.name);
+            mkdirat(&self.directory, path.as_str(), Mode::S_IRWXU)?;
+        }
+        Ok(private)
+    }
+}
+
+impl Private {
+    /// Opens it, for a rule.
+    ///
+    /// # Errors
+    /// What open(2) says.
+    pub fn open(&self) -> Result<OwnedFd> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        openat(&self.store.directory, self.name.as_str(), flags, Mode::empty())
+    }
+
+    /// Where the host has what a cell of the other tier has at `path`, for paths of its own.
+    pub fn place(&self, path: &str) -> String {
+        let own = ["/workspace", "/tmp"].into_iter().find(|own| {
+            path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
+        match own {
+            Some(_) => format!("{}/{}{path}", self.store.path, self.name),
+            None => path.to_owned(),
+        }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let Store { directory, sweeper, .. } = &*self.store;
+        let gone = format!("gone-{}", self.name);
+        let moved = renameat(directory, self.name.as_str(), directory, gone.as_str());
+        if let Err(errno) = moved.and_then(|()| write(sweeper, b"g").map(drop)) {
+            // The sweeper removes it with all else at the end.
+            tracing::debug!(%errno, "a private directory could not be let go");
+        }
+    }
+}
+
+/// Removes what is let go, until `news` ends; then everything, the directory itself included.
+pub fn sweep(path: &str, news: &OwnedFd) -> Result<()> {
+    let store = directory(path)?;
+    let mut buffer = [0; 64];
+    loop {
+        match read(news, &mut buffer) {
+            Ok(0) => break,
+            Ok(_) => remove_all(&store, "gone-")?,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    for _ in 0..TRIES {
+        // Cells that end just now may still make something.
+        match remove_all(&store, "")
+            .and_then(|()| unlinkat(AT_FDCWD, path, UnlinkatFlags::RemoveDir))
+        {
+            Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+    Err(Errno::ENOTEMPTY)
+}
+
+/// The names in a directory, and whether each may be a directory itself.
+fn names(directory: impl AsFd) -> Result<Vec<(std::ffi::CString, bool)>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut list = Dir::openat(directory, ".", flags, Mode::empty())?;
+    let mut found = Vec::new();
+    // So many at a time: a cell may have made more than there is memory for.
+    for entry in list.iter().take(10_000) {
+        let entry = entry?;
+        let name = entry.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            found.push((name, matches!(entry.file_type(), Some(Type::Directory) | None)));
+        }
+    }
+    Ok(found)
+}
+
+/// Removes all in `store` whose name begins with `prefix`. A tree is never descended more than one
+/// level: directories in it are moved up and wait for their turn, however deep it is.
+fn remove_all(store: &OwnedFd, prefix: &str) -> Result<()> {
+    let mut moved = 0_u64;
+    loop {
+        let mut all = names(store)?;
+        all.retain(|(name, _)| name.to_bytes().starts_with(prefix.as_bytes()));
+        if all.is_empty() {
+            return Ok(());
+        }
+        for (name, may_be_directory) in all {
+            let file = unlinkat(store, name.as_c_str(), UnlinkatFlags::NoRemoveDir);
+            match file {
+                Ok(()) => continue,
+                Err(Errno::EISDIR) if may_be_directory => {}
+                Err(errno) => return Err(errno),
+            }
+            // Of no mode that a cell may have given it: its own user opens it.
+            fchmodat(store, name.as_c_str(), Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
+            empty(store, &name, prefix, &mut moved)?;
+        }
+    }
+}
+
+/// Empties one directory of the store and removes it; directories in it go up into the store.
+fn empty(store: &OwnedFd, name: &std::ffi::CString, prefix: &str, moved: &mut u64) -> Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let directory = openat(store, name.as_c_str(), flags, Mode::empty())?;
+    loop {
+        let all = names(&directory)?;
+        if all.is_empty() {
+            return unlinkat(store, name.as_c_str(), UnlinkatFlags::RemoveDir);
+        }
+        for (entry, _) in all {
+            match unlinkat(&directory, entry.as_c_str(), UnlinkatFlags::NoRemoveDir) {
+                Ok(()) => continue,
+                Err(Errno::EISDIR) => {}
+                Err(errno) => return Err(errno),
+            }
+            // Moving a directory writes to it (its `..`).
+            fchmodat(&directory, entry.as_c_str(), Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
+            *moved += 1;
+            let up = format!("{prefix}up-{}-{moved}", std::process::id());
+            renameat(&directory, entry.as_c_str(), store, up.as_str())?;
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The lower tier on the command line: what is refused in it, and where it is named as a way out.
+
+use std::path::Path;
+
+use super::error::CliError;
+use super::probe;
+use crate::receipt::Tier;
+use crate::supervisor::{Access, Granted, StartError};
+
+/// What is said where no user namespace can be had.
+const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; where there is none, `--tier \
+    landlock+seccomp` runs in a weaker tier, of which SECURITY.md tells";
+
+/// The way out where no supervisor could be started.
+pub fn remedy(error: &StartError) -> &'static str {
+    match error {
+        StartError::OpenFiles { .. } => probe::OPEN_FILES_REMEDY,
+        StartError::Clone(_) => NO_NAMESPACES,
+        StartError::Threads { .. }
+        | StartError::NoProc(_)
+        | StartError::Maps(_)
+        | StartError::Lock { .. }
+        | StartError::NoInstance { .. }
+        | StartError::Grant { .. }
+        | StartError::Socket { .. }
+        | StartError::Signals(_)
+        | StartError::Store(_)
+        | StartError::Link(_) => "`cofferdam doctor` shows what is missing here",
+    }
+}
+
+/// A grant of `run` as the tier has it: without mounts a path stands where the host has it.
+///
+/// # Errors
+/// What would take a mount.
+pub fn granted(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
+    match (tier, granted.access) {
+        (Tier::Full, _) => return Ok(granted),
+        (Tier::Bare, Access::ReadOnly) => {}
+        (Tier::Bare, Access::ReadWrite | Access::Unguarded) => {
+            return Err(refused("--rw: what the host obeys in a grant is guarded by mounts")
+                .with_hint("grant it with --ro; results can be printed"));
+        }
+    }
+    let usual = granted.host.file_name().map(|name| Path::new("/mnt").join(name));
+    if granted.cell != granted.host && Some(&granted.cell) != usual.as_ref() {
+        return Err(refused("--ro: another path in the cell takes a mount")
+            .with_hint("leave out `:CELL`: it stands where the host has it"));
+    }
+    Ok(Granted { cell: granted.host.clone(), ..granted })
+}
+
+/// The workspace of a server, which the tier cannot grant.
+///
+/// # Errors
+/// Always in the lower tier.
+pub fn workspace(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
+    match tier {
+        Tier::Full => Ok(granted),
+        Tier::Bare => Err(refused("--workspace: a grant at /workspace takes a mount")
+            .with_hint("each call has a private directory to work in")),
+    }
+}
+
+fn refused(why: &str) -> CliError {
+    CliError::new(format!("{why}, and the tier landlock+seccomp has none"))
+}

@@ -1,0 +1,148 @@
+//! What the tier `landlock+seccomp` takes from a profile: calls that only namespaces make harmless.
+//!
+//! Without a mount namespace every path of the host can be named, and Landlock holds opening, making
+//! and removing, but not modes, owners, times and attributes. Without a network namespace Landlock
+//! holds TCP and abstract names, but neither datagrams nor sockets that have a path. What it does not
+//! hold is refused here by number.
+
+use std::collections::BTreeMap;
+
+use super::arguments;
+use super::condition::{Op, Test, Verdict};
+use super::never::Group;
+use super::{Family, Network, ProcView, Profile};
+use crate::receipt::Tier;
+
+/// The lowest Landlock ABI of the tier [`Tier::Bare`]: from 6 on (Linux 6.12) signals are held, by
+/// which a cell could else end any process of its user, and by which its own processes are told from
+/// all others.
+pub const LANDLOCK_ABI: u32 = 6;
+
+/// What is refused in the tier [`Tier::Bare`], whatever a profile lists.
+const REFUSED: &[Group] = &[
+    Group {
+        why: "without a mount namespace it reaches files outside the cell, and Landlock does not hold it",
+        names: &[
+            "chmod",
+            "fchmod",
+            "fchmodat",
+            "fchmodat2",
+            "chown",
+            "fchown",
+            "lchown",
+            "fchownat",
+            "utime",
+            "utimes",
+            "futimesat",
+            "setxattr",
+            "lsetxattr",
+            "fsetxattr",
+            "setxattrat",
+            "removexattr",
+            "lremovexattr",
+            "fremovexattr",
+            "removexattrat",
+            "file_setattr",
+        ],
+    },
+    Group {
+        why: "without a mount namespace it tells what happens to files outside the cell",
+        names: &["inotify_init", "inotify_init1", "inotify_add_watch"],
+    },
+    Group {
+        why: "without a network namespace it reaches sockets outside the cell",
+        names: &["socket", "connect", "bind", "listen", "accept", "accept4", "sendmmsg"],
+    },
+    Group {
+        why: "without an ipc namespace it reaches objects outside the cell",
+        names: &[
+            "shmget",
+            "shmat",
+            "shmctl",
+            "semget",
+            "semop",
+            "semtimedop",
+            "semctl",
+            "msgget",
+            "msgsnd",
+            "msgrcv",
+            "msgctl",
+            "mq_open",
+            "mq_unlink",
+        ],
+    },
+];
+
+/// Whether the tier refuses this call, and why.
+pub fn reason(tier: Tier, call: &str) -> Option<&'static str> {
+    match tier {
+        Tier::Full => None,
+        Tier::Bare => {
+            REFUSED.iter().find(|group| group.names.contains(&call)).map(|group| group.why)
+        }
+    }
+}
+
+/// What the tier asks of the arguments of a call, where the floor asks for less.
+pub(super) fn condition(tier: Tier, call: &str) -> Option<Verdict> {
+    match tier {
+        Tier::Full => None,
+        Tier::Bare => bare_condition(call),
+    }
+}
+
+/// Why a call that [`condition`] narrows was refused.
+pub(super) fn narrowed(tier: Tier, call: &str) -> Option<&'static str> {
+    condition(tier, call).map(|_| match call {
+        "utimensat" => "without a mount namespace only the time of an open file is set, to now",
+        "sendto" => "without a network namespace nothing is sent to an address",
+        _ => "without a pid namespace a process may change itself only",
+    })
+}
+
+fn bare_condition(call: &str) -> Option<Verdict> {
+    let when = |all| Some(Verdict::AllowIf(vec![all]));
+    let own = |argument| Test::low(argument, Op::Eq, 0);
+    match call {
+        // Of an open file, and to now: what touch(1) does.
+        "utimensat" => when(vec![Test::full(1, Op::Eq, 0), Test::full(2, Op::Eq, 0)]),
+        "sendto" => when(vec![Test::full(4, Op::Eq, 0)]),
+        "setpriority" => when(vec![own(0), own(1)]),
+        // IOPRIO_WHO_PROCESS
+        "ioprio_set" => when(vec![Test::low(0, Op::Eq, 1), own(1)]),
+        "sched_setaffinity" | "sched_setparam" => when(vec![own(0)]),
+        "sched_setscheduler" => {
+            let Verdict::AllowIf(mut any) = arguments::condition(call)? else { return None };
+            any.iter_mut().for_each(|all| all.push(own(0)));
+            Some(Verdict::AllowIf(any))
+        }
+        _ => None,
+    }
+}
+
+/// Takes sockets but pairs away. Not pairs of datagrams: from one a packet goes to any socket with a
+/// path that the uid may write to, whatever it was paired with (unix(7)).
+pub(super) fn without_sockets(profile: &Profile, verdicts: &mut BTreeMap<u32, Verdict>) {
+    let call = |name| super::calls::number(name).unwrap_or(u32::MAX);
+    verdicts.remove(&call("socket"));
+    if profile.families.contains(&Family::Unix) {
+        let kinds = [arguments::STREAM, arguments::SEQPACKET];
+        let pairs = kinds.map(|kind| arguments::socket(1, kind, 0));
+        verdicts.insert(call("socketpair"), Verdict::AllowIf(pairs.into()));
+    }
+}
+
+impl Profile {
+    /// The profile as it is in a tier: what a tier does not have, it does not promise.
+    #[must_use]
+    pub fn in_tier(self, tier: Tier) -> Self {
+        match tier {
+            Tier::Full => Self { tier, ..self },
+            Tier::Bare => Self { tier, proc: ProcView::None, network: Network::None, ..self },
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tier_tests.rs"]
+mod tests;

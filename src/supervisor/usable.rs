@@ -1,0 +1,63 @@
+//! Whether cells of a profile can be made on this host, and why not.
+
+use super::start::{Inherited, OPEN_FILES_HELD};
+use super::template::TemplateError;
+use crate::profile::tier::LANDLOCK_ABI;
+use crate::profile::{Exec, Profile};
+use crate::receipt::{MemoryHold, Tier};
+
+/// Why no cell of a key can be made here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    pub why: String,
+    /// The one program of the profile, where it is this that is missing.
+    pub missing_program: Option<String>,
+}
+
+impl Unusable {
+    /// For what stands in the way of building it.
+    pub fn of(profile: &Profile, error: &TemplateError) -> Self {
+        let missing_program = match (&profile.exec, error) {
+            (Exec::Only(program), TemplateError::Missing { path }) if program == path => {
+                path.file_name().map(|name| name.to_string_lossy().into_owned())
+            }
+            _ => None,
+        };
+        Self { why: error.to_string(), missing_program }
+    }
+}
+
+/// Whether this host has what the profile requires.
+pub fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result<(), Unusable> {
+    let refuse = |why: String| Err(Unusable { why, missing_program: None });
+    // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
+    // could not be ruled (landlock(7)).
+    let (least, of) = match profile.tier {
+        Tier::Full => (2, ""),
+        Tier::Bare => (LANDLOCK_ABI, " by the tier landlock+seccomp"),
+    };
+    let needed = profile.requires.landlock_abi.max(least);
+    if landlock_abi < needed {
+        return refuse(format!(
+            "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}"
+        ));
+    }
+    let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
+    if matches!(profile.exec, Exec::Only(_)) && most < OPEN_FILES_HELD {
+        return refuse(format!(
+            "{most} open files are allowed here, and {OPEN_FILES_HELD} are needed; `cofferdam doctor` \
+             has the remedy"
+        ));
+    }
+    let held = inherited.cgroups.hold();
+    if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {
+        return refuse("a memory cgroup is required and none can be had".to_owned());
+    }
+    if profile.limits.processors.is_some() && !inherited.cgroups.shares_processors() {
+        return refuse(
+            "a share of the processors is a limit that needs cgroup v2 with `cpu`, and it cannot be had"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
