@@ -64,6 +64,12 @@ fn main() {
     process::exit_now(i32::from(failed > 0));
 }
 
+/// A stream to its end. Of a session it does not block, and may be open a moment longer than the call.
+fn whole(stream: OwnedFd) -> std::io::Result<String> {
+    nix::fcntl::fcntl(&stream, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))?;
+    std::io::read_to_string(std::fs::File::from(stream))
+}
+
 impl Front {
     fn start() -> Result<Self, Box<dyn std::error::Error>> {
         let surroundings = Surroundings {
@@ -154,8 +160,7 @@ impl Front {
                     output = received.fds.into_iter().flatten().next();
                 }
                 Event::Ended { call: ended, ended: end } if ended == call => {
-                    let text = output.map(|fd| std::io::read_to_string(std::fs::File::from(fd)));
-                    let text = text.transpose().map_err(|error| error.to_string())?;
+                    let text = output.map(whole).transpose().map_err(|error| error.to_string())?;
                     return Ok((end.outcome, text.unwrap_or_default()));
                 }
                 Event::Started { .. }
