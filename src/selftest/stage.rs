@@ -101,7 +101,7 @@ impl Stage {
             lines.into_iter().flatten().chain(&probe.options).map(String::as_str).collect();
         let names = |placeholder: &str| lines.iter().any(|line| line.contains(placeholder));
         stage.words_of_files(&grant);
-        if names(".git/") {
+        if names("/.git") {
             repository(&grant)?;
         }
         stage.put_up(names)?;
