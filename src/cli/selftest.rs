@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::{CliError, print_out};
 use super::rows;
+use crate::receipt::Tier;
 use crate::selftest::conduct::{self, Found};
 use crate::selftest::corpus::{self, Class, Probe};
 use crate::selftest::judge::Target;
@@ -41,6 +42,9 @@ pub struct SelftestArguments {
     /// {probe} stands for the helper's path, which it must let in at the same path
     #[arg(long, value_name = "ARGV PREFIX")]
     pub target: Option<String>,
+    /// In which tier: namespaces+landlock+seccomp, or landlock+seccomp
+    #[arg(long, value_name = "TIER", conflicts_with = "target")]
+    pub tier: Option<Tier>,
     /// List the attacks with their sources, run nothing
     #[arg(long)]
     pub list: bool,
@@ -62,7 +66,11 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     }
     let words = typed.target.iter().flat_map(|target| target.split_whitespace());
     let words: Vec<String> = words.map(str::to_owned).collect();
-    let target = if words.is_empty() { Target::Own } else { Target::Other(words.clone()) };
+    let target = match (words.is_empty(), typed.tier.unwrap_or_default()) {
+        (false, _) => Target::Other(words.clone()),
+        (true, Tier::Full) => Target::Own,
+        (true, Tier::Bare) => Target::Lower,
+    };
     let found = verdicts(target, &probes)?;
     if let Some(file) = &typed.junit {
         std::fs::write(file, report::junit(&found)).map_err(|error| {

@@ -108,7 +108,7 @@ fn tried(bench: &Bench, probe: &Probe, is_root: bool) -> std::io::Result<Verdict
             return Ok(Verdict::NotApplicable { why: why.clone() });
         }
         (Some(shown), _, _) => shown,
-        (None, Some(why), Target::Own) => Shown::NotHere(why.clone()),
+        (None, Some(why), Target::Own | Target::Lower) => Shown::NotHere(why.clone()),
         (None, None, _) => control(bench, probe)?,
     };
     let seen = seen(bench, probe, |stage| {

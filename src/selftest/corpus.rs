@@ -90,6 +90,19 @@ pub enum When {
     BestEffortMemory,
 }
 
+/// What is to be expected in the tier `landlock+seccomp`, where that is not what is expected elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lower {
+    /// What it says where it is held.
+    #[serde(default)]
+    pub held: Vec<String>,
+    /// Why it is a breach there: SECURITY.md tells of it.
+    pub breach: Option<String>,
+    /// Why it is no question there.
+    pub not: Option<String>,
+}
+
 /// What the probes of a file share where they say nothing else.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -129,6 +142,8 @@ struct Written {
     no_control: Option<String>,
     unshown: Option<Unshown>,
     known: Option<Known>,
+    #[serde(default)]
+    landlock_seccomp: Lower,
     #[serde(default)]
     whom: Whom,
     #[serde(default)]
@@ -204,6 +219,7 @@ pub struct Probe {
     pub no_control: Option<String>,
     pub unshown: Option<Unshown>,
     pub known: Option<Known>,
+    pub lower: Lower,
     pub whom: Whom,
     /// Options of `cofferdam run`.
     pub options: Vec<String>,
@@ -271,6 +287,7 @@ fn checked(
         no_control: written.no_control,
         unshown: written.unshown.or_else(|| shared.unshown.clone()),
         known: written.known,
+        lower: written.landlock_seccomp,
         whom: written.whom,
         options: written.options,
         ours: written.ours,

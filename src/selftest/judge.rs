@@ -10,6 +10,8 @@ use super::launch::Ran;
 pub enum Target {
     /// `cofferdam run`.
     Own,
+    /// The same in the tier `landlock+seccomp`.
+    Lower,
     /// Another sandbox: the words before the command.
     Other(Vec<String>),
 }
@@ -81,11 +83,14 @@ pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -
         (When::Always, _) | (When::BestEffortMemory, Memory::BestEffort) => true,
         (When::BestEffortMemory, Memory::ControlGroup) => false,
     });
-    match (verdict, expected, target) {
-        (Verdict::Breach { seen }, Some(known), Target::Own) => {
-            Verdict::Known { seen, why: known.why.clone() }
-        }
-        (verdict, _, _) => verdict,
+    let why = match target {
+        Target::Own => expected.map(|known| &known.why),
+        Target::Lower => probe.lower.breach.as_ref().or(expected.map(|known| &known.why)),
+        Target::Other(_) => None,
+    };
+    match (verdict, why) {
+        (Verdict::Breach { seen }, Some(why)) => Verdict::Known { seen, why: why.clone() },
+        (verdict, _) => verdict,
     }
 }
 
@@ -104,6 +109,12 @@ pub fn not_applicable(
     let why = match (wrong, target, &probe.ours) {
         (Some(wrong), _, _) => wrong.to_owned(),
         (None, Target::Other(_), Some(why)) => why.clone(),
+        (None, Target::Lower, _) if probe.lower.not.is_some() => {
+            probe.lower.not.clone().unwrap_or_default()
+        }
+        (None, Target::Lower, _) if probe.options.iter().any(|option| option == "--rw") => {
+            "there are no writable grants in this tier".to_owned()
+        }
         (None, _, _) if probe.harm == Harm::WhereShared && isolation == Isolation::Shared => {
             "not run: it shares namespaces of the host, which this would harm".to_owned()
         }
@@ -145,6 +156,9 @@ pub fn verdict(probe: &Probe, target: &Target, shown: Shown, seen: &Seen) -> Ver
     }
     let elsewhere = match target {
         Target::Own => false,
+        Target::Lower => {
+            is_held(&probe.elsewhere, &seen.ran) || is_held(&probe.lower.held, &seen.ran)
+        }
         Target::Other(_) => is_held(&probe.elsewhere, &seen.ran),
     };
     if !is_held(&probe.held, &seen.ran) && !elsewhere {

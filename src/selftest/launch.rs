@@ -14,6 +14,7 @@ use super::corpus::{Control, Probe, Start};
 use super::judge::{Isolation, Memory, Target};
 use super::stage::{self, Stage};
 use crate::profile::calls;
+use crate::receipt::Tier;
 
 /// Where the helper is in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
@@ -95,7 +96,7 @@ impl Bench {
         let place = self.place(stage);
         let line = stage.filled(&place.entered(line), &place);
         let mut words = match &self.target {
-            Target::Own => self.own(probe, stage),
+            Target::Own | Target::Lower => self.own(probe, stage),
             Target::Other(prefix) => {
                 prefix.iter().map(|word| stage.filled(word, &self.outside(stage))).collect()
             }
@@ -144,14 +145,15 @@ impl Bench {
     fn prefixed<const N: usize>(&self, words: [String; N]) -> Vec<String> {
         let helper = self.helper.display().to_string();
         let mut all = match &self.target {
-            Target::Own => self.granted(),
+            Target::Own | Target::Lower => {
+                let mut words = self.granted();
+                words.push("--".to_owned());
+                words
+            }
             Target::Other(prefix) => {
                 prefix.iter().map(|word| word.replace("{probe}", &helper)).collect()
             }
         };
-        if self.target == Target::Own {
-            all.push("--".to_owned());
-        }
         all.extend(words);
         all
     }
@@ -183,6 +185,7 @@ impl Bench {
     /// # Errors
     /// What could not be started.
     pub fn held_memory(&self) -> std::io::Result<Memory> {
+        // No control group is used in the lower tier.
         if self.target != Target::Own {
             return Ok(Memory::BestEffort);
         }
@@ -199,9 +202,14 @@ impl Bench {
     /// `cofferdam run`, with the helper in its place.
     fn granted(&self) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
-        let helper = format!("{}:{HELPER_IN_CELL}", text(&self.helper));
         let config = text(&self.config);
-        let fixed = ["--config", &config, "run", "--ro", &helper];
+        let (tier, helper) = match &self.target {
+            Target::Lower => (Tier::Bare, text(&self.helper)),
+            Target::Own | Target::Other(_) => {
+                (Tier::Full, format!("{}:{HELPER_IN_CELL}", text(&self.helper)))
+            }
+        };
+        let fixed = ["--config", &config, "run", "--tier", tier.name(), "--ro", &helper];
         std::iter::once(text(&self.program)).chain(fixed.map(str::to_owned)).collect()
     }
 
@@ -270,7 +278,7 @@ impl Bench {
     fn helper_inside(&self) -> String {
         match &self.target {
             Target::Own => HELPER_IN_CELL.to_owned(),
-            Target::Other(_) => self.helper.display().to_string(),
+            Target::Lower | Target::Other(_) => self.helper.display().to_string(),
         }
     }
 
@@ -279,6 +287,10 @@ impl Bench {
         match &self.target {
             Target::Own => {
                 stage::Place { helper: self.helper_inside(), tmp: "/tmp".to_owned(), made: true }
+            }
+            // Where its private directory is, the cell says.
+            Target::Lower => {
+                stage::Place { helper: self.helper_inside(), tmp: "$TMPDIR".to_owned(), made: true }
             }
             Target::Other(_) => stage::Place { made: false, ..self.outside(stage) },
         }

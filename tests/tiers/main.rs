@@ -2,6 +2,7 @@
 //! without them. A sentinel, a file and a socket of the same uid stand outside; they are what a cell
 //! without namespaces could reach, and each attack on them is shown to work without the tier.
 
+mod corpus;
 mod ends;
 mod outside;
 #[path = "../support/mod.rs"]
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
             .only(For::Root),
         claim("memory_is_watched_over_all_its_processes", ends::memory).needs(PYTHON),
         claim("nothing_of_a_cell_is_left_on_the_disk", ends::swept).needs(SCOPE),
+        claim("the_corpus_is_held_but_for_what_is_told", corpus::held).needs(OUTER),
         claim("an_mcp_server_runs_in_it_and_refuses_sessions", served).needs(SCOPE),
     ])
 }
