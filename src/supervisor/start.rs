@@ -159,8 +159,8 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     match side.map_err(StartError::Clone)? {
         Side::Child => {
             // Main's ends of both pairs are this process's too: they go, or it would never see
-            // main's death as the end of the link.
-            drop((link, go));
+            // main's death as the end of the link. Nor is a file of the host held, but by a mount.
+            drop((link, go, spec.sockets));
             boot::run(inherited, Birth { wait })
         }
         Side::Parent(child) => {

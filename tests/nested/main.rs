@@ -18,7 +18,7 @@ use nix::sys::stat::Mode;
 use peer::Peer;
 use serde_json::json;
 use server::{Server, story, text};
-use support::{Caller, Check, Need, Who, claim, equal, holds};
+use support::{Caller, Check, Need, Who, children, claim, equal, holds};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         claim("what_is_no_socket_of_the_operators_alone_is_refused_at_start", refused),
         claim("sessions_have_the_sockets_that_policy_and_configuration_grant", sessions)
             .needs(&[Need::Python]),
+        claim("no_process_of_the_server_holds_the_hosts_file", unheld).needs(&[Need::RootLooks]),
         claim("a_socket_that_is_made_anew_is_not_the_one_that_was_granted", anew)
             .needs(&[Need::Python]),
     ])
@@ -261,6 +262,23 @@ fn sessions(caller: &Caller) -> Check {
     let rules = server.tool("sandbox_rules", &json!({}))?;
     let line = format!("- sockets outside the cell: {SKILLS}\n");
     holds("an agent can read it", text(&rules), text(&rules).contains(&line))
+}
+
+fn unheld(caller: &Caller) -> Check {
+    let peer = Peer::listen(caller, "servers", "s")?;
+    let mut server = serving(caller, &peer)?;
+    server.bash("true")?;
+    let front = server.child.id();
+    let mut held = Vec::new();
+    for pid in std::iter::once(front).chain(children(front)) {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+        held.extend(entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()));
+    }
+    // Only the supervisor has those: it was looked at.
+    let template = |to: &std::path::PathBuf| to.to_string_lossy().starts_with("mnt:[");
+    holds("the supervisor's are seen", &held, held.iter().any(template))?;
+    let of_the_peer: Vec<_> = held.iter().filter(|to| **to == peer.path).collect();
+    equal("held", of_the_peer.len(), 0)
 }
 
 fn anew(caller: &Caller) -> Check {
