@@ -1,4 +1,5 @@
-//! Output of a running call as progress: told while it comes, bounded, and made fit for text.
+//! Output of a running call as progress and log messages: told while it comes, bounded, and made fit
+//! for text.
 
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use tokio::sync::mpsc::Receiver;
 use crate::capture::Captured;
 use crate::capture::tap::{Piece, Source};
 use crate::capture::text::{render, without_cut_character};
+use crate::mcp::logs::CallLog;
 
 /// Bytes of one notification at most, and when nobody says.
 pub const MOST: usize = 65_536;
@@ -18,17 +20,24 @@ const LIVE_BYTES: usize = 1 << 20;
 
 /// A client that hears of output.
 #[derive(Debug)]
-pub struct Live {
+pub struct Live<'s> {
     peer: Peer<RoleServer>,
-    token: ProgressToken,
+    token: Option<ProgressToken>,
+    logs: Option<CallLog<'s>>,
     size: usize,
     started: Instant,
 }
 
-impl Live {
+impl<'s> Live<'s> {
     /// Tells `peer` in notifications of at most `size` bytes of output.
-    pub fn new(peer: Peer<RoleServer>, token: ProgressToken, size: usize) -> Self {
-        Self { peer, token, size, started: Instant::now() }
+    pub fn new(peer: Peer<RoleServer>, token: Option<ProgressToken>, size: usize) -> Self {
+        Self { peer, token, logs: None, size, started: Instant::now() }
+    }
+
+    /// The same, with log messages where the client hears them.
+    #[must_use]
+    pub fn logged(self, logs: Option<CallLog<'s>>) -> Self {
+        Self { logs, ..self }
     }
 
     /// Tells pieces until there are no more.
@@ -76,14 +85,33 @@ impl Live {
     async fn chunk(&self, source: Source, bytes: &[u8]) {
         let text = render(&Captured::of(bytes), &Captured::of(b""), 4 * MOST).stdout;
         match source {
-            Source::Stdout => self.say(&text).await,
-            Source::Stderr => self.say(&format!("[stderr] {text}")).await,
+            Source::Stdout => {
+                self.log("stdout", &text).await;
+                self.progress(&text).await;
+            }
+            Source::Stderr => {
+                self.log("stderr", &text).await;
+                self.progress(&format!("[stderr] {text}")).await;
+            }
         }
     }
 
+    /// A remark of cofferdam's own.
     async fn say(&self, text: &str) {
+        self.log("note", text).await;
+        self.progress(text).await;
+    }
+
+    async fn log(&self, what: &'static str, text: &str) {
+        if let Some(logs) = &self.logs {
+            logs.tell(&self.peer, what, text).await;
+        }
+    }
+
+    async fn progress(&self, text: &str) {
+        let Some(token) = self.token.clone() else { return };
         let elapsed = self.started.elapsed().as_secs_f64();
-        let note = ProgressNotificationParam::new(self.token.clone(), elapsed).with_message(text);
+        let note = ProgressNotificationParam::new(token, elapsed).with_message(text);
         if let Err(error) = self.peer.notify_progress(note).await {
             // The connection is going down; the call itself is ended elsewhere.
             tracing::debug!(%error, "output was not told");

@@ -13,6 +13,7 @@ pub mod history;
 pub mod jobs;
 pub mod lines;
 pub mod live;
+pub mod logs;
 pub mod message;
 pub mod progress;
 pub mod reply;

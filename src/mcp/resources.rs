@@ -20,11 +20,60 @@ use crate::tools::inspect;
 const SYSTEM: &str = "bash://system/info";
 const ENVIRONMENT: &str = "bash://env/all";
 const HISTORY: &str = "bash://history/recent";
-/// The manual page of a command, which is completed.
-const MANUAL: &str = "bash://man/{command}";
-const MANUAL_PREFIX: &str = "bash://man/";
 
 const JSON: &str = "application/json";
+const TEXT: &str = "text/plain";
+
+/// What is told of a command, by its name.
+struct Template {
+    /// Before the name.
+    prefix: &'static str,
+    uri: &'static str,
+    tool: &'static str,
+    name: &'static str,
+    about: &'static str,
+    /// The field of the tool's answer that is the text; without one, all of it is.
+    field: Option<&'static str>,
+}
+
+/// Each has the tool that answers for it, and names of commands to complete.
+const TEMPLATES: [Template; 3] = [
+    Template {
+        prefix: "bash://man/",
+        uri: "bash://man/{command}",
+        tool: "man_page",
+        name: "Manual page",
+        about: "The manual page for a command.",
+        field: Some("page"),
+    },
+    Template {
+        prefix: "bash://help/",
+        uri: "bash://help/{command}",
+        tool: "command_help",
+        name: "Help",
+        about: "What a command says when it is run with --help.",
+        field: Some("help"),
+    },
+    Template {
+        prefix: "bash://which/",
+        uri: "bash://which/{command}",
+        tool: "which_command",
+        name: "Location",
+        about: "Where a command is.",
+        field: None,
+    },
+];
+
+impl Template {
+    fn mime(&self) -> &'static str {
+        if self.field.is_some() { TEXT } else { JSON }
+    }
+
+    /// The templates whose tools are shown.
+    fn shown<B: Backend>(backend: &B) -> impl Iterator<Item = &'static Self> {
+        TEMPLATES.iter().filter(|template| backend.lists(template.tool))
+    }
+}
 
 /// Each resource with the tool that answers for it.
 const ALL: [(&str, &str, &str, &str); 3] = [
@@ -44,17 +93,20 @@ pub fn listed<B: Backend>(backend: &B) -> Vec<Resource> {
 
 /// The templates whose tools are shown.
 pub fn templates<B: Backend>(backend: &B) -> Vec<ResourceTemplate> {
-    let manual = ResourceTemplate::new(MANUAL, "Manual page")
-        .with_description("The manual page for a command.")
-        .with_mime_type("text/plain");
-    backend.lists("man_page").then_some(manual).into_iter().collect()
+    let template = |one: &Template| {
+        let template = ResourceTemplate::new(one.uri, one.name);
+        template.with_description(one.about).with_mime_type(one.mime())
+    };
+    Template::shown(backend).map(template).collect()
 }
 
-/// Of what a client wants to hear of: the history, which alone changes by itself.
-pub fn accepted(requested: &SubscriptionFilter) -> SubscriptionFilter {
+/// Of what a client wants to hear of: what there is. Only the history changes while the server runs.
+pub fn accepted<B: Backend>(backend: &B, requested: &SubscriptionFilter) -> SubscriptionFilter {
     let mut accepted = SubscriptionFilter::default();
     let uris = requested.resource_subscriptions.iter().flatten();
-    let known: Vec<String> = uris.filter(|uri| uri.as_str() == HISTORY).cloned().collect();
+    let listed = listed(backend);
+    let known = uris.filter(|uri| listed.iter().any(|resource| resource.uri == **uri));
+    let known: Vec<String> = known.cloned().collect();
     accepted.resource_subscriptions = (!known.is_empty()).then_some(known);
     accepted
 }
@@ -68,13 +120,20 @@ impl<B: Backend> Server<B> {
         context: &Context,
     ) -> Result<ReadResourceResult, ErrorData> {
         let known = listed(&self.0.backend);
-        let manual = uri.strip_prefix(MANUAL_PREFIX).filter(|_| self.0.backend.lists("man_page"));
+        let of_command = Template::shown(&self.0.backend)
+            .find_map(|template| Some((template, uri.strip_prefix(template.prefix)?)));
+        if let Some((template, command)) = of_command {
+            let told = self.answer(template.tool, json!({ "command": command }), context).await?;
+            let contents = match template.field {
+                None => as_json(uri, &told),
+                Some(field) => {
+                    let text = told.get(field).and_then(Value::as_str).unwrap_or_default();
+                    ResourceContents::text(text, uri).with_mime_type(TEXT)
+                }
+            };
+            return Ok(ReadResourceResult::new(vec![contents]));
+        }
         let contents = match uri {
-            _ if manual.is_some() => {
-                let page = self.answer("man_page", json!({ "command": manual }), context).await?;
-                let page = page.get("page").and_then(Value::as_str).unwrap_or_default();
-                ResourceContents::text(page, uri)
-            }
             _ if !known.iter().any(|resource| resource.uri == uri) => return Err(unknown(uri)),
             HISTORY => as_json(uri, &reply::to_value(&self.0.history.recent())),
             SYSTEM => as_json(uri, &self.answer("system_info", json!({}), context).await?),
@@ -100,7 +159,11 @@ impl<B: Backend> Server<B> {
 
     /// Tells a client of an older revision when a resource has changed, until it has enough.
     pub(super) fn watch(&self, uri: &str, peer: Peer<RoleServer>) -> Result<(), ErrorData> {
-        self.subscribable(uri)?;
+        self.known(uri)?;
+        if uri != HISTORY {
+            // What a cell runs on and its variables are the same until the server ends.
+            return Ok(());
+        }
         let mut changes = self.0.history.changes();
         let task = tokio::spawn(async move {
             while changes.changed().await.is_ok() {
@@ -115,27 +178,23 @@ impl<B: Backend> Server<B> {
     }
 
     pub(super) fn unwatch(&self, uri: &str) -> Result<(), ErrorData> {
-        self.subscribable(uri)?;
-        self.0.watching.replace(None);
+        self.known(uri)?;
+        if uri == HISTORY {
+            self.0.watching.replace(None);
+        }
         Ok(())
     }
 
-    fn subscribable(&self, uri: &str) -> Result<(), ErrorData> {
+    fn known(&self, uri: &str) -> Result<(), ErrorData> {
         let known = listed(&self.0.backend).iter().any(|resource| resource.uri == uri);
-        match (known, uri) {
-            (true, HISTORY) => Ok(()),
-            (true, _) => {
-                let message = format!("`{uri}` does not change; subscribe to {HISTORY}");
-                Err(ErrorData::invalid_params(message, None))
-            }
-            (false, _) => Err(unknown(uri)),
-        }
+        if known { Ok(()) } else { Err(unknown(uri)) }
     }
 
     /// As [`Server::watch`], for the stateless revision.
     pub(super) async fn follow(&self, context: &SubscriptionContext) {
         let mut changes = self.0.history.changes();
-        let wanted = context.accepted().resource_subscriptions.is_some();
+        let accepted = context.accepted().resource_subscriptions.iter().flatten();
+        let wanted = accepted.into_iter().any(|uri| uri == HISTORY);
         let told = async {
             while wanted && changes.changed().await.is_ok() {
                 if context.sink().notify_resource_updated(HISTORY).await.is_err() {
@@ -150,22 +209,26 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    /// Names of commands in a cell, for the template of manual pages.
+    /// Names of commands in a cell, for the templates that take one.
     pub(super) async fn completions(
         &self,
         request: &CompleteRequestParams,
         context: &Context,
     ) -> Result<CompleteResult, ErrorData> {
-        let is_manual = matches!(&request.r#ref, Reference::Resource(one) if one.uri == MANUAL)
-            && request.argument.name == "command"
-            && self.0.backend.lists("man_page");
-        if !is_manual {
-            return Err(ErrorData::invalid_params(format!("only {MANUAL} is completed"), None));
-        }
+        let named = |template: &&Template| {
+            matches!(&request.r#ref, Reference::Resource(one) if one.uri == template.uri)
+                && request.argument.name == "command"
+        };
+        let Some(template) = Template::shown(&self.0.backend).find(named) else {
+            let uris = Template::shown(&self.0.backend).map(|template| template.uri);
+            let uris = uris.collect::<Vec<_>>().join(", ");
+            let message = format!("what is completed is `command` of {uris}");
+            return Err(ErrorData::invalid_params(message, None));
+        };
         let bad = |error: String| ErrorData::invalid_params(error, None);
         let prefix = inspect::line("command", request.argument.value.clone())
             .map_err(|invalid| bad(invalid.to_string()))?;
-        let told = self.script("which_command", inspect::complete(&prefix), context).await;
+        let told = self.script(template.tool, inspect::complete(&prefix), context).await;
         let told = told.map_err(|refused| failed(&refused))?;
         if told.outcome != (Outcome::Exited { code: 0 }) {
             return Err(ErrorData::internal_error(reply::status(&told), None));

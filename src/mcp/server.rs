@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
-    Implementation, JsonObject, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
+    CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult,
+    CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString, CustomRequest,
+    CustomResult, ErrorCode, Implementation, JsonObject, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+    ReadResourceRequestMethod, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, SetLevelRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool,
     UnsubscribeRequestParams,
 };
 use rmcp::service::{RequestContext, SubscriptionContext};
@@ -31,7 +33,7 @@ use super::exec::arguments::ExecArguments;
 use super::exec::macros::Macros;
 use super::exec::{self, Ask, WorkingDir};
 use super::history::History;
-
+use super::logs::{self, Logs};
 use super::resources;
 use super::sessions::{self, Answer};
 use super::{catalogue, commands, jobs, reply};
@@ -55,6 +57,7 @@ pub(super) struct Shared<B> {
     pub(super) history: History,
     pub(super) macros: Macros,
     pub(super) watching: resources::Watching,
+    pub(super) logs: Logs,
     /// What the session has calculated.
     ledger: Mutex<Ledger>,
     kill: CancellationToken,
@@ -84,6 +87,7 @@ impl<B: Backend> Server<B> {
             history,
             macros: Macros::default(),
             watching: resources::Watching::default(),
+            logs: Logs::default(),
             ledger: Mutex::default(),
             kill,
         }))
@@ -204,8 +208,12 @@ fn unknown_tool(name: &str, offered: &[&str]) -> ErrorData {
 }
 
 impl<B: Backend> ServerHandler for Server<B> {
+    #[expect(
+        deprecated,
+        reason = "the newest revision drops logging; clients of those before it have it"
+    )]
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools();
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
         let capabilities = match resources::listed(&self.0.backend).is_empty() {
             true => capabilities.build(),
             false => {
@@ -280,12 +288,43 @@ impl<B: Backend> ServerHandler for Server<B> {
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
-        Some(resources::accepted(requested))
+        Some(resources::accepted(&self.0.backend, requested))
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         self.follow(&context).await;
         Ok(())
+    }
+
+    #[expect(
+        deprecated,
+        reason = "the newest revision drops it; clients of those before it have it"
+    )]
+    async fn set_level(
+        &self,
+        request: rmcp::model::SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.0.logs.set(request.level);
+        Ok(())
+    }
+
+    /// What rmcp knows no form of: a method that is not there, or parameters that are not its own.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(match request.method.as_str() {
+            SetLevelRequestMethod::VALUE => ErrorData::invalid_params(logs::LEVELS, None),
+            method @ (CallToolRequestMethod::VALUE
+            | ReadResourceRequestMethod::VALUE
+            | CompleteRequestMethod::VALUE) => {
+                let message = format!("{method}: the parameters have another form");
+                ErrorData::invalid_params(message, None)
+            }
+            method => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method.to_owned(), None),
+        })
     }
 
     async fn complete(

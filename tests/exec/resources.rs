@@ -76,8 +76,51 @@ fn who_subscribes_to_the_history_hears_of_each_command_until_enough() {
     let id = server.request("ping", json!({}));
     let next = server.lines.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(next["id"], id, "nothing else is told");
-    let id = server.request("resources/subscribe", json!({"uri": "bash://env/all"}));
-    assert_eq!(server.answer(id)["error"]["code"], -32602);
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn every_resource_that_is_there_can_be_subscribed_to_and_one_ends_no_other() {
+    let mut server = Server::start(ALL);
+    let mut asked = |method: &str, uri: &str| {
+        let id = server.request(method, json!({"uri": uri}));
+        server.answer(id)
+    };
+    for uri in ["bash://history/recent", "bash://env/all", "bash://system/info"] {
+        assert_eq!(asked("resources/subscribe", uri)["result"], json!({}), "{uri}");
+    }
+    assert_eq!(asked("resources/unsubscribe", "bash://env/all")["result"], json!({}));
+    assert_eq!(asked("resources/subscribe", "bash://none")["error"]["code"], -32002);
+    let call = server.call("bash_exec", json!({"command": "true"}));
+    let mut heard = [server.lines.recv_timeout(PATIENCE), server.lines.recv_timeout(PATIENCE)]
+        .map(|line| line.expect("an answer and a notification"));
+    heard.sort_by_key(|line| line["id"] == call);
+    assert_eq!(heard[0]["params"], json!({"uri": "bash://history/recent"}));
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn what_is_told_of_a_command_is_read_by_its_name() {
+    let mut server = Server::start(ALL);
+    let id = server.request("resources/templates/list", json!({}));
+    let listed = server.answer(id)["result"]["resourceTemplates"].clone();
+    let uris = ["bash://man/{command}", "bash://help/{command}", "bash://which/{command}"];
+    let told: Vec<&Value> =
+        listed.as_array().into_iter().flatten().map(|one| &one["uriTemplate"]).collect();
+    assert_eq!(told, uris);
+    let located = read(&mut server, "bash://which/cd");
+    assert_eq!(located, json!({"command": "cd", "found": true, "kind": "builtin", "paths": []}));
+    let id = server.request("resources/read", json!({"uri": "bash://help/env"}));
+    let help = server.answer(id)["result"]["contents"][0].clone();
+    assert_eq!(help["mimeType"], "text/plain");
+    assert!(help["text"].as_str().unwrap_or_default().contains("--ignore-environment"), "{help}");
+    let id = server.request("resources/read", json!({"uri": "bash://help/no-such"}));
+    let absent = server.answer(id)["error"].clone();
+    assert_eq!(absent["message"], "no command of that name is in this cell");
+    // Without the tool that answers there is nothing to read.
+    let mut server = Server::start(&["--tools", "history"]);
+    let id = server.request("resources/read", json!({"uri": "bash://which/cd"}));
+    assert_eq!(server.answer(id)["error"]["code"], -32002);
     assert_eq!(server.close(), Some(0));
 }
 
@@ -88,9 +131,22 @@ fn names_of_commands_are_completed_for_the_manual() {
         "ref": {"type": "ref/resource", "uri": "bash://man/{command}"},
         "argument": {"name": "command", "value": "mkdi"}
     });
-    let id = server.request("completion/complete", asked);
-    let values = server.answer(id)["result"]["completion"]["values"].clone();
-    assert!(values.as_array().is_some_and(|all| all.contains(&json!("mkdir"))), "{values}");
+    let mut completed = |request: &Value| {
+        let id = server.request("completion/complete", request.clone());
+        server.answer(id)
+    };
+    let all = ["bash://man/{command}", "bash://help/{command}", "bash://which/{command}"];
+    for uri in all {
+        let mut asked = asked.clone();
+        asked["ref"]["uri"] = json!(uri);
+        let values = completed(&asked)["result"]["completion"]["values"].clone();
+        assert!(values.as_array().is_some_and(|all| all.contains(&json!("mkdir"))), "{values}");
+    }
+    let mut other = asked;
+    other["argument"]["name"] = json!("section");
+    let refused = completed(&other)["error"].clone();
+    let why = format!("what is completed is `command` of {}", all.join(", "));
+    assert_eq!((&refused["code"], &refused["message"]), (&json!(-32602), &json!(why)));
     let every = json!({
         "ref": {"type": "ref/resource", "uri": "bash://man/{command}"},
         "argument": {"name": "command", "value": ""}

@@ -1,4 +1,5 @@
-//! `bash_exec_stream`: what a command prints is told while it runs, to a client that gave a progress token.
+//! `bash_exec_stream`: what a command prints is told while it runs, as progress to a client that gave a
+//! token, and as log messages to one that set a level.
 
 use rmcp::model::CallToolResult;
 
@@ -14,6 +15,7 @@ use crate::mcp::server::Server;
 pub const BUFFER: usize = USUAL;
 pub const LEAST_BUFFER: usize = 16;
 pub const MOST_BUFFER: usize = MOST;
+
 impl<B: Backend> Server<B> {
     pub(super) async fn bash_exec_stream(
         &self,
@@ -30,11 +32,13 @@ impl<B: Backend> Server<B> {
         }
         let asked = ExecArguments { command, working_dir, timeout, ..ExecArguments::default() };
         let asked = Ask::of(asked);
-        let Some(token) = context.meta.get_progress_token() else {
+        let token = context.meta.get_progress_token();
+        let logs = self.0.logs.for_output(context, StreamArguments::TOOL);
+        if token.is_none() && logs.is_none() {
             return self.executed(StreamArguments::TOOL, asked, Tap::default(), context).await;
-        };
+        }
         let (tap, pieces) = Tap::listened();
-        let live = Live::new(context.peer.clone(), token, size);
+        let live = Live::new(context.peer.clone(), token, size).logged(logs);
         // The tap is gone when the call has ended: then all that it passed on has been told.
         let run = self.executed(StreamArguments::TOOL, asked, tap, context);
         tokio::join!(run, live.tell(pieces)).0

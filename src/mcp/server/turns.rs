@@ -44,7 +44,7 @@ impl<B: Backend> Server<B> {
             return self.turn(context, call).await;
         };
         let (tap, pieces) = Tap::listened();
-        let live = Live::new(context.peer.clone(), token, live::USUAL);
+        let live = Live::new(context.peer.clone(), Some(token), live::USUAL);
         // Who has the tap drops it when the call is answered, and all that it passed on is told.
         let run = self.watched_turn(context, tap, Ticks::Yes, call);
         tokio::join!(run, live.tell(pieces)).0

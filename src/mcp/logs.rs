@@ -1,0 +1,148 @@
+//! Log messages for a client that wants them: what a running command prints, as `notifications/message`.
+#![expect(
+    deprecated,
+    reason = "the newest revision drops logging; clients of those before it have it"
+)]
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam};
+use rmcp::service::RequestContext;
+use rmcp::{Peer, RoleServer};
+use serde_json::{Map, Value};
+
+/// Messages that a client hears in each [`WINDOW`]; the rest is counted.
+pub const MOST: u32 = 100;
+pub const WINDOW: Duration = Duration::from_secs(60);
+
+/// What a level may be, for whoever sent another.
+pub const LEVELS: &str =
+    "level: expected debug, info, notice, warning, error, critical, alert or emergency";
+
+/// What one client hears. Nothing, until it sets a level.
+#[derive(Debug, Default)]
+pub struct Logs {
+    level: Mutex<Option<LoggingLevel>>,
+    window: Mutex<Option<Window>>,
+}
+
+#[derive(Debug)]
+struct Window {
+    since: Instant,
+    told: u32,
+    left_out: u32,
+}
+
+impl Window {
+    /// A place for one more message, and how many had none since the last one that had.
+    fn place(slot: &mut Option<Self>, now: Instant) -> Option<u32> {
+        let window = slot.get_or_insert(Self { since: now, told: 0, left_out: 0 });
+        if now.saturating_duration_since(window.since) >= WINDOW {
+            *window = Self { since: now, told: 0, ..*window };
+        }
+        if window.told >= MOST {
+            window.left_out = window.left_out.saturating_add(1);
+            return None;
+        }
+        window.told += 1;
+        Some(std::mem::take(&mut window.left_out))
+    }
+}
+
+impl Logs {
+    /// The least level that the client hears from now on.
+    pub fn set(&self, level: LoggingLevel) {
+        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
+    }
+
+    /// Whether output, which is told as `info`, is heard: by the level of a request that has one of its
+    /// own, else by the level that was set.
+    fn hear_output(&self, of_request: Option<LoggingLevel>) -> bool {
+        let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        match of_request.or(set) {
+            Some(LoggingLevel::Debug | LoggingLevel::Info) => true,
+            Some(
+                LoggingLevel::Notice
+                | LoggingLevel::Warning
+                | LoggingLevel::Error
+                | LoggingLevel::Critical
+                | LoggingLevel::Alert
+                | LoggingLevel::Emergency,
+            )
+            | None => false,
+        }
+    }
+
+    /// The log of one call's output, where the client hears that.
+    pub fn for_output(
+        &self,
+        context: &RequestContext<RoleServer>,
+        logger: &'static str,
+    ) -> Option<CallLog<'_>> {
+        let request = serde_json::to_value(&context.id).unwrap_or_default();
+        let heard = self.hear_output(context.meta.log_level());
+        heard.then_some(CallLog { logs: self, logger, request })
+    }
+}
+
+/// Log messages about one call.
+#[derive(Debug)]
+pub struct CallLog<'s> {
+    logs: &'s Logs,
+    logger: &'static str,
+    /// The call's id, which messages do not name by themselves.
+    request: Value,
+}
+
+impl CallLog<'_> {
+    /// Tells of output, or counts what is more than a client is to hear.
+    pub async fn tell(&self, peer: &Peer<RoleServer>, what: &'static str, text: &str) {
+        let place = {
+            let mut window = self.logs.window.lock().unwrap_or_else(PoisonError::into_inner);
+            Window::place(&mut window, Instant::now())
+        };
+        let Some(left_out) = place else { return };
+        let mut fields = Map::new();
+        fields.insert("request".to_owned(), self.request.clone());
+        fields.insert(what.to_owned(), Value::from(text));
+        if left_out > 0 {
+            fields.insert("left_out".to_owned(), Value::from(left_out));
+        }
+        let note = LoggingMessageNotificationParam::new(LoggingLevel::Info, Value::Object(fields));
+        if let Err(error) = peer.notify_logging_message(note.with_logger(self.logger)).await {
+            // The connection is going down; the call itself is ended elsewhere.
+            tracing::debug!(%error, "output was not told");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_messages_are_told_and_the_next_says_how_many_were_not() {
+        let (mut window, start) = (None, Instant::now());
+        for _ in 0..MOST {
+            assert_eq!(Window::place(&mut window, start), Some(0));
+        }
+        for _ in 0..3 {
+            assert_eq!(Window::place(&mut window, start + WINDOW / 2), None);
+        }
+        assert_eq!(Window::place(&mut window, start + WINDOW), Some(3));
+        assert_eq!(Window::place(&mut window, start + WINDOW), Some(0));
+    }
+
+    #[test]
+    fn output_is_heard_from_the_level_info_on_and_a_request_may_say_otherwise() {
+        let logs = Logs::default();
+        assert!(!logs.hear_output(None));
+        assert!(logs.hear_output(Some(LoggingLevel::Debug)));
+        logs.set(LoggingLevel::Info);
+        assert!(logs.hear_output(None));
+        assert!(!logs.hear_output(Some(LoggingLevel::Notice)));
+        logs.set(LoggingLevel::Warning);
+        assert!(!logs.hear_output(None));
+    }
+}
