@@ -24,6 +24,7 @@ fn probe() -> Probe {
         no_control: None,
         unshown: Some(Unshown { says: vec!["EACCES".to_owned()], why: "an old kernel".to_owned() }),
         known: Some(Known { when: When::BestEffortMemory, why: "no control group".to_owned() }),
+        lower: crate::selftest::corpus::Lower::default(),
         whom: Whom::Both,
         options: Vec::new(),
         ours: None,
