@@ -3,6 +3,7 @@
 //! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
 
 mod control;
+mod metrics;
 mod sessions;
 mod streams;
 
@@ -16,11 +17,12 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
 
 pub use control::Control;
+pub use metrics::Metrics;
 pub use streams::CancelOnDrop;
 
 use crate::call::Stdin;
 use crate::job::SessionId;
-use crate::outcome::{Ended, Failure, Outcome, PoolCounts, Waits};
+use crate::outcome::{Ended, Failure, Outcome, Waits};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
 use crate::sys::memory;
@@ -76,7 +78,7 @@ struct State {
     outgoing: VecDeque<(CallId, Vec<u8>, Vec<OwnedFd>)>,
     /// Why no call can be started any more.
     closed: Option<Failure>,
-    pool: PoolCounts,
+    told: Metrics,
 }
 
 /// Who waits for a call's frames.
@@ -136,11 +138,6 @@ impl Link {
     /// What the supervisor found, if it has said so already.
     pub fn greeted(&self) -> Option<Ready> {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
-    }
-
-    /// What became of cells so far, as the supervisor told with the last call.
-    pub fn pool(&self) -> PoolCounts {
-        self.shared.state().pool
     }
 
     /// Whether the supervisor is gone.
@@ -361,7 +358,7 @@ impl Shared {
 
     fn ended(&self, call: CallId, ended: Ended) {
         let mut state = self.state();
-        state.pool = ended.pool;
+        state.add(&ended);
         let Some(waiting) = state.calls.remove(&call) else { return };
         drop(state);
         match (waiting.started, waiting.ended) {

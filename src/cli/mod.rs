@@ -18,6 +18,7 @@ mod fresh;
 mod jobs;
 pub mod learn;
 pub mod live;
+mod metrics;
 pub mod pages;
 pub mod policy;
 pub mod probe;

@@ -9,7 +9,7 @@ use super::error::CliError;
 use super::exec_said::{self, ExecFlags};
 use super::live::Live;
 use super::wiring::Launched;
-use super::{start, wiring};
+use super::{metrics, start, wiring};
 use crate::group::Group;
 use crate::link::Link;
 use crate::mcp::serve;
@@ -82,6 +82,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         })?;
         let backend = Live::new(&serving, workspace, link.clone(), audit);
         let supervisor = link.clone();
+        let metrics = tokio::spawn(metrics::at_signal(link.clone()));
         let gone = async move {
             // One that never came up is told by each call, with the remedy.
             match link.ready().await {
@@ -92,8 +93,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         serve::stdio(backend, gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {}", error)))?;
-        let counts = supervisor.pool();
-        tracing::info!(?counts, "cells");
+        metrics.abort();
+        tracing::info!(metrics = ?supervisor.metrics(), "calls");
         // Without a supervisor no call could be served: whoever started the server may start it anew.
         match supervisor.greeted().is_some() && supervisor.is_closed() {
             true => Err(Failure::Supervisor.into()),

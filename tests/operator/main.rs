@@ -8,6 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 mod config;
+mod metrics;
 mod policy;
 mod profile;
 

@@ -1,0 +1,47 @@
+//! What the supervisor has told of its calls, added up: for the operator, never for a caller.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Link, State};
+use crate::outcome::{Ended, PoolCounts};
+
+/// Figures since the start of the server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    /// Calls that have ended.
+    pub calls: u64,
+    /// Calls that the supervisor has now.
+    pub running: u64,
+    /// What became of cells.
+    pub cells: PoolCounts,
+    /// Microseconds of all calls together, by phase, as receipts have them for one; without `drain`,
+    /// which is not the supervisor's.
+    pub timings_us: BTreeMap<&'static str, u64>,
+}
+
+impl Link {
+    /// The figures as of the last call that ended.
+    pub fn metrics(&self) -> Metrics {
+        let state = self.shared.state();
+        let running = u64::try_from(state.calls.len()).unwrap_or(u64::MAX);
+        Metrics { running, ..state.told.clone() }
+    }
+}
+
+impl State {
+    /// Adds a call that has ended.
+    pub(super) fn add(&mut self, ended: &Ended) {
+        let told = &mut self.told;
+        told.calls += 1;
+        told.cells = ended.pool;
+        for (phase, time) in ended.timings.named() {
+            if phase != "drain" {
+                let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+                let sum = told.timings_us.entry(phase).or_default();
+                *sum = sum.saturating_add(micros);
+            }
+        }
+    }
+}
