@@ -43,6 +43,8 @@ pub enum Workspace {
     Fresh,
     /// A host directory the operator granted at start, by its index there.
     Granted(u16),
+    /// The private one of a session, for a cell of its own.
+    OfSession(SessionId),
 }
 
 /// A session: a shell whose cell lives across calls, and the `/workspace` that outlives the shell.

@@ -31,10 +31,20 @@ pub struct Plan {
     /// Entries of `/proc` to cover: what with, and which.
     pub masks: Vec<(CString, CString)>,
     pub tmpfs: Vec<Tmpfs>,
+    /// The slot whose host id the cells have, where not each has its own: that of the session whose
+    /// workspace they share.
+    pub host_slot: Option<Slot>,
     /// Directories to mount by slot, where main had to prepare one mount for each host uid.
     pub by_slot: Vec<CString>,
     /// Sockets of the host that were granted.
     pub sockets: Sockets,
+}
+
+impl Plan {
+    /// The slot whose host id a cell has.
+    pub fn id_slot(&self, slot: Slot) -> Slot {
+        self.host_slot.unwrap_or(slot)
+    }
 }
 
 /// A private tmpfs of the cell.
@@ -99,7 +109,7 @@ pub fn enter(plan: &Plan, slot: Slot) -> std::result::Result<(), StepFailed> {
             .and_then(|file| bind(file, c"/proc/meminfo"))
             .at(Step::Masks)?;
     }
-    grants(plan, slot).at(Step::Workspace)?;
+    grants(plan, plan.id_slot(slot)).at(Step::Workspace)?;
     plan.sockets.find(slot).at(Step::Sockets)?;
     for Tmpfs { target, options } in &plan.tmpfs {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;

@@ -9,6 +9,9 @@ use crate::outcome::DeniedCall;
 use crate::tools::denied::ToldDenial;
 use crate::tools::shell::{self, ScriptArgs};
 
+/// Tools whose calls have the workspace of the default session. Questions need none.
+const ON_THE_DEFAULT: [&str; 3] = ["bash_exec", "bash_exec_stream", "set_working_dir"];
+
 impl Live {
     pub(super) async fn in_fresh_cell(
         &self,
@@ -22,7 +25,10 @@ impl Live {
             Some(profile) => ToldDenial::of(denied, profile),
             None => self.denial(denied),
         };
-        let told = self.workbench.call(call, &turn).await?;
+        let told = match ON_THE_DEFAULT.contains(&tool) {
+            true => self.workbench.call_beside(call, &turn).await?,
+            false => self.workbench.call(call, &turn).await?,
+        };
         let show = Show { characters: REPLY_CHARACTERS, lines: Wanted { head: None, tail: None } };
         let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
         Ok(Told {

@@ -78,7 +78,7 @@ impl Live {
             calculator: effective("calculate")
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
             view: match (workspace, settings.access()) {
-                (Workspace::Fresh, _) | (_, None) => WorkspaceView::Fresh,
+                (Workspace::Fresh | Workspace::OfSession(_), _) | (_, None) => WorkspaceView::Fresh,
                 (Workspace::Granted(_), Some(Access::ReadOnly)) => WorkspaceView::GrantedReadOnly,
                 (Workspace::Granted(_), Some(Access::ReadWrite)) => WorkspaceView::GrantedReadWrite,
                 (Workspace::Granted(_), Some(Access::Unguarded)) => WorkspaceView::GrantedUnguarded,

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
-use crate::job::{Job, Limits, ProfileName, Within, Workspace};
+use crate::job::{Job, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::profile::Profile;
 
 pub use crate::profile::Profiles;
@@ -41,6 +41,15 @@ impl Grant {
 
     pub fn into_job(self) -> Job {
         self.job
+    }
+
+    /// The same permission, on the private workspace of a session in the place of an empty one.
+    #[must_use]
+    pub fn beside(mut self, session: SessionId) -> Self {
+        if self.job.workspace == Workspace::Fresh {
+            self.job.workspace = Workspace::OfSession(session);
+        }
+        self
     }
 
     /// The same permission, in a session: the profile and its limits stay what they are.

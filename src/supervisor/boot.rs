@@ -313,6 +313,7 @@ fn design(
         proc: profile.proc,
         masks: template.masks,
         tmpfs,
+        host_slot: None,
         by_slot: template.by_slot,
         sockets: template.sockets,
     };

@@ -133,7 +133,7 @@ impl Maker<'_> {
         let mut cell =
             Cell { child, control, job, slot, group, out_of_memory, streams, private, domain };
         match &design.ground {
-            Ground::Root(_) => self.admit(&cell)?,
+            Ground::Root(root) => self.admit(&cell, root.mounts.id_slot(slot))?,
             Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[])?,
         }
         // While it builds itself.
@@ -142,13 +142,13 @@ impl Maker<'_> {
     }
 
     /// What only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
-    fn admit(&self, cell: &Cell) -> Result<(), Errno> {
+    fn admit(&self, cell: &Cell, id_slot: Slot) -> Result<(), Errno> {
         let process = self.procfs(cell.child.pid, Some(&cell.child.pidfd))?;
         // Where the host runs out of memory, cells go first.
         first_to_go(&process)?;
         let outside = match self.ids {
             CellIds::Shared => 0,
-            CellIds::BySlot => cell_id(cell.slot).ok_or(Errno::ERANGE)?,
+            CellIds::BySlot => cell_id(id_slot).ok_or(Errno::ERANGE)?,
         };
         let map = format!("{AGENT} {outside} 1");
         write_map(&process, "gid_map", &map)?;

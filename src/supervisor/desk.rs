@@ -66,6 +66,29 @@ impl Laid {
     }
 }
 
+/// A desk, and the mount namespaces that cells of a session are cloned from.
+#[derive(Debug)]
+pub struct Furnished {
+    pub desk: Desk,
+    pub shell: OwnedFd,
+    /// For cells beside the shell, where the session's workspace is its own.
+    pub beside: Option<OwnedFd>,
+}
+
+/// Goes to a copy of the mounts and makes a session's workspace in it.
+fn shared(workspace: &Tmpfs, proc: &OwnedFd) -> Result<OwnedFd, Errno> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let Tmpfs { target, options } = workspace;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))?;
+    own_namespace(proc)
+}
+
+/// The mount namespace that this process is in.
+fn own_namespace(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
+    openat(proc, "self/ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
 /// What a call brings.
 #[derive(Debug)]
 pub struct Order<'a> {
@@ -79,7 +102,8 @@ pub struct Order<'a> {
 
 impl Desk {
     /// Makes a copy of `template`'s mounts with a desk in it, and `workspace` where the session
-    /// has one of its own. Cells of the session are cloned from it, one after the other.
+    /// has one of its own. Cells of the session are cloned from it, one after the other; cells
+    /// beside them from a copy that has the workspace and no desk.
     ///
     /// # Errors
     /// The errno of the step that failed; the mounts are gone with it.
@@ -87,27 +111,22 @@ impl Desk {
         template: &OwnedFd,
         proc: &OwnedFd,
         workspace: Option<&Tmpfs>,
-    ) -> Result<(Self, OwnedFd), Errno> {
+    ) -> Result<Furnished, Errno> {
         const NONE: Option<&str> = None;
         setns(template, CloneFlags::CLONE_NEWNS)?;
+        let beside = workspace.map(|workspace| shared(workspace, proc)).transpose()?;
         unshare(CloneFlags::CLONE_NEWNS)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(Some("tmpfs"), HIDDEN_DESK, Some("tmpfs"), flags, Some(OPTIONS))?;
         mount(Some(HIDDEN_DESK), DESK, NONE, MsFlags::MS_BIND, NONE)?;
         let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(NONE, DESK, NONE, flags | read_only, NONE)?;
-        if let Some(Tmpfs { target, options }) = workspace {
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            let options = Some(options.as_c_str());
-            mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, options)?;
-        }
         let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = openat(AT_FDCWD, HIDDEN_DESK, directory, Mode::empty())?;
-        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let namespace = openat(proc, "self/ns/mnt", flags, Mode::empty())?;
+        let shell = own_namespace(proc)?;
         let desk = Self { directory, next: 1 };
         desk.gate(desk.next)?;
-        Ok((desk, namespace))
+        Ok(Furnished { desk, shell, beside })
     }
 
     /// The number of the next call, whose gate is there.

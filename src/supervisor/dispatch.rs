@@ -13,7 +13,7 @@ use super::shell::Step;
 use super::young::{Growth, Young};
 use crate::cell::mounts::Slot;
 use crate::cell::report::raw;
-use crate::job::Limits;
+use crate::job::{Limits, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::sys::memory;
 use crate::sys::socket::Received;
@@ -67,9 +67,12 @@ impl Supervisor {
         if self.queue.len() >= MOST_WAITING {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
         }
-        let key = match start.session {
-            None => self.key(&start)?,
-            Some(within) => self.session_key(&start, within.session)?,
+        let key = match (start.session, start.workspace) {
+            (_, Workspace::OfSession(id)) => self.beside_key(&start, id)?,
+            (None, Workspace::Fresh | Workspace::Granted(_)) => self.key(&start)?,
+            (Some(within), Workspace::Fresh | Workspace::Granted(_)) => {
+                self.session_key(&start, within.session)?
+            }
         };
         let design = design_of(&self.keys, key).ok_or(Failure::Lost)?;
         let limits = clamp(&design.profile.limits, &start.limits);
@@ -332,6 +335,7 @@ impl Supervisor {
                 drop(young);
                 self.release(slot);
                 self.left(slot)?;
+                self.close_left()?;
                 if unexpected {
                     self.failed(key, Failure::Lost)?;
                 }

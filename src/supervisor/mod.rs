@@ -11,6 +11,7 @@
 
 mod account;
 mod bare;
+mod beside;
 mod boot;
 mod cells;
 mod configured;

@@ -87,6 +87,11 @@ impl Pool {
         self.young.values().filter(|young| young.key == key && young.is_alive()).count()
     }
 
+    /// Every cell of `key`, those that end among them.
+    pub fn of_key(&mut self, key: usize) -> impl Iterator<Item = &mut Young> {
+        self.young.values_mut().filter(move |young| young.key == key)
+    }
+
     /// Notes that `key` is in use, and that its pool may want a cell soon.
     pub fn called(&mut self, key: usize, now: Instant) {
         if let Some(called) = self.called.get_mut(key) {

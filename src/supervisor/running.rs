@@ -113,6 +113,10 @@ impl Running {
         Ok((running, ends))
     }
 
+    pub fn workspace(&self) -> Workspace {
+        self.start.workspace
+    }
+
     /// Whether its program has ended: what is left takes no processor from anybody.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Ending

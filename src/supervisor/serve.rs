@@ -355,7 +355,7 @@ impl Supervisor {
                     self.end(call, *ended)?;
                 }
                 self.release(running.cell.slot);
-                return Ok(());
+                return self.close_left();
             }
         }
         self.calls.insert(call, running);

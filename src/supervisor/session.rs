@@ -40,9 +40,9 @@ impl Sessions {
         Self { places, first_key, idle }
     }
 
-    /// Keys for sessions that may come.
+    /// Keys for sessions that may come: two each, of the shell's cells and of those beside it.
     pub fn keys(count: u16) -> impl Iterator<Item = Key> {
-        std::iter::repeat_with(nobody).take(usize::from(count))
+        std::iter::repeat_with(nobody).take(usize::from(count) * 2)
     }
 
     pub fn count(&self) -> usize {
@@ -95,6 +95,11 @@ impl Sessions {
         self.first_key + place
     }
 
+    /// The key of cells beside the shell: each for one call, with the session's workspace.
+    pub fn key_beside(&self, place: usize) -> usize {
+        self.first_key + self.places.len() + place
+    }
+
     /// The place of a key that is a session's.
     pub fn place(&self, key: usize) -> Option<usize> {
         key.checked_sub(self.first_key).filter(|place| *place < self.places.len())
@@ -133,6 +138,8 @@ impl Session {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.shell {
             Some(shell) if !shell.is_idle() => shell.deadline(),
+            // What it waits for is told by an event.
+            None if self.leaving => None,
             Some(_) | None => self.until,
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::boot::Key;
-use super::desk::Desk;
+use super::desk::{Desk, Furnished};
 use super::host::cell_id;
 use super::running::Ready;
 use super::serve::{Owner, Supervisor, design_of};
@@ -22,12 +22,42 @@ use super::young::Young;
 use crate::cell::landlock::Use;
 use crate::cell::mounts::{self, Slot};
 use crate::cell::report::raw;
-use crate::cell::{Design, Ground, Root, errno_of, landlock};
-use crate::job::{JobSignal, SessionId};
+use crate::cell::{Design, Ground, Root, errno_of};
+use crate::job::{JobSignal, SessionId, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::receipt::Tier;
 use crate::sys::Result;
 use crate::wire::{CallId, Event, ScriptKind, Start};
+
+/// A desk, and the designs of a session's cells.
+struct Rooms {
+    desk: Desk,
+    shell: Design,
+    /// Of cells beside the shell, where the session's workspace is its own.
+    beside: Option<Design>,
+}
+
+/// The design of cells that are cloned from mounts of a session, with the host id of `host_slot` where
+/// not each has its own.
+fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design> {
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
+    let root = design.root()?;
+    let mut mounts = mounts::Plan { host_slot, ..root.mounts.clone() };
+    mounts.tmpfs.retain(|tmpfs| !tmpfs.is_workspace());
+    Ok(Design {
+        profile: design.profile.clone(),
+        workspace: design.workspace,
+        ground: Ground::Root(Root { template, sizes: std::rc::Rc::clone(&root.sizes), mounts }),
+        hidden: copy(&design.hidden)?,
+        devices: copy(&design.devices)?,
+        writable: design.writable.clone(),
+        landlock: design.landlock.clone(),
+        guard: design.guard.clone(),
+        filter: design.filter.clone(),
+        allowed: Vec::new(),
+        recorded: design.recorded.clone(),
+    })
+}
 
 impl Supervisor {
     /// The key of the session that a job names; a new session where there is none of that number.
@@ -68,7 +98,11 @@ impl Supervisor {
         }
     }
 
-    fn open_session(&mut self, base: usize, id: SessionId) -> std::result::Result<usize, Failure> {
+    pub(super) fn open_session(
+        &mut self,
+        base: usize,
+        id: SessionId,
+    ) -> std::result::Result<usize, Failure> {
         let busy = |what: &str| Failure::Busy { what: what.to_owned() };
         let free = self.sessions.free();
         let place = free.ok_or_else(|| busy("sessions"))?;
@@ -94,19 +128,29 @@ impl Supervisor {
             return Err(busy("cells"));
         }
         let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
-        let made = self.furnish(base, slot);
-        let (design, desk) = made.map_err(|errno| Failure::Setup {
+        let made = self.furnish(base, id, slot);
+        let Rooms { desk, shell, beside } = made.map_err(|errno| Failure::Setup {
             step: "making a session".to_owned(),
             errno: raw(errno),
         })?;
         self.sessions.put(place, Session::new(id, slot, desk));
         let key = self.sessions.key(place);
-        if let Some(free) = self.keys.get_mut(key) {
-            let (profile, workspace) = (design.profile.name.clone(), design.workspace);
-            *free = Key { profile, workspace, design: Ok(design) };
-        }
+        self.set_key(self.sessions.key_beside(place), beside);
+        self.set_key(key, Some(shell));
         self.release(slot);
         Ok(key)
+    }
+
+    /// What a session's key is from now on; without a design, nobody's.
+    fn set_key(&mut self, key: usize, design: Option<Design>) {
+        let Some(place) = self.keys.get_mut(key) else { return };
+        *place = match design {
+            None => nobody(),
+            Some(design) => {
+                let (profile, workspace) = (design.profile.name.clone(), design.workspace);
+                Key { profile, workspace, design: Ok(design) }
+            }
+        };
     }
 
     /// A slot for a session: a free one, or that of an idle cell, which ends.
@@ -122,8 +166,8 @@ impl Supervisor {
         Some(slot)
     }
 
-    /// The design of a session's cells: as its template's, with the session's own mounts.
-    fn furnish(&self, base: usize, slot: Slot) -> Result<(Design, Desk)> {
+    /// The designs of a session's cells: as its template's, with the session's own mounts.
+    fn furnish(&self, base: usize, id: SessionId, slot: Slot) -> Result<Rooms> {
         let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
         let owner = match self.ids {
             CellIds::Shared => 0,
@@ -132,31 +176,15 @@ impl Supervisor {
         let root = design.root()?;
         let workspace = mounts::workspace(&design.profile, owner);
         let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
-        let (desk, template) =
+        let furnished =
             Desk::set_up(&root.template, &self.shared.proc, private.then_some(&workspace))?;
-        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
-        let mut plan = root.mounts.clone();
-        plan.tmpfs.retain(|tmpfs| !tmpfs.is_workspace());
-        let mut rules = design.landlock.rules.clone();
-        rules.push((mounts::DESK.to_owned(), Use::Device));
-        let design = Design {
-            profile: design.profile.clone(),
-            workspace: design.workspace,
-            ground: Ground::Root(Root {
-                template,
-                sizes: std::rc::Rc::clone(&root.sizes),
-                mounts: plan,
-            }),
-            hidden: copy(&design.hidden)?,
-            devices: copy(&design.devices)?,
-            writable: design.writable.clone(),
-            landlock: landlock::Plan { rules, ..design.landlock.clone() },
-            guard: design.guard.clone(),
-            filter: design.filter.clone(),
-            allowed: Vec::new(),
-            recorded: design.recorded.clone(),
-        };
-        Ok((design, desk))
+        let Furnished { desk, shell, beside } = furnished;
+        let mut shell = room(design, shell, None)?;
+        shell.landlock.rules.push((mounts::DESK.to_owned(), Use::Device));
+        let beside = beside.map(|namespace| room(design, namespace, Some(slot))).transpose()?;
+        let workspace = Workspace::OfSession(id);
+        let beside = beside.map(|design| Design { workspace, ..design });
+        Ok(Rooms { desk, shell, beside })
     }
 
     /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
@@ -307,12 +335,14 @@ impl Supervisor {
         self.close(place)
     }
 
-    /// Gives a session's place and slot back; its mounts go with the last descriptor.
-    fn close(&mut self, place: usize) -> Result<()> {
-        let key = self.sessions.key(place);
-        if let Some(key) = self.keys.get_mut(key) {
-            *key = nobody();
+    /// Gives a session's place and slot back; its mounts go with the last descriptor. The slot's host
+    /// id is that of cells beside its shell: it waits for them.
+    pub(super) fn close(&mut self, place: usize) -> Result<()> {
+        if !self.clear_beside(place)? {
+            return Ok(());
         }
+        self.set_key(self.sessions.key(place), None);
+        self.set_key(self.sessions.key_beside(place), None);
         let Some(session) = self.sessions.take(place) else { return Ok(()) };
         self.release(session.slot);
         self.tell(&Event::Forgotten { session: session.id }, None)
@@ -348,9 +378,11 @@ impl Supervisor {
             if !due {
                 continue;
             }
+            let is_used = self.is_used_beside(place);
             let session = self.sessions.get_mut(place);
             match session.and_then(|session| session.shell.as_mut()) {
                 Some(shell) if !shell.is_idle() => shell.pass_deadline(now)?,
+                Some(_) | None if is_used => self.sessions.used(place),
                 // Its job waits for a cell.
                 None if self.queue.iter().any(|ready| ready.key == key) => {}
                 Some(_) | None => self.forget(id)?,

@@ -163,6 +163,26 @@ impl Workbench {
     /// When policy denies the call or the queue is full: nothing ran.
     pub async fn call(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
         let (grant, entry) = self.decide(call)?;
+        self.recorded_run(grant, entry, caller).await
+    }
+
+    /// As [`Workbench::call`], on the private workspace of the default session where that has one of
+    /// its own and the call's profile.
+    ///
+    /// # Errors
+    /// As [`Workbench::call`].
+    pub async fn call_beside(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
+        let (grant, entry) = self.decide(call)?;
+        let grant = self.beside_the_default(grant);
+        self.recorded_run(grant, entry, caller).await
+    }
+
+    async fn recorded_run(
+        &self,
+        grant: Grant,
+        entry: Entry,
+        caller: &Caller,
+    ) -> Result<Told, Refusal> {
         let done = self.run(grant, caller).await;
         match &done {
             Ok(told) => entry.ended(&told.story()),

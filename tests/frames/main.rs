@@ -32,7 +32,7 @@ type Claim = (&'static str, fn(&mut Front) -> Check);
 
 fn main() {
     let mut front = Front::start().expect("a supervisor");
-    let claims: [Claim; 11] = [
+    let claims: [Claim; 12] = [
         ("bytes_that_are_no_frame_are_dropped", garbage),
         ("descriptors_must_be_those_of_the_frame", blocks::descriptors),
         ("a_block_must_be_a_sealed_memfd", blocks::unsealed),
@@ -40,6 +40,7 @@ fn main() {
         ("a_block_in_the_frame_is_checked_as_well", blocks::in_the_frame),
         ("only_what_was_loaded_can_be_named", names),
         ("a_session_is_one_shell_with_a_program_of_the_supervisors", sessions),
+        ("a_session_goes_when_the_last_call_beside_it_has_gone", beside),
         ("limits_only_clamp_down", limits),
         ("a_number_in_use_is_not_taken_twice", reused),
         ("cancels_of_nothing_change_nothing", cancels),
@@ -251,6 +252,57 @@ fn sessions(front: &mut Front) -> Check {
     front.send(&Request::Restart { session: SessionId(1) }, &[])?;
     expect(command(front, 1, "echo ${x-gone}")?, fine("gone\n"))?;
     two_at_once(front)
+}
+
+/// A frame of a call beside the session's shell.
+fn frame_beside(front: &mut Front, session: u64) -> Start {
+    Start { workspace: Workspace::OfSession(SessionId(session)), ..front.frame() }
+}
+
+fn forgotten(front: &mut Front, session: u64) -> Check {
+    loop {
+        match front.event()? {
+            (Event::Forgotten { session: SessionId(gone) }, _) if gone == session => return Ok(()),
+            (Event::Started { .. } | Event::Ended { .. } | Event::Forgotten { .. }, _) => {}
+            (other, _) => return Err(format!("{other:?}")),
+        }
+    }
+}
+
+fn beside(front: &mut Front) -> Check {
+    let fine = |text: &str| (Outcome::Exited { code: 0 }, text.to_owned());
+    for session in [1, 3] {
+        front.send(&Request::Forget { session: SessionId(session) }, &[])?;
+        forgotten(front, session)?;
+    }
+    let start = frame_beside(front, 4);
+    expect(front.run(start, "echo of 4 > f; cat f")?, fine("of 4\n"))?;
+    let start = frame_beside(front, 5);
+    expect(front.run(start, "ls")?, fine(""))?;
+    // Either in a session or beside it, and no session has a profile that was not loaded.
+    let (fd, of_five) = (block(&["true"])?, Workspace::OfSession(SessionId(5)));
+    let both = Start { workspace: of_five, ..front.session(5) };
+    let script = memory::sealed(c"script", b"true").map_err(|error| error.to_string())?;
+    front.refused(both, &[fd.as_fd(), script.as_fd()], "a job is in a session or beside it")?;
+    let unknown = ProfileName::new("other").ok_or("a name")?;
+    let start = Start { profile: unknown, ..frame_beside(front, 5) };
+    let why = "the session has another profile, or no workspace of its own";
+    front.refused(start, &[fd.as_fd()], why)?;
+    // What runs beside a session that is to go ends with it, and no job follows it there.
+    let (slow, late) = (frame_beside(front, 4), frame_beside(front, 4));
+    let (call, fd) = (slow.call, block(&["bash", "-c", "trap '' TERM; sleep 1000"])?);
+    front.send(&Request::Start(slow), &[fd.as_fd()])?;
+    match front.event()? {
+        (Event::Started { call: started, .. }, _) if started == call => {}
+        (other, _) => return Err(format!("{other:?}")),
+    }
+    front.send(&Request::Forget { session: SessionId(4) }, &[])?;
+    front.refused(late, &[fd.as_fd()], "the session has ended")?;
+    expect(front.end_of(call)?.0, Outcome::Cancelled)?;
+    forgotten(front, 4)?;
+    // The number is free again, and nothing of what was there is.
+    let start = frame_beside(front, 4);
+    expect(front.run(start, "ls")?, fine(""))
 }
 
 /// The second of two commands in one session is refused while the first runs.

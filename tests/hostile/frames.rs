@@ -130,7 +130,13 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         output: Some(number()),
     };
     let limits = if dice.one_in(2) { limits } else { honest.limits };
-    let workspaces = [Workspace::Fresh, Workspace::Granted(0), Workspace::Granted(u16::MAX)];
+    let workspaces = [
+        Workspace::Fresh,
+        Workspace::Granted(0),
+        Workspace::Granted(u16::MAX),
+        Workspace::OfSession(SessionId(dice.below(3))),
+        Workspace::OfSession(SessionId(u64::MAX)),
+    ];
     Start {
         call,
         profile: if dice.one_in(3) { name } else { None }.unwrap_or(honest.profile.clone()),

@@ -5,6 +5,7 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+mod beside;
 mod input;
 mod jobs;
 mod progress;
@@ -59,6 +60,14 @@ fn main() -> ExitCode {
         claim("it_is_told_again_after_each_input_with_what_was_printed_since", waiting::again),
         claim("what_waits_for_anything_else_is_not_told_as_waiting_for_input", waiting::others),
         claim("a_job_in_the_background_that_comes_to_wait_is_told", waiting::background),
+        claim("bash_exec_shares_the_files_of_the_default_session_and_no_others", beside::shares),
+        claim("bash_exec_shares_no_process_and_no_variable_with_the_session", beside::apart),
+        claim("calls_beside_a_session_run_at_once_and_beside_its_command", beside::at_once),
+        claim(
+            "a_session_outlives_calls_beside_it_and_the_next_has_none_of_its_cells",
+            beside::outlives,
+        ),
+        claim("a_call_under_another_profile_has_a_workspace_of_its_own", beside::elsewhere),
         claim("nothing_is_left_when_the_server_is_killed", killed),
     ])
 }

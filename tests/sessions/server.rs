@@ -30,12 +30,22 @@ impl Server {
         config: &str,
         policy: Option<&str>,
     ) -> Result<Self, Failed> {
+        let policy: Vec<_> = policy.map(|text| ("policies", text)).into_iter().collect();
+        Self::with_files(caller, config, &policy)
+    }
+
+    /// The same, with a file in each of these directories of the configuration.
+    pub fn with_files(
+        caller: &Caller,
+        config: &str,
+        files: &[(&str, &str)],
+    ) -> Result<Self, Failed> {
         let directory = caller.directory("configuration")?;
         caller.file("configuration/cofferdam.toml", &format!("schema = 1\n{config}"))?;
-        if let Some(policy) = policy {
-            let policies = caller.directory("configuration/policies")?;
-            let file = caller.file("configuration/policies/own.toml", policy)?;
-            support::mode(&policies, 0o700)?;
+        for (name, text) in files {
+            let path = caller.directory(&format!("configuration/{name}"))?;
+            let file = caller.file(&format!("configuration/{name}/own.toml"), text)?;
+            support::mode(&path, 0o700)?;
             support::mode(&file, 0o600)?;
         }
         support::mode(&directory, 0o700)?;

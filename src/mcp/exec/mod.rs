@@ -218,8 +218,9 @@ impl<B: Backend> Server<B> {
             self.script(GoArguments::TOOL, inspect::directory(directory.as_str()), context).await?;
         if let Outcome::Exited { code: 1 } = told.outcome {
             let message = format!("`{}` is no directory that can be entered", directory.as_str());
-            return Err(Refused::new(RefusedKind::Failed, message)
-                .with_hint("without a granted workspace each call has an empty /workspace"));
+            return Err(Refused::new(RefusedKind::Failed, message).with_hint(
+                "make it first: /workspace is that of bash, /tmp is empty for each call",
+            ));
         }
         well(&told)?;
         self.0.working_dir.set(directory.clone());

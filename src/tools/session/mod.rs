@@ -120,6 +120,8 @@ struct Named {
     runs: Option<Arc<Command>>,
     /// Whether a new shell was asked for since the last command.
     restarted: Arc<AtomicBool>,
+    /// Whether calls beside the shell use its workspace, so that it is kept without a shell too.
+    beside: bool,
 }
 
 impl Sessions {
@@ -167,7 +169,16 @@ impl Sessions {
 
     /// A session that never had a shell leaves no trace.
     fn never_was(&self, name: &str) {
-        self.table().named.remove(name);
+        let mut table = self.table();
+        if table.named.get(name).is_some_and(|named| !named.beside) {
+            table.named.remove(name);
+        }
+    }
+
+    fn is_used_beside(&self, name: &str) {
+        if let Some(named) = self.table().named.get_mut(name) {
+            named.beside = true;
+        }
     }
 
     fn runs(&self, name: &str, command: &Arc<Command>) {
@@ -193,6 +204,7 @@ impl Named {
             seat: Arc::new(Mutex::new(Seat::new(id, lost))),
             runs: None,
             restarted: Arc::default(),
+            beside: false,
         }
     }
 }

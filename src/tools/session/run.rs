@@ -9,15 +9,18 @@ use tokio::sync::OwnedMutexGuard;
 use super::command::{About, Behind};
 use super::seat::Seat;
 use super::{
-    Ask, Command, Finished, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State, Unseated,
-    check_name,
+    Ask, Command, DEFAULT, Finished, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State,
+    Unseated, check_name,
 };
 use crate::audit::Entry;
 use crate::call::Stdin;
-use crate::job::{Place, Within};
+use crate::job::{Place, Within, Workspace};
 use crate::outcome::Outcome;
 use crate::policy::Grant;
 use crate::tools::{Caller, Refusal, Seen, Workbench};
+
+/// Whose profile a session has: the first that is allowed.
+const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];
 
 /// How often a command that waits looks whether the one before has become a job.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -53,6 +56,26 @@ impl Workbench {
         };
         let decided = Decided { grant, entry, place };
         self.seated(session, text, restart, patience, decided, caller).await
+    }
+
+    /// A grant on the workspace of the default session, where it can have that.
+    pub(in crate::tools) fn beside_the_default(&self, grant: Grant) -> Grant {
+        let job = grant.job();
+        // A session has one profile: that of its shell, or of who uses it where it has none.
+        let terms = OF_SESSIONS.iter().find_map(|tool| {
+            let terms = self.policy.terms(tool, &self.profiles);
+            terms.ok()
+        });
+        let shares = terms.is_some_and(|terms| {
+            terms.profile.name == job.profile && terms.profile.can_hold_a_shell()
+        });
+        if job.workspace != Workspace::Fresh || !shares {
+            return grant;
+        }
+        self.sessions.forget(&self.link.forgotten());
+        let id = self.sessions.named(DEFAULT).id;
+        self.sessions.is_used_beside(DEFAULT);
+        grant.beside(id)
     }
 
     /// Ends the shell of a session, with what runs in it; the next command gets a new one.
