@@ -1,5 +1,6 @@
-//! Makes `cofferdam-probe`, the helper of the self-test, for the library to embed: a static program
-//! without a C library, so that a self-test needs neither a compiler nor a second file.
+//! Makes `cofferdam-probe`, the helper of the self-test, and `cofferdam-clerk`, which reads and writes
+//! files in cells, for the library to embed: static programs without a C library, so that neither
+//! needs a compiler or a second file.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -8,12 +9,20 @@ use std::process::Command;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=probe");
-    // Set for the helper alone, here; as an example of the package it is an ordinary program.
+    println!("cargo::rerun-if-changed=clerk");
+    // Set for these alone, here; as examples of the package they are ordinary programs.
     println!("cargo::rustc-check-cfg=cfg(freestanding)");
+    freestanding("probe")?;
+    freestanding("clerk")
+}
+
+/// Compiles the program in this directory.
+fn freestanding(name: &str) -> Result<(), Box<dyn Error>> {
     let variable = |name: &str| std::env::var_os(name).ok_or(format!("cargo has set no {name}"));
-    let helper = PathBuf::from(variable("OUT_DIR")?).join("cofferdam-probe");
+    let program = PathBuf::from(variable("OUT_DIR")?).join(format!("cofferdam-{name}"));
     let mut command = Command::new(variable("RUSTC")?);
-    command.args(["--crate-name=cofferdam_probe", "--crate-type=bin", "--edition=2024"]);
+    command.arg(format!("--crate-name=cofferdam_{name}"));
+    command.args(["--crate-type=bin", "--edition=2024"]);
     command.args([
         "--cfg=freestanding",
         "-Copt-level=s",
@@ -31,10 +40,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         flag.push(linker);
         command.arg(flag);
     }
-    command.arg("-o").arg(&helper).arg("probe/main.rs");
+    command.arg("-o").arg(&program).arg(format!("{name}/main.rs"));
     let status = command.status()?;
     if !status.success() {
-        return Err(format!("cofferdam-probe cannot be made: {status}").into());
+        return Err(format!("cofferdam-{name} cannot be made: {status}").into());
     }
     Ok(())
 }

@@ -21,6 +21,8 @@ pub const ENV_BYTES: usize = 64 << 10;
 pub const ARGV_BYTES: usize = 128 << 10;
 /// Longest path in a cell in bytes, as the kernel's `PATH_MAX` less its NUL.
 pub const PATH_BYTES: usize = 4095;
+/// What reads and writes files in a cell that can hold a shell.
+pub const CLERK: &str = "/.cofferdam/clerk";
 /// The longest time any call may be given.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -206,6 +208,32 @@ impl Cwd {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// A file or directory of the workspace: absolute, normalised, inside `/workspace`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePath(Cwd);
+
+impl FilePath {
+    /// Takes a path as typed; as with [`Cwd`], a relative one starts at `/workspace`, and `..` is
+    /// resolved by text alone.
+    pub fn new(field: &'static str, path: &str) -> Result<Self, InvalidCall> {
+        let outside = || InvalidCall::OutOfRange {
+            field,
+            expected: "a path inside /workspace",
+            got: printable(path),
+        };
+        let place = match Cwd::new(field, path) {
+            Err(InvalidCall::Outside { .. }) => return Err(outside()),
+            place => place?,
+        };
+        let inside = place.as_str() == "/workspace" || place.as_str().starts_with("/workspace/");
+        if inside { Ok(Self(place)) } else { Err(outside()) }
+    }
+
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
     }
 }
 

@@ -22,11 +22,13 @@ pub enum Group {
     Info,
     /// What has run.
     History,
+    /// Files of the workspace.
+    Files,
 }
 
 impl Group {
-    pub const ALL: [Self; 6] =
-        [Self::Calc, Self::Math, Self::Shell, Self::Exec, Self::Info, Self::History];
+    pub const ALL: [Self; 7] =
+        [Self::Calc, Self::Math, Self::Shell, Self::Exec, Self::Info, Self::History, Self::Files];
 
     /// What a server shows when nobody says otherwise: few tools, none like another.
     pub fn shown_by_default() -> BTreeSet<Self> {
@@ -41,6 +43,7 @@ impl Group {
             Self::Exec => "exec",
             Self::Info => "info",
             Self::History => "history",
+            Self::Files => "files",
         }
     }
 
@@ -74,6 +77,7 @@ impl Group {
                 "macro_list",
                 "macro_delete",
             ],
+            Self::Files => &["edit", "put_file", "get_file"],
         }
     }
 
@@ -87,6 +91,18 @@ impl Group {
     /// The group of a tool.
     pub fn of(tool: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.tools().contains(&tool))
+    }
+}
+
+/// The tool whose rule is asked about another: what looks at jobs and what reads and writes files goes
+/// with the shell, which can do the same, and what runs commands by `bash_exec` goes with that.
+pub fn ruled_by(tool: &str) -> &str {
+    match tool {
+        "bash_output" | "bash_input" | "bash_jobs" | "bash_kill" | "edit" | "put_file"
+        | "get_file" => "bash",
+        "history_replay" | "pipeline" | "macro_run" | "macro_save" | "macro_list"
+        | "macro_delete" => "bash_exec",
+        other => other,
     }
 }
 
@@ -135,7 +151,7 @@ mod tests {
         }
         assert_eq!(
             "shel".parse::<Group>(),
-            Err("the groups are calc, math, shell, exec, info, history".to_owned())
+            Err("the groups are calc, math, shell, exec, info, history, files".to_owned())
         );
     }
 }

@@ -40,7 +40,8 @@
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `catalogue` has the tools as an agent sees them.
 //! *Architecture Invariant:* nothing here starts a process; what runs is behind [`mcp::backend::Backend`].
 //!
-//! [`tools`]: what an agent can call: the shell, and bc with its rounding.
+//! [`tools`]: what an agent can call: the shell, files, and bc with its rounding. Files are read and written by the clerk
+//! (`clerk/`), a program of its own in the cell.
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
 //! must be put together with ours.
 //!

@@ -7,7 +7,7 @@ use super::wiring::Settings;
 use crate::audit::Audit;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::config::Loaded;
-use crate::group::Group;
+use crate::group::{Group, ruled_by};
 use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
@@ -16,6 +16,7 @@ use crate::mcp::backend::{
 };
 use crate::mcp::catalogue;
 use crate::mcp::exec::Options;
+use crate::mcp::files;
 use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
@@ -44,7 +45,7 @@ pub struct Live {
     /// The profile of `bash`, with the limits its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
-    view: WorkspaceView,
+    pub(super) view: WorkspaceView,
     precision: bc::SessionPrecision,
     cache: bc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
@@ -152,7 +153,7 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
         return None;
     }
     let off = || Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));
-    let names = [tool, catalogue::ruled_by(tool)];
+    let names = [tool, ruled_by(tool)];
     if names.iter().any(|name| config.tools_off.value.contains(*name)) {
         return Some(off().with_hint("it is under `[tools] off` in the operator's cofferdam.toml"));
     }
@@ -252,6 +253,15 @@ impl Backend for Live {
         self.in_fresh_cell(tool, args, turn).await
     }
 
+    async fn file(
+        &self,
+        tool: &'static str,
+        asked: files::arguments::Asked,
+        turn: Turn,
+    ) -> Result<files::Filed, Refused> {
+        self.of_file(tool, asked, turn).await
+    }
+
     fn exec_options(&self) -> Options {
         self.exec.clone()
     }
@@ -306,8 +316,8 @@ impl Backend for Live {
 
     fn lists(&self, tool: &str) -> bool {
         let Loaded { policy, profiles, .. } = &self.loaded;
-        let allowed = catalogue::WITHOUT_CELL.contains(&tool)
-            || policy.terms(catalogue::ruled_by(tool), profiles).is_ok();
+        let allowed =
+            catalogue::WITHOUT_CELL.contains(&tool) || policy.terms(tool, profiles).is_ok();
         allowed && self.withheld(tool).is_none()
     }
 

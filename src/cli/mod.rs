@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod error;
 mod exec_said;
 pub mod exit;
+mod files;
 mod fresh;
 mod jobs;
 pub mod learn;

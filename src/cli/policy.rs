@@ -176,7 +176,7 @@ fn explained<'p>(loaded: &'p Loaded, tool: &str) -> Explained<'p> {
     if catalogue::WITHOUT_CELL.contains(&tool) {
         return Explained::NotAsked;
     }
-    match loaded.policy.terms(catalogue::ruled_by(tool), &loaded.profiles) {
+    match loaded.policy.terms(tool, &loaded.profiles) {
         Ok(terms) => Explained::Allowed { rule: rule(terms.rule), terms },
         Err(denial) => Explained::Denied { rule: rule(&denial.rule), denial },
     }

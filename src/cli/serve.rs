@@ -42,7 +42,7 @@ pub struct ServeArguments {
     /// are refused; it is weaker, and every receipt says what it lacks
     #[arg(long, value_name = "TIER")]
     pub tier: Option<Tier>,
-    /// Show these groups of tools: calc, math, shell, exec, info, history; without it `[tools] groups`, else calc,shell
+    /// Show these groups of tools: calc, math, shell, exec, info, history, files; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     pub tools: Option<Vec<Group>>,
     #[command(flatten)]

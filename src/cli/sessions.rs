@@ -10,7 +10,7 @@ use crate::mcp::arguments::BashArguments;
 use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
 use crate::mcp::sessions::{Answer, Rest, Running, Shell, ToldSession};
 use crate::outcome::{Ended, Outcome, ShellAfter, Waits};
-use crate::tools::session::{Ask, Command, DEFAULT, Finished, Lost, Reply, Restart, State};
+use crate::tools::session::{Ask, Command, DEFAULT, Finished, Kept, Lost, Reply, Restart, State};
 use crate::tools::shell::{self, BashArgs};
 
 /// How long a call waits for a command that is to run in the background anyway: long enough for
@@ -56,7 +56,7 @@ impl Live {
             call.stdin = call.stdin.open();
         }
         let patience = Some(if arguments.background { BACKGROUND } else { self.yield_after });
-        let ask = Ask { session, call, restart, patience };
+        let ask = Ask { session, call, restart, patience, kept: Kept::Spooled };
         let reply = self.workbench.in_session(ask, &turn).await?;
         Ok(self.answer(reply, show))
     }
@@ -191,7 +191,7 @@ fn harmless(path: &str) -> String {
 }
 
 /// Why there is a new shell, for a reply.
-fn why_new(lost: &Lost) -> String {
+pub(super) fn why_new(lost: &Lost) -> String {
     let kept = "/workspace is as it was, nothing else is";
     match lost {
         Lost::Command(Outcome::Exited { code }) => {

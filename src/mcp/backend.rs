@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::arguments::{BadArguments, BashArguments, Precision};
 use super::exec::Options;
+use super::files;
 use super::jobs;
 use super::rules::Rules;
 use super::sessions::{Answer, ToldSession};
@@ -55,6 +56,17 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Told, Refused>> + Send {
         let (_, _) = (args, turn);
         std::future::ready(Err(Refused::failed(format!("`{tool}` is not run here"))))
+    }
+
+    /// Reads or writes a file of the workspace, as a call of `tool`.
+    fn file(
+        &self,
+        tool: &'static str,
+        asked: files::arguments::Asked,
+        turn: Turn,
+    ) -> impl Future<Output = Result<files::Filed, Refused>> + Send {
+        let (_, _) = (asked, turn);
+        std::future::ready(Err(Refused::failed(format!("`{tool}` has no files here"))))
     }
 
     /// What the operator says of `bash_exec`.

@@ -5,6 +5,7 @@
 
 mod calculator;
 mod exec;
+mod files;
 mod history;
 mod info;
 mod jobs;
@@ -44,6 +45,7 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
     tools.extend(info::tools());
     tools.extend([history::search(), history::replay(options)]);
     tools.extend(steps::macros(options));
+    tools.extend(files::tools());
     tools
 }
 
@@ -80,18 +82,10 @@ pub const NAMES: &[&str] = &[
     "macro_run",
     "macro_list",
     "macro_delete",
+    "edit",
+    "put_file",
+    "get_file",
 ];
-
-/// The tool whose rule is asked about another: what looks at jobs goes with what starts them, and
-/// what runs commands by `bash_exec` goes with that.
-pub fn ruled_by(tool: &str) -> &str {
-    match tool {
-        "bash_output" | "bash_input" | "bash_jobs" | "bash_kill" => "bash",
-        "history_replay" | "pipeline" | "macro_run" | "macro_save" | "macro_list"
-        | "macro_delete" => "bash_exec",
-        other => other,
-    }
-}
 
 /// Those of them that are answered without a cell, so that no rule is asked.
 pub const WITHOUT_CELL: &[&str] = &[

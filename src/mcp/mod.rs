@@ -9,6 +9,7 @@ pub mod backend;
 pub mod catalogue;
 pub mod commands;
 pub mod exec;
+pub mod files;
 pub mod history;
 pub mod jobs;
 pub mod lines;

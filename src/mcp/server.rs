@@ -32,6 +32,7 @@ use super::backend::{Backend, Refused, RefusedKind};
 use super::exec::arguments::ExecArguments;
 use super::exec::macros::Macros;
 use super::exec::{self, Ask, WorkingDir};
+use super::files;
 use super::history::History;
 use super::logs::{self, Logs};
 use super::resources;
@@ -131,6 +132,7 @@ impl<B: Backend> Server<B> {
                 Ok(reply::precision_set(places))
             }
             tool if exec::answers(tool) => self.fresh(tool, arguments, context).await,
+            tool if files::answers(tool) => self.file(tool, arguments, context).await,
             _ => {
                 parse::<RulesArguments>(arguments)?;
                 self.0.backend.settled().await;

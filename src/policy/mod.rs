@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
+use crate::group::ruled_by;
 use crate::job::{Job, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::profile::Profile;
 
@@ -189,10 +190,14 @@ impl Policy {
         Ok(Terms { rule: allowed.rule, profile, choice: allowed.choice, limits })
     }
 
-    /// What the rules leave for a tool, whatever their order.
+    /// What the rules leave for a tool, whatever their order. One that goes with another is allowed
+    /// as that is, and denied by a rule of its own too.
     fn allowed(&self, tool: &str) -> Result<Allowed<'_>, Denial> {
         let mut allowed: Option<Allowed<'_>> = None;
-        for rule in self.rules.iter().filter(|rule| rule.matches(tool)) {
+        let ruled_by = ruled_by(tool);
+        let denies = |rule: &&Rule| rule.matches(tool) && rule.effect == Effect::Deny;
+        let of_its_own = self.rules.iter().filter(|_| ruled_by != tool).filter(denies);
+        for rule in of_its_own.chain(self.rules.iter().filter(|rule| rule.matches(ruled_by))) {
             let Effect::Allow { profile, choice, limits } = &rule.effect else {
                 return Err(Denial {
                     rule: rule.id.clone(),

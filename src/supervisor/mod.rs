@@ -14,6 +14,7 @@ mod bare;
 mod beside;
 mod boot;
 mod cells;
+mod clerk;
 mod configured;
 mod desk;
 mod dispatch;

@@ -27,7 +27,7 @@ use super::pieces::{
     Piece, devices, directories, gather, granted, hidden_here, refused, relative, stand_in,
     write_file,
 };
-use super::synthetic;
+use super::{clerk, synthetic};
 
 /// Where a root is put together before it becomes one. It exists on every system, and in our
 /// own namespace covering it hides nothing from anybody.
@@ -123,6 +123,9 @@ impl Workshop<'_> {
         enter_stage(self.cells)?;
         skeleton(profile).during("making the root's directories")?;
         let mut readable = Vec::new();
+        if profile.can_hold_a_shell() {
+            readable.push(clerk::place().during("placing the clerk")?.to_owned());
+        }
         for (path, text) in links {
             link(&path, &text).map_err(|error| refused(&path, &error))?;
         }

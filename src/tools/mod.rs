@@ -4,6 +4,7 @@
 pub mod bc;
 pub mod cli;
 pub mod denied;
+pub mod files;
 pub mod inspect;
 pub mod session;
 pub mod shell;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::{Audit, Entry, Story, Unrecorded};
 use crate::call::{Call, Cwd};
 use crate::capture::tap::Tap;
-use crate::capture::{Captured, Produced};
+use crate::capture::{Captured, KEPT_BYTES, Produced};
 use crate::job::{Limits, Workspace};
 use crate::link::Link;
 use crate::outcome::{DeniedCall, Ended, Failure, Outcome, Timings, Usage};
@@ -162,8 +163,18 @@ impl Workbench {
     /// # Errors
     /// When policy denies the call or the queue is full: nothing ran.
     pub async fn call(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
+        self.call_keeping(call, KEPT_BYTES, caller).await
+    }
+
+    /// As [`Workbench::call`], with so many bytes of each stream kept.
+    async fn call_keeping(
+        &self,
+        call: Call,
+        keep: usize,
+        caller: &Caller,
+    ) -> Result<Told, Refusal> {
         let (grant, entry) = self.decide(call)?;
-        self.recorded_run(grant, entry, caller).await
+        self.recorded_run(grant, entry, keep, caller).await
     }
 
     /// As [`Workbench::call`], on the private workspace of the default session where that has one of
@@ -174,16 +185,17 @@ impl Workbench {
     pub async fn call_beside(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
         let (grant, entry) = self.decide(call)?;
         let grant = self.beside_the_default(grant);
-        self.recorded_run(grant, entry, caller).await
+        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
     async fn recorded_run(
         &self,
         grant: Grant,
         entry: Entry,
+        keep: usize,
         caller: &Caller,
     ) -> Result<Told, Refusal> {
-        let done = self.run(grant, caller).await;
+        let done = self.run(grant, keep, caller).await;
         match &done {
             Ok(told) => entry.ended(&told.story()),
             Err(refusal) => entry.refused(refusal.to_string()),
@@ -211,12 +223,12 @@ impl Workbench {
     ///
     /// # Errors
     /// When the queue is full: nothing ran.
-    async fn run(&self, grant: Grant, caller: &Caller) -> Result<Told, Refusal> {
+    async fn run(&self, grant: Grant, keep: usize, caller: &Caller) -> Result<Told, Refusal> {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
         let clamped = grant.clamped();
         let seen = match self.queue.turn(&caller.cancel).await? {
-            Turn::Yours(_turn) => self.seen(grant, &limits, caller).await,
+            Turn::Yours(_turn) => self.seen(grant, &limits, keep, caller).await,
             Turn::Cancelled => Seen::nothing(Outcome::Cancelled),
         };
         Ok(Told {
@@ -234,12 +246,12 @@ impl Workbench {
         })
     }
 
-    async fn seen(&self, grant: Grant, limits: &Limits, caller: &Caller) -> Seen {
+    async fn seen(&self, grant: Grant, limits: &Limits, keep: usize, caller: &Caller) -> Seen {
         // Not given up on cancel: a cell that is just being handed over must be
         // ended by its control, and starting is bounded by the supervisor.
         match self.link.start(grant).await {
             Err(failure) => Seen::nothing(Outcome::Failed(failure)),
-            Ok(running) => watch::to_the_end(running, limits, caller).await,
+            Ok(running) => watch::to_the_end(running, limits, keep, caller).await,
         }
     }
 }

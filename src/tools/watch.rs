@@ -39,26 +39,32 @@ impl End for Control {
 }
 
 /// Follows `running` until its end is told and its output read.
-pub(super) async fn to_the_end(running: Running, limits: &Limits, caller: &Caller) -> Seen {
+pub(super) async fn to_the_end(
+    running: Running,
+    limits: &Limits,
+    keep: usize,
+    caller: &Caller,
+) -> Seen {
     // What is left of `running` cancels the call when this function is left early.
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
     drop(stdin);
-    let (mut seen, drained_in) = follow(stdout, stderr, ended, &control, limits, caller).await;
+    let kept = (Captured::new(keep), Captured::new(KEPT_BYTES));
+    let streams = (stdout, stderr);
+    let (mut seen, drained_in) = follow(streams, kept, ended, &control, limits, caller).await;
     seen.ended.timings.drain = drained_in;
     Seen { receipt: Some(receipt), ..seen }
 }
 
 /// What was seen, and how long output was read after the end was told.
 async fn follow(
-    stdout: impl AsyncRead + Unpin,
-    stderr: impl AsyncRead + Unpin,
+    (stdout, stderr): (impl AsyncRead + Unpin, impl AsyncRead + Unpin),
+    (mut out, mut err): (Captured, Captured),
     mut ended: oneshot::Receiver<Ended>,
     control: &impl End,
     limits: &Limits,
     caller: &Caller,
 ) -> (Seen, Duration) {
-    let (mut out, mut err) = (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES));
     let meter = Meter::counting(limits.output, caller.produced.clone());
     let deadline = Instant::now() + limits.wall + SUPERVISOR_GRACE;
     let mut draining = Box::pin(async {
@@ -167,6 +173,10 @@ mod tests {
         Call { out, stdout, err, stderr, fake: Fake(Mutex::new(Some(sender))), ended }
     }
 
+    fn kept() -> (Captured, Captured) {
+        (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES))
+    }
+
     fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Seen {
         let (stdout, stderr) = (Captured::of(stdout), Captured::of(stderr));
         Seen { ended: with(outcome), receipt: None, stdout, stderr }
@@ -180,7 +190,7 @@ mod tests {
         drop((out, err));
         fake.tell(Outcome::Exited { code: 3 });
         let never = Caller::default();
-        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
+        let (told, _) = follow((stdout, stderr), kept(), ended, &fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
         Ok(())
     }
@@ -192,7 +202,8 @@ mod tests {
         let caller = Caller::default();
         caller.cancel.cancel();
         drop((out, err));
-        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(None), &caller).await;
+        let (told, _) =
+            follow((stdout, stderr), kept(), ended, &fake, &limits(None), &caller).await;
         assert_eq!(told, seen(Outcome::Cancelled, b"partial", b""));
         Ok(())
     }
@@ -204,7 +215,8 @@ mod tests {
         err.write_all(b"67890").await?;
         drop((out, err));
         let never = Caller::default();
-        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(Some(9)), &never).await;
+        let (told, _) =
+            follow((stdout, stderr), kept(), ended, &fake, &limits(Some(9)), &never).await;
         assert_eq!(told, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
         Ok(())
     }
@@ -215,7 +227,7 @@ mod tests {
         out.write_all(b"before").await?;
         fake.tell(Outcome::Exited { code: 0 });
         let (start, never) = (Instant::now(), Caller::default());
-        let (told, _) = follow(stdout, stderr, ended, &fake, &limits(None), &never).await;
+        let (told, _) = follow((stdout, stderr), kept(), ended, &fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 0 }, b"before", b""));
         assert_eq!(start.elapsed(), DRAIN_GRACE);
         drop((out, err));
@@ -228,11 +240,17 @@ mod tests {
         let never = Caller::default();
         let Call { out, stdout, err, stderr, fake, ended } = call();
         drop((out, err, fake.0.lock().ok().and_then(|mut slot| slot.take())));
-        assert_eq!(follow(stdout, stderr, ended, &fake, &limits(None), &never).await.0, failed());
+        assert_eq!(
+            follow((stdout, stderr), kept(), ended, &fake, &limits(None), &never).await.0,
+            failed()
+        );
 
         let Call { out, stdout, err, stderr, fake: _silent, ended } = call();
         let other = Fake(Mutex::new(None));
         drop((out, err));
-        assert_eq!(follow(stdout, stderr, ended, &other, &limits(None), &never).await.0, failed());
+        assert_eq!(
+            follow((stdout, stderr), kept(), ended, &other, &limits(None), &never).await.0,
+            failed()
+        );
     }
 }

@@ -81,7 +81,10 @@ fn a_group_that_does_not_exist_is_refused_with_those_that_do() {
     let told = told.expect("it ran");
     let text = String::from_utf8_lossy(&told.stderr).into_owned();
     assert_eq!(told.status.code(), Some(125), "{text}");
-    assert!(text.contains("the groups are calc, math, shell, exec, info, history"), "{text}");
+    assert!(
+        text.contains("the groups are calc, math, shell, exec, info, history, files"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -40,6 +40,16 @@ impl Server {
         config: &str,
         files: &[(&str, &str)],
     ) -> Result<Self, Failed> {
+        Self::configured(caller, config, files, &[])
+    }
+
+    /// The same, started with these options.
+    pub fn configured(
+        caller: &Caller,
+        config: &str,
+        files: &[(&str, &str)],
+        options: &[&str],
+    ) -> Result<Self, Failed> {
         let directory = caller.directory("configuration")?;
         caller.file("configuration/cofferdam.toml", &format!("schema = 1\n{config}"))?;
         for (name, text) in files {
@@ -51,7 +61,8 @@ impl Server {
         support::mode(&directory, 0o700)?;
         support::mode(&directory.join("cofferdam.toml"), 0o600)?;
         let path = directory.display().to_string();
-        let mut command = caller.cofferdam(&["serve", "--config", &path]);
+        let words = [&["serve", "--config", &path], options].concat();
+        let mut command = caller.cofferdam(&words);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let stdout = BufReader::new(child.stdout.take().ok_or("no output")?);
         let stdin = child.stdin.take().ok_or("no input")?;

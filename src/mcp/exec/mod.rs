@@ -39,7 +39,7 @@ use crate::tools::shell::{self, ScriptArgs};
 pub fn answers(tool: &str) -> bool {
     Group::of(tool).is_some_and(|group| match group {
         Group::Exec | Group::Info | Group::History => true,
-        Group::Calc | Group::Math | Group::Shell => false,
+        Group::Calc | Group::Math | Group::Shell | Group::Files => false,
     })
 }
 

@@ -13,7 +13,7 @@ use super::output::{Open, Stream};
 use super::seat::Seat;
 use crate::audit::{Entry, Story};
 use crate::capture::tap::{Source, Tap};
-use crate::capture::{Captured, Meter, Produced};
+use crate::capture::{Captured, KEPT_BYTES, Meter, Produced};
 use crate::job::Limits;
 use crate::link::{Control, Running};
 use crate::outcome::{Ended, Failure};
@@ -64,6 +64,8 @@ pub struct About {
     pub text: String,
     pub limits: Limits,
     pub clamped: bool,
+    /// Bytes of its output that are kept.
+    pub keep: usize,
 }
 
 /// What goes on behind a command's back: its seat, its line in the log, its input.
@@ -82,7 +84,7 @@ impl Command {
     pub fn follow(about: About, running: Running, mut behind: Behind) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: told, guard } =
             running;
-        let About { id, session, text, limits, clamped } = about;
+        let About { id, session, text, limits, clamped, keep } = about;
         let (input, turn_of_first) = Feed::new(stdin);
         let command = Arc::new(Self {
             id,
@@ -93,8 +95,8 @@ impl Command {
             limits,
             clamped,
             started: Instant::now(),
-            stdout: Stream::new(stdout),
-            stderr: Stream::new(stderr),
+            stdout: Stream::new(stdout, keep),
+            stderr: Stream::new(stderr, KEPT_BYTES),
             input,
             asking: Asking::new(told),
             control,

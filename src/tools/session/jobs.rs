@@ -15,8 +15,6 @@ use crate::job::JobSignal;
 use crate::tools::{Caller, Refusal, Workbench};
 
 const KEPT_MIB: u64 = MOST_BYTES >> 20;
-/// The tool whose rule is asked.
-const RULED_BY: &str = "bash";
 /// How often a caller that waits looks for output.
 const GLANCE: Duration = Duration::from_millis(50);
 /// How long the end of a command that is ended is awaited: INT, grace and the end of the cell.
@@ -167,7 +165,7 @@ impl Workbench {
 
     /// Asks the rule of `bash`, and records what it says.
     fn allowed(&self, tool: &'static str, job: &str, input: Option<&str>) -> Result<(), Refusal> {
-        let terms = self.policy.terms(RULED_BY, &self.profiles);
+        let terms = self.policy.terms(tool, &self.profiles);
         self.audit.of_job(tool, job, input, terms.as_ref().map(|terms| terms.rule))?;
         terms.map(drop).map_err(Refusal::from)
     }

@@ -65,6 +65,16 @@ pub struct Ask {
     pub restart: Restart,
     /// How long the caller waits before the command becomes a job; `None`: to its end.
     pub patience: Option<Duration>,
+    pub kept: Kept,
+}
+
+/// What becomes of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// It can be read later, by its handle.
+    Spooled,
+    /// So much of it is for the caller alone: it is what a program of ours answers.
+    Apart { bytes: usize },
 }
 
 /// Whether a session gets a new shell first.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::net::unix::pipe;
 
-use crate::capture::{Captured, KEPT_BYTES, Meter};
+use crate::capture::{Captured, Meter};
 
 /// Bytes of what comes after the end that are kept.
 const LATE_BYTES: usize = 64 << 10;
@@ -46,9 +46,10 @@ pub enum Open {
 }
 
 impl Stream {
-    pub fn new(pipe: pipe::Receiver) -> Self {
+    /// Keeps at most `keep` bytes of it.
+    pub fn new(pipe: pipe::Receiver, keep: usize) -> Self {
         let kept = Kept {
-            captured: Captured::new(KEPT_BYTES),
+            captured: Captured::new(keep),
             late: Captured::new(LATE_BYTES),
             phase: Phase::During,
             pipe: Some(Arc::new(pipe)),

@@ -9,11 +9,12 @@ use tokio::sync::OwnedMutexGuard;
 use super::command::{About, Behind};
 use super::seat::Seat;
 use super::{
-    Ask, Command, DEFAULT, Finished, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State,
+    Ask, Command, DEFAULT, Finished, Kept, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State,
     Unseated, check_name,
 };
 use crate::audit::Entry;
 use crate::call::Stdin;
+use crate::capture::KEPT_BYTES;
 use crate::job::{Place, Within, Workspace};
 use crate::outcome::Outcome;
 use crate::policy::Grant;
@@ -30,6 +31,7 @@ struct Decided {
     grant: Grant,
     entry: Entry,
     place: Place,
+    kept: Kept,
 }
 
 impl Workbench {
@@ -39,7 +41,7 @@ impl Workbench {
     /// When policy denies it, or the session cannot take it: nothing ran.
     pub async fn in_session(&self, ask: Ask, caller: &Caller) -> Result<Reply, Refusal> {
         check_name(&ask.session)?;
-        let Ask { session, call, restart, patience } = ask;
+        let Ask { session, call, restart, patience, kept } = ask;
         let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
@@ -54,7 +56,7 @@ impl Workbench {
                 return Err(full);
             }
         };
-        let decided = Decided { grant, entry, place };
+        let decided = Decided { grant, entry, place, kept };
         self.seated(session, text, restart, patience, decided, caller).await
     }
 
@@ -115,7 +117,11 @@ impl Workbench {
                 return Err(unseated.into());
             }
         };
-        let about = About { id: self.sessions.spool.name(), session, text, limits, clamped };
+        let keep = match decided.kept {
+            Kept::Spooled => KEPT_BYTES,
+            Kept::Apart { bytes } => bytes,
+        };
+        let about = About { id: self.sessions.spool.name(), session, text, limits, clamped, keep };
         let session = about.session.clone();
         let reply =
             |state, finished, lost| Reply { state, finished, session, lost, limits, clamped };
@@ -165,7 +171,7 @@ impl Workbench {
         if asked && (seat.started || seat.lost.is_some()) {
             seat.end(Lost::Restart);
         }
-        let Decided { grant, entry, place } = decided;
+        let Decided { grant, entry, place, kept } = decided;
         let first = match &grant.job().stdin {
             Stdin::Pipe(first) => first.clone(),
             Stdin::Empty | Stdin::Bytes(_) => Vec::new(),
@@ -189,7 +195,9 @@ impl Workbench {
                 let session = about.session.clone();
                 let command = Command::follow(about, running, behind);
                 self.sessions.runs(&session, &command);
-                self.sessions.spool.keep(Arc::clone(&command));
+                if kept == Kept::Spooled {
+                    self.sessions.spool.keep(Arc::clone(&command));
+                }
                 Ok((command, lost))
             }
             Err(failure) => {

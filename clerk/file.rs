@@ -1,0 +1,251 @@
+//! Files by descriptor: the calls that the clerk makes, and what it sees of a file.
+
+use alloc::ffi::CString;
+use alloc::vec::Vec;
+
+use crate::errno::Errno;
+use crate::reply::No;
+use crate::sys::{self, number};
+
+/// Numbers of calls that the helper of the self-test does not make.
+#[cfg(target_arch = "x86_64")]
+mod more {
+    pub const PREAD64: usize = 17;
+    pub const FSYNC: usize = 74;
+    pub const FCHMOD: usize = 91;
+    pub const RENAMEAT2: usize = 316;
+    pub const READLINKAT: usize = 267;
+    pub const GETRANDOM: usize = 318;
+    pub const STATX: usize = 332;
+    /// fcntl.h of this architecture.
+    pub const O_DIRECTORY: usize = 0o200_000;
+    pub const O_NOFOLLOW: usize = 0o400_000;
+}
+
+#[cfg(target_arch = "aarch64")]
+mod more {
+    pub const PREAD64: usize = 67;
+    pub const FSYNC: usize = 82;
+    pub const FCHMOD: usize = 52;
+    pub const RENAMEAT2: usize = 276;
+    pub const READLINKAT: usize = 78;
+    pub const GETRANDOM: usize = 278;
+    pub const STATX: usize = 291;
+    /// fcntl.h of this architecture.
+    pub const O_DIRECTORY: usize = 0o40_000;
+    pub const O_NOFOLLOW: usize = 0o100_000;
+}
+
+pub use more::{O_DIRECTORY, O_NOFOLLOW};
+
+pub const O_PATH: usize = 0o10_000_000;
+pub const O_WRONLY: usize = 1;
+const O_CREAT: usize = 0o100;
+const O_EXCL: usize = 0o200;
+const O_NOCTTY: usize = 0o400;
+/// No open of the clerk waits: not for a FIFO's other end, not for a device.
+const O_NONBLOCK: usize = 0o4_000;
+const O_CLOEXEC: usize = 0o2_000_000;
+/// AT_FDCWD: -100.
+const NOWHERE: usize = usize::MAX - 99;
+/// AT_EMPTY_PATH.
+const EMPTY_PATH: usize = 0x1000;
+
+/// The most bytes of a file that is read or written whole: rulings R1's bound on input.
+pub const MOST: usize = 8 << 20;
+
+/// An open file, closed when it is dropped.
+#[derive(Debug)]
+pub struct Open(pub usize);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // It was open; nothing is to be done about an error of an earlier write.
+        sys::call(number::CLOSE, &[self.0]).map(drop).unwrap_or_default();
+    }
+}
+
+/// What statx(2) tells of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    pub mode: u16,
+    pub links: u32,
+    pub inode: u64,
+    pub size: u64,
+}
+
+impl Stat {
+    /// The kind of file, in words.
+    pub fn kind(&self) -> &'static str {
+        match self.mode >> 12 {
+            0o10 => "file",
+            0o04 => "directory",
+            0o12 => "symbolic link",
+            0o01 => "FIFO",
+            0o14 => "socket",
+            0o02 | 0o06 => "device",
+            _ => "special file",
+        }
+    }
+
+    pub fn is(&self, kind: &str) -> bool {
+        self.kind() == kind
+    }
+
+    /// Permissions without set-id and sticky bits.
+    pub fn permissions(&self) -> u16 {
+        self.mode & 0o777
+    }
+}
+
+/// A name as the kernel takes it: EINVAL where it has a NUL.
+fn c_name(name: &[u8]) -> Result<CString, Errno> {
+    CString::new(name).map_err(|_| Errno(22))
+}
+
+/// The directory that everything is in.
+pub fn workspace() -> Result<Open, Errno> {
+    open_from(NOWHERE, b"/workspace", O_PATH | O_DIRECTORY)
+}
+
+/// openat(2), never through a symbolic link at the end of the name, and never waiting.
+pub fn open(directory: &Open, name: &[u8], flags: usize) -> Result<Open, Errno> {
+    open_from(directory.0, name, flags)
+}
+
+fn open_from(directory: usize, name: &[u8], flags: usize) -> Result<Open, Errno> {
+    let name = c_name(name)?;
+    let flags = flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    let given = [directory, sys::address(name.as_bytes_with_nul()), flags, 0];
+    sys::call(number::OPENAT, &given).map(Open)
+}
+
+/// Makes a file that was not there, for writing, and for nobody else yet.
+pub fn create(directory: &Open, name: &[u8]) -> Result<Open, Errno> {
+    let name = c_name(name)?;
+    let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    let given = [directory.0, sys::address(name.as_bytes_with_nul()), flags, 0o600];
+    sys::call(number::OPENAT, &given).map(Open)
+}
+
+pub fn make_directory(directory: &Open, name: &[u8]) -> Result<(), Errno> {
+    let name = c_name(name)?;
+    let given = [directory.0, sys::address(name.as_bytes_with_nul()), 0o755];
+    sys::call(number::MKDIRAT, &given).map(drop)
+}
+
+pub fn remove(directory: &Open, name: &[u8]) -> Result<(), Errno> {
+    let name = c_name(name)?;
+    let given = [directory.0, sys::address(name.as_bytes_with_nul()), 0];
+    sys::call(number::UNLINKAT, &given).map(drop)
+}
+
+/// What a name may have before it is given to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// Nothing.
+    Nothing,
+    /// Whatever it has is replaced.
+    Any,
+}
+
+/// renameat2(2) within one directory.
+pub fn rename(directory: &Open, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
+    let (from, to) = (c_name(from)?, c_name(to)?);
+    let (from, to) = (from.as_bytes_with_nul(), to.as_bytes_with_nul());
+    let flags = match over {
+        Over::Nothing => 1,
+        Over::Any => 0,
+    };
+    let given = [directory.0, sys::address(from), directory.0, sys::address(to), flags];
+    sys::call(more::RENAMEAT2, &given).map(drop)
+}
+
+pub fn set_mode(file: &Open, mode: u16) -> Result<(), Errno> {
+    sys::call(more::FCHMOD, &[file.0, usize::from(mode)]).map(drop)
+}
+
+pub fn sync(file: &Open) -> Result<(), Errno> {
+    sys::call(more::FSYNC, &[file.0]).map(drop)
+}
+
+/// What an open file is.
+pub fn stat(file: &Open) -> Result<Stat, Errno> {
+    // struct statx (statx(2)): the same on every architecture.
+    let mut room = [0_u8; 256];
+    let basic = 0x7ff;
+    let given = [file.0, sys::address(&[0_u8]), EMPTY_PATH, basic, sys::place(&mut room)];
+    sys::call(more::STATX, &given)?;
+    Ok(Stat {
+        links: u32::from_ne_bytes(at(&room, 16)),
+        mode: u16::from_ne_bytes(at(&room, 28)),
+        inode: u64::from_ne_bytes(at(&room, 32)),
+        size: u64::from_ne_bytes(at(&room, 40)),
+    })
+}
+
+/// So many bytes of a structure, from an offset on.
+pub fn at<const N: usize>(room: &[u8], offset: usize) -> [u8; N] {
+    let bytes = room.get(offset..).and_then(<[u8]>::first_chunk::<N>);
+    bytes.copied().unwrap_or([0; N])
+}
+
+/// The text of a symbolic link that was opened by [`O_PATH`].
+pub fn link_text(link: &Open) -> Result<Vec<u8>, Errno> {
+    let mut room = alloc::vec![0; 4096];
+    let given = [link.0, sys::address(&[0_u8]), sys::place(&mut room), room.len()];
+    let length = sys::call(more::READLINKAT, &given)?;
+    room.truncate(length);
+    Ok(room)
+}
+
+/// getdents64(2): the next entries of a directory, none at its end.
+pub fn entries(directory: &Open, room: &mut [u8]) -> Result<usize, Errno> {
+    sys::call(number::GETDENTS64, &[directory.0, sys::place(room), room.len()])
+}
+
+/// Bytes that nobody can guess.
+pub fn random() -> Result<u64, Errno> {
+    let mut room = [0_u8; 8];
+    sys::call(more::GETRANDOM, &[sys::place(&mut room), room.len(), 0])?;
+    Ok(u64::from_ne_bytes(room))
+}
+
+/// At most `most` bytes from `offset` on. A file that grows or shrinks meanwhile is read as it comes.
+pub fn read_at(file: &Open, offset: u64, most: usize) -> Result<Vec<u8>, Errno> {
+    let left = stat(file)?.size.saturating_sub(offset);
+    let length = usize::try_from(left).unwrap_or(usize::MAX).min(most);
+    let mut bytes = alloc::vec![0; length];
+    let mut filled = 0;
+    while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
+        let position = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(filled);
+        let given = [file.0, sys::place(room), room.len(), position];
+        match sys::call(more::PREAD64, &given) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno(4)) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// Standard input to its end, which is at [`MOST`] bytes.
+pub fn input() -> Result<Vec<u8>, No> {
+    let mut bytes = Vec::new();
+    let mut room = alloc::vec![0; 64 << 10];
+    loop {
+        match sys::read(0, &mut room) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) if bytes.len() + count <= MOST => {
+                bytes.extend_from_slice(room.get(..count).unwrap_or_default());
+            }
+            Ok(count) => {
+                return Err(No::Large(u64::try_from(bytes.len() + count).unwrap_or(u64::MAX)));
+            }
+            Err(Errno(4)) => {}
+            Err(errno) => return Err(No::Errno("reading what was sent", errno)),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory for a program without a C library: one mapping, taken from its beginning on.
+//!
+//! The program answers one request and ends. What it frees is not used again, but for the newest
+//! piece, which grows where it is.
+#![allow(unsafe_code, reason = "an allocator is one by an unsafe trait; this module holds it")]
+
+use alloc::alloc::{GlobalAlloc, Layout};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::sys::{self, number};
+
+/// Two files of the largest size that is taken, and room. Pages that are not touched cost nothing.
+const BYTES: usize = 64 << 20;
+const READ_WRITE: usize = 3;
+const PRIVATE_ANONYMOUS: usize = 0x22;
+
+/// Where the mapping begins, once it is there, and how much of it is taken. There is one thread.
+struct Heap {
+    base: AtomicUsize,
+    used: AtomicUsize,
+}
+
+#[global_allocator]
+static HEAP: Heap = Heap { base: AtomicUsize::new(0), used: AtomicUsize::new(0) };
+
+impl Heap {
+    fn base(&self) -> Option<usize> {
+        let base = self.base.load(Ordering::Relaxed);
+        if base != 0 {
+            return Some(base);
+        }
+        let nowhere = usize::MAX;
+        let given = [0, BYTES, READ_WRITE, PRIVATE_ANONYMOUS, nowhere, 0];
+        let base = sys::call(number::MMAP, &given).ok()?;
+        self.base.store(base, Ordering::Relaxed);
+        Some(base)
+    }
+
+    fn take(&self, layout: Layout) -> Option<usize> {
+        let base = self.base()?;
+        let free = base.checked_add(self.used.load(Ordering::Relaxed))?;
+        let start = free.checked_next_multiple_of(layout.align())?;
+        let end = start.checked_add(layout.size())?;
+        let used = end.checked_sub(base).filter(|used| *used <= BYTES)?;
+        self.used.store(used, Ordering::Relaxed);
+        Some(start)
+    }
+
+    /// Whether a piece is the newest: nothing lies behind it.
+    fn is_newest(&self, address: usize, bytes: usize) -> bool {
+        let end = self.base.load(Ordering::Relaxed) + self.used.load(Ordering::Relaxed);
+        address.checked_add(bytes) == Some(end)
+    }
+}
+
+// SAFETY: pieces lie within one writable mapping that is never given back, none over another, since
+// `used` only falls below a piece when that piece is given back; and there is one thread.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.take(layout).map_or(null_mut(), core::ptr::with_exposed_provenance_mut)
+    }
+
+    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        if self.is_newest(piece.expose_provenance(), layout.size()) {
+            self.used.fetch_sub(layout.size(), Ordering::Relaxed);
+        }
+    }
+
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        let more = bytes.saturating_sub(layout.size());
+        let used = self.used.load(Ordering::Relaxed);
+        if self.is_newest(piece.expose_provenance(), layout.size()) && used + more <= BYTES {
+            self.used.store(used - layout.size() + bytes, Ordering::Relaxed);
+            return piece;
+        }
+        let moved = Layout::from_size_align(bytes, layout.align()).ok();
+        let Some(to) = moved.and_then(|layout| self.take(layout)) else { return null_mut() };
+        let to: *mut u8 = core::ptr::with_exposed_provenance_mut(to);
+        // SAFETY: the new piece lies behind the old one, and both have so many bytes.
+        unsafe { to.copy_from_nonoverlapping(piece, layout.size().min(bytes)) };
+        to
+    }
+}
+
+/// What `alloc`, which was compiled to unwind, names: nothing here unwinds, a panic ends the program.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
+
+/// As above.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    sys::exit(3)
+}

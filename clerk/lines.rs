@@ -1,0 +1,55 @@
+//! Lines of bytes: where they begin, which is where.
+
+use core::ops::Range;
+
+/// How many lines there are; what stands behind the last newline is one too.
+pub fn count(text: &[u8]) -> usize {
+    let ends = text.iter().filter(|byte| **byte == b'\n').count();
+    ends + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
+}
+
+/// Where line `number` begins, counted from 1; the end of the text for one behind the last.
+pub fn start(text: &[u8], number: usize) -> usize {
+    let Some(before) = number.checked_sub(2) else { return 0 };
+    let mut ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    ends.nth(before).map_or(text.len(), |(at, _)| at + 1)
+}
+
+/// The number of the line that an offset is on.
+pub fn number(text: &[u8], offset: usize) -> usize {
+    let before = text.get(..offset).unwrap_or(text);
+    before.iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// The bytes of lines `first` to `last`.
+pub fn range(text: &[u8], first: usize, last: usize) -> Range<usize> {
+    start(text, first)..start(text, last.saturating_add(1))
+}
+
+/// Whether the first line ends as in DOS.
+pub fn is_dos(text: &[u8]) -> bool {
+    let end = text.iter().position(|byte| *byte == b'\n');
+    end.and_then(|end| end.checked_sub(1)).and_then(|at| text.get(at)) == Some(&b'\r')
+}
+
+/// Where `wanted` stands in `text`, one behind the other without overlap.
+pub fn places<'t>(text: &'t [u8], wanted: &'t [u8]) -> impl Iterator<Item = usize> + 't {
+    let mut from = 0;
+    core::iter::from_fn(move || {
+        let at = find(text.get(from..)?, wanted)? + from;
+        from = at + wanted.len();
+        Some(at)
+    })
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    let first = wanted.first()?;
+    let mut at = 0;
+    loop {
+        at += text.get(at..)?.iter().position(|byte| byte == first)?;
+        if text.get(at..)?.starts_with(wanted) {
+            return Some(at);
+        }
+        at += 1;
+    }
+}

@@ -1,0 +1,246 @@
+//! The clerk's answer, which any program of its cell may have written: read as such.
+
+use std::collections::BTreeMap;
+
+use crate::outcome::errno_text;
+
+/// What was done, in the clerk's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Lines(Region),
+    Directory {
+        entries: Vec<Entry>,
+        /// Whether these are all.
+        is_whole: bool,
+    },
+    /// A file was put there; `links` are the names that the one before had.
+    Put {
+        was: Was,
+        size: u64,
+    },
+    /// A file was changed at a line.
+    Edited {
+        line: usize,
+        region: Region,
+        was: Was,
+        /// Whether text was given the file's ends of lines, those of DOS.
+        dos: bool,
+    },
+    Bytes {
+        size: u64,
+        mode: String,
+        bytes: Vec<u8>,
+    },
+}
+
+/// Lines of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// Number of the first of them, from 1 on.
+    pub first: usize,
+    pub text: Vec<u8>,
+    /// Whether the text is all of what was asked for.
+    pub is_whole: bool,
+    /// Of the whole file.
+    pub lines: usize,
+    pub size: u64,
+}
+
+/// What stood where a file was put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Was {
+    Nothing,
+    /// A file with so many names.
+    File {
+        names: u64,
+    },
+}
+
+/// What is in a directory, or in a directory in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// From the directory on that was asked for.
+    pub path: Vec<u8>,
+    pub kind: Kind,
+}
+
+/// Kinds of files as a listing tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    File,
+    Directory,
+    Link,
+    Other,
+}
+
+/// Why nothing was done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum No {
+    #[error("is not there")]
+    Absent,
+    #[error("is a {kind}, not a regular file")]
+    Kind { kind: String },
+    #[error("leads out of /workspace by a symbolic link")]
+    Outside,
+    #[error("has {size} bytes; at most {} are taken", super::FILE_BYTES)]
+    Large { size: u64 },
+    #[error("is there already")]
+    Exists,
+    #[error("does not have this text")]
+    NoMatch,
+    #[error("has this text {count} times, on lines {lines}")]
+    Many { lines: String, count: u64 },
+    #[error("has {lines} lines")]
+    Range { lines: usize },
+    #[error("became another file meanwhile")]
+    Changed,
+    /// The kernel's answer to a step.
+    #[error("{step}: {}", errno_text(*.errno))]
+    Errno { step: String, errno: i32 },
+}
+
+/// Facts of an answer.
+struct Facts<'a>(BTreeMap<&'a str, &'a str>);
+
+impl Facts<'_> {
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        self.0.get(name)?.parse().ok()
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        self.0.get(name) == Some(&"1")
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        let text = self.0.get(name)?;
+        Some(text.chars().take(400).flat_map(char::escape_default).collect())
+    }
+}
+
+/// Reads an answer; `None` where it is not one, or not all of one.
+pub fn read(bytes: &[u8]) -> Option<Result<Answer, No>> {
+    let rest = bytes.strip_prefix(b"cofferdam-clerk 1\n")?;
+    let end = rest.windows(2).position(|pair| pair == b"\n\n")?;
+    let (head, body) = rest.split_at_checked(end)?;
+    let body = body.get(2..)?;
+    let mut lines = std::str::from_utf8(head).ok()?.lines();
+    let verdict = lines.next()?;
+    let facts = Facts(lines.map(|line| line.split_once(' ')).collect::<Option<_>>()?);
+    if facts.number("bytes") != Some(body.len()) {
+        return None;
+    }
+    match verdict {
+        "ok" => done(&facts, body).map(Ok),
+        refused => no(refused.strip_prefix("no ")?, &facts).map(Err),
+    }
+}
+
+fn done(facts: &Facts<'_>, body: &[u8]) -> Option<Answer> {
+    let is = facts.0.get("is").copied();
+    if is == Some("directory") {
+        let entries = body.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+        let entries = entries.map(entry).collect::<Option<_>>()?;
+        return Some(Answer::Directory { entries, is_whole: facts.is_set("whole") });
+    }
+    if let Some(mode) = facts.text("mode") {
+        let (size, bytes) = (facts.number("size")?, body.to_vec());
+        return Some(Answer::Bytes { size, mode, bytes });
+    }
+    if facts.0.contains_key("first") {
+        let region = Region {
+            first: facts.number("first")?,
+            text: body.to_vec(),
+            is_whole: facts.is_set("whole"),
+            lines: facts.number("lines")?,
+            size: facts.number("size")?,
+        };
+        return match facts.number("line") {
+            None => Some(Answer::Lines(region)),
+            Some(line) => {
+                let dos = facts.is_set("dos");
+                Some(Answer::Edited { line, region, was: was(facts)?, dos })
+            }
+        };
+    }
+    Some(Answer::Put { was: was(facts)?, size: facts.number("size")? })
+}
+
+fn was(facts: &Facts<'_>) -> Option<Was> {
+    match *facts.0.get("was")? {
+        "created" => Some(Was::Nothing),
+        "replaced" => Some(Was::File { names: facts.number("links")? }),
+        _ => None,
+    }
+}
+
+fn entry(text: &[u8]) -> Option<Entry> {
+    let (kind, path) = text.split_at_checked(2)?;
+    let kind = match kind {
+        b"f " => Kind::File,
+        b"d " => Kind::Directory,
+        b"l " => Kind::Link,
+        b"o " => Kind::Other,
+        _ => return None,
+    };
+    Some(Entry { path: path.to_vec(), kind })
+}
+
+fn no(kind: &str, facts: &Facts<'_>) -> Option<No> {
+    Some(match kind {
+        "absent" => No::Absent,
+        "kind" => No::Kind { kind: facts.text("kind")? },
+        "outside" => No::Outside,
+        "large" => No::Large { size: facts.number("size")? },
+        "exists" => No::Exists,
+        "no-match" => No::NoMatch,
+        "many" => No::Many {
+            lines: facts.text("lines")?.replace(',', ", "),
+            count: facts.number("count")?,
+        },
+        "range" => No::Range { lines: facts.number("lines")? },
+        "changed" => No::Changed,
+        "errno" => No::Errno { step: facts.text("step")?, errno: facts.number("errno")? },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_whole_or_not_at_all() {
+        let put = b"cofferdam-clerk 1\nok\nwas created\nsize 3\nbytes 0\n\n";
+        assert_eq!(read(put), Some(Ok(Answer::Put { was: Was::Nothing, size: 3 })));
+        for cut in 0..put.len() {
+            assert_eq!(put.get(..cut).map(read), Some(None), "{cut}");
+        }
+        let get = b"cofferdam-clerk 1\nok\nsize 5\nmode 0644\nbytes 4\n\na\n\nb";
+        let bytes = Answer::Bytes { size: 5, mode: "0644".to_owned(), bytes: b"a\n\nb".to_vec() };
+        assert_eq!(read(get), Some(Ok(bytes)));
+        assert_eq!(read(&[get.as_slice(), b"x"].concat()), None, "more than was said");
+        assert_eq!(read(&[b"x".as_slice(), get].concat()), None, "something before it");
+    }
+
+    #[test]
+    fn a_refusal_has_its_facts() {
+        let many = b"cofferdam-clerk 1\nno many\nlines 3,17\ncount 2\nbytes 0\n\n";
+        let no = No::Many { lines: "3, 17".to_owned(), count: 2 };
+        assert_eq!(read(many), Some(Err(no)));
+        let errno = b"cofferdam-clerk 1\nno errno\nstep opening\nerrno 13\nbytes 0\n\n";
+        let told = read(errno).and_then(Result::err).map(|no| no.to_string());
+        assert_eq!(told.as_deref(), Some("opening: permission denied (EACCES)"));
+        for forged in ["no other\nbytes 0\n\n", "no many\nbytes 0\n\n", "yes\nbytes 0\n\n"] {
+            assert_eq!(read(format!("cofferdam-clerk 1\n{forged}").as_bytes()), None, "{forged}");
+        }
+    }
+
+    #[test]
+    fn names_of_a_listing_may_be_any_bytes() {
+        let list =
+            b"cofferdam-clerk 1\nok\nis directory\nwhole 1\nbytes 14\n\nd a\nb\0f a\nb/\xff\0";
+        let entry = |path: &[u8], kind| Entry { path: path.to_vec(), kind };
+        let entries = vec![entry(b"a\nb", Kind::Directory), entry(b"a\nb/\xff", Kind::File)];
+        assert_eq!(read(list), Some(Ok(Answer::Directory { entries, is_whole: true })));
+    }
+}

@@ -1,0 +1,206 @@
+//! Files of `/workspace`, read and written by the clerk, a program of ours in the cell that has them.
+//!
+//! A private `/workspace` is there only in the cells of its session, so its shell starts the clerk,
+//! as it would any command. A granted directory has a fresh cell for each request: that does not
+//! wait for a command which runs in a session, and knows nothing of what one did to its shell.
+//!
+//! *Invariant:* nothing here opens a file. The answer comes from a cell and is read as such.
+
+mod answer;
+
+use std::time::Duration;
+
+pub use answer::{Answer, Entry, Kind, No, Region, Was, read};
+
+use super::session::{self, Kept, Lost, Reply, State};
+use super::shell::{self, ScriptArgs};
+use super::{Caller, Refusal, Workbench};
+use crate::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
+use crate::capture::Captured;
+use crate::job::Workspace;
+use crate::outcome::{DeniedCall, Ended, Failure, Outcome};
+use crate::receipt::Receipt;
+
+/// The most bytes of a file that are read or written in one request.
+pub const FILE_BYTES: usize = STDIN_BYTES;
+/// The most bytes of an answer: a file, and what is told of it.
+const ANSWER_BYTES: usize = FILE_BYTES + (64 << 10);
+/// The longest that a request takes; the limit of the tool's rule may be lower.
+const TIME: Duration = Duration::from_secs(30);
+
+/// What is asked of the clerk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Lines of a file, or what is in a directory. `last` is 0 for the last line there is.
+    View { first: usize, last: usize },
+    /// A file of these bytes.
+    Put { bytes: Vec<u8>, mode: Option<u16>, over: Over },
+    /// `new` instead of `old`, which stands in the file once.
+    Replace { old: Vec<u8>, new: Vec<u8> },
+    /// Text behind line `after`, 0 being before the first.
+    Insert { after: usize, text: Vec<u8> },
+    /// Bytes from an offset on.
+    Get { offset: u64, length: usize },
+}
+
+/// Whether a file that is there may be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    Nothing,
+    Any,
+}
+
+/// What came of a request that got as far as a cell.
+#[derive(Debug)]
+pub struct Filed {
+    /// The clerk's own words.
+    pub answer: Result<Answer, No>,
+    pub denials: Vec<DeniedCall>,
+    pub receipt: Option<Receipt>,
+    /// What became of the shell before, if this found a new one.
+    pub lost: Option<Lost>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfiled {
+    #[error(transparent)]
+    Invalid(#[from] InvalidCall),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error("the call was cancelled")]
+    Cancelled,
+    #[error("the cell gave no answer within {} s", TIME.as_secs())]
+    Late,
+    #[error("the cell's answer was not understood: {said}")]
+    Garbled { said: String },
+}
+
+impl Request {
+    /// The words behind the program's name, and what it reads.
+    fn parts(self, path: &FilePath) -> (Vec<String>, Vec<u8>) {
+        let path = path.as_str().to_owned();
+        match self {
+            Self::View { first, last } => {
+                (vec!["view".to_owned(), path, first.to_string(), last.to_string()], Vec::new())
+            }
+            Self::Put { bytes, mode, over } => {
+                let mode = mode.map_or("-".to_owned(), |mode| format!("{mode:o}"));
+                let over = match over {
+                    Over::Nothing => "new",
+                    Over::Any => "over",
+                };
+                (vec!["create".to_owned(), path, mode, over.to_owned()], bytes)
+            }
+            Self::Replace { old, new } => {
+                let length = old.len().to_string();
+                (vec!["replace".to_owned(), path, length], [old, new].concat())
+            }
+            Self::Insert { after, text } => {
+                (vec!["insert".to_owned(), path, after.to_string()], text)
+            }
+            Self::Get { offset, length } => {
+                (vec!["get".to_owned(), path, offset.to_string(), length.to_string()], Vec::new())
+            }
+        }
+    }
+}
+
+/// The call that starts the clerk by itself.
+fn alone(tool: &'static str, words: Vec<String>, stdin: Stdin) -> Result<Call, InvalidCall> {
+    let words = std::iter::once(CLERK.to_owned()).chain(words).collect();
+    let call = shell::run(words, crate::call::Env::default(), Asked::default())?;
+    Ok(Call { tool, stdin, ..call })
+}
+
+/// The call that has a session's shell start the clerk: in a subshell, which it replaces.
+fn in_shell(tool: &'static str, words: &[String], stdin: Stdin) -> Result<Call, InvalidCall> {
+    let quoted = |word: &String| format!(" '{}'", word.replace('\'', r"'\''"));
+    let words: String = words.iter().map(quoted).collect();
+    let command = format!("(\\builtin exec {CLERK}{words})");
+    let call = shell::script(tool, ScriptArgs { command, ..ScriptArgs::default() })?;
+    Ok(Call { stdin, ..call })
+}
+
+impl Workbench {
+    /// Has a request of `tool` answered by the cell that has the file.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn file(
+        &self,
+        tool: &'static str,
+        path: &FilePath,
+        request: Request,
+        session: String,
+        caller: &Caller,
+    ) -> Result<Filed, Unfiled> {
+        let (words, bytes) = request.parts(path);
+        let stdin = Stdin::bytes("the content", bytes)?;
+        match self.workspace() {
+            Workspace::Fresh | Workspace::OfSession(_) => {
+                let call = timed(in_shell(tool, &words, stdin)?);
+                let ask = session::Ask {
+                    session,
+                    call,
+                    restart: session::Restart::No,
+                    patience: None,
+                    kept: Kept::Apart { bytes: ANSWER_BYTES },
+                };
+                of_session(self.in_session(ask, caller).await?)
+            }
+            Workspace::Granted(_) => {
+                let call = timed(alone(tool, words, stdin)?);
+                let told = self.call_keeping(call, ANSWER_BYTES, caller).await?;
+                filed(&told.outcome, &told.stdout, &told.stderr, told.denials, told.receipt, None)
+            }
+        }
+    }
+}
+
+fn timed(call: Call) -> Call {
+    Call { asked: Asked { wall: Some(TIME), ..Asked::default() }, ..call }
+}
+
+fn of_session(reply: Reply) -> Result<Filed, Unfiled> {
+    let Reply { state, finished, lost, .. } = reply;
+    match (state, finished) {
+        (State::Started(command), Some(finished)) => {
+            let (stdout, stderr) = command.output();
+            let Ended { outcome, denials, .. } = finished.ended;
+            filed(&outcome, &stdout, &stderr, denials, Some(command.receipt.clone()), lost)
+        }
+        // Without a bound on patience it is waited for.
+        (State::Started(_), None) => Err(Unfiled::Late),
+        (State::Never(Outcome::Failed(failure)), _) => Err(failure.into()),
+        (State::Never(_), _) => Err(Unfiled::Cancelled),
+    }
+}
+
+fn filed(
+    outcome: &Outcome,
+    stdout: &Captured,
+    stderr: &Captured,
+    denials: Vec<DeniedCall>,
+    receipt: Option<Receipt>,
+    lost: Option<Lost>,
+) -> Result<Filed, Unfiled> {
+    let answer = match outcome {
+        // The clerk ends with 0 whatever it says; a shell may make of it what it likes.
+        Outcome::Exited { .. } => stdout.whole().and_then(|bytes| read(&bytes)),
+        Outcome::Timeout => return Err(Unfiled::Late),
+        Outcome::Cancelled => return Err(Unfiled::Cancelled),
+        Outcome::Failed(failure) => return Err(failure.clone().into()),
+        Outcome::Signaled { .. } | Outcome::Limit(_) => None,
+    };
+    let said = || {
+        let whole = [stderr.head(), stdout.head()].concat();
+        let text = String::from_utf8_lossy(&whole).trim().to_owned();
+        let shown: String = text.chars().take(200).flat_map(char::escape_default).collect();
+        if shown.is_empty() { "it is empty".to_owned() } else { shown }
+    };
+    let answer = answer.ok_or_else(|| Unfiled::Garbled { said: said() })?;
+    Ok(Filed { answer, denials, receipt, lost })
+}
