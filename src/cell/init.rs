@@ -152,7 +152,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     };
     // The payload sends its listener before its first call that could need an answer. A payload
     // that failed before closes its end instead.
-    init.meet(entry.handoff)?;
+    init.meet(entry)?;
     loop {
         match init.turn()? {
             Turn::Again => {}
@@ -168,10 +168,12 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
 
 impl Init<'_> {
     /// Learns from the payload who it is, and takes its listener.
-    fn meet(&mut self, handoff: (BorrowedFd<'_>, BorrowedFd<'_>)) -> Result<()> {
+    fn meet(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let Entry { handoff, job, .. } = *entry;
         let (ours, theirs) = handoff;
-        // For the end of theirs to show.
+        // For the end of theirs to show: here, and to the supervisor, which takes it for the exec.
         super::fds::close(theirs)?;
+        super::fds::close(job)?;
         self.payload = payload_pid(ours)?;
         let mut buffer = [0; 8];
         let mut received = socket::receive(ours, &mut buffer, Wait::Yes)?;

@@ -21,7 +21,8 @@ fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
              calculate, calculate_advanced, calculate_batch, calculate_plot, calculate_functions, calculate_stats, \
              calculate_history, set_precision, sandbox_rules, bash_exec, bash_exec_stream, pipeline, \
              get_working_dir, set_working_dir, get_env, system_info, process_info, which_command, command_help, \
-             man_page, history_search, history_replay, macro_save, macro_run, macro_list, macro_delete",
+             man_page, history_search, history_replay, macro_save, macro_run, macro_list, macro_delete, \
+             edit, put_file, get_file",
         ),
         (
             &["profile", "check", "none.toml"],

@@ -92,5 +92,7 @@ fn a_signal_has_the_figures_told_and_the_server_goes_on() -> Result<()> {
     assert!(of("cold") >= 1, "the first finds no cell: {after}");
     let run = number(&after, "/timings_us/run").unwrap_or_default();
     assert!(run >= 200_000, "{after}");
+    let exec = number(&after, "/timings_us/exec").unwrap_or_default();
+    assert!(exec > 0, "each program is seen to begin: {after}");
     Ok(())
 }
