@@ -246,6 +246,8 @@ pub enum Stdin {
     Bytes(Vec<u8>),
     /// A pipe that the front end feeds while the program runs: these bytes, and what comes later.
     Pipe(Vec<u8>),
+    /// A terminal of the command's own, which is its output too: these bytes, and what comes later.
+    Terminal(Vec<u8>),
 }
 
 impl Stdin {
@@ -267,7 +269,16 @@ impl Stdin {
     pub fn open(self) -> Self {
         match self {
             Self::Empty => Self::Pipe(Vec::new()),
-            Self::Bytes(bytes) | Self::Pipe(bytes) => Self::Pipe(bytes),
+            Self::Bytes(bytes) | Self::Pipe(bytes) | Self::Terminal(bytes) => Self::Pipe(bytes),
+        }
+    }
+
+    /// The same bytes, typed at a terminal.
+    #[must_use]
+    pub fn at_terminal(self) -> Self {
+        match self {
+            Self::Empty => Self::Terminal(Vec::new()),
+            Self::Bytes(bytes) | Self::Pipe(bytes) | Self::Terminal(bytes) => Self::Terminal(bytes),
         }
     }
 }

@@ -62,6 +62,7 @@ pub struct Within {
 /// What the processes of a session's job are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobSignal {
+    Interrupt,
     Terminate,
     Kill,
 }

@@ -216,6 +216,7 @@ impl Shared {
         let stdin = match &job.stdin {
             Stdin::Empty => StdinKind::Empty,
             Stdin::Pipe(_) => StdinKind::Pipe,
+            Stdin::Terminal(_) => StdinKind::Terminal,
             Stdin::Bytes(bytes) => {
                 fds.push(memory::sealed(c"cofferdam-stdin", bytes)?);
                 StdinKind::Bytes

@@ -35,6 +35,9 @@ pub enum StdinKind {
     Bytes,
     /// The supervisor makes a pipe and sends its writing end back.
     Pipe,
+    /// The supervisor makes a terminal and sends its master back, to write to and to read from. Only
+    /// for a job of a session.
+    Terminal,
 }
 
 /// Whether a script (a sealed memfd) is among the frame's descriptors.
@@ -195,7 +198,7 @@ pub enum Event {
     Ready(Ready),
     /// The first frame: they cannot; nothing follows.
     Unable(Unable),
-    /// A job was handed over. Descriptors: its stdin when a pipe, stdout, stderr.
+    /// A job was handed over. Descriptors: its stdin when a pipe or a terminal, stdout, stderr.
     /// `turn` is which job of its shell it is, from 1 on; 0 for one with a cell of its own.
     Started { call: CallId, stdin: StdinKind, receipt: Receipt, turn: u64 },
     /// A session has ended: nobody used it for as long as it is kept.

@@ -67,12 +67,14 @@ impl Asked {
                 Stdin::Empty => Some(0),
                 Stdin::Bytes(bytes) => Some(bytes.len()),
                 // More may come.
-                Stdin::Pipe(_) => None,
+                Stdin::Pipe(_) | Stdin::Terminal(_) => None,
             },
             stdin_sha256: match &call.stdin {
                 Stdin::Bytes(bytes) => Some(sha256(bytes)),
-                Stdin::Pipe(first) if !first.is_empty() => Some(sha256(first)),
-                Stdin::Empty | Stdin::Pipe(_) => None,
+                Stdin::Pipe(first) | Stdin::Terminal(first) if !first.is_empty() => {
+                    Some(sha256(first))
+                }
+                Stdin::Empty | Stdin::Pipe(_) | Stdin::Terminal(_) => None,
             },
             env: names.take(LISTED).collect(),
             env_count: call.env.iter().count(),

@@ -11,7 +11,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::read;
 
 use super::limits::{open_files, process_count};
-use super::mounts::HIDDEN;
+use super::mounts::{HIDDEN, HIDDEN_TERMINALS};
 use super::report::{Probes, raw};
 use super::{Design, Ground};
 use crate::receipt::{Measured, Probed};
@@ -154,7 +154,8 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
         let has = |option: &str| options.split(',').any(|word| word == option);
         demand(has("nosuid"), || format!("{point} is not nosuid"))?;
         // The five devices are bound one by one; nothing can be made beside them.
-        demand(has("nodev") || point.starts_with("/dev/"), || format!("{point} is not nodev"))?;
+        let devices = point.starts_with("/dev/") || point == HIDDEN_TERMINALS;
+        demand(has("nodev") || devices, || format!("{point} is not nodev"))?;
         // Its own procfs is writable by right; what could be harmed there is masked.
         covered |= point == "/tmp";
         let hidden = point.starts_with(HIDDEN);

@@ -21,6 +21,8 @@ use crate::sys::Result;
 pub const HIDDEN: &str = "/tmp/.template";
 /// Where the mount namespace of a session has the writable mount of its desk: hidden as well.
 pub const HIDDEN_DESK: &str = "/tmp/.template/desk";
+/// Where it has the writable mount of its terminals, beside which nothing can be made.
+pub const HIDDEN_TERMINALS: &str = "/tmp/.template/desk/pts";
 /// Where a session's cell has its desk, read-only.
 pub const DESK: &CStr = c"/dev/session";
 

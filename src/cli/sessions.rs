@@ -52,9 +52,11 @@ impl Live {
         let timeout = timeout.map(|seconds| seconds.0).or(self.default_timeout);
         let open = arguments.input.unwrap_or(arguments.background && stdin.is_none());
         let mut call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
-        if open {
-            call.stdin = call.stdin.open();
-        }
+        call.stdin = match (arguments.tty, open) {
+            (true, _) => call.stdin.at_terminal(),
+            (false, true) => call.stdin.open(),
+            (false, false) => call.stdin,
+        };
         let patience = Some(if arguments.background { BACKGROUND } else { self.yield_after });
         let ask = Ask { session, call, restart, patience, kept: Kept::Spooled };
         let reply = self.workbench.in_session(ask, &turn).await?;

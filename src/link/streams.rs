@@ -29,18 +29,20 @@ impl Running {
         let mut fds = received.fds.into_iter().flatten();
         let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
         let io = |error: std::io::Error| Failure::Refused { why: in_words(&error) };
-        let stdin = match stdin {
+        let mut next = || fds.next().ok_or_else(missing);
+        // A terminal's master is read and written like a pipe, and is none.
+        let (stdin, stdout) = match stdin {
             StdinKind::Pipe => {
-                let fd = fds.next().ok_or_else(missing)?;
-                Some(pipe::Sender::from_owned_fd(fd).map_err(io)?)
+                (Some(pipe::Sender::from_owned_fd(next()?)), pipe::Receiver::from_owned_fd(next()?))
             }
-            StdinKind::Empty | StdinKind::Bytes => None,
+            StdinKind::Terminal => (
+                Some(pipe::Sender::from_owned_fd_unchecked(next()?)),
+                pipe::Receiver::from_owned_fd_unchecked(next()?),
+            ),
+            StdinKind::Empty | StdinKind::Bytes => (None, pipe::Receiver::from_owned_fd(next()?)),
         };
-        let mut output = || {
-            let fd = fds.next().ok_or_else(missing)?;
-            pipe::Receiver::from_owned_fd(fd).map_err(io)
-        };
-        let (stdout, stderr) = (output()?, output()?);
+        let (stdin, stdout) = (stdin.transpose().map_err(io)?, stdout.map_err(io)?);
+        let stderr = pipe::Receiver::from_owned_fd(next()?).map_err(io)?;
         Ok(Self { receipt, turn, stdin, stdout, stderr, control, ended, input, guard })
     }
 }

@@ -44,6 +44,9 @@ pub struct BashArguments {
     pub background: bool,
     /// Whether more input can be given while it runs; absent: in the background, without `stdin`.
     pub input: Option<bool>,
+    /// Whether it has a terminal of its own.
+    #[serde(default)]
+    pub tty: bool,
     /// Characters of output in the reply.
     pub max_output: Option<usize>,
     /// Lines of each stream in the reply: the first, the last.
@@ -65,6 +68,7 @@ impl Arguments for BashArguments {
         "restart",
         "background",
         "input",
+        "tty",
         "max_output",
         "head",
         "tail",
@@ -279,7 +283,7 @@ mod tests {
     #[test]
     fn every_field_of_bash_arrives() {
         let text = r#"{"command":"cat","stdin":"x","cwd":"src","env":{"A":"1"},"timeout":1.5,
-            "session":"s","restart":true,"background":true,"input":true,"max_output":9,"head":1,"tail":2,
+            "session":"s","restart":true,"background":true,"input":true,"tty":true,"max_output":9,"head":1,"tail":2,
             "description":"why"}"#;
         let expected = BashArguments {
             command: Some("cat".to_owned()),
@@ -291,6 +295,7 @@ mod tests {
             restart: true,
             background: true,
             input: Some(true),
+            tty: true,
             max_output: Some(9),
             head: Some(1),
             tail: Some(2),
@@ -307,7 +312,7 @@ mod tests {
                 "bash: unknown field `comand`".to_owned(),
                 Some(
                     "did you mean `command`? it takes command, stdin, cwd, env, timeout, session, \
-                     restart, background, input, max_output, head, tail, description"
+                     restart, background, input, tty, max_output, head, tail, description"
                         .to_owned()
                 )
             )

@@ -6,7 +6,7 @@
 //!
 //! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it), `in.N`, `out.N`,
 //! `err.N` (its streams), `end.N` (its report), `fed.N` (a line before the command, where the input is a
-//! pipe) and `go.N`: opening it waits until the supervisor
+//! pipe or a terminal) and `go.N`: opening it waits until the supervisor
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
 //! Each call has names of its own: what a background process still prints goes to the reader of
 //! the call that started it, and who tells an end for another call has nothing to write to.
@@ -25,6 +25,7 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::driver::{self, DESK};
 use super::handover::FarEnds;
+use super::terminal::{Terminal, Terminals};
 use crate::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use crate::cell::errno_of;
 use crate::cell::mounts::{HIDDEN_DESK, Tmpfs};
@@ -40,6 +41,8 @@ const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", "go"];
 #[derive(Debug)]
 pub struct Desk {
     directory: OwnedFd,
+    /// None where they cannot be had.
+    terminals: Option<Terminals>,
     /// Number of the next call. It goes on when the shell is another: no name is used twice.
     next: u64,
 }
@@ -56,6 +59,8 @@ pub struct Laid {
     input: Option<OwnedFd>,
     /// The input that stays open.
     pub input_file: Option<InputFile>,
+    /// The command's end of its terminal, which has not ended before the command has opened it.
+    pub terminal: Option<OwnedFd>,
 }
 
 impl Laid {
@@ -89,6 +94,16 @@ fn own_namespace(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
     openat(proc, "self/ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
+/// What a call reads, as the supervisor has it.
+#[derive(Debug, Default)]
+struct Input {
+    /// For who feeds it.
+    writer: Option<OwnedFd>,
+    /// Both ends of it in one.
+    ends: Option<OwnedFd>,
+    terminal: Option<Terminal>,
+}
+
 /// What a call brings.
 #[derive(Debug)]
 pub struct Order<'a> {
@@ -111,6 +126,7 @@ impl Desk {
         template: &OwnedFd,
         proc: &OwnedFd,
         workspace: Option<&Tmpfs>,
+        owner: u32,
     ) -> Result<Furnished, Errno> {
         const NONE: Option<&str> = None;
         setns(template, CloneFlags::CLONE_NEWNS)?;
@@ -123,8 +139,15 @@ impl Desk {
         mount(NONE, DESK, NONE, flags | read_only, NONE)?;
         let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = openat(AT_FDCWD, HIDDEN_DESK, directory, Mode::empty())?;
+        let terminals = match Terminals::set_up(&directory, owner) {
+            Ok(terminals) => Some(terminals),
+            Err(errno) => {
+                tracing::warn!(%errno, "sessions have no terminals here");
+                None
+            }
+        };
         let shell = own_namespace(proc)?;
-        let desk = Self { directory, next: 1 };
+        let desk = Self { directory, terminals, next: 1 };
         desk.gate(desk.next)?;
         Ok(Furnished { desk, shell, beside })
     }
@@ -158,32 +181,41 @@ impl Desk {
         }
     }
 
-    fn make(&self, number: u64, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
-        let (mut held, mut input) = (Vec::new(), None);
-        let stdin = match order.stdin {
+    /// Makes what the call reads.
+    fn input(&self, number: u64, order: &Order<'_>) -> Result<Input, Errno> {
+        let path = name("in", number);
+        let nothing = || symlinkat("/dev/null", &self.directory, path.as_str());
+        let line =
+            |line: String| self.write(&name("fed", number), |file| file.write_all(line.as_bytes()));
+        match order.stdin {
             StdinKind::Pipe => {
-                let path = name("in", number);
                 self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
                 // Without a reader the caller's first write would fail before the shell is there, and
                 // without a writer the shell would wait where the caller has closed its own.
-                input = Some(self.open(&path, OFlag::O_RDWR)?);
-                self.write(&name("fed", number), |file| {
-                    file.write_all(driver::fed(number).as_bytes())
-                })?;
-                let writer = self.open(&path, OFlag::O_WRONLY)?;
+                let ends = Some(self.open(&path, OFlag::O_RDWR)?);
+                line(driver::fed(number))?;
+                let writer = Some(self.open(&path, OFlag::O_WRONLY)?);
                 self.mode(&path, READABLE)?;
-                Some(writer)
+                Ok(Input { writer, ends, terminal: None })
+            }
+            StdinKind::Terminal => {
+                let terminal = self.terminals.as_ref().ok_or(Errno::ENOTTY)?.open()?;
+                line(driver::at_terminal(number, terminal.number))?;
+                nothing()?;
+                Ok(Input { terminal: Some(terminal), ..Input::default() })
             }
             StdinKind::Bytes => {
                 let bytes = order.input.ok_or(Errno::EBADF)?;
-                self.write(&name("in", number), |file| copy(bytes, STDIN_BYTES, file))?;
-                None
+                self.write(&path, |file| copy(bytes, STDIN_BYTES, file))?;
+                Ok(Input::default())
             }
-            StdinKind::Empty => {
-                symlinkat("/dev/null", &self.directory, name("in", number).as_str())?;
-                None
-            }
-        };
+            StdinKind::Empty => nothing().map(|()| Input::default()),
+        }
+    }
+
+    fn make(&self, number: u64, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
+        let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
+        let mut held = Vec::new();
         let mut output = |stream: &str| {
             let path = name(stream, number);
             self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -203,12 +235,16 @@ impl Desk {
         let gate = name("go", number);
         self.mode(&gate, READABLE | Mode::S_IWUSR)?;
         held.push(self.open(&gate, OFlag::O_RDWR)?);
-        let file = input.as_ref().map(fstat).transpose()?;
+        let (terminal, ends) = match terminal {
+            Some(Terminal { master, slave, .. }) => {
+                let stdin = Some(master.try_clone().map_err(|error| errno_of(&error))?);
+                (Some(slave), FarEnds { stdin, stdout: master, stderr })
+            }
+            None => (None, FarEnds { stdin, stdout, stderr }),
+        };
+        let file = input.as_ref().or(terminal.as_ref()).map(fstat).transpose()?;
         let input_file = file.map(|file| InputFile { device: file.st_dev, inode: file.st_ino });
-        Ok((
-            Laid { number, end, _held: held, input, input_file },
-            FarEnds { stdin, stdout, stderr },
-        ))
+        Ok((Laid { number, end, _held: held, input, input_file, terminal }, ends))
     }
 
     /// Takes a call's files away; who has them open keeps them.

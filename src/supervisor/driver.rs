@@ -17,6 +17,10 @@
 use crate::call::{Cwd, Env};
 use crate::wire::StdinKind;
 
+/// What runs a command at a terminal of its own.
+const SETSID: &str = "/usr/bin/setsid";
+const BASH: &str = "/bin/bash";
+
 /// Where a session's cell has its desk.
 pub const DESK: &str = "/dev/session";
 
@@ -71,7 +75,7 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
     };
     let command = match input {
         StdinKind::Empty | StdinKind::Bytes => place("cmd"),
-        StdinKind::Pipe => place("fed"),
+        StdinKind::Pipe | StdinKind::Terminal => place("fed"),
     };
     text.push_str(&format!(
         "for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
@@ -104,6 +108,14 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
 pub fn fed(number: u64) -> String {
     let (end, command) = (place("end", number), place("cmd", number));
     format!("\\builtin printf {} >|{end}; \\builtin . {command}\n", char::from(OPEN))
+}
+
+/// The line that runs a command at a terminal: in a bash of its own, the first process of a session of
+/// its own, whose terminal it is. That of the shell it must not be, which would lose it with each call
+/// and get its signals; so a subshell opens it, which no terminal comes to by opening one.
+pub fn at_terminal(number: u64, terminal: u32) -> String {
+    let (command, place) = (place("cmd", number), format!("{DESK}/pts/{terminal}"));
+    format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{place} >|{place} 2>&1 )\n")
 }
 
 fn place(name: &str, number: u64) -> String {

@@ -96,6 +96,8 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
             (bytes.try_clone().map_err(|error| errno_of(&error))?, None)
         }
         (StdinKind::Bytes, None) => return Err(Errno::EBADF),
+        // Terminals are of sessions.
+        (StdinKind::Terminal, _) => return Err(Errno::ENOTTY),
         (StdinKind::Empty, _) => (empty, None),
     };
     let mut fds = vec![stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];

@@ -40,6 +40,7 @@ mod start;
 mod synthetic;
 mod telling;
 mod template;
+mod terminal;
 mod usable;
 mod young;
 

@@ -177,7 +177,7 @@ impl Supervisor {
         let workspace = mounts::workspace(&design.profile, owner);
         let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
         let furnished =
-            Desk::set_up(&root.template, &self.shared.proc, private.then_some(&workspace))?;
+            Desk::set_up(&root.template, &self.shared.proc, private.then_some(&workspace), owner)?;
         let Furnished { desk, shell, beside } = furnished;
         let mut shell = room(design, shell, None)?;
         shell.landlock.rules.push((mounts::DESK.to_owned(), Use::Device));

@@ -18,6 +18,7 @@ pub mod process;
 pub mod remote;
 pub mod sharing;
 pub mod socket;
+pub mod terminal;
 
 use nix::errno::Errno;
 

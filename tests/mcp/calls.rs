@@ -26,7 +26,7 @@ async fn bad_arguments_are_a_result_that_names_the_field() {
             "content": [{
                 "type": "text",
                 "text": "bash: unknown field `comand`\nhint: did you mean `command`? it takes \
-                    command, stdin, cwd, env, timeout, session, restart, background, input, max_output, \
+                    command, stdin, cwd, env, timeout, session, restart, background, input, tty, max_output, \
                     head, tail, description"
             }],
             "isError": true

@@ -12,6 +12,7 @@ mod progress;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod terminal;
 mod waiting;
 
 use std::process::ExitCode;
@@ -68,6 +69,11 @@ fn main() -> ExitCode {
             beside::outlives,
         ),
         claim("a_call_under_another_profile_has_a_workspace_of_its_own", beside::elsewhere),
+        claim("a_command_at_a_terminal_prompts_and_echoes_what_is_typed", terminal::prompts),
+        claim("a_terminal_is_one_of_80_by_24_and_loses_no_output", terminal::is_one),
+        claim("control_characters_interrupt_and_stop_what_runs_at_a_terminal", terminal::control),
+        claim("a_terminal_is_the_sessions_own_and_takes_no_pushed_input", terminal::private),
+        claim("a_command_at_a_terminal_leaves_the_shell_as_it_was", terminal::shell),
         claim("nothing_is_left_when_the_server_is_killed", killed),
     ])
 }
@@ -292,8 +298,8 @@ fn apart(caller: &Caller) -> Check {
     for name in ["a", "b", "c"] {
         let command = "echo $x; cat /tmp/f f; pgrep -xc sleep; ls /dev/session | wc -l";
         let answer = server.with(&json!({ "command": command, "session": name }))?;
-        // Its own files of this call, and the gate of the next.
-        let expected = format!("{name}\n{name}\n{name}\n1\n8\n");
+        // Its own files of this call, the gate of the next, and the place of terminals.
+        let expected = format!("{name}\n{name}\n{name}\n1\n9\n");
         equal(name, story(&answer), (Some(0), expected))?;
     }
     Ok(())

@@ -38,6 +38,7 @@ impl Init<'_> {
         sent(kill(self.payload, Signal::SIGINT))?;
         sent(kill(self.payload, Signal::SIGCONT))?;
         let (signal, rounds) = match signal {
+            JobSignal::Interrupt => (Signal::SIGINT, 1),
             JobSignal::Terminate => (Signal::SIGTERM, 1),
             JobSignal::Kill => (Signal::SIGKILL, ROUNDS),
         };
@@ -53,7 +54,7 @@ impl Init<'_> {
             }
             for pid in mine.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
                 sent(kill(Pid::from_raw(pid), signal))?;
-                if signal == Signal::SIGTERM {
+                if signal != Signal::SIGKILL {
                     // Who was stopped takes it as well.
                     sent(kill(Pid::from_raw(pid), Signal::SIGCONT))?;
                 }

@@ -85,6 +85,10 @@ fn session_fields() -> Value {
                 "type": "boolean",
                 "description": "Keep standard input open, behind `stdin` where it is given: bash_input writes to it while the command runs, and a program that waits for input is told at once. So it is by default with `background` and without `stdin`."
             },
+            "tty": {
+                "type": "boolean", "default": false,
+                "description": "Run it at a terminal of its own (80x24), for programs that want one, in a bash that has the shell's directory and exported variables and leaves nothing behind in the shell. stdout and stderr come as one, with what is echoed. Input is open; in bash_input `eof` types ^D, and the character U+0003 is ^C. TERM stays dumb unless `env` has another."
+            },
             "max_output": {
                 "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
                 "description": "Characters of output in the reply: head and tail."

@@ -38,6 +38,10 @@ impl Shell {
         if !gently {
             return self.kill(now);
         }
+        if self.stage == Stage::Running && current.laid.terminal.is_some() {
+            // They are in a session of their own, where the shell's group is not.
+            return self.send(JobSignal::Interrupt, Stage::Terminated, now);
+        }
         if self.stage == Stage::Running {
             self.stage = Stage::Interrupted;
             self.deadline = Some(now + GRACE);
@@ -81,7 +85,7 @@ impl Shell {
     pub fn signal(&mut self, signal: JobSignal, now: Instant) -> Result<()> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let next = match (self.stage, signal) {
-            (Stage::Running, JobSignal::Terminate) => {
+            (Stage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
                 current.stopped.get_or_insert(Outcome::Cancelled);
                 Stage::Terminated
             }
@@ -90,7 +94,7 @@ impl Shell {
                 Stage::Interrupted
             }
             // It is being ended already.
-            (_, JobSignal::Terminate)
+            (_, JobSignal::Interrupt | JobSignal::Terminate)
             | (Stage::Idle | Stage::Counting | Stage::Ending, JobSignal::Kill) => return Ok(()),
         };
         self.send(signal, next, now)

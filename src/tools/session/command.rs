@@ -8,7 +8,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::asking::Asking;
-use super::feed::{Feed, Shut};
+use super::feed::{Feed, Kind, Shut};
 use super::output::{Open, Stream};
 use super::seat::Seat;
 use crate::audit::{Entry, Story};
@@ -75,6 +75,7 @@ pub struct Behind {
     pub entry: Entry,
     /// What is written to an open input first.
     pub first: Vec<u8>,
+    pub kind: Kind,
     pub produced: Produced,
     pub tap: Tap,
 }
@@ -85,7 +86,7 @@ impl Command {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: told, guard } =
             running;
         let About { id, session, text, limits, clamped, keep } = about;
-        let (input, turn_of_first) = Feed::new(stdin);
+        let (input, turn_of_first) = Feed::new(stdin, behind.kind);
         let command = Arc::new(Self {
             id,
             session,

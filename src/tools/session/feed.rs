@@ -17,6 +17,7 @@ pub struct Feed {
     state: Mutex<State>,
     /// Of who writes: one text is not mixed with another.
     turn: Arc<Turn<()>>,
+    kind: Kind,
     /// Tripped when nothing can be written any more.
     over: CancellationToken,
 }
@@ -29,6 +30,19 @@ struct State {
     /// Bytes that were written so far.
     taken: usize,
 }
+
+/// What is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Pipe,
+    /// Its end is a character, by which a program is told of it and the terminal stays.
+    Terminal,
+}
+
+/// What ends the input of a program that reads lines from a terminal: ^D.
+const END_OF_INPUT: &[u8] = &[4];
+/// How long a terminal may take to pass a text on, before who reads it is looked at.
+const PASSED_ON: Duration = Duration::from_millis(50);
 
 /// Why nothing can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +85,11 @@ pub type First = OwnedMutexGuard<()>;
 
 impl Feed {
     /// The input of a command that reads from `pipe`, and the first turn of it.
-    pub fn new(pipe: Option<pipe::Sender>) -> (Self, Option<First>) {
+    pub fn new(pipe: Option<pipe::Sender>, kind: Kind) -> (Self, Option<First>) {
         let state = State { pipe: pipe.map(Arc::new), shut: Shut::Never, taken: 0 };
         let turn = Arc::new(Turn::new(()));
         let first = Arc::clone(&turn).try_lock_owned().ok();
-        (Self { state: Mutex::new(state), turn, over: CancellationToken::new() }, first)
+        (Self { state: Mutex::new(state), turn, kind, over: CancellationToken::new() }, first)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -103,11 +117,23 @@ impl Feed {
             return Fed { taken: 0, rest: Some(Rest::Full) };
         };
         let fed = self.write(bytes, Some(until)).await;
-        match eof {
-            Eof::Yes if fed.rest.is_none() => self.shut(Shut::Eof),
-            Eof::Yes | Eof::No => {}
+        match (eof, self.kind) {
+            (Eof::Yes, Kind::Pipe) if fed.rest.is_none() => self.shut(Shut::Eof),
+            (Eof::Yes, Kind::Terminal) if fed.rest.is_none() => {
+                let Fed { rest, .. } = self.write(END_OF_INPUT, Some(until)).await;
+                return Fed { rest, ..fed };
+            }
+            (Eof::Yes | Eof::No, _) => {}
         }
         fed
+    }
+
+    /// Resolves when what was written is with the program, as far as that takes time of itself.
+    pub async fn passed_on(&self) {
+        match self.kind {
+            Kind::Pipe => {}
+            Kind::Terminal => tokio::time::sleep(PASSED_ON).await,
+        }
     }
 
     /// Ends the input. How it ended first is what counts.
@@ -191,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_pipe_is_told_with_what_was_taken_and_takes_more_when_it_is_read() {
         let (sender, mut receiver) = pipe::pipe().unwrap();
-        let (feed, first) = Feed::new(Some(sender));
+        let (feed, first) = Feed::new(Some(sender), Kind::Pipe);
         drop(first);
         let bytes = vec![b'x'; 100_000];
         let fed = feed.give(&bytes, Eof::Yes, SHORT).await;
@@ -208,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn no_text_is_written_before_what_came_with_the_command() {
         let (sender, mut receiver) = pipe::pipe().unwrap();
-        let (feed, first) = Feed::new(Some(sender));
+        let (feed, first) = Feed::new(Some(sender), Kind::Pipe);
         let fed = feed.give(b"second", Eof::No, SHORT).await;
         assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Full) });
         feed.first(b"first", first.unwrap()).await;
@@ -222,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn a_command_takes_so_much_in_all() {
         let (sender, mut receiver) = pipe::pipe().unwrap();
-        let (feed, first) = Feed::new(Some(sender));
+        let (feed, first) = Feed::new(Some(sender), Kind::Pipe);
         drop(first);
         let reading = tokio::spawn(async move { while read(&mut receiver).await > 0 {} });
         let most = vec![b'x'; STDIN_BYTES];

@@ -127,6 +127,7 @@ impl Workbench {
             None => command.input.give(text.as_bytes(), eof, TAKEN).await,
         };
         if !matches!(fed.rest, Some(Rest::Shut(_))) {
+            command.input.passed_on().await;
             command.ask();
             tokio::select! {
                 biased;

@@ -96,6 +96,8 @@ impl Stream {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // A terminal that nobody has any more.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => kept.pipe = None,
                 Err(error) => {
                     tracing::warn!(%error, "a command's output could not be read to its end");
                     kept.pipe = None;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 use super::command::{About, Behind};
+use super::feed::Kind;
 use super::seat::Seat;
 use super::{
     Ask, Command, DEFAULT, Finished, Kept, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State,
@@ -172,8 +173,12 @@ impl Workbench {
             seat.end(Lost::Restart);
         }
         let Decided { grant, entry, place, kept } = decided;
+        let kind = match &grant.job().stdin {
+            Stdin::Terminal(_) => Kind::Terminal,
+            Stdin::Empty | Stdin::Bytes(_) | Stdin::Pipe(_) => Kind::Pipe,
+        };
         let first = match &grant.job().stdin {
-            Stdin::Pipe(first) => first.clone(),
+            Stdin::Pipe(first) | Stdin::Terminal(first) => first.clone(),
             Stdin::Empty | Stdin::Bytes(_) => Vec::new(),
         };
         let id = named.id;
@@ -191,7 +196,7 @@ impl Workbench {
                 self.sessions.forget(&ended);
                 let lost = seat.takes(running.turn);
                 let (produced, tap) = (caller.produced.clone(), caller.tap.clone());
-                let behind = Behind { seat, entry, first, produced, tap };
+                let behind = Behind { seat, entry, first, kind, produced, tap };
                 let session = about.session.clone();
                 let command = Command::follow(about, running, behind);
                 self.sessions.runs(&session, &command);
