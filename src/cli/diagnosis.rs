@@ -37,6 +37,7 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.push(probe::landlock_layer());
     layers.push(probe::groups_layer());
     layers.extend(probe::open_files_layer());
+    layers.extend(settings.sockets_layer());
     // A policy need not use the default profiles; whether they can run is asked all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let settings = wiring::with_profiles(settings, &names.collect::<Vec<_>>());

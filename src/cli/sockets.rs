@@ -9,11 +9,12 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
+use super::doctor::{Layer, State};
 use super::error::CliError;
 use super::wiring::Settings;
 use crate::cell::report::raw;
 use crate::outcome::errno_text;
-use crate::profile::{Profile, SocketName, UnixSockets};
+use crate::profile::{SocketName, UnixSockets};
 use crate::supervisor::{Access, Socket};
 
 /// The most that one server grants: each is a mount in every cell.
@@ -23,6 +24,9 @@ const OTHERS: u32 = 0o177;
 const OWNER: u32 = 0o600;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
+
+/// What lets cells have them.
+const LET_A_PROFILE: &str = "let a rule of the policy, or --profile, name `nested` or one like it";
 
 /// Where a socket is named, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,14 +49,13 @@ impl Settings {
         let named = &self.loaded.config.nested_sockets;
         let asks = configured(&named.value, &named.source.to_string());
         let asks = with_flags(asks, flags)?;
-        let takes = |profile: &Profile| profile.unix_sockets == UnixSockets::Private;
-        if !self.profiles.iter().any(takes) {
+        if !self.takes_sockets() {
             return match flags.first() {
                 None => Ok(self),
                 Some(flag) => Err(CliError::new(format!(
                     "--socket: `{flag}`: no profile in use has `unix_sockets`"
                 ))
-                .with_hint("let a rule of the policy, or --profile, name `nested` or one like it")),
+                .with_hint(LET_A_PROFILE)),
             };
         }
         self.sockets = hold(&asks)?;
@@ -61,6 +64,32 @@ impl Settings {
         self.loaded.profiles.grant_sockets(&names);
         self.profiles.iter_mut().for_each(|profile| profile.grant_sockets(&names));
         Ok(self)
+    }
+
+    fn takes_sockets(&self) -> bool {
+        self.profiles.iter().any(|profile| profile.unix_sockets == UnixSockets::Private)
+    }
+
+    /// What `doctor` tells of the sockets that the configuration names.
+    pub(super) fn sockets_layer(&self) -> Option<Layer> {
+        let named = &self.loaded.config.nested_sockets;
+        let asks = configured(&named.value, &named.source.to_string());
+        let names = asks.keys().map(SocketName::to_string).collect::<Vec<_>>().join(", ");
+        let layer = |state, how: String, remedy: Option<String>| {
+            Some(Layer { name: "granted sockets".to_owned(), state, how, remedy })
+        };
+        if asks.is_empty() {
+            return None;
+        }
+        if !self.takes_sockets() {
+            let how =
+                format!("{names}: no profile in use has `unix_sockets`, and no cell has them");
+            return layer(State::Weak, how, Some(LET_A_PROFILE.to_owned()));
+        }
+        match hold(&asks) {
+            Ok(_) => layer(State::Ok, format!("{names}: of their owner alone"), None),
+            Err(CliError { message, hint, .. }) => layer(State::Missing, message, hint),
+        }
     }
 
     /// A cell that may write where a socket lies could put its own server in its place, for

@@ -18,7 +18,7 @@ use nix::sys::stat::Mode;
 use peer::Peer;
 use serde_json::json;
 use server::{Server, story, text};
-use support::{Caller, Check, Need, Who, children, claim, equal, holds};
+use support::{Caller, Check, Need, PATIENCE, Told, Who, children, claim, equal, holds};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         claim("what_is_no_socket_of_the_operators_alone_is_refused_at_start", refused),
         claim("sessions_have_the_sockets_that_policy_and_configuration_grant", sessions)
             .needs(&[Need::Python]),
+        claim("doctor_tells_whether_the_named_sockets_can_be_granted", diagnosed),
         claim("no_process_of_the_server_holds_the_hosts_file", unheld).needs(&[Need::RootLooks]),
         claim("a_socket_that_is_made_anew_is_not_the_one_that_was_granted", anew)
             .needs(&[Need::Python]),
@@ -262,6 +263,33 @@ fn sessions(caller: &Caller) -> Check {
     let rules = server.tool("sandbox_rules", &json!({}))?;
     let line = format!("- sockets outside the cell: {SKILLS}\n");
     holds("an agent can read it", text(&rules), text(&rules).contains(&line))
+}
+
+fn diagnosed(caller: &Caller) -> Check {
+    let peer = Peer::listen(caller, "servers", "s")?;
+    // Makes the configuration.
+    drop(serving(caller, &peer)?);
+    let told = || {
+        let path = caller.home.join("configuration").display().to_string();
+        let told = Told::of(caller.cofferdam(&["--config", &path, "doctor"]), PATIENCE)?;
+        let lines = told.stdout.lines().skip_while(|line| !line.contains("granted sockets"));
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        Ok::<_, support::Failed>(lines.take(2).map(words).collect::<Vec<_>>())
+    };
+    let well = told()?;
+    let expected = "ok granted sockets skills: of their owner alone";
+    equal("there", well.first().map(String::as_str), Some(expected))?;
+    support::mode(&peer.path, 0o660)?;
+    let path = peer.path.display();
+    let expected = [
+        format!(
+            "missing granted sockets {}/configuration/cofferdam.toml:5: `{path}` has mode 0660, and a \
+             granted socket is its owner's alone (0600)",
+            caller.home.display()
+        ),
+        format!("remedy: chmod 600 {path}"),
+    ];
+    equal("open to others", told()?, expected)
 }
 
 fn unheld(caller: &Caller) -> Check {
