@@ -103,6 +103,7 @@ fn verdicts(target: Target, probes: &[Probe]) -> Result<Vec<Found>, CliError> {
     remains::adopt().map_err(broken)?;
     stopped_by_signals(&bench.stop).map_err(broken)?;
     let found = conduct::all(&bench, probes);
+    bench.await_sweepers();
     let left = remains::end_all();
     directory.close().map_err(broken)?;
     match (bench.is_stopped(), left) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::corpus::{Class, Company, Probe};
 use super::judge::{self, Isolation, Memory, Seen, Shown, Target, Verdict};
-use super::launch::{Bench, Ran};
+use super::launch::{Bench, PRIVATE, Ran};
 use super::spare;
 use super::stage::Stage;
 
@@ -39,6 +39,10 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     everybody(&helper)?;
     let config = directory.join("config");
     std::fs::create_dir(&config)?;
+    let private = directory.join(PRIVATE);
+    std::fs::create_dir(&private)?;
+    // As /tmp: what is in it is removed by its owner, who is another where root runs the test.
+    std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o1777))?;
     // The last two until the sandbox has told.
     let (memory, isolation) = (Memory::ControlGroup, Isolation::Shared);
     let (directory, stop) = (directory.to_owned(), Arc::default());

@@ -18,6 +18,10 @@ use crate::receipt::Tier;
 
 /// Where the helper is in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
+/// Where cells of the lower tier have their private directories.
+pub const PRIVATE: &str = "private";
+/// How long what removes them may take after the last attack.
+const SWEEPING: Duration = Duration::from_secs(60);
 /// How much of the output is looked at.
 const KEPT: u64 = 64 * 1024;
 
@@ -86,6 +90,18 @@ pub struct Bench {
 impl Bench {
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the private directories of cells are gone, which outlive their calls for a moment.
+    pub fn await_sweepers(&self) {
+        let until = Instant::now() + SWEEPING;
+        let some = || {
+            let left = std::fs::read_dir(self.directory.join(PRIVATE));
+            left.is_ok_and(|mut left| left.next().is_some())
+        };
+        while some() && Instant::now() < until && !self.is_stopped() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// A line of an attack within the sandbox.
@@ -224,6 +240,9 @@ impl Bench {
     /// holds nobody up.
     fn run(&self, probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
         let mut command = started_as(probe, words, stage)?;
+        if self.target == Target::Lower {
+            command.env("TMPDIR", self.directory.join(PRIVATE));
+        }
         let mut stdout = tempfile::tempfile()?;
         let mut stderr = tempfile::tempfile()?;
         command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
