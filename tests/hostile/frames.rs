@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cofferdam::job::{Limits, Place, ProfileName, SessionId, Within, Workspace};
+use cofferdam::job::{JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace};
 use cofferdam::sys::memory;
 use cofferdam::wire::{self, Carried, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
 
@@ -73,7 +73,7 @@ pub fn storm(link: &mut Link, hoard: &Hoard, honest: &Start, dice: &mut Dice, co
 fn frame(link: &mut Link, honest: &Start, dice: &mut Dice) -> Check<(Vec<u8>, bool)> {
     let encode = |request: &Request| wire::encode(request).map_err(|error| error.to_string());
     let crowded = 1 + dice.below(CROWDED);
-    match dice.below(16) {
+    match dice.below(18) {
         0 => Ok((dice.bytes(200), false)),
         // No bytes at all: not the end of the link, which has more to say.
         1 => Ok((Vec::new(), false)),
@@ -92,6 +92,15 @@ fn frame(link: &mut Link, honest: &Start, dice: &mut Dice) -> Check<(Vec<u8>, bo
             .map(|bytes| (bytes, true)),
         6 => encode(&Request::Cancel { call: crowded }).map(|bytes| (bytes, true)),
         7 => encode(&Request::OutputLimit { call: crowded }).map(|bytes| (bytes, true)),
+        16 => {
+            let signals = [JobSignal::Terminate, JobSignal::Kill];
+            let signal = dice.pick(&signals).copied().unwrap_or(JobSignal::Kill);
+            encode(&Request::Signal { call: crowded, signal }).map(|bytes| (bytes, true))
+        }
+        17 => {
+            let number = u32::try_from(dice.below(1 << 33)).unwrap_or(u32::MAX);
+            encode(&Request::AskInput { call: crowded, number }).map(|bytes| (bytes, true))
+        }
         8..=10 => encode(&Request::Start(odd(honest, crowded, dice))).map(|bytes| (bytes, true)),
         11..=13 => {
             encode(&Request::Start(odd(honest, link.fresh(), dice))).map(|bytes| (bytes, true))
