@@ -76,6 +76,14 @@ pub enum Place {
     Given,
 }
 
+/// Whether a reply tells what changed in the workspace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Changes {
+    #[default]
+    Untold,
+    Told,
+}
+
 /// Every limit of a cell, resolved: what the floor, the profile and the rule left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
@@ -161,6 +169,7 @@ pub struct Job {
     pub workspace: Workspace,
     /// None: a cell of its own.
     pub session: Option<Within>,
+    pub changes: Changes,
     pub argv: Argv,
     pub script: Option<Script>,
     pub stdin: Stdin,

@@ -227,6 +227,7 @@ impl Shared {
             profile: job.profile,
             workspace: job.workspace,
             session: job.session,
+            changes: job.changes,
             limits: job.limits,
             stdin,
             script,

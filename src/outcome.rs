@@ -210,6 +210,8 @@ pub struct Ended {
     pub pool: PoolCounts,
     pub shell: ShellAfter,
     pub force: Force,
+    /// Where it was asked for and something changed, or is not known.
+    pub files_changed: Option<FilesChanged>,
 }
 
 /// What it took to end a command that was to be ended by a signal.
@@ -220,6 +222,66 @@ pub enum Force {
     None,
     /// KILL, after the grace of TERM.
     Killed,
+}
+
+/// What changed in the workspace since it was looked at before: at the beginning of the call, or at
+/// the end of the session's command before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesChanged {
+    /// The first of them, by path.
+    pub listed: Vec<FileChange>,
+    /// How many there are in all.
+    pub created: u32,
+    pub modified: u32,
+    pub deleted: u32,
+    /// Whether everything was seen: within the time, the entries and the memory of a look.
+    pub is_whole: bool,
+}
+
+/// One file that changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    pub change: Change,
+    /// From the workspace on; any bytes but NUL.
+    pub path: Vec<u8>,
+    pub kind: FileKind,
+    pub size: u64,
+    /// Permissions.
+    pub mode: u16,
+}
+
+/// What happened to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    Created,
+    Modified,
+    Deleted,
+}
+
+/// Kinds of files that are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileKind {
+    File,
+    Directory,
+    Link,
+    Other,
+}
+
+impl FilesChanged {
+    /// Nothing has changed, and all was seen.
+    pub fn none() -> Self {
+        Self { listed: Vec::new(), created: 0, modified: 0, deleted: 0, is_whole: true }
+    }
+
+    /// Nobody was there to look.
+    pub fn unknown() -> Self {
+        Self { is_whole: false, ..Self::none() }
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_nothing(&self) -> bool {
+        self.is_whole && self.created == 0 && self.modified == 0 && self.deleted == 0
+    }
 }
 
 /// Whether a command that runs waits for its input.
@@ -258,6 +320,7 @@ impl Ended {
             pool: PoolCounts::default(),
             shell: ShellAfter::None,
             force: Force::None,
+            files_changed: None,
         }
     }
 }

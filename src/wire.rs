@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
-use crate::job::{Job, JobSignal, Limits, ProfileName, SessionId, Within, Workspace};
+use crate::job::{Changes, Job, JobSignal, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
 use crate::sys::memory;
@@ -83,6 +83,7 @@ pub struct Start {
     pub profile: ProfileName,
     pub workspace: Workspace,
     pub session: Option<Within>,
+    pub changes: Changes,
     pub limits: Limits,
     pub stdin: StdinKind,
     pub script: ScriptKind,

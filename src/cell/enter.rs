@@ -189,7 +189,8 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         | ToInit::End
         | ToInit::Count
         | ToInit::Signal { .. }
-        | ToInit::AskInput { .. } => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
+        | ToInit::AskInput { .. }
+        | ToInit::Look(_) => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
     }
 }
 

@@ -6,6 +6,7 @@
 mod input;
 mod job;
 mod last;
+mod look;
 mod sysinfo;
 mod tally;
 mod watch;
@@ -21,15 +22,16 @@ use nix::unistd::Pid;
 
 use super::bare::Domain;
 use super::enter::Entry;
+use super::files::{Files, Then};
 use super::guard::gate::{Gate, Served};
 use super::guard::waiting::AGAIN;
 use super::record::{PathCall, Recorder};
-use super::report::{self, FromInit, ToInit};
+use super::report::{self, First, FromInit, ToInit};
 use super::{Design, ProcKind, Shared};
 use crate::outcome::DENIALS_COUNTED;
 use crate::profile::floor;
 use crate::receipt::MemoryHold;
-use crate::sys::process::{self, Dumpable, End, Reaped};
+use crate::sys::process::{self, Dumpable, Reaped};
 use crate::sys::socket::{self, Wait};
 use crate::sys::{Result, mount, notify};
 
@@ -90,6 +92,10 @@ struct Init<'a> {
     /// Calls that go on and are recorded, where `profile learn` asks for it.
     recorded: &'a [PathCall],
     recorder: Option<Recorder<'a>>,
+    /// The workspace, where a reply tells what changed in it.
+    files: Option<Files>,
+    /// Init's end of the socket by which the payload is told to go on.
+    beside: BorrowedFd<'a>,
     /// Summed over every process reaped.
     user_us: u64,
     system_us: u64,
@@ -142,6 +148,8 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         memory: entry.design.profile.limits.memory,
         recorded: &entry.design.recorded,
         recorder: entry.shared.record.as_deref().map(Recorder::new),
+        files: None,
+        beside: entry.handoff.0,
         guarded: [0; NUMBERS],
         gate,
         input: None,
@@ -158,6 +166,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
             Turn::Again => {}
             Turn::End(reaped, cause) => {
                 init.end_others()?;
+                init.last_look(cause)?;
                 init.report(reaped, cause)?;
                 return init.end_domain();
             }
@@ -182,7 +191,7 @@ impl Init<'_> {
             // Kernels before 6.6 have it not: then answers take longer.
             notify::wake_in_step(listener);
         }
-        super::fds::close(ours)
+        Ok(())
     }
 
     /// Waits for one round of events and serves it.
@@ -218,11 +227,17 @@ impl Init<'_> {
         {
             return Ok(Turn::End(reaped, Cause::Program));
         }
-        self.look(Instant::now())
+        self.look_further()?;
+        let now = Instant::now();
+        self.look_at_input(now)?;
+        self.look_at_memory(now)
     }
 
     /// How long poll(2) may wait.
     fn timeout(&self) -> PollTimeout {
+        if self.files.as_ref().is_some_and(Files::is_under_way) {
+            return PollTimeout::ZERO;
+        }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
         let input = self.input.as_ref().map_or(PollTimeout::NONE, input::Asked::timeout);
         let again = match &self.gate {
@@ -307,12 +322,16 @@ impl Init<'_> {
                 sent(kill(group, Signal::SIGCONT))?;
             }
             ToInit::Signal { signal, since } => self.signal_job(signal, since)?,
-            ToInit::Count => {
-                self.tell(FromInit::Counted(self.counts()))?;
-                self.denied = [0; NUMBERS];
-                self.guarded = [0; NUMBERS];
-                self.input = None;
+            ToInit::Look(first) => {
+                let files = self.files.insert(Files::new(self.memory));
+                if first == First::Something {
+                    files.begin(Then::Begin);
+                }
             }
+            ToInit::Count => match &mut self.files {
+                Some(files) => files.begin(Then::Count),
+                None => self.count()?,
+            },
             ToInit::AskInput { number, input } => self.asked(number, input)?,
             ToInit::Mapped => return Err(Errno::EPROTO),
         }
@@ -334,22 +353,6 @@ impl Init<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-    }
-
-    /// Looks at the cell's memory when it is time to.
-    fn look(&mut self, now: Instant) -> Result<Turn> {
-        self.look_at_input(now)?;
-        let Some(watch) = &mut self.watch else { return Ok(Turn::Again) };
-        if !watch.is_due(now) || !watch.exceeded(now)? {
-            return Ok(Turn::Again);
-        }
-        // The payload itself may be waiting for a child: what counts is that the cell ends now.
-        let killed = Reaped {
-            pid: self.payload.as_raw(),
-            end: End::Signaled(9),
-            used: process::Used::default(),
-        };
-        Ok(Turn::End(killed, Cause::OverMemory))
     }
 }
 

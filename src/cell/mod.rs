@@ -13,6 +13,7 @@ pub mod caps;
 pub mod cgroup;
 pub mod enter;
 pub mod fds;
+pub mod files;
 pub mod guard;
 pub mod ids;
 pub mod init;

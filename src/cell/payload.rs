@@ -13,7 +13,7 @@ use nix::unistd::{Whence, chdir, linkat, lseek};
 
 use super::enter::Entry;
 use super::limits::PROGRAM_FD;
-use super::report::{self, FromPayload, Place, Probes, ToPayload, raw};
+use super::report::{self, First, FromPayload, Place, Probes, ToPayload, raw};
 use super::{c_path, limits};
 use crate::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
 use crate::profile::Exec;
@@ -159,6 +159,11 @@ fn become_program(
         Ok(found) => found,
         Err(errno) => return exec(errno),
     };
+    if job.first == First::Something
+        && let Err(errno) = await_look(entry)
+    {
+        return exec(errno);
+    }
     if let Err(errno) = place([stdin, stdout, stderr], fds.next())
         .and_then(|()| limits::lowered(&job.limits, entry.shared.memory, entry.others))
     {
@@ -180,6 +185,12 @@ fn become_program(
         Some(program) => exec::execveat(program, &filled),
         None => try_candidates(candidates.take(count), &filled),
     })
+}
+
+/// Waits until init has looked at the workspace.
+fn await_look(entry: &Entry<'_>) -> Result<()> {
+    let (_, theirs) = entry.handoff;
+    socket::receive(theirs, &mut [0; 8], Wait::Yes).map(drop)
 }
 
 /// execve of each path a shell would try, with the error a shell would show (execvp(3)).

@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Step, StepFailed};
 use crate::job::{JobSignal, Limits};
-use crate::outcome::{DeniedBy, DeniedCall, Waits};
+use crate::outcome::{DeniedBy, DeniedCall, FilesChanged, Waits};
 pub use crate::sys::raw;
 use crate::sys::{Result, socket};
 
-/// Largest report in bytes: 512 denied calls of at most 8 bytes each, and room for the rest.
-pub const REPORT_BYTES: usize = 8 << 10;
+/// Largest report in bytes: 512 denied calls of at most 8 bytes each, or a hundred changed files with
+/// 16 KiB of paths; and room for the rest.
+pub const REPORT_BYTES: usize = 24 << 10;
 
 /// From init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,9 @@ pub enum FromInit {
     Counted(Counts),
     /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
     Input { number: u32, waits: Waits },
+    /// What changed in the workspace follows in the same packet: before the end of what changed it
+    /// is told.
+    Changed,
 }
 
 /// How the payload ended and what the cell used.
@@ -111,6 +115,9 @@ pub enum ToInit {
     Count,
     /// Tell whether a process waits for this input, and if not, when one does.
     AskInput { number: u32, input: InputFile },
+    /// Tell what changes in the workspace. Where it is not empty, look at it now and let the payload
+    /// go on when that is done.
+    Look(First),
 }
 
 /// A time since boot, as the start of a process in proc(5): hundredths of a second.
@@ -123,6 +130,14 @@ pub struct InputFile {
     pub inode: u64,
 }
 
+/// What is in the workspace when a job is handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum First {
+    Nothing,
+    /// It is to be looked at; the payload waits for it.
+    Something,
+}
+
 /// To the payload: the job. Descriptors: stdin, stdout, stderr, the strings if they are
 /// [`Place::Sealed`], the script if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +148,8 @@ pub struct ToPayload {
     pub candidates: u32,
     pub arguments: u32,
     pub limits: Limits,
+    /// Whether init looks at the workspace before the program starts.
+    pub first: First,
 }
 
 /// Where the strings of a job are.
@@ -157,6 +174,17 @@ pub fn send_with(
     let mut packet = postcard::to_stdvec(message).map_err(|_| Errno::EMSGSIZE)?;
     packet.extend_from_slice(strings);
     socket::send(to, &packet, fds)
+}
+
+/// Sends what changed in the workspace.
+pub fn tell_changed(to: impl AsFd, changed: &FilesChanged) -> Result<()> {
+    let packet = postcard::to_stdvec(&(FromInit::Changed, changed));
+    socket::send(to, &packet.map_err(|_| Errno::EMSGSIZE)?, &[])
+}
+
+/// What follows [`FromInit::Changed`]; `None` is what no init of ours says.
+pub fn changed(bytes: &[u8]) -> Option<FilesChanged> {
+    postcard::from_bytes(bytes).ok()
 }
 
 /// Sends one message from the stack.

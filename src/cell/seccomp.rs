@@ -113,7 +113,7 @@ pub fn number(call: Sysno) -> u32 {
 }
 
 /// Calls that init needs once its set-up is done: waiting, answering, reaping, watching memory.
-const INIT: [Sysno; 29] = [
+const INIT: [Sysno; 30] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -131,6 +131,8 @@ const INIT: [Sysno; 29] = [
     Sysno::prctl,
     Sysno::clock_gettime,
     Sysno::openat,
+    // Directories of the workspace, across no link and no mount.
+    Sysno::openat2,
     Sysno::getdents64,
     Sysno::fstat,
     Sysno::newfstatat,

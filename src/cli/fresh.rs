@@ -44,6 +44,7 @@ impl Live {
             receipt: told.receipt,
             unrecorded: self.audit.trouble(),
             session: None,
+            files_changed: told.files_changed,
         })
     }
 }

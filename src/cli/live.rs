@@ -8,7 +8,7 @@ use crate::audit::Audit;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::config::Loaded;
 use crate::group::{Group, ruled_by};
-use crate::job::Workspace;
+use crate::job::{Changes, Workspace};
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
@@ -70,7 +70,11 @@ impl Live {
                 size(config.concurrency.value),
                 size(config.queue.value),
             )
-            .recorded(audit.clone()),
+            .recorded(audit.clone())
+            .telling(match config.files_changed.value {
+                true => Changes::Told,
+                false => Changes::Untold,
+            }),
             audit,
             link,
             yield_after: config.session_yield.value,

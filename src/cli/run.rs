@@ -156,6 +156,7 @@ impl Terms {
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
             session: None,
+            files_changed: None,
         }
     }
 }

@@ -98,6 +98,7 @@ impl Live {
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
             session: Some(session),
+            files_changed: None,
         }
         .into()
     }
@@ -127,6 +128,7 @@ impl Live {
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
             session: Some(self.told_session(command, shell, renewed)),
+            files_changed: ended.files_changed,
         }
     }
 

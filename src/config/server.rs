@@ -87,6 +87,8 @@ pub struct Config {
     pub tools_off: Setting<BTreeSet<String>>,
     /// Tools that are offered only where they are named: the declared commands. The policy must allow them too.
     pub tools_on: Setting<BTreeSet<String>>,
+    /// Whether replies tell what changed in the workspace.
+    pub files_changed: Setting<bool>,
     /// Where one line per call is appended; `None`: no audit file.
     pub audit_file: Setting<Option<PathBuf>>,
     /// Bytes before it is rotated, how many rotated files are kept, and what happens to calls
@@ -169,6 +171,7 @@ struct WrittenTools {
     groups: Option<Spanned<BTreeSet<Group>>>,
     off: Option<Spanned<BTreeSet<String>>>,
     on: Option<Spanned<BTreeSet<String>>>,
+    files_changed: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -266,6 +269,7 @@ impl Config {
                 .set(tools.groups.as_ref(), Group::shown_by_default(), |named| named),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
+            files_changed: reader.set(tools.files_changed.as_ref(), true, |told| told),
             audit_file: audit_file(&reader, &audit)?,
             audit_max_bytes: audit_max_bytes(&reader, &audit)?,
             audit_keep: audit_keep(&reader, &audit)?,
@@ -308,6 +312,7 @@ impl Config {
             }),
             shown("tools.off", &self.tools_off, names),
             shown("tools.on", &self.tools_on, names),
+            shown("tools.files_changed", &self.files_changed, bool::to_string),
             shown("audit.file", &self.audit_file, path),
             size("audit.max_bytes", &self.audit_max_bytes),
             count("audit.keep", &self.audit_keep),

@@ -10,7 +10,7 @@ use super::jobs;
 use super::rules::Rules;
 use super::sessions::{Answer, ToldSession};
 use crate::call::InvalidCall;
-use crate::outcome::{Failure, Outcome, Timings, Usage};
+use crate::outcome::{Failure, FilesChanged, Outcome, Timings, Usage};
 use crate::policy::Denial;
 use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
@@ -160,6 +160,8 @@ pub struct Told {
     pub unrecorded: Option<(u64, String)>,
     /// Absent for a cell of its own.
     pub session: Option<ToldSession>,
+    /// What changed in the workspace, where something did or is not known.
+    pub files_changed: Option<FilesChanged>,
 }
 
 /// Whether a call got the time it asked for.

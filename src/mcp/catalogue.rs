@@ -127,6 +127,33 @@ pub(super) fn denials() -> Value {
     })
 }
 
+/// What changed in the workspace, in the results of commands.
+pub(super) fn files_changed() -> Value {
+    let file = json!({
+        "type": "object",
+        "properties": {
+            "path": { "type": "string", "description": "From /workspace on; / ends a directory, @ a symbolic link." },
+            "size": { "type": "integer", "minimum": 0 },
+            "mode": { "type": "string" },
+            "executable": { "type": "boolean" }
+        },
+        "required": ["path", "size", "mode"],
+        "additionalProperties": false
+    });
+    json!({
+        "type": "object",
+        "description": "Files of /workspace that changed since it was looked at before; absent when none did.",
+        "properties": {
+            "created": { "type": "array", "items": file },
+            "modified": { "type": "array", "items": file },
+            "deleted": { "type": "array", "items": { "type": "string" } },
+            "more": { "type": "integer", "minimum": 1, "description": "Changes that are not listed." },
+            "incomplete": { "type": "boolean", "description": "Not all of /workspace was looked at." }
+        },
+        "additionalProperties": false
+    })
+}
+
 fn precision_schema(description: &str) -> Value {
     json!({
         "type": "integer", "minimum": 0, "maximum": MAX_PRECISION, "description": description

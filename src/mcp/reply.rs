@@ -4,6 +4,7 @@
 
 pub mod calculations;
 mod calculator;
+pub mod changes;
 
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ struct Structured<'a> {
     cwd: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<sessions::Structured<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files_changed: Option<Value>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -172,6 +175,7 @@ fn structured(told: &Told) -> Structured<'_> {
         denials: &told.denials,
         cwd: &told.cwd,
         session: told.session.as_ref().map(ToldSession::fields),
+        files_changed: told.files_changed.as_ref().map(changes::fields),
     }
 }
 
@@ -234,6 +238,10 @@ pub(super) fn status(told: &Told) -> String {
     for denial in &told.denials {
         line.push('\n');
         line.push_str(&denial.line());
+    }
+    if let Some(changed) = &told.files_changed {
+        line.push('\n');
+        line.push_str(&changes::line(changed));
     }
     line
 }
@@ -298,6 +306,7 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
         denials: &[],
         cwd: "/workspace",
         session: None,
+        files_changed: None,
     })
 }
 

@@ -26,6 +26,7 @@ fn ran(outcome: Outcome) -> Told {
         timings: Timings::default(),
         unrecorded: None,
         session: None,
+        files_changed: None,
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
 use crate::group::ruled_by;
-use crate::job::{Job, Limits, ProfileName, SessionId, Within, Workspace};
+use crate::job::{Changes, Job, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::profile::Profile;
 
 pub use crate::profile::Profiles;
@@ -42,6 +42,13 @@ impl Grant {
 
     pub fn into_job(self) -> Job {
         self.job
+    }
+
+    /// The same permission, with what changes in the workspace told.
+    #[must_use]
+    pub fn telling(mut self, changes: Changes) -> Self {
+        self.job.changes = changes;
+        self
     }
 
     /// The same permission, on the private workspace of a session in the place of an empty one.
@@ -289,6 +296,7 @@ fn job(call: Call, profile: &Profile, workspace: Workspace, limits: Limits) -> J
         profile: profile.name.clone(),
         workspace,
         session: None,
+        changes: Changes::Untold,
         argv: call.argv,
         script: call.script,
         stdin: call.stdin,

@@ -70,7 +70,7 @@ const CELLS: [Sysno; 8] = [
 const DESKS: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
 
 /// What a cell does between the clone and its own filters (`cell::enter`, in that order).
-const ENTER: [Sysno; 42] = [
+const ENTER: [Sysno; 43] = [
     // Of the payload; clone3 is there anyway.
     Sysno::clone,
     Sysno::ppoll,
@@ -113,8 +113,9 @@ const ENTER: [Sysno; 42] = [
     Sysno::getuid,
     Sysno::sched_yield,
     Sysno::exit,
-    // Init alone: no payload has it, and init's own filter keeps it.
+    // Init alone: no payload has these, and init's own filter keeps them.
     Sysno::process_vm_writev,
+    Sysno::openat2,
 ];
 
 /// The same calls under their older names.

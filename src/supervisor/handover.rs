@@ -9,11 +9,11 @@ use nix::unistd::pipe2;
 
 use crate::call::Env;
 use crate::cell::payload::STRINGS_BYTES;
-use crate::cell::report::{self, HERE_BYTES, Place, ToPayload};
+use crate::cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
 use crate::cell::{Design, Ground, errno_of};
-use crate::job::Limits;
+use crate::job::{Changes, Limits, Workspace};
 use crate::sys::memory;
-use crate::wire::{Block, StdinKind};
+use crate::wire::{Block, Start, StdinKind};
 
 use super::cells::Cell;
 use super::running::Ready;
@@ -82,6 +82,7 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
     let streams = cell.streams.take().map_or_else(|| Streams::new(design), Ok)?;
     let Ready { start, block, brought, limits, .. } = ready;
     let (strings, head) = strings(cell, design, block, limits)?;
+    let head = ToPayload { first: look(cell, design, start)?, ..head };
     let (behind, sealed) = match head.place {
         Place::Here => (strings.as_slice(), None),
         Place::Sealed => {
@@ -112,9 +113,11 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
 ///
 /// # Errors
 /// What making memfds, or sending, said.
-pub fn shell(cell: &Cell, design: &Design, block: &Block, limits: &Limits) -> Result<(), Errno> {
+pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &Ready) -> Result<(), Errno> {
+    let limits = &ready.limits;
     let (strings, head) = strings(cell, design, block, limits)?;
-    let head = ToPayload { place: Place::Sealed, ..head };
+    let first = look(cell, design, &ready.start)?;
+    let head = ToPayload { place: Place::Sealed, first, ..head };
     let strings =
         memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
     let (stdin, output) = (null(design, OFlag::O_RDONLY)?, null(design, OFlag::O_WRONLY)?);
@@ -133,6 +136,24 @@ fn show_memory(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errn
     match &design.ground {
         Ground::Root(root) => root.sizes.show(cell.slot, limits.memory),
         Ground::Bare(_) => Ok(()),
+    }
+}
+
+/// Tells init to look at the workspace where that is asked for, before the job is sent: the payload
+/// waits for it then, unless the workspace is one that nothing can be in yet. A cell without a root of
+/// its own has no workspace that init could find by its name.
+fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
+    let first = match (start.workspace, start.session) {
+        (Workspace::Fresh, None) => First::Nothing,
+        (Workspace::Fresh, Some(_)) | (Workspace::Granted(_) | Workspace::OfSession(_), _) => {
+            First::Something
+        }
+    };
+    match (start.changes, &design.ground) {
+        (Changes::Untold, _) | (Changes::Told, Ground::Bare(_)) => Ok(First::Nothing),
+        (Changes::Told, Ground::Root(_)) => {
+            report::send(&cell.control, &ToInit::Look(first), &[]).map(|()| first)
+        }
     }
 }
 
@@ -186,6 +207,7 @@ fn strings(
         candidates: count(candidates.len())?,
         arguments: count(arguments.len())?,
         limits: *limits,
+        first: First::Nothing,
     };
     Ok((bytes, head))
 }

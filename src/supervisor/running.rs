@@ -10,8 +10,8 @@ use super::handover::{self, Brought, FarEnds};
 use super::phases::Phases;
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
-use crate::job::{Limits, Workspace};
-use crate::outcome::{Ended, Failure, LimitKind, Outcome, PeakSource, Usage};
+use crate::job::{Changes, Limits, Workspace};
+use crate::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
 use crate::sys::process::Used;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, Start};
@@ -77,6 +77,8 @@ pub struct Running {
     /// The end, kept back until the cell is collected where something outlives it.
     ended: Option<Box<Ended>>,
     told: bool,
+    /// What init told of the workspace.
+    changed: Option<FilesChanged>,
     phases: Phases,
 }
 
@@ -108,6 +110,7 @@ impl Running {
             exec: None,
             ended: None,
             told: false,
+            changed: None,
             phases,
         };
         Ok((running, ends))
@@ -175,6 +178,10 @@ impl Running {
             Ok((FromInit::Ended(end), denied)) => self.end(end, denied),
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
+                Progress::None
+            }
+            Ok((FromInit::Changed, changed)) => {
+                self.changed = report::changed(changed);
                 Progress::None
             }
             // Init says neither of these to a cell that runs: its end will tell.
@@ -247,8 +254,21 @@ impl Running {
             },
             denials: report::denials(denied, end.counts.denied),
             timings: self.phases.timings(),
+            files_changed: self.files_changed(),
             ..Ended::of(self.outcome(&end))
         }
+    }
+
+    /// What changed in the workspace. Of one that is gone with its cell, what nobody saw is nothing.
+    fn files_changed(&mut self) -> Option<FilesChanged> {
+        match (self.start.changes, self.start.workspace) {
+            (Changes::Untold, _) => None,
+            (Changes::Told, Workspace::Fresh) => self.changed.take(),
+            (Changes::Told, Workspace::Granted(_) | Workspace::OfSession(_)) => {
+                Some(self.changed.take().unwrap_or(FilesChanged::unknown()))
+            }
+        }
+        .filter(|changed| !changed.is_nothing())
     }
 
     /// What the supervisor itself knows the cell used; `largest` where nothing counts its memory.
@@ -328,6 +348,7 @@ impl Running {
                 Ok((FromInit::Failed { step, errno }, _)) => {
                     self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
                 }
+                Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
                 Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _))
                 | Err(_) => {}
             }
@@ -353,6 +374,7 @@ impl Running {
             system: Duration::from_micros(used.system_us),
             ..self.usage(used.max_rss)
         };
-        Ended { usage, timings: self.phases.timings(), ..Ended::of(outcome) }
+        let files_changed = self.files_changed();
+        Ended { usage, timings: self.phases.timings(), files_changed, ..Ended::of(outcome) }
     }
 }

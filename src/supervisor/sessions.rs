@@ -212,7 +212,7 @@ impl Supervisor {
         let first = self.sessions.get(place).map_or(1, |session| session.desk.next());
         let begun = match (process, design_of(&self.keys, key)) {
             (Ok(process), Some(design)) => {
-                Shell::begin(cell, design, ready.limits, receipt, process, first)
+                Shell::begin(cell, design, &ready, receipt, process, first)
             }
             (Ok(_), None) => Err(Box::new((Errno::EINVAL, cell))),
             // Its payload has just been killed.

@@ -20,8 +20,10 @@ use super::running::{Ready, Socket};
 use crate::call::{Argv, Cwd, Env};
 use crate::cell::Design;
 use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
-use crate::job::{Limits, Place};
-use crate::outcome::{DeniedCall, Ended, Failure, Force, Outcome, ShellAfter, Timings, Waits};
+use crate::job::{Changes, Limits, Place};
+use crate::outcome::{
+    DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
+};
 use crate::receipt::Receipt;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, CallId};
@@ -79,6 +81,9 @@ pub struct Shell {
     /// Why the shell could not start.
     exec: Option<Failure>,
     end: Option<(PayloadEnd, Vec<DeniedCall>)>,
+    /// Whether what changes in the workspace is told, and what init told of it last.
+    changes: Changes,
+    changed: Option<FilesChanged>,
 }
 
 /// The call that runs.
@@ -88,6 +93,8 @@ struct Current {
     laid: Laid,
     report: Vec<u8>,
     told: Option<Told>,
+    /// How long it took until then; what init looks at after that is not the command's time.
+    took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
     stopped: Option<Outcome>,
     asking: asking::Asking,
@@ -106,20 +113,20 @@ impl Shell {
     pub fn begin(
         mut cell: Cell,
         design: &Design,
-        limits: Limits,
+        ready: &Ready,
         receipt: Receipt,
         process: OwnedFd,
         first: u64,
     ) -> Result<Self, Box<(Errno, Cell)>> {
         // Each of its jobs brings streams.
         cell.streams = None;
-        let begun = block(first).and_then(|block| handover::shell(&cell, design, &block, &limits));
+        let begun = block(first).and_then(|block| handover::shell(&cell, design, &block, ready));
         if let Err(errno) = begun {
             return Err(Box::new((errno, cell)));
         }
         Ok(Self {
             cell,
-            limits,
+            limits: ready.limits,
             receipt,
             process,
             stage: Stage::Idle,
@@ -129,6 +136,8 @@ impl Shell {
             used: Processor::default(),
             exec: None,
             end: None,
+            changes: ready.start.changes,
+            changed: None,
         })
     }
 
@@ -182,6 +191,7 @@ impl Shell {
             laid,
             report: Vec::new(),
             told: None,
+            took: None,
             stopped: None,
             asking: asking::Asking::default(),
             force: Force::None,
@@ -216,6 +226,7 @@ impl Shell {
         match Told::parse(&current.report) {
             Some(told) => {
                 current.told.get_or_insert(told);
+                current.took.get_or_insert(current.started.elapsed());
                 self.stage = Stage::Counting;
                 self.deadline = Some(now + LINGER);
                 // Init is gone: its pidfd tells.
@@ -283,6 +294,7 @@ impl Shell {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
             }
             Ok((FromInit::Input { number, waits }, _)) => return self.answered(number, waits),
+            Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
             // An answer that nobody waits for any more.
             Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
         }
@@ -297,19 +309,21 @@ impl Shell {
         desk: &Desk,
     ) -> Result<Step, Errno> {
         let Some(current) = self.current.take() else { return Ok(Step::None) };
-        let Current { call, laid, told, stopped, started, timings, force, .. } = current;
+        let Current { call, laid, told, took, stopped, started, timings, force, .. } = current;
         let Some(told) = told else { return Ok(Step::None) };
+        let wall = took.unwrap_or_else(|| started.elapsed());
         desk.clear_up(laid)?;
         self.stage = Stage::Idle;
         self.deadline = None;
         let total = Processor::of_tree(&self.process).and(Processor::of(&counts));
-        let usage = self.usage(total, counts.max_rss, started);
+        let usage = self.usage(total, counts.max_rss, wall);
         let ended = Ended {
             usage,
             denials,
-            timings: Timings { run: started.elapsed(), ..timings },
+            timings: Timings { run: wall, ..timings },
             shell: ShellAfter::Kept { cwd: told.cwd },
             force,
+            files_changed: self.files_changed(),
             ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: told.status }))
         };
         Ok(Step::Ended(call, Box::new(ended)))

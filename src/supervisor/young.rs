@@ -145,9 +145,14 @@ impl Young {
                 let failure = self.last_words().unwrap_or(Failure::Lost);
                 self.fail(failure)
             }
-            Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _)) | Err(_) => {
-                self.fail(Failure::Unmeasured { what: "its init's report".to_owned() })
-            }
+            Ok((
+                FromInit::Sealed
+                | FromInit::Counted(_)
+                | FromInit::Input { .. }
+                | FromInit::Changed,
+                _,
+            ))
+            | Err(_) => self.fail(Failure::Unmeasured { what: "its init's report".to_owned() }),
         }
     }
 

@@ -14,6 +14,8 @@ pub enum Follow {
     Texts,
     /// No symbolic link at all.
     Nothing,
+    /// No symbolic link, no mount, and no way up.
+    Beneath,
 }
 
 /// What open(2) makes of flags that a program sets (VALID_OPEN_FLAGS in the kernel); the others it
@@ -58,6 +60,12 @@ pub fn open(
     how.resolve = match follow {
         Follow::Texts => libc::RESOLVE_NO_MAGICLINKS,
         Follow::Nothing => libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS,
+        Follow::Beneath => {
+            libc::RESOLVE_NO_MAGICLINKS
+                | libc::RESOLVE_NO_SYMLINKS
+                | libc::RESOLVE_NO_XDEV
+                | libc::RESOLVE_BENEATH
+        }
     };
     // SAFETY: `path` is NUL-terminated, `how` is a whole open_how of the size given; both outlive
     // the call.

@@ -20,11 +20,14 @@ use crate::audit::{Audit, Entry, Story, Unrecorded};
 use crate::call::{Call, Cwd};
 use crate::capture::tap::Tap;
 use crate::capture::{Captured, KEPT_BYTES, Produced};
-use crate::job::{Limits, Workspace};
+use crate::job::{Changes, Limits, Workspace};
 use crate::link::Link;
-use crate::outcome::{DeniedCall, Ended, Failure, Outcome, Timings, Usage};
+use crate::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};
 use crate::policy::{Denial, Grant, Policy, Profiles};
 use crate::receipt::Receipt;
+
+/// Tools with a fresh cell whose replies tell what changed in the workspace.
+const TELLING: [&str; 2] = ["bash_exec", "bash_exec_stream"];
 
 /// Who waits for a call: how it is taken back, and where its output is counted meanwhile.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +72,7 @@ pub struct Told {
     pub receipt: Option<Receipt>,
     pub stdout: Captured,
     pub stderr: Captured,
+    pub files_changed: Option<FilesChanged>,
     /// The directory the program started in.
     pub cwd: Cwd,
     /// The limits in force, wall time among them.
@@ -101,6 +105,7 @@ pub struct Workbench {
     queue: Queue,
     audit: Audit,
     sessions: session::Sessions,
+    changes: Changes,
 }
 
 impl Workbench {
@@ -121,6 +126,7 @@ impl Workbench {
             queue: Queue::new(concurrency, waiting),
             audit: Audit::off(),
             sessions: session::Sessions::default(),
+            changes: Changes::Untold,
         }
     }
 
@@ -128,6 +134,12 @@ impl Workbench {
     #[must_use]
     pub fn recorded(self, audit: Audit) -> Self {
         Self { audit, ..self }
+    }
+
+    /// The same, with what changes in the workspace told by the tools that run commands.
+    #[must_use]
+    pub fn telling(self, changes: Changes) -> Self {
+        Self { changes, ..self }
     }
 
     pub fn profiles(&self) -> &Profiles {
@@ -146,10 +158,11 @@ impl Workbench {
     /// Asks policy about a call, and records the answer.
     fn decide(&self, call: Call) -> Result<(Grant, Entry), Refusal> {
         let asked = self.audit.asked(&call);
+        let tells = TELLING.contains(&call.tool);
         match self.policy.decide(call, &self.profiles, self.workspace) {
             Ok(grant) => {
                 let entry = self.audit.granted(asked, &grant)?;
-                Ok((grant, entry))
+                Ok((if tells { grant.telling(self.changes) } else { grant }, entry))
             }
             Err(denial) => {
                 self.audit.denied(asked, &denial);
@@ -239,6 +252,7 @@ impl Workbench {
             receipt: seen.receipt,
             stdout: seen.stdout,
             stderr: seen.stderr,
+            files_changed: seen.ended.files_changed,
             cwd,
             limits,
             clamped,

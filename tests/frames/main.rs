@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use cofferdam::config::{self, Surroundings};
-use cofferdam::job::{Limits, Place, ProfileName, SessionId, Within, Workspace};
+use cofferdam::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
 use cofferdam::outcome::{Failure, Outcome};
 use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
@@ -138,6 +138,7 @@ impl Front {
             profile: self.profile.name.clone(),
             workspace: Workspace::Fresh,
             session: None,
+            changes: Changes::Untold,
             limits: self.profile.limits,
             stdin: StdinKind::Empty,
             script: ScriptKind::None,

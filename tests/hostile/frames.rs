@@ -4,7 +4,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cofferdam::job::{JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace};
+use cofferdam::job::{
+    Changes, JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace,
+};
 use cofferdam::sys::memory;
 use cofferdam::wire::{self, Carried, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
 
@@ -157,6 +159,7 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             session: SessionId(dice.below(3)),
             place: if dice.one_in(2) { Place::Stay } else { Place::Given },
         }),
+        changes: if dice.one_in(2) { Changes::Told } else { Changes::Untold },
         limits,
         stdin: *dice
             .pick(&[StdinKind::Empty, StdinKind::Bytes, StdinKind::Pipe])

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cofferdam::cli::wiring;
-use cofferdam::job::{ProfileName, Workspace};
+use cofferdam::job::{Changes, ProfileName, Workspace};
 use cofferdam::outcome::Outcome;
 use cofferdam::wire::{Carried, ScriptKind, Start, StdinKind};
 
@@ -94,6 +94,7 @@ fn storm(home: PathBuf, seed: u64) -> Check {
         profile,
         workspace: Workspace::Fresh,
         session: None,
+        changes: Changes::Untold,
         limits,
         stdin: StdinKind::Empty,
         script: ScriptKind::None,

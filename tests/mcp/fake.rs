@@ -46,6 +46,7 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
         timings: Timings::default(),
         unrecorded: None,
         session: None,
+        files_changed: None,
     }
 }
 

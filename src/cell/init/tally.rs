@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 
 use super::watch::Watch;
-use super::{Cause, Init};
+use super::{Cause, Init, NUMBERS};
 use crate::cell::report::{self, Counts, FromInit, PayloadEnd};
 use crate::sys::Result;
 use crate::sys::process::{End, Reaped};
@@ -26,6 +26,15 @@ impl Init<'_> {
             max_rss: self.max_rss.max(peak),
             denied: u16::try_from(denied).unwrap_or(u16::MAX),
         }
+    }
+
+    /// Tells what was counted, and counts refused calls anew.
+    pub(super) fn count(&mut self) -> Result<()> {
+        self.tell(FromInit::Counted(self.counts()))?;
+        self.denied = [0; NUMBERS];
+        self.guarded = [0; NUMBERS];
+        self.input = None;
+        Ok(())
     }
 
     pub(super) fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {

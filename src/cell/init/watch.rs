@@ -14,8 +14,10 @@ use nix::sys::stat::Mode;
 use nix::sys::statfs::statfs;
 use nix::unistd::read;
 
+use super::{Cause, Init, Turn};
 use crate::cell::bare::Domain;
 use crate::sys::Result;
+use crate::sys::process::{End, Reaped, Used};
 
 /// Looks are at least this far apart, so that a large cell is not slowed by them.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -34,6 +36,20 @@ pub struct Watch {
     limit: u64,
     next: Option<Instant>,
     peak: u64,
+}
+
+impl Init<'_> {
+    /// Looks at the cell's memory when it is time to.
+    pub(super) fn look_at_memory(&mut self, now: Instant) -> Result<Turn> {
+        let Some(watch) = &mut self.watch else { return Ok(Turn::Again) };
+        if !watch.is_due(now) || !watch.exceeded(now)? {
+            return Ok(Turn::Again);
+        }
+        // The payload itself may be waiting for a child: what counts is that the cell ends now.
+        let killed =
+            Reaped { pid: self.payload.as_raw(), end: End::Signaled(9), used: Used::default() };
+        Ok(Turn::End(killed, Cause::OverMemory))
+    }
 }
 
 impl Watch {

@@ -3,7 +3,7 @@
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use super::{pure, tool};
+use super::{files_changed, pure, tool};
 use crate::call::SCRIPT_BYTES;
 use crate::mcp::exec::Options;
 use crate::mcp::exec::arguments::Shell;
@@ -33,7 +33,8 @@ pub(super) fn exec_output() -> Value {
             },
             "execution_time_ms": { "type": "integer", "minimum": 0 },
             "working_dir": { "type": "string", "description": "Where it started." },
-            "command": { "type": "string", "description": "The command as given." }
+            "command": { "type": "string", "description": "The command as given." },
+            "files_changed": files_changed()
         },
         "required": ["stdout", "stderr", "exit_code", "execution_time_ms", "working_dir", "command"],
         "additionalProperties": false

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-use super::{denials, tool};
+use super::{denials, files_changed, tool};
 use crate::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use crate::mcp::rules::Rules;
 
@@ -147,6 +147,7 @@ fn story_fields() -> Value {
                 "additionalProperties": false
             },
             "denials": denials(),
+            "files_changed": files_changed(),
             "cwd": { "type": "string", "description": "Where the shell is now." },
             "job": { "type": "string", "description": "The command that goes on, for bash_output, bash_input and bash_kill." },
             "waiting_for_input": {

@@ -29,7 +29,7 @@ pub fn executed(told: &Told, command: &str, stderr: StderrIs) -> CallToolResult 
         StderrIs::Told => told.stderr.text.as_str(),
         StderrIs::LeftOut => "",
     };
-    let fields = json!({
+    let mut fields = json!({
         "stdout": told.stdout.text,
         "stderr": error,
         "exit_code": exit_code(&told.outcome),
@@ -37,6 +37,9 @@ pub fn executed(told: &Told, command: &str, stderr: StderrIs) -> CallToolResult 
         "working_dir": told.cwd,
         "command": command,
     });
+    if let (Some(changed), Some(fields)) = (&told.files_changed, fields.as_object_mut()) {
+        fields.insert("files_changed".to_owned(), reply::changes::fields(changed));
+    }
     let mut result = reply::result(reply::pretty(&fields), reply::is_error(&told.outcome));
     let plain = matches!(told.outcome, Outcome::Exited { .. })
         && told.denials.is_empty()

@@ -10,6 +10,7 @@ use super::Filed;
 use super::arguments::Asked;
 use crate::capture::text::REPLY_CHARACTERS;
 use crate::mcp::reply;
+use crate::mcp::reply::changes::name;
 use crate::tools::files::{Answer, Entry, Kind, Region, Request, Was};
 
 /// What of a request its reply needs.
@@ -115,14 +116,6 @@ fn lines(region: &Region, fields: &mut Map<String, Value>) -> Vec<ContentBlock> 
         ("text".to_owned(), json!(text)),
     ]);
     texts(shown)
-}
-
-/// A name that may be any bytes, as one line.
-fn name(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
-        Ok(_) | Err(_) => bytes.escape_ascii().to_string(),
-    }
 }
 
 fn directory(

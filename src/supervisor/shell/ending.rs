@@ -1,11 +1,13 @@
 //! The end of a shell, and of the call that ran in it.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use super::{Current, Shell, Step};
 use crate::cell::report::{self, Counts, FromInit, REPORT_BYTES};
+use crate::job::Changes;
 use crate::outcome::{
-    DeniedCall, Ended, Failure, LimitKind, Outcome, PeakSource, ShellAfter, Timings, Usage,
+    DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, ShellAfter, Timings,
+    Usage,
 };
 use crate::supervisor::account::Processor;
 use crate::supervisor::desk::Desk;
@@ -16,11 +18,11 @@ use crate::sys::socket::{self, Wait};
 
 impl Shell {
     /// What one call used: the difference to all before it.
-    pub(super) fn usage(&mut self, total: Processor, largest: u64, started: Instant) -> Usage {
+    pub(super) fn usage(&mut self, total: Processor, largest: u64, wall: Duration) -> Usage {
         let used = total.since(std::mem::replace(&mut self.used, total));
         let peak = self.cell.peak_memory();
         Usage {
-            wall: started.elapsed(),
+            wall,
             user: used.user,
             system: used.system,
             peak_memory: peak.unwrap_or(largest),
@@ -29,6 +31,15 @@ impl Shell {
                 None => PeakSource::LargestProcess,
             },
         }
+    }
+
+    /// What changed in the workspace since the command before.
+    pub(super) fn files_changed(&mut self) -> Option<FilesChanged> {
+        let told = match self.changes {
+            Changes::Untold => None,
+            Changes::Told => Some(self.changed.take().unwrap_or(FilesChanged::unknown())),
+        };
+        told.filter(|changed| !changed.is_nothing())
     }
 
     /// The cell's init may have ended.
@@ -45,10 +56,13 @@ impl Shell {
         desk.clear_up(laid)?;
         let told = told.map(|told| Outcome::Exited { code: told.status });
         let (outcome, counts, denials) = self.as_reported(stopped.or(told), used);
-        let usage = self.usage(Processor::of(&counts), counts.max_rss, started);
-        let timings = Timings { run: started.elapsed(), ..timings };
+        let wall = started.elapsed();
+        let usage = self.usage(Processor::of(&counts), counts.max_rss, wall);
+        let timings = Timings { run: wall, ..timings };
         let shell = ShellAfter::Ended;
-        let ended = Ended { usage, denials, timings, shell, force, ..Ended::of(outcome) };
+        let files_changed = self.files_changed();
+        let ended =
+            Ended { usage, denials, timings, shell, force, files_changed, ..Ended::of(outcome) };
         Ok(Step::Gone(Some((call, Box::new(ended)))))
     }
 
@@ -62,8 +76,19 @@ impl Shell {
                 return;
             };
             let bytes = buffer.get(..received.bytes).unwrap_or_default();
-            if let Ok((FromInit::Ended(end), denied)) = postcard::take_from_bytes(bytes) {
-                self.end = Some((end, report::denials(denied, end.counts.denied)));
+            match postcard::take_from_bytes(bytes) {
+                Ok((FromInit::Ended(end), denied)) => {
+                    self.end = Some((end, report::denials(denied, end.counts.denied)));
+                }
+                Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
+                Ok((
+                    FromInit::Failed { .. }
+                    | FromInit::Sealed
+                    | FromInit::Counted(_)
+                    | FromInit::Input { .. },
+                    _,
+                ))
+                | Err(_) => {}
             }
         }
     }

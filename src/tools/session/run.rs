@@ -185,7 +185,7 @@ impl Workbench {
         let within = Within { session: id, place };
         // Not given up on cancel: a command that is just being handed over must be ended by its
         // control, and starting is bounded by the supervisor.
-        match self.link.start(grant.within(within)).await {
+        match self.link.start(grant.within(within).telling(self.changes)).await {
             Ok(running) => {
                 let mut ended = self.link.forgotten();
                 if ended.contains(&id) {

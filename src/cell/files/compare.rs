@@ -1,0 +1,161 @@
+//! Two looks at a workspace, compared: what was created, modified, deleted between them.
+
+use std::cmp::Ordering;
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+
+use super::tree::{Stamp, Tree};
+use crate::outcome::{Change, FileChange, FilesChanged};
+use crate::sys::lookup::{self, Follow};
+
+/// Changes that are told one by one; the others are counted.
+const MOST_LISTED: usize = 100;
+/// Bytes of their paths together.
+const MOST_BYTES: usize = 16 << 10;
+/// Entries whose absence is looked at again, where not all was seen.
+const MOST_LOOKED_FOR: usize = 1000;
+/// The clock by which files are stamped may be this much behind (time(7), jiffies).
+const COARSE: Duration = Duration::from_millis(10);
+
+/// What changed from `before` to `after`. Where one of them is not whole, only what is sure is told:
+/// `since` is when `before` was begun, `root` where absent entries are looked for again.
+pub fn compare(
+    before: &Tree,
+    after: &Tree,
+    root: Option<&OwnedFd>,
+    since: SystemTime,
+) -> FilesChanged {
+    let mut changed = Changed {
+        told: FilesChanged { is_whole: before.is_whole && after.is_whole, ..FilesChanged::none() },
+        bytes: 0,
+    };
+    let since = since.checked_sub(COARSE).and_then(|since| since.duration_since(UNIX_EPOCH).ok());
+    let since = since.map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(i128::MAX));
+    let (mut old, mut new, mut looked_for) = (0, 0, 0);
+    loop {
+        match (before.entry(old), after.entry(new)) {
+            (None, None) => return changed.told,
+            (Some((was, stamp)), there) if there.is_none_or(|(path, _)| was < path) => {
+                old += 1;
+                if after.is_whole || (looked_for < MOST_LOOKED_FOR && is_gone(root, was)) {
+                    changed.add(Change::Deleted, was, stamp);
+                }
+                looked_for += 1;
+            }
+            (was, Some((path, stamp))) => {
+                new += 1;
+                let known = was.filter(|(was, _)| was.cmp(&path) == Ordering::Equal);
+                old += usize::from(known.is_some());
+                match known {
+                    Some((_, known)) if stamp.differs(known) => {
+                        changed.add(Change::Modified, path, stamp);
+                    }
+                    Some(_) => {}
+                    None if before.is_whole => changed.add(Change::Created, path, stamp),
+                    // It may have been there, unseen: what is sure is that it was touched.
+                    None if stamp.changed >= since => changed.add(Change::Modified, path, stamp),
+                    None => {}
+                }
+            }
+            (Some(_), None) => return changed.told,
+        }
+    }
+}
+
+fn is_gone(root: Option<&OwnedFd>, path: &[u8]) -> bool {
+    let (Some(root), Ok(path)) = (root, CString::new(path)) else { return false };
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    lookup::open(root, &path, flags, 0, Follow::Beneath).err() == Some(Errno::ENOENT)
+}
+
+struct Changed {
+    told: FilesChanged,
+    /// Of the paths that are listed.
+    bytes: usize,
+}
+
+impl Changed {
+    fn add(&mut self, change: Change, path: &[u8], stamp: &Stamp) {
+        let count = match change {
+            Change::Created => &mut self.told.created,
+            Change::Modified => &mut self.told.modified,
+            Change::Deleted => &mut self.told.deleted,
+        };
+        *count = count.saturating_add(1);
+        if self.told.listed.len() == MOST_LISTED || self.bytes + path.len() > MOST_BYTES {
+            return;
+        }
+        self.bytes += path.len();
+        self.told.listed.push(FileChange {
+            change,
+            path: path.to_vec(),
+            kind: stamp.kind(),
+            size: stamp.size,
+            mode: u16::try_from(stamp.mode & 0o7777).unwrap_or(0),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: u32 = 0o100_644;
+    const DIRECTORY: u32 = 0o040_755;
+
+    fn tree(entries: &[(&str, u32, i128)]) -> Tree {
+        let mut tree = Tree::within(1 << 30);
+        for (path, mode, changed) in entries {
+            let stamp = Stamp { mode: *mode, size: 1, inode: 1, modified: 0, changed: *changed };
+            assert_eq!(tree.add(b"", path.as_bytes(), stamp), Ok(()));
+        }
+        tree.sort();
+        tree
+    }
+
+    fn told(before: &Tree, after: &Tree) -> (Vec<(Change, String)>, bool) {
+        let since = UNIX_EPOCH + Duration::from_secs(1);
+        let changed = compare(before, after, None, since);
+        let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let listed = changed.listed.iter().map(|one| (one.change, text(&one.path))).collect();
+        (listed, changed.is_whole)
+    }
+
+    fn all(changes: &[(Change, &str)]) -> Vec<(Change, String)> {
+        changes.iter().map(|(change, path)| (*change, (*path).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_is_new_other_or_gone_is_told_and_nothing_else() {
+        let before = tree(&[("a", FILE, 1), ("b", FILE, 1), ("c", FILE, 1), ("d", DIRECTORY, 1)]);
+        let after = tree(&[("0", FILE, 1), ("b", FILE, 2), ("c", FILE, 1), ("d", DIRECTORY, 9)]);
+        let changes = [(Change::Created, "0"), (Change::Deleted, "a"), (Change::Modified, "b")];
+        assert_eq!(told(&before, &after), (all(&changes), true));
+        assert_eq!(told(&after, &after), (Vec::new(), true));
+        let last = tree(&[("b", FILE, 2)]);
+        let gone = [(Change::Deleted, "0"), (Change::Deleted, "c"), (Change::Deleted, "d")];
+        assert_eq!(told(&after, &last), (all(&gone), true));
+    }
+
+    #[test]
+    fn of_a_look_that_was_cut_short_only_what_is_sure_is_told() {
+        let second = 1_000_000_000;
+        let mut cut = tree(&[("a", FILE, 1)]);
+        cut.is_whole = false;
+        let after = tree(&[("a", FILE, 1), ("new", FILE, second), ("unseen", FILE, 5)]);
+        assert_eq!(told(&cut, &after), (all(&[(Change::Modified, "new")]), false));
+        // What was not seen again may be there.
+        assert_eq!(told(&after, &cut), (Vec::new(), false));
+    }
+
+    #[test]
+    fn a_hundred_are_listed_and_the_rest_is_counted() {
+        let names: Vec<String> = (0..300).map(|number| format!("{number:03}")).collect();
+        let entries: Vec<_> = names.iter().map(|name| (name.as_str(), FILE, 1)).collect();
+        let changed = compare(&Tree::empty(), &tree(&entries), None, UNIX_EPOCH);
+        assert_eq!((changed.listed.len(), changed.created), (MOST_LISTED, 300));
+    }
+}

@@ -1,0 +1,79 @@
+//! What a call changes in the workspace: init looks at it before and behind the call, and compares.
+//!
+//! Init is the only one who can: it is in the cell, where a path leads nowhere else, no program of
+//! the cell can reach its memory, and it stays when a shell's command has ended. A look is bounded in
+//! time, in entries and in memory, and what was not seen is told. It goes in small steps, between
+//! which init watches memory and answers as ever.
+//!
+//! A look is no evidence: a program that wants to hide a change can (by setting times back through
+//! a mapping, say). It is for whoever wants to know what came of a command.
+
+mod compare;
+mod scan;
+mod tree;
+
+use std::time::SystemTime;
+
+use crate::outcome::FilesChanged;
+use scan::{Progress, Scan};
+use tree::Tree;
+
+/// What a look is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing is told of what is there: a program is about to start.
+    Begin,
+    /// A command of a session has ended.
+    Count,
+}
+
+/// What is known of the workspace.
+#[derive(Debug)]
+pub struct Files {
+    /// Bytes of memory of the cell, which bound what is remembered.
+    memory: u64,
+    before: Tree,
+    /// When the look began that [`Files::before`] comes from.
+    since: SystemTime,
+    under_way: Option<(Scan, SystemTime, Then)>,
+}
+
+impl Files {
+    /// Of a workspace that is empty, or is looked at before anything runs.
+    pub fn new(memory: u64) -> Self {
+        Self { memory, before: Tree::empty(), since: SystemTime::now(), under_way: None }
+    }
+
+    /// Begins to look.
+    pub fn begin(&mut self, then: Then) {
+        self.under_way = Some((Scan::begin(self.memory), SystemTime::now(), then));
+    }
+
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Looks a little further. At the end, what it was for, and what has changed since the look before.
+    pub fn step(&mut self) -> Option<(Then, FilesChanged)> {
+        let (scan, ..) = self.under_way.as_mut()?;
+        if scan.step() == Progress::More {
+            return None;
+        }
+        let (scan, began, then) = self.under_way.take()?;
+        let (root, after) = scan.done();
+        let changed = compare::compare(&self.before, &after, root.as_ref(), self.since);
+        self.before = after;
+        self.since = began;
+        Some((then, changed))
+    }
+
+    /// Looks to the end, when nothing else is to be done.
+    pub fn last(&mut self) -> FilesChanged {
+        self.begin(Then::Count);
+        loop {
+            if let Some((_, changed)) = self.step() {
+                return changed;
+            }
+        }
+    }
+}

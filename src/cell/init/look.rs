@@ -1,0 +1,38 @@
+//! Init looks at the workspace: before a program starts, between the commands of a session, at the end.
+
+use nix::errno::Errno;
+
+use super::{Cause, Init};
+use crate::cell::files::Then;
+use crate::cell::report;
+use crate::sys::Result;
+use crate::sys::socket;
+
+impl Init<'_> {
+    /// A step of the look that is under way; what was waited for is told at its end.
+    pub(super) fn look_further(&mut self) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let Some((then, changed)) = files.step() else { return Ok(()) };
+        match then {
+            Then::Begin => match socket::send(self.beside, b"l", &[]) {
+                // Its end is the next event.
+                Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+                Err(errno) => Err(errno),
+            },
+            Then::Count => {
+                report::tell_changed(self.control, &changed)?;
+                self.count()
+            }
+        }
+    }
+
+    /// What has changed when nothing of the cell is left but init. Of a cell that must end at once
+    /// nobody looks.
+    pub(super) fn last_look(&mut self, cause: Cause) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        match cause {
+            Cause::Program => report::tell_changed(self.control, &files.last()),
+            Cause::OverMemory => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What a command changed in the workspace, in fields and in a line.
+
+use serde_json::{Map, Value, json};
+
+use crate::outcome::{Change, FileChange, FileKind, FilesChanged};
+
+/// Names that the line has; the fields have more.
+const NAMED: usize = 10;
+
+/// A path that may be any bytes, as one line.
+pub fn name(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        Ok(_) | Err(_) => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// Files by what happened to them, how many more there are, and whether not all was seen.
+pub fn fields(changed: &FilesChanged) -> Value {
+    let of = |change: Change| -> Vec<Value> {
+        let these = changed.listed.iter().filter(|one| one.change == change);
+        these.map(file).collect()
+    };
+    let lists = [
+        ("created", of(Change::Created)),
+        ("modified", of(Change::Modified)),
+        ("deleted", of(Change::Deleted)),
+    ];
+    let mut fields = Map::new();
+    for (word, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+        fields.insert(word.to_owned(), Value::Array(list));
+    }
+    let more = more(changed, changed.listed.len());
+    if more > 0 {
+        fields.insert("more".to_owned(), json!(more));
+    }
+    if !changed.is_whole {
+        fields.insert("incomplete".to_owned(), json!(true));
+    }
+    Value::Object(fields)
+}
+
+fn more(changed: &FilesChanged, told: usize) -> u64 {
+    let all =
+        [changed.created, changed.modified, changed.deleted].map(u64::from).iter().sum::<u64>();
+    all.saturating_sub(u64::try_from(told).unwrap_or(u64::MAX))
+}
+
+fn file(one: &FileChange) -> Value {
+    let path = shown(one);
+    if one.change == Change::Deleted {
+        return json!(path);
+    }
+    let mut fields = json!({ "path": path, "size": one.size, "mode": format!("{:04o}", one.mode) });
+    if is_executable(one)
+        && let Some(fields) = fields.as_object_mut()
+    {
+        fields.insert("executable".to_owned(), json!(true));
+    }
+    fields
+}
+
+fn is_executable(one: &FileChange) -> bool {
+    one.kind == FileKind::File && one.mode & 0o111 != 0
+}
+
+/// The path, ended as a listing does for what is no plain file.
+fn shown(one: &FileChange) -> String {
+    let end = match one.kind {
+        FileKind::Directory => "/",
+        FileKind::Link => "@",
+        FileKind::File | FileKind::Other => "",
+    };
+    name(&one.path) + end
+}
+
+/// One line for a model.
+pub fn line(changed: &FilesChanged) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let (mut told, mut before) = (0, None);
+    for one in changed.listed.iter().take(NAMED) {
+        let word = match one.change {
+            Change::Created => "created",
+            Change::Modified => "modified",
+            Change::Deleted => "deleted",
+        };
+        let word = if before == Some(one.change) { String::new() } else { format!("{word} ") };
+        let runs = one.change != Change::Deleted && is_executable(one);
+        let note = if runs { " (executable)" } else { "" };
+        parts.push(format!("{word}{}{note}", shown(one)));
+        before = Some(one.change);
+        told += 1;
+    }
+    match more(changed, told) {
+        0 => {}
+        more => parts.push(format!("{more} more")),
+    }
+    if !changed.is_whole {
+        parts.push("not all of /workspace was looked at".to_owned());
+    }
+    format!("[files changed: {}]", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(change: Change, path: &[u8], kind: FileKind, mode: u16) -> FileChange {
+        FileChange { change, path: path.to_vec(), kind, size: 3, mode }
+    }
+
+    #[test]
+    fn files_are_told_by_what_happened_to_them() {
+        let changed = FilesChanged {
+            listed: vec![
+                one(Change::Created, b"a", FileKind::File, 0o755),
+                one(Change::Created, b"d", FileKind::Directory, 0o755),
+                one(Change::Modified, b"m\n\xff", FileKind::File, 0o644),
+                one(Change::Deleted, b"x", FileKind::File, 0o755),
+            ],
+            created: 2,
+            modified: 4,
+            deleted: 1,
+            is_whole: false,
+        };
+        assert_eq!(
+            fields(&changed),
+            json!({
+                "created": [
+                    { "path": "a", "size": 3, "mode": "0755", "executable": true },
+                    { "path": "d/", "size": 3, "mode": "0755" }
+                ],
+                "modified": [{ "path": "m\\n\\xff", "size": 3, "mode": "0644" }],
+                "deleted": ["x"], "more": 3, "incomplete": true
+            })
+        );
+        assert_eq!(
+            line(&changed),
+            "[files changed: created a (executable), d/, modified m\\n\\xff, deleted x, 3 more, \
+             not all of /workspace was looked at]"
+        );
+    }
+}
