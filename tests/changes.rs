@@ -213,7 +213,7 @@ fn raced(caller: &Caller) -> Check {
         let seen = answer["structuredContent"]["files_changed"].to_string();
         holds("nothing of /usr", &seen, !seen.contains("/bin") && !seen.contains("lib"))?;
     }
-    server.gives("kill %1 %2 %3; wait; rm -rf 1 2 3; :", 0, "")?;
+    server.gives("kill %1 %2 %3; wait; sleep 0.5; rm -rf 1 2 3; :", 0, "")?;
     equal("quiet again", &changed(&mut server, "bash", "true")?, &Value::Null)
 }
 
