@@ -185,20 +185,20 @@ fn a_log_that_is_full_is_rotated_and_its_chain_goes_on() -> std::io::Result<()> 
 #[test]
 fn calls_go_on_when_the_log_is_full_and_every_reply_says_so() -> std::io::Result<()> {
     let recorded = Recorded::new("")?;
-    let calls: Vec<serde_json::Value> = (0..20).map(|_| bash("echo ran")).collect();
-    let told = Recorded::converse(recorded.on_a_full_disk(8, &["serve"]), &calls)?;
+    let calls: Vec<serde_json::Value> = (0..160).map(|_| bash("echo ran")).collect();
+    let told = Recorded::converse(recorded.on_a_full_disk(64, &["serve"]), &calls)?;
     let answers = answers(&told);
     let ran = |answer: &&serde_json::Value| {
         answer.pointer("/result/structuredContent/stdout").and_then(|out| out.as_str())
             == Some("ran\n")
     };
-    assert_eq!(answers.iter().filter(ran).count(), 20, "{answers:?}");
+    assert_eq!(answers.iter().filter(ran).count(), 160, "{answers:?}");
     let last = answers.last().and_then(|answer| answer.pointer("/result/_meta/cofferdam~1audit"));
     let why = last.and_then(|audit| audit.get("why")).and_then(|why| why.as_str());
     assert_eq!(why, Some("file too large (EFBIG)"), "{last:?}");
     assert!(String::from_utf8_lossy(&told.stderr).contains("the audit log cannot be written"));
     // And by the command line.
-    let told = recorded.on_a_full_disk(8, &["run", "--json", "--", "true"]).output()?;
+    let told = recorded.on_a_full_disk(64, &["run", "--json", "--", "true"]).output()?;
     let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
     let why = told.pointer("/audit/why").and_then(|why| why.as_str());
     assert_eq!((told.get("exit_code"), why), (Some(&0.into()), Some("file too large (EFBIG)")));
@@ -213,8 +213,8 @@ fn calls_go_on_when_the_log_is_full_and_every_reply_says_so() -> std::io::Result
 #[test]
 fn no_call_runs_without_a_record_where_the_operator_wants_it_so() -> std::io::Result<()> {
     let recorded = Recorded::new("on_error = \"stop\"\n")?;
-    let calls: Vec<serde_json::Value> = (0..20).map(|_| bash("echo ran")).collect();
-    let told = Recorded::converse(recorded.on_a_full_disk(8, &["serve"]), &calls)?;
+    let calls: Vec<serde_json::Value> = (0..160).map(|_| bash("echo ran")).collect();
+    let told = Recorded::converse(recorded.on_a_full_disk(64, &["serve"]), &calls)?;
     let texts: Vec<String> = answers(&told)
         .iter()
         .filter_map(|answer| Some(answer.pointer("/result/content/0/text")?.as_str()?.to_owned()))
@@ -223,8 +223,8 @@ fn no_call_runs_without_a_record_where_the_operator_wants_it_so() -> std::io::Re
                     `[audit] on_error = \"stop\"` refuses calls until it can be";
     let refused = texts.iter().filter(|text| *text == expected).count();
     let ran = texts.iter().filter(|text| text.starts_with("ran\n")).count();
-    assert!(ran > 0 && refused > 0 && ran + refused == 20, "{texts:?}");
-    let told = recorded.on_a_full_disk(8, &["run", "--", "echo", "ran"]).output()?;
+    assert!(ran > 0 && refused > 0 && ran + refused == 160, "{texts:?}");
+    let told = recorded.on_a_full_disk(64, &["run", "--", "echo", "ran"]).output()?;
     assert_eq!((told.status.code(), told.stdout.as_slice()), (Some(125), b"".as_slice()));
     let text = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(text.contains("file too large (EFBIG)") && !text.contains("os error"), "{text}");

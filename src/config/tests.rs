@@ -249,6 +249,7 @@ fn every_value_is_shown_with_its_source() {
         "tools.groups = calc, shell (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),
+        "tools.files_changed = true (default)".to_owned(),
         "audit.file =  (default)".to_owned(),
         "audit.max_bytes = 64M (default)".to_owned(),
         "audit.keep = 5 (default)".to_owned(),

@@ -77,7 +77,8 @@ pub fn descriptors(caller: &Caller) -> Check {
     let none = "too many open files (EMFILE)";
     equal("front end, none", tell(front, 3)?, format!("{made} preparing the job: {none}"))?;
     let one = leaving(front, 1)?;
-    equal("front end, one", tell(front, one)?, format!("{made} preparing the job: {none}"))?;
+    let streams = format!("{made} receiving the program's streams: {none}");
+    equal("front end, one", tell(front, one)?, streams)?;
     equal("supervisor, none", tell(supervisor, 3)?, "the server is at its cap of descriptors")?;
     if nix::unistd::geteuid().is_root() {
         let few = leaving(supervisor, 2)?;

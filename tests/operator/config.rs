@@ -69,6 +69,7 @@ exec.history          9            BASH_MCP_MAX_HISTORY
 tools.groups          calc, shell  default
 tools.off                          default
 tools.on                           default
+tools.files_changed   true         default
 audit.file                         default
 audit.max_bytes       64M          default
 audit.keep            5            default
