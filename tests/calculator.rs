@@ -72,6 +72,7 @@ fn a_session_counts_and_remembers_its_calculations_and_another_has_none_of_them(
     let stats = server.result("calculate_stats", json!({}))["structuredContent"].clone();
     assert_eq!((&stats["calculations"], &stats["errors"]), (&json!(4), &json!(1)));
     assert_eq!(stats["tools"]["calculate_batch"]["calculations"], 2);
+    assert_eq!(stats["pending"], 0, "nothing runs or waits");
     let history = server.result("calculate_history", json!({"limit": 3}));
     let expected = json!([
         {"number": 4, "tool": "calculate_batch", "expression": "3+3", "precision": 5, "result": "6"},
@@ -100,5 +101,25 @@ fn the_functions_are_listed_with_what_they_need() {
     assert_eq!(fact.unwrap_or(Value::Null), expected);
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
     assert!(text.starts_with("Rounding\n  floor(x): "), "{text}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_calculation_ends_at_the_time_that_it_asks_for() {
+    let mut server = Server::start(&[]);
+    let started = std::time::Instant::now();
+    for (tool, arguments) in [
+        ("calculate", json!({"expression": "2^(2^30)", "timeout": 0.5})),
+        ("calculate_advanced", json!({"script": "while (1) x = 1", "timeout": 0.5})),
+    ] {
+        let told = server.result(tool, arguments);
+        let text = told["content"][0]["text"].as_str().unwrap_or_default();
+        assert_eq!((text, &told["isError"]), ("Calculation timeout after 0.5s", &json!(true)));
+    }
+    assert!(started.elapsed() < std::time::Duration::from_secs(25), "{:?}", started.elapsed());
+    let fine = server.result("calculate", json!({"expression": "1/8", "timeout": 600}));
+    assert_eq!(fine["structuredContent"]["result"], "0.125");
+    let none = server.result("calculate", json!({"expression": "1/8", "timeout": 0}));
+    assert_eq!(none["isError"], true);
     assert_eq!(server.close(), Some(0));
 }

@@ -48,7 +48,8 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
         let backend = Live::new(&calculating, Workspace::Fresh, link, audit);
-        let done = backend.calculate(typed.expression, typed.precision, Turn::default()).await;
+        let done =
+            backend.calculate(typed.expression, typed.precision, None, Turn::default()).await;
         let done = done
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
         if done.result.is_empty() {

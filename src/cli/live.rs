@@ -207,10 +207,11 @@ impl Backend for Live {
         &self,
         expression: String,
         precision: Precision,
+        within: Option<Duration>,
         turn: Turn,
     ) -> Result<Calculated, Refused> {
         let started = Instant::now();
-        let cells = InCells::new(&self.workbench, turn);
+        let cells = InCells::new(&self.workbench, turn).within(within);
         let places = precision.places();
         if let Some(result) = self.cache.get(&expression, places.into()) {
             cells.remembered(&expression)?;
@@ -233,10 +234,11 @@ impl Backend for Live {
         &self,
         script: String,
         precision: Precision,
+        within: Option<Duration>,
         turn: Turn,
     ) -> Result<Calculated, Refused> {
         let started = Instant::now();
-        let cells = InCells::new(&self.workbench, turn);
+        let cells = InCells::new(&self.workbench, turn).within(within);
         let arguments =
             CalculateAdvancedArgs { script, precision: Some(f64::from(precision.places())) };
         let done = bc::calculate_advanced(&cells, &self.precision, arguments).await;
@@ -264,6 +266,10 @@ impl Backend for Live {
         turn: Turn,
     ) -> Result<files::Filed, Refused> {
         self.of_file(tool, asked, turn).await
+    }
+
+    fn pending(&self) -> usize {
+        self.workbench.pending()
     }
 
     fn exec_options(&self) -> Options {

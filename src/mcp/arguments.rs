@@ -77,29 +77,31 @@ impl Arguments for BashArguments {
 }
 
 /// Arguments of `calculate`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalculateArguments {
     pub expression: String,
     pub precision: Option<Precision>,
+    pub timeout: Option<Seconds>,
 }
 
 impl Arguments for CalculateArguments {
     const TOOL: &'static str = "calculate";
-    const FIELDS: &'static [&'static str] = &["expression", "precision"];
+    const FIELDS: &'static [&'static str] = &["expression", "precision", "timeout"];
 }
 
 /// Arguments of `calculate_advanced`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdvancedArguments {
     pub script: String,
     pub precision: Option<Precision>,
+    pub timeout: Option<Seconds>,
 }
 
 impl Arguments for AdvancedArguments {
     const TOOL: &'static str = "calculate_advanced";
-    const FIELDS: &'static [&'static str] = &["script", "precision"];
+    const FIELDS: &'static [&'static str] = &["script", "precision", "timeout"];
 }
 
 /// Arguments of `set_precision`.

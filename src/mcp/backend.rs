@@ -36,6 +36,7 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         expression: String,
         precision: Precision,
+        within: Option<Duration>,
         turn: Turn,
     ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
 
@@ -44,6 +45,7 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         script: String,
         precision: Precision,
+        within: Option<Duration>,
         turn: Turn,
     ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
 
@@ -88,6 +90,11 @@ pub trait Backend: Send + Sync + 'static {
         plot: Plot,
         turn: Turn,
     ) -> impl Future<Output = Result<Plotted, Refused>> + Send;
+
+    /// Calls that run or wait for a turn now.
+    fn pending(&self) -> usize {
+        0
+    }
 
     /// The declared commands that are offered here.
     fn commands(&self) -> &[Declared] {

@@ -160,6 +160,14 @@ fn precision_schema(description: &str) -> Value {
     })
 }
 
+/// A calculation's own time; the operator's is never passed.
+fn time_schema(rules: &Rules) -> Value {
+    json!({
+        "type": "number", "exclusiveMinimum": 0, "default": rules.limits.calculator_timeout_s,
+        "description": format!("Seconds; at most {}", rules.limits.calculator_timeout_s)
+    })
+}
+
 fn calculator_output(echo: &str, echoed: &str) -> Value {
     let mut output = json!({
         "type": "object",
@@ -204,7 +212,8 @@ fn calculate(rules: &Rules) -> Tool {
             },
             "precision": precision_schema(
                 "Decimal places for the result; without it, what set_precision set, at first 20"
-            )
+            ),
+            "timeout": time_schema(rules)
         },
         "required": ["expression"],
         "additionalProperties": false
@@ -229,7 +238,8 @@ fn calculate_advanced(rules: &Rules) -> Tool {
             },
             "precision": precision_schema(
                 "Decimal places (bc's scale) at the start of the script; without it, what set_precision set, at first 20"
-            )
+            ),
+            "timeout": time_schema(rules)
         },
         "required": ["script"],
         "additionalProperties": false

@@ -83,6 +83,7 @@ impl Backend for Fake {
         &self,
         expression: String,
         precision: Precision,
+        _within: Option<Duration>,
         _turn: Turn,
     ) -> Result<Calculated, Refused> {
         if expression == "1/0" {
@@ -95,6 +96,7 @@ impl Backend for Fake {
         &self,
         _script: String,
         precision: Precision,
+        _within: Option<Duration>,
         _turn: Turn,
     ) -> Result<Calculated, Refused> {
         Ok(calculated(format!("raw at {}", precision.places())))

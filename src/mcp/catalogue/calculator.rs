@@ -124,7 +124,7 @@ fn counts() -> Vec<(String, Value)> {
 
 pub(super) fn stats() -> Tool {
     let description = "Show how many calculations this session made, how many failed, and how \
-        long they took: in all and for each tool.";
+        long they took, in all and for each tool, and how many calls run or wait now.";
     let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
     let one: serde_json::Map<String, Value> = counts().into_iter().collect();
     let names: Vec<String> = one.keys().cloned().collect();
@@ -134,6 +134,7 @@ pub(super) fn stats() -> Tool {
     });
     let mut all = one;
     all.insert("tools".to_owned(), json!({ "type": "object", "additionalProperties": each }));
+    all.insert("pending".to_owned(), count());
     let required: Vec<String> = all.keys().cloned().collect();
     let output = json!({
         "type": "object", "properties": all, "required": required, "additionalProperties": false

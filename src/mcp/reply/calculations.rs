@@ -53,9 +53,12 @@ pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
     told
 }
 
-/// The result of `calculate_stats`.
-pub fn stats(statistics: &Statistics) -> CallToolResult {
-    let fields = to_value(statistics);
+/// The result of `calculate_stats`, with how many calls run or wait for a turn now.
+pub fn stats(statistics: &Statistics, pending: usize) -> CallToolResult {
+    let mut fields = to_value(statistics);
+    if let Some(map) = fields.as_object_mut() {
+        map.insert("pending".to_owned(), Value::from(pending));
+    }
     with_fields(pretty(&fields), fields)
 }
 

@@ -11,10 +11,13 @@ use super::super::arguments::calculator::{
     BatchArguments, FunctionsArguments, HistoryArguments, PlotArguments, StatsArguments,
     USUAL_HISTORY,
 };
-use super::super::arguments::{AdvancedArguments, Arguments, CalculateArguments, Precision, parse};
+use super::super::arguments::{
+    AdvancedArguments, Arguments, CalculateArguments, Precision, Seconds, parse,
+};
 use super::super::backend::{Backend, Calculated, Refused};
 use super::super::reply::{self, calculations};
 use super::Server;
+use crate::call::{InvalidCall, seconds};
 use crate::tools::bc::ledger::Ledger;
 
 impl<B: Backend> Server<B> {
@@ -23,10 +26,10 @@ impl<B: Backend> Server<B> {
         arguments: Option<JsonObject>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
-        let CalculateArguments { expression, precision } = parse(arguments)?;
-        let precision = self.precision(precision);
+        let CalculateArguments { expression, precision, timeout } = parse(arguments)?;
+        let (precision, within) = (self.precision(precision), within(timeout)?);
         let asked = expression.clone();
-        let run = |turn| self.0.backend.calculate(asked, precision, turn);
+        let run = |turn| self.0.backend.calculate(asked, precision, within, turn);
         let done = self.turn(context, run).await;
         self.note_one(CalculateArguments::TOOL, &expression, precision, &done);
         Ok(reply::calculated(&done?, &expression, precision.places()))
@@ -37,10 +40,10 @@ impl<B: Backend> Server<B> {
         arguments: Option<JsonObject>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
-        let AdvancedArguments { script, precision } = parse(arguments)?;
-        let precision = self.precision(precision);
+        let AdvancedArguments { script, precision, timeout } = parse(arguments)?;
+        let (precision, within) = (self.precision(precision), within(timeout)?);
         let asked = script.clone();
-        let run = |turn| self.0.backend.calculate_advanced(asked, precision, turn);
+        let run = |turn| self.0.backend.calculate_advanced(asked, precision, within, turn);
         let done = self.turn(context, run).await;
         self.note_one(AdvancedArguments::TOOL, &script, precision, &done);
         Ok(reply::scripted(&done?, &script, precision.places()))
@@ -89,7 +92,8 @@ impl<B: Backend> Server<B> {
         arguments: Option<JsonObject>,
     ) -> Result<CallToolResult, Refused> {
         parse::<StatsArguments>(arguments)?;
-        Ok(self.ledger(|ledger| calculations::stats(ledger.statistics())))
+        let pending = self.0.backend.pending();
+        Ok(self.ledger(|ledger| calculations::stats(ledger.statistics(), pending)))
     }
 
     pub(super) fn calculate_history(
@@ -131,4 +135,9 @@ impl<B: Backend> Server<B> {
             || Precision::new(self.0.precision.load(std::sync::atomic::Ordering::Acquire));
         asked.or_else(session).unwrap_or(Precision::DEFAULT)
     }
+}
+
+/// The time that a calculation asks for, if any.
+fn within(timeout: Option<Seconds>) -> Result<Option<Duration>, InvalidCall> {
+    timeout.map(|Seconds(value)| seconds("timeout", value)).transpose()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::decimal::Decimal;
 use super::library;
@@ -40,11 +40,20 @@ pub struct InCells<'bench> {
     caller: Caller,
     /// Of the last cell that ran: a calculation may need several, all of one profile.
     receipt: Mutex<Option<Receipt>>,
+    /// When the time that was asked for ends, and that time.
+    end: Option<(Instant, Duration)>,
 }
 
 impl<'bench> InCells<'bench> {
     pub fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
-        Self { workbench, caller, receipt: Mutex::new(None) }
+        Self { workbench, caller, receipt: Mutex::new(None), end: None }
+    }
+
+    /// The same, for a calculation that may not take longer than this in all.
+    #[must_use]
+    pub fn within(self, time: Option<Duration>) -> Self {
+        let time = time.filter(|time| *time < CALCULATION_TIME);
+        Self { end: time.map(|time| (Instant::now() + time, time)), ..self }
     }
 
     /// Has a call decided and recorded whose value is known: no cell runs.
@@ -70,13 +79,22 @@ impl Evaluate for InCells<'_> {
         program: String,
         wall: Duration,
     ) -> Result<BcRun, CalcError> {
+        let left = self.end.map(|(end, _)| end.saturating_duration_since(Instant::now()));
+        let wall = left.map_or(wall, |left| left.min(wall));
+        if let (true, Some((_, time))) = (wall.is_zero(), self.end) {
+            return Err(CalcError::Timeout(time));
+        }
         let call =
             call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
         let mut told = self.workbench.call(call, &self.caller).await.map_err(CalcError::Refused)?;
         if let Some(receipt) = told.receipt.take() {
             *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
         }
-        ended(told)
+        match (ended(told), self.end) {
+            // The whole of it is what was asked for.
+            (Err(CalcError::Timeout(_)), Some((_, time))) => Err(CalcError::Timeout(time)),
+            (done, _) => done,
+        }
     }
 }
 

@@ -123,7 +123,7 @@ pub enum CalcError {
     Invalid(String),
     #[error("BC error: {0}")]
     Bc(String),
-    #[error("Calculation timeout after {}s", .0.as_secs())]
+    #[error("Calculation timeout after {}s", .0.as_secs_f64())]
     Timeout(Duration),
     #[error("BC error: the calculation reached its {} limit", .0.name())]
     Limit(LimitKind),
