@@ -30,6 +30,9 @@ pub fn main(role: &str, home: PathBuf, other: &str, seed: &str) -> ExitCode {
         "acts" => act(home, other, true),
         "sweep" => sweep(home),
         "calls" => confined(home).map(|link| {
+            say("ready");
+            // Until its supervisor was seen: some storms end themselves in a moment.
+            std::io::stdin().read_line(&mut String::new()).unwrap_or_default();
             calls::storm(seed);
             drop(link);
         }),

@@ -130,14 +130,20 @@ fn calls(caller: &Caller) -> Check {
     let mut made = 0;
     for turn in 0..3_u64 {
         let mut child = front(caller, "calls", seed + turn * 1000)?
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let supervisor = ended(&mut child, Duration::from_secs(20))?;
+        let mut told = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         let mut text = String::new();
+        told.read_line(&mut text)?;
+        equal("first", text.as_str(), "ready\n")?;
+        let supervisor = support::children(child.id());
+        writeln!(child.stdin.take().ok_or("no pipe")?, "go")?;
+        ended(&mut child, Duration::from_secs(20))?;
         // What is no text was written by a random call.
         let mut bytes = Vec::new();
-        child.stdout.take().ok_or("no pipe")?.read_to_end(&mut bytes)?;
+        told.read_to_end(&mut bytes)?;
         text.push_str(&String::from_utf8_lossy(&bytes));
         let counts =
             text.lines().filter_map(|line| line.strip_prefix("made ")?.parse::<u64>().ok());
@@ -156,25 +162,18 @@ fn listing(caller: &Caller) -> Result<Vec<PathBuf>, Failed> {
     Ok(all)
 }
 
-/// Waits for the end of a front end, kills it when it does not come; tells its children as they were.
-fn ended(child: &mut Child, patience: Duration) -> Result<Vec<u32>, Failed> {
+/// Waits for the end of a front end, kills it when it does not come.
+fn ended(child: &mut Child, patience: Duration) -> Check {
     let end = Instant::now() + patience;
-    let mut children = Vec::new();
-    loop {
-        if let Some(_status) = child.try_wait()? {
-            return Ok(children);
-        }
+    while child.try_wait()?.is_none() {
         if Instant::now() > end {
             child.kill()?;
             child.wait()?;
-            return Ok(children);
-        }
-        let now = support::children(child.id());
-        if !now.is_empty() {
-            children = now;
+            break;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    Ok(())
 }
 
 /// The supervisor dies with its front end, whatever that did.
