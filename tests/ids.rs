@@ -9,6 +9,8 @@ use support::{Caller, Check, For, Need, Told, Who, claim, equal, holds, status};
 fn main() -> ExitCode {
     support::main(&[
         claim("a_program_is_agent_1000_in_its_cell", agent),
+        claim("a_cell_cannot_use_up_the_inotify_instances_of_its_user", inotify)
+            .needs(&[Need::Python]),
         claim("no_process_of_a_cell_has_the_hosts_uid_0", never_root),
         claim("two_cells_at_once_have_two_host_ids", distinct).only(For::Root),
         claim("an_ordinary_user_is_the_same_user_on_the_host", same_user).only(For::User),
@@ -124,4 +126,16 @@ fn own_id_only(caller: &Caller) -> Check {
     // EINVAL: the namespace does not even have a name for them.
     let one = "['EINVAL', 'EINVAL', 'EINVAL', 'ok']";
     equal("setresuid, setresgid, setgroups", told.said(), format!("{one}\n{one}\nEPERM"))
+}
+
+/// The kernel counts them for the host's user as well, 128 by default (inotify(7)).
+fn inotify(caller: &Caller) -> Check {
+    let script = "import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+n = 0
+while n < 20 and libc.inotify_init1(0) >= 0: n += 1
+print(n, errno.errorcode.get(ctypes.get_errno()))";
+    let outside = caller.bash_outside(&format!("/usr/bin/python3 -c '{script}'"))?;
+    equal("outside", outside.said(), "20 None")?;
+    equal("in a cell", caller.python(script)?.said(), "4 EMFILE")
 }

@@ -48,16 +48,29 @@ pub fn become_id(id: u32, supplementary: Supplementary) -> Result<()> {
     setresuid(uid, uid, uid)
 }
 
-/// Sets `max_user_namespaces` of the caller's own user namespace to 0 (user_namespaces(7)).
+/// What the kernel counts for the host's user too, and a cell may have of its own: the cells of a
+/// server must not use up what that user has, 128 instances of inotify(7) by default.
+const COUNTED: [(&str, &[u8]); 3] = [
+    ("sys/user/max_user_namespaces", b"0"),
+    ("sys/user/max_inotify_instances", b"4"),
+    ("sys/user/max_inotify_watches", b"8192"),
+];
+
+/// Sets limits of the caller's own user namespace (user_namespaces(7)): no user namespace in it, and
+/// few instances of inotify.
 ///
 /// In a container whose /proc is read-only this cannot be; the filter forbids the calls all the
 /// same, and the payload's probe shows it.
 pub fn forbid_nested(shared: &Shared) -> Result<()> {
-    let path = "sys/user/max_user_namespaces";
-    let opened = openat(&shared.proc, path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
-    match (opened, shared.proc_kind) {
-        (Ok(fd), ProcKind::Own | ProcKind::Outer) => write(&fd, b"0").map(drop),
-        (Err(Errno::EROFS), ProcKind::Outer) => Ok(()),
-        (Err(errno), ProcKind::Own | ProcKind::Outer) => Err(errno),
+    for (path, most) in COUNTED {
+        let opened = openat(&shared.proc, path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
+        match (opened, shared.proc_kind) {
+            (Ok(fd), ProcKind::Own | ProcKind::Outer) => write(&fd, most).map(drop)?,
+            (Err(Errno::EROFS), ProcKind::Outer) => {}
+            // A kernel without inotify.
+            (Err(Errno::ENOENT), _) if most != b"0" => {}
+            (Err(errno), ProcKind::Own | ProcKind::Outer) => return Err(errno),
+        }
     }
+    Ok(())
 }

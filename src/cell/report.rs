@@ -194,6 +194,16 @@ pub fn send<T: Serialize>(to: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) ->
     socket::send(to, bytes, fds)
 }
 
+/// The same without waiting: who does not read holds its sender up no longer than this.
+///
+/// # Errors
+/// EAGAIN when the other end has as much unread as it may.
+pub fn send_now<T: Serialize>(to: impl AsFd, message: &T) -> Result<()> {
+    let mut buffer = [0_u8; 512];
+    let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?;
+    socket::send_now(to, bytes, &[])
+}
+
 /// Decodes one message.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     postcard::from_bytes(bytes).map_err(|_| Errno::EBADMSG)

@@ -260,9 +260,11 @@ impl Cell {
     /// In the tier without pid namespaces init is told to end all else, as its own end would not.
     pub fn kill(&self) -> Result<(), Errno> {
         if self.domain.is_some() {
-            return match report::send(&self.control, &ToInit::End, &[]) {
+            return match report::send_now(&self.control, &ToInit::End) {
                 // It has ended, with or without something unread.
                 Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+                // It reads nothing: its processes end when it is collected, with those of all cells.
+                Err(Errno::EAGAIN) => process::signal(&self.child.pidfd, Signal::SIGKILL),
                 told => told,
             };
         }
@@ -273,25 +275,34 @@ impl Cell {
         process::signal(&self.child.pidfd, Signal::SIGKILL)
     }
 
+    /// Tells init something. An init that has not read a socket full of orders reads no more: its cell is
+    /// killed, and this process, which has every other cell to serve, never waits for it.
+    pub fn tell(&self, order: &ToInit) -> Result<(), Errno> {
+        match report::send_now(&self.control, order) {
+            Err(Errno::EAGAIN) => self.kill(),
+            told => told,
+        }
+    }
+
     /// Sends TERM to every process of the cell, by its init.
     pub fn terminate(&self) -> Result<(), Errno> {
-        report::send(&self.control, &ToInit::Terminate, &[])
+        self.tell(&ToInit::Terminate)
     }
 
     /// Sends INT to the payload's process group, by its init.
     pub fn interrupt(&self) -> Result<(), Errno> {
-        report::send(&self.control, &ToInit::Interrupt, &[])
+        self.tell(&ToInit::Interrupt)
     }
 
     /// Makes init untraceable; it answers when it is.
     pub fn seal(&self) -> Result<(), Errno> {
-        report::send(&self.control, &ToInit::Seal, &[])
+        self.tell(&ToInit::Seal)
     }
 
     /// Lowers what can be lowered from outside, and tells init, which answers sysinfo(2) by it. Where
     /// no control group holds the cell's memory, init starts its watch.
     pub fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
-        let tell = || report::send(&self.control, &ToInit::Watch { memory: lowered.memory }, &[]);
+        let tell = || self.tell(&ToInit::Watch { memory: lowered.memory });
         match &self.group {
             Some(_) if own == lowered => Ok(()),
             Some(group) => {

@@ -213,6 +213,9 @@ impl Shell {
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Step::None),
             Err(errno) => return Err(errno),
         };
+        if self.stage == Stage::Ending {
+            return Ok(Step::None);
+        }
         current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
         if current.report.first() == Some(&driver::OPEN) && current.laid.opened() {
             current.report.remove(0);
@@ -230,13 +233,19 @@ impl Shell {
                 self.stage = Stage::Counting;
                 self.deadline = Some(now + LINGER);
                 // Init is gone: its pidfd tells.
-                if let Err(errno) = report::send(&self.cell.control, &report::ToInit::Count, &[]) {
+                if let Err(errno) = self.cell.tell(&report::ToInit::Count) {
                     tracing::debug!(%errno, "a session's cell could not be asked");
                 }
             }
             None => {
+                let full = current.report.len() >= Told::BYTES;
                 let why = "something else than its shell told how the command ended".to_owned();
                 self.stop(Outcome::Failed(Failure::Refused { why }), now)?;
+                if full {
+                    // Whoever writes there goes on, and a call that is being stopped already would
+                    // read on: nothing more is read than a report takes.
+                    self.kill(now)?;
+                }
             }
         }
         Ok(Step::None)

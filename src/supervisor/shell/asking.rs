@@ -6,7 +6,7 @@
 use nix::errno::Errno;
 
 use super::{Shell, Stage, Step};
-use crate::cell::report::{self, ToInit};
+use crate::cell::report::ToInit;
 use crate::outcome::Waits;
 use crate::supervisor::ends;
 use crate::sys::Result;
@@ -41,7 +41,7 @@ impl Shell {
         }
         let Some(number) = current.asking.next.take() else { return Ok(()) };
         current.asking.sent = Some(number);
-        let asked = report::send(&self.cell.control, &ToInit::AskInput { number, input }, &[]);
+        let asked = self.cell.tell(&ToInit::AskInput { number, input });
         // Init is gone: its pidfd tells.
         ends::ignore(asked, Errno::EPIPE)
     }

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
 use super::{KILLED, Shell, Stage};
-use crate::cell::report::{self, Ticks, ToInit};
+use crate::cell::report::{Ticks, ToInit};
 use crate::job::JobSignal;
 use crate::outcome::{Force, LimitKind, Outcome};
 use crate::supervisor::ends::{self, GRACE, LINGER};
@@ -89,6 +89,12 @@ impl Shell {
                 current.stopped.get_or_insert(Outcome::Cancelled);
                 Stage::Terminated
             }
+            // Again: the time that it has does not begin anew.
+            (Stage::Interrupted, JobSignal::Kill)
+                if current.stopped == Some(Outcome::Signaled { signal: KILLED }) =>
+            {
+                return Ok(());
+            }
             (Stage::Running | Stage::Terminated | Stage::Interrupted, JobSignal::Kill) => {
                 current.stopped = Some(Outcome::Signaled { signal: KILLED });
                 Stage::Interrupted
@@ -109,7 +115,7 @@ impl Shell {
         self.stage = next;
         self.deadline = Some(now + GRACE);
         // Whatever failed, the end of the cell follows.
-        if let Err(errno) = report::send(&self.cell.control, &order, &[]) {
+        if let Err(errno) = self.cell.tell(&order) {
             tracing::debug!(%errno, "a session's command could not be signalled");
         }
         Ok(())
