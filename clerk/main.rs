@@ -21,6 +21,9 @@ mod file;
 mod heap;
 mod lines;
 mod list;
+#[cfg(not(freestanding))]
+#[path = "../probe/ordinary.rs"]
+mod ordinary;
 mod path;
 mod replace;
 mod reply;
@@ -33,13 +36,9 @@ mod sys;
 
 use core::ffi::CStr;
 
-/// Hands the arguments over: the ordinary program's way in.
 #[cfg(not(freestanding))]
 fn main() -> std::process::ExitCode {
-    let words: Vec<std::ffi::CString> =
-        std::env::args().skip(1).flat_map(std::ffi::CString::new).collect();
-    let words: Vec<&CStr> = words.iter().map(std::ffi::CString::as_c_str).collect();
-    std::process::ExitCode::from(answered(&words))
+    ordinary::run(answered)
 }
 
 /// Does what the words say and tells what came of it.

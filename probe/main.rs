@@ -13,6 +13,8 @@ mod errno;
 mod files;
 mod memory;
 mod network;
+#[cfg(not(freestanding))]
+mod ordinary;
 mod processes;
 #[cfg(freestanding)]
 mod start;
@@ -22,13 +24,9 @@ mod words;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 
-/// Hands the arguments over: the ordinary program's way in.
 #[cfg(not(freestanding))]
 fn main() -> std::process::ExitCode {
-    let words: Vec<std::ffi::CString> =
-        std::env::args().skip(1).flat_map(std::ffi::CString::new).collect();
-    let words: Vec<&CStr> = words.iter().map(std::ffi::CString::as_c_str).collect();
-    std::process::ExitCode::from(answered(&words))
+    ordinary::run(answered)
 }
 
 /// Makes the attempt that the words ask for and says the answer. The exit code is 0 where there is

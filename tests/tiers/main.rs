@@ -53,24 +53,25 @@ fn line(caller: &Caller, line: &str) -> Result<Told, Failed> {
     Told::of(command, PATIENCE)
 }
 
-/// A system call filter as container engines load it: no namespaces by clone(2) and unshare(2), and
-/// clone3(2) does not exist.
-const FILTER: &str = r#"
+/// A program that loads a system call filter of these steps, and becomes the one it is given.
+fn kernel(steps: &str) -> String {
+    format!(
+        r#"
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
+ours = libc.syscall(444, None, 0, 1)
+assert ours >= 0
 NEW = 0x7e020000
 def refuse(errno): return (0x06, 0, 0, 0x00050000 | errno)
-code = [(0x20, 0, 0, 0),
-        (0x15, 0, 1, 435), refuse(38),
-        (0x15, 1, 0, 56), (0x15, 0, 3, 272),
-        (0x20, 0, 0, 16), (0x45, 0, 1, NEW), refuse(1),
-        (0x06, 0, 0, 0x7fff0000)]
+code = [(0x20, 0, 0, 0), {steps}, (0x06, 0, 0, 0x7fff0000)]
 program = b"".join(struct.pack("HBBI", *step) for step in code)
 held = ctypes.create_string_buffer(program)
 libc.prctl(38, 1, 0, 0, 0)
 assert libc.syscall(317, 1, 0, struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))) == 0
 os.execv(sys.argv[1], sys.argv[1:])
-"#;
+"#
+    )
+}
 
 fn not_by_itself(caller: &Caller) -> Check {
     let told = caller.json(&[], &["true"])?;
@@ -86,7 +87,10 @@ fn not_by_itself(caller: &Caller) -> Check {
 }
 
 fn filtered(caller: &Caller) -> Check {
-    let filter = caller.file("filter.py", FILTER)?;
+    // As container engines do it: no namespaces by clone(2) and unshare(2), and no clone3(2).
+    let steps = "(0x15, 0, 1, 435), refuse(38), (0x15, 1, 0, 56), (0x15, 0, 3, 272), \
+                 (0x20, 0, 0, 16), (0x45, 0, 1, NEW), refuse(1)";
+    let filter = caller.file("filter.py", &kernel(steps))?;
     let binary = caller.binary().display().to_string();
     let under = |words: &str| {
         line(caller, &format!("/usr/bin/python3 {} {binary} {words}", filter.display()))
@@ -160,20 +164,9 @@ fn receipt(caller: &Caller) -> Check {
 
 /// A kernel that says it has Landlock ABI 5: signals are not held there.
 fn old_landlock(caller: &Caller) -> Check {
-    const ANSWER: &str = r#"
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-ours = libc.syscall(444, None, 0, 1)
-assert ours >= 0
-# Nothing can be answered but errors without a listener: no version at all is below 6 as well.
-code = [(0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7fff0000)]
-program = b"".join(struct.pack("HBBI", *step) for step in code)
-held = ctypes.create_string_buffer(program)
-libc.prctl(38, 1, 0, 0, 0)
-assert libc.syscall(317, 1, 0, struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))) == 0
-os.execv(sys.argv[1], sys.argv[1:])
-"#;
-    let kernel = caller.file("kernel.py", ANSWER)?;
+    // Nothing can be answered but errors without a listener: no version at all is below 6 as well.
+    let steps = "(0x15, 0, 1, 444), refuse(38)";
+    let kernel = caller.file("kernel.py", &kernel(steps))?;
     let (kernel, binary) = (kernel.display(), caller.binary());
     let words = format!("run --tier {TIER} -- touch ran");
     let told = line(caller, &format!("/usr/bin/python3 {kernel} {} {words}", binary.display()))?;

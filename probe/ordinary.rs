@@ -1,0 +1,12 @@
+//! The way in of an ordinary program: where the kernel's way, of a program on its own, is not taken.
+
+use core::ffi::CStr;
+use std::ffi::CString;
+use std::process::ExitCode;
+
+/// Hands the arguments over, and ends as `answered` says.
+pub fn run(answered: impl FnOnce(&[&CStr]) -> u8) -> ExitCode {
+    let words: Vec<CString> = std::env::args().skip(1).flat_map(CString::new).collect();
+    let words: Vec<&CStr> = words.iter().map(CString::as_c_str).collect();
+    ExitCode::from(answered(&words))
+}
