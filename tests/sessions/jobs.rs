@@ -192,6 +192,22 @@ pub fn signals(caller: &Caller) -> Check {
     Ok(())
 }
 
+/// A shell that takes no INT is killed a moment after the first KILL, however often it is asked for.
+pub fn repeated(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let id = job(&mut server, "a", "trap '' INT TERM; while :; do sleep 1; done")?;
+    std::thread::sleep(Duration::from_millis(300));
+    let kill = json!({ "name": "bash_kill", "arguments": { "job": id, "signal": "KILL" } });
+    let first = server.request("tools/call", &kill)?;
+    for _ in 0..40 {
+        server.request("tools/call", &kill)?;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let answer = server.answer(first)?;
+    let took = answer["structuredContent"]["duration_ms"].as_u64();
+    holds("while it was asked for again", &answer, took.is_some_and(|took| took < 6000))
+}
+
 pub fn listed(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let answer = server.tool("bash_jobs", &json!({}))?;

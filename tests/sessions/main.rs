@@ -46,6 +46,7 @@ fn main() -> ExitCode {
             "a_signal_ends_the_processes_of_the_job_and_keeps_the_shell_and_others",
             jobs::signals,
         ),
+        claim("a_kill_that_is_repeated_gives_no_more_time", jobs::repeated),
         claim("jobs_are_listed_with_their_ends_and_unknown_ones_are_told", jobs::listed),
         claim("a_shortened_output_is_read_by_its_id_after_a_timeout_too", jobs::rest),
         claim("the_oldest_outputs_are_forgotten_and_told_so", jobs::forgotten),
