@@ -82,7 +82,7 @@
 //! 2. Fail closed: no best-effort layer that is not named so in the reply.
 //! 3. A cell is used for one call, or by one session.
 //! 4. The boundary is the kernel, never the text of a command.
-//! 5. The host never opens by path what a cell has written.
+//! 5. The host never opens by path what a cell has written; the lower tier's sweeper removes by name.
 //! 6. Nothing of the server's environment, descriptors or secrets reaches a cell.
 //! 7. `unsafe` lives in `sys`.
 //! 8. What a reply calls measured was measured, and probed was probed.
