@@ -47,8 +47,8 @@ fn ended(told: &Value) -> (&str, &str) {
 
 fn wall(caller: &Caller) -> Check {
     let told = caller
-        .run(&["--timeout", "500ms"], &["bash", "-c", "echo before; sleep 60; echo after"])?;
-    let expected = "cofferdam: timed out after 0.5 s\n";
+        .run(&["--timeout", "1500ms"], &["bash", "-c", "echo before; sleep 60; echo after"])?;
+    let expected = "cofferdam: timed out after 1.5 s\n";
     equal("code and output", (told.code, told.stdout.as_str()), (124, "before\n"))?;
     holds(
         "the message",
@@ -59,30 +59,30 @@ fn wall(caller: &Caller) -> Check {
     holds(
         "neither early nor late",
         took,
-        took >= Duration::from_millis(500) && took < Duration::from_secs(3),
+        took >= Duration::from_millis(1500) && took < Duration::from_secs(4),
     )?;
-    let told = caller.json(&["--timeout", "500ms"], &["bash", "-c", "echo before; sleep 60"])?;
+    let told = caller.json(&["--timeout", "1500ms"], &["bash", "-c", "echo before; sleep 60"])?;
     equal("as JSON", (text(&told, "outcome"), text(&told, "stdout")), ("timeout", "before\n"))?;
-    let told = caller.run(&["--timeout", "20s"], &["sleep", "0.6"])?;
+    let told = caller.run(&["--timeout", "20s"], &["sleep", "1.6"])?;
     equal("the same within its time", told.code, 0)
 }
 
 fn ignores_term(caller: &Caller) -> Check {
     let script = "trap '' TERM HUP INT QUIT; echo ready; while :; do sleep 0.1; done";
-    let told = caller.run(&["--timeout", "500ms"], &["bash", "-c", script])?;
+    let told = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
     equal("killed", (told.code, told.said()), (124, "ready"))?;
     holds(
         "after a grace of one second",
         told.took,
-        told.took >= Duration::from_millis(1400) && told.took < Duration::from_secs(4),
+        told.took >= Duration::from_millis(2400) && told.took < Duration::from_secs(5),
     )
 }
 
 fn tidies_up(caller: &Caller) -> Check {
     let script = "trap 'echo tidied; exit 3' TERM; sleep 60 & wait";
-    let told = caller.run(&["--timeout", "500ms"], &["bash", "-c", script])?;
+    let told = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
     equal("its last words", (told.code, told.said()), (124, "tidied"))?;
-    holds("no longer than it needs", told.took, told.took < Duration::from_secs(3))
+    holds("no longer than it needs", told.took, told.took < Duration::from_secs(4))
 }
 
 /// A number of seconds that nobody else sleeps: the sentinel of one test.
