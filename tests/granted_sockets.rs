@@ -17,6 +17,8 @@ fn main() -> ExitCode {
         claim("sockets_of_the_cell_work_as_without_a_grant", own).needs(&[Need::Python]),
         claim("a_socket_that_is_granted_by_its_own_path_works", by_itself).needs(&[Need::Python]),
         claim("who_waits_for_a_connection_holds_nobody_up", waiting).needs(&[Need::Python]),
+        claim("a_socket_whose_flags_change_does_not_keep_init_waiting", turned)
+            .needs(&[Need::Python]),
         claim("a_refused_connection_is_counted_and_told", told).needs(&[Need::Python]),
     ])
 }
@@ -255,6 +257,37 @@ fn waiting(caller: &Caller) -> Check {
         equal(&told.stderr, told.stdout.as_str(), "True True\nEAGAIN\n40\n")?;
     }
     Ok(())
+}
+
+/// One process asks init to connect without waiting, to a socket that is full, another takes O_NONBLOCK off
+/// meanwhile: when init would have waited it says EINTR, and answers whoever asks next.
+const TURNED: &str = r#"
+import fcntl, select, time
+full = stream(); full.bind("/tmp/full"); full.listen(0)
+first = stream(); first.connect("/tmp/full")
+shared = stream(); number = shared.fileno()
+address = struct.pack("H10s", socket.AF_UNIX, b"/tmp/full")
+met, meets = os.pipe()
+def clears():
+    while True: fcntl.fcntl(number, fcntl.F_SETFL, os.O_RDWR)
+def connects():
+    while True:
+        fcntl.fcntl(number, fcntl.F_SETFL, os.O_RDWR | os.O_NONBLOCK)
+        # Not by Python, which would go on waiting after EINTR.
+        libc.connect(number, address, len(address))
+        if ctypes.get_errno() == errno.EINTR: os.write(meets, b"."); os._exit(0)
+for does in [clears, connects]:
+    if os.fork() == 0: does()
+print(select.select([met], [], [], 40)[0] == [met])
+began = time.monotonic()
+print(tried(lambda: socket.socket(socket.AF_PACKET)), time.monotonic() - began < 5)
+"#;
+
+fn turned(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    let [_, (options, base), _] = host.grants();
+    let told = python(caller, &options, &script(base, TURNED))?;
+    equal(&told.stderr, told.stdout.as_str(), "True\nEPERM True\n")
 }
 
 fn told(caller: &Caller) -> Check {

@@ -33,7 +33,7 @@ use crate::profile::floor;
 use crate::receipt::MemoryHold;
 use crate::sys::process::{self, Dumpable, Reaped};
 use crate::sys::socket::{self, Wait};
-use crate::sys::{Result, mount, notify};
+use crate::sys::{Result, interrupt, mount, notify};
 
 use watch::Watch;
 
@@ -131,7 +131,10 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         Some(_) | None => None,
     };
     let gate = match (&entry.design.guard, procfs) {
-        (Some(guard), Some(procfs)) => Some(Gate::new(guard, procfs)?),
+        (Some(guard), Some(procfs)) => {
+            interrupt::prepare()?;
+            Some(Gate::new(guard, procfs)?)
+        }
         // The payload's probe shows it.
         (Some(_), None) | (None, _) => None,
     };

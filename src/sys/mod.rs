@@ -9,6 +9,7 @@
 pub mod bpf;
 pub mod exec;
 pub mod fork;
+pub mod interrupt;
 pub mod lookup;
 pub mod memory;
 pub mod mount;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -23,10 +24,10 @@ use super::waiting::Pending;
 use crate::profile::condition::Verdict;
 use crate::profile::floor::number;
 use crate::sys::lookup::{self, Follow};
-use crate::sys::{Result, process, remote, socket};
+use crate::sys::{Result, interrupt, process, remote, socket};
 
 /// The system calls by which init connects for others, besides those it always needs.
-pub const CALLS: [Sysno; 9] = [
+pub const CALLS: [Sysno; 10] = [
     Sysno::process_vm_readv,
     Sysno::pidfd_open,
     Sysno::pidfd_getfd,
@@ -36,6 +37,7 @@ pub const CALLS: [Sysno; 9] = [
     Sysno::fstatfs,
     Sysno::fchdir,
     Sysno::connect,
+    Sysno::setitimer,
 ];
 
 /// Sockets of the family unix, as arguments of socket(2).
@@ -89,6 +91,9 @@ pub struct Wanted {
     pub length: i32,
 }
 
+/// How long init waits with a program that took O_NONBLOCK off the socket meanwhile: it is the program's
+/// too, so the flag alone promises nothing.
+const PATIENCE: Duration = Duration::from_millis(1);
 /// The most that the kernel takes (sockaddr_storage).
 const MOST: usize = 128;
 
@@ -147,6 +152,9 @@ pub struct Connecting {
 
 impl Connecting {
     /// Tries, without waiting. `Ok(false)`: whoever waits has to wait on.
+    ///
+    /// # Errors
+    /// EINTR: the program changed the socket, so that init would have waited. What connect(2) says otherwise.
     pub fn tried(&self) -> Result<bool> {
         let set = OFlag::from_bits_retain(fcntl(&self.socket, FcntlArg::F_GETFL)?);
         if set.contains(OFlag::O_NONBLOCK) {
@@ -167,7 +175,7 @@ impl Connecting {
     }
 
     fn connected(&self) -> Result<()> {
-        socket::connect(&self.socket, self.address.bytes())
+        interrupt::within(PATIENCE, || socket::connect(&self.socket, self.address.bytes()))
     }
 }
 
