@@ -34,8 +34,8 @@ const PEERS: [(&str, &[&str]); 7] = [
     ),
     ("firejail", &["--quiet", "--noprofile", "--net=none", "--private-tmp", "--"]),
     ("nsjail", &["-Mo", "-Q", "--chroot", "/", "--"]),
-    ("minijail0", &["-U", "-m", "-M", "-v", "-p", "-l", "-e", "-N", "-n", "--"]),
-    ("isolate", &["--run", "--"]),
+    ("minijail0", &["-T", "static", "-U", "-m", "-M", "-v", "-p", "-l", "-e", "-N", "-n", "--"]),
+    ("isolate", &["--silent", "--processes=8", "--run", "--"]),
     (
         "systemd-run",
         &[
