@@ -1,9 +1,8 @@
 //! System call filters: from verdicts by number to a program of the kernel's BPF (seccomp(2)).
 //!
-//! The payload's filter is compiled here and not by `seccompiler`, for two reasons: a balanced
-//! tree of comparisons loads in a third of the time of a linear list and decides in a tenth of
-//! the steps, and `seccompiler` has no user notification, by which denials are counted. Filters
-//! that need neither (init's, the front end's) come from `seccompiler`.
+//! Compiled here, for two reasons: a balanced tree of comparisons loads in a third of the time of a
+//! linear list and decides in a tenth of the steps, and no crate has user notification, by which
+//! denials are counted.
 
 use std::collections::BTreeMap;
 
@@ -42,6 +41,8 @@ const ARCH: u32 = 0xC000_003E;
 const ARCH: u32 = 0xC000_00B7;
 /// Numbers from here on are of the x32 ABI, which has its own call table.
 const X32: u32 = 0x4000_0000;
+/// What a call of another architecture, and one of the x32 table, is answered.
+const FOREIGN: (Action, Action) = (Action::Errno(libc::ENOSYS), Action::Errno(libc::ENOSYS));
 
 // Offsets in struct seccomp_data.
 const NUMBER: u32 = 0;
@@ -64,6 +65,8 @@ pub enum Action {
     Errno(i32),
     /// Ask the listener; without one the kernel answers ENOSYS.
     Notify,
+    /// End the process.
+    Kill,
 }
 
 impl Action {
@@ -72,6 +75,7 @@ impl Action {
         match self {
             Self::Allow => 0x7fff_0000,
             Self::Notify => 0x7fc0_0000,
+            Self::Kill => 0x8000_0000,
             Self::Errno(errno) => 0x0005_0000 | (errno.unsigned_abs() & 0xffff),
         }
     }
@@ -86,7 +90,7 @@ pub fn payload_filter(
     verdicts: &BTreeMap<u32, Verdict>,
     recorded: &[u32],
 ) -> Result<Vec<Instruction>, Errno> {
-    assembled(&ranges(verdicts, recorded, Action::Notify), Action::Notify)
+    assembled(&ranges(verdicts, recorded, Action::Notify), Action::Notify, FOREIGN)
 }
 
 /// Verdicts by number of a payload's filter: the profile's under the floor, and the hand-over.
@@ -181,19 +185,34 @@ pub fn compile(
     verdicts: &BTreeMap<u32, Verdict>,
     otherwise: Action,
 ) -> Result<Vec<Instruction>, Errno> {
-    assembled(&ranges(verdicts, &[], otherwise), otherwise)
+    assembled(&ranges(verdicts, &[], otherwise), otherwise, FOREIGN)
 }
 
-fn assembled(ranges: &[Range<'_>], otherwise: Action) -> Result<Vec<Instruction>, Errno> {
+/// As [`compile`], for a process of ours alone, which never has another architecture's code: it ends
+/// there. The x32 table is refused as any other call.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_for_ours(
+    verdicts: &BTreeMap<u32, Verdict>,
+    otherwise: Action,
+) -> Result<Vec<Instruction>, Errno> {
+    assembled(&ranges(verdicts, &[], otherwise), otherwise, (Action::Kill, otherwise))
+}
+
+fn assembled(
+    ranges: &[Range<'_>],
+    otherwise: Action,
+    (foreign, x32): (Action, Action),
+) -> Result<Vec<Instruction>, Errno> {
     const MOST: usize = 4096;
-    let refuse = Action::Errno(libc::ENOSYS);
     let mut program = vec![
         step(LOAD, ARCHITECTURE),
         branch(IF_EQUAL, ARCH, 1, 0),
-        give(refuse),
+        give(foreign),
         step(LOAD, NUMBER),
         branch(IF_GREATER_OR_EQUAL, X32, 0, 1),
-        give(refuse),
+        give(x32),
     ];
     program.extend(tree(ranges, otherwise));
     if program.len() > MOST { Err(Errno::E2BIG) } else { Ok(program) }

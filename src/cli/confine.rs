@@ -7,14 +7,13 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
-};
 use syscalls::Sysno;
 
 use super::error::CliError;
+use crate::cell::seccomp::{Action, compile_for_ours, number};
 use crate::cell::{caps, landlock};
+use crate::profile::condition::{Op, Test, Verdict, Width};
+use crate::sys::bpf::{self, Instruction};
 use crate::sys::process;
 
 /// What a front end calls: streams, the link, its runtime, memory, time. `execve`, `mount`,
@@ -112,32 +111,20 @@ const FCNTLS: [i32; 8] = [
     libc::F_GET_SEALS,
 ];
 
-/// One test of one argument of a call.
-struct Condition(u8, SeccompCmpArgLen, SeccompCmpOp, u64);
-
-impl Condition {
-    fn equal(argument: u8, value: u64) -> Self {
-        Self(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
-    }
-
-    fn compiled(self) -> Result<SeccompCondition, seccompiler::BackendError> {
-        SeccompCondition::new(self.0, self.1, self.2, self.3)
-    }
-}
-
-/// Calls of which one of the alternatives must hold, and of that each condition.
-fn conditions() -> Vec<(Sysno, Vec<Vec<Condition>>)> {
-    use SeccompCmpArgLen::{Dword, Qword};
+/// Calls of which an argument is looked at.
+fn conditional() -> [(Sysno, Verdict); 8] {
     let unsigned = |value: i32| u64::from(value.unsigned_abs());
-    let (thread, flags) =
-        (unsigned(libc::CLONE_THREAD), unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
-    let only = |argument, value| vec![vec![Condition::equal(argument, value)]];
+    let test = |argument, op, value| Test { argument, width: Width::Low32, op, value };
+    let only = |argument, value| Verdict::AllowIf(vec![vec![test(argument, Op::Eq, value)]]);
     let one_of = |values: &[u64]| {
-        values.iter().map(|value| vec![Condition::equal(1, *value)]).collect::<Vec<_>>()
+        let one = |value: &u64| vec![test(1, Op::Eq, *value)];
+        Verdict::AllowIf(values.iter().map(one).collect())
     };
-    vec![
+    let thread = unsigned(libc::CLONE_THREAD);
+    let flags = u64::from(u32::MAX) & !unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    [
         // Threads, and nothing that would be a process of its own.
-        (Sysno::clone, vec![vec![Condition(0, Dword, SeccompCmpOp::MaskedEq(thread), thread)]]),
+        (Sysno::clone, Verdict::AllowIf(vec![vec![test(0, Op::MaskedEq(thread), thread)]])),
         // Naming a thread is all a front end asks of prctl.
         (Sysno::prctl, only(0, unsigned(libc::PR_SET_NAME))),
         // Its own signals (abort) and limits: other processes of the operator have the same uid.
@@ -147,17 +134,12 @@ fn conditions() -> Vec<(Sysno, Vec<Vec<Condition>>)> {
         // other that the uid may write to, whatever it was paired with (unix(7)).
         (
             Sysno::socketpair,
-            vec![vec![
-                Condition::equal(0, unsigned(libc::AF_UNIX)),
-                Condition(
-                    1,
-                    Dword,
-                    SeccompCmpOp::MaskedEq(u64::from(u32::MAX) & !flags),
-                    unsigned(libc::SOCK_STREAM),
-                ),
-            ]],
+            Verdict::AllowIf(vec![vec![
+                test(0, Op::Eq, unsigned(libc::AF_UNIX)),
+                test(1, Op::MaskedEq(flags), unsigned(libc::SOCK_STREAM)),
+            ]]),
         ),
-        (Sysno::sendto, vec![vec![Condition(4, Qword, SeccompCmpOp::Eq, 0)]]),
+        (Sysno::sendto, Verdict::AllowIf(vec![vec![Test::full(4, Op::Eq, 0)]])),
         (Sysno::ioctl, one_of(&IOCTLS)),
         (Sysno::fcntl, one_of(&FCNTLS.map(unsigned))),
     ]
@@ -188,58 +170,23 @@ pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
             .and_then(|ruleset| ruleset.restrict())
             .map_err(|errno| wall("Landlock", errno))?;
     }
-    // In this order: the second forbids loading a third.
-    let programs = programs(held.is_some());
-    for program in programs.map_err(|_| wall("system call filter", Errno::EINVAL))? {
-        seccompiler::apply_filter(&program)
-            .map_err(|_| wall("system call filter", Errno::last()))?;
-    }
-    Ok(())
+    program(held.is_some())
+        .and_then(|program| bpf::load(&program))
+        .map_err(|errno| wall("system call filter", errno))
 }
 
-type Compiled = Result<BpfProgram, Box<dyn std::error::Error>>;
-
-/// The filters of a front end, which may keep a log, in the order in which they are loaded.
+/// The filter of a front end, which may keep a log.
 ///
 /// # Errors
-/// They do not compile: a mistake of ours.
-pub fn programs(logs: bool) -> Result<[BpfProgram; 2], Box<dyn std::error::Error>> {
-    Ok([no_clone3()?, allow_list(logs)?])
-}
-
-fn architecture() -> Result<TargetArch, seccompiler::BackendError> {
-    TargetArch::try_from(std::env::consts::ARCH)
-}
-
-fn allow_list(logs: bool) -> Compiled {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.into_iter().chain(OLDER).map(|call| (number(call), Vec::new())).collect();
-    if logs {
-        rules.extend(LOG.into_iter().map(|call| (number(call), Vec::new())));
-    }
-    for (call, alternatives) in conditions() {
-        let all = alternatives.into_iter().map(|conditions| {
-            let conditions = conditions.into_iter().map(Condition::compiled);
-            SeccompRule::new(conditions.collect::<Result<_, _>>()?)
-        });
-        rules.insert(number(call), all.collect::<Result<_, _>>()?);
-    }
-    // Let through here, refused by the other filter.
-    rules.insert(number(Sysno::clone3), Vec::new());
-    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture()?)?;
-    Ok(filter.try_into()?)
-}
-
-/// clone3's flags are behind a pointer, where no filter sees them: ENOSYS makes the C library use
-/// clone. A filter of its own, as `seccompiler` has one errno for each; the stricter of two counts.
-fn no_clone3() -> Compiled {
-    let rules = BTreeMap::from([(number(Sysno::clone3), Vec::new())]);
-    let refuse = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture()?)?;
-    Ok(filter.try_into()?)
-}
-
-fn number(call: Sysno) -> i64 {
-    i64::from(call.id())
+/// E2BIG: a mistake of ours.
+pub fn program(logs: bool) -> Result<Vec<Instruction>, Errno> {
+    let log = LOG.into_iter().filter(|_| logs);
+    let plain = ALLOWED.into_iter().chain(OLDER).chain(log);
+    let mut verdicts: BTreeMap<u32, Verdict> =
+        plain.map(|call| (number(call), Verdict::Allow)).collect();
+    verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
+    // clone3's flags are behind a pointer, where no filter sees them: ENOSYS makes the C library
+    // use clone.
+    verdicts.insert(number(Sysno::clone3), Verdict::Errno(libc::ENOSYS));
+    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
 }

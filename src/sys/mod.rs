@@ -2,7 +2,7 @@
 //!
 //! Each function is one call with its arguments typed, returns the errno as it
 //! is, and keeps no state. What a safe crate already offers (nix, caps, landlock,
-//! rlimit, seccompiler) is not repeated here.
+//! rlimit) is not repeated here.
 #![allow(unsafe_code, reason = "this module exists to hold it; every block names its invariant")]
 #![allow(clippy::as_conversions, reason = "widths of the kernel's ABI; each cast is between them")]
 
