@@ -51,7 +51,6 @@ pub struct Server<B>(pub(super) Arc<Shared<B>>);
 #[derive(Debug)]
 pub(super) struct Shared<B> {
     pub(super) backend: B,
-    tools: Vec<Tool>,
     /// Decimal places that `set_precision` set; on stdio the session is the process.
     precision: AtomicU8,
     pub(super) working_dir: WorkingDir,
@@ -73,16 +72,12 @@ impl<B> Clone for Server<B> {
 impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
     pub fn new(backend: B, kill: CancellationToken) -> Self {
-        let mut tools = catalogue::tools(&backend.rules(), &backend.exec_options());
-        tools.retain(|tool| backend.lists(&tool.name));
-        tools.extend(backend.commands().iter().map(commands::tool));
         let precision = AtomicU8::new(Precision::DEFAULT.places());
         let options = backend.exec_options();
         let working_dir = WorkingDir::new(options.working_dir);
         let history = History::new(options.history);
         Self(Arc::new(Shared {
             backend,
-            tools,
             precision,
             working_dir,
             history,
@@ -92,6 +87,23 @@ impl<B: Backend> Server<B> {
             ledger: Mutex::default(),
             kill,
         }))
+    }
+
+    /// The tools as they are listed. Made for who asks, which a client does once or never: their
+    /// schemas are half a megabyte on the heap.
+    fn tools(&self) -> Vec<Tool> {
+        let backend = &self.0.backend;
+        let mut tools = catalogue::tools(&backend.rules(), &backend.exec_options());
+        tools.retain(|tool| backend.lists(&tool.name));
+        tools.extend(backend.commands().iter().map(commands::tool));
+        tools
+    }
+
+    /// The names of the same.
+    fn offered(&self) -> Vec<&str> {
+        let backend = &self.0.backend;
+        let built_in = catalogue::NAMES.iter().copied().filter(|name| backend.lists(name));
+        built_in.chain(backend.commands().iter().map(|declared| declared.tool)).collect()
     }
 
     async fn perform(
@@ -243,7 +255,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         if request.is_some_and(|request| request.cursor.is_some()) {
             return Err(ErrorData::invalid_params("invalid cursor", None));
         }
-        Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+        Ok(ListToolsResult::with_all_items(self.tools()))
     }
 
     async fn list_resources(
@@ -343,13 +355,12 @@ impl<B: Backend> ServerHandler for Server<B> {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         // One that exists and is off is told as such, and not as one that does not exist.
-        let offered = self.0.tools.iter().map(|tool| tool.name.as_ref());
-        let offered: Vec<&str> = offered.collect();
-        if !offered.contains(&request.name.as_ref())
-            && !catalogue::NAMES.contains(&request.name.as_ref())
-            && self.0.backend.withheld(&request.name).is_none()
+        let (backend, name) = (&self.0.backend, request.name.as_ref());
+        if !catalogue::NAMES.contains(&name)
+            && !backend.commands().iter().any(|declared| declared.tool == name)
+            && backend.withheld(name).is_none()
         {
-            return Err(unknown_tool(&request.name, &offered));
+            return Err(unknown_tool(name, &self.offered()));
         }
         let tool = request.name.clone();
         let modern = context
