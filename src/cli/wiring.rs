@@ -68,7 +68,8 @@ impl Settings {
     pub fn serving(self) -> Self {
         let warm = u16::try_from(self.loaded.config.warm.value).unwrap_or(u16::MAX);
         let sessions = u16::try_from(self.loaded.config.sessions.value).unwrap_or(u16::MAX);
-        Self { warm, sessions, ..self }
+        let profiles = self.loaded.profiles.unaccounted();
+        Self { warm, sessions, loaded: Loaded { profiles, ..self.loaded }, ..self }
     }
 
     /// These, with what `serve` was told of groups of tools.
@@ -101,7 +102,9 @@ impl Settings {
     /// The same without what only the supervisor needs.
     #[must_use]
     pub fn for_the_front_end(&self) -> Self {
-        Self { sockets: Vec::new(), ..self.clone() }
+        let (loaded, workspaces) = (self.loaded.clone(), self.workspaces.clone());
+        let (json, tier) = (self.json.clone(), self.tier);
+        Self { workspaces, tier, json, ..Self::of(loaded, Vec::new()) }
     }
 
     /// What calls may do with the granted workspace; `None` where none is granted.

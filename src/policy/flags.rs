@@ -87,7 +87,7 @@ pub struct Positional {
 pub enum BadWords {
     /// The word is not exactly a flag of the list.
     #[error("{tool}: `{word}` {why}")]
-    Flag { tool: String, word: String, why: &'static str, hint: String },
+    Flag { tool: String, word: String, why: &'static str, meant: String, taken: Vec<String> },
     /// A value has another form than its type.
     #[error("{tool}: {what} `{word}` {why}")]
     Value { tool: String, what: String, word: String, why: String },
@@ -104,10 +104,21 @@ pub enum BadWords {
 }
 
 impl BadWords {
-    /// The way out, where there is one.
-    pub fn hint(&self) -> Option<&str> {
+    /// The way out, where there is one. Looked for when it is told: every word that a list shows
+    /// as refused is tried at each start.
+    pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Flag { hint, .. } => Some(hint),
+            Self::Flag { word, meant, taken, .. } => {
+                let takes = match taken.is_empty() {
+                    true => "this tool takes no flags".to_owned(),
+                    false => format!("extra_args takes {}", taken.join(", ")),
+                };
+                let near = nearest(meant, taken.iter().map(String::as_str));
+                Some(match near.filter(|near| near.len() > 2 && near != word) {
+                    Some(near) => format!("did you mean `{near}`? {takes}"),
+                    None => takes,
+                })
+            }
             Self::Value { .. }
             | Self::NoValue { .. }
             | Self::TooMany { .. }
@@ -254,17 +265,13 @@ impl Command {
     }
 
     fn refused(&self, word: &str, why: &'static str) -> BadWords {
-        let names: Vec<&str> = self.flags.iter().map(|flag| flag.name.as_str()).collect();
-        let takes = match names.is_empty() {
-            true => "this tool takes no flags".to_owned(),
-            false => format!("extra_args takes {}", names.join(", ")),
-        };
-        let meant = word.split('=').next().unwrap_or_default();
-        let hint = match nearest(meant, names).filter(|near| near.len() > 2 && *near != word) {
-            Some(near) => format!("did you mean `{near}`? {takes}"),
-            None => takes,
-        };
-        BadWords::Flag { tool: self.name.clone(), word: shown(word), why, hint }
+        BadWords::Flag {
+            tool: self.name.clone(),
+            word: shown(word),
+            why,
+            meant: word.split('=').next().unwrap_or_default().to_owned(),
+            taken: self.flags.iter().map(|flag| flag.name.clone()).collect(),
+        }
     }
 
     fn too_many(&self, what: &str, given: usize, most: usize) -> BadWords {

@@ -164,7 +164,10 @@ fn counts_and_ranges_hold() {
 fn a_refused_flag_tells_what_is_taken() {
     let bad = command("cli_file").argv(&words(&["-x"]), &[]).err();
     let hint = bad.as_ref().and_then(BadWords::hint);
-    assert!(hint.is_some_and(|hint| hint.starts_with("extra_args takes -b, --brief")), "{hint:?}");
+    assert!(
+        hint.as_ref().is_some_and(|hint| hint.starts_with("extra_args takes -b, --brief")),
+        "{hint:?}"
+    );
 }
 
 proptest! {

@@ -6,6 +6,7 @@ mod rules;
 pub mod values;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
@@ -95,11 +96,11 @@ fn shipped_commands() -> Document {
     Document::new("embedded:policies/tools.toml", text)
 }
 
-/// The rules in force.
+/// The rules in force. Clones share them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    rules: Vec<Rule>,
-    commands: Vec<Command>,
+    rules: Arc<[Rule]>,
+    commands: Arc<[Command]>,
 }
 
 impl Policy {
@@ -116,12 +117,12 @@ impl Policy {
         let kept: Vec<Command> =
             shipped.into_iter().filter(|command| !given(&command.name)).collect();
         commands.extend(kept);
-        Ok(Self { rules, commands })
+        Ok(Self { rules: rules.into(), commands: commands.into() })
     }
 
     /// No rule: every call is denied.
     pub fn none() -> Self {
-        Self { rules: Vec::new(), commands: Vec::new() }
+        Self { rules: Arc::default(), commands: Arc::default() }
     }
 
     /// The program and the flags of a declared tool.

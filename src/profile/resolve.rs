@@ -1,5 +1,6 @@
 //! From what profile files say to a [`Profile`]: every path absolute, every name a number, every value bounded.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,16 @@ use crate::units::Size;
 pub(super) struct Layer<'d> {
     pub document: &'d Document,
     pub written: Written,
+    /// Looked up once, however many profiles extend this one.
+    pub calls: OnceCell<Result<Listed, Mistake>>,
+}
+
+/// The numbers of a file's `[[syscalls]]` and `[[quiet]]`, in its order; `None` for a call of another
+/// architecture.
+#[derive(Debug)]
+pub(super) struct Listed {
+    syscalls: Vec<Option<u32>>,
+    quiet: Vec<Option<u32>>,
 }
 
 /// Host paths that are never granted, with all beneath them: they hold sockets, devices and the host's own facts.
@@ -187,11 +198,9 @@ type Numbers = BTreeSet<u32>;
 fn calls(chain: &[&Layer<'_>]) -> Result<(Numbers, Numbers), Mistake> {
     let (mut calls, mut quiet) = (Numbers::new(), Numbers::new());
     for layer in chain {
-        for (name, number) in numbers(layer.document, &layer.written.syscalls)? {
-            check_grantable(layer.document, name)?;
-            calls.extend(number);
-        }
-        for (name, number) in numbers(layer.document, &layer.written.quiet)? {
+        let listed = layer.calls.get_or_init(|| listed(layer)).as_ref().map_err(Clone::clone)?;
+        calls.extend(listed.syscalls.iter().flatten());
+        for (name, number) in names(&layer.written.quiet).zip(&listed.quiet) {
             if number.is_some_and(|number| calls.contains(&number)) {
                 let message = format!("`{}` is both allowed and quiet", name.get_ref());
                 return Err(layer.document.mistake(name.span(), message));
@@ -204,16 +213,20 @@ fn calls(chain: &[&Layer<'_>]) -> Result<(Numbers, Numbers), Mistake> {
     Ok((calls, quiet))
 }
 
-type Numbered<'w> = (&'w Spanned<String>, Option<u32>);
+fn names(lists: &[WrittenCalls]) -> impl Iterator<Item = &Spanned<String>> {
+    lists.iter().flat_map(|list| &list.names)
+}
 
-/// The names of these lists with their numbers; `None` for a call of another architecture.
-fn numbers<'w>(
-    document: &Document,
-    lists: &'w [WrittenCalls],
-) -> Result<Vec<Numbered<'w>>, Mistake> {
-    let number = |name: &'w Spanned<String>| match lookup(name.get_ref()) {
-        Some(Known::Here(number)) => Ok((name, Some(number))),
-        Some(Known::Elsewhere) => Ok((name, None)),
+fn listed(layer: &Layer<'_>) -> Result<Listed, Mistake> {
+    let syscalls = numbers(layer.document, &layer.written.syscalls)?;
+    names(&layer.written.syscalls).try_for_each(|name| check_grantable(layer.document, name))?;
+    Ok(Listed { syscalls, quiet: numbers(layer.document, &layer.written.quiet)? })
+}
+
+fn numbers(document: &Document, lists: &[WrittenCalls]) -> Result<Vec<Option<u32>>, Mistake> {
+    let number = |name: &Spanned<String>| match lookup(name.get_ref()) {
+        Some(Known::Here(number)) => Ok(Some(number)),
+        Some(Known::Elsewhere) => Ok(None),
         None => {
             let shown = name.get_ref().escape_default();
             let error = document.mistake(name.span(), format!("`{shown}` is no system call"));
@@ -223,7 +236,7 @@ fn numbers<'w>(
             })
         }
     };
-    lists.iter().flat_map(|list| &list.names).map(number).collect()
+    names(lists).map(number).collect()
 }
 
 fn check_grantable(document: &Document, name: &Spanned<String>) -> Result<(), Mistake> {

@@ -1,6 +1,8 @@
 //! Every profile that was loaded, by name; inheritance is followed here.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::account::Account;
 use super::resolve::{Layer, resolve};
@@ -47,11 +49,11 @@ pub fn shipped_with(name: &str) -> Vec<Document> {
     documents
 }
 
-/// Every profile that was loaded, by name.
+/// Every profile that was loaded, by name. Clones share them until one is changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profiles {
-    by_name: BTreeMap<ProfileName, Profile>,
-    accounts: BTreeMap<ProfileName, Account>,
+    by_name: Arc<BTreeMap<ProfileName, Profile>>,
+    accounts: Arc<BTreeMap<ProfileName, Account>>,
 }
 
 impl Profiles {
@@ -82,16 +84,24 @@ impl Profiles {
                 accounts.insert(name.clone(), Account::of(&chain));
             }
         }
-        Ok(Self { by_name, accounts })
+        Ok(Self { by_name: Arc::new(by_name), accounts: Arc::new(accounts) })
     }
 
     /// All of them as they are in a tier, whatever their files say.
     #[must_use]
     pub fn in_tier(mut self, tier: Tier) -> Self {
-        for profile in self.by_name.values_mut() {
-            *profile = profile.clone().in_tier(tier);
+        if self.iter().any(|profile| profile.tier != tier) {
+            for profile in Arc::make_mut(&mut self.by_name).values_mut() {
+                *profile = profile.clone().in_tier(tier);
+            }
         }
         self
+    }
+
+    /// The same without the accounts, which only those who show profiles read.
+    #[must_use]
+    pub fn unaccounted(self) -> Self {
+        Self { accounts: Arc::default(), ..self }
     }
 
     pub fn get(&self, name: &ProfileName) -> Option<&Profile> {
@@ -110,7 +120,8 @@ impl Profiles {
 
     /// Grants the sockets that the operator named to every profile that takes them.
     pub fn grant_sockets(&mut self, names: &[SocketName]) {
-        self.by_name.values_mut().for_each(|profile| profile.grant_sockets(names));
+        let profiles = Arc::make_mut(&mut self.by_name).values_mut();
+        profiles.for_each(|profile| profile.grant_sockets(names));
     }
 
     /// The name nearest to one that does not exist.
@@ -133,7 +144,7 @@ fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mist
             let message = format!("profile `{name}` is also in {}", other.document.file);
             return Err(document.mistake(span, message));
         }
-        layers.insert(name, Layer { document, written });
+        layers.insert(name, Layer { document, written, calls: OnceCell::new() });
     }
     Ok(layers)
 }
