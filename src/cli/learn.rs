@@ -133,7 +133,8 @@ async fn conduct(
     let running = link.start(grant).await?;
     // Both streams: standard output is for the TOML alone.
     let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());
-    let (ended, taken_back) = run::follow(running, None, &mut stdout, &mut stderr).await?;
+    let input = tokio::io::stdin();
+    let (ended, taken_back) = run::follow(running, input, None, &mut stdout, &mut stderr).await?;
     let OnHostToo { program, looker } = host;
     let mut learned = Learned::new(&ended.denials, &profile);
     let answer = looker

@@ -36,6 +36,7 @@ mod sessions;
 mod sockets;
 pub mod sought;
 pub mod start;
+pub mod streams;
 pub mod tier;
 pub mod units;
 pub mod wiring;

@@ -12,6 +12,7 @@ use super::error::{CliError, print_out};
 use super::exit::{self, TakenBack};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
+use super::streams::{Input, Output, Streams};
 use super::wiring::Launched;
 use super::{start, wiring};
 use crate::audit::{Audit, Entry, Story};
@@ -36,10 +37,10 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let asked = request.call.asked;
     let output = asked.output;
     let (grant, profile, launched, entry) = prepare(request, config)?;
-    let Launched { link: socket, audit } = launched;
+    let Launched { link: socket, audit, streams } = launched;
     let lowered = lowered(&asked, &grant.job().limits);
     let terms = Terms { audit, lowered, ..Terms::of(&grant, output, profile) };
-    start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, entry))
+    start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, streams, entry))
 }
 
 /// While there is one thread: configuration, the grant, the supervisor.
@@ -66,6 +67,7 @@ async fn conduct(
     terms: Terms,
     told_as: ToldAs,
     socket: OwnedFd,
+    streams: Streams,
     entry: Entry,
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket).map_err(|error| {
@@ -88,9 +90,10 @@ async fn conduct(
             return told_as_json(&told, None);
         }
     };
+    let (input, output) = streams.opened();
     match told_as {
-        ToldAs::Live => live(running, &terms, entry).await,
-        ToldAs::Json => collected(running, &terms, entry).await,
+        ToldAs::Live => live(running, input, output, &terms, entry).await,
+        ToldAs::Json => collected(running, input, &terms, entry).await,
     }
 }
 
@@ -176,10 +179,17 @@ fn story<'a>(ended: &'a Ended, receipt: Option<&'a Receipt>) -> Story<'a> {
     Story { outcome, usage, timings, denials, receipt }
 }
 
-async fn live(running: Running, terms: &Terms, entry: Entry) -> Result<u8, CliError> {
+async fn live(
+    running: Running,
+    input: Input,
+    mut stdout: Output,
+    terms: &Terms,
+    entry: Entry,
+) -> Result<u8, CliError> {
     let receipt = running.receipt.clone();
-    let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
-    let (ended, taken_back) = follow(running, terms.output, &mut stdout, &mut stderr).await?;
+    let mut stderr = tokio::io::stderr();
+    let (ended, taken_back) =
+        follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
     entry.ended(&story(&ended, Some(&receipt)));
     let code = exit::code(&ended.outcome, taken_back);
     match &ended.outcome {
@@ -196,10 +206,16 @@ async fn live(running: Running, terms: &Terms, entry: Entry) -> Result<u8, CliEr
     }
 }
 
-async fn collected(running: Running, terms: &Terms, entry: Entry) -> Result<u8, CliError> {
+async fn collected(
+    running: Running,
+    input: Input,
+    terms: &Terms,
+    entry: Entry,
+) -> Result<u8, CliError> {
     let receipt = running.receipt.clone();
     let (mut stdout, mut stderr) = (Head::default(), Head::default());
-    let (ended, taken_back) = follow(running, terms.output, &mut stdout, &mut stderr).await?;
+    let (ended, taken_back) =
+        follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
     entry.ended(&story(&ended, Some(&receipt)));
     told_as_json(&terms.told(ended, stdout, stderr, Some(receipt)), taken_back)
 }
@@ -227,18 +243,20 @@ fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliErr
 }
 
 /// Carries the streams until the call has ended, and takes it back where the caller does.
-pub(super) async fn follow<O, E>(
+pub(super) async fn follow<I, O, E>(
     running: Running,
+    input: I,
     output: Option<u64>,
     stdout: &mut O,
     stderr: &mut E,
 ) -> Result<(Ended, Option<TakenBack>), CliError>
 where
+    I: AsyncRead + Send + Unpin + 'static,
     O: AsyncWrite + Unpin,
     E: AsyncWrite + Unpin,
 {
     let Running { stdin, stdout: out, stderr: err, control, ended, .. } = running;
-    let feeding = stdin.map(|to| tokio::spawn(pump::input(tokio::io::stdin(), to)));
+    let feeding = stdin.map(|to| tokio::spawn(pump::input(input, to)));
     let budget = Budget::new(output);
     let mut taken_back = None;
     let streams = async {

@@ -75,7 +75,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let settings = settings.with_sockets(&typed.socket)?;
     let serving = settings.for_the_front_end();
-    let Launched { link, audit } = wiring::launch_recorded(settings)?;
+    let Launched { link, audit, streams } = wiring::launch_recorded(settings)?;
     start::conducted(link, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
@@ -90,7 +90,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
                 Err(_) => std::future::pending().await,
             }
         };
-        serve::stdio(backend, gone)
+        let (reader, writer) = streams.opened();
+        serve::stdio(backend, reader, writer, gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {}", error)))?;
         metrics.abort();

@@ -9,6 +9,7 @@ use super::confine;
 use super::error::CliError;
 use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
+use super::streams::Streams;
 use super::tier;
 use crate::audit::{self, Audit};
 use crate::call::Call;
@@ -316,6 +317,7 @@ pub fn profile_in_force(settings: &Settings, name: &ProfileName) -> Result<Profi
 pub struct Launched {
     pub link: OwnedFd,
     pub audit: Audit,
+    pub streams: Streams,
 }
 
 /// As [`launch`], for what makes calls on someone's behalf: with the log that is configured.
@@ -389,8 +391,9 @@ fn launch_with(
     };
     let held =
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
+    let streams = Streams::found();
     confine::confine(held.as_ref().map(AsFd::as_fd))?;
     // It holds the instance's lock and must live as long as this process.
     std::mem::forget(started.held);
-    Ok(Launched { link: started.link, audit })
+    Ok(Launched { link: started.link, audit, streams })
 }

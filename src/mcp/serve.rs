@@ -4,7 +4,6 @@ use std::io;
 
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
-use rmcp::transport::stdio_pipes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -23,12 +22,19 @@ pub enum ServeError {
     Fault(#[source] tokio::task::JoinError),
 }
 
-/// Serves on standard input and output until end of input, SIGTERM or SIGINT, or until `gone`
+/// Serves on the process's streams until end of input, SIGTERM or SIGINT, or until `gone`
 /// resolves: then calls in flight are answered and no others are taken.
-pub async fn stdio<B: Backend>(
+pub async fn stdio<B, R, W>(
     backend: B,
+    reader: R,
+    writer: W,
     gone: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServeError> {
+) -> Result<(), ServeError>
+where
+    B: Backend,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let ends = Ends::default();
     let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
@@ -38,7 +44,6 @@ pub async fn stdio<B: Backend>(
         gone.await;
         stop.cancel();
     });
-    let (reader, writer) = stdio_pipes();
     let served = connection(backend, reader, writer, ends).await;
     watch.abort();
     end.abort();

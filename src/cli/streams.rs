@@ -1,0 +1,161 @@
+//! Standard input and output for the runtime, without a thread where the kernel can tell when to go on.
+//!
+//! A pipe is opened anew: `O_NONBLOCK` is then of our own description, and not of the one that the
+//! client and its other children may share. A socket cannot be opened anew; there each call says
+//! that it does not wait. Whatever else it is (a terminal, a file) keeps the runtime's thread,
+//! in which a read or a write may wait for ever without anybody else waiting for it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, send, sockopt};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::pipe;
+
+use crate::sys::socket;
+
+/// Both streams as they were found. Made before the walls, behind which nothing is opened, and after
+/// the supervisor, which must not hold them.
+#[derive(Debug)]
+pub struct Streams {
+    input: Found,
+    output: Found,
+}
+
+/// What a stream is.
+#[derive(Debug)]
+enum Found {
+    Pipe(OwnedFd),
+    Socket(OwnedFd),
+    /// `/dev/null`: as an input, at its end from the beginning.
+    Null,
+    Other,
+}
+
+impl Streams {
+    /// Looks at the streams of this process.
+    #[must_use]
+    pub fn found() -> Self {
+        let input = Found::of(io::stdin().as_fd(), OpenOptions::new().read(true));
+        let output = Found::of(io::stdout().as_fd(), OpenOptions::new().write(true));
+        Self { input: input.unwrap_or(Found::Other), output: output.unwrap_or(Found::Other) }
+    }
+
+    /// The streams. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn opened(self) -> (Input, Output) {
+        let input = match self.input {
+            Found::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(Input::Pipe),
+            Found::Socket(fd) => socket::register(fd).map(Input::Socket),
+            Found::Null => Ok(Input::Null),
+            Found::Other => Ok(Input::Other(tokio::io::stdin())),
+        };
+        let output = match self.output {
+            Found::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(Output::Pipe),
+            Found::Socket(fd) => socket::register(fd).map(Output::Socket),
+            Found::Null | Found::Other => Ok(Output::Other(tokio::io::stdout())),
+        };
+        // What cannot be waited for keeps the thread.
+        let input = input.unwrap_or_else(|_| Input::Other(tokio::io::stdin()));
+        (input, output.unwrap_or_else(|_| Output::Other(tokio::io::stdout())))
+    }
+}
+
+impl Found {
+    fn of(fd: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<Self> {
+        let own = File::from(fd.try_clone_to_owned()?);
+        let is = own.metadata()?;
+        if is.file_type().is_fifo() {
+            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+            let anew = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+            let opened = anew.metadata()?;
+            let same = (opened.dev(), opened.ino()) == (is.dev(), is.ino());
+            return Ok(if same { Self::Pipe(anew.into()) } else { Self::Other });
+        }
+        if is.file_type().is_socket() {
+            let stream = getsockopt(&own, sockopt::SockType)? == SockType::Stream;
+            return Ok(if stream { Self::Socket(own.into()) } else { Self::Other });
+        }
+        let null = is.file_type().is_char_device() && is.rdev() == libc::makedev(1, 3);
+        Ok(if null { Self::Null } else { Self::Other })
+    }
+}
+
+/// Standard input.
+#[derive(Debug)]
+pub enum Input {
+    Pipe(pipe::Receiver),
+    Socket(AsyncFd<OwnedFd>),
+    Null,
+    Other(tokio::io::Stdin),
+}
+
+/// Standard output.
+#[derive(Debug)]
+pub enum Output {
+    Pipe(pipe::Sender),
+    Socket(AsyncFd<OwnedFd>),
+    Other(tokio::io::Stdout),
+}
+
+impl AsyncRead for Input {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Pipe(pipe) => Pin::new(pipe).poll_read(cx, buf),
+            Self::Socket(socket) => loop {
+                let mut ready = ready!(socket.poll_read_ready(cx))?;
+                let into = buf.initialize_unfilled();
+                let received =
+                    ready.try_io(|fd| Ok(recv(fd.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT)?));
+                if let Ok(received) = received {
+                    buf.advance(received?);
+                    return Poll::Ready(Ok(()));
+                }
+            },
+            Self::Null => Poll::Ready(Ok(())),
+            Self::Other(stdin) => Pin::new(stdin).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Output {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Pipe(pipe) => Pin::new(pipe).poll_write(cx, bytes),
+            Self::Socket(socket) => loop {
+                let mut ready = ready!(socket.poll_write_ready(cx))?;
+                let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+                let sent = ready.try_io(|fd| Ok(send(fd.as_raw_fd(), bytes, flags)?));
+                if let Ok(sent) = sent {
+                    return Poll::Ready(sent);
+                }
+            },
+            Self::Other(stdout) => Pin::new(stdout).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Other(stdout) => Pin::new(stdout).poll_flush(cx),
+            // Written is with the kernel already.
+            Self::Pipe(_) | Self::Socket(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}

@@ -1,0 +1,134 @@
+//! What a client may give a server as its standard input and output: each kind is served, and only what
+//! cannot be waited for takes a thread.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field of an answer fails the test either way"
+)]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::{Value, json};
+
+/// A server that ends with its test.
+struct Server(Child);
+
+impl Server {
+    fn start(input: impl Into<OwnedFd>, output: impl Into<OwnedFd>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
+        command.arg("serve").stdin(input.into()).stdout(output.into());
+        Self(command.spawn().expect("a server"))
+    }
+
+    /// A session opened over these, and how many threads the server has then.
+    fn opened(&self, to: &mut impl Write, from: &mut impl BufRead) -> usize {
+        let params = json!({
+            "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" },
+        });
+        let reply = asked(to, from, 1, "initialize", &params);
+        assert_eq!(reply["result"]["serverInfo"]["name"], "cofferdam", "{reply}");
+        let opened = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        to.write_all(format!("{opened}\n").as_bytes()).expect("written");
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id()));
+        tasks.expect("threads").count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).expect("an end");
+    }
+}
+
+fn asked(
+    to: &mut impl Write,
+    from: &mut impl BufRead,
+    id: u32,
+    method: &str,
+    params: &Value,
+) -> Value {
+    let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    to.write_all(format!("{request}\n").as_bytes()).expect("written");
+    let mut line = String::new();
+    from.read_line(&mut line).expect("a line");
+    serde_json::from_str(&line).expect("JSON")
+}
+
+fn pipe() -> (File, File) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    (OwnedFd::from(reader).into(), OwnedFd::from(writer).into())
+}
+
+/// Whether calls on this open file description wait.
+fn waits(fd: impl AsFd) -> bool {
+    let flags = fcntl(fd, FcntlArg::F_GETFL).expect("flags");
+    !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK)
+}
+
+#[test]
+fn pipes_take_no_thread_and_keep_their_flags() {
+    let ((theirs, mut to), (from, written)) = (pipe(), pipe());
+    let (same_input, same_output) =
+        (theirs.try_clone().expect("a copy"), written.try_clone().expect("a copy"));
+    let server = Server::start(theirs, written);
+    assert_eq!(server.opened(&mut to, &mut BufReader::new(from)), 1);
+    assert!(waits(&same_input) && waits(&same_output));
+}
+
+#[test]
+fn a_socket_takes_no_thread_and_keeps_its_flags() {
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let same = theirs.try_clone().expect("a copy");
+    let server = Server::start(theirs.try_clone().expect("a copy"), theirs);
+    let mut to = ours.try_clone().expect("a copy");
+    assert_eq!(server.opened(&mut to, &mut BufReader::new(ours)), 1);
+    assert!(waits(&same));
+}
+
+#[test]
+fn a_terminal_is_served_by_a_thread() {
+    let pty = nix::pty::openpty(None, None).expect("a terminal");
+    let (from, written) = pipe();
+    let server = Server::start(pty.slave, written);
+    // The control of the two above: here a read may wait, and does so in a thread of its own.
+    assert!(server.opened(&mut File::from(pty.master), &mut BufReader::new(from)) > 1);
+}
+
+#[test]
+fn a_reply_that_fits_no_buffer_arrives_whole_while_the_client_reads_slowly() {
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    setsockopt(&theirs, sockopt::SndBuf, &4096).expect("a small buffer");
+    let server = Server::start(theirs.try_clone().expect("a copy"), theirs);
+    let mut to = ours.try_clone().expect("a copy");
+    let mut from = BufReader::with_capacity(500, ours);
+    server.opened(&mut to, &mut from);
+    let listed = asked(&mut to, &mut from, 2, "tools/list", &json!({}));
+    let size = listed.to_string().len();
+    assert!(size > 4 * 4096, "{size}");
+    assert_eq!(listed["result"]["tools"][0]["name"], "bash");
+    // And nothing is left behind it.
+    let pinged = asked(&mut to, &mut from, 3, "ping", &json!({}));
+    assert_eq!(pinged, json!({ "jsonrpc": "2.0", "id": 3, "result": {} }));
+}
+
+#[test]
+fn the_end_of_a_socket_and_no_input_at_all_end_a_server() {
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let mut server = Server::start(theirs.try_clone().expect("a copy"), theirs);
+    let mut to = ours.try_clone().expect("a copy");
+    server.opened(&mut to, &mut BufReader::new(&ours));
+    ours.shutdown(std::net::Shutdown::Write).expect("the end");
+    let mut rest = String::new();
+    (&ours).read_to_string(&mut rest).expect("the end of the replies");
+    assert_eq!((rest.as_str(), server.0.wait().expect("an end").code()), ("", Some(0)));
+
+    let (_from, written) = pipe();
+    let mut server = Server::start(File::open("/dev/null").expect("null"), written);
+    assert_eq!(server.0.wait().expect("an end").code(), Some(0));
+}
