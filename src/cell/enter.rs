@@ -13,7 +13,7 @@ use super::bare::{self, store};
 use super::mounts::Slot;
 use super::report::{self, FromInit, FromPayload, ToInit};
 use super::{At, Design, Ground, Root, Shared, Step, StepFailed};
-use super::{caps, cgroup, fds, ids, init, landlock, limits, mounts, payload};
+use super::{caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
 use crate::profile::Network;
 use crate::sys::fork::fork;
 use crate::sys::process::{self, Dumpable};
@@ -102,6 +102,8 @@ pub(super) struct Prepared {
     pub ruleset: landlock::Ready,
     /// The processes of this cell, where init watches their memory or makes names for them.
     pub procfs: Option<OwnedFd>,
+    /// Of its `/proc`, found there while init holds them.
+    pub links: Option<proc::Links>,
     /// By what init knows its processes, where it is no pid namespace.
     pub domain: Option<bare::Domain>,
 }
@@ -132,9 +134,11 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     }
     // Before the mounts cover it, and before Landlock, which allows it by a rule of its own.
     let procfs = init::procfs(design, shared).at(Step::Proc)?;
-    // Needs CAP_SYS_RESOURCE in this user namespace, and a procfs nobody has masked.
-    ids::forbid_nested(shared).at(Step::Nested)?;
-    // After ids; before Landlock, which forbids mount(2).
+    // After ids; before Landlock, which forbids mount(2). Needs CAP_SYS_RESOURCE in this user
+    // namespace, and a procfs that has all its entries yet.
+    proc::mount(&root.mounts, shared)?;
+    // Before the mounts cover what it shows.
+    let links = proc::limit(&root.mounts, slot).at(Step::Masks)?;
     mounts::enter(&root.mounts, slot)?;
     // Needs CAP_NET_ADMIN in the new network namespace.
     if design.profile.network == Network::Loopback {
@@ -145,8 +149,10 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     let hidden = design.hidden.as_fd();
     let (ours, theirs) = handoff;
     let keep = [Some(control), Some(job), Some(ours), Some(theirs), Some(hidden)];
-    let more = [procfs.as_ref(), shared.record.as_deref()].map(|fd| fd.map(AsFd::as_fd));
-    keep_only(&keep, more).at(Step::Descriptors)?;
+    let [mounts, net] = links.as_ref().map_or([None; 2], |links| links.each_ref().map(Some));
+    let more = [procfs.as_ref(), shared.record.as_deref(), mounts, net];
+    let more = more.map(|fd| fd.map(AsFd::as_fd));
+    keep_only(&keep, &more).at(Step::Descriptors)?;
     // Rules name files by descriptor: build while the files can be opened, enforce later.
     let watched = procfs.as_ref().map(|fd| (fd.as_fd(), landlock::Use::Read));
     let ruleset = landlock::build(&design.landlock, watched.as_slice()).at(Step::Landlock)?;
@@ -159,15 +165,15 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // Before the fork: the payload's own layer must lie inside this one, or init could not send
     // signals to it (Landlock scopes them), and the payload must have one that init has not.
     ruleset.restrict().at(Step::Landlock)?;
-    Ok(Prepared { ruleset, procfs, domain: None })
+    Ok(Prepared { ruleset, procfs, links, domain: None })
 }
 
 pub(super) fn keep_only(
     kept: &[Option<BorrowedFd<'_>>; 5],
-    more: [Option<BorrowedFd<'_>>; 2],
+    more: &[Option<BorrowedFd<'_>>],
 ) -> Result<(), Errno> {
-    let mut list: [Option<BorrowedFd<'_>>; 7] = [None; 7];
-    for (to, from) in list.iter_mut().zip(kept.iter().copied().chain(more)) {
+    let mut list: [Option<BorrowedFd<'_>>; fds::MOST] = [None; fds::MOST];
+    for (to, from) in list.iter_mut().zip(kept.iter().chain(more).copied()) {
         *to = from;
     }
     // 0 is kept anyway: it stands in for those that are absent.
@@ -199,7 +205,8 @@ fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, Ste
     let guard = entry.design.guard.as_ref();
     let filter = guard.map_or(&entry.shared.init_filter, |guard| &guard.init_filter);
     bpf::load(filter).at(Step::Seccomp)?;
-    Ok(init::Ready { procfs: prepared.procfs, domain: prepared.domain })
+    let Prepared { procfs, links, domain, .. } = prepared;
+    Ok(init::Ready { procfs, links, domain })
 }
 
 /// The payload's last steps: a Landlock layer more than init, its limits, the profile's filter.

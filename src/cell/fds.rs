@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::sys::{Result, process};
 
 /// Most descriptors that [`keep_only`] can keep.
-const MOST: usize = 8;
+pub const MOST: usize = 9;
 
 /// Closes every descriptor but 0, 1, 2 and `kept`.
 ///

@@ -7,7 +7,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, write};
 
-use super::{ProcKind, Shared};
+use super::ProcKind;
 use crate::sys::Result;
 
 /// uid and gid of `agent`, the user of every cell (rulings R5).
@@ -56,15 +56,15 @@ const COUNTED: [(&str, &[u8]); 3] = [
     ("sys/user/max_inotify_watches", b"8192"),
 ];
 
-/// Sets limits of the caller's own user namespace (user_namespaces(7)): no user namespace in it, and
+/// Sets limits of the caller's own user namespace (user_namespaces(7)) by the procfs `proc`: no user namespace in it, and
 /// few instances of inotify.
 ///
 /// In a container whose /proc is read-only this cannot be; the filter forbids the calls all the
 /// same, and the payload's probe shows it.
-pub fn forbid_nested(shared: &Shared) -> Result<()> {
+pub fn forbid_nested(proc: impl AsFd, kind: ProcKind) -> Result<()> {
     for (path, most) in COUNTED {
-        let opened = openat(&shared.proc, path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
-        match (opened, shared.proc_kind) {
+        let opened = openat(&proc, path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
+        match (opened, kind) {
             (Ok(fd), ProcKind::Own | ProcKind::Outer) => write(&fd, most).map(drop)?,
             (Err(Errno::EROFS), ProcKind::Outer) => {}
             // A kernel without inotify.

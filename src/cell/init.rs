@@ -27,7 +27,7 @@ use super::guard::gate::{Gate, Served};
 use super::guard::waiting::AGAIN;
 use super::record::{PathCall, Recorder};
 use super::report::{self, First, FromInit, ToInit};
-use super::{Design, ProcKind, Shared};
+use super::{Design, ProcKind, Shared, proc};
 use crate::outcome::DENIALS_COUNTED;
 use crate::profile::floor;
 use crate::receipt::MemoryHold;
@@ -47,6 +47,8 @@ type Tally = [u32; NUMBERS];
 #[derive(Debug)]
 pub struct Ready {
     pub procfs: Option<OwnedFd>,
+    /// Held and not used: programs find them while they are.
+    pub links: Option<proc::Links>,
     /// By what it knows its processes, where it is no pid namespace.
     pub domain: Option<Domain>,
 }
@@ -123,7 +125,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     mask.add(Signal::SIGCHLD);
     mask.thread_block()?;
     let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let Ready { procfs, domain } = ready;
+    let Ready { procfs, links: _links, domain } = ready;
     let watched = match &procfs {
         Some(procfs) if watches(entry.shared) => {
             Some(procfs.try_clone().map_err(|error| super::errno_of(&error))?)

@@ -12,8 +12,10 @@ use nix::unistd::read;
 
 use super::limits::{open_files, process_count};
 use super::mounts::{HIDDEN, HIDDEN_TERMINALS};
+use super::proc::SUBSET;
 use super::report::{Probes, raw};
 use super::{Design, Ground};
+use crate::profile::ProcView;
 use crate::receipt::{Measured, Probed};
 
 /// Namespaces that must not be the operator's.
@@ -146,17 +148,23 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
     let table = read_all(&process, "mountinfo")?;
     let mut count = 0;
     let mut covered = false;
+    let mut proc = Proc::default();
     for line in table.lines() {
+        let unknown = || Unfit("mountinfo has an unknown shape".to_owned());
         let mut words = line.split(' ');
-        let (Some(point), Some(options)) = (words.nth(4), words.next()) else {
-            return Err(Unfit("mountinfo has an unknown shape".to_owned()));
-        };
+        let id = words.next().ok_or_else(unknown)?;
+        let parent = words.next().ok_or_else(unknown)?;
+        let point = words.nth(2).ok_or_else(unknown)?;
+        let options = words.next().ok_or_else(unknown)?;
+        if point == "/proc" {
+            proc.add(id, parent, words.next_back().ok_or_else(unknown)?);
+        }
         let has = |option: &str| options.split(',').any(|word| word == option);
         demand(has("nosuid"), || format!("{point} is not nosuid"))?;
         // The five devices are bound one by one; nothing can be made beside them.
         let devices = point.starts_with("/dev/") || point == HIDDEN_TERMINALS;
         demand(has("nodev") || devices, || format!("{point} is not nodev"))?;
-        // Its own procfs is writable by right; what could be harmed there is masked.
+        // Its own procfs is writable by right; what could be harmed there it does not show.
         covered |= point == "/tmp";
         let hidden = point.starts_with(HIDDEN);
         let writable = is_own(point, design) || point == "/proc" || hidden;
@@ -165,7 +173,27 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
     }
     // The hidden store lies under /tmp: it is out of reach because something is mounted there.
     demand(covered, || "/tmp is not the cell's own".to_owned())?;
+    let shows_less = design.profile.proc == ProcView::None || proc.is_limited;
+    demand(shows_less, || "/proc shows more than processes".to_owned())?;
     Ok(count)
+}
+
+/// The mount at `/proc`: of those that stand one upon the other there, the upmost.
+#[derive(Default)]
+struct Proc<'a> {
+    id: &'a str,
+    /// Whether it shows processes alone.
+    is_limited: bool,
+}
+
+impl<'a> Proc<'a> {
+    /// The next mount that stands there, with the options of its filesystem.
+    fn add(&mut self, id: &'a str, parent: &str, options: &str) {
+        if self.id.is_empty() || self.id == parent {
+            let is_limited = options.split(',').any(|option| option == SUBSET);
+            *self = Self { id, is_limited };
+        }
+    }
 }
 
 fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {

@@ -1,7 +1,7 @@
 //! The cell: what one call runs in, and the processes that make it.
 //!
 //! Read `enter` first: it holds the steps in the order they must come. Each layer
-//! has a file; `bare` has the tier without namespaces: `ids`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `guard`.
+//! has a file; `bare` has the tier without namespaces: `ids`, `proc`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `guard`.
 //! `init` is pid 1 of the cell, `payload` the process that becomes the program,
 //! `measure` looks at both from outside. `report` is what they tell the supervisor.
 //!
@@ -22,6 +22,7 @@ pub mod limits;
 pub mod measure;
 pub mod mounts;
 pub mod payload;
+pub mod proc;
 pub mod record;
 pub mod report;
 pub mod seccomp;
@@ -47,7 +48,7 @@ pub struct Design {
     pub profile: Profile,
     pub workspace: Workspace,
     pub ground: Ground,
-    /// A directory that cells cannot reach, with the canary; of the template, with masks and grants by
+    /// A directory that cells cannot reach, with the canary; of the template, with facts and grants by
     /// slot, where there is one.
     pub hidden: OwnedFd,
     /// The cells' `/dev`: an empty input is opened there.
@@ -181,7 +182,7 @@ impl Step {
             Self::Ids => "changing ids",
             Self::DieWithParent => "tying its life to the supervisor",
             Self::Proc => "mounting its own /proc",
-            Self::Masks => "masking /proc",
+            Self::Masks => "limiting /proc",
             Self::Tmpfs => "mounting /tmp, /dev/shm and /workspace",
             Self::Workspace => "mounting the granted directory",
             Self::Sockets => "mounting the granted sockets",

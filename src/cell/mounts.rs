@@ -1,7 +1,7 @@
 //! Mounts of one cell, on top of the tree it inherits from its template.
 //!
 //! The template already has the minimal root, read-only. A cell adds what must be
-//! its own: procfs with its masks, `/tmp`, `/dev/shm`, `/workspace`.
+//! its own: `/tmp`, `/dev/shm`, `/workspace`, and `/proc`, which `proc` has.
 
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
 use super::sockets::Sockets;
-use super::{At, Step, StepFailed, size};
+use super::{At, Step, StepFailed};
 use crate::job::Limits;
 use crate::profile::{ProcView, Profile};
 use crate::sys::Result;
 
-/// The template's own things: canary, masks, grants by slot. It lies under `/tmp`, which every
+/// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every
 /// cell covers with its own tmpfs, so that no program ever sees it.
 pub const HIDDEN: &str = "/tmp/.template";
 /// Where the mount namespace of a session has the writable mount of its desk: hidden as well.
@@ -31,7 +31,7 @@ pub const DESK: &CStr = c"/dev/session";
 pub struct Plan {
     pub proc: ProcView,
     /// Entries of `/proc` to cover: what with, and which.
-    pub masks: Vec<(CString, CString)>,
+    pub facts: Vec<(CString, CString)>,
     pub tmpfs: Vec<Tmpfs>,
     /// The slot whose host id the cells have, where not each has its own: that of the session whose
     /// workspace they share.
@@ -98,19 +98,8 @@ pub fn workspace(profile: &Profile, owner: u32) -> Tmpfs {
 
 const NONE: Option<&CStr> = None;
 
-/// Makes the cell's own mounts, in the mount namespace the process was cloned into.
+/// Makes the cell's own mounts but `/proc`, in the mount namespace the process was cloned into.
 pub fn enter(plan: &Plan, slot: Slot) -> std::result::Result<(), StepFailed> {
-    if plan.proc == ProcView::Own {
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, NONE).at(Step::Proc)?;
-    }
-    mask(plan).at(Step::Masks)?;
-    if plan.proc == ProcView::Own {
-        let mut path = [0_u8; 64];
-        size::path(&mut path, slot)
-            .and_then(|file| bind(file, c"/proc/meminfo"))
-            .at(Step::Masks)?;
-    }
     grants(plan, plan.id_slot(slot)).at(Step::Workspace)?;
     plan.sockets.find(slot).at(Step::Sockets)?;
     for Tmpfs { target, options } in &plan.tmpfs {
@@ -121,19 +110,6 @@ pub fn enter(plan: &Plan, slot: Slot) -> std::result::Result<(), StepFailed> {
     plan.sockets.show().at(Step::Sockets)?;
     // HOME of rulings R5; it belongs to `agent`, as this process is `agent` already.
     nix::unistd::mkdir(c"/tmp/home", Mode::from_bits_truncate(0o755)).at(Step::Tmpfs)
-}
-
-/// Covers entries of `/proc` that tell about the host.
-fn mask(plan: &Plan) -> Result<()> {
-    for (cover, entry) in &plan.masks {
-        match bind(cover, entry) {
-            Ok(()) => {}
-            // A module that was unloaded took its entry along since the template was made.
-            Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 /// Mounts the directories that were prepared for this cell's host uid.
@@ -153,6 +129,7 @@ pub fn slot_path(buffer: &mut [u8; 64], slot: Slot, index: usize) -> Result<&CSt
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }
 
-fn bind(source: &CStr, target: &CStr) -> Result<()> {
+/// Mounts what is at `source` at `target` as well.
+pub fn bind(source: &CStr, target: &CStr) -> Result<()> {
     mount(Some(source), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)
 }

@@ -124,7 +124,7 @@ pub enum Exec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcView {
-    /// A procfs of the cell's own pid namespace, the host's facts masked or replaced.
+    /// A procfs of the cell's own pid namespace, the host's facts absent or replaced.
     Own,
     /// Nothing: the profile runs where a container forbids a procfs of its own.
     None,

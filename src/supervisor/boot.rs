@@ -311,7 +311,7 @@ fn design(
     let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();
     let plan = mounts::Plan {
         proc: profile.proc,
-        masks: template.masks,
+        facts: template.facts,
         tmpfs,
         host_slot: None,
         by_slot: template.by_slot,

@@ -1,26 +1,16 @@
 //! Files that a cell has and no host: `/etc`, and the facts of `/proc` made from its limits.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
 use std::path::Path;
-
-use nix::dir::{Dir, Type};
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 
 use super::pieces::{directories, write_file};
 use crate::cell::ids::AGENT;
 use crate::cell::mounts::{HIDDEN, Slot};
-use crate::cell::size;
+use crate::cell::{c_path, size};
 use crate::job::Limits;
 
 /// The host name of every cell.
 pub const HOST_NAME: &str = "cofferdam";
-/// Entries of `/proc` that are the cell's own, whoever looks: they stay as the kernel has them.
-const OWN: [&str; 4] = ["self", "thread-self", "mounts", "net"];
-/// What covers a file and a directory that have no place in a cell.
-const EMPTY_FILE: &str = "empty";
-const EMPTY_DIRECTORY: &str = "empty.d";
 
 /// Writes the synthetic `/etc` (rulings R5) into `directory`.
 ///
@@ -56,8 +46,6 @@ pub fn etc(directory: &Path) -> std::io::Result<()> {
 /// # Errors
 /// What mkdir(2), open(2) or write(2) say.
 pub fn store(hidden: &Path, limits: &Limits, cells: Slot) -> std::io::Result<()> {
-    directories(&hidden.join(EMPTY_DIRECTORY))?;
-    write_file(&hidden.join(EMPTY_FILE), "")?;
     for (name, text) in facts(processors()) {
         write_file(&hidden.join(name), &text)?;
     }
@@ -100,33 +88,14 @@ fn facts(processors: usize) -> [(&'static str, String); 5] {
 /// Names of the files that [`facts`] replaces.
 const FACTS: [&str; 5] = ["cpuinfo", "stat", "loadavg", "uptime", "version"];
 
-/// What covers which entry of `/proc`: every entry that is neither a process nor the cell's own.
-/// Enumerated, not listed: an entry that a later kernel adds is covered too.
+/// What covers which entry of `/proc`. `meminfo` depends on the job: each cell has its own.
 ///
 /// # Errors
-/// What reading the directory says.
-pub fn masks(proc: &OwnedFd) -> nix::Result<Vec<(CString, CString)>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut masks = Vec::new();
-    for entry in Dir::openat(proc, ".", flags, Mode::empty())?.iter() {
-        let entry = entry?;
-        let Ok(name) = entry.file_name().to_str() else { continue };
-        let is_process = name.bytes().all(|byte| byte.is_ascii_digit());
-        // A cell covers `meminfo` by itself: what it shows depends on its job.
-        let is_own = OWN.contains(&name) || name == "meminfo";
-        if is_process || is_own || matches!(name, "." | "..") {
-            continue;
-        }
-        let cover = match entry.file_type() {
-            Some(Type::Symlink) => continue,
-            Some(Type::Directory) => EMPTY_DIRECTORY,
-            _ if FACTS.contains(&name) => name,
-            _ => EMPTY_FILE,
-        };
-        let paths = (format!("{HIDDEN}/{cover}"), format!("/proc/{name}"));
-        if let (Ok(cover), Ok(entry)) = (CString::new(paths.0), CString::new(paths.1)) {
-            masks.push((cover, entry));
-        }
-    }
-    Ok(masks)
+/// None: there is no NUL in these names.
+pub fn covers() -> nix::Result<Vec<(CString, CString)>> {
+    let pair = |name: &str| {
+        let cover = c_path(&Path::new(HIDDEN).join(name))?;
+        Ok((cover, c_path(&Path::new("/proc").join(name))?))
+    };
+    FACTS.into_iter().map(pair).collect()
 }

@@ -80,7 +80,7 @@ pub struct Template {
     pub hidden: OwnedFd,
     pub devices: OwnedFd,
     pub sizes: Sizes,
-    pub masks: Vec<(CString, CString)>,
+    pub facts: Vec<(CString, CString)>,
     pub by_slot: Vec<CString>,
     pub sockets: Sockets,
     /// Paths with something of the host beneath, as the cell has them.
@@ -193,8 +193,8 @@ impl Workshop<'_> {
         readable: Vec<PathBuf>,
         grants: Grants,
     ) -> Result<Template, TemplateError> {
-        let masks = match profile.proc {
-            ProcView::Own => synthetic::masks(self.proc).during("listing /proc")?,
+        let facts = match profile.proc {
+            ProcView::Own => synthetic::covers().during("naming the facts of /proc")?,
             ProcView::None => Vec::new(),
         };
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -208,7 +208,7 @@ impl Workshop<'_> {
             hidden,
             devices,
             sizes,
-            masks,
+            facts,
             by_slot,
             sockets,
             readable,

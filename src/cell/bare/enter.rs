@@ -36,7 +36,7 @@ pub(in crate::cell) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepare
     limits::shared(&design.profile.limits, entry.others).at(Step::Limits)?;
     let hidden = design.hidden.as_fd();
     let keep = [Some(control), Some(job), Some(handoff.0), Some(handoff.1), Some(hidden)];
-    keep_only(&keep, [Some(procfs.as_fd()), Some(private.as_fd())]).at(Step::Descriptors)?;
+    keep_only(&keep, &[Some(procfs.as_fd()), Some(private.as_fd())]).at(Step::Descriptors)?;
     let write = (private.as_fd(), landlock::Use::Write);
     let read = (procfs.as_fd(), landlock::Use::Read);
     let outer = landlock::build(&design.landlock, &[write, read]).at(Step::Landlock)?;
@@ -49,7 +49,7 @@ pub(in crate::cell) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepare
     outer.restrict().at(Step::Landlock)?;
     // Before the fork: nobody runs in a cell whose processes init could not end.
     let domain = Domain::prove(nix::unistd::getppid().as_raw()).at(Step::Landlock)?;
-    Ok(Prepared { ruleset, procfs: Some(procfs), domain: Some(domain) })
+    Ok(Prepared { ruleset, procfs: Some(procfs), links: None, domain: Some(domain) })
 }
 
 /// The host's procfs: pids there are the cell's own too.

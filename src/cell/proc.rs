@@ -1,0 +1,66 @@
+//! `/proc` of a cell: its own processes, the facts of a machine of its size, and nothing else.
+//!
+//! The facts are files of the template, mounted over the entries of the same names. Then the
+//! procfs forgets every entry that is no process (`subset=pid` of proc(5)): no later lookup finds one,
+//! whatever a kernel has there. What somebody holds at that moment is found still: that is how the
+//! facts stay, which are mount points, and two links that init holds. Only who has CAP_SYS_ADMIN in
+//! the cell's user namespace could take the option back, and nobody there has.
+
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{AT_FDCWD, OFlag, open, openat};
+use nix::mount::MsFlags;
+use nix::sys::stat::Mode;
+
+use super::mounts::{Plan, Slot, bind};
+use super::{At, Shared, Step, StepFailed, ids, size};
+use crate::profile::ProcView;
+use crate::sys::Result;
+
+/// Links into the reader's own directory, by which programs know them: `mounts` and `net`.
+pub type Links = [OwnedFd; 2];
+
+/// The option by which a procfs shows processes alone.
+pub const SUBSET: &str = "subset=pid";
+
+/// Mounts `/proc` and sets the limits of the cell's user namespace by it.
+///
+/// By its own procfs: in one that cells share, the kernel compares each such name with the entry of
+/// every namespace that it has not taken down yet.
+pub fn mount(plan: &Plan, shared: &Shared) -> std::result::Result<(), StepFailed> {
+    match plan.proc {
+        ProcView::None => ids::forbid_nested(&shared.proc, shared.proc_kind).at(Step::Nested),
+        ProcView::Own => {
+            procfs(MsFlags::empty(), None).at(Step::Proc)?;
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            let own = open(c"/proc", flags, Mode::empty()).at(Step::Nested)?;
+            ids::forbid_nested(&own, shared.proc_kind).at(Step::Nested)
+        }
+    }
+}
+
+/// Puts the facts in place and hides all else but processes.
+pub fn limit(plan: &Plan, slot: Slot) -> Result<Option<Links>> {
+    match plan.proc {
+        ProcView::None => Ok(None),
+        ProcView::Own => {
+            for (cover, entry) in &plan.facts {
+                bind(cover, entry)?;
+            }
+            let mut path = [0_u8; 64];
+            bind(size::path(&mut path, slot)?, c"/proc/meminfo")?;
+            let link = |path| {
+                let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                openat(AT_FDCWD, path, flags, Mode::empty())
+            };
+            let links = [link(c"/proc/mounts")?, link(c"/proc/net")?];
+            procfs(MsFlags::MS_REMOUNT, Some(SUBSET))?;
+            Ok(Some(links))
+        }
+    }
+}
+
+fn procfs(how: MsFlags, options: Option<&str>) -> Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    nix::mount::mount(Some("proc"), "/proc", Some("proc"), flags | how, options)
+}
