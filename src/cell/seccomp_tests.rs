@@ -166,3 +166,28 @@ fn a_filter_without_verdicts_lets_nothing_through() {
         assert_eq!(got, Action::Errno(libc::EPERM).value());
     }
 }
+
+/// Jumps of more than a branch's 255 instructions are among these.
+#[test]
+fn a_long_program_is_shorter_by_a_third() {
+    let odd = |number| {
+        Verdict::AllowIf(vec![vec![Test {
+            argument: 0,
+            op: Op::Eq,
+            width: Width::Full64,
+            value: u64::from(number),
+        }]])
+    };
+    let verdicts: BTreeMap<u32, Verdict> =
+        (0..300).map(|number| (2 * number, odd(number))).collect();
+    let long = tree(&ranges(&verdicts, &[], Action::Notify), Action::Notify).len();
+    let program = compile(&verdicts, Action::Notify).unwrap_or_default();
+    assert!(3 * program.len() < 2 * long && program.len() > 300, "{} of {long}", program.len());
+    for number in 0..700 {
+        for argument in [u64::from(number / 2), 1 << 32, u64::MAX] {
+            let arguments = [argument, 0, 0, 0, 0, 0];
+            let expected = meaning(&verdicts, number, &arguments);
+            assert_eq!(interpret(&program, ARCH, number, &arguments), expected, "{number}");
+        }
+    }
+}

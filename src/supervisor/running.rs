@@ -164,16 +164,15 @@ impl Running {
         }
     }
 
-    /// Something from init.
-    pub fn read_control(&mut self) -> Progress {
-        let mut buffer = [0; REPORT_BYTES];
-        let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
+    /// Something from init, read into `room`, which holds the longest report.
+    pub fn read_control(&mut self, room: &mut [u8]) -> Progress {
+        let received = match socket::receive(&self.cell.control, room, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return Progress::None,
             // The pidfd tells the rest.
             Ok(_) | Err(_) => return Progress::Unwatch(Socket::Control),
         };
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        let bytes = room.get(..received.bytes).unwrap_or_default();
         match postcard::take_from_bytes::<FromInit>(bytes) {
             Ok((FromInit::Ended(end), denied)) => self.end(end, denied),
             Ok((FromInit::Failed { step, errno }, _)) => {
@@ -333,7 +332,7 @@ impl Running {
     }
 
     fn late_report(&mut self) -> Option<Box<Ended>> {
-        let mut buffer = [0; REPORT_BYTES];
+        let mut buffer = vec![0; REPORT_BYTES];
         loop {
             let received = socket::receive(&self.cell.control, &mut buffer, Wait::No).ok()?;
             if received.bytes == 0 {

@@ -33,7 +33,7 @@ pub struct Supervisor {
     pub(super) outbox: Outbox,
     pub(super) interest: Interest,
     pub(super) epoll: Epoll,
-    /// Room for a frame.
+    /// Room for a frame, which is more than any report takes.
     buffer: Vec<u8>,
     pub(super) keys: Vec<Key>,
     pub(super) shared: Shared,
@@ -189,12 +189,17 @@ impl Supervisor {
 
     /// Takes one frame. `Ok(false)`: the link is closed.
     fn read_link(&mut self) -> Result<bool, Errno> {
-        // Out of `self` for as long as its frame is read.
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(FRAME_BYTES, 0);
+        let mut buffer = self.room();
         let open = self.read_frame(&mut buffer);
         self.buffer = buffer;
         open
+    }
+
+    /// The room for a frame or a report, out of `self` for as long as it is read.
+    fn room(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(FRAME_BYTES, 0);
+        buffer
     }
 
     fn read_frame(&mut self, buffer: &mut [u8]) -> Result<bool, Errno> {
@@ -332,7 +337,12 @@ impl Supervisor {
     fn call_event(&mut self, call: CallId, source: Source) -> Result<(), Errno> {
         let Some(mut running) = self.calls.remove(&call) else { return Ok(()) };
         let progress = match source {
-            Source::Control => running.read_control(),
+            Source::Control => {
+                let mut room = self.room();
+                let progress = running.read_control(&mut room);
+                self.buffer = room;
+                progress
+            }
             Source::Job => running.read_job(),
             Source::Pidfd => running.collect(),
             Source::OutOfMemory => {

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::cells::{Cell, Maker};
 use crate::cell::Design;
-use crate::cell::report::{self, FromInit, FromPayload, REPORT_BYTES, raw};
+use crate::cell::report::{self, FromInit, FromPayload, raw};
 use crate::outcome::Failure;
 use crate::receipt::Receipt;
 use crate::sys::socket::{self, Wait};
@@ -124,7 +124,8 @@ impl Young {
 
     /// Something from init. `keep` is how long an idle cell is kept.
     pub fn read_control(&mut self, keep: Duration) -> Growth {
-        let mut buffer = [0; REPORT_BYTES];
+        // Enough for the head of a report: of an end, nobody asks what was refused.
+        let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return Growth::None,

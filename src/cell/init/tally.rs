@@ -50,16 +50,12 @@ impl Init<'_> {
 
     /// Sends a message with the denied calls behind it.
     pub(super) fn tell(&self, message: FromInit) -> Result<()> {
-        let mut buffer = [0; report::REPORT_BYTES];
-        let head = postcard::to_slice(&message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?.len();
-        let mut length = head;
+        // No longer than it is: room for the longest report on the stack is pages of every cell.
+        let mut packet = postcard::to_stdvec(&message).map_err(|_| Errno::EMSGSIZE)?;
         for (count, number) in self.refused() {
-            let place = buffer.get_mut(length..length + 6).ok_or(Errno::EMSGSIZE)?;
-            let (first, rest) = place.split_at_mut(2);
-            first.copy_from_slice(&number.to_le_bytes());
-            rest.copy_from_slice(&count.to_le_bytes());
-            length += 6;
+            packet.extend(number.to_le_bytes());
+            packet.extend(count.to_le_bytes());
         }
-        socket::send(self.control, buffer.get(..length).unwrap_or_default(), &[])
+        socket::send(self.control, &packet, &[])
     }
 }
