@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
-use cofferdam::capture::{Captured, KEPT_BYTES, Meter, drain};
+use cofferdam::capture::stream::{Follower, Stream};
+use cofferdam::capture::tap::Source;
+use cofferdam::capture::{Captured, KEPT_BYTES, Meter};
 use cofferdam::config::{self, Surroundings};
 use cofferdam::job::{Limits, ProfileName, Workspace};
 use cofferdam::link::Link;
@@ -126,22 +129,27 @@ pub struct Done {
 async fn call(link: &Link, grant: Grant) -> Result<Done> {
     let started = Instant::now();
     let running = link.start(grant).await?;
-    let (mut stdout, mut stderr) = (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES));
-    let (meter, nothing) = (Meter::new(None), || {});
-    let streams = async {
-        tokio::join!(
-            drain(running.stdout, &mut stdout, &meter, nothing),
-            drain(running.stderr, &mut stderr, &meter, nothing)
-        )
-    };
-    let ((out, err), ended) = tokio::join!(streams, running.ended);
+    let meter = Arc::new(Meter::new(None));
+    let stdout = Stream::new(running.stdout, KEPT_BYTES, Source::Stdout, &meter);
+    let stderr = Stream::new(running.stderr, KEPT_BYTES, Source::Stderr, &meter);
+    let nobody = Arc::new(Nobody);
+    let streams = async { tokio::join!(stdout.to_the_end(&nobody), stderr.to_the_end(&nobody)) };
+    let (_, ended) = tokio::join!(streams, running.ended);
     let took = started.elapsed();
-    (out.and(err))?;
-    let ended = ended?;
+    let (stdout, stderr, ended) = (stdout.into_captured(), stderr.into_captured(), ended?);
     if ended.outcome == (Outcome::Exited { code: 0 }) {
         return Ok(Done { took, stdout });
     }
     Err(format!("{:?}: {}", ended.outcome, String::from_utf8_lossy(stderr.head())).into())
+}
+
+/// Everything is read, and nobody listens.
+struct Nobody;
+
+impl Follower for Nobody {
+    fn heard(&self, _: Source, _: &[u8]) {}
+
+    fn over(&self) {}
 }
 
 impl Direct {

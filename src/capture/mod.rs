@@ -7,6 +7,7 @@ mod escapes;
 pub mod grep;
 pub mod lines;
 mod part;
+pub mod stream;
 pub mod tap;
 pub mod text;
 
@@ -14,13 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use part::Piece;
-use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Bytes of one stream that a call keeps (rulings R1: 1 MiB), half of them head and half tail.
 pub const KEPT_BYTES: usize = 1 << 20;
-
-/// One read takes at most this much: the size of a pipe's buffer (pipe(7)).
-const READ_BYTES: usize = 64 << 10;
 
 /// What was kept of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,85 +127,30 @@ impl Meter {
     }
 }
 
-/// Reads `stream` to its end into `captured`. When the call's output passes
-/// the meter's limit, `over` is called once; reading goes on, so that the
-/// program is not left blocked on a full pipe while it is being ended.
-///
-/// Dropping the future keeps what was captured so far.
-///
-/// # Errors
-/// When reading fails; what was read before is in `captured`.
-pub async fn drain(
-    stream: impl AsyncRead + Unpin,
-    captured: &mut Captured,
-    meter: &Meter,
-    over: impl Fn(),
-) -> std::io::Result<()> {
-    drain_heard(stream, captured, meter, over, |_| {}).await
-}
-
-/// As [`drain`], with every piece passed to `heard`.
-///
-/// # Errors
-/// As [`drain`].
-pub async fn drain_heard(
-    mut stream: impl AsyncRead + Unpin,
-    captured: &mut Captured,
-    meter: &Meter,
-    over: impl Fn(),
-    heard: impl Fn(&[u8]),
-) -> std::io::Result<()> {
-    let mut piece = Vec::with_capacity(READ_BYTES);
-    loop {
-        piece.clear();
-        if stream.read_buf(&mut piece).await? == 0 {
-            return Ok(());
-        }
-        captured.push(&piece);
-        heard(&piece);
-        if meter.passes(u64::try_from(piece.len()).unwrap_or(u64::MAX)) {
-            over();
-        }
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "the test computes its own bounds")]
 mod tests {
-    use std::cell::Cell;
-
     use proptest::prelude::*;
 
     use super::*;
 
-    async fn drained(stream: &[u8], keep: usize, limit: Option<u64>) -> (Captured, u32) {
-        let (mut captured, meter, calls) = (Captured::new(keep), Meter::new(limit), Cell::new(0));
-        let read = drain(stream, &mut captured, &meter, || calls.set(calls.get() + 1)).await;
-        assert!(read.is_ok());
-        (captured, calls.get())
+    fn kept(stream: &[u8], keep: usize) -> Captured {
+        let mut captured = Captured::new(keep);
+        captured.push(stream);
+        captured
     }
 
-    #[tokio::test]
-    async fn head_and_tail_are_kept_and_the_rest_is_counted() {
-        let (captured, _) = drained(b"0123456789", 6, None).await;
+    #[test]
+    fn head_and_tail_are_kept_and_the_rest_is_counted() {
+        let captured = kept(b"0123456789", 6);
         assert_eq!(captured.head(), b"012");
         assert_eq!(captured.tail(), b"789");
         assert_eq!((captured.total(), captured.gap(), captured.whole()), (10, 4, None));
     }
 
-    #[tokio::test]
-    async fn a_stream_within_the_cap_is_kept_whole() {
-        let (captured, _) = drained(b"012345", 6, None).await;
-        assert_eq!(captured.whole(), Some(b"012345".to_vec()));
-    }
-
-    #[tokio::test]
-    async fn passing_the_limit_is_told_once_and_reading_goes_on() {
-        let bytes = vec![b'x'; 1 << 20];
-        let (captured, calls) = drained(&bytes, 100, Some(70_000)).await;
-        assert_eq!((captured.total(), calls), (1 << 20, 1));
-        let (_, calls) = drained(&bytes, 100, Some(1 << 20)).await;
-        assert_eq!(calls, 0, "a limit that is reached exactly is not passed");
+    #[test]
+    fn a_stream_within_the_cap_is_kept_whole() {
+        assert_eq!(kept(b"012345", 6).whole(), Some(b"012345".to_vec()));
     }
 
     #[test]
@@ -221,7 +163,7 @@ mod tests {
     #[test]
     fn memory_stays_flat_under_a_flood() {
         let mut captured = Captured::new(KEPT_BYTES);
-        let piece = vec![b'x'; READ_BYTES];
+        let piece = vec![b'x'; 64 << 10];
         for _ in 0..16_384 {
             captured.push(&piece);
         }

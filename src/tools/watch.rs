@@ -1,18 +1,20 @@
 //! Watches one running call to its end: drains its output, ends it when the
 //! caller or a limit says so, and never waits without a bound.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncRead;
+use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Caller, Seen};
-use crate::capture::tap::Source;
-use crate::capture::{Captured, KEPT_BYTES, Meter, drain_heard};
+use crate::capture::stream::{Follower, Stream};
+use crate::capture::tap::{Source, Tap};
+use crate::capture::{KEPT_BYTES, Meter};
 use crate::job::Limits;
 use crate::link::{Control, Running};
-use crate::outcome::{Ended, Failure, in_words};
+use crate::outcome::{Ended, Failure};
 
 /// How long output is still read after the end was told. The cell is dead by
 /// then and its pipes close with it; this bound is for what should not happen.
@@ -23,7 +25,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(2);
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
 
 /// What ends a running call early; tests stand in for the link's control.
-trait End {
+trait End: Send + Sync + 'static {
     fn cancel(&self);
     fn output_limit(&self);
 }
@@ -38,6 +40,22 @@ impl End for Control {
     }
 }
 
+/// Hears the output of one call while it is read.
+struct Following<E> {
+    tap: Tap,
+    end: E,
+}
+
+impl<E: End> Follower for Following<E> {
+    fn heard(&self, source: Source, bytes: &[u8]) {
+        self.tap.pass(source, bytes);
+    }
+
+    fn over(&self) {
+        self.end.output_limit();
+    }
+}
+
 /// Follows `running` until its end is told and its output read.
 pub(super) async fn to_the_end(
     running: Running,
@@ -49,52 +67,39 @@ pub(super) async fn to_the_end(
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
     drop(stdin);
-    let kept = (Captured::new(keep), Captured::new(KEPT_BYTES));
-    let streams = (stdout, stderr);
-    let (mut seen, drained_in) = follow(streams, kept, ended, &control, limits, caller).await;
+    let (mut seen, drained_in) =
+        follow((stdout, stderr), keep, ended, control, limits, caller).await;
     seen.ended.timings.drain = drained_in;
     Seen { receipt: Some(receipt), ..seen }
 }
 
 /// What was seen, and how long output was read after the end was told.
 async fn follow(
-    (stdout, stderr): (impl AsyncRead + Unpin, impl AsyncRead + Unpin),
-    (mut out, mut err): (Captured, Captured),
+    (stdout, stderr): (pipe::Receiver, pipe::Receiver),
+    keep: usize,
     mut ended: oneshot::Receiver<Ended>,
-    control: &impl End,
+    end: impl End,
     limits: &Limits,
     caller: &Caller,
 ) -> (Seen, Duration) {
-    let meter = Meter::counting(limits.output, caller.produced.clone());
+    let meter = Arc::new(Meter::counting(limits.output, caller.produced.clone()));
+    let out = Stream::new(stdout, keep, Source::Stdout, &meter);
+    let err = Stream::new(stderr, KEPT_BYTES, Source::Stderr, &meter);
+    let following = Arc::new(Following { tap: caller.tap.clone(), end });
     let deadline = Instant::now() + limits.wall + SUPERVISOR_GRACE;
-    let mut draining = Box::pin(async {
-        let over = || control.output_limit();
-        let read = tokio::join!(
-            drain_heard(stdout, &mut out, &meter, over, |bytes| {
-                caller.tap.pass(Source::Stdout, bytes);
-            }),
-            drain_heard(stderr, &mut err, &meter, over, |bytes| {
-                caller.tap.pass(Source::Stderr, bytes);
-            })
-        );
-        for error in [read.0, read.1].into_iter().filter_map(Result::err) {
-            tracing::warn!(
-                error = in_words(&error),
-                "a call's output could not be read to its end"
-            );
-        }
-    });
+    let mut draining =
+        Box::pin(async { tokio::join!(out.to_the_end(&following), err.to_the_end(&following)) });
     let (mut drained, mut cancelled) = (false, false);
     let ended = loop {
         tokio::select! {
             told = &mut ended => break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor)),
-            () = &mut draining, if !drained => drained = true,
+            _ = &mut draining, if !drained => drained = true,
             () = caller.cancel.cancelled(), if !cancelled => {
                 cancelled = true;
-                control.cancel();
+                following.end.cancel();
             }
             () = sleep_until(deadline) => {
-                control.cancel();
+                following.end.cancel();
                 break Ended::failed(Failure::Supervisor);
             }
         }
@@ -104,20 +109,23 @@ async fn follow(
         tracing::warn!("a call's output was still open after its end");
     }
     drop(draining);
-    (Seen { ended, receipt: None, stdout: out, stderr: err }, told.elapsed())
+    let (stdout, stderr) = (out.into_captured(), err.into_captured());
+    (Seen { ended, receipt: None, stdout, stderr }, told.elapsed())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
 
-    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::capture::Captured;
     use crate::outcome::{LimitKind, Outcome};
 
     /// A supervisor of one call: tells the end when it is asked to end it.
-    struct Fake(Mutex<Option<oneshot::Sender<Ended>>>);
+    #[derive(Clone)]
+    struct Fake(Arc<Mutex<Option<oneshot::Sender<Ended>>>>);
 
     impl Fake {
         fn tell(&self, outcome: Outcome) {
@@ -159,22 +167,19 @@ mod tests {
     }
 
     struct Call {
-        out: DuplexStream,
-        stdout: DuplexStream,
-        err: DuplexStream,
-        stderr: DuplexStream,
+        out: pipe::Sender,
+        stdout: pipe::Receiver,
+        err: pipe::Sender,
+        stderr: pipe::Receiver,
         fake: Fake,
         ended: oneshot::Receiver<Ended>,
     }
 
-    fn call() -> Call {
-        let ((out, stdout), (err, stderr)) = (duplex(65_536), duplex(65_536));
+    fn call() -> std::io::Result<Call> {
+        let ((out, stdout), (err, stderr)) = (pipe::pipe()?, pipe::pipe()?);
         let (sender, ended) = oneshot::channel();
-        Call { out, stdout, err, stderr, fake: Fake(Mutex::new(Some(sender))), ended }
-    }
-
-    fn kept() -> (Captured, Captured) {
-        (Captured::new(KEPT_BYTES), Captured::new(KEPT_BYTES))
+        let fake = Fake(Arc::new(Mutex::new(Some(sender))));
+        Ok(Call { out, stdout, err, stderr, fake, ended })
     }
 
     fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Seen {
@@ -184,50 +189,52 @@ mod tests {
 
     #[tokio::test]
     async fn both_streams_and_the_end_are_seen() -> std::io::Result<()> {
-        let Call { mut out, stdout, mut err, stderr, fake, ended } = call();
+        let Call { mut out, stdout, mut err, stderr, fake, ended } = call()?;
         out.write_all(b"to stdout").await?;
         err.write_all(b"to stderr").await?;
         drop((out, err));
         fake.tell(Outcome::Exited { code: 3 });
         let never = Caller::default();
-        let (told, _) = follow((stdout, stderr), kept(), ended, &fake, &limits(None), &never).await;
+        let (told, _) =
+            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
         Ok(())
     }
 
     #[tokio::test]
     async fn cancelling_keeps_partial_output() -> std::io::Result<()> {
-        let Call { mut out, stdout, err, stderr, fake, ended } = call();
+        let Call { mut out, stdout, err, stderr, fake, ended } = call()?;
         out.write_all(b"partial").await?;
         let caller = Caller::default();
         caller.cancel.cancel();
         drop((out, err));
         let (told, _) =
-            follow((stdout, stderr), kept(), ended, &fake, &limits(None), &caller).await;
+            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &caller).await;
         assert_eq!(told, seen(Outcome::Cancelled, b"partial", b""));
         Ok(())
     }
 
     #[tokio::test]
     async fn output_past_the_limit_ends_the_call() -> std::io::Result<()> {
-        let Call { mut out, stdout, mut err, stderr, fake, ended } = call();
+        let Call { mut out, stdout, mut err, stderr, fake, ended } = call()?;
         out.write_all(b"12345").await?;
         err.write_all(b"67890").await?;
         drop((out, err));
         let never = Caller::default();
         let (told, _) =
-            follow((stdout, stderr), kept(), ended, &fake, &limits(Some(9)), &never).await;
+            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(Some(9)), &never).await;
         assert_eq!(told, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
         Ok(())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_pipe_held_open_after_the_end_does_not_hold_the_call() -> std::io::Result<()> {
-        let Call { mut out, stdout, err, stderr, fake, ended } = call();
+        let Call { mut out, stdout, err, stderr, fake, ended } = call()?;
         out.write_all(b"before").await?;
         fake.tell(Outcome::Exited { code: 0 });
         let (start, never) = (Instant::now(), Caller::default());
-        let (told, _) = follow((stdout, stderr), kept(), ended, &fake, &limits(None), &never).await;
+        let (told, _) =
+            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await;
         assert_eq!(told, seen(Outcome::Exited { code: 0 }, b"before", b""));
         assert_eq!(start.elapsed(), DRAIN_GRACE);
         drop((out, err));
@@ -235,22 +242,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_supervisor_that_is_gone_or_silent_is_a_supervisor_failure() {
+    async fn a_supervisor_that_is_gone_or_silent_is_a_supervisor_failure() -> std::io::Result<()> {
         let failed = || seen(Outcome::Failed(Failure::Supervisor), b"", b"");
         let never = Caller::default();
-        let Call { out, stdout, err, stderr, fake, ended } = call();
+        let Call { out, stdout, err, stderr, fake, ended } = call()?;
         drop((out, err, fake.0.lock().ok().and_then(|mut slot| slot.take())));
         assert_eq!(
-            follow((stdout, stderr), kept(), ended, &fake, &limits(None), &never).await.0,
+            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await.0,
             failed()
         );
 
-        let Call { out, stdout, err, stderr, fake: _silent, ended } = call();
-        let other = Fake(Mutex::new(None));
+        let Call { out, stdout, err, stderr, fake: _silent, ended } = call()?;
+        let other = Fake(Arc::new(Mutex::new(None)));
         drop((out, err));
         assert_eq!(
-            follow((stdout, stderr), kept(), ended, &other, &limits(None), &never).await.0,
+            follow((stdout, stderr), KEPT_BYTES, ended, other, &limits(None), &never).await.0,
             failed()
         );
+        Ok(())
     }
 }

@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::asking::Asking;
 use super::feed::{Feed, Kind, Shut};
-use super::output::{Open, Stream};
 use super::seat::Seat;
 use crate::audit::{Entry, Story};
+use crate::capture::stream::{Follower, Stream};
 use crate::capture::tap::{Source, Tap};
 use crate::capture::{Captured, KEPT_BYTES, Meter, Produced};
 use crate::job::Limits;
@@ -37,8 +37,8 @@ pub struct Command {
     pub limits: Limits,
     pub clamped: bool,
     pub started: Instant,
-    pub stdout: Stream,
-    pub stderr: Stream,
+    pub stdout: Arc<Stream>,
+    pub stderr: Arc<Stream>,
     pub input: Feed,
     pub(super) asking: Asking,
     pub control: Control,
@@ -87,6 +87,7 @@ impl Command {
             running;
         let About { id, session, text, limits, clamped, keep } = about;
         let (input, turn_of_first) = Feed::new(stdin, behind.kind);
+        let meter = Arc::new(Meter::counting(limits.output, behind.produced.clone()));
         let command = Arc::new(Self {
             id,
             session,
@@ -96,8 +97,8 @@ impl Command {
             limits,
             clamped,
             started: Instant::now(),
-            stdout: Stream::new(stdout, keep),
-            stderr: Stream::new(stderr, KEPT_BYTES),
+            stdout: Stream::new(stdout, keep, Source::Stdout, &meter),
+            stderr: Stream::new(stderr, KEPT_BYTES, Source::Stderr, &meter),
             input,
             asking: Asking::new(told),
             control,
@@ -126,11 +127,6 @@ impl Command {
     pub fn becomes_job(&self) {
         self.job.store(true, Ordering::Release);
         self.hush();
-    }
-
-    fn heard(&self, source: Source) -> impl Fn(&[u8]) {
-        let tap = self.tap.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        move |bytes| tap.pass(source, bytes)
     }
 
     /// Nobody hears of it any more.
@@ -169,9 +165,7 @@ impl Command {
         mut ended: tokio::sync::oneshot::Receiver<Ended>,
         behind: Behind,
     ) {
-        let Behind { mut seat, entry, produced, .. } = behind;
-        let meter = Meter::counting(self.limits.output, produced);
-        let over = || self.control.output_limit();
+        let Behind { mut seat, entry, .. } = behind;
         let deadline = self.started + self.limits.wall + SUPERVISOR_GRACE;
         let told = loop {
             tokio::select! {
@@ -179,12 +173,8 @@ impl Command {
                 told = &mut ended => {
                     break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));
                 }
-                () = self.stdout.readable() => {
-                    self.stdout.look(&meter, over, self.heard(Source::Stdout));
-                }
-                () = self.stderr.readable() => {
-                    self.stderr.look(&meter, over, self.heard(Source::Stderr));
-                }
+                () = self.stdout.readable() => drop(self.stdout.look(&self)),
+                () = self.stderr.readable() => drop(self.stderr.look(&self)),
                 () = sleep_until(deadline) => {
                     self.control.cancel();
                     break Ended::failed(Failure::Supervisor);
@@ -192,8 +182,8 @@ impl Command {
             }
         };
         self.input.shut(Shut::Over);
-        self.stdout.seal(&meter, self.heard(Source::Stdout));
-        self.stderr.seal(&meter, self.heard(Source::Stderr));
+        self.stdout.seal(&*self);
+        self.stderr.seal(&*self);
         self.hush();
         seat.after(&told);
         entry.ended(&Story {
@@ -208,27 +198,28 @@ impl Command {
         drop(seat);
         let finished = Finished { ended: told, took: self.started.elapsed() };
         self.finished.send_replace(Some(finished));
-        let reader = tokio::spawn(Arc::clone(&self).drain_late(meter));
+        let reader = tokio::spawn(Arc::clone(&self).drain_late());
         late.keep(self, reader);
     }
 
     /// Reads what background processes still print, so that they are never blocked by it.
-    async fn drain_late(self: Arc<Self>, meter: Meter) {
-        loop {
-            let (out, err) =
-                (self.stdout.look(&meter, || {}, |_| {}), self.stderr.look(&meter, || {}, |_| {}));
-            if (out, err) == (Open::No, Open::No) {
-                return;
-            }
-            tokio::select! {
-                () = self.stdout.readable() => {}
-                () = self.stderr.readable() => {}
-            }
-        }
+    async fn drain_late(self: Arc<Self>) {
+        tokio::join!(self.stdout.to_the_end(&self), self.stderr.to_the_end(&self));
     }
 
     /// Both streams, as far as they are kept.
     pub fn output(&self) -> (Captured, Captured) {
         (self.stdout.captured(), self.stderr.captured())
+    }
+}
+
+impl Follower for Command {
+    fn heard(&self, source: Source, bytes: &[u8]) {
+        // Not held on to: who listens waits until nobody has it any more.
+        self.tap.lock().unwrap_or_else(PoisonError::into_inner).pass(source, bytes);
+    }
+
+    fn over(&self) {
+        self.control.output_limit();
     }
 }

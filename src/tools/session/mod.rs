@@ -8,7 +8,6 @@ mod asking;
 mod command;
 mod feed;
 mod jobs;
-mod output;
 mod run;
 mod seat;
 mod spool;
