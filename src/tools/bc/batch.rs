@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use super::estimate::Estimate;
 use super::evaluate::{self, Evaluate, last_line, value};
 use super::rewrite::{Expression, Shape};
-use super::{CALCULATION_TIME, CalcError, evaluated, first_scale, library, settled, validate};
+use super::{
+    CALCULATION_TIME, CalcError, evaluated, first_scale, library, near, settled, validate,
+};
 
 /// Most expressions of one call.
 pub const MOST_EXPRESSIONS: usize = 100;
@@ -24,8 +26,10 @@ struct Shared {
     place: usize,
     /// As bc gets it.
     text: String,
-    /// At which scale it is first evaluated, then at twice that; none for whole numbers.
+    /// At which scale it is first evaluated; none for whole numbers.
     scale: Option<u32>,
+    /// Whether the second scale is a little finer, and not twice as fine.
+    near: bool,
     estimate: Option<Estimate>,
 }
 
@@ -46,7 +50,8 @@ impl Shared {
             }
             Shape::Stateful | Shape::Raw => return None,
         };
-        Some(Self { place, text: expression.rewritten(), scale, estimate })
+        let near = scale.is_some() && near::serves(&expression, estimate);
+        Some(Self { place, text: expression.rewritten(), scale, near, estimate })
     }
 
     /// The part of the program that evaluates it; it prints as many marks as [`Shared::read`] takes.
@@ -54,6 +59,7 @@ impl Shared {
         let text = &self.text;
         let evaluation = match self.scale {
             None => format!("scale=0\n{text}\n"),
+            Some(scale) if self.near => evaluate::at_both(text, scale, near::scale(scale)),
             Some(scale) => evaluate::at_both(text, scale, 2 * scale),
         };
         format!("{evaluation}print \"@\"\n")
@@ -68,7 +74,11 @@ impl Shared {
         let mut next = || printed.next().and_then(|part| value(last_line(part)));
         let Some(scale) = self.scale else { return next().map(|value| value.number.to_string()) };
         let (coarse, fine) = (next(), next());
-        settled(&coarse?, &fine?, 2 * scale, evaluate::length(precision), self.estimate)
+        let (coarse, fine, places) = (coarse?, fine?, evaluate::length(precision));
+        match self.near {
+            true => near::settled(&coarse, &fine, places),
+            false => settled(&coarse, &fine, 2 * scale, places, self.estimate),
+        }
     }
 }
 

@@ -38,6 +38,13 @@ impl Decimal {
         self.fraction.len()
     }
 
+    /// Whether the digits behind `places` begin with so many zeros or so many nines.
+    pub(super) fn runs(&self, places: usize, length: usize) -> bool {
+        let digits = self.fraction.bytes().chain(std::iter::repeat(b'0')).skip(places).take(length);
+        let all = |wanted: u8| digits.clone().all(|digit| digit == wanted);
+        all(b'0') || all(b'9')
+    }
+
     /// This number times 10^`places`, cut to an integer if there are more places.
     fn scaled(&self, places: usize) -> BigInt {
         let digits = format!("{}{:0<places$.places$}", self.whole, self.fraction);

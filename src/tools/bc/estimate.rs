@@ -11,6 +11,7 @@ use std::slice::Iter;
 
 use super::estimate_library;
 use super::library;
+use super::near;
 use super::rewrite::{Expression, Kind, Token};
 
 /// Most places added for a foreseen loss; more would only take bc's time.
@@ -31,6 +32,14 @@ pub(super) struct Estimate {
     pub(super) error: f64,
     /// Whether the true value may be 0 although the float is not, as after cancellation.
     pub(super) vanishing: bool,
+    /// Whether the float is right to several digits, and so is all that it was made of: nothing
+    /// cancelled, nothing very small or large, only smooth functions.
+    pub(super) firm: bool,
+}
+
+/// Whether a float is of a size that is followed without loss.
+fn moderate(value: f64) -> bool {
+    (1e-3..=1e15).contains(&value.abs())
 }
 
 impl Estimate {
@@ -70,30 +79,36 @@ impl Estimate {
 
     fn literal(text: &str) -> Option<Self> {
         let value: f64 = text.parse().ok()?;
-        Some(Self { value, size: value.abs().log10(), error: Self::EXACT, vanishing: false })
+        let (size, firm) = (value.abs().log10(), moderate(value));
+        Some(Self { value, size, error: Self::EXACT, vanishing: false, firm })
     }
 
     pub(super) fn sum(self, other: Self, value: f64) -> Self {
         let larger = self.size.max(other.size);
         let size = if value == 0.0 { f64::NEG_INFINITY } else { larger };
         let vanishing = value.abs().log10() < larger - FLOAT_PLACES;
-        Self { value, size, error: self.error.max(other.error), vanishing }
+        let cancels = value.abs() < 1e-3 * self.value.abs().max(other.value.abs());
+        let firm = self.firm && other.firm && moderate(value) && !cancels;
+        Self { value, size, error: self.error.max(other.error), vanishing, firm }
     }
 
     pub(super) fn product(self, other: Self) -> Self {
         let error = (self.error + other.size).max(other.error + self.size).max(0.0);
         let (value, size) = (self.value * other.value, self.size + other.size);
-        Self { value, size, error, vanishing: self.vanishing || other.vanishing }.without_nan()
+        let firm = self.firm && other.firm && value.is_finite();
+        let vanishing = self.vanishing || other.vanishing;
+        Self { value, size, error, vanishing, firm }.without_nan()
     }
 
     pub(super) fn quotient(self, by: Self) -> Self {
         if by.size == f64::NEG_INFINITY {
             // bc will say so.
-            return Self { error: 0.0, ..by };
+            return Self { error: 0.0, firm: false, ..by };
         }
         let error = (self.error - by.size).max(by.error + self.size - 2.0 * by.size).max(0.0);
         let (value, size) = (self.value / by.value, self.size - by.size);
-        Self { value, size, error, vanishing: self.vanishing }.without_nan()
+        let firm = self.firm && by.firm && value.is_finite();
+        Self { value, size, error, vanishing: self.vanishing, firm }.without_nan()
     }
 
     pub(super) fn power(self, exponent: Self) -> Self {
@@ -101,7 +116,10 @@ impl Estimate {
         let size = self.size * n;
         // The relative error grows n-fold; a negative power is also cut once.
         let error = (self.error - self.size + size + n.abs().max(1.0).log10()).max(0.0);
-        Self { value: self.value.powf(n), size, error, ..self }.without_nan()
+        let value = self.value.powf(n);
+        let exact = exponent.error == Self::EXACT && n.fract() == 0.0 && n.abs() <= 1e3;
+        let firm = self.firm && exponent.firm && exact && value.is_finite();
+        Self { value, size, error, firm, ..self }.without_nan()
     }
 
     pub(super) fn applied(self, function: &str) -> Self {
@@ -128,7 +146,15 @@ impl Estimate {
             _ => (value, size),
         };
         let vanishing = function != "e" && value.abs() < 10_f64.powf(-FLOAT_PLACES);
-        Self { value, size, error: (self.error + slope).max(0.0), vanishing }.without_nan()
+        // Where their arguments are reduced in few steps, and their values neither vanish nor leap.
+        let firm = self.firm
+            && match function {
+                "e" => self.value.abs() <= 50.0,
+                "s" | "c" | "a" => self.value.abs() <= 1e3 && moderate(value),
+                "l" | "sqrt" => self.value > 0.0 && moderate(value),
+                _ => false,
+            };
+        Self { value, size, error: (self.error + slope).max(0.0), vanishing, firm }.without_nan()
     }
 
     /// 0 times infinity and its like: nothing is known, so nothing is foreseen.
@@ -178,9 +204,15 @@ impl Parser<'_, '_> {
                 "-" => left.sum(right, left.value - right.value),
                 "*" => left.product(right),
                 "/" => left.quotient(right),
-                "%" => left.sum(right, left.value % right.value),
+                "%" => Estimate { firm: false, ..left.sum(right, left.value % right.value) },
                 "^" => left.power(right),
-                _ => Estimate { value: 1.0, size: 0.0, error: Estimate::EXACT, vanishing: true },
+                _ => Estimate {
+                    value: 1.0,
+                    size: 0.0,
+                    error: Estimate::EXACT,
+                    vanishing: true,
+                    firm: false,
+                },
             };
         }
         self.depth -= 1;
@@ -191,10 +223,10 @@ impl Parser<'_, '_> {
         let token = self.tokens.next()?;
         match (token.kind, token.text) {
             (Kind::Number, text) => Estimate::literal(text),
-            (Kind::Operator, "-" | "!") => {
-                let mut operand = self.at_least(6)?;
-                operand.value = -operand.value;
-                Some(operand)
+            (Kind::Operator, sign @ ("-" | "!")) => {
+                let operand = self.at_least(6)?;
+                let firm = operand.firm && sign == "-";
+                Some(Estimate { value: -operand.value, firm, ..operand })
             }
             (Kind::Operator, "(") => {
                 let inner = self.at_least(0)?;
@@ -204,7 +236,11 @@ impl Parser<'_, '_> {
             (Kind::Name, function) => {
                 let arguments = self.arguments()?;
                 match library::called(function) {
-                    Some(function) => estimate_library::of(function.name, &arguments),
+                    Some(function) => {
+                        let estimate = estimate_library::of(function.name, &arguments)?;
+                        let smooth = near::SMOOTH.contains(&function.name);
+                        Some(Estimate { firm: estimate.firm && smooth, ..estimate })
+                    }
                     None => arguments.last().map(|last| last.applied(function)),
                 }
             }

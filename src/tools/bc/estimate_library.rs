@@ -42,7 +42,8 @@ pub(super) fn of(function: &str, arguments: &[Estimate]) -> Option<Estimate> {
 }
 
 fn exact(value: f64) -> Estimate {
-    Estimate { value, size: value.abs().log10(), error: Estimate::EXACT, vanishing: false }
+    let (size, error) = (value.abs().log10(), Estimate::EXACT);
+    Estimate { value, size, error, vanishing: false, firm: true }
 }
 
 /// The n-th root, which keeps the sign.
@@ -91,7 +92,8 @@ fn by_float(function: &str, arguments: &[Estimate]) -> Option<Estimate> {
     }
     let finite = value.is_finite();
     let vanishing = value.abs() < 1e-10;
-    finite.then_some(Estimate { value, size: value.abs().log10(), error, vanishing })
+    let (size, firm) = (value.abs().log10(), arguments.iter().all(|argument| argument.firm));
+    finite.then_some(Estimate { value, size, error, vanishing, firm })
 }
 
 fn float(function: &str, at: &[f64]) -> Option<f64> {

@@ -13,6 +13,7 @@ mod estimate_library;
 mod evaluate;
 pub mod ledger;
 pub mod library;
+mod near;
 pub mod plot;
 mod rewrite;
 mod validate;
@@ -209,6 +210,11 @@ async fn evaluated(
         Shape::Stateful => agreed(&mut readings, precision, None).await?,
         Shape::Pure => {
             let estimate = Estimate::of(&expression);
+            if near::serves(&expression, estimate)
+                && let Some(result) = nearly(&mut readings, precision, estimate).await?
+            {
+                return Ok((result, None));
+            }
             let (result, exact) = agreed(&mut readings, precision, estimate).await?;
             let beyond = estimate.is_some_and(|estimate| estimate.is_beyond());
             (result, if beyond { Some(false) } else { exact })
@@ -218,6 +224,18 @@ async fn evaluated(
 
 fn first_scale(precision: u32, estimate: Option<Estimate>) -> u32 {
     precision + GUARD + estimate.map_or(0, |estimate| estimate.places())
+}
+
+/// Evaluates at two scales that are near each other; none if that does not settle it.
+async fn nearly<E: Evaluate>(
+    readings: &mut Readings<'_, E>,
+    precision: u32,
+    estimate: Option<Estimate>,
+) -> Result<Option<String>, CalcError> {
+    let first = first_scale(precision, estimate);
+    let [coarse, fine] = readings.pair(first, near::scale(first)).await?;
+    let (Ok(Some(coarse)), Ok(Some(fine))) = (coarse, fine) else { return Ok(None) };
+    Ok(near::settled(&coarse, &fine, evaluate::length(precision)))
 }
 
 /// Evaluates at doubling scales until two agree. The second value is

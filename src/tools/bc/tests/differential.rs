@@ -41,6 +41,7 @@ struct Valued {
 struct Maker {
     dice: Dice,
     consts: Consts,
+    functions: Vec<Unary>,
 }
 
 /// A function of one value, here and there.
@@ -76,7 +77,8 @@ const FUNCTIONS: &[Unary] = &[
 
 impl Maker {
     fn new(seed: u64) -> Self {
-        Self { dice: Dice(seed), consts: Consts::new().unwrap_or_else(|_| panic!("no constants")) }
+        let consts = Consts::new().unwrap_or_else(|_| panic!("no constants"));
+        Self { dice: Dice(seed), consts, functions: FUNCTIONS.to_vec() }
     }
 
     fn number(&mut self) -> Valued {
@@ -112,7 +114,7 @@ impl Maker {
     }
 
     fn function(&mut self, depth: u32) -> Option<Valued> {
-        let (name, function) = self.dice.of(FUNCTIONS);
+        let (name, function) = self.dice.of(&self.functions);
         let inner = self.expression(depth - 1)?;
         let grows = matches!(name, "exp" | "e" | "sinh" | "cosh");
         if grows && inner.value.exponent().is_some_and(|exponent| exponent > 9) {
@@ -230,4 +232,94 @@ async fn generated_expressions_have_the_value_of_another_arithmetic_3() {
 #[tokio::test]
 async fn generated_expressions_have_the_value_of_another_arithmetic_4() {
     compare(4).await;
+}
+
+/// As `near` has it, of an expression as callers write it.
+fn serves(text: &str) -> bool {
+    let text = library::resolved(text).unwrap_or_default();
+    let expression = Expression::new(&text);
+    expression.shape() == Shape::Pure && near::serves(&expression, Estimate::of(&expression))
+}
+
+#[tokio::test]
+async fn values_at_two_scales_near_each_other_are_those_of_another_arithmetic() {
+    let mut maker = Maker::new(5);
+    maker
+        .functions
+        .retain(|(name, _)| ["s", "c", "a", "l", "e", "exp", "ln", "sqrt"].contains(name));
+    for _ in 0..EXPRESSIONS / BATCH / 5 {
+        let precision = maker.dice.of(&[0, 1, 5, 20, 20, 50, 100]);
+        let mut some = Vec::new();
+        while some.len() < BATCH {
+            let depth = maker.dice.of(&[1, 2, 2, 3]);
+            some.extend(maker.expression(depth).filter(|one| serves(&one.text)));
+        }
+        let texts: Vec<String> = some.iter().map(|one| one.text.clone()).collect();
+        let told = calculate_batch(&Direct, &texts, precision).await;
+        let told = told.unwrap_or_else(|error| panic!("{error}"));
+        for (Valued { text, value }, told) in some.iter().zip(told) {
+            let result = match told {
+                Ok((result, None)) => result,
+                other => panic!("{text} at {precision}: {other:?}"),
+            };
+            assert!(
+                maker.is_rounded(&result, value, precision),
+                "{text} at {precision}: {result}, not {value}"
+            );
+        }
+    }
+}
+
+/// What could be lost between two scales, or be exact at one of them.
+const TREACHEROUS: &[&str] = &[
+    "e(1)+10^-60",
+    "e(1)*10^-60*10^60",
+    "e(-1000)*10^450",
+    "e(-40)*10^17",
+    "4*a(1)+(1+e(-130)-1)*10^57",
+    "4*a(1)+(e(-130)/(1+10^-31-1))/(1+10^-31-1)",
+    "(e(1)+10^-30-e(1))*10^30+s(1)",
+    "e(1)^20-e(20)+a(1)",
+    "sqrt(10^40+1)-10^20+c(1)",
+    "sqrt(e(2))",
+    "sqrt(e(1)*e(1))*l(3)",
+    "e(l(2))",
+    "e(l(2)/2)^2+a(1)",
+    "l(e(7))*s(2)",
+    "1/998001*e(1)",
+    "a(1)/a(1)",
+    "a(1)*4/pi",
+    "s(1)^2+c(1)^2",
+    "e(1)+1/2^70",
+    "c(0.000001)",
+    "e(0.0000000001)",
+    "s(355)",
+    "s(100000*pi+1)",
+    "a(1000000)*2",
+    "l(1.0001)*10^4",
+    "e(40)/e(39)",
+    "e(30)-e(29)",
+];
+
+#[tokio::test]
+async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
+    let (mut settled, time) = (0, CALCULATION_TIME);
+    for text in TREACHEROUS {
+        let text = library::resolved(text).unwrap_or_default();
+        let expression = Expression::new(&text);
+        let estimate = Estimate::of(&expression);
+        for precision in [0, 5, 20, 50] {
+            let mut readings = Readings::new(&Direct, "calculate", &expression, time);
+            if !near::serves(&expression, estimate) {
+                continue;
+            }
+            let near = nearly(&mut readings, precision, estimate).await;
+            let twice = agreed(&mut readings, precision, estimate).await;
+            if let Ok(Some(near)) = near {
+                settled += 1;
+                assert_eq!(twice, Ok((near, None)), "{text} at {precision}");
+            }
+        }
+    }
+    assert!(settled > 20, "most are not even tried: {settled}");
 }
