@@ -1,6 +1,7 @@
 //! What may be said of a call that runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Shared;
 use crate::job::JobSignal;
@@ -32,6 +33,11 @@ impl Control {
     /// Asks whether the call waits for its input; the answers have this number.
     pub fn ask_input(&self, number: u32) {
         self.send(&Request::AskInput { call: self.call, number });
+    }
+
+    /// How long its output was read after its end was told: for the metrics.
+    pub fn drained(&self, time: Duration) {
+        self.shared.state().add_time("drain", time);
     }
 
     fn send(&self, request: &Request) {

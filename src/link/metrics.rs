@@ -1,6 +1,7 @@
 //! What the supervisor has told of its calls, added up: for the operator, never for a caller.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -16,8 +17,7 @@ pub struct Metrics {
     pub running: u64,
     /// What became of cells.
     pub cells: PoolCounts,
-    /// Microseconds of all calls together, by phase, as receipts have them for one; without `drain`,
-    /// which is not the supervisor's.
+    /// Microseconds of all calls together, by phase, as receipts have them for one.
     pub timings_us: BTreeMap<&'static str, u64>,
 }
 
@@ -37,11 +37,17 @@ impl State {
         told.calls += 1;
         told.cells = ended.pool;
         for (phase, time) in ended.timings.named() {
+            // Not the supervisor's: who reads the output tells it.
             if phase != "drain" {
-                let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-                let sum = told.timings_us.entry(phase).or_default();
-                *sum = sum.saturating_add(micros);
+                self.add_time(phase, time);
             }
         }
+    }
+
+    /// Adds what one call took in one phase.
+    pub(super) fn add_time(&mut self, phase: &'static str, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let sum = self.told.timings_us.entry(phase).or_default();
+        *sum = sum.saturating_add(micros);
     }
 }

@@ -68,7 +68,8 @@ pub(super) async fn to_the_end(
     // Tools give their input with the job; a pipe would only keep the program waiting.
     drop(stdin);
     let (mut seen, drained_in) =
-        follow((stdout, stderr), keep, ended, control, limits, caller).await;
+        follow((stdout, stderr), keep, ended, control.clone(), limits, caller).await;
+    control.drained(drained_in);
     seen.ended.timings.drain = drained_in;
     Seen { receipt: Some(receipt), ..seen }
 }

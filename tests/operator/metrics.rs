@@ -94,5 +94,7 @@ fn a_signal_has_the_figures_told_and_the_server_goes_on() -> Result<()> {
     assert!(run >= 200_000, "{after}");
     let exec = number(&after, "/timings_us/exec").unwrap_or_default();
     assert!(exec > 0, "each program is seen to begin: {after}");
+    let drain = number(&after, "/timings_us/drain").unwrap_or_default();
+    assert!(drain > 0, "each call's output is read to its end: {after}");
     Ok(())
 }
