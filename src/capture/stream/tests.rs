@@ -1,3 +1,5 @@
+//! Streams of real pipes: floods that a thread reads, and what is left to the runtime.
+
 use std::io::Write;
 use std::sync::atomic::AtomicU32;
 
