@@ -71,6 +71,32 @@ fn waits(fd: impl AsFd) -> bool {
     !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK)
 }
 
+/// Kilobytes of files that are mapped and resident.
+fn mapped(pid: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).expect("its memory");
+    line.trim().trim_end_matches(" kB").parse().expect("kilobytes")
+}
+
+#[test]
+fn a_server_that_is_up_gives_back_the_code_of_its_start() {
+    let ((theirs, mut to), (from, written)) = (pipe(), pipe());
+    let server = Server::start(theirs, written);
+    server.opened(&mut to, &mut BufReader::new(from));
+    let pid = server.0.id().to_string();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("children");
+    let supervisor = children.split_whitespace().next().expect("a supervisor");
+    // The supervisor began with no page of code and keeps what it touched; the front end read the
+    // command line and the configuration besides, and holds less nevertheless.
+    let less = || mapped(&pid) < mapped(supervisor);
+    let up = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        less()
+    });
+    assert!(up, "{} kB, the supervisor {} kB", mapped(&pid), mapped(supervisor));
+}
+
 #[test]
 fn pipes_take_no_thread_and_keep_their_flags() {
     let ((theirs, mut to), (from, written)) = (pipe(), pipe());

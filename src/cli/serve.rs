@@ -16,6 +16,7 @@ use crate::mcp::serve;
 use crate::outcome::{Failure, in_words};
 use crate::receipt::Tier;
 use crate::supervisor::Access;
+use crate::sys::memory;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -86,7 +87,10 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let gone = async move {
             // One that never came up is told by each call, with the remedy.
             match link.ready().await {
-                Ok(_) => link.closed().await,
+                Ok(_) => {
+                    started();
+                    link.closed().await;
+                }
                 Err(_) => std::future::pending().await,
             }
         };
@@ -102,6 +106,13 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             false => Ok(0),
         }
     })
+}
+
+/// Gives back what only a start needs: parsing, the command line, the supervisor's set-up.
+fn started() {
+    if let Err(errno) = memory::forget_code() {
+        tracing::debug!(%errno, "the code of the start stays mapped");
+    }
 }
 
 /// What `--unguarded` makes of an access.

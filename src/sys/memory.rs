@@ -90,3 +90,24 @@ pub fn keep_freed(bytes: i32) {
     let kept = bytes;
     tracing::trace!(kept, "memory that is freed is kept");
 }
+
+unsafe extern "C" {
+    // Set by the linker: where the program begins, and where its code ends.
+    static __executable_start: u8;
+    static etext: u8;
+}
+
+/// Unmaps this program's code and constants, which come back from its file as they are used: what
+/// only a start needs is then nobody's (madvise(2), MADV_DONTNEED).
+///
+/// # Errors
+/// What madvise(2) says.
+pub fn forget_code() -> Result<()> {
+    const PAGE: usize = 4096;
+    let (start, end) = (&raw const __executable_start, &raw const etext);
+    let length = (end as usize).saturating_sub(start as usize) & !(PAGE - 1);
+    let start = start.cast_mut().cast::<libc::c_void>();
+    // SAFETY: between the two are whole pages of the program's file, mapped without write permission:
+    // the linker puts all that can be written behind `etext`. They read the same when they come back.
+    Errno::result(unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) }).map(drop)
+}
