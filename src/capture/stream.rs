@@ -4,7 +4,7 @@
 //! end is told by others, and what was written before it is in the pipe by then; what comes
 //! later is of the background and is kept apart.
 //!
-//! The runtime waits for what comes in drops. A flood has a thread, in [`flood`].
+//! The runtime waits for what comes in drops. A flood has a thread, in `flood`.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
