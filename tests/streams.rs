@@ -158,3 +158,36 @@ fn the_end_of_a_socket_and_no_input_at_all_end_a_server() {
     let mut server = Server::start(File::open("/dev/null").expect("null"), written);
     assert_eq!(server.0.wait().expect("an end").code(), Some(0));
 }
+
+#[test]
+fn a_fifo_with_a_name_ends_with_its_writer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("fifo");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let writer = {
+        let path = path.clone();
+        std::thread::spawn(move || std::fs::write(path, "all of it\n"))
+    };
+    let input = File::open(&path).expect("opened");
+    // Its only writer is gone before anybody looks.
+    writer.join().expect("a thread").expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
+    let told = command.args(["run", "--timeout", "20s", "--", "cat"]).stdin(input).output();
+    let told = told.expect("a run");
+    assert_eq!((told.status.code(), told.stdout.as_slice()), (Some(0), b"all of it\n".as_slice()));
+}
+
+#[test]
+fn the_wrong_end_of_a_pipe_is_not_turned_around() {
+    let (mut reader, mut writer) = pipe();
+    writer.write_all(b"for somebody else\n").expect("written");
+    let input = writer.try_clone().expect("another");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
+    let told = command.args(["run", "--timeout", "20s", "--", "cat"]).stdin(input).output();
+    assert_eq!(told.expect("a run").stdout, b"");
+    // All of its write ends, so that there is an end.
+    drop((command, writer));
+    let mut left = String::new();
+    reader.read_to_string(&mut left).expect("read");
+    assert_eq!(left, "for somebody else\n");
+}

@@ -1,18 +1,21 @@
 //! Standard input and output for the runtime, without a thread where the kernel can tell when to go on.
 //!
-//! A pipe is opened anew: `O_NONBLOCK` is then of our own description, and not of the one that the
+//! A pipe without a name is opened anew: `O_NONBLOCK` is then of our own description, and not of the one that the
 //! client and its other children may share. A socket cannot be opened anew; there each call says
 //! that it does not wait. Whatever else it is (a terminal, a file) keeps the runtime's thread,
 //! in which a read or a write may wait for ever without anybody else waiting for it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, send, sockopt};
+use nix::sys::stat::Mode;
+use nix::sys::statfs::{FsType, fstatfs};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
@@ -26,6 +29,9 @@ pub struct Streams {
     input: Found,
     output: Found,
 }
+
+/// Where pipes without a name are (PIPEFS_MAGIC of linux/magic.h).
+const PIPEFS: FsType = FsType(0x5049_5045);
 
 /// What a stream is.
 #[derive(Debug)]
@@ -41,8 +47,8 @@ impl Streams {
     /// Looks at the streams of this process.
     #[must_use]
     pub fn found() -> Self {
-        let input = Found::of(io::stdin().as_fd(), OpenOptions::new().read(true));
-        let output = Found::of(io::stdout().as_fd(), OpenOptions::new().write(true));
+        let input = Found::of(io::stdin().as_fd(), OFlag::O_RDONLY);
+        let output = Found::of(io::stdout().as_fd(), OFlag::O_WRONLY);
         Self { input: input.unwrap_or(Found::Other), output: output.unwrap_or(Found::Other) }
     }
 
@@ -67,12 +73,20 @@ impl Streams {
 }
 
 impl Found {
-    fn of(fd: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<Self> {
+    /// `use_as` is how it is to be opened anew.
+    fn of(fd: BorrowedFd<'_>, use_as: OFlag) -> io::Result<Self> {
         let own = File::from(fd.try_clone_to_owned()?);
         let is = own.metadata()?;
-        if is.file_type().is_fifo() {
+        // The end of the other use gives no right to this one. A FIFO with a name may have lost its last
+        // writer already: who opens it then is never told of its end.
+        let mode = OFlag::from_bits_retain(fcntl(&own, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+        if mode != use_as && mode != OFlag::O_RDWR {
+            return Ok(Self::Other);
+        }
+        if is.file_type().is_fifo() && fstatfs(&own)?.filesystem_type() == PIPEFS {
             let path = format!("/proc/self/fd/{}", own.as_raw_fd());
-            let anew = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+            let flags = use_as | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+            let anew = File::from(open(path.as_str(), flags, Mode::empty())?);
             let opened = anew.metadata()?;
             let same = (opened.dev(), opened.ino()) == (is.dev(), is.ino());
             return Ok(if same { Self::Pipe(anew.into()) } else { Self::Other });
