@@ -9,16 +9,25 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use super::Result;
 
-/// Does nothing: that it is there makes the kernel interrupt what waits, without starting it again.
-extern "C" fn nothing(_: libc::c_int) {}
+/// Ends the process if the signal is not the timer's: who may send it could have it come again and again,
+/// so that nothing else is done. Otherwise nothing: that this is there makes the kernel interrupt what
+/// waits, without starting it again.
+extern "C" fn ticked(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel gives a pointer to what it has written on this stack.
+    let code = unsafe { (*info).si_code };
+    if code != libc::SI_KERNEL {
+        // SAFETY: takes a number only, and may be called in a handler (signal-safety(7)).
+        unsafe { libc::_exit(1) }
+    }
+}
 
-/// Makes SIGALRM of this process an interruption, and blocks it until [`within`] waits for it.
-/// Whoever else sends it changes nothing then.
+/// Makes SIGALRM of this process an interruption, and blocks it until [`within`] waits for it. Whoever
+/// else sends it ends the process: of a cell, its own init. Where Landlock holds signals, nobody can.
 pub fn prepare() -> Result<()> {
     SigSet::from(Signal::SIGALRM).thread_block()?;
-    let handler = SigHandler::Handler(nothing);
-    let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the handler touches nothing, so it may run wherever the process is.
+    let handler = SigHandler::SigAction(ticked);
+    let action = SigAction::new(handler, SaFlags::SA_SIGINFO, SigSet::empty());
+    // SAFETY: the handler touches nothing of the process, so it may run wherever that is.
     unsafe { sigaction(Signal::SIGALRM, &action) }.map(drop)
 }
 

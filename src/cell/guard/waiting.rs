@@ -17,6 +17,9 @@ const MOST: usize = 128;
 /// How long until the next try.
 pub const AGAIN: Duration = Duration::from_millis(3);
 
+/// What one round of tries may take: each that is made to wait costs a millisecond.
+const ROUND: Duration = Duration::from_millis(4);
+
 /// What is tried again.
 #[derive(Debug)]
 pub enum Pending {
@@ -65,7 +68,8 @@ impl Waiting {
         Ok(())
     }
 
-    /// Tries each again, and lets those go that were answered or have ended.
+    /// Tries each again, and lets those go that were answered or have ended. Who made it last too long is
+    /// answered (EINTR) and gone, so that the others have their turn in the next round.
     pub fn retry(&mut self, proc: &OwnedFd, listener: BorrowedFd<'_>) -> Result<()> {
         let now = Instant::now();
         if self.is_empty() || now < self.next {
@@ -78,6 +82,9 @@ impl Waiting {
                 && !parked.is_answered(proc.as_fd(), listener)?;
             if !stays {
                 *place = None;
+            }
+            if now.elapsed() > ROUND {
+                break;
             }
         }
         Ok(())
