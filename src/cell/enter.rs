@@ -138,7 +138,7 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // namespace, and a procfs that has all its entries yet.
     proc::mount(&root.mounts, shared)?;
     // Before the mounts cover what it shows.
-    let links = proc::limit(&root.mounts, slot).at(Step::Masks)?;
+    let links = proc::limit(&root.mounts, slot).at(Step::Facts)?;
     mounts::enter(&root.mounts, slot)?;
     // Needs CAP_NET_ADMIN in the new network namespace.
     if design.profile.network == Network::Loopback {
