@@ -26,16 +26,25 @@ pub const DESK: &str = "/dev/session";
 
 /// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
-/// (bash(1), shopt), until only ours is left.
+/// (bash(1), shopt), until only ours is left. It begins with the trap's own last command; in ours, which
+/// goes on, it leaves the command undone that was to come.
 const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap 'COFFERDAM_STOP=1; \builtin shopt -s extdebug; "#,
     r#"\builtin trap "((\${#BASH_SOURCE[@]} < 2)) || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
-    r#"\builtin return 130 2>/dev/null' INT"#,
+    r#"\builtin :' INT"#,
 );
-/// The loop itself; where it starts is put before it.
+/// What an INT left behind is taken back. Who is stopped while it waits for a child holds any further INT
+/// for that child's, until it has waited for another.
+const UNSTOPPED: &str = concat!(
+    "if ((${COFFERDAM_STOP-0})); then ",
+    "\\builtin trap - DEBUG; \\builtin shopt -u extdebug; ( ((1)) ); fi\n",
+);
+/// The loop itself; where it starts is put before it. What it waits to open is no standard input: for
+/// one, bash forks a child that opens it, which whoever ends the processes of a call can meet, and which
+/// each call would wait for. A signal does not end the opening.
 const LOOP: &str = concat!(
     r#"(COFFERDAM_CALL=-COFFERDAM_CALL)>0; )); do "#,
-    r#"<"/dev/session/go.$COFFERDAM_CALL" && \builtin . "/dev/session/run.$COFFERDAM_CALL"; done"#,
+    r#"3<"/dev/session/go.$COFFERDAM_CALL" && \builtin . "/dev/session/run.$COFFERDAM_CALL"; done"#,
 );
 
 /// The program of a session's bash, whose first call has this number.
@@ -51,7 +60,8 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
     let place = |name| place(name, number);
     let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
-    let mut text = "COFFERDAM_OPEN=0 COFFERDAM_STOP=0\n".to_owned();
+    // An INT that came when the call before had told its end is none of this one's.
+    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STOP=0\n");
     // Without streams nothing runs: with no descriptor free (`ulimit -n`), say.
     text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
     if let Some(cwd) = cwd {
@@ -82,7 +92,7 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
          {assignments}{source} . {command} {streams}; done\n\
          COFFERDAM_STATUS=$?\n\
          if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
-         if ((COFFERDAM_STOP)); then \\builtin trap - DEBUG; \\builtin shopt -u extdebug; fi\n"
+         {UNSTOPPED}"
     ));
     if cwd.is_some() {
         text.push_str("\\builtin cd -- \"$COFFERDAM_CWD\"\n");

@@ -183,6 +183,8 @@ impl Shell {
             stdin: ready.start.stdin,
         };
         let turn = desk.next().saturating_sub(self.first).saturating_add(1);
+        // Before the shell goes on, and may start a process.
+        let began = stopping::ticks()?;
         let (laid, ends) = desk.lay(&order)?;
         let started = Instant::now();
         let handed_over = started.saturating_duration_since(ready.arrived).saturating_sub(built);
@@ -195,7 +197,7 @@ impl Shell {
             stopped: None,
             asking: asking::Asking::default(),
             force: Force::None,
-            began: stopping::ticks()?,
+            began,
             started,
             timings: Timings { built, handed_over, ..Timings::default() },
         });

@@ -133,10 +133,10 @@ pub fn kill(caller: &Caller) -> Check {
 const SIGNALLED: &[(&str, &str, &str, &str, &str)] = &[
     ("sleep 600; echo after", "TERM", "cancelled", "", "TERM ended it; the shell is kept"),
     (
-        "bash -c 'trap \"echo bye; exit 0\" TERM; while :; do sleep 0.1; done'; echo after",
+        "bash -c 'trap \"echo bye; exit 0\" TERM; echo up; while :; do sleep 0.1; done'; echo after",
         "TERM",
         "cancelled",
-        "bye\n",
+        "up\nbye\n",
         "TERM ended it; the shell is kept",
     ),
     (
@@ -179,6 +179,10 @@ pub fn signals(caller: &Caller) -> Check {
         std::thread::sleep(Duration::from_millis(100));
         let id = job(&mut server, "a", command)?;
         std::thread::sleep(Duration::from_millis(300));
+        if !stdout.is_empty() {
+            // It has set its traps by then.
+            output(&mut server, &json!({ "job": id, "since": {}, "wait": 30 }))?;
+        }
         let answer = server.tool("bash_kill", &json!({ "job": id, "signal": signal }))?;
         let content = &answer["structuredContent"];
         equal(command, &content["outcome"], &json!(outcome))?;
@@ -190,6 +194,16 @@ pub fn signals(caller: &Caller) -> Check {
         equal(command, story(&answer).1.as_str(), left)?;
     }
     Ok(())
+}
+
+/// Who ends the processes of a call that has just ended meets nothing of the shell's own, and a late INT
+/// takes neither the shell nor its next command.
+pub fn between(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    server.gives("x=kept; (sleep 0.5; pgrep -cP $$ > n; kill -INT $$; echo > sent) &", 0, "")?;
+    std::thread::sleep(Duration::from_millis(1500));
+    server.gives("echo ${x-gone}; cat n; ls sent", 0, "kept\n1\nsent\n")?;
+    server.gives("f() { echo in f; }; f; shopt -q extdebug; echo $?; trap -p DEBUG", 0, "in f\n1\n")
 }
 
 /// A shell that takes no INT is killed a moment after the first KILL, however often it is asked for.

@@ -46,6 +46,7 @@ fn main() -> ExitCode {
             "a_signal_ends_the_processes_of_the_job_and_keeps_the_shell_and_others",
             jobs::signals,
         ),
+        claim("between_two_calls_a_shell_has_no_child_and_takes_an_interrupt", jobs::between),
         claim("a_kill_that_is_repeated_gives_no_more_time", jobs::repeated),
         claim("jobs_are_listed_with_their_ends_and_unknown_ones_are_told", jobs::listed),
         claim("a_shortened_output_is_read_by_its_id_after_a_timeout_too", jobs::rest),
@@ -260,7 +261,7 @@ fn timeouts(caller: &Caller) -> Check {
         let content = &answer["structuredContent"];
         equal(&command, &content["outcome"], &json!("timeout"))?;
         equal(&command, &content["stdout"], &json!("before\n"))?;
-        holds("told", &answer, text(&answer).contains("the shell is kept"))?;
+        holds(&command, &answer, text(&answer).contains("the shell is kept"))?;
         server.gives("echo $x; shopt -q extdebug; echo $?", 0, "1\n1\n")?;
     }
     let stubborn = "trap '' INT; echo before; sleep 600; echo after";
