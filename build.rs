@@ -1,9 +1,10 @@
 //! Makes `cofferdam-probe`, the helper of the self-test, and `cofferdam-clerk`, which reads and writes
 //! files in cells, for the library to embed: static programs without a C library, so that neither
-//! needs a compiler or a second file.
+//! needs a compiler or a second file. And has the program itself linked without shared libraries.
 
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -13,7 +14,64 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Set for these alone, here; as examples of the package they are ordinary programs.
     println!("cargo::rustc-check-cfg=cfg(freestanding)");
     freestanding("probe")?;
-    freestanding("clerk")
+    freestanding("clerk")?;
+    without_shared_libraries()
+}
+
+/// Has `cofferdam` linked as a static-pie, where the C library's archives are: a process that loads no
+/// libraries starts in two thirds of the time, and its clones, of which each call is made, have a
+/// third of the mappings. Its addresses are random all the same.
+///
+/// `-C target-feature=+crt-static` is the usual way, and takes `--target` beside it, which puts the
+/// program in another place. Here the linker finds archives where it looks for libraries first.
+fn without_shared_libraries() -> Result<(), Box<dyn Error>> {
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    let native = std::env::var_os("TARGET") == std::env::var_os("HOST");
+    if !native || !is("CARGO_CFG_TARGET_OS", "linux") || !is("CARGO_CFG_TARGET_ENV", "gnu") {
+        return Ok(());
+    }
+    let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| OsString::from("cc"));
+    // Where one of them is not installed, the program has its shared libraries.
+    let Some([c, m, eh, gcc, _start]) =
+        found(&linker, ["libc.a", "libm.a", "libgcc_eh.a", "libgcc.a", "rcrt1.o"])
+    else {
+        return Ok(());
+    };
+    let directory = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo has set no OUT_DIR")?)
+        .join("archives");
+    fs::create_dir_all(&directory)?;
+    // Scripts of the linker. The first two name each other's functions.
+    let unwinding = format!("{} {}", eh.display(), gcc.display());
+    let both = format!("GROUP ( {} {unwinding} )\n", c.display());
+    let maths = fs::read(&m)?;
+    // On x86_64 it is a script itself.
+    let maths = match maths.starts_with(b"!<arch>") {
+        true => format!("GROUP ( {} )\n", m.display()).into_bytes(),
+        false => maths,
+    };
+    fs::write(directory.join("libm.a"), maths)?;
+    for name in ["libc.a", "libgcc_s.a"] {
+        fs::write(directory.join(name), &both)?;
+    }
+    // Parts of the C library by now.
+    for name in ["libpthread.a", "libdl.a", "librt.a", "libutil.a"] {
+        fs::write(directory.join(name), "!<arch>\n")?;
+    }
+    println!("cargo::rustc-link-arg-bin=cofferdam=-static-pie");
+    println!("cargo::rustc-link-arg-bin=cofferdam=-L{}", directory.display());
+    Ok(())
+}
+
+/// Where the linker has these files; none where it lacks one.
+fn found<const N: usize>(linker: &OsStr, names: [&str; N]) -> Option<[PathBuf; N]> {
+    let place = |name: &str| {
+        let said = Command::new(linker).arg(format!("-print-file-name={name}")).output().ok()?;
+        // A file that it does not know is told by its name alone.
+        let path = PathBuf::from(String::from_utf8(said.stdout).ok()?.trim());
+        path.is_absolute().then_some(path).filter(|path| path.is_file())
+    };
+    let places: Vec<PathBuf> = names.into_iter().filter_map(place).collect();
+    places.try_into().ok()
 }
 
 /// Compiles the program in this directory.

@@ -71,7 +71,7 @@
 //! [`sys`]: system calls that no crate wraps.
 //! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
 //!
-//! [`defaults`], [`units`], [`document`], [`group`], [`clock`]: values of the rulings, how they are written, mistakes with their place,
+//! [`accounts`], [`defaults`], [`units`], [`document`], [`group`], [`clock`]: names of users, values of the rulings, how they are written, mistakes with their place,
 //! which tools are shown together.
 //!
 //! Arrows go one way: `cli → mcp → tools → policy → call, job`; `supervisor → cell → profile, job`; both ends `→ wire → job`.
@@ -103,6 +103,7 @@
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 
+pub mod accounts;
 pub mod audit;
 pub mod call;
 pub mod capture;

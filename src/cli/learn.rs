@@ -14,6 +14,7 @@ use super::error::{CliError, print_out};
 use super::run_arguments::{RunArguments, check};
 use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
+use crate::accounts;
 use crate::job::ProfileName;
 use crate::link::Link;
 use crate::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
@@ -72,7 +73,7 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
         argv: typed.argv.clone(),
         ..RunArguments::default()
     };
-    let request = check(&run, std::env::home_dir().as_deref())?;
+    let request = check(&run, accounts::home().as_deref())?;
     let settings = wiring::load(config)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;

@@ -15,6 +15,7 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::doctor::{Layer, State};
+use crate::accounts;
 use crate::cell::ids::write_map;
 use crate::cell::{landlock, report};
 use crate::supervisor::OPEN_FILES_HELD;
@@ -269,10 +270,10 @@ pub fn groups_layer() -> Layer {
     }
     let own = nix::unistd::getegid();
     let groups = nix::unistd::getgroups().unwrap_or_default();
-    let named = groups.into_iter().filter(|group| *group != own).map(|group| {
-        let entry = nix::unistd::Group::from_gid(group).ok().flatten();
-        entry.map_or_else(|| group.to_string(), |entry| entry.name)
-    });
+    let named = groups
+        .into_iter()
+        .filter(|group| *group != own)
+        .map(|group| accounts::group(group.as_raw()).unwrap_or_else(|| group.to_string()));
     let (powerful, others): (Vec<_>, Vec<_>) =
         named.partition(|name| POWERFUL.contains(&name.as_str()));
     if powerful.is_empty() {

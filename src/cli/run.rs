@@ -15,6 +15,7 @@ use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
 use super::streams::{Input, Output, Streams};
 use super::wiring::Launched;
 use super::{start, wiring};
+use crate::accounts;
 use crate::audit::{Audit, Entry, Story};
 use crate::call::Asked;
 use crate::job::Limits;
@@ -30,7 +31,7 @@ use crate::units::Size;
 
 /// The whole command; the exit code is rulings R2's.
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let home = std::env::home_dir();
+    let home = accounts::home();
     let request = check(typed, home.as_deref())?;
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).

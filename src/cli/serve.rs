@@ -10,6 +10,7 @@ use super::exec_said::{self, ExecFlags};
 use super::live::Live;
 use super::wiring::Launched;
 use super::{metrics, start, wiring};
+use crate::accounts;
 use crate::group::Group;
 use crate::link::Link;
 use crate::mcp::serve;
@@ -60,7 +61,7 @@ pub struct WorkspaceAsk {
 
 /// The whole command: 0 when it was ended as it should be (rulings R10).
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let home = std::env::home_dir();
+    let home = accounts::home();
     let ask = typed.workspace.as_deref();
     let mut workspace = ask.map(|ask| check_workspace(ask, home.as_deref())).transpose()?;
     if let Some(ask) = &mut workspace

@@ -11,6 +11,7 @@ use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
 use super::streams::Streams;
 use super::tier;
+use crate::accounts;
 use crate::audit::{self, Audit};
 use crate::call::Call;
 use crate::config::json::ConfigJson;
@@ -260,7 +261,7 @@ fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, Cl
     if !host.is_dir() {
         return Err(bad("is not a directory").with_hint("grant the directory it is in"));
     }
-    let home = std::env::home_dir().and_then(|home| home.canonicalize().ok());
+    let home = accounts::home().and_then(|home| home.canonicalize().ok());
     if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
         return Err(
             bad("is never granted as a whole").with_hint("grant the directory of one project")
@@ -282,7 +283,7 @@ fn configuration_directories(settings: &Settings) -> Vec<PathBuf> {
     let own = settings.loaded.origin.directory().map(Path::to_owned);
     let of_user = std::env::var_os("XDG_CONFIG_HOME")
         .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".config")))
+        .or_else(|| accounts::home().map(|home| home.join(".config")))
         .map(|directory| directory.join("cofferdam"));
     let of_system = Some(PathBuf::from("/etc/cofferdam"));
     let log = settings.loaded.config.audit_file.value.as_deref();

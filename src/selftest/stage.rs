@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -15,6 +15,7 @@ use super::corpus::Probe;
 use super::launch::{End, Ran};
 use super::remains::{self, Names};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
+use crate::accounts;
 use crate::profile::calls;
 
 /// Where programs are looked for without a sandbox.
@@ -138,7 +139,7 @@ impl Stage {
             self.sentinel = Some(sentinel);
         }
         if names("{port}") || names("{porthex}") {
-            let listener = TcpListener::bind(("127.0.0.1", 0))?;
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             listener.set_nonblocking(true)?;
             let port = listener.local_addr()?.port();
             words.insert("{port}", port.to_string());
@@ -153,12 +154,12 @@ impl Stage {
             self.tcp_6 = listener.filter(|listener| listener.set_nonblocking(true).is_ok());
         }
         if names("{udp}") {
-            let socket = UdpSocket::bind(("127.0.0.1", 0))?;
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             words.insert("{udp}", socket.local_addr()?.port().to_string());
             self.udp = Some(socket);
         }
         if names("{free}") {
-            let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
             words.insert("{free}", port.to_string());
             self.free = Some((port, Cell::new(false)));
         }
@@ -217,7 +218,7 @@ impl Stage {
     /// What can only be looked at while the attack runs.
     pub fn look(&self) {
         if let Some((port, met)) = &self.free {
-            let reached = TcpStream::connect(("127.0.0.1", *port)).is_ok();
+            let reached = TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
             met.set(met.get() || reached);
         }
         if let (Some(seen), Some(word)) = (&self.rooted, self.words.get("{rooted}")) {
@@ -317,8 +318,7 @@ fn random() -> std::io::Result<String> {
 
 /// The name of the one who runs the test.
 fn user() -> String {
-    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
-    user.map_or_else(|| "nobody".to_owned(), |user| user.name)
+    accounts::user(nix::unistd::geteuid().as_raw()).unwrap_or_else(|| "nobody".to_owned())
 }
 
 /// Numbers of system calls that the profile `bash` does not list, with commas between them.
