@@ -1,5 +1,6 @@
 //! The values of rulings R1, one constant each: code, `sandbox_rules`, README and `doctor` print these.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// One kibibyte, mebibyte and gibibyte in bytes.
@@ -64,6 +65,14 @@ pub const LANDLOCK_ABI: u32 = 2;
 #[must_use]
 pub fn concurrency(cores: u32) -> u32 {
     cores.saturating_mul(2).max(CONCURRENCY_MIN)
+}
+
+/// Processors this process may run on, as nproc(1) counts them. Looked up once, for this process and
+/// for the supervisor that is cloned from it: it takes some twenty system calls.
+#[must_use]
+pub fn processors() -> usize {
+    static FOUND: OnceLock<usize> = OnceLock::new();
+    *FOUND.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 #[cfg(test)]

@@ -49,7 +49,9 @@ fn prepare(
     request: RunRequest,
     config: Option<&Path>,
 ) -> Result<(Grant, Profile, Launched, Entry), CliError> {
-    let settings = wiring::load_one(config, &request.profile)?.in_tier(request.tier);
+    let mut settings = wiring::load_one(config, &request.profile)?.in_tier(request.tier);
+    // One call has one cell: a root, and as root each grant, is made for as many as there may be.
+    settings.loaded.config.cells.value = 1;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_sockets(&request.sockets)?;
     let call = request.call.clone();

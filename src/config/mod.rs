@@ -17,6 +17,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::defaults;
 use crate::document::{Document, Mistake};
 use crate::job::ProfileName;
 use crate::outcome::in_words;
@@ -44,14 +45,13 @@ impl Surroundings {
     /// Those of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             cofferdam_config: std::env::var_os("COFFERDAM_CONFIG"),
             xdg_config_home: std::env::var_os("XDG_CONFIG_HOME"),
             home: std::env::var_os("HOME"),
             system: PathBuf::from("/etc/cofferdam"),
             euid: nix::unistd::geteuid().as_raw(),
-            cores: u32::try_from(cores).unwrap_or(u32::MAX),
+            cores: u32::try_from(defaults::processors()).unwrap_or(u32::MAX),
         }
     }
 }

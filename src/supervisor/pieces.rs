@@ -150,14 +150,15 @@ pub fn directories(path: &Path) -> std::io::Result<()> {
 pub fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
     match kind {
         Kind::Directory => directories(path),
-        Kind::File => path.parent().map_or(Ok(()), directories).and_then(|()| touch(path)),
-    }
-}
-
-fn touch(path: &Path) -> std::io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(_) => Ok(()),
-        Err(_) => write_file(path, ""),
+        Kind::File => match write_file(path, "") {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            // Most stand in a directory that is there.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                path.parent().map_or(Ok(()), directories)?;
+                write_file(path, "")
+            }
+            made => made,
+        },
     }
 }
 

@@ -7,6 +7,7 @@ use super::pieces::{directories, write_file};
 use crate::cell::ids::AGENT;
 use crate::cell::mounts::{HIDDEN, Slot};
 use crate::cell::{c_path, size};
+use crate::defaults::processors;
 use crate::job::Limits;
 
 /// The host name of every cell.
@@ -53,11 +54,6 @@ pub fn store(hidden: &Path, limits: &Limits, cells: Slot) -> std::io::Result<()>
     directories(&sizes)?;
     let meminfo = size::meminfo(limits.memory);
     (0..cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
-}
-
-/// Processors this process may run on, as nproc(1) counts them.
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Files of `/proc` as a machine of the cell's size would have them, but for its memory.
