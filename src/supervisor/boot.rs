@@ -8,6 +8,7 @@ use caps::Capability;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 
@@ -91,6 +92,10 @@ pub fn run(inherited: Inherited, birth: Birth) -> ! {
 }
 
 fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
+    if inherited.bare.is_none() {
+        // Not by the clone, in which main waits. Before anything is read.
+        unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
+    }
     let mut go = [0; 8];
     let received = socket::receive(&birth.wait, &mut go, Wait::Yes).during("waiting for main")?;
     if received.bytes == 0 {

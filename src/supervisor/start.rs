@@ -99,11 +99,11 @@ pub enum CellIds {
 
 /// No cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process may only move others
 /// below the root of its own (cgroups(7)), and the cells' groups are beside the supervisor's. Each
-/// cell has one.
+/// cell has one. And not that of the network, which takes as long as all the others: the child makes
+/// it, first of all, while main goes on (`boot`).
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
-    | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
