@@ -1,12 +1,16 @@
 //! Makes `cofferdam-probe`, the helper of the self-test, and `cofferdam-clerk`, which reads and writes
 //! files in cells, for the library to embed: static programs without a C library, so that neither
-//! needs a compiler or a second file. And has the program itself linked without shared libraries.
+//! needs a compiler or a second file. And has the program itself linked without shared libraries, and the
+//! configuration that is compiled in parsed.
 
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=probe");
@@ -15,6 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rustc-check-cfg=cfg(freestanding)");
     freestanding("probe")?;
     freestanding("clerk")?;
+    shipped()?;
     without_shared_libraries()
 }
 
@@ -104,4 +109,57 @@ fn freestanding(name: &str) -> Result<(), Box<dyn Error>> {
         return Err(format!("cofferdam-{name} cannot be made: {status}").into());
     }
     Ok(())
+}
+
+/// Parses the files that are compiled in, and writes what is in them as a value of Rust.
+fn shipped() -> Result<(), Box<dyn Error>> {
+    let mut paths = Vec::new();
+    for directory in ["policies", "sandbox-profiles"] {
+        println!("cargo::rerun-if-changed={directory}");
+        for entry in fs::read_dir(directory)? {
+            paths.push(entry?.path());
+        }
+    }
+    paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        let text = fs::read_to_string(&path)?;
+        let table =
+            DeTable::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let span = table.span();
+        let value = format!("Value::Table({})", entries(table.get_ref())?);
+        files.push(format!("({:?}, {})", path.to_string_lossy(), node(span, &value)));
+    }
+    let directory = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo has set no OUT_DIR")?);
+    Ok(fs::write(directory.join("shipped.rs"), format!("&[{}]", files.join(",\n")))?)
+}
+
+fn node(span: std::ops::Range<usize>, value: &str) -> String {
+    format!("Node {{ from: {}, to: {}, value: {value} }}", span.start, span.end)
+}
+
+fn entries(table: &DeTable<'_>) -> Result<String, Box<dyn Error>> {
+    let entry =
+        |(key, value): (&Spanned<_>, _)| Ok(format!("({:?}, {})", key.get_ref(), value_of(value)?));
+    let entries = table.iter().map(entry).collect::<Result<Vec<_>, Box<dyn Error>>>()?;
+    Ok(format!("&[{}]", entries.join(", ")))
+}
+
+fn value_of(value: &Spanned<DeValue<'_>>) -> Result<String, Box<dyn Error>> {
+    let written = match value.get_ref() {
+        DeValue::String(text) => format!("Value::Text({text:?})"),
+        DeValue::Integer(number) => {
+            format!("Value::Whole({})", i64::from_str_radix(number.as_str(), number.radix())?)
+        }
+        DeValue::Boolean(flag) => format!("Value::Flag({flag})"),
+        DeValue::Array(values) => {
+            let values = values.iter().map(value_of).collect::<Result<Vec<_>, _>>()?;
+            format!("Value::List(&[{}])", values.join(", "))
+        }
+        DeValue::Table(table) => format!("Value::Table({})", entries(table)?),
+        other @ (DeValue::Float(_) | DeValue::Datetime(_)) => {
+            return Err(format!("{other:?} is in none of our schemas").into());
+        }
+    };
+    Ok(node(value.span(), &written))
 }

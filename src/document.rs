@@ -1,9 +1,11 @@
 //! A TOML file to a value, or the mistake in it: file, line, column, and the nearest valid key.
 
+mod parsed;
+
 use std::fmt;
 use std::ops::Range;
 
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 /// The schema that this version reads, of all three kinds of file.
@@ -36,18 +38,29 @@ impl fmt::Display for Mistake {
 pub struct Document {
     pub file: String,
     pub text: String,
+    /// Of a file that is compiled in, what is in it.
+    parsed: Option<&'static parsed::Node>,
 }
 
 impl Document {
     pub fn new(file: &str, text: &str) -> Self {
-        Self { file: file.to_owned(), text: text.to_owned() }
+        Self { file: file.to_owned(), text: text.to_owned(), parsed: None }
+    }
+
+    /// One that is compiled in, by its path in the sources.
+    #[must_use]
+    pub fn shipped(path: &str, text: &'static str) -> Self {
+        Self { parsed: parsed::shipped(path), ..Self::new(&format!("embedded:{path}"), text) }
     }
 
     /// Reads the document as a `T`.
     ///
     /// # Errors
     /// When it is not TOML, is of another schema, or is not a `T`.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Mistake> {
+    pub fn read<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Mistake> {
+        if let Some(parsed) = self.parsed {
+            return T::deserialize(parsed).map_err(|error| self.mistake(0..0, error.to_string()));
+        }
         let table = DeTable::parse(&self.text).map_err(|error| self.malformed(&error))?;
         // Before all else, so that a newer file is told as such and not as a list of unknown keys.
         if let Some(schema) = table.get_ref().get("schema")

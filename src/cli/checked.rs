@@ -31,7 +31,7 @@ fn document(path: &Path) -> Result<Document, CliError> {
     if u64::try_from(text.len()).is_ok_and(|bytes| bytes > FILE_BYTES) {
         return Err(bad("it is longer than 1M"));
     }
-    Ok(Document { file: path.display().to_string(), text })
+    Ok(Document::new(&path.display().to_string(), &text))
 }
 
 /// Reads all the documents together. Where that fails, the first mistake of each is told, and

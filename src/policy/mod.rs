@@ -87,13 +87,13 @@ pub const OPERATOR: &str = "operator";
 #[must_use]
 pub fn shipped() -> Vec<Document> {
     let text = include_str!("../../policies/default.toml");
-    vec![Document::new("embedded:policies/default.toml", text)]
+    vec![Document::shipped("policies/default.toml", text)]
 }
 
 /// The flag lists that are compiled in. They allow nothing by themselves: a rule must name the tool.
 fn shipped_commands() -> Document {
     let text = include_str!("../../policies/tools.toml");
-    Document::new("embedded:policies/tools.toml", text)
+    Document::shipped("policies/tools.toml", text)
 }
 
 /// The rules in force. Clones share them.

@@ -23,8 +23,8 @@ const SHIPPED: [(&str, Option<&str>, &str); 7] = [
     ("nested", Some("bash"), include_str!("../../sandbox-profiles/nested.toml")),
 ];
 
-fn shipped_document(name: &str, text: &str) -> Document {
-    Document::new(&format!("embedded:sandbox-profiles/{name}.toml"), text)
+fn shipped_document(name: &str, text: &'static str) -> Document {
+    Document::shipped(&format!("sandbox-profiles/{name}.toml"), text)
 }
 
 /// The profiles that are compiled in, as files.
