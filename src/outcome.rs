@@ -111,8 +111,10 @@ pub fn in_words(error: &std::io::Error) -> String {
 /// What the cell used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// From exec to the program's end.
+    /// From the job to the program's end.
     pub wall: Duration,
+    /// Of the whole program, as the memory below: what it used before its job, where it was executed
+    /// ahead, is in it.
     pub user: Duration,
     pub system: Duration,
     /// The most memory seen, in bytes; see [`Usage::peak_source`].
@@ -158,7 +160,7 @@ pub struct Timings {
     pub built: Duration,
     /// From there until the job is with the cell.
     pub handed_over: Duration,
-    /// From there until the program replaced the process that waited.
+    /// From there until the program replaced the process that waited: none where it had before.
     pub exec: Duration,
     /// From there until its end was reported.
     pub run: Duration,
@@ -187,6 +189,8 @@ impl Timings {
 pub struct PoolCounts {
     /// Jobs that got a cell which was ready.
     pub warm: u64,
+    /// Of these, jobs whose program was executed before they came.
+    pub ahead: u64,
     /// Jobs that waited until one was built.
     pub cold: u64,
     /// Ready cells that nobody wanted for a while.

@@ -8,7 +8,7 @@ use super::rows::{Rows, limits, limits_json, plain, wrapped};
 use crate::outcome::errno_text;
 use crate::profile::account::{About, Account};
 use crate::profile::floor::{self, Verdict};
-use crate::profile::{Exec, HostPath, PathKind, Presence, Profile, calls};
+use crate::profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls};
 use crate::receipt::MemoryHold;
 
 /// A profile, its account, and its system calls in groups.
@@ -122,6 +122,7 @@ impl<'p> View<'p> {
             }
         };
         keyed("exec", exec_text(&profile.exec));
+        keyed("ahead", profile.ahead.as_ref().map_or_else(|| "nothing".to_owned(), ahead_text));
         keyed("workspace", if profile.workspace { "/workspace" } else { "none" }.to_owned());
         keyed("proc", profile.proc.name().to_owned());
         keyed("network", profile.network.name().to_owned());
@@ -161,6 +162,9 @@ impl<'p> View<'p> {
             "description": profile.description,
             "files": account.files,
             "exec": { "program": exec_word(&profile.exec), "why": account.key("exec") },
+            "ahead": profile.ahead.as_ref().map(|ahead| json!({
+                "argv": ahead.argv, "env": ahead.env, "why": account.key("ahead"),
+            })),
             "workspace": { "granted": profile.workspace, "why": account.key("workspace") },
             "proc": { "view": profile.proc.name(), "why": account.key("proc") },
             "network": { "class": profile.network.name(), "why": account.key("network") },
@@ -235,6 +239,12 @@ fn exec_text(exec: &Exec) -> String {
         Exec::Any => "any program in the cell".to_owned(),
         Exec::Only(program) => format!("{} once, and no other program", program.display()),
     }
+}
+
+fn ahead_text(ahead: &Ahead) -> String {
+    let variables = ahead.env.iter().map(|(name, value)| format!("{name}={value}"));
+    let words: Vec<String> = variables.chain(ahead.argv.words().iter().cloned()).collect();
+    plain(&format!("{}, before its job is there", words.join(" ")))
 }
 
 fn path_text(path: &HostPath) -> String {

@@ -73,6 +73,7 @@ impl Account {
 fn reasons(written: &Written) -> Vec<Reason> {
     let keys = [
         ("exec", written.exec.as_ref().map(|exec| &exec.why)),
+        ("ahead", written.ahead.as_ref().map(|ahead| &ahead.why)),
         ("workspace", written.workspace.as_ref().map(|workspace| &workspace.why)),
         ("proc", written.proc.as_ref().map(|proc| &proc.why)),
         ("network", written.network.as_ref().map(|network| &network.why)),

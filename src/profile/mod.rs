@@ -4,6 +4,7 @@
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 
 pub mod account;
+mod ahead;
 mod arguments;
 pub mod calls;
 pub mod condition;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+pub use ahead::Ahead;
 pub use arguments::HELD_DESCRIPTOR;
 pub use set::{Profiles, shipped, shipped_with};
 pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
@@ -35,6 +37,8 @@ pub struct Profile {
     /// What of the host is in the cell, read-only.
     pub paths: Vec<HostPath>,
     pub exec: Exec,
+    /// What a cell that waits has executed before its job is there.
+    pub ahead: Option<Ahead>,
     /// Whether the cell has a `/workspace`.
     pub workspace: bool,
     pub proc: ProcView,
@@ -69,6 +73,7 @@ impl Profile {
             description: String::new(),
             paths: Vec::new(),
             exec: Exec::Any,
+            ahead: None,
             workspace: false,
             proc: ProcView::None,
             network: Network::None,

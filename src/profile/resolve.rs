@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 
+use super::ahead;
 use super::arguments::HELD_DESCRIPTOR;
 use super::calls::{Known, lookup, nearest_name};
 use super::never::{keyed, reason};
@@ -70,6 +71,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
     };
     let workspace = chain.iter().any(|layer| layer.written.workspace.is_some());
     let limits = limits(chain, workspace, &exec)?;
+    let ahead = ahead::resolve(chain, &exec, workspace)?;
     let proc = written(|w| w.proc.is_some()).and_then(|w| w.proc.as_ref());
     let network = written(|w| w.network.is_some()).and_then(|w| w.network.as_ref());
     let sockets = chain.iter().filter_map(|layer| layer.written.sockets.as_ref());
@@ -81,6 +83,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         description: chain.last().map(|l| l.written.description.clone()).unwrap_or_default(),
         paths,
         exec,
+        ahead,
         workspace,
         proc: proc.map_or(ProcView::None, |proc| proc.view),
         network: network.map_or(Network::None, |network| network.class),

@@ -20,6 +20,8 @@ pub(super) struct Written {
     pub extends: Option<Spanned<String>>,
     /// What may be executed. A profile without it can only be extended.
     pub exec: Option<WrittenExec>,
+    /// How a cell that waits executes it before its job is there.
+    pub ahead: Option<WrittenAhead>,
     pub workspace: Option<WrittenWorkspace>,
     pub proc: Option<WrittenProc>,
     pub network: Option<WrittenNetwork>,
@@ -44,6 +46,16 @@ pub(super) struct Written {
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenExec {
     pub program: Spanned<String>,
+    pub why: Spanned<String>,
+}
+
+/// `ahead = { argv = ["bc", "-q"], env = { NAME = "value" }, why = "…" }`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenAhead {
+    pub argv: Spanned<Vec<String>>,
+    #[serde(default)]
+    pub env: BTreeMap<String, Spanned<String>>,
     pub why: Spanned<String>,
 }
 
@@ -149,6 +161,7 @@ impl Written {
     pub(super) fn whys(&self) -> impl Iterator<Item = &Spanned<String>> {
         let keys = [
             self.exec.as_ref().map(|exec| &exec.why),
+            self.ahead.as_ref().map(|ahead| &ahead.why),
             self.workspace.as_ref().map(|workspace| &workspace.why),
             self.proc.as_ref().map(|proc| &proc.why),
             self.network.as_ref().map(|network| &network.why),

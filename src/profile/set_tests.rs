@@ -44,6 +44,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         description: "d".to_owned(),
         paths: Vec::new(),
         exec: Exec::Any,
+        ahead: None,
         workspace: false,
         proc: ProcView::None,
         network: Network::None,

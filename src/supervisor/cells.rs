@@ -16,6 +16,7 @@ use nix::sys::socket::{
 use nix::sys::stat::Mode;
 use nix::unistd::write;
 
+use super::ahead::Executed;
 use super::bare;
 use super::handover::Streams;
 use super::host::cell_id;
@@ -57,6 +58,8 @@ pub struct Cell {
     pub out_of_memory: Option<EventFd>,
     /// For its job; a shell's jobs bring their own.
     pub streams: Option<Streams>,
+    /// Its program, where that is executed already.
+    pub ahead: Option<Executed>,
     /// Its directory on the host, in the tier that has no mounts of its own; let go after its end.
     pub private: Option<Private>,
     /// What ends its processes where its init's end does not.
@@ -129,9 +132,19 @@ impl Maker<'_> {
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
         };
         let child = clone_dumpable(&entry, self.scratch)?;
-        let (domain, streams) = (self.shared.domain, None);
-        let mut cell =
-            Cell { child, control, job, slot, group, out_of_memory, streams, private, domain };
+        let (domain, streams, ahead) = (self.shared.domain, None, None);
+        let mut cell = Cell {
+            child,
+            control,
+            job,
+            slot,
+            group,
+            out_of_memory,
+            streams,
+            ahead,
+            private,
+            domain,
+        };
         match &design.ground {
             Ground::Root(root) => self.admit(&cell, root.mounts.id_slot(slot))?,
             Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[])?,

@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
+use super::ahead::Fits;
 use super::cells::{Cell, clamp};
 use super::handover::Brought;
-use super::pool::Load;
-use super::running::{Ready, Running};
+use super::pool::{Got, Load, Want};
+use super::running::{Ready, Running, Socket};
 use super::serve::{Owner, Supervisor, design_of};
 use super::shell::Step;
 use super::young::{Growth, Young};
@@ -21,7 +22,7 @@ use crate::wire::{Block, CallId, Carried, Event, ScriptKind, Start, StdinKind, W
 
 /// What came of starting a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Built {
+pub(super) enum Built {
     Yes,
     /// All slots are taken.
     NoSlot,
@@ -82,7 +83,8 @@ impl Supervisor {
         if limits.tmpfs() > self.caps.tmpfs {
             return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
         }
-        Ok(Ready { start, key, block, brought, limits, arrived, lost: 0 })
+        let fits = Fits::of(design, (&start, &block), &brought, &limits);
+        Ok(Ready { start, key, block, brought, limits, fits, arrived, lost: 0 })
     }
 
     /// The index of the key that a frame names.
@@ -138,18 +140,21 @@ impl Supervisor {
     /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
     pub(super) fn dispatch(&mut self) -> Result<(), Errno> {
         while let Some(ready) = self.queue.front() {
-            let (key, limits) = (ready.key, ready.limits);
+            let (key, limits, fits) = (ready.key, ready.limits, ready.fits);
             if !self.has_room(&[limits]) {
                 break;
             }
-            let Some(slot) = self.pool.idle(key) else { break };
+            let Some(slot) = self.pool.idle(key, fits) else { break };
             self.hand_over(slot)?;
         }
         self.build_for_waiting()?;
         if self.can_refill()
-            && let Some(key) = self.pool.wants(Instant::now(), self.load())
+            && let Some(want) = self.pool.wants(Instant::now(), self.load())
         {
-            self.build(key)?;
+            return match want {
+                Want::Cell(key) => self.build(key).map(drop),
+                Want::Program(slot) => self.execute_ahead(slot),
+            };
         }
         Ok(())
     }
@@ -182,7 +187,12 @@ impl Supervisor {
             return self.open_shell(place, young, ready);
         }
         let (call, stdin) = (ready.start.call, ready.start.stdin);
-        let warm = measured < ready.arrived;
+        let got = match (measured < ready.arrived, &young.cell.ahead) {
+            (true, Some(_)) => Got::Program,
+            (true, None) => Got::Warm,
+            (false, _) => Got::Cold,
+        };
+        let fits = ready.fits;
         let Some((cell, mut receipt)) = young.offer() else {
             return self.end(call, Ended::failed(Failure::Lost));
         };
@@ -195,8 +205,8 @@ impl Supervisor {
             Ok((running, ends)) => {
                 self.own(slot, Owner::Call(call));
                 self.calls.insert(call, running);
-                self.pool.called(key, Instant::now());
-                self.pool.got(warm);
+                self.pool.called(key, fits, Instant::now());
+                self.pool.got(got);
                 self.tell(&Event::Started { call, stdin, receipt, turn: 0 }, Some((call, ends)))
             }
             Err(refused) => {
@@ -230,51 +240,8 @@ impl Supervisor {
         self.end(ready.start.call, Ended::failed(failure))
     }
 
-    /// A cell for each job that waits, as far as there are slots. In the order of the jobs: a slot
-    /// that was freed for the first must not go to another.
-    fn build_for_waiting(&mut self) -> Result<(), Errno> {
-        let mut needed = vec![0; self.keys.len()];
-        let mut coming = self.pool.dying();
-        let mut place = 0;
-        while let Some(key) = self.queue.get(place).map(|ready| ready.key) {
-            let needed_here = needed.get(key).map_or(0, |needed| needed + 1);
-            if self.pool.count(key) < needed_here {
-                match self.build(key)? {
-                    Built::Yes => {}
-                    // Its job is told and gone; those that came after it move up.
-                    Built::Failed => continue,
-                    // The session's last cell is on its way out of the slot.
-                    Built::NoSlot if self.sessions.place(key).is_some() => {}
-                    Built::NoSlot if coming > 0 => coming -= 1,
-                    Built::NoSlot if self.evict(place, key) => {}
-                    Built::NoSlot => return Ok(()),
-                }
-            }
-            if let Some(needed) = needed.get_mut(key) {
-                *needed = needed_here;
-            }
-            place += 1;
-        }
-        Ok(())
-    }
-
-    /// Ends an idle cell of another key for the job at `place`: one that no job waits for, or for
-    /// the first job any. Were others to take what a job waits for, the two could do so for ever.
-    fn evict(&mut self, place: usize, key: usize) -> bool {
-        let waits = |other: usize| self.queue.iter().any(|ready| ready.key == other);
-        let slot = self.pool.spare(|other| other != key && (place == 0 || !waits(other)));
-        let Some((slot, mut young)) = slot.and_then(|slot| Some((slot, self.pool.take(slot)?)))
-        else {
-            return false;
-        };
-        young.end();
-        self.pool.put(slot, young);
-        self.pool.counts.evicted += 1;
-        true
-    }
-
     /// Starts a cell of `key`.
-    fn build(&mut self, key: usize) -> Result<Built, Errno> {
+    pub(super) fn build(&mut self, key: usize) -> Result<Built, Errno> {
         let Some(slot) = self.slot_for(key) else { return Ok(Built::NoSlot) };
         let (mut maker, keys) = self.maker();
         let Some(design) = design_of(keys, key) else {
@@ -319,7 +286,15 @@ impl Supervisor {
     pub(super) fn grown(&mut self, slot: Slot, young: Young, growth: Growth) -> Result<(), Errno> {
         let key = young.key;
         match growth {
-            Growth::None | Growth::Ready => self.pool.put(slot, young),
+            Growth::None => self.pool.put(slot, young),
+            Growth::Ready => {
+                self.pool.put(slot, young);
+                self.pool.ready(key, Instant::now());
+            }
+            Growth::Executed => {
+                self.unwatch(&young.cell, Socket::Job)?;
+                self.pool.put(slot, young);
+            }
             Growth::Withered => {
                 self.pool.put(slot, young);
                 self.pool.counts.died += 1;

@@ -15,6 +15,7 @@ use crate::job::{Changes, Limits, Workspace};
 use crate::sys::memory;
 use crate::wire::{Block, Start, StdinKind};
 
+use super::ahead;
 use super::cells::Cell;
 use super::running::Ready;
 
@@ -52,8 +53,8 @@ impl FarEnds {
 #[derive(Debug)]
 pub struct Streams {
     /// The end of the front end first.
-    stdout: (OwnedFd, OwnedFd),
-    stderr: (OwnedFd, OwnedFd),
+    pub stdout: (OwnedFd, OwnedFd),
+    pub stderr: (OwnedFd, OwnedFd),
     /// An input that ends at once, for a job that brings none.
     empty: OwnedFd,
 }
@@ -79,18 +80,12 @@ pub struct Brought {
 /// # Errors
 /// What making pipes or memfds, or sending, said.
 pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
-    let streams = cell.streams.take().map_or_else(|| Streams::new(design), Ok)?;
+    if let Some(executed) = cell.ahead.take() {
+        return ahead::feed(cell, design, ready, executed);
+    }
     let Ready { start, block, brought, limits, .. } = ready;
-    let (strings, head) = strings(cell, design, block, limits)?;
-    let head = ToPayload { first: look(cell, design, start)?, ..head };
-    let (behind, sealed) = match head.place {
-        Place::Here => (strings.as_slice(), None),
-        Place::Sealed => {
-            let sealed = memory::sealed(c"cofferdam-strings", &strings);
-            (&[][..], Some(sealed.map_err(|error| errno_of(&error))?))
-        }
-    };
-    let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } = streams;
+    let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
+        streams(cell, design)?;
     let (stdin_read, stdin_write) = match (start.stdin, &brought.stdin) {
         (StdinKind::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
         (StdinKind::Bytes, Some(bytes)) => {
@@ -101,12 +96,51 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
         (StdinKind::Terminal, _) => return Err(Errno::ENOTTY),
         (StdinKind::Empty, _) => (empty, None),
     };
-    let mut fds = vec![stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    fds.extend([&sealed, &brought.script].into_iter().flatten().map(AsFd::as_fd));
+    let (first, script) = (look(cell, design, start)?, brought.script.as_ref());
     cell.limit(&design.profile.limits, limits)?;
-    show_memory(cell, design, limits)?;
-    report::send_with(&cell.job, &head, behind, &fds)?;
+    let program = Program { block, limits, first, script };
+    send(cell, design, &program, [stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
+}
+
+/// The streams of the cell's first and only job.
+pub fn streams(cell: &mut Cell, design: &Design) -> Result<Streams, Errno> {
+    cell.streams.take().map_or_else(|| Streams::new(design), Ok)
+}
+
+/// What a payload becomes, but for its streams.
+#[derive(Debug)]
+pub struct Program<'a> {
+    pub block: &'a Block,
+    pub limits: &'a Limits,
+    pub first: First,
+    pub script: Option<&'a OwnedFd>,
+}
+
+/// Sends the payload of `cell` what it becomes.
+///
+/// # Errors
+/// What making a memfd, or sending, said; E2BIG for more strings than a payload has room for.
+pub fn send(
+    cell: &Cell,
+    design: &Design,
+    program: &Program<'_>,
+    streams: [BorrowedFd<'_>; 3],
+) -> Result<(), Errno> {
+    let Program { block, limits, first, script } = *program;
+    let (strings, head) = strings(cell, design, block, limits)?;
+    let head = ToPayload { first, ..head };
+    let (behind, sealed) = match head.place {
+        Place::Here => (strings.as_slice(), None),
+        Place::Sealed => {
+            let sealed = memory::sealed(c"cofferdam-strings", &strings);
+            (&[][..], Some(sealed.map_err(|error| errno_of(&error))?))
+        }
+    };
+    let mut fds = streams.to_vec();
+    fds.extend([sealed.as_ref(), script].into_iter().flatten().map(AsFd::as_fd));
+    show_memory(cell, design, limits)?;
+    report::send_with(&cell.job, &head, behind, &fds)
 }
 
 /// Hands the shell of a session over: between calls its streams lead nowhere.
@@ -127,7 +161,7 @@ pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &Ready) -> Resu
     report::send(&cell.job, &head, &fds)
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe2(OFlag::O_CLOEXEC)
 }
 

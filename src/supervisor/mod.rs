@@ -3,13 +3,15 @@
 //! `main` calls [`start`] while it is single-threaded and small. `start` holds main's side
 //! (ids, grants, cgroups, the clone), `boot` the supervisor's own way into its namespaces,
 //! `template` the roots, `serve` the loop, `young` and `pool` the cells
-//! that wait for a job, `dispatch` the way of a job to its cell, `running` its life there.
+//! that wait for a job, `ahead` a program that waits there for its input, `dispatch` the way of a job
+//! to its cell, `waiting` what is built for it, `running` its life there.
 //! `sessions` has the cells that live across jobs: `shell` one job after the other, `desk` and
 //! `driver` how a bash gets them.
 //!
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
 
 mod account;
+mod ahead;
 mod bare;
 mod beside;
 mod boot;
@@ -42,6 +44,7 @@ mod telling;
 mod template;
 mod terminal;
 mod usable;
+mod waiting;
 mod young;
 
 use std::os::fd::OwnedFd;

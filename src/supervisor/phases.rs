@@ -26,6 +26,11 @@ impl Phases {
         self.execed.get_or_insert_with(Instant::now);
     }
 
+    /// The payload had become the program before its job came.
+    pub fn execed_before(&mut self) {
+        self.execed = Some(self.started);
+    }
+
     /// The cell's init has told the end.
     pub fn reported(&mut self) {
         self.reported.get_or_insert_with(Instant::now);

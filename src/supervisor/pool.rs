@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::ahead::Fits;
 use super::young::Young;
 use crate::cell::mounts::Slot;
 use crate::outcome::PoolCounts;
@@ -17,18 +18,48 @@ const REST: Duration = Duration::from_millis(3);
 /// How long a pool may stay short while calls run, which have the processors first: calls without
 /// a pause between them must not keep it empty.
 const LATE: Duration = Duration::from_millis(50);
+/// Cells of a key that have their program executed: memory, for as long as nobody calls.
+const PROGRAMS: usize = 2;
 
 /// Cells without a job, by slot.
 #[derive(Debug)]
 pub struct Pool {
     young: BTreeMap<Slot, Young>,
-    /// By key: when it was last called for.
-    called: Vec<Option<Instant>>,
+    /// By key: when it was last called for, and by a job whose program may be executed ahead.
+    called: Vec<Called>,
     /// Cells to keep ready for a key that is in use.
     warm: u16,
     /// Since when cells may be missing.
     short: Option<Instant>,
     pub counts: PoolCounts,
+}
+
+/// When a key was called for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Called {
+    at: Option<Instant>,
+    /// By a job whose program may have been executed before it came.
+    fitting: Option<Instant>,
+}
+
+/// What a key has too little of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Cells of this key.
+    Cell(usize),
+    /// The program in this cell.
+    Program(Slot),
+}
+
+/// What a job found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Got {
+    /// A cell that was ready, with its program in it.
+    Program,
+    /// A cell that was ready.
+    Warm,
+    /// None until one was built.
+    Cold,
 }
 
 /// Whether programs run now.
@@ -42,7 +73,7 @@ impl Pool {
     pub fn new(keys: usize, warm: u16) -> Self {
         Self {
             young: BTreeMap::new(),
-            called: vec![None; keys],
+            called: vec![Called::default(); keys],
             warm,
             short: None,
             counts: PoolCounts::default(),
@@ -65,16 +96,18 @@ impl Pool {
         self.young.insert(slot, young);
     }
 
-    /// The slot of an idle cell of `key`: the oldest, so that none waits for ever.
-    pub fn idle(&self, key: usize) -> Option<Slot> {
-        let fit = self.young.iter().filter(|(_, young)| young.key == key && young.is_idle());
-        fit.min_by_key(|(_, young)| young.born).map(|(slot, _)| *slot)
+    /// The slot of an idle cell of `key` for a job: one with its program before others, and the oldest
+    /// of these, so that none waits for ever.
+    pub fn idle(&self, key: usize, fits: Fits) -> Option<Slot> {
+        let idle = self.young.iter().filter(|(_, young)| young.key == key && young.is_idle());
+        let fit = idle.filter(|(_, young)| young.takes(fits));
+        fit.min_by_key(|(_, young)| (young.cell.ahead.is_none(), young.born)).map(|(slot, _)| *slot)
     }
 
-    /// An idle cell of a key that can spare it, to make room for another.
-    pub fn spare(&self, can_spare: impl Fn(usize) -> bool) -> Option<Slot> {
+    /// An idle cell that can be spared, to make room for another.
+    pub fn spare(&self, can_spare: impl Fn(&Young) -> bool) -> Option<Slot> {
         let mut idle = self.young.iter().filter(|(_, young)| young.is_idle());
-        idle.find(|(_, young)| can_spare(young.key)).map(|(slot, _)| *slot)
+        idle.find(|(_, young)| can_spare(young)).map(|(slot, _)| *slot)
     }
 
     /// Cells that are killed and not collected: their slots are free in a moment.
@@ -82,9 +115,10 @@ impl Pool {
         self.young.values().filter(|young| !young.is_alive()).count()
     }
 
-    /// Cells of `key` that are offered or will be.
-    pub fn count(&self, key: usize) -> usize {
-        self.young.values().filter(|young| young.key == key && young.is_alive()).count()
+    /// Cells of `key` that are offered or will be, and that such a job can have.
+    pub fn count(&self, key: usize, fits: Fits) -> usize {
+        let alive = self.young.values().filter(|young| young.key == key && young.is_alive());
+        alive.filter(|young| young.takes(fits)).count()
     }
 
     /// Every cell of `key`, those that end among them.
@@ -93,37 +127,75 @@ impl Pool {
     }
 
     /// Notes that `key` is in use, and that its pool may want a cell soon.
-    pub fn called(&mut self, key: usize, now: Instant) {
+    pub fn called(&mut self, key: usize, fits: Fits, now: Instant) {
         if let Some(called) = self.called.get_mut(key) {
-            *called = Some(now);
+            called.at = Some(now);
+            if fits == Fits::Yes {
+                called.fitting = Some(now);
+            }
         }
+        self.look(now);
+    }
+
+    /// Notes that a cell of `key` is idle, in which its program may be executed soon.
+    pub fn ready(&mut self, key: usize, now: Instant) {
+        if self.called.get(key).is_some_and(|called| called.fitting.is_some()) {
+            self.look(now);
+        }
+    }
+
+    fn look(&mut self, now: Instant) {
         if self.warm > 0 {
             self.short = Some(self.short.unwrap_or(now));
         }
     }
 
     /// Counts a job that has its cell.
-    pub fn got(&mut self, warm: bool) {
-        match warm {
-            true => self.counts.warm += 1,
-            false => self.counts.cold += 1,
+    pub fn got(&mut self, got: Got) {
+        let counts = &mut self.counts;
+        match got {
+            Got::Program => (counts.warm, counts.ahead) = (counts.warm + 1, counts.ahead + 1),
+            Got::Warm => counts.warm += 1,
+            Got::Cold => counts.cold += 1,
         }
     }
 
-    /// A key in use that has fewer cells than it should, when it is time to look.
-    pub fn wants(&mut self, now: Instant, load: Load) -> Option<usize> {
+    /// What a key in use has less of than it should, when it is time to look.
+    pub fn wants(&mut self, now: Instant, load: Load) -> Option<Want> {
         if self.refill(load).is_none_or(|refill| refill > now) {
             return None;
         }
-        let in_use = |called: &Option<Instant>| {
+        let in_use = |called: Option<Instant>| {
             called.is_some_and(|called| now.saturating_duration_since(called) < KEEP)
         };
-        let wanted = (0..self.called.len()).find(|key| {
-            self.called.get(*key).is_some_and(in_use) && self.count(*key) < usize::from(self.warm)
-        });
+        let keys = || self.called.iter().enumerate();
+        let programs = keys().filter(|(_, called)| in_use(called.fitting));
+        let cells = keys().filter(|(_, called)| in_use(called.at));
+        // A program first: it takes less, and saves more.
+        let wanted = programs
+            .filter_map(|(key, _)| self.without_program(key).map(Want::Program))
+            .chain(
+                cells
+                    .filter(|(key, _)| self.count(*key, Fits::Yes) < usize::from(self.warm))
+                    .map(|(key, _)| Want::Cell(key)),
+            )
+            .next();
         // One at a time: the next look comes when this one is built.
         self.short = wanted.map(|_| now);
         wanted
+    }
+
+    /// An idle cell of `key` in which its program is to be executed: the oldest, where few have it.
+    fn without_program(&self, key: usize) -> Option<Slot> {
+        let programs = self.count(key, Fits::Yes) - self.count(key, Fits::No);
+        (programs < PROGRAMS).then(|| self.idle(key, Fits::No)).flatten()
+    }
+
+    /// Nothing is executed ahead for this key until a job comes that could have it.
+    pub fn leave_empty(&mut self, key: usize) {
+        if let Some(called) = self.called.get_mut(key) {
+            called.fitting = None;
+        }
     }
 
     /// Cells for which something is due.
@@ -148,7 +220,7 @@ impl Pool {
     /// Nothing is built in advance for this key until it is called for again: its cells fail.
     pub fn give_up(&mut self, key: usize) {
         if let Some(called) = self.called.get_mut(key) {
-            *called = None;
+            *called = Called::default();
         }
     }
 }
@@ -161,21 +233,21 @@ mod tests {
     fn a_pool_is_filled_after_a_rest_and_while_programs_run_only_late() {
         let (mut pool, now) = (Pool::new(2, 1), Instant::now());
         assert_eq!(pool.wants(now + KEEP, Load::Rest), None, "nobody has called");
-        pool.called(1, now);
+        pool.called(1, Fits::No, now);
         assert_eq!(pool.wants(now, Load::Rest), None);
         assert_eq!(pool.wants(now + REST, Load::Busy), None);
         // Further calls do not put it off.
-        pool.called(1, now + REST);
-        assert_eq!(pool.wants(now + REST, Load::Rest), Some(1));
+        pool.called(1, Fits::No, now + REST);
+        assert_eq!(pool.wants(now + REST, Load::Rest), Some(Want::Cell(1)));
         assert_eq!(pool.wants(now + REST, Load::Rest), None, "one at a time");
-        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(1));
+        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(Want::Cell(1)));
         assert_eq!(pool.wants(now + REST + KEEP, Load::Rest), None, "nobody has called since");
     }
 
     #[test]
     fn a_pool_of_none_is_never_filled() {
         let (mut pool, now) = (Pool::new(1, 0), Instant::now());
-        pool.called(0, now);
+        pool.called(0, Fits::No, now);
         assert_eq!(pool.wants(now + LATE, Load::Rest), None);
     }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use super::ahead::Fits;
 use super::cells::Cell;
 use super::ends::{self, GRACE, LINGER};
 use super::handover::{self, Brought, FarEnds};
@@ -53,6 +54,8 @@ pub struct Ready {
     pub brought: Brought,
     /// What it asked for, clamped to its profile's.
     pub limits: Limits,
+    /// Whether its program may have been executed before it came.
+    pub fits: Fits,
     pub arrived: Instant,
     /// Cells that died before they could be handed the job.
     pub lost: u8,
@@ -93,12 +96,16 @@ impl Running {
         design: &Design,
         measured: Instant,
     ) -> Result<(Self, FarEnds), Unbegun> {
+        let executed = cell.ahead.as_ref().is_some_and(|executed| executed.told);
         let ends = match handover::hand_over(&mut cell, design, &ready) {
             Ok(ends) => ends,
             Err(errno) => return Err(Box::new((errno, ready, cell))),
         };
         let Ready { start, block, limits, arrived, .. } = ready;
-        let phases = Phases::new(arrived, measured);
+        let mut phases = Phases::new(arrived, measured);
+        if executed {
+            phases.execed_before();
+        }
         let running = Self {
             start,
             block,

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use super::ahead::Fits;
 use super::cells::{Cell, Maker};
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, raw};
@@ -33,6 +34,8 @@ pub enum Growth {
     None,
     /// It can be offered from now on.
     Ready,
+    /// Its payload has become the program of its profile.
+    Executed,
     /// It is being destroyed, for this reason.
     Failed(Failure),
     /// It was offered and is being destroyed: no job lost anything by it.
@@ -68,6 +71,11 @@ impl Young {
         self.stage != Stage::Dead
     }
 
+    /// Whether a job of its key can have it.
+    pub fn takes(&self, fits: Fits) -> bool {
+        self.cell.ahead.is_none() || fits == Fits::Yes
+    }
+
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Idle
     }
@@ -89,7 +97,7 @@ impl Young {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return Growth::None,
             // It ended before its time; if it could say why, that was read before this.
-            Ok(_) | Err(_) => return self.fail(Failure::Lost),
+            Ok(_) | Err(_) => return self.closed(),
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match report::decode::<FromPayload>(bytes) {
@@ -108,6 +116,17 @@ impl Young {
             }
             Ok(FromPayload::Ready(_) | FromPayload::Cwd { .. } | FromPayload::Exec { .. })
             | Err(_) => self.fail(Failure::Unmeasured { what: "its payload's report".to_owned() }),
+        }
+    }
+
+    /// The payload's socket closed: at the exec that it was sent, or with the payload.
+    fn closed(&mut self) -> Growth {
+        match &mut self.cell.ahead {
+            Some(executed) => {
+                executed.told = true;
+                Growth::Executed
+            }
+            None => self.fail(Failure::Lost),
         }
     }
 

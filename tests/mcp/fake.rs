@@ -167,6 +167,7 @@ pub(crate) fn profile() -> Profile {
             presence: Presence::Required,
         }],
         exec: Exec::Any,
+        ahead: None,
         workspace: true,
         proc: ProcView::Own,
         network: Network::Loopback,

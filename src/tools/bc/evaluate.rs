@@ -98,7 +98,12 @@ impl Evaluate for InCells<'_> {
     }
 }
 
-fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, InvalidCall> {
+/// As the profile `bc` has it executed ahead: only what the program reads is this call's.
+pub(super) fn call(
+    tool: &'static str,
+    program: String,
+    wall: Duration,
+) -> Result<Call, InvalidCall> {
     Ok(Call {
         tool,
         argv: Argv::new(["bc", "-l", "-q"].map(str::to_owned).to_vec())?,

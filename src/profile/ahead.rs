@@ -1,0 +1,110 @@
+//! `ahead`: the program that a cell executes before its job is there.
+//!
+//! All of it is in the profile, where only the operator writes: no caller, and no front end, has a program
+//! run that nobody has called for.
+
+use super::Exec;
+use super::resolve::Layer;
+use crate::call::{Argv, Cwd, Env};
+use crate::document::Mistake;
+
+/// A command of which every job of the profile differs in its input alone, or is another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ahead {
+    pub argv: Argv,
+    pub env: Env,
+}
+
+impl Ahead {
+    /// Where it starts: a profile with it has no `/workspace`.
+    pub fn cwd(&self) -> Cwd {
+        Cwd::tmp()
+    }
+}
+
+/// What the last layer says of it, unless a later one executes another program.
+///
+/// It must be the one program of a cell without a workspace: then one process waits, which can start no
+/// other and has nothing before it that a caller owns.
+pub(super) fn resolve(
+    chain: &[&Layer<'_>],
+    exec: &Exec,
+    workspace: bool,
+) -> Result<Option<Ahead>, Mistake> {
+    let decides = chain
+        .iter()
+        .rev()
+        .find(|layer| layer.written.ahead.is_some() || layer.written.exec.is_some());
+    let Some((layer, written)) =
+        decides.and_then(|layer| Some((layer, layer.written.ahead.as_ref()?)))
+    else {
+        return Ok(None);
+    };
+    let mistake = |span, message: String| layer.document.mistake(span, message);
+    if *exec == Exec::Any || workspace {
+        let message = "`ahead` is for one program alone, in a cell without a workspace".to_owned();
+        let hint = "name the program in `exec`, and leave `workspace` out";
+        return Err(mistake(written.argv.span(), message).with_hint(hint));
+    }
+    let argv = Argv::new(written.argv.get_ref().clone())
+        .map_err(|error| mistake(written.argv.span(), error.to_string()))?;
+    let variables = written.env.iter();
+    let variables =
+        variables.map(|(name, value)| (name.clone(), value.get_ref().clone())).collect();
+    let env =
+        Env::new(variables).map_err(|error| mistake(written.argv.span(), error.to_string()))?;
+    Ok(Some(Ahead { argv, env }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Profiles, shipped};
+    use super::*;
+    use crate::document::Document;
+    use crate::job::ProfileName;
+
+    /// The key of a profile `a` that extends `bc` and has these lines.
+    fn told(lines: &str) -> Result<Option<Ahead>, String> {
+        let head = "schema = 1\nname = \"a\"\ndescription = \"d\"\nextends = \"bc\"\n";
+        let given = [Document::new("a.toml", &format!("{head}{lines}"))];
+        let profiles = Profiles::parse(&shipped(), &given).map_err(|error| error.to_string())?;
+        let name = ProfileName::new("a").ok_or("a name")?;
+        Ok(profiles.get(&name).ok_or("a profile")?.ahead.clone())
+    }
+
+    fn words(ahead: Option<Ahead>) -> Option<Vec<String>> {
+        ahead.map(|ahead| ahead.argv.words().to_vec())
+    }
+
+    #[test]
+    fn it_is_inherited_replaced_and_gone_where_another_program_is_executed() {
+        let bc = ["bc", "-l", "-q"].map(str::to_owned).to_vec();
+        assert_eq!(told("").map(words), Ok(Some(bc)));
+        let own = "ahead = { argv = [\"bc\"], why = \"w\" }\n";
+        let exec = "exec = { program = \"/usr/bin/bc\", why = \"w\" }\n";
+        assert_eq!(told(own).map(words), Ok(Some(vec!["bc".to_owned()])));
+        assert_eq!(told(exec), Ok(None));
+        assert_eq!(told(&format!("{exec}{own}")).map(words), Ok(Some(vec!["bc".to_owned()])));
+    }
+
+    #[test]
+    fn it_is_for_one_program_without_a_workspace_and_has_what_a_caller_may_have() {
+        let own = "ahead = { argv = [\"bc\"], why = \"w\" }\n";
+        let alone = "a.toml:5:18: `ahead` is for one program alone, in a cell without a workspace\n\
+            hint: name the program in `exec`, and leave `workspace` out";
+        let any = "exec = { program = \"any\", why = \"w\" }\n";
+        assert_eq!(told(&format!("{own}{any}")), Err(alone.to_owned()));
+        let workspace = "workspace = { why = \"w\" }\n[limits]\nmemory = \"2G\"\n";
+        assert_eq!(told(&format!("{own}{workspace}")), Err(alone.to_owned()));
+        let cases = [
+            ("ahead = { argv = [], why = \"w\" }\n", "a.toml:5:18: argv is empty"),
+            (
+                "ahead = { argv = [\"bc\"], env = { LD_PRELOAD = \"x\" }, why = \"w\" }\n",
+                "a.toml:5:18: env `LD_PRELOAD` is refused: it changes what programs load or run",
+            ),
+        ];
+        for (lines, mistake) in cases {
+            assert_eq!(told(lines), Err(mistake.to_owned()));
+        }
+    }
+}
