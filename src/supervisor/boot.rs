@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, umask};
 use super::filter;
 use super::serve::{self, Supervisor};
 use super::start::Inherited;
-use super::template::{Template, TemplateError, Workshop};
+use super::template::{Namespace, Template, TemplateError, Workshop};
 use super::usable::{Unusable, usable};
 use super::{HOST_NAME, bare};
 use crate::cell::guard::{Guard, Names, calls, sockets};
@@ -207,12 +207,15 @@ fn keys(
         .during("holding the first namespace")?;
     let workshop = Workshop { base, proc, proc_kind, cells: inherited.caps.cells };
     let mut keys = Vec::new();
+    let all: usize = inherited.grants.iter().map(Vec::len).sum();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
         for grant in grants {
             let workspace = grant.workspace;
+            let last = keys.len() + 1 == all;
+            let namespace = if last { Namespace::First } else { Namespace::New };
             let design = usable(profile, inherited, landlock_abi).and_then(|()| {
                 let template = workshop
-                    .build(profile, grant)
+                    .build(profile, grant, namespace)
                     .map_err(|error| Unusable::of(profile, &error))?;
                 let memory = inherited.cgroups.hold();
                 let recording = recording(inherited);

@@ -73,6 +73,16 @@ pub struct Workshop<'a> {
     pub cells: Slot,
 }
 
+/// Which mount namespace becomes a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespace {
+    /// A copy of the first, which others are to be made of.
+    New,
+    /// The first itself, for the last template: nobody copies the host's mounts then only to let them
+    /// go, for which the kernel waits for all processors.
+    First,
+}
+
 /// A finished template.
 #[derive(Debug)]
 pub struct Template {
@@ -113,8 +123,13 @@ impl Workshop<'_> {
     ///
     /// # Errors
     /// A required path that is not there, or the step that failed.
-    pub fn build(&self, profile: &Profile, grant: &KeyGrant) -> Result<Template, TemplateError> {
-        self.fresh_namespace()?;
+    pub fn build(
+        &self,
+        profile: &Profile,
+        grant: &KeyGrant,
+        namespace: Namespace,
+    ) -> Result<Template, TemplateError> {
+        self.enter(namespace)?;
         let (pieces, links) = gather(profile)?;
         let devices = devices()?;
         let directories = grant.directories.as_ref();
@@ -148,10 +163,13 @@ impl Workshop<'_> {
         self.hold(profile, (namespace, sizes), readable, grants)
     }
 
-    /// A new copy of the host's mounts, to take pieces from.
-    fn fresh_namespace(&self) -> Result<(), TemplateError> {
+    /// Enters a copy of the host's mounts, to take pieces from.
+    fn enter(&self, namespace: Namespace) -> Result<(), TemplateError> {
         setns(&self.base, CloneFlags::CLONE_NEWNS).during("entering the first namespace")?;
-        unshare(CloneFlags::CLONE_NEWNS).during("making a mount namespace")
+        match namespace {
+            Namespace::New => unshare(CloneFlags::CLONE_NEWNS).during("making a mount namespace"),
+            Namespace::First => Ok(()),
+        }
     }
 
     /// A procfs that nothing is mounted over: without one in its namespace, the kernel refuses a
@@ -232,7 +250,7 @@ impl Workshop<'_> {
         if let Some(template) = whole {
             return setns(template, CloneFlags::CLONE_NEWNS).during("staying in a template");
         }
-        self.fresh_namespace()?;
+        self.enter(Namespace::New)?;
         enter_stage(0)?;
         become_root()?;
         let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
