@@ -119,7 +119,7 @@ pub fn number(call: Sysno) -> u32 {
 }
 
 /// Calls that init needs once its set-up is done: waiting, answering, reaping, watching memory.
-const INIT: [Sysno; 30] = [
+const INIT: [Sysno; 31] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -149,6 +149,7 @@ const INIT: [Sysno; 30] = [
     Sysno::munmap,
     Sysno::mremap,
     Sysno::exit_group,
+    Sysno::sched_yield,
     Sysno::restart_syscall,
     // Answering sysinfo(2): into the memory of its caller, a process of this cell.
     Sysno::process_vm_writev,
