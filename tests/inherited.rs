@@ -29,6 +29,8 @@ fn signals_masks_and_lower_limits_of_the_parent_do_not_matter() -> std::io::Resu
         "trap '' CHLD",
         "umask 077",
         "umask 777",
+        // What the one before may have left behind is no hindrance.
+        ":",
         "ulimit -n 512",
         "ulimit -t 30",
         "ulimit -f 1000",

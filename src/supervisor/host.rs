@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -218,6 +218,8 @@ fn delegate(parent: &Path, instance: &Instance, files: &[&str]) -> Option<OwnedF
     clear(&directory);
     clear_after_others(parent, instance.number);
     fs::DirBuilder::new().recursive(true).create(&directory).ok()?;
+    // Its mode is our umask's, or that of whoever made it: the supervisor must enter.
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).ok()?;
     chown(&directory, Some(instance.first), Some(instance.first)).ok()?;
     for file in files {
         chown(directory.join(file), Some(instance.first), Some(instance.first)).ok()?;
