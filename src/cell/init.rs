@@ -173,8 +173,6 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
                 init.end_others()?;
                 init.last_look(cause)?;
                 init.report(reaped, cause)?;
-                // To whom it woke, and the caller waits for: the end of this process takes longer than that.
-                std::thread::yield_now();
                 return init.end_domain();
             }
             Turn::Alone => return init.end_domain(),

@@ -37,6 +37,7 @@ impl Init<'_> {
         Ok(())
     }
 
+    /// Tells the end, and lets the supervisor tell it on: for its own end this process takes longer.
     pub(super) fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
         self.tell(FromInit::Ended(PayloadEnd {
             status: match reaped.end {
@@ -45,7 +46,9 @@ impl Init<'_> {
             },
             over_memory: cause == Cause::OverMemory,
             counts: self.counts(),
-        }))
+        }))?;
+        std::thread::yield_now();
+        Ok(())
     }
 
     /// Sends a message with the denied calls behind it.
