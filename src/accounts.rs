@@ -29,7 +29,8 @@ pub fn group(gid: u32) -> Option<String> {
 
 /// A field of the line with this id (passwd(5), group(5)).
 fn field(file: &str, id: u32, number: usize) -> Option<String> {
-    found(&std::fs::read_to_string(file).ok()?, id, number)
+    // Names of people are written there in any encoding.
+    found(&String::from_utf8_lossy(&std::fs::read(file).ok()?), id, number)
 }
 
 fn found(table: &str, id: u32, number: usize) -> Option<String> {

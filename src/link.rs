@@ -287,6 +287,7 @@ impl Shared {
 
     async fn read(self: Arc<Self>) {
         let mut buffer = vec![0; FRAME_BYTES];
+        let mut reset = false;
         loop {
             let Ok(mut ready) = self.socket.readable().await else { break };
             match socket::receive(self.socket.get_ref(), &mut buffer, Wait::No) {
@@ -298,6 +299,9 @@ impl Shared {
                     self.take(event, received);
                 }
                 Err(Errno::EAGAIN) => ready.clear_ready(),
+                // It ended with a frame of ours unread, which is told once: what it said before, such as
+                // why, comes after that.
+                Err(Errno::ECONNRESET) if !reset => reset = true,
                 Ok(_) | Err(_) => break,
             }
         }

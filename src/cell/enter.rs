@@ -26,6 +26,8 @@ pub struct Entry<'a> {
     pub design: &'a Design,
     pub shared: &'a Shared,
     pub slot: Slot,
+    /// By which other cells' programs are given their input, which ends when nobody has them.
+    pub inputs: &'a [BorrowedFd<'a>],
     /// Its private directory on the host, in the tier that has no mounts of its own.
     pub private: Option<&'a store::Private>,
     /// Processes that the kernel counts together with the cell's.
@@ -55,6 +57,8 @@ pub fn run(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> ! {
 }
 
 fn confine(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> Result<init::Ready, StepFailed> {
+    // First, and not with all others: what lies between may wait for others.
+    entry.inputs.iter().try_for_each(|input| fds::close(*input)).at(Step::Descriptors)?;
     let prepared = match &entry.design.ground {
         Ground::Root(root) => prepare(entry, root)?,
         Ground::Bare(_) => bare::enter::prepare(entry)?,

@@ -25,7 +25,8 @@ impl Ahead {
 /// What the last layer says of it, unless a later one executes another program.
 ///
 /// It must be the one program of a cell without a workspace: then one process waits, which can start no
-/// other and has nothing before it that a caller owns.
+/// other and has nothing before it that a caller owns. A profile that only inherits it and is something else
+/// has none.
 pub(super) fn resolve(
     chain: &[&Layer<'_>],
     exec: &Exec,
@@ -42,6 +43,10 @@ pub(super) fn resolve(
     };
     let mistake = |span, message: String| layer.document.mistake(span, message);
     if *exec == Exec::Any || workspace {
+        let inherited = chain.last().is_none_or(|last| last.written.ahead.is_none());
+        if inherited {
+            return Ok(None);
+        }
         let message = "`ahead` is for one program alone, in a cell without a workspace".to_owned();
         let hint = "name the program in `exec`, and leave `workspace` out";
         return Err(mistake(written.argv.span(), message).with_hint(hint));
@@ -96,6 +101,7 @@ mod tests {
         assert_eq!(told(&format!("{own}{any}")), Err(alone.to_owned()));
         let workspace = "workspace = { why = \"w\" }\n[limits]\nmemory = \"2G\"\n";
         assert_eq!(told(&format!("{own}{workspace}")), Err(alone.to_owned()));
+        assert_eq!(told(workspace), Ok(None), "inherited, and of no use there");
         let cases = [
             ("ahead = { argv = [], why = \"w\" }\n", "a.toml:5:18: argv is empty"),
             (

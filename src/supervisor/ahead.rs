@@ -5,7 +5,7 @@
 //! reads, and its time begins then. Like any other, the cell serves one job.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
@@ -62,6 +62,13 @@ pub struct Executed {
     pub told: bool,
 }
 
+impl Executed {
+    /// What a cell that is cloned meanwhile must let go at once: the input ends when nobody has it.
+    pub fn input(&self) -> BorrowedFd<'_> {
+        self.input.as_fd()
+    }
+}
+
 /// Whether a cell in which the program is executed may serve a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fits {
@@ -83,10 +90,11 @@ impl Fits {
             && (start.changes, start.script) == (Changes::Untold, ScriptKind::None);
         let short = match (start.stdin, &brought.stdin) {
             (StdinKind::Bytes, Some(bytes)) => {
-                length(bytes).is_ok_and(|bytes| bytes <= INPUT_BYTES)
+                // Without a byte to write, nothing would tell that the program has ended meanwhile.
+                length(bytes).is_ok_and(|bytes| (1..=INPUT_BYTES).contains(&bytes))
             }
-            (StdinKind::Empty, _) => true,
-            (StdinKind::Bytes, None) | (StdinKind::Pipe | StdinKind::Terminal, _) => false,
+            (StdinKind::Bytes, None)
+            | (StdinKind::Empty | StdinKind::Pipe | StdinKind::Terminal, _) => false,
         };
         if plain && short && *limits == own && *block == block_of(ahead) {
             Self::Yes

@@ -3,7 +3,7 @@
 //! *Built, measured, idle → job → exec*: a cell is made for a key and knows no job until it is
 //! offered. Today each is made when its job is there; a pool makes them before.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -90,6 +90,8 @@ pub struct Maker<'a> {
     pub cgroups: &'a Parent,
     pub ids: CellIds,
     pub operator: &'a Operator,
+    /// Of programs that wait: a new cell lets them go.
+    pub inputs: Vec<BorrowedFd<'a>>,
     pub scratch: &'a mut Scratch,
 }
 
@@ -124,6 +126,7 @@ impl Maker<'_> {
             design,
             shared: self.shared,
             slot,
+            inputs: &self.inputs,
             private: private.as_ref(),
             others,
             group: group.as_ref(),

@@ -323,7 +323,10 @@ impl Supervisor {
     /// advance until the next call.
     fn failed(&mut self, key: usize, failure: Failure) -> Result<(), Errno> {
         self.pool.give_up(key);
-        let Some(place) = self.queue.iter().position(|ready| ready.key == key) else {
+        // Not a job for which another cell is there already.
+        let lacks = |ready: &Ready| self.pool.idle(key, ready.fits).is_none();
+        let Some(place) = self.queue.iter().position(|ready| ready.key == key && lacks(ready))
+        else {
             return Ok(());
         };
         match self.queue.remove(place) {

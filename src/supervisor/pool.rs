@@ -4,9 +4,10 @@
 //! and loses them when nobody calls for a while.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use super::ahead::Fits;
+use super::ahead::{Executed, Fits};
 use super::young::Young;
 use crate::cell::mounts::Slot;
 use crate::outcome::PoolCounts;
@@ -108,6 +109,12 @@ impl Pool {
     pub fn spare(&self, can_spare: impl Fn(&Young) -> bool) -> Option<Slot> {
         let mut idle = self.young.iter().filter(|(_, young)| young.is_idle());
         idle.find(|(_, young)| can_spare(young)).map(|(slot, _)| *slot)
+    }
+
+    /// The ends by which programs that wait are given their input.
+    pub fn inputs(&self) -> Vec<BorrowedFd<'_>> {
+        let executed = self.young.values().filter_map(|young| young.cell.ahead.as_ref());
+        executed.map(Executed::input).collect()
     }
 
     /// Cells that are killed and not collected: their slots are free in a moment.

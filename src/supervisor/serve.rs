@@ -252,6 +252,7 @@ impl Supervisor {
             cgroups: &self.cgroups,
             ids: self.ids,
             operator: &self.operator,
+            inputs: self.pool.inputs(),
             scratch: &mut self.scratch,
         };
         (maker, &self.keys)
