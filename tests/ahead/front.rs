@@ -13,10 +13,10 @@ use cofferdam::profile::{self, Profile, Profiles};
 use cofferdam::receipt::Receipt;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
 use cofferdam::sys::memory;
-use cofferdam::sys::socket::{self, Received, Wait};
-use cofferdam::wire::{
-    self, Block, Carried, Event, FRAME_BYTES, Request, ScriptKind, Start, StdinKind,
-};
+use cofferdam::sys::socket::{self, Received};
+use cofferdam::wire::{self, Block, Carried, Event, Request, ScriptKind, Start, StdinKind};
+
+use crate::link;
 
 /// By what the waiting programs of this test are found.
 pub const MARK: &str = "waits-for-its-input";
@@ -117,19 +117,7 @@ impl Front {
     }
 
     fn event(&mut self) -> Result<(Event, Received), String> {
-        let mut buffer = vec![0; FRAME_BYTES];
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            match socket::receive(&self.link, &mut buffer, Wait::No) {
-                Ok(received) if received.bytes == 0 => return Err("the link ended".to_owned()),
-                Ok(received) => {
-                    let bytes = buffer.get(..received.bytes).unwrap_or_default();
-                    return Ok((wire::decode(bytes).map_err(words)?, received));
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-        Err("no answer in time".to_owned())
+        link::event(&self.link, PATIENCE)
     }
 
     /// A job that differs from what is executed ahead in its input alone.

@@ -5,6 +5,8 @@
 
 mod front;
 mod jobs;
+#[path = "../support/link.rs"]
+mod link;
 
 use std::os::unix::process::CommandExt;
 use std::time::Duration;

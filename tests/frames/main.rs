@@ -4,16 +4,18 @@
 //! and no harness; its claims run one after the other against one supervisor.
 
 mod blocks;
+#[path = "../support/link.rs"]
+mod link;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cofferdam::config::{self, Surroundings};
 use cofferdam::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
 use cofferdam::outcome::{Failure, Outcome};
 use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
-use cofferdam::sys::socket::{self, Received, Wait};
+use cofferdam::sys::socket::{self, Received};
 use cofferdam::sys::{memory, process};
 use cofferdam::wire::{self, Carried, Event, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
 
@@ -109,20 +111,7 @@ impl Front {
     }
 
     fn event(&mut self) -> Result<(Event, Received), String> {
-        let mut buffer = vec![0; FRAME_BYTES];
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            match socket::receive(&self.link, &mut buffer, Wait::No) {
-                Ok(received) if received.bytes == 0 => return Err("the link ended".to_owned()),
-                Ok(received) => {
-                    let bytes = buffer.get(..received.bytes).unwrap_or_default();
-                    let event = wire::decode(bytes).map_err(|error| error.to_string())?;
-                    return Ok((event, received));
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-        Err("no answer in time".to_owned())
+        link::event(&self.link, PATIENCE)
     }
 
     fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Check {
