@@ -152,11 +152,10 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // After all that needed the supervisor's descriptors; what is kept closes at exec.
     let hidden = design.hidden.as_fd();
     let (ours, theirs) = handoff;
-    let keep = [Some(control), Some(job), Some(ours), Some(theirs), Some(hidden)];
-    let [mounts, net] = links.as_ref().map_or([None; 2], |links| links.each_ref().map(Some));
-    let more = [procfs.as_ref(), shared.record.as_deref(), mounts, net];
-    let more = more.map(|fd| fd.map(AsFd::as_fd));
-    keep_only(&keep, &more).at(Step::Descriptors)?;
+    let keep = [control, job, ours, theirs, hidden];
+    let held = [procfs.as_ref(), shared.record.as_deref()].into_iter().flatten();
+    let held = held.chain(links.iter().flatten()).map(AsFd::as_fd);
+    fds::keep_only(keep.into_iter().chain(held)).at(Step::Descriptors)?;
     // Rules name files by descriptor: build while the files can be opened, enforce later.
     let watched = procfs.as_ref().map(|fd| (fd.as_fd(), landlock::Use::Read));
     let ruleset = landlock::build(&design.landlock, watched.as_slice()).at(Step::Landlock)?;
@@ -170,20 +169,6 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // signals to it (Landlock scopes them), and the payload must have one that init has not.
     ruleset.restrict().at(Step::Landlock)?;
     Ok(Prepared { ruleset, procfs, links, domain: None })
-}
-
-pub(super) fn keep_only(
-    kept: &[Option<BorrowedFd<'_>>; 5],
-    more: &[Option<BorrowedFd<'_>>],
-) -> Result<(), Errno> {
-    let mut list: [Option<BorrowedFd<'_>>; fds::MOST] = [None; fds::MOST];
-    for (to, from) in list.iter_mut().zip(kept.iter().chain(more).copied()) {
-        *to = from;
-    }
-    // 0 is kept anyway: it stands in for those that are absent.
-    let zero = std::io::stdin();
-    let list = list.map(|fd| fd.unwrap_or_else(|| zero.as_fd()));
-    fds::keep_only(&list)
 }
 
 pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {

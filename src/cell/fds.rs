@@ -12,9 +12,9 @@ pub const MOST: usize = 9;
 /// Closes every descriptor but 0, 1, 2 and `kept`.
 ///
 /// The kept ones stay where they are; the gaps between them are closed with close_range(2).
-pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<()> {
+pub fn keep_only<'a>(kept: impl Iterator<Item = BorrowedFd<'a>>) -> Result<()> {
     let mut numbers = [u32::MAX; MOST];
-    for (slot, fd) in kept.iter().enumerate() {
+    for (slot, fd) in kept.enumerate() {
         let number = u32::try_from(fd.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         *numbers.get_mut(slot).ok_or(Errno::EINVAL)? = number;
     }

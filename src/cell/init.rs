@@ -83,7 +83,7 @@ struct Init<'a> {
     denied: Tally,
     /// Of the guard: refused for the name that they would have made.
     guarded: Tally,
-    gate: Option<Gate<'a>>,
+    gate: Option<Box<Gate<'a>>>,
     watch: Option<Watch>,
     /// The input that somebody asks for.
     input: Option<input::Asked>,

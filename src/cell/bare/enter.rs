@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
 use super::Domain;
-use crate::cell::enter::{Entry, Prepared, await_maps, keep_only};
-use crate::cell::{At, Step, StepFailed, caps, landlock, limits, payload};
+use crate::cell::enter::{Entry, Prepared, await_maps};
+use crate::cell::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
 use crate::sys::Result;
 use crate::sys::process::{self, Dumpable};
 
@@ -35,8 +35,8 @@ pub(in crate::cell) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepare
     let private = private.open().at(Step::Workspace)?;
     limits::shared(&design.profile.limits, entry.others).at(Step::Limits)?;
     let hidden = design.hidden.as_fd();
-    let keep = [Some(control), Some(job), Some(handoff.0), Some(handoff.1), Some(hidden)];
-    keep_only(&keep, &[Some(procfs.as_fd()), Some(private.as_fd())]).at(Step::Descriptors)?;
+    let keep = [control, job, handoff.0, handoff.1, hidden, procfs.as_fd(), private.as_fd()];
+    fds::keep_only(keep.into_iter()).at(Step::Descriptors)?;
     let write = (private.as_fd(), landlock::Use::Write);
     let read = (procfs.as_fd(), landlock::Use::Read);
     let outer = landlock::build(&design.landlock, &[write, read]).at(Step::Landlock)?;

@@ -64,11 +64,15 @@ pub struct Gate<'a> {
 }
 
 impl<'a> Gate<'a> {
-    pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Self> {
+    /// In a box and by a call: of 27 KiB on its stack every init would touch each page, and most
+    /// cells have no guard.
+    #[inline(never)]
+    pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Box<Self>> {
         let judge = Judge::new(&guard.named, &guard.private, proc)?;
         // Where init says by a path which of its own descriptors it means.
         fchdir(&judge.proc)?;
-        Ok(Self { guard, judge, umasks: Umasks::Inherited, waiting: Waiting::default() })
+        let (umasks, waiting) = (Umasks::Inherited, Waiting::default());
+        Ok(Box::new(Self { guard, judge, umasks, waiting }))
     }
 
     /// Serves a call and answers it, unless it is none of the guard's.
