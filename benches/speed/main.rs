@@ -108,7 +108,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(asked: &Asked) -> Result<()> {
-    let tree = work::Tree::make()?;
+    let tree = work::Tree::new()?;
     // First of all, while this process is small and has one thread.
     let direct = direct::start(8, tree.path())?;
     let machine = machine::told();

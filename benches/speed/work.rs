@@ -23,10 +23,14 @@ pub struct Tree {
 }
 
 impl Tree {
-    pub fn make() -> Result<Self> {
-        let directory = tempfile::tempdir()?;
+    /// The directory, with nothing in it yet.
+    pub fn new() -> Result<Self> {
+        Ok(Self { directory: tempfile::tempdir()? })
+    }
+
+    fn fill(&self) -> Result<()> {
         for number in 0..DIRECTORIES {
-            let below = directory.path().join(format!("d{number}"));
+            let below = self.path().join(format!("d{number}"));
             std::fs::create_dir(&below)?;
             for file in 0..FILES {
                 std::fs::write(below.join(format!("f{file}.txt")), format!("{number} {file}\n"))?;
@@ -34,10 +38,9 @@ impl Tree {
         }
         let source =
             (0..400).map(|n| format!("int f{n}(int x) {{ return x * {n} + (x >> 3); }}\n"));
-        std::fs::write(directory.path().join("x.c"), source.collect::<String>())?;
-        let tree = Self { directory };
+        let path = self.path();
+        std::fs::write(path.join("x.c"), source.collect::<String>())?;
         if in_path("git") {
-            let path = tree.path();
             let git = |words: &[&str]| -> Result<()> {
                 let mut command = Command::new("git");
                 command.arg("-C").arg(&path).args(["-c", "user.name=b", "-c", "user.email=b@b"]);
@@ -49,7 +52,7 @@ impl Tree {
             git(&["add", "."])?;
             git(&["commit", "-q", "-m", "all"])?;
         }
-        Ok(tree)
+        Ok(())
     }
 
     pub fn path(&self) -> PathBuf {
@@ -75,6 +78,7 @@ fn filtered(command: impl FnOnce() -> Result<Vec<u8>> + Send) -> Result<Vec<u8>>
 /// The same script, bare in the tree and in a cell that has the tree as its workspace. git compares
 /// without owners: a cell of root's sees others, and git would read every file anew.
 pub fn work(direct: &Direct, tree: &Tree, report: &mut Report) -> Result<()> {
+    tree.fill()?;
     let scripts = [
         (
             "git",
