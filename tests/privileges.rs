@@ -69,8 +69,11 @@ fn supervisor(caller: &Caller) -> Check {
     let told = status(pid)?;
     holds("never the host's uid 0", told.ids("Uid"), !told.ids("Uid").contains(&0))?;
     equal("one thread", told.get("Threads"), "1")?;
-    let user = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user"));
-    holds("a user namespace of its own", pid, user(&pid.to_string())? != user("self")?)?;
+    // Not of cgroups: it places cells beside its own group.
+    for kind in ["user", "mnt", "pid", "net", "ipc", "uts"] {
+        let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{kind}"));
+        holds(&format!("its own namespace: {kind}"), pid, of(&pid.to_string())? != of("self")?)?;
+    }
     equal("pid 1 of its pid namespace", told.get("NSpid").split_whitespace().last(), Some("1"))
 }
 

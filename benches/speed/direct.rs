@@ -63,6 +63,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         ids,
         tier: cofferdam::receipt::Tier::Full,
         record: None,
+        first: None,
     };
     let started = supervisor::start(spec)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -49,11 +49,10 @@ fn prepare(
     request: RunRequest,
     config: Option<&Path>,
 ) -> Result<(Grant, Profile, Launched, Entry), CliError> {
-    let mut settings = wiring::load_one(config, &request.profile)?.in_tier(request.tier);
-    // One call has one cell: a root, and as root each grant, is made for as many as there may be.
-    settings.loaded.config.cells.value = 1;
+    let settings = wiring::load_one(config, &request.profile)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_sockets(&request.sockets)?;
+    let settings = settings.for_one_call(&request.profile, workspace);
     let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;

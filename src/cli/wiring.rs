@@ -43,6 +43,8 @@ pub struct Settings {
     warm: u16,
     /// Sessions that may be opened: only a server has any.
     sessions: u16,
+    /// What the one call that is made asks for.
+    first: Option<(ProfileName, Workspace)>,
     /// By what cells are held: the operator's word on the command line.
     pub tier: Tier,
     /// A `config.json` that was named.
@@ -52,7 +54,8 @@ pub struct Settings {
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
         let (workspaces, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
-        Self { loaded, profiles, workspaces, sockets, warm: 0, sessions: 0, tier, json: None }
+        let (warm, sessions, first, json) = (0, 0, None, None);
+        Self { loaded, profiles, workspaces, sockets, warm, sessions, first, tier, json }
     }
 
     /// These, in the tier that the operator asked for.
@@ -62,6 +65,15 @@ impl Settings {
         self.loaded.profiles = self.loaded.profiles.in_tier(self.tier);
         let profiles = self.profiles.into_iter();
         self.profiles = profiles.map(|profile| profile.in_tier(self.tier)).collect();
+        self
+    }
+
+    /// These, for a command that makes one call: it has one cell, which is built at once.
+    #[must_use]
+    pub fn for_one_call(mut self, profile: &ProfileName, workspace: Workspace) -> Self {
+        // A root, and as root each grant, is made for as many as there may be.
+        self.loaded.config.cells.value = 1;
+        self.first = Some((profile.clone(), workspace));
         self
     }
 
@@ -375,6 +387,7 @@ fn launch_with(
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
         tier: settings.tier,
         record,
+        first: settings.first,
     };
     let started = supervisor::start(spec).map_err(|error| {
         let hint = tier::remedy(&error);

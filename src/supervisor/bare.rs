@@ -87,7 +87,7 @@ pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervis
         record: None,
     };
     filter::load(&keys, Recording::Off).during("confining the supervisor")?;
-    greeted(inherited, keys, shared)
+    greeted(inherited, keys, shared, |_| Ok(()))
 }
 
 /// Starts the process that removes what cells leave. It is outside the domain of signals, and outlives
@@ -98,7 +98,8 @@ fn sweeper(path: &str) -> Result<(i32, OwnedFd), Errno> {
         Side::Parent(child) => Ok((child.pid, told)),
         Side::Child => {
             // The link among them: its end must show when main ends.
-            let swept = fds::keep_only(&[news.as_fd()]).and_then(|()| store::sweep(path, &news));
+            let swept = fds::keep_only(std::iter::once(news.as_fd()))
+                .and_then(|()| store::sweep(path, &news));
             process::exit_now(i32::from(swept.is_err()));
         }
     }

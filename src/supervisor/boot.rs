@@ -92,9 +92,8 @@ pub fn run(inherited: Inherited, birth: Birth) -> ! {
 }
 
 fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
-    if inherited.bare.is_none() {
-        // Not by the clone, in which main waits. Before anything is read.
-        unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
+    if inherited.bare.is_none() && inherited.first.is_none() {
+        own_network()?;
     }
     let mut go = [0; 8];
     let received = socket::receive(&birth.wait, &mut go, Wait::Yes).during("waiting for main")?;
@@ -108,8 +107,13 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     }
 }
 
+/// Leaves the host's network. Not by the clone, in which main waits; and before anything is read.
+fn own_network() -> Result<(), Failed> {
+    unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")
+}
+
 /// In namespaces of its own.
-fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
+fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
     // A session of its own: no signal from the operator's terminal reaches it, or any cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     ids::become_id(0, inherited.supplementary).during("changing ids")?;
@@ -146,14 +150,23 @@ fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
         domain: None,
     };
     confine(&keys, recording).during("confining the supervisor")?;
-    greeted(inherited, keys, shared)
+    let first = inherited.first.take();
+    greeted(inherited, keys, shared, |supervisor| match first {
+        None => Ok(()),
+        // The kernel takes as long for a network namespace as this cell for most of its steps.
+        Some((profile, workspace)) => {
+            supervisor.build_first(&profile, workspace).during("building the first cell")?;
+            own_network()
+        }
+    })
 }
 
-/// The supervisor, which tells the front end that it is up.
+/// The supervisor, which tells the front end that it is up when `last` is done.
 pub(super) fn greeted(
     inherited: Inherited,
     keys: Vec<Key>,
     shared: Shared,
+    last: impl FnOnce(&mut Supervisor) -> Result<(), Failed>,
 ) -> Result<Supervisor, Failed> {
     let Shared { landlock_abi, memory, .. } = shared;
     let unusable = keys.iter().filter_map(|key| {
@@ -162,6 +175,7 @@ pub(super) fn greeted(
     });
     let ready = Event::Ready(Ready { landlock_abi, memory, unusable: unusable.collect() });
     let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
+    last(&mut supervisor)?;
     supervisor.tell(&ready, None).during("greeting the front end")?;
     Ok(supervisor)
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::ahead::Fits;
+use super::boot::Key;
 use super::cells::{Cell, clamp};
 use super::handover::Brought;
 use super::pool::{Got, Load, Want};
@@ -14,7 +15,7 @@ use super::shell::Step;
 use super::young::{Growth, Young};
 use crate::cell::mounts::Slot;
 use crate::cell::report::raw;
-use crate::job::{Limits, Workspace};
+use crate::job::{Limits, ProfileName, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::sys::memory;
 use crate::sys::socket::Received;
@@ -89,9 +90,7 @@ impl Supervisor {
 
     /// The index of the key that a frame names.
     pub(super) fn key(&self, start: &Start) -> Result<usize, Failure> {
-        let named = |key: &super::boot::Key| {
-            key.profile == start.profile && key.workspace == start.workspace
-        };
+        let named = |key: &Key| key.profile == start.profile && key.workspace == start.workspace;
         let Some(index) = self.keys.iter().position(named) else {
             let why = format!("no profile `{}` with that workspace", start.profile);
             return Err(Failure::Refused { why });
@@ -238,6 +237,20 @@ impl Supervisor {
         let step = "handing over the job".to_owned();
         let failure = Failure::Setup { step, errno: raw(errno) };
         self.end(ready.start.call, Ended::failed(failure))
+    }
+
+    /// Starts the cell of a call that is known to come. Where that fails, the call finds out why by
+    /// one of its own.
+    pub(super) fn build_first(
+        &mut self,
+        profile: &ProfileName,
+        workspace: Workspace,
+    ) -> Result<(), Errno> {
+        let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
+        match self.keys.iter().position(named) {
+            Some(key) => self.build(key).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Starts a cell of `key`.

@@ -52,7 +52,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::job::Workspace;
+use crate::job::{ProfileName, Workspace};
 use crate::profile::Profile;
 use crate::receipt::Tier;
 
@@ -74,6 +74,9 @@ pub struct Spec {
     pub tier: Tier,
     /// Where inits record the paths that commands name: only for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
+    /// What the one call that comes at once asks for: its cell builds itself while the supervisor
+    /// finishes. `None` where calls come when they like.
+    pub first: Option<(ProfileName, Workspace)>,
 }
 
 /// One granted set of paths, as the operator gave it.

@@ -16,7 +16,7 @@ use super::{Caps, KeyGrant, Spec, sockets};
 use crate::cell::cgroup::Parent;
 use crate::cell::ids::{Supplementary, write_map};
 use crate::cell::measure::Operator;
-use crate::job::Workspace;
+use crate::job::{ProfileName, Workspace};
 use crate::outcome::in_words;
 use crate::profile::{Profile, SocketName};
 use crate::receipt::Tier;
@@ -84,6 +84,8 @@ pub struct Inherited {
     pub record: Option<Arc<OwnedFd>>,
     /// Whether each cell has a host id of its own.
     pub ids: CellIds,
+    /// As [`Spec::first`].
+    pub first: Option<(ProfileName, Workspace)>,
     /// What the tier without namespaces takes; absent in the other.
     pub bare: Option<Prepared>,
 }
@@ -138,6 +140,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         grants: grants(&spec, &identity)?,
         profiles: spec.profiles,
         record: spec.record,
+        first: spec.first,
         caps: spec.caps,
         operator: identity.operator()?,
         supplementary: identity.supplementary(),

@@ -20,7 +20,7 @@ const SETUP_TIME: Duration = Duration::from_secs(10);
 enum Stage {
     /// It confines itself; the payload reports when it is ready for a job.
     Building,
-    /// Measured; init is becoming untraceable.
+    /// Measured; init is becoming untraceable, if it is not yet.
     Sealing,
     /// Offered.
     Idle,
@@ -106,8 +106,18 @@ impl Young {
                     return self.fail(Failure::Unmeasured { what: "its pid".to_owned() });
                 };
                 self.payload = Some(pid);
+                // Init seals itself while its payload is measured.
+                if let Err(errno) = self.cell.seal() {
+                    let step = "talking to the cell".to_owned();
+                    return self.fail(Failure::Setup { step, errno: raw(errno) });
+                }
                 match maker.measure(design, pid, probes) {
-                    Ok(receipt) => self.seal(self.cell.told_in(receipt)),
+                    Ok(receipt) => {
+                        self.receipt = Some(self.cell.told_in(receipt));
+                        self.measured = Some(Instant::now());
+                        self.stage = Stage::Sealing;
+                        Growth::None
+                    }
                     Err(unfit) => self.fail(Failure::Unmeasured { what: unfit.0 }),
                 }
             }
@@ -127,17 +137,6 @@ impl Young {
                 Growth::Executed
             }
             None => self.fail(Failure::Lost),
-        }
-    }
-
-    fn seal(&mut self, receipt: Receipt) -> Growth {
-        self.receipt = Some(receipt);
-        self.measured = Some(Instant::now());
-        self.stage = Stage::Sealing;
-        match self.cell.seal() {
-            Ok(()) => Growth::None,
-            Err(errno) => self
-                .fail(Failure::Setup { step: "talking to the cell".to_owned(), errno: raw(errno) }),
         }
     }
 

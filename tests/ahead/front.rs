@@ -106,6 +106,7 @@ impl Front {
             ids: IdRange { first: 2_100_100_000, count: 64 },
             tier: cofferdam::receipt::Tier::Full,
             record: None,
+            first: None,
         };
         let started = supervisor::start(spec).map_err(words)?;
         std::mem::forget(started.held);

@@ -101,6 +101,7 @@ impl Front {
             ids: IdRange { first: 2_100_000_000, count: 64 },
             tier: cofferdam::receipt::Tier::Full,
             record: None,
+            first: None,
         })?;
         std::mem::forget(started.held);
         let mut front = Self { link: started.link, profile, call: 0 };
