@@ -43,6 +43,22 @@ fn signals_masks_and_lower_limits_of_the_parent_do_not_matter() -> std::io::Resu
 }
 
 #[test]
+fn a_program_ignores_and_blocks_no_signal_whatever_its_caller_does() -> std::io::Result<()> {
+    if !can_run()? {
+        return Ok(());
+    }
+    let ignoring = "trap '' HUP INT QUIT PIPE USR1 TERM CHLD RTMIN+5";
+    let look = "grep -E '^Sig(Blk|Ign):' /proc/self/status";
+    let none = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n".to_owned();
+    let outside = format!("{ignoring}; exec {look}");
+    let outside = told(&Command::new("bash").args(["-c", &outside]).output()?);
+    assert_ne!(outside, (Some(0), none.clone()), "outside they are ignored");
+    let inside = run_under(ignoring, look)?;
+    assert_eq!(told(&inside), (Some(0), none), "{inside:?}");
+    Ok(())
+}
+
+#[test]
 fn a_program_name_longer_than_a_frame_is_told_and_not_a_dead_supervisor() -> std::io::Result<()> {
     if !can_run()? {
         return Ok(());

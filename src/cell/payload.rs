@@ -79,8 +79,7 @@ pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
 /// Tries what must be refused, says what happened, waits for the job and becomes it.
 pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
-    // Before the job: this takes as many calls as there are signals.
-    process::default_signals()?;
+    process::program_signals()?;
     report::send(entry.job, &ready, &[])?;
     let received = socket::receive(entry.job, &mut room.strings, Wait::Yes)?;
     if received.bytes == 0 {

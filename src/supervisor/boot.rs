@@ -101,6 +101,8 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
         return Err(Failed("waiting for main".to_owned(), Errno::EPIPE));
     }
     inherited.pages.clear("cofferdam");
+    // Once, for the programs of all cells.
+    process::default_signals().during("giving signals their default effect")?;
     match inherited.bare.clone() {
         None => boot_whole(inherited),
         Some(prepared) => bare::boot(inherited, &prepared),
