@@ -380,3 +380,7 @@ fn hold_mapped(pid: i32, uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Er
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     nix::fcntl::openat(process, "ns/user", flags, Mode::empty())
 }
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;
