@@ -34,7 +34,8 @@
 //!
 //! # Code map
 //!
-//! [`cli`]: one file per command. `start` has the order in which a process becomes a front end, `wiring` joins the rest.
+//! [`cli`]: one file per command. `start` has the order in which a process becomes a front end, `wiring` joins
+//! configuration and grants, `launch` starts the supervisor.
 //! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
 //!
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `catalogue` has the tools as an agent sees them.

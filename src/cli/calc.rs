@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::Args;
 
 use super::error::{CliError, print_out};
+use super::launch::{self, Launched};
 use super::live::Live;
-use super::wiring::Launched;
 use super::{start, wiring};
 use crate::job::Workspace;
 use crate::link::Link;
@@ -42,7 +42,7 @@ fn precision(text: &str) -> Result<Precision, String> {
 pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let settings = wiring::load(config)?.in_tier(typed.tier);
     let calculating = settings.clone();
-    let Launched { link, audit, .. } = wiring::launch_recorded(settings)?;
+    let Launched { link, audit, .. } = launch::recorded(settings)?;
     start::conducted(link, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::doctor::{Layer, Report, State, Verdict};
 use super::error::CliError;
+use super::launch;
 use super::probe::{self, Hints};
 use super::{start, wiring};
 use crate::call::{Argv, Asked, Call, Env, Stdin};
@@ -42,7 +43,7 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let settings = wiring::with_profiles(settings, &names.collect::<Vec<_>>());
     let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, trial)).collect();
-    let cells = match wiring::launch(settings) {
+    let cells = match launch::unrecorded(settings) {
         Ok(socket) => try_cells(socket, trials)?,
         Err(error) => vec![broken("supervisor", error.text())],
     };

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::{CliError, print_out};
+use super::launch;
 use super::run_arguments::{RunArguments, check};
 use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
@@ -82,7 +83,7 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     let program = typed.argv.first().and_then(|word| on_host(word, &profile));
     let looker = Looker::start(&profile)
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
-    let socket = wiring::launch_recording(settings, looker.record())?;
+    let socket = launch::recording_paths(settings, looker.record())?;
     start::conducted(socket, |socket| {
         conduct(grant, profile, OnHostToo { program, looker }, socket)
     })

@@ -17,6 +17,7 @@ pub mod exit;
 mod files;
 mod fresh;
 mod jobs;
+pub mod launch;
 pub mod learn;
 pub mod live;
 mod metrics;

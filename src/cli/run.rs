@@ -10,10 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::{CliError, print_out};
 use super::exit::{self, TakenBack};
+use super::launch::{self, Launched};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
 use super::streams::{Input, Output, Streams};
-use super::wiring::Launched;
 use super::{start, wiring};
 use crate::accounts;
 use crate::audit::{Audit, Entry, Story};
@@ -56,7 +56,7 @@ fn prepare(
     let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
-    let launched = wiring::launch_recorded(settings)?;
+    let launched = launch::recorded(settings)?;
     let audit = &launched.audit;
     let recorded = audit.granted(audit.asked(&call), &grant);
     let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;

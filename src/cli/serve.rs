@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::error::CliError;
 use super::exec_said::{self, ExecFlags};
+use super::launch::{self, Launched};
 use super::live::Live;
-use super::wiring::Launched;
 use super::{metrics, start, wiring};
 use crate::accounts;
 use crate::group::Group;
@@ -77,7 +77,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let settings = settings.with_sockets(&typed.socket)?;
     let serving = settings.for_the_front_end();
-    let Launched { link, audit, streams } = wiring::launch_recorded(settings)?;
+    let Launched { link, audit, streams } = launch::recorded(settings)?;
     start::conducted(link, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))

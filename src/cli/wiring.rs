@@ -1,18 +1,13 @@
-//! Where the command line meets the rest: configuration, grants, the supervisor.
+//! Where the command line meets the rest: configuration and grants.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::confine;
 use super::error::CliError;
 use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
-use super::streams::Streams;
 use super::tier;
 use crate::accounts;
-use crate::audit::{self, Audit};
 use crate::call::Call;
 use crate::config::json::ConfigJson;
 use crate::config::{self, Loaded, Surroundings};
@@ -20,15 +15,11 @@ use crate::document::nearest;
 use crate::group::Group;
 use crate::job::{ProfileName, Workspace};
 use crate::mcp::catalogue;
-use crate::outcome::{errno_text, in_words};
+use crate::outcome::errno_text;
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
 use crate::receipt::Tier;
-use crate::supervisor::{self, Access, Caps, Granted, IdRange, Socket, Spec, Workspaces};
-use crate::sys::process;
-
-/// How many instances of root share the configured range of host ids.
-const INSTANCES: u32 = 64;
+use crate::supervisor::{Access, Granted, Socket, Workspaces};
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]
@@ -40,11 +31,11 @@ pub struct Settings {
     /// Held since they were looked at.
     pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
-    warm: u16,
+    pub(super) warm: u16,
     /// Sessions that may be opened: only a server has any.
-    sessions: u16,
+    pub(super) sessions: u16,
     /// What the one call that is made asks for.
-    first: Option<(ProfileName, Workspace)>,
+    pub(super) first: Option<(ProfileName, Workspace)>,
     /// By what cells are held: the operator's word on the command line.
     pub tier: Tier,
     /// A `config.json` that was named.
@@ -323,91 +314,4 @@ pub fn operator_grant(
 /// An unknown profile.
 pub fn profile_in_force(settings: &Settings, name: &ProfileName) -> Result<Profile, CliError> {
     profile(settings, name).cloned()
-}
-
-/// The front end's end of the link, and the log that calls are recorded in.
-#[derive(Debug)]
-pub struct Launched {
-    pub link: OwnedFd,
-    pub audit: Audit,
-    pub streams: Streams,
-}
-
-/// As [`launch`], for what makes calls on someone's behalf: with the log that is configured.
-///
-/// # Errors
-/// As [`launch`], or the log cannot be used.
-pub fn launch_recorded(settings: Settings) -> Result<Launched, CliError> {
-    let config = &settings.loaded.config;
-    let options = config.audit_file.value.clone().map(|file| audit::Options {
-        file,
-        max_bytes: config.audit_max_bytes.value,
-        keep: config.audit_keep.value,
-        on_error: config.audit_on_error.value,
-    });
-    launch_with(settings, options.as_ref(), None)
-}
-
-/// Starts the supervisor, then confines this process. Called while there is one thread; what
-/// comes back is the front end's end of the link.
-///
-/// # Errors
-/// Why there is no supervisor, or which wall of the front end could not be put up.
-pub fn launch(settings: Settings) -> Result<OwnedFd, CliError> {
-    launch_with(settings, None, None).map(|launched| launched.link)
-}
-
-/// As [`launch`], with the paths that commands name recorded in `record`.
-///
-/// # Errors
-/// As [`launch`].
-pub fn launch_recording(settings: Settings, record: Arc<OwnedFd>) -> Result<OwnedFd, CliError> {
-    launch_with(settings, None, Some(record)).map(|launched| launched.link)
-}
-
-fn launch_with(
-    settings: Settings,
-    log: Option<&audit::Options>,
-    record: Option<Arc<OwnedFd>>,
-) -> Result<Launched, CliError> {
-    let config = &settings.loaded.config;
-    let spec = Spec {
-        profiles: settings.profiles,
-        workspaces: settings.workspaces,
-        sockets: settings.sockets,
-        caps: Caps {
-            cells: u16::try_from(config.cells.value).unwrap_or(u16::MAX),
-            memory: config.memory.value,
-            tmpfs: config.tmpfs.value,
-            processes: u64::from(config.processes.value),
-            warm: settings.warm,
-            sessions: settings.sessions,
-            session_idle: config.session_idle.value,
-        },
-        ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
-        tier: settings.tier,
-        record,
-        first: settings.first,
-    };
-    let started = supervisor::start(spec).map_err(|error| {
-        let hint = tier::remedy(&error);
-        CliError::new(error.to_string()).with_hint(hint)
-    })?;
-    // A limit of the operator's on files must cost lines of the log, and not this process. After the
-    // supervisor is made, whose cells have every signal as usual.
-    process::ignore_file_size_signal()
-        .map_err(|errno| CliError::new(format!("signals cannot be set: {errno}")))?;
-    // After the supervisor, which must not hold it; before the walls, behind which no path opens.
-    let audit = match log {
-        Some(options) => Audit::open(options)
-            .map_err(|error| CliError::new(format!("the audit log cannot be used: {error}")))?,
-        None => Audit::off(),
-    };
-    let held =
-        audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
-    let streams = Streams::found();
-    confine::confine(held.as_ref().map(AsFd::as_fd))?;
-    // It holds the instance's lock and must live as long as this process.
-    std::mem::forget(started.held);
-    Ok(Launched { link: started.link, audit, streams })
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cofferdam::cli::wiring;
+use cofferdam::cli::{launch, wiring};
 use cofferdam::job::{Changes, ProfileName, Workspace};
 use cofferdam::outcome::Outcome;
 use cofferdam::wire::{Carried, ScriptKind, Start, StdinKind};
@@ -57,7 +57,7 @@ fn say(line: &str) {
 /// As `serve`: the supervisor first, then the walls.
 fn confined(home: PathBuf) -> Check<std::os::fd::OwnedFd> {
     let settings = wiring::load(Some(&home.join("config"))).map_err(|error| error.text())?;
-    wiring::launch(settings).map_err(|error| error.text())
+    launch::unrecorded(settings).map_err(|error| error.text())
 }
 
 fn act(home: PathBuf, other: &str, walls: bool) -> Check {
@@ -90,7 +90,7 @@ fn storm(home: PathBuf, seed: u64) -> Check {
     let settings = wiring::load(Some(&home.join("config"))).map_err(|error| error.text())?;
     let profile = ProfileName::new("bash").ok_or("a name")?;
     let limits = settings.loaded.profiles.get(&profile).ok_or("a profile")?.limits;
-    let socket = wiring::launch(settings).map_err(|error| error.text())?;
+    let socket = launch::unrecorded(settings).map_err(|error| error.text())?;
     let mut link = Link::greeted(socket)?;
     let mut honest = Start {
         call: link.fresh(),
