@@ -20,7 +20,7 @@ use crate::profile::Exec;
 use crate::sys::exec::{self, Pointers};
 use crate::sys::sharing::Stack;
 use crate::sys::socket::{self, Received, Wait};
-use crate::sys::{Result, process};
+use crate::sys::{Result, process, signals};
 
 /// The file in the template's hidden directory that Landlock must refuse.
 pub const CANARY: &CStr = c"canary";
@@ -79,7 +79,7 @@ pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
 /// Tries what must be refused, says what happened, waits for the job and becomes it.
 pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
-    process::program_signals()?;
+    signals::program_signals()?;
     report::send(entry.job, &ready, &[])?;
     let received = socket::receive(entry.job, &mut room.strings, Wait::Yes)?;
     if received.bytes == 0 {

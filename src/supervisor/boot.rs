@@ -29,6 +29,7 @@ use crate::profile::condition::Verdict;
 use crate::receipt::MemoryHold;
 use crate::sys::mount::{attribute, new_filesystem};
 use crate::sys::process::{self, Dumpable};
+use crate::sys::signals;
 use crate::sys::socket::{self, Wait};
 use crate::wire::{self, Event, Ready, Unable};
 
@@ -102,7 +103,7 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     }
     inherited.pages.clear("cofferdam");
     // Once, for the programs of all cells.
-    process::default_signals().during("giving signals their default effect")?;
+    signals::default_signals().during("giving signals their default effect")?;
     match inherited.bare.clone() {
         None => boot_whole(inherited),
         Some(prepared) => bare::boot(inherited, &prepared),

@@ -22,7 +22,7 @@ use crate::profile::{Profile, SocketName};
 use crate::receipt::Tier;
 use crate::sys::fork::fork;
 use crate::sys::process::{self, ArgumentPages, Side};
-use crate::sys::socket;
+use crate::sys::{signals, socket};
 
 /// Why there is no supervisor. Each has its remedy in `cofferdam doctor`.
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +124,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         return Err(StartError::Threads { threads });
     }
     // What the parent of this process left: with SIGCHLD ignored, no end of a cell would show.
-    process::usual_signals().map_err(StartError::Signals)?;
+    signals::usual_signals().map_err(StartError::Signals)?;
     // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
     let most = rlimit::increase_nofile_limit(u64::MAX)
         .map_err(|error| StartError::Link(crate::cell::errno_of(&error)))?;

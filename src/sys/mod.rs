@@ -18,6 +18,7 @@ pub mod notify;
 pub mod process;
 pub mod remote;
 pub mod sharing;
+pub mod signals;
 pub mod socket;
 pub mod terminal;
 
