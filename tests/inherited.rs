@@ -47,7 +47,7 @@ fn a_program_ignores_and_blocks_no_signal_whatever_its_caller_does() -> std::io:
     if !can_run()? {
         return Ok(());
     }
-    let ignoring = "trap '' HUP INT QUIT PIPE USR1 TERM CHLD RTMIN+5";
+    let ignoring = "trap '' HUP INT QUIT PIPE USR1 TERM CHLD XFSZ RTMIN+5";
     let look = "grep -E '^Sig(Blk|Ign):' /proc/self/status";
     let none = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n".to_owned();
     let outside = format!("{ignoring}; exec {look}");

@@ -388,7 +388,7 @@ fn too_small(caller: &Caller) -> Check {
     let config = caller.directory("config")?;
     std::fs::create_dir(config.join("sandbox-profiles"))?;
     let profile = "schema = 1\nname = \"tiny\"\nextends = \"bash\"\ndescription = \"too small\"\n\
-        [limits]\nmemory = \"256K\"\nworkspace = \"16K\"\ntmp = \"64K\"\nshm = \"16K\"\n";
+        [limits]\nmemory = \"128K\"\nworkspace = \"16K\"\ntmp = \"32K\"\nshm = \"16K\"\n";
     std::fs::write(config.join("sandbox-profiles/tiny.toml"), profile)?;
     let config = config.display().to_string();
     let words = ["--config", &config, "run", "--profile", "tiny", "--", "true"];

@@ -97,7 +97,7 @@ pub struct Probes {
 pub enum ToInit {
     /// The id maps are written.
     Mapped,
-    /// The cell measured up: become untraceable, forget the probes' denials.
+    /// The probes are over: become untraceable, forget their denials. Meanwhile the payload is measured.
     Seal,
     /// A job is about to be handed over that may use this much memory: less than the profile has, or
     /// to be watched.

@@ -87,7 +87,7 @@ pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervis
         record: None,
     };
     filter::load(&keys, Recording::Off).during("confining the supervisor")?;
-    greeted(inherited, keys, shared, |_| Ok(()))
+    greeted(inherited, keys, shared)
 }
 
 /// Starts the process that removes what cells leave. It is outside the domain of signals, and outlives

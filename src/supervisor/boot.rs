@@ -93,8 +93,10 @@ pub fn run(inherited: Inherited, birth: Birth) -> ! {
 }
 
 fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
-    if inherited.bare.is_none() && inherited.first.is_none() {
-        own_network()?;
+    if inherited.bare.is_none() {
+        // Not by the clone, in which main waits. Before anything is read, and before there is a socket of
+        // a cell: it would stay one of the host's network.
+        unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
     }
     let mut go = [0; 8];
     let received = socket::receive(&birth.wait, &mut go, Wait::Yes).during("waiting for main")?;
@@ -110,13 +112,8 @@ fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     }
 }
 
-/// Leaves the host's network. Not by the clone, in which main waits; and before anything is read.
-fn own_network() -> Result<(), Failed> {
-    unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")
-}
-
 /// In namespaces of its own.
-fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
+fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
     // A session of its own: no signal from the operator's terminal reaches it, or any cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     ids::become_id(0, inherited.supplementary).during("changing ids")?;
@@ -153,23 +150,15 @@ fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
         domain: None,
     };
     confine(&keys, recording).during("confining the supervisor")?;
-    let first = inherited.first.take();
-    greeted(inherited, keys, shared, |supervisor| match first {
-        None => Ok(()),
-        // The kernel takes as long for a network namespace as this cell for most of its steps.
-        Some((profile, workspace)) => {
-            supervisor.build_first(&profile, workspace).during("building the first cell")?;
-            own_network()
-        }
-    })
+    greeted(inherited, keys, shared)
 }
 
-/// The supervisor, which tells the front end that it is up when `last` is done.
+/// The supervisor, which tells the front end that it is up; where a call comes at once, its cell builds
+/// itself meanwhile.
 pub(super) fn greeted(
-    inherited: Inherited,
+    mut inherited: Inherited,
     keys: Vec<Key>,
     shared: Shared,
-    last: impl FnOnce(&mut Supervisor) -> Result<(), Failed>,
 ) -> Result<Supervisor, Failed> {
     let Shared { landlock_abi, memory, .. } = shared;
     let unusable = keys.iter().filter_map(|key| {
@@ -177,8 +166,11 @@ pub(super) fn greeted(
         Some((key.profile.clone(), why))
     });
     let ready = Event::Ready(Ready { landlock_abi, memory, unusable: unusable.collect() });
+    let first = inherited.first.take();
     let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
-    last(&mut supervisor)?;
+    if let Some((profile, workspace)) = first {
+        supervisor.build_first(&profile, workspace).during("building the first cell")?;
+    }
     supervisor.tell(&ready, None).during("greeting the front end")?;
     Ok(supervisor)
 }

@@ -1,7 +1,7 @@
 //! One cell as the supervisor holds it: from the clone to the last descriptor.
 //!
 //! *Built, measured, idle → job → exec*: a cell is made for a key and knows no job until it is
-//! offered. Today each is made when its job is there; a pool makes them before.
+//! offered, whether a job waits for it already or it is made before.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

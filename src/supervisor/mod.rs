@@ -75,7 +75,7 @@ pub struct Spec {
     /// Where inits record the paths that commands name: only for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
     /// What the one call that comes at once asks for: its cell builds itself while the supervisor
-    /// finishes. `None` where calls come when they like.
+    /// greets the front end. `None` where calls come when they like.
     pub first: Option<(ProfileName, Workspace)>,
 }
 

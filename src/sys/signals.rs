@@ -14,16 +14,17 @@ pub fn usual_signals() -> Result<()> {
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }
 
-/// Gives every signal its default effect but SIGPIPE, which the Rust runtime ignores: what the parent
-/// of this program left ignored would be so in every child, and exec keeps it (signal(7)).
+/// Gives every signal its default effect: what the parent of this program left ignored would be so in every
+/// child, and exec keeps it (signal(7)). But for SIGPIPE, which the Rust runtime ignores, and SIGXFSZ: to the
+/// process that starts programs both are errors of a write, EPIPE and EFBIG.
 ///
 /// # Errors
 /// What rt_sigaction(2) says.
 pub fn default_signals() -> Result<()> {
     const BYTES: usize = 8;
     // Not by the C library, which changes none of its own two (nptl(7)).
-    let unchangeable = [libc::SIGKILL, libc::SIGSTOP, libc::SIGPIPE];
-    for number in (1..=64).filter(|number| !unchangeable.contains(number)) {
+    let others = [libc::SIGKILL, libc::SIGSTOP, libc::SIGPIPE, libc::SIGXFSZ];
+    for number in (1..=64).filter(|number| !others.contains(number)) {
         // Handler, flags, restorer and mask: SIG_DFL is 0, and there is no flag and no signal in it.
         let action = [0_usize; 4];
         // SAFETY: `action` is as long as the kernel's structure, outlives the call and names no function of
@@ -33,15 +34,17 @@ pub fn default_signals() -> Result<()> {
             libc::syscall(libc::SYS_rt_sigaction, number, action.as_ptr(), old, BYTES)
         })?;
     }
-    Ok(())
+    ignore_file_size_signal()
 }
 
 /// What is left to do after [`default_signals`] for a program to find signals as from a shell: SIGPIPE
-/// ends it, and none is blocked.
+/// and SIGXFSZ end it, and none is blocked.
 pub fn program_signals() -> Result<()> {
-    // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
-    if unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) } == libc::SIG_ERR {
-        return Err(Errno::last());
+    for number in [libc::SIGPIPE, libc::SIGXFSZ] {
+        // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
+        if unsafe { libc::signal(number, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(Errno::last());
+        }
     }
     // SAFETY: sigset_t is plain integers, for which all zeroes is the empty set.
     let none: libc::sigset_t = unsafe { std::mem::zeroed() };
