@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         claim("another_process_of_the_same_user_cannot_read_them", unreadable).only(For::User),
         claim("nothing_of_the_callers_environment_or_words_is_left_in_them", wiped),
         claim("each_holds_only_the_descriptors_it_needs", descriptors).needs(&[Need::RootLooks]),
+        claim("no_socket_of_init_is_of_the_hosts_network", sockets).needs(&[Need::RootLooks]),
         claim("the_front_end_cannot_be_made_to_execute", cannot_execute).needs(&[Need::RootLooks]),
     ])
 }
@@ -185,13 +186,31 @@ fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, support::Failed> {
     Ok(false)
 }
 
+/// What the descriptors of a process lead to.
+fn held(pid: u32) -> Result<Vec<String>, support::Failed> {
+    let list = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    let targets = list.flat_map(|fd| std::fs::read_link(fd.path()));
+    Ok(targets.map(|path| path.display().to_string()).collect())
+}
+
+/// A unix socket tells of the network it was made in, wherever it is used: ioctl(2) on it names the
+/// interfaces there (netdevice(7)).
+fn sockets(caller: &Caller) -> Check {
+    let live = cell(caller)?;
+    let of_the_host = std::fs::read_to_string("/proc/net/unix")?;
+    let inodes: Vec<&str> =
+        of_the_host.lines().filter_map(|line| line.split_whitespace().nth(6)).collect();
+    let of_the_host = |targets: &[String]| {
+        let sockets = targets.iter().filter_map(|target| target.strip_prefix("socket:["));
+        sockets.filter(|inode| inodes.contains(&inode.trim_end_matches(']'))).count()
+    };
+    let front_end = of_the_host(&held(live.pid())?);
+    holds("the front end's link is made by it", front_end, front_end > 0)?;
+    equal("of init", of_the_host(&held(live.init()?)?), 0)
+}
+
 fn descriptors(caller: &Caller) -> Check {
     let live = cell(caller)?;
-    let held = |pid: u32| -> Result<Vec<String>, support::Failed> {
-        let list = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
-        let targets = list.flat_map(|fd| std::fs::read_link(fd.path()));
-        Ok(targets.map(|path| path.display().to_string()).collect())
-    };
     let init = held(live.init()?)?;
     // The links of `/proc`, found while it holds them.
     let links = ["/proc/mounts", "/proc/net"];
