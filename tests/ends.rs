@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use support::{Caller, Check, PATIENCE, Told, claim, equal, gone, holds, kill, with_argument};
+use support::{Caller, Check, PATIENCE, Told, claim, equal, gone, holds, kill, present};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -134,11 +134,7 @@ fn sleepers(caller: &Caller, kind: u32) -> Result<(support::Live, String), suppo
     );
     let mut live = caller.live(&[], &script)?;
     live.line()?;
-    let end = std::time::Instant::now() + PATIENCE;
-    while with_argument(&seconds).len() < 3 && std::time::Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    equal("sleepers seen from outside", with_argument(&seconds).len(), 3)?;
+    equal("sleepers seen from outside", present(&seconds, 3, PATIENCE), 3)?;
     Ok((live, seconds))
 }
 

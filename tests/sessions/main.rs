@@ -362,11 +362,7 @@ fn killed(caller: &Caller) -> Check {
     let claim = CLAIMS.fetch_add(1, Ordering::Relaxed);
     let seconds = format!("9{claim}{:08}", std::process::id());
     server.gives(&format!("sleep {seconds} & setsid sleep {seconds} &"), 0, "")?;
-    let end = Instant::now() + PATIENCE;
-    while support::with_argument(&seconds).len() < 2 && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    equal("they run", support::with_argument(&seconds).len(), 2)?;
+    equal("they run", support::present(&seconds, 2, PATIENCE), 2)?;
     server.child.kill()?;
     server.child.wait()?;
     equal("none is left", gone(&seconds, Duration::from_secs(5)), Vec::<u32>::new())

@@ -18,7 +18,9 @@ use serde_json::Value;
 
 pub use libtest_mimic::Failed;
 pub use machine::{CGROUPS, Need, PATH};
-pub use process::{Live, Status, Told, children, gone, kill, proc_file, status, with_argument};
+pub use process::{
+    Live, Status, Told, children, gone, kill, present, proc_file, status, with_argument,
+};
 
 /// A test's verdict.
 pub type Check = Result<(), Failed>;

@@ -215,6 +215,19 @@ pub fn with_argument(argument: &str) -> Vec<u32> {
     all().into_iter().filter(has).collect()
 }
 
+/// Waits until `count` processes have `argument`; how many had it last. Looked at once more they may be
+/// fewer: a process in the middle of execve(2) shows no arguments.
+pub fn present(argument: &str, count: usize, patience: Duration) -> usize {
+    let end = Instant::now() + patience;
+    loop {
+        let seen = with_argument(argument).len();
+        if seen == count || Instant::now() > end {
+            return seen;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Waits until no process has `argument`; what is left after `patience` otherwise.
 pub fn gone(argument: &str, patience: Duration) -> Vec<u32> {
     let end = Instant::now() + patience;
