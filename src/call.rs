@@ -88,6 +88,10 @@ impl Script {
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0.into_bytes()
+    }
 }
 
 /// An argument vector: at least one argument, at most [`ARGV_BYTES`] together.

@@ -25,11 +25,10 @@ use crate::job::SessionId;
 use crate::outcome::{Ended, Failure, Outcome, Waits};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
-use crate::sys::memory;
 use crate::sys::socket::{self, Received, Wait};
 use crate::wire::{
-    self, Block, CallId, Event, FRAME_BYTES, Ready, Request, ScriptKind, Start, StdinKind, Unable,
-    WireError,
+    self, Block, CallId, Carried, Event, FRAME_BYTES, Input, Ready, Request, Start, StdinKind,
+    Unable, WireError,
 };
 
 /// A handle to the supervisor; clones share the one link.
@@ -206,21 +205,18 @@ impl Shared {
         let job = grant.into_job();
         let (block, sealed) = Block::carry(&job)?;
         let mut fds = Vec::from_iter(sealed);
-        let script = match &job.script {
-            None => ScriptKind::None,
-            Some(script) => {
-                fds.push(memory::sealed(c"cofferdam-script", script.as_bytes())?);
-                ScriptKind::Bytes
-            }
+        let mut carry = |name, bytes| {
+            let (carried, sealed) = Carried::new(name, bytes)?;
+            fds.extend(sealed);
+            Ok::<_, WireError>(carried)
         };
-        let stdin = match &job.stdin {
-            Stdin::Empty => StdinKind::Empty,
-            Stdin::Pipe(_) => StdinKind::Pipe,
-            Stdin::Terminal(_) => StdinKind::Terminal,
-            Stdin::Bytes(bytes) => {
-                fds.push(memory::sealed(c"cofferdam-stdin", bytes)?);
-                StdinKind::Bytes
-            }
+        let script = job.script.map(|script| carry(c"cofferdam-script", script.into_bytes()));
+        let script = script.transpose()?;
+        let stdin = match job.stdin {
+            Stdin::Empty => Input::Empty,
+            Stdin::Pipe(_) => Input::Pipe,
+            Stdin::Terminal(_) => Input::Terminal,
+            Stdin::Bytes(bytes) => Input::Bytes(carry(c"cofferdam-stdin", bytes)?),
         };
         let frame = wire::encode(&Request::Start(Start {
             call,

@@ -5,6 +5,7 @@
 //! and everything in a frame is checked again: texts by [`Block::open`], numbers when it is planned.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -19,7 +20,7 @@ use crate::sys::memory;
 
 /// Largest frame in bytes, either way.
 pub const FRAME_BYTES: usize = 64 << 10;
-/// Largest encoded [`Block`] that goes in the frame.
+/// Most of a [`Block`], of a script and of an input each that goes in the frame.
 const HERE_BYTES: usize = 16 << 10;
 /// Largest encoded [`Block`]: its parts at their limits, with room for lengths.
 const BLOCK_BYTES: usize = ARGV_BYTES + ENV_BYTES + PATH_BYTES + (64 << 10);
@@ -31,27 +32,43 @@ pub type CallId = u64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinKind {
     Empty,
-    /// A sealed memfd is among the frame's descriptors.
+    /// What the job brought.
     Bytes,
-    /// The supervisor makes a pipe and sends its writing end back.
+    /// A pipe.
     Pipe,
-    /// The supervisor makes a terminal and sends its master back, to write to and to read from. Only
-    /// for a job of a session.
+    /// A terminal. Only for a job of a session.
     Terminal,
 }
 
-/// Whether a script (a sealed memfd) is among the frame's descriptors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ScriptKind {
-    None,
-    Bytes,
+/// The standard input that a job asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    Empty,
+    Bytes(Carried),
+    /// The supervisor makes a pipe and sends its writing end back.
+    Pipe,
+    /// The supervisor makes a terminal and sends its master back, to write to and to read from.
+    Terminal,
+}
+
+impl Input {
+    /// It without its bytes.
+    pub fn kind(&self) -> StdinKind {
+        match self {
+            Self::Empty => StdinKind::Empty,
+            Self::Bytes(_) => StdinKind::Bytes,
+            Self::Pipe => StdinKind::Pipe,
+            Self::Terminal => StdinKind::Terminal,
+        }
+    }
 }
 
 /// From the front end to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "one lives at a time, and most are jobs")]
 pub enum Request {
-    /// Run a job. Descriptors, in this order: the [`Block`] if it is not in the frame, the script, the
-    /// input.
+    /// Run a job. Descriptors, in this order: the [`Block`], the script, the input, each only if it is
+    /// [`Carried::Sealed`].
     Start(Start),
     /// The caller takes the call back: TERM, grace, kill.
     Cancel { call: CallId },
@@ -67,13 +84,26 @@ pub enum Request {
     Forget { session: SessionId },
 }
 
-/// Where the [`Block`] of a job is.
+/// Where the [`Block`], the script or the input of a job is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carried {
-    /// Encoded, of at most 16 KiB.
+    /// In the frame: at most 16 KiB.
     Here(Vec<u8>),
-    /// In a sealed memfd, the first of the frame's descriptors.
+    /// In a sealed memfd among the frame's descriptors.
     Sealed,
+}
+
+impl Carried {
+    /// Puts `bytes` in the frame, or in a memfd that goes with it.
+    ///
+    /// # Errors
+    /// When no memfd can be made.
+    pub fn new(name: &CStr, bytes: Vec<u8>) -> Result<(Self, Option<OwnedFd>), WireError> {
+        if bytes.len() <= HERE_BYTES {
+            return Ok((Self::Here(bytes), None));
+        }
+        Ok((Self::Sealed, Some(memory::sealed(name, &bytes)?)))
+    }
 }
 
 /// A job, but for what has no place in a frame.
@@ -85,8 +115,8 @@ pub struct Start {
     pub session: Option<Within>,
     pub changes: Changes,
     pub limits: Limits,
-    pub stdin: StdinKind,
-    pub script: ScriptKind,
+    pub stdin: Input,
+    pub script: Option<Carried>,
     pub block: Carried,
 }
 
@@ -94,8 +124,8 @@ impl Start {
     /// How many descriptors must come with the frame.
     pub fn descriptors(&self) -> usize {
         usize::from(self.block == Carried::Sealed)
-            + usize::from(self.script == ScriptKind::Bytes)
-            + usize::from(self.stdin == StdinKind::Bytes)
+            + usize::from(self.script == Some(Carried::Sealed))
+            + usize::from(self.stdin == Input::Bytes(Carried::Sealed))
     }
 }
 
@@ -143,11 +173,7 @@ impl Block {
     /// When no memfd can be made.
     pub fn carry(job: &Job) -> Result<(Carried, Option<OwnedFd>), WireError> {
         let block = Self { argv: job.argv.clone(), env: job.env.clone(), cwd: job.cwd.clone() };
-        let bytes = postcard::to_stdvec(&block)?;
-        if bytes.len() <= HERE_BYTES {
-            return Ok((Carried::Here(bytes), None));
-        }
-        Ok((Carried::Sealed, Some(memory::sealed(c"cofferdam-block", &bytes)?)))
+        Carried::new(c"cofferdam-block", postcard::to_stdvec(&block)?)
     }
 
     /// Reads a block that the front end sent, by the frame or in a memfd.

@@ -4,25 +4,24 @@
 //! job that is the same but for its input gets such a cell. Its input goes into the pipe that the program
 //! reads, and its time begins then. Like any other, the cell serves one job.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::write;
 
+use super::brought::Brought;
 use super::cells::Cell;
-use super::handover::{self, Brought, FarEnds, Program, Streams};
+use super::handover::{self, FarEnds, Program, Streams};
 use super::running::Ready;
 use super::serve::{Supervisor, design_of};
 use super::young::Growth;
 use crate::cell::mounts::Slot;
 use crate::cell::report::First;
-use crate::cell::{Design, Ground, errno_of};
+use crate::cell::{Design, Ground};
 use crate::job::{Changes, Limits, Workspace};
 use crate::profile::Ahead;
-use crate::wire::{Block, ScriptKind, Start, StdinKind};
+use crate::wire::{Block, Start};
 
 impl Supervisor {
     /// Has the idle cell in `slot` execute its program. Where that fails the cell ends, and the next job
@@ -87,15 +86,11 @@ impl Fits {
         let Some(ahead) = of(design) else { return Self::No };
         let own = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
         let plain = (start.session, start.workspace) == (None, Workspace::Fresh)
-            && (start.changes, start.script) == (Changes::Untold, ScriptKind::None);
-        let short = match (start.stdin, &brought.stdin) {
-            (StdinKind::Bytes, Some(bytes)) => {
-                // Without a byte to write, nothing would tell that the program has ended meanwhile.
-                length(bytes).is_ok_and(|bytes| (1..=INPUT_BYTES).contains(&bytes))
-            }
-            (StdinKind::Bytes, None)
-            | (StdinKind::Empty | StdinKind::Pipe | StdinKind::Terminal, _) => false,
-        };
+            && start.changes == Changes::Untold
+            && brought.script.is_none();
+        // Without a byte to write, nothing would tell that the program has ended meanwhile.
+        let fits = |length| (1..=INPUT_BYTES).contains(&length);
+        let short = brought.stdin.as_ref().is_some_and(|bytes| bytes.length().is_ok_and(fits));
         if plain && short && *limits == own && *block == block_of(ahead) {
             Self::Yes
         } else {
@@ -114,11 +109,6 @@ fn of(design: &Design) -> Option<&Ahead> {
 
 fn block_of(ahead: &Ahead) -> Block {
     Block { argv: ahead.argv.clone(), env: ahead.env.clone(), cwd: ahead.cwd() }
-}
-
-fn length(bytes: &OwnedFd) -> Result<usize, Errno> {
-    let size = nix::sys::stat::fstat(bytes)?.st_size;
-    usize::try_from(size).map_err(|_| Errno::EFBIG)
 }
 
 /// Has the payload of an idle cell become the program of its profile. Nothing waits for it: what it is
@@ -161,9 +151,7 @@ pub fn feed(
     cell.limit(&design.profile.limits, &ready.limits)?;
     let Executed { input, stdout, stderr, .. } = executed;
     if let Some(bytes) = &ready.brought.stdin {
-        let mut text = vec![0; length(bytes)?];
-        let file = File::from(bytes.try_clone().map_err(|error| errno_of(&error))?);
-        file.read_exact_at(&mut text, 0).map_err(|error| errno_of(&error))?;
+        let text = bytes.read(INPUT_BYTES)?;
         if write(&input, &text)? < text.len() {
             return Err(Errno::EIO);
         }

@@ -14,7 +14,6 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
@@ -23,6 +22,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mknodat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
+use super::brought::Bytes;
 use super::driver::{self, DESK};
 use super::handover::FarEnds;
 use super::terminal::{Terminal, Terminals};
@@ -107,9 +107,9 @@ struct Input {
 /// What a call brings.
 #[derive(Debug)]
 pub struct Order<'a> {
-    pub script: &'a OwnedFd,
+    pub script: &'a Bytes,
     /// The input, where it is all there: then it is a file, at whose end the input ends.
-    pub input: Option<&'a OwnedFd>,
+    pub input: Option<&'a Bytes>,
     pub env: &'a Env,
     pub cwd: Option<&'a Cwd>,
     pub stdin: StdinKind,
@@ -206,7 +206,7 @@ impl Desk {
             }
             StdinKind::Bytes => {
                 let bytes = order.input.ok_or(Errno::EBADF)?;
-                self.write(&path, |file| copy(bytes, STDIN_BYTES, file))?;
+                self.write(&path, |file| file.write_all(&bytes.read(STDIN_BYTES)?))?;
                 Ok(Input::default())
             }
             StdinKind::Empty => nothing().map(|()| Input::default()),
@@ -227,7 +227,8 @@ impl Desk {
             Ok::<_, Errno>(reader)
         };
         let (stdout, stderr, end) = (output("out")?, output("err")?, output("end")?);
-        self.write(&name("cmd", number), |file| copy(order.script, SCRIPT_BYTES, file))?;
+        let script = order.script.read(SCRIPT_BYTES)?;
+        self.write(&name("cmd", number), |file| file.write_all(&script))?;
         let lines = driver::lines(number, order.env, order.cwd, order.stdin);
         self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
         self.gate(number.saturating_add(1))?;
@@ -297,16 +298,4 @@ const WRITABLE: Mode = Mode::S_IWUSR.union(Mode::S_IWGRP).union(Mode::S_IWOTH);
 
 fn name(part: &str, number: u64) -> String {
     format!("{part}.{number}")
-}
-
-/// Copies a sealed memfd: its length stays what it is while we look.
-fn copy(from: &OwnedFd, most: usize, to: &mut File) -> std::io::Result<()> {
-    let from = File::from(from.try_clone()?);
-    let length = usize::try_from(from.metadata()?.len()).unwrap_or(usize::MAX);
-    if length > most {
-        return Err(Errno::EFBIG.into());
-    }
-    let mut text = vec![0; length];
-    from.read_exact_at(&mut text, 0)?;
-    to.write_all(&text)
 }

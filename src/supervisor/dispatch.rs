@@ -6,8 +6,8 @@ use nix::errno::Errno;
 
 use super::ahead::Fits;
 use super::boot::Key;
+use super::brought;
 use super::cells::{Cell, clamp};
-use super::handover::Brought;
 use super::pool::{Got, Load, Want};
 use super::running::{Ready, Running, Socket};
 use super::serve::{Owner, Supervisor, design_of};
@@ -17,9 +17,8 @@ use crate::cell::mounts::Slot;
 use crate::cell::report::raw;
 use crate::job::{Limits, ProfileName, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
-use crate::sys::memory;
 use crate::sys::socket::Received;
-use crate::wire::{Block, CallId, Carried, Event, ScriptKind, Start, StdinKind, WireError};
+use crate::wire::{CallId, Event, Start};
 
 /// What came of starting a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,10 +60,10 @@ impl Supervisor {
             || self.sessions.runs(call).is_some()
     }
 
-    fn check(&mut self, start: Start, received: Received) -> Result<Ready, Failure> {
+    fn check(&mut self, mut start: Start, received: Received) -> Result<Ready, Failure> {
         let arrived = Instant::now();
         let refused = |why: String| Failure::Refused { why };
-        let (block, brought) = descriptors(&start, received).map_err(refused)?;
+        let (block, brought) = brought::received(&mut start, received).map_err(refused)?;
         // More would be a front end that does not queue.
         if self.queue.len() >= MOST_WAITING {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
@@ -185,7 +184,7 @@ impl Supervisor {
         if let Some(place) = self.sessions.place(key) {
             return self.open_shell(place, young, ready);
         }
-        let (call, stdin) = (ready.start.call, ready.start.stdin);
+        let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
         let got = match (measured < ready.arrived, &young.cell.ahead) {
             (true, Some(_)) => Got::Program,
             (true, None) => Got::Warm,
@@ -347,28 +346,4 @@ impl Supervisor {
             None => Ok(()),
         }
     }
-}
-
-/// Takes the descriptors of a job and checks that each is what it must be.
-fn descriptors(start: &Start, received: Received) -> Result<(Block, Brought), String> {
-    let got = received.fds.iter().flatten().count();
-    if got != start.descriptors() {
-        return Err(WireError::Descriptors { got, want: start.descriptors() }.to_string());
-    }
-    let mut fds = received.fds.into_iter().flatten();
-    let sealed = match start.block {
-        Carried::Here(_) => None,
-        Carried::Sealed => fds.next(),
-    };
-    let block = Block::open(&start.block, sealed).map_err(|error| error.to_string())?;
-    let mut sealed = |wanted: bool| match wanted {
-        false => Ok(None),
-        true => {
-            let fd = fds.next().filter(|fd| memory::is_sealed(fd).unwrap_or(false));
-            fd.map(Some).ok_or_else(|| WireError::NotSealed.to_string())
-        }
-    };
-    let script = sealed(start.script == ScriptKind::Bytes)?;
-    let stdin = sealed(start.stdin == StdinKind::Bytes)?;
-    Ok((block, Brought { script, stdin }))
 }

@@ -13,7 +13,7 @@ use crate::cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
 use crate::cell::{Design, Ground, errno_of};
 use crate::job::{Changes, Limits, Workspace};
 use crate::sys::memory;
-use crate::wire::{Block, Start, StdinKind};
+use crate::wire::{Block, Input, Start};
 
 use super::ahead;
 use super::cells::Cell;
@@ -68,13 +68,6 @@ impl Streams {
     }
 }
 
-/// What the job brings in descriptors, checked to be sealed memfds.
-#[derive(Debug)]
-pub struct Brought {
-    pub script: Option<OwnedFd>,
-    pub stdin: Option<OwnedFd>,
-}
-
 /// Hands a job to the payload of `cell`; it execs as soon as it has read it.
 ///
 /// # Errors
@@ -86,19 +79,19 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
     let Ready { start, block, brought, limits, .. } = ready;
     let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
         streams(cell, design)?;
-    let (stdin_read, stdin_write) = match (start.stdin, &brought.stdin) {
-        (StdinKind::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
-        (StdinKind::Bytes, Some(bytes)) => {
-            (bytes.try_clone().map_err(|error| errno_of(&error))?, None)
-        }
-        (StdinKind::Bytes, None) => return Err(Errno::EBADF),
+    let (stdin_read, stdin_write) = match (&start.stdin, &brought.stdin) {
+        (Input::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
+        (Input::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
+        (Input::Bytes(_), None) => return Err(Errno::EBADF),
         // Terminals are of sessions.
-        (StdinKind::Terminal, _) => return Err(Errno::ENOTTY),
-        (StdinKind::Empty, _) => (empty, None),
+        (Input::Terminal, _) => return Err(Errno::ENOTTY),
+        (Input::Empty, _) => (empty, None),
     };
-    let (first, script) = (look(cell, design, start)?, brought.script.as_ref());
+    let first = look(cell, design, start)?;
+    let script = brought.script.as_ref().map(|script| script.file(c"cofferdam-script"));
+    let script = script.transpose()?;
     cell.limit(&design.profile.limits, limits)?;
-    let program = Program { block, limits, first, script };
+    let program = Program { block, limits, first, script: script.as_ref() };
     send(cell, design, &program, [stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
 }

@@ -15,6 +15,7 @@ mod ahead;
 mod bare;
 mod beside;
 mod boot;
+mod brought;
 mod cells;
 mod clerk;
 mod configured;

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::ahead::Fits;
+use super::brought::Brought;
 use super::cells::Cell;
 use super::ends::{self, GRACE, LINGER};
-use super::handover::{self, Brought, FarEnds};
+use super::handover::{self, FarEnds};
 use super::phases::Phases;
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};

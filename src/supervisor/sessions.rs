@@ -27,7 +27,7 @@ use crate::job::{JobSignal, SessionId, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::receipt::Tier;
 use crate::sys::Result;
-use crate::wire::{CallId, Event, ScriptKind, Start};
+use crate::wire::{CallId, Event, Start};
 
 /// A desk, and the designs of a session's cells.
 struct Rooms {
@@ -67,7 +67,7 @@ impl Supervisor {
         id: SessionId,
     ) -> std::result::Result<usize, Failure> {
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
-        if start.script != ScriptKind::Bytes {
+        if start.script.is_none() {
             return refused("a session takes a script");
         }
         let base = self.key(start)?;
@@ -233,7 +233,7 @@ impl Supervisor {
     }
 
     fn run(&mut self, place: usize, ready: Ready, built: Duration) -> Result<()> {
-        let (call, stdin) = (ready.start.call, ready.start.stdin);
+        let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
         let Some(session) = self.sessions.get_mut(place) else { return Ok(()) };
         let (slot, Some(shell)) = (session.slot, session.shell.as_mut()) else { return Ok(()) };
         match shell.take(&ready, &mut session.desk, built) {

@@ -180,7 +180,7 @@ impl Shell {
             input: ready.brought.stdin.as_ref(),
             env: &ready.block.env,
             cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
-            stdin: ready.start.stdin,
+            stdin: ready.start.stdin.kind(),
         };
         let turn = desk.next().saturating_sub(self.first).saturating_add(1);
         // Before the shell goes on, and may start a process.

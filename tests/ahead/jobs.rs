@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cofferdam::job::{Changes, Limits};
 use cofferdam::outcome::{LimitKind, Outcome};
-use cofferdam::wire::{ScriptKind, StdinKind};
+use cofferdam::wire::{Carried, Input};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -62,10 +62,10 @@ const CHANGES: [Change; 12] = [
     ("a directory", |job| job.cwd = "/tmp/home"),
     ("less memory", |job| job.start.limits.memory -= 4096),
     ("fewer processes", |job| job.start.limits.processes -= 1),
-    ("a script", |job| job.start.script = ScriptKind::Bytes),
-    ("a pipe", |job| job.start.stdin = StdinKind::Pipe),
+    ("a script", |job| job.start.script = Some(Carried::Sealed)),
+    ("a pipe", |job| job.start.stdin = Input::Pipe),
     ("changes told", |job| job.start.changes = Changes::Told),
-    ("no input", |job| job.start.stdin = StdinKind::Empty),
+    ("no input", |job| job.start.stdin = Input::Empty),
     ("input without a byte", |job| job.input.clear()),
     ("more input than a pipe takes", |job| job.input.extend([b'#'; 64 << 10])),
 ];

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use cofferdam::call::{Argv, Cwd, Env};
 use cofferdam::outcome::{Failure, Outcome};
 use cofferdam::sys::memory;
-use cofferdam::wire::{Block, Carried, Request, ScriptKind, Start};
+use cofferdam::wire::{Block, Carried, Input, Request, Start};
 
 use crate::{Check, Front, expect};
 
@@ -28,7 +28,7 @@ pub fn descriptors(front: &mut Front) -> Check {
     front.refused(start, &[], "0 descriptors where 1 belong")?;
     let start = front.frame();
     front.refused(start, &[fd.as_fd(); 6], "6 descriptors where 1 belong")?;
-    let start = Start { script: ScriptKind::Bytes, ..front.frame() };
+    let start = Start { script: Some(Carried::Sealed), ..front.frame() };
     let directory = std::fs::File::open("/").map_err(|error| error.to_string())?;
     let fds = [fd.as_fd(), directory.as_fd()];
     front.refused(start, &fds, "a descriptor that is not a sealed memfd")
@@ -47,6 +47,36 @@ pub fn in_the_frame(front: &mut Front) -> Check {
     front.refused(start, &[], "argv is empty")?;
     let fd = block(&["true"])?;
     let start = Start { block: job(&["true"])?, ..front.frame() };
+    front.refused(start, &[fd.as_fd()], "1 descriptors where 0 belong")?;
+    script_and_input(front)
+}
+
+/// What they come in makes no difference to a program: it reads a file that it cannot change.
+fn script_and_input(front: &mut Front) -> Check {
+    let text =
+        b"read -r word; echo \"$word\"; (echo more >> /proc/self/fd/0) 2> /dev/null || echo sealed";
+    let block = forged_bytes(&["bash", "/proc/self/fd/3"], &[], "/tmp").map(Carried::Here)?;
+    let sealed = |bytes: &[u8]| memory::sealed(c"given", bytes).map_err(|error| error.to_string());
+    for (here_script, here_input) in [(true, true), (false, true), (true, false), (false, false)] {
+        let mut fds = Vec::new();
+        let mut carried = |here, bytes: &[u8]| match here {
+            true => Ok::<_, String>(Carried::Here(bytes.to_vec())),
+            // A new one each time: whoever reads it moves its offset.
+            false => sealed(bytes).map(|fd| fds.push(fd)).map(|()| Carried::Sealed),
+        };
+        let start = Start {
+            script: Some(carried(here_script, text)?),
+            stdin: Input::Bytes(carried(here_input, b"given\n")?),
+            block: block.clone(),
+            ..front.frame()
+        };
+        let call = start.call;
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        front.send(&Request::Start(start), &fds)?;
+        expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, "given\nsealed\n".to_owned()))?;
+    }
+    let start = Start { stdin: Input::Bytes(Carried::Here(Vec::new())), block, ..front.frame() };
+    let fd = sealed(b"more")?;
     front.refused(start, &[fd.as_fd()], "1 descriptors where 0 belong")
 }
 

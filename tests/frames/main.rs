@@ -17,7 +17,7 @@ use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
 use cofferdam::sys::socket::{self, Received};
 use cofferdam::sys::{memory, process};
-use cofferdam::wire::{self, Carried, Event, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
+use cofferdam::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
 
 use blocks::block;
 
@@ -130,8 +130,8 @@ impl Front {
             session: None,
             changes: Changes::Untold,
             limits: self.profile.limits,
-            stdin: StdinKind::Empty,
-            script: ScriptKind::None,
+            stdin: Input::Empty,
+            script: None,
             block: Carried::Sealed,
         }
     }
@@ -139,7 +139,7 @@ impl Front {
     /// A frame of a command in a session, correct in every way.
     fn session(&mut self, session: u64) -> Start {
         let within = Within { session: SessionId(session), place: Place::Stay };
-        Start { session: Some(within), script: ScriptKind::Bytes, ..self.frame() }
+        Start { session: Some(within), script: Some(Carried::Sealed), ..self.frame() }
     }
 
     /// The outcome of `call`, and its output where it had any.
@@ -228,7 +228,7 @@ fn sessions(front: &mut Front) -> Check {
     expect(command(front, 1, "x=1; echo $0")?, fine("bash\n"))?;
     expect(command(front, 1, "echo $x")?, fine("1\n"))?;
     expect(command(front, 2, "echo ${x-none}")?, fine("none\n"))?;
-    let start = Start { script: ScriptKind::None, ..front.session(1) };
+    let start = Start { script: None, ..front.session(1) };
     front.refused(start, &[block(&["true"])?.as_fd()], "a session takes a script")?;
     // Two may be at once: the third is refused, and has a place when another has gone.
     let busy = Outcome::Failed(Failure::Busy { what: "sessions".to_owned() });

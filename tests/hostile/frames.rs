@@ -8,7 +8,7 @@ use cofferdam::job::{
     Changes, JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace,
 };
 use cofferdam::sys::memory;
-use cofferdam::wire::{self, Carried, FRAME_BYTES, Request, ScriptKind, Start, StdinKind};
+use cofferdam::wire::{self, Carried, FRAME_BYTES, Input, Request, Start};
 
 use crate::dice::Dice;
 use crate::link::{Check, Link, block};
@@ -114,6 +114,10 @@ fn frame(link: &mut Link, honest: &Start, dice: &mut Dice) -> Check<(Vec<u8>, bo
     }
 }
 
+fn carried(dice: &mut Dice) -> Carried {
+    if dice.one_in(2) { Carried::Sealed } else { Carried::Here(dice.bytes(2000)) }
+}
+
 /// A job of which some parts are not what they should be.
 fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
     let names = ["bash", "bc", "base", "none", "other"];
@@ -161,10 +165,13 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         }),
         changes: if dice.one_in(2) { Changes::Told } else { Changes::Untold },
         limits,
-        stdin: *dice
-            .pick(&[StdinKind::Empty, StdinKind::Bytes, StdinKind::Pipe])
-            .unwrap_or(&StdinKind::Empty),
-        script: *dice.pick(&[ScriptKind::None, ScriptKind::Bytes]).unwrap_or(&ScriptKind::None),
+        stdin: match dice.below(4) {
+            0 => Input::Empty,
+            1 => Input::Pipe,
+            2 => Input::Terminal,
+            _ => Input::Bytes(carried(dice)),
+        },
+        script: dice.one_in(2).then(|| carried(dice)),
         block: match dice.below(4) {
             0 => Carried::Here(dice.bytes(300)),
             1 => Carried::Here(Vec::new()),

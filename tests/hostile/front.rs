@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cofferdam::cli::{launch, wiring};
 use cofferdam::job::{Changes, ProfileName, Workspace};
 use cofferdam::outcome::Outcome;
-use cofferdam::wire::{Carried, ScriptKind, Start, StdinKind};
+use cofferdam::wire::{Carried, Input, Start};
 
 use crate::acts::{ACTS, Place};
 use crate::dice::Dice;
@@ -99,8 +99,8 @@ fn storm(home: PathBuf, seed: u64) -> Check {
         session: None,
         changes: Changes::Untold,
         limits,
-        stdin: StdinKind::Empty,
-        script: ScriptKind::None,
+        stdin: Input::Empty,
+        script: None,
         block: Carried::Sealed,
     };
     link.served(honest.clone())?;

@@ -102,7 +102,8 @@ impl Link {
         }
         life.running = true;
         let streams = received.fds.iter().flatten().count();
-        if streams != 2 + usize::from(stdin == StdinKind::Pipe) {
+        let more = matches!(stdin, StdinKind::Pipe | StdinKind::Terminal);
+        if streams != 2 + usize::from(more) {
             return Err(format!("call {call} came with {streams} streams"));
         }
         self.held.push(received);

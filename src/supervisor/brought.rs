@@ -1,0 +1,106 @@
+//! What a job brings beside its strings: a script and an input, from the frame itself or in sealed memfds.
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::sys::stat::fstat;
+
+use crate::cell::errno_of;
+use crate::sys::memory;
+use crate::sys::socket::Received;
+use crate::wire::{Block, Carried, Input, Start, WireError};
+
+/// What a job brings, with every memfd checked to be sealed.
+#[derive(Debug)]
+pub struct Brought {
+    pub script: Option<Bytes>,
+    pub stdin: Option<Bytes>,
+}
+
+/// Bytes that can no longer change.
+#[derive(Debug)]
+pub enum Bytes {
+    Here(Vec<u8>),
+    /// In a memfd that the front end sealed and may still hold.
+    Sealed(OwnedFd),
+}
+
+impl Bytes {
+    /// # Errors
+    /// What fstat(2) says.
+    pub fn length(&self) -> Result<usize, Errno> {
+        match self {
+            Self::Here(bytes) => Ok(bytes.len()),
+            Self::Sealed(fd) => usize::try_from(fstat(fd)?.st_size).map_err(|_| Errno::EFBIG),
+        }
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// EFBIG where they are more than `most`; what pread(2) says.
+    pub fn read(&self, most: usize) -> Result<Cow<'_, [u8]>, Errno> {
+        let length = self.length()?;
+        if length > most {
+            return Err(Errno::EFBIG);
+        }
+        match self {
+            Self::Here(bytes) => Ok(Cow::Borrowed(bytes)),
+            Self::Sealed(fd) => {
+                let errno = |error: std::io::Error| errno_of(&error);
+                let mut bytes = vec![0; length];
+                let file = File::from(fd.try_clone().map_err(errno)?);
+                file.read_exact_at(&mut bytes, 0).map_err(errno)?;
+                Ok(Cow::Owned(bytes))
+            }
+        }
+    }
+
+    /// A sealed memfd with them, for a cell: what came in one is that one.
+    ///
+    /// # Errors
+    /// What dup(2), memfd_create(2) or write(2) say.
+    pub fn file(&self, name: &CStr) -> Result<OwnedFd, Errno> {
+        let file = match self {
+            Self::Here(bytes) => memory::sealed(name, bytes),
+            Self::Sealed(fd) => fd.try_clone(),
+        };
+        file.map_err(|error| errno_of(&error))
+    }
+}
+
+/// Takes what came with the frame of `start`, and checks that each descriptor is what it must be.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn received(start: &mut Start, received: Received) -> Result<(Block, Brought), String> {
+    let got = received.fds.iter().flatten().count();
+    let want = start.descriptors();
+    if got != want {
+        return Err(WireError::Descriptors { got, want }.to_string());
+    }
+    let mut fds = received.fds.into_iter().flatten();
+    let sealed = match start.block {
+        Carried::Here(_) => None,
+        Carried::Sealed => fds.next(),
+    };
+    let block = Block::open(&start.block, sealed).map_err(|error| error.to_string())?;
+    let mut bytes = |carried: &mut Carried| match carried {
+        // Moved out: a job may wait for long, and needs them once.
+        Carried::Here(bytes) => Ok(Bytes::Here(std::mem::take(bytes))),
+        Carried::Sealed => {
+            let fd = fds.next().filter(|fd| memory::is_sealed(fd).unwrap_or(false));
+            fd.map(Bytes::Sealed).ok_or_else(|| WireError::NotSealed.to_string())
+        }
+    };
+    let script = start.script.as_mut().map(&mut bytes).transpose()?;
+    let stdin = match &mut start.stdin {
+        Input::Bytes(carried) => Some(bytes(carried)?),
+        Input::Empty | Input::Pipe | Input::Terminal => None,
+    };
+    Ok((block, Brought { script, stdin }))
+}
