@@ -203,6 +203,7 @@ impl Shared {
 
     fn request(&self, call: CallId, grant: Grant) -> Result<(), WireError> {
         let job = grant.into_job();
+        streams::have_room(self.socket.get_ref(), &job.stdin)?;
         let (block, sealed) = Block::carry(&job)?;
         let mut fds = Vec::from_iter(sealed);
         let mut carry = |name, bytes| {

@@ -1,10 +1,13 @@
 //! The streams of a call that has started: pipes whose other ends are in the cell.
 
+use std::os::fd::AsFd;
+
 use nix::errno::Errno;
 use tokio::net::unix::pipe;
 use tokio::sync::{oneshot, watch};
 
 use super::{Control, Running};
+use crate::call::Stdin;
 use crate::outcome::{Ended, Failure, Waits, in_words};
 use crate::receipt::Receipt;
 use crate::sys::socket::Received;
@@ -45,6 +48,20 @@ impl Running {
         let stderr = pipe::Receiver::from_owned_fd(next()?).map_err(io)?;
         Ok(Self { receipt, turn, stdin, stdout, stderr, control, ended, input, guard })
     }
+}
+
+/// Whether this process has numbers left for the streams of a job with this input: where it has none,
+/// nothing runs that nobody could follow.
+///
+/// # Errors
+/// What fcntl(2) says of one more descriptor.
+pub(super) fn have_room(any: impl AsFd, stdin: &Stdin) -> std::io::Result<()> {
+    let streams = match stdin {
+        Stdin::Empty | Stdin::Bytes(_) => 2,
+        Stdin::Pipe(_) | Stdin::Terminal(_) => 3,
+    };
+    let taken = (0..streams).map(|_| any.as_fd().try_clone_to_owned());
+    taken.collect::<std::io::Result<Vec<_>>>().map(drop)
 }
 
 /// Takes a call back when it is dropped.

@@ -145,7 +145,7 @@ impl Client {
 }
 
 /// The last text of a result: the line on its end, or the refusal.
-fn last_text(result: &Value) -> Option<String> {
+pub fn last_text(result: &Value) -> Option<String> {
     let text = result.get("content")?.as_array()?.last()?.get("text")?;
     text.as_str().map(str::to_owned)
 }

@@ -1,12 +1,14 @@
 //! Descriptors, processes, memory and disk space run out: each want is told as itself, and passes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::client::{Client, Heard};
+use crate::client::{Client, Heard, last_text};
 use crate::host::{Host, Seen};
-use crate::support::{Caller, Check, Failed, PATIENCE, Told, equal, holds};
+use crate::support::{Caller, Check, Failed, PATIENCE, Told, equal, gone, holds, kill};
 
 /// A server that builds no cell in advance: each call asks for what a cell takes.
 fn cold(caller: &Caller) -> Result<Client, Failed> {
@@ -51,39 +53,83 @@ fn leaving(pid: u32, free: u64) -> Result<u64, Failed> {
 /// What a call is told while `pid` has this limit; afterwards the server serves.
 fn wanting(
     caller: &Caller,
-    client: &mut Client,
+    (client, command): (&mut Client, &str),
     pid: u32,
     what: &str,
     value: u64,
     back: Option<u64>,
 ) -> Result<String, Failed> {
     limit(caller, pid, what, Some(value))?;
-    let told = client.text("echo alive");
+    let told = client.text(command);
     limit(caller, pid, what, back)?;
     let told = told?;
     client.served()?;
+    Ok(reason(&told))
+}
+
+/// Of `[failed: WHY; hint: …; time limit …]`.
+fn reason(told: &str) -> String {
     let told = told.lines().next().unwrap_or_default();
-    // `[failed: WHY; hint: …; time limit …]`
     let why = told.strip_prefix("[failed: ").and_then(|told| told.split(';').next());
-    Ok(why.unwrap_or(told).to_owned())
+    why.unwrap_or(told).to_owned()
+}
+
+/// What a call is told whose front end lost its numbers while the supervisor had the job.
+fn meanwhile(
+    caller: &Caller,
+    client: &mut Client,
+    (front, supervisor): (u32, u32),
+    most: u64,
+) -> Result<String, Failed> {
+    kill(supervisor, Signal::SIGSTOP)?;
+    let marker = caller.home.join("marker").display().to_string();
+    let id = client.ask_tool("bash_exec", json!({"command": format!("sleep 60 {marker}")}));
+    // The frame is under way when the front end has nothing more to do.
+    std::thread::sleep(Duration::from_millis(300));
+    limit(caller, front, "nofile", Some(3))?;
+    kill(supervisor, Signal::SIGCONT)?;
+    let heard = client.hear(PATIENCE);
+    limit(caller, front, "nofile", Some(most))?;
+    client.served()?;
+    equal("programs that nobody follows", gone(&marker, PATIENCE), Vec::<u32>::new())?;
+    match heard {
+        Heard::Line(line) if line.get("id") == Some(&json!(id)) => {
+            let text = line.get("result").and_then(last_text);
+            text.map(|text| reason(&text)).ok_or_else(|| format!("no text: {line}").into())
+        }
+        heard @ (Heard::Line(_) | Heard::Nothing | Heard::End) => {
+            Err(format!("where the answer {id:?} belongs: {heard:?}").into())
+        }
+    }
 }
 
 pub fn descriptors(caller: &Caller) -> Check {
     let mut client = cold(caller)?;
     let (front, supervisor) = (client.child.id(), client.supervisor()?);
-    let most = Some(most_files(front)?);
-    let mut tell = |pid, value| wanting(caller, &mut client, pid, "nofile", value, most);
+    let most = most_files(front)?;
     let made = "the cell could not be made: step";
     let none = "too many open files (EMFILE)";
-    equal("front end, none", tell(front, 3)?, format!("{made} preparing the job: {none}"))?;
-    let one = leaving(front, 1)?;
     let streams = format!("{made} receiving the program's streams: {none}");
-    equal("front end, one", tell(front, one)?, streams)?;
-    equal("supervisor, none", tell(supervisor, 3)?, "the server is at its cap of descriptors")?;
+    let told = meanwhile(caller, &mut client, (front, supervisor), most)?;
+    equal("front end, none any more", told, streams)?;
+    let mut tell = |command: &str, pid, value| {
+        wanting(caller, (&mut client, command), pid, "nofile", value, Some(most))
+    };
+    let (short, long) = ("echo alive", format!("echo alive # {:20000}", ""));
+    // Too few for what comes back, nothing runs.
+    for free in 0..2 {
+        let few = leaving(front, free)?;
+        let preparing = format!("{made} preparing the job: {none}");
+        equal(&format!("front end, {free}"), tell(short, front, few)?, preparing)?;
+    }
+    // A command that is no part of its frame comes in a descriptor.
+    let cap = "the server is at its cap of descriptors";
+    equal("supervisor, none, long", tell(&long, supervisor, 3)?, cap)?;
+    let cloning = format!("{made} cloning the cell: {none}");
+    equal("supervisor, none", tell(short, supervisor, 3)?, cloning.as_str())?;
     if nix::unistd::geteuid().is_root() {
         let few = leaving(supervisor, 2)?;
-        let cloning = format!("{made} cloning the cell: {none}");
-        equal("supervisor, two", tell(supervisor, few)?, cloning)?;
+        equal("supervisor, two", tell(&long, supervisor, few)?, cloning)?;
     }
     client.close()
 }
@@ -94,7 +140,7 @@ pub fn processes(caller: &Caller) -> Check {
     let text = std::fs::read_to_string(format!("/proc/{supervisor}/limits"))?;
     let line = text.lines().find(|line| line.starts_with("Max processes")).unwrap_or_default();
     let most = line.split_whitespace().nth(3).and_then(|most| most.parse().ok());
-    let told = wanting(caller, &mut client, supervisor, "nproc", 0, most)?;
+    let told = wanting(caller, (&mut client, "echo alive"), supervisor, "nproc", 0, most)?;
     let why = "cloning the cell: try again (EAGAIN)";
     equal("told", told, format!("the cell could not be made: step {why}"))?;
     client.close()
