@@ -6,9 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
@@ -208,14 +206,10 @@ fn unsealed(fd: OwnedFd) -> Result<Vec<u8>, WireError> {
     if !memory::is_sealed(&fd).unwrap_or(false) {
         return Err(WireError::NotSealed);
     }
-    let file = File::from(fd);
-    let length = usize::try_from(file.metadata()?.len()).map_err(|_| WireError::TooLarge)?;
-    if length > BLOCK_BYTES {
-        return Err(WireError::TooLarge);
-    }
-    let mut bytes = vec![0; length];
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
+    memory::contents(&fd, BLOCK_BYTES).map_err(|error| match error.raw_os_error() {
+        Some(libc::EFBIG) => WireError::TooLarge,
+        Some(_) | None => error.into(),
+    })
 }
 
 /// From the supervisor to the front end.

@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::CStr;
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
@@ -44,18 +42,11 @@ impl Bytes {
     /// # Errors
     /// EFBIG where they are more than `most`; what pread(2) says.
     pub fn read(&self, most: usize) -> Result<Cow<'_, [u8]>, Errno> {
-        let length = self.length()?;
-        if length > most {
-            return Err(Errno::EFBIG);
-        }
         match self {
+            Self::Here(bytes) if bytes.len() > most => Err(Errno::EFBIG),
             Self::Here(bytes) => Ok(Cow::Borrowed(bytes)),
             Self::Sealed(fd) => {
-                let errno = |error: std::io::Error| errno_of(&error);
-                let mut bytes = vec![0; length];
-                let file = File::from(fd.try_clone().map_err(errno)?);
-                file.read_exact_at(&mut bytes, 0).map_err(errno)?;
-                Ok(Cow::Owned(bytes))
+                memory::contents(fd, most).map(Cow::Owned).map_err(|error| errno_of(&error))
             }
         }
     }

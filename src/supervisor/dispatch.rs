@@ -89,8 +89,7 @@ impl Supervisor {
 
     /// The index of the key that a frame names.
     pub(super) fn key(&self, start: &Start) -> Result<usize, Failure> {
-        let named = |key: &Key| key.profile == start.profile && key.workspace == start.workspace;
-        let Some(index) = self.keys.iter().position(named) else {
+        let Some(index) = self.index_of(&start.profile, start.workspace) else {
             let why = format!("no profile `{}` with that workspace", start.profile);
             return Err(Failure::Refused { why });
         };
@@ -238,6 +237,11 @@ impl Supervisor {
         self.end(ready.start.call, Ended::failed(failure))
     }
 
+    fn index_of(&self, profile: &ProfileName, workspace: Workspace) -> Option<usize> {
+        let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
+        self.keys.iter().position(named)
+    }
+
     /// Starts the cell of a call that is known to come. Where that fails, the call finds out why by
     /// one of its own.
     pub(super) fn build_first(
@@ -245,8 +249,7 @@ impl Supervisor {
         profile: &ProfileName,
         workspace: Workspace,
     ) -> Result<(), Errno> {
-        let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
-        match self.keys.iter().position(named) {
+        match self.index_of(profile, workspace) {
             Some(key) => self.build(key).map(drop),
             None => Ok(()),
         }

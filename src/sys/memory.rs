@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 
@@ -56,6 +57,21 @@ pub fn is_sealed(fd: impl AsFd) -> Result<bool> {
         Err(Errno::EINVAL) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// What a sealed memfd holds, whose length stays what it is while we look.
+///
+/// # Errors
+/// EFBIG for more than `most` bytes; what fstat(2) or pread(2) say.
+pub fn contents(fd: &OwnedFd, most: usize) -> std::io::Result<Vec<u8>> {
+    let file = File::from(fd.try_clone()?);
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    if length > most {
+        return Err(Errno::EFBIG.into());
+    }
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// Writes a sysinfo(2) of a machine with `memory` bytes, all free, to `address` of process `pid`.
