@@ -14,7 +14,7 @@ use super::judge::Judge;
 use super::opening::{finished, hand_over, later, opened};
 use super::paths::{Found, Links, Spot, Target};
 use super::sockets;
-use super::waiting::{Pending, Waiting, blocked, unblocked};
+use super::waiting::{MADE, Pending, Waiting, blocked, unblocked};
 use crate::sys::Result;
 use crate::sys::lookup::{self, Follow};
 use crate::sys::notify::{self, Notification};
@@ -200,7 +200,7 @@ impl<'a> Gate<'a> {
             caller.lend_umask()?;
         }
         caller.still_waits()?;
-        opened(&spot, flags, mode)
+        opened(&self.judge, &spot, flags, mode)
     }
 
     /// Opens what is at a guarded name, to write only where that changes nothing the host obeys.
@@ -214,10 +214,10 @@ impl<'a> Gate<'a> {
         let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
         if writes && self.judge.keeps(spot)? {
             // What the kernel refuses by itself, by a read-only mount, is told as that.
-            opened(spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
+            opened(&self.judge, spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
             return Err(Unmade::Guarded);
         }
-        opened(spot, flags, 0)
+        opened(&self.judge, spot, flags, 0)
     }
 
     /// Opens anew what one of the caller's descriptors is open on.
@@ -228,8 +228,7 @@ impl<'a> Gate<'a> {
         flags: i32,
     ) -> std::result::Result<Made, Unmade> {
         caller.still_waits()?;
-        let unmade = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-        let wanted = OFlag::from_bits_retain(unblocked(unmade));
+        let wanted = OFlag::from_bits_retain(unblocked(flags & !MADE));
         let held = caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
         if fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
             return Err(Unmade::Errno(Errno::EISDIR));
@@ -241,7 +240,7 @@ impl<'a> Gate<'a> {
         // The file that was judged, whatever the number stands for by now.
         match self.judge.open_held(&held, wanted) {
             Ok(file) => finished(file, flags),
-            Err(errno) if blocked(errno, flags) => later(held, flags, errno),
+            Err(errno) if blocked(errno, flags) => later(&self.judge, held, flags, errno),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -7,14 +7,20 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::fstat;
 
 use super::gate::{Made, Unmade};
+use super::judge::Judge;
 use super::paths::Spot;
-use super::waiting::{Pending, blocked, unblocked};
+use super::waiting::{MADE, Pending, blocked, unblocked};
 use crate::sys::Result;
 use crate::sys::lookup::{self, Follow};
 use crate::sys::notify::{self, Notification};
 
 /// Opens a spot, without ever waiting for the other end of a FIFO.
-pub fn opened(spot: &Spot, flags: i32, mode: u32) -> std::result::Result<Made, Unmade> {
+pub fn opened(
+    judge: &Judge<'_>,
+    spot: &Spot,
+    flags: i32,
+    mode: u32,
+) -> std::result::Result<Made, Unmade> {
     // A path that ends in a slash or a dot leads to a directory, or nowhere.
     let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
     match lookup::open(&spot.parent, spot.last()?, unblocked(flags), mode, follow) {
@@ -22,20 +28,43 @@ pub fn opened(spot: &Spot, flags: i32, mode: u32) -> std::result::Result<Made, U
         Err(errno) if blocked(errno, flags) => {
             let hold = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
             let held = lookup::open(&spot.parent, spot.last()?, hold, 0, Follow::Nothing)?;
-            later(held, flags, errno)
+            later(judge, held, flags, errno)
         }
         Err(errno) => Err(errno.into()),
     }
 }
 
-pub fn later(held: OwnedFd, flags: i32, errno: Errno) -> std::result::Result<Made, Unmade> {
-    // A socket cannot be opened at all, and says the same as a FIFO that nobody reads.
-    let is_fifo = fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
-    if is_fifo || errno == Errno::EWOULDBLOCK {
-        Ok(Made::Later(Pending::Open { held, flags }))
-    } else {
-        Err(errno.into())
+/// What a caller waits for that met `errno` at what is held.
+pub fn later(
+    judge: &Judge<'_>,
+    held: OwnedFd,
+    flags: i32,
+    errno: Errno,
+) -> std::result::Result<Made, Unmade> {
+    if errno == Errno::EWOULDBLOCK {
+        return Ok(Made::Later(Pending::Open { held, flags }));
     }
+    // A socket cannot be opened at all, and says the same as a FIFO that nobody reads.
+    if fstat(&held)?.st_mode & libc::S_IFMT != libc::S_IFIFO {
+        return Err(errno.into());
+    }
+    Ok(Made::Later(match writer(judge, &held, flags) {
+        Ok(end) => Pending::Writer { end, flags, is_read: false },
+        Err(_) => Pending::Open { held, flags },
+    }))
+}
+
+/// A FIFO's end for writing that nobody reads.
+///
+/// Where nobody reads, only an open for both does not wait (fifo(7)); while there is that one, there is a
+/// reader. A writer outside the cell that waits in open(2) too takes it for one that came and left.
+///
+/// # Errors
+/// The caller may not read it.
+fn writer(judge: &Judge<'_>, held: &OwnedFd, flags: i32) -> Result<OwnedFd> {
+    let both = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let _reader = judge.open_held(held, both)?;
+    judge.open_held(held, OFlag::from_bits_retain(unblocked(flags & !MADE)))
 }
 
 pub fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Made, Unmade> {

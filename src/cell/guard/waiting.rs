@@ -1,10 +1,16 @@
 //! Callers that wait, for the other end of a FIFO or of a connection: init must not wait with them.
+//!
+//! A writer that waits in open(2) counts as a writer already (fifo(7)): a reader that comes finds it, and
+//! meets no end of file before it has been served. So init holds the end that such a caller will get, and
+//! hands it over once somebody reads. A reader that opens and closes without reading, between two looks, is
+//! not seen: then the caller waits on, where the kernel would have let it go to meet EPIPE.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::opening::{hand_over, settle};
 use super::paths::Target;
@@ -23,8 +29,11 @@ const ROUND: Duration = Duration::from_millis(4);
 /// What is tried again.
 #[derive(Debug)]
 pub enum Pending {
-    /// To open what is held: the other end of a FIFO is missing.
+    /// To open what is held, which another process has a lease on or, for a FIFO that it may not read,
+    /// nobody reads.
     Open { held: OwnedFd, flags: i32 },
+    /// To be given this end of a FIFO: nobody has read it yet.
+    Writer { end: OwnedFd, flags: i32, is_read: bool },
     /// To connect: nobody has room for one more.
     Connection(Connecting),
 }
@@ -62,7 +71,7 @@ impl Waiting {
     pub fn park(&mut self, call: Notification, pending: Pending) -> Result<()> {
         match (self.places.iter_mut().find(|place| place.is_none()), &pending) {
             (Some(place), _) => *place = Some(Parked { call, pending }),
-            (None, Pending::Open { .. }) => return Err(Errno::ENXIO),
+            (None, Pending::Open { .. } | Pending::Writer { .. }) => return Err(Errno::ENXIO),
             (None, Pending::Connection(_)) => return Err(Errno::EAGAIN),
         }
         Ok(())
@@ -76,6 +85,10 @@ impl Waiting {
             return Ok(());
         }
         self.next = now + AGAIN;
+        // All of them before the first is served: its reader may leave with what that one writes.
+        for parked in self.places.iter_mut().flatten() {
+            parked.look_for_reader()?;
+        }
         for place in &mut self.places {
             let Some(parked) = place else { continue };
             let stays = notify::is_waiting(listener, parked.call)
@@ -92,9 +105,30 @@ impl Waiting {
 }
 
 impl Parked {
+    /// Notes that somebody reads the FIFO, which stays true for who waits for that.
+    fn look_for_reader(&mut self) -> Result<()> {
+        if let Pending::Writer { end, is_read, .. } = &mut self.pending
+            && !*is_read
+        {
+            let mut events = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
+            poll(&mut events, PollTimeout::ZERO)?;
+            let [event] = events;
+            *is_read = event.revents().is_some_and(|met| !met.contains(PollFlags::POLLERR));
+        }
+        Ok(())
+    }
+
     fn is_answered(&self, proc: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<bool> {
         let (held, flags) = match &self.pending {
             Pending::Open { held, flags } => (held, *flags),
+            Pending::Writer { is_read: false, .. } => return Ok(false),
+            Pending::Writer { end, flags, is_read: true } => {
+                match settle(end, *flags) {
+                    Ok(()) => hand_over(listener, self.call, end, *flags)?,
+                    Err(errno) => notify::refuse(listener, self.call, errno)?,
+                }
+                return Ok(true);
+            }
             Pending::Connection(connecting) => {
                 match connecting.tried() {
                     Ok(true) => notify::succeed(listener, self.call)?,
@@ -105,8 +139,7 @@ impl Parked {
             }
         };
         let own = Target { proc, pid: 1 };
-        let made = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        let wanted = OFlag::from_bits_retain(unblocked(flags & !made));
+        let wanted = OFlag::from_bits_retain(unblocked(flags & !MADE));
         let number = u32::try_from(held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         match own.descriptor(number, wanted) {
             // Whatever one file says must not end the cell.
@@ -120,6 +153,9 @@ impl Parked {
         Ok(true)
     }
 }
+
+/// What an open(2) asks for of the name, which what is held has been found by.
+pub const MADE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
 
 /// The flags of an open that never waits and takes no terminal.
 pub fn unblocked(flags: i32) -> i32 {
