@@ -99,6 +99,15 @@ pub enum CellIds {
     BySlot,
 }
 
+impl CellIds {
+    fn of(identity: &Identity) -> Self {
+        match identity {
+            Identity::Ordinary { .. } => Self::Shared,
+            Identity::Root(_) => Self::BySlot,
+        }
+    }
+}
+
 /// No cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process may only move others
 /// below the root of its own (cgroups(7)), and the cells' groups are beside the supervisor's. Each
 /// cell has one. And not that of the network, which takes as long as all the others: the child makes
@@ -149,10 +158,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             Tier::Bare => Parent::None,
         },
         pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
-        ids: match identity {
-            Identity::Ordinary { .. } => CellIds::Shared,
-            Identity::Root(_) => CellIds::BySlot,
-        },
+        ids: CellIds::of(&identity),
         bare,
     };
     let side = match spec.tier {
@@ -173,6 +179,8 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
                 map(child.pid, &identity).map_err(StartError::Maps)?;
             }
             socket::send(&go, b"go", &[]).map_err(StartError::Link)?;
+            // Not freed: the two processes share these pages, and to write to one is to copy it.
+            std::mem::forget(inherited.profiles);
             Ok(Started { link, held: Held { _identity: identity, _pidfd: child.pidfd } })
         }
     }
