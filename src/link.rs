@@ -283,16 +283,15 @@ impl Shared {
     }
 
     async fn read(self: Arc<Self>) {
-        let mut buffer = vec![0; FRAME_BYTES];
+        let mut buffer = Vec::with_capacity(FRAME_BYTES);
         let mut reset = false;
         loop {
             let Ok(mut ready) = self.socket.readable().await else { break };
-            match socket::receive(self.socket.get_ref(), &mut buffer, Wait::No) {
+            match socket::receive_into(self.socket.get_ref(), &mut buffer, Wait::No) {
                 Ok(received) if received.bytes > 0 => {
-                    let bytes = buffer.get(..received.bytes).unwrap_or_default();
                     // The supervisor speaks for nobody but itself; a frame that cannot be read
                     // means that the two ends are not of one build.
-                    let Ok(event) = wire::decode::<Event>(bytes) else { break };
+                    let Ok(event) = wire::decode::<Event>(&buffer) else { break };
                     self.take(event, received);
                 }
                 Err(Errno::EAGAIN) => ready.clear_ready(),

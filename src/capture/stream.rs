@@ -19,11 +19,12 @@ use super::tap::Source;
 use super::{Captured, Meter};
 
 mod flood;
+mod room;
+
+use room::Room;
 
 /// Bytes of what comes after the end that are kept.
 const LATE_BYTES: usize = 64 << 10;
-/// What a pipe holds (pipe(7)).
-const PIPE_BYTES: usize = 64 << 10;
 /// One look takes at most this much, so that a flood on one stream cannot starve all else.
 const LOOK_BYTES: usize = 1 << 20;
 /// So much within [`FLOOD_TIME`] is a flood: what a thread of its own is worth.
@@ -169,8 +170,8 @@ impl Stream {
         let Pipe::Awaited(pipe) = &kept.pipe else { return kept.pipe.open() };
         let pipe = Arc::clone(pipe);
         let before = kept.captured.total().saturating_add(kept.late.total());
-        let mut buffer = vec![0; PIPE_BYTES];
-        let left = self.take(&mut kept, &mut buffer, |buffer| pipe.try_read(buffer), &**follower);
+        let mut room = Room::default();
+        let left = self.take(&mut kept, &mut room, |buffer| pipe.try_read(buffer), &**follower);
         drop(pipe);
         let after = kept.captured.total().saturating_add(kept.late.total());
         let taken = usize::try_from(after - before).unwrap_or(usize::MAX);
@@ -184,20 +185,20 @@ impl Stream {
     fn take(
         &self,
         kept: &mut Kept,
-        buffer: &mut [u8],
+        room: &mut Room,
         read: impl Fn(&mut [u8]) -> io::Result<usize>,
         follower: &impl Follower,
     ) -> Left {
         let mut taken = 0;
         while taken < LOOK_BYTES && self.wanted.load(Ordering::Acquire) == 0 {
-            match read(buffer) {
-                Ok(0) => {
+            match room.read(&read) {
+                Ok([]) => {
                     kept.pipe = Pipe::Closed;
                     return Left::End;
                 }
-                Ok(length) => {
-                    taken += length;
-                    self.keep(kept, buffer.get(..length).unwrap_or_default(), follower);
+                Ok(piece) => {
+                    taken += piece.len();
+                    self.keep(kept, piece, follower);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Left::Nothing,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -247,17 +248,16 @@ impl Stream {
     pub fn seal(&self, follower: &impl Follower) {
         let mut kept = self.kept();
         let Kept { captured, pipe, .. } = &mut *kept;
-        let mut buffer = vec![0; PIPE_BYTES];
+        let mut room = Room::default();
         if let Some(pipe) = pipe.descriptor() {
             let mut taken = 0;
             // At most as much as a pipe can be made to hold (F_SETPIPE_SZ): what a flood in the
             // background adds is not its own.
-            while let Ok(length @ 1..) = nix::unistd::read(pipe, &mut buffer) {
-                let piece = buffer.get(..length).unwrap_or_default();
+            while let Ok(piece @ [_, ..]) = room.read(|buffer| nix::unistd::read(pipe, buffer)) {
                 captured.push(piece);
                 follower.heard(self.source, piece);
-                self.meter.passes(u64::try_from(length).unwrap_or(u64::MAX));
-                taken += length;
+                self.meter.passes(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+                taken += piece.len();
                 if taken >= LOOK_BYTES {
                     break;
                 }

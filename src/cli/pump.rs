@@ -55,10 +55,11 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = Vec::with_capacity(CHUNK);
     loop {
-        let count = from.read(&mut chunk).await.map_err(Stopped::Read)?;
-        let read = chunk.get(..count).unwrap_or_default();
+        chunk.clear();
+        let count = from.read_buf(&mut chunk).await.map_err(Stopped::Read)?;
+        let read = chunk.as_slice();
         if read.is_empty() {
             return Ok(());
         }
@@ -80,10 +81,11 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = Vec::with_capacity(CHUNK);
     loop {
-        let read = match from.read(&mut chunk).await {
-            Ok(count) => chunk.get(..count).unwrap_or_default(),
+        chunk.clear();
+        let read = match from.read_buf(&mut chunk).await {
+            Ok(_) => chunk.as_slice(),
             Err(error) => {
                 tracing::warn!(error = in_words(&error), "standard input cannot be read");
                 return;

@@ -173,15 +173,14 @@ impl Running {
     }
 
     /// Something from init, read into `room`, which holds the longest report.
-    pub fn read_control(&mut self, room: &mut [u8]) -> Progress {
-        let received = match socket::receive(&self.cell.control, room, Wait::No) {
-            Ok(received) if received.bytes > 0 => received,
+    pub fn read_control(&mut self, room: &mut Vec<u8>) -> Progress {
+        match socket::receive_into(&self.cell.control, room, Wait::No) {
+            Ok(received) if received.bytes > 0 => {}
             Err(Errno::EAGAIN) => return Progress::None,
             // The pidfd tells the rest.
             Ok(_) | Err(_) => return Progress::Unwatch(Socket::Control),
-        };
-        let bytes = room.get(..received.bytes).unwrap_or_default();
-        match postcard::take_from_bytes::<FromInit>(bytes) {
+        }
+        match postcard::take_from_bytes::<FromInit>(room) {
             Ok((FromInit::Ended(end), denied)) => self.end(end, denied),
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });

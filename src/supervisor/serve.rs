@@ -198,12 +198,13 @@ impl Supervisor {
     /// The room for a frame or a report, out of `self` for as long as it is read.
     fn room(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(FRAME_BYTES, 0);
+        buffer.clear();
+        buffer.reserve_exact(FRAME_BYTES);
         buffer
     }
 
-    fn read_frame(&mut self, buffer: &mut [u8]) -> Result<bool, Errno> {
-        let received = match socket::receive(&self.outbox.link, buffer, Wait::No) {
+    fn read_frame(&mut self, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+        let received = match socket::receive_into(&self.outbox.link, buffer, Wait::No) {
             Err(Errno::EAGAIN) => return Ok(true),
             // A front end that died with frames unread resets the link (unix(7)).
             Err(Errno::ECONNRESET) => return Ok(false),
@@ -213,11 +214,10 @@ impl Supervisor {
             // The end, or a frame with nothing in it: recvmsg(2) says the same of both.
             return process::is_open(&self.outbox.link);
         }
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
         if received.cut {
-            return self.cut(bytes).map(|()| true);
+            return self.cut(buffer).map(|()| true);
         }
-        match wire::decode::<Request>(bytes) {
+        match wire::decode::<Request>(buffer) {
             Ok(Request::Start(start)) => self.take(start, received)?,
             Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled)?,
             Ok(Request::OutputLimit { call }) => {

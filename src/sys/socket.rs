@@ -1,5 +1,6 @@
 //! Packets with descriptors over SOCK_SEQPACKET, without allocation.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -99,8 +100,31 @@ pub enum Wait {
 
 /// recvmsg(2) of one packet into `buffer`; descriptors are CLOEXEC and owned by the result.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<Received> {
+    let place = buffer.as_mut_ptr().cast();
+    // SAFETY: the same bytes, borrowed for as long; what is written to them is by the kernel, and is
+    // initialized.
+    let room = unsafe { std::slice::from_raw_parts_mut(place, buffer.len()) };
+    receive_in(socket.as_fd(), room, wait)
+}
+
+/// The same into all that `buffer` has room for, which then holds the packet and nothing else. Of room
+/// for the largest packet only what is written to is taken from the kernel.
+pub fn receive_into(socket: impl AsFd, buffer: &mut Vec<u8>, wait: Wait) -> Result<Received> {
+    buffer.clear();
+    let received = receive_in(socket.as_fd(), buffer.spare_capacity_mut(), wait)?;
+    // SAFETY: recvmsg(2) without MSG_TRUNC says how many bytes it has written, no more than there is
+    // room for.
+    unsafe { buffer.set_len(received.bytes) };
+    Ok(received)
+}
+
+fn receive_in(
+    socket: BorrowedFd<'_>,
+    room: &mut [MaybeUninit<u8>],
+    wait: Wait,
+) -> Result<Received> {
     let mut control = Control([0; CONTROL_BYTES]);
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // SAFETY: msghdr is plain integers and pointers, for which all zeroes is a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
@@ -110,7 +134,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<Recei
     let flags = libc::MSG_CMSG_CLOEXEC | if wait == Wait::No { libc::MSG_DONTWAIT } else { 0 };
     let bytes = loop {
         // SAFETY: `message` and all it points at outlive the call and are writable.
-        let got = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
+        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
         match Errno::result(got) {
             Err(Errno::EINTR) => {}
             result => break result? as usize,

@@ -17,7 +17,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
-use super::{Follower, Kept, Left, PIPE_BYTES, Pipe, Stream};
+use super::room::Room;
+use super::{Follower, Kept, Left, Pipe, Stream};
 
 /// A pause of so many milliseconds ends a flood.
 const QUIET: u8 = 10;
@@ -88,9 +89,9 @@ struct Flood<F> {
 impl<F: Follower> Flood<F> {
     /// Reads until it is over.
     fn read(self) {
-        let mut buffer = vec![0; PIPE_BYTES];
+        let mut room = Room::default();
         loop {
-            match self.look(&mut buffer) {
+            match self.look(&mut room) {
                 Some(Left::More) => {}
                 Some(Left::Nothing) if self.goes_on() => {}
                 Some(Left::Nothing) => return self.calm(),
@@ -100,7 +101,7 @@ impl<F: Follower> Flood<F> {
     }
 
     /// One look; none when nobody wants to know any more.
-    fn look(&self, buffer: &mut [u8]) -> Option<Left> {
+    fn look(&self, room: &mut Room) -> Option<Left> {
         let (stream, follower) = (self.stream.upgrade()?, self.follower.upgrade()?);
         while stream.wanted.load(std::sync::atomic::Ordering::Acquire) > 0 {
             thread::yield_now();
@@ -112,7 +113,7 @@ impl<F: Follower> Flood<F> {
         }
         let read =
             |buffer: &mut [u8]| nix::unistd::read(&self.pipe, buffer).map_err(io::Error::from);
-        Some(stream.take(&mut kept, buffer, read, &*follower))
+        Some(stream.take(&mut kept, room, read, &*follower))
     }
 
     /// Waits until there is more; whether it came before the flood counts as over.

@@ -1,0 +1,63 @@
+//! The room that a piece of output is read into.
+
+/// No less than a packet of a pipe in packet mode, of which the rest would be lost (pipe(7), O_DIRECT).
+const FEW_BYTES: usize = libc::PIPE_BUF;
+/// What a pipe holds (pipe(7)).
+const PIPE_BYTES: usize = 64 << 10;
+
+/// Little at first, as most of what is printed is little: as much as a pipe holds would be zeroed, or
+/// taken from the kernel page by page, for each look at it. Once it was filled, that much.
+pub struct Room {
+    few: [u8; FEW_BYTES],
+    many: Vec<u8>,
+    was_filled: bool,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { few: [0; FEW_BYTES], many: Vec::new(), was_filled: false }
+    }
+}
+
+impl Room {
+    /// What `read` has put there.
+    pub fn read<E>(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<&[u8], E> {
+        if self.was_filled {
+            self.many.resize(PIPE_BYTES, 0);
+        }
+        let room = if self.many.is_empty() { self.few.as_mut_slice() } else { &mut self.many };
+        let length = read(room)?;
+        self.was_filled = length == room.len();
+        Ok(room.get(..length).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FEW_BYTES, PIPE_BYTES, Room};
+
+    #[test]
+    fn room_grows_once_it_was_filled_and_stays() {
+        let mut room = Room::default();
+        let mut offered = Vec::new();
+        for filled in [1, FEW_BYTES, PIPE_BYTES, 0, 7] {
+            let read = |buffer: &mut [u8]| {
+                offered.push(buffer.len());
+                buffer.get_mut(..filled).expect("no more than there is").fill(b'x');
+                Ok::<_, ()>(filled)
+            };
+            assert_eq!(room.read(read), Ok(vec![b'x'; filled].as_slice()));
+        }
+        assert_eq!(offered, [FEW_BYTES, FEW_BYTES, PIPE_BYTES, PIPE_BYTES, PIPE_BYTES]);
+    }
+
+    #[test]
+    fn an_error_is_told_and_changes_nothing() {
+        let mut room = Room::default();
+        assert_eq!(room.read(|_| Err("none")), Err("none"));
+        assert_eq!(room.read(|buffer| Ok::<_, ()>(buffer.len())).map(<[u8]>::len), Ok(FEW_BYTES));
+    }
+}
