@@ -192,7 +192,7 @@ impl<'p> View<'p> {
 /// Calls by their reasons, in the order in which the files give them.
 fn grouped(names: Vec<String>, account: &Account) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for reason in &account.reasons {
+    for reason in account.reasons() {
         let (About::Calls(_) | About::Quiet(_)) = reason.about else { continue };
         if groups.iter().all(|group| group.why != Some(reason.why.as_str())) {
             groups.push(Group { names: Vec::new(), why: Some(&reason.why) });

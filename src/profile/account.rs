@@ -1,8 +1,9 @@
 //! A profile's account of itself: the files it is made of, and the reason of each grant in them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::resolve::Layer;
+use super::layer::Layer;
 use super::schema::{Written, WrittenCalls};
 
 /// Where a profile comes from, and why it grants what it does.
@@ -10,8 +11,8 @@ use super::schema::{Written, WrittenCalls};
 pub struct Account {
     /// Its own file last; before it what it extends, the furthest first.
     pub files: Vec<String>,
-    /// In the order of the files. A later reason for the same key or path replaces an earlier one.
-    pub reasons: Vec<Reason>,
+    /// Of each file, in that order.
+    reasons: Vec<Arc<[Reason]>>,
 }
 
 /// Why a file grants something.
@@ -39,7 +40,7 @@ impl Account {
     pub(super) fn of(chain: &[&Layer<'_>]) -> Self {
         Self {
             files: chain.iter().map(|layer| layer.document.file.clone()).collect(),
-            reasons: chain.iter().flat_map(|layer| reasons(&layer.written)).collect(),
+            reasons: chain.iter().map(|layer| Arc::clone(layer.reasons())).collect(),
         }
     }
 
@@ -64,13 +65,24 @@ impl Account {
         })
     }
 
+    /// In the order of the files. A later reason for the same key or path replaces an earlier one.
+    pub fn reasons(&self) -> impl DoubleEndedIterator<Item = &Reason> {
+        self.reasons.iter().flat_map(|file| file.iter())
+    }
+
     fn last(&self, is: impl Fn(&About) -> bool) -> Option<&str> {
-        let found = self.reasons.iter().rev().find(|reason| is(&reason.about));
+        let found = self
+            .reasons
+            .iter()
+            .rev()
+            .flat_map(|file| file.iter().rev())
+            .find(|reason| is(&reason.about));
         found.map(|reason| reason.why.as_str())
     }
 }
 
-fn reasons(written: &Written) -> Vec<Reason> {
+/// The reasons that one file gives.
+pub(super) fn reasons(written: &Written) -> Arc<[Reason]> {
     let keys = [
         ("exec", written.exec.as_ref().map(|exec| &exec.why)),
         ("ahead", written.ahead.as_ref().map(|ahead| &ahead.why)),

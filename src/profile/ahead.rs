@@ -4,7 +4,7 @@
 //! run that nobody has called for.
 
 use super::Exec;
-use super::resolve::Layer;
+use super::layer::Layer;
 use crate::call::{Argv, Cwd, Env};
 use crate::document::Mistake;
 

@@ -1,5 +1,5 @@
-//! A profile: how a call is confined. This module holds what the rest of the
-//! program uses; `schema` is the TOML as written, `resolve` makes one of the other.
+//! A profile: how a call is confined. This module holds what the rest of the program uses; `schema` is
+//! the TOML as written, a `layer` one file of it, and `resolve` makes a profile of those that extend each other.
 //!
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 
@@ -9,6 +9,7 @@ mod arguments;
 pub mod calls;
 pub mod condition;
 pub mod floor;
+mod layer;
 pub mod never;
 mod resolve;
 mod schema;

@@ -1,7 +1,7 @@
 //! From what profile files say to a [`Profile`]: every path absolute, every name a number, every value bounded.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,9 +10,8 @@ use toml::Spanned;
 
 use super::ahead;
 use super::arguments::HELD_DESCRIPTOR;
-use super::calls::{Known, lookup, nearest_name};
-use super::never::{keyed, reason};
-use super::schema::{Written, WrittenCalls, WrittenLimits, WrittenPath};
+use super::layer::{Layer, names};
+use super::schema::{Written, WrittenLimits, WrittenPath};
 use super::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
 };
@@ -21,23 +20,6 @@ use crate::defaults;
 use crate::document::{Document, Mistake};
 use crate::job::{Limits, ProfileName};
 use crate::units::Size;
-
-/// One file of a chain of profiles that extend each other.
-#[derive(Debug)]
-pub(super) struct Layer<'d> {
-    pub document: &'d Document,
-    pub written: Written,
-    /// Looked up once, however many profiles extend this one.
-    pub calls: OnceCell<Result<Listed, Mistake>>,
-}
-
-/// The numbers of a file's `[[syscalls]]` and `[[quiet]]`, in its order; `None` for a call of another
-/// architecture.
-#[derive(Debug)]
-pub(super) struct Listed {
-    syscalls: Vec<Option<u32>>,
-    quiet: Vec<Option<u32>>,
-}
 
 /// Host paths that are never granted, with all beneath them: they hold sockets, devices and the host's own facts.
 const NEVER_BENEATH: &[&str] = &["/proc", "/sys", "/dev", "/run", "/var/run"];
@@ -140,8 +122,11 @@ fn paths(chain: &[&Layer<'_>]) -> Result<Vec<HostPath>, Mistake> {
 
 fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake> {
     let host = absolute(document, &written.host)?;
-    let beneath = |places: &[&str], path: &Path| places.iter().any(|p| path.starts_with(p));
-    let exactly = |places: &[&str], path: &Path| places.iter().any(|p| path == Path::new(p));
+    // Both are in their shortest form: to compare part by part is most of what loading a profile takes.
+    let beneath = |places: &[&str], path: &Path| places.iter().any(|place| is_beneath(path, place));
+    let exactly = |places: &[&str], path: &Path| {
+        places.iter().any(|place| path.as_os_str() == OsStr::new(place))
+    };
     if beneath(NEVER_BENEATH, &host) {
         let message = format!("`{}` is never granted: it is the host's own", host.display());
         return Err(document.mistake(written.host.span(), message));
@@ -163,6 +148,12 @@ fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake>
         kind: if written.program { PathKind::Program } else { PathKind::Tree },
         presence: if written.optional { Presence::Optional } else { Presence::Required },
     })
+}
+
+/// Whether an absolute path without `.` and doubled slashes is `place`, or beneath it.
+fn is_beneath(path: &Path, place: &str) -> bool {
+    let rest = path.as_os_str().as_encoded_bytes().strip_prefix(place.as_bytes());
+    matches!(rest, Some([] | [b'/', ..]))
 }
 
 fn exec(layer: &Layer<'_>, paths: &[HostPath]) -> Result<Exec, Mistake> {
@@ -201,7 +192,7 @@ type Numbers = BTreeSet<u32>;
 fn calls(chain: &[&Layer<'_>]) -> Result<(Numbers, Numbers), Mistake> {
     let (mut calls, mut quiet) = (Numbers::new(), Numbers::new());
     for layer in chain {
-        let listed = layer.calls.get_or_init(|| listed(layer)).as_ref().map_err(Clone::clone)?;
+        let listed = layer.calls()?;
         calls.extend(listed.syscalls.iter().flatten());
         for (name, number) in names(&layer.written.quiet).zip(&listed.quiet) {
             if number.is_some_and(|number| calls.contains(&number)) {
@@ -214,47 +205,6 @@ fn calls(chain: &[&Layer<'_>]) -> Result<(Numbers, Numbers), Mistake> {
     // A later layer that allows a call takes it out of what an earlier one refused quietly.
     quiet.retain(|number| !calls.contains(number));
     Ok((calls, quiet))
-}
-
-fn names(lists: &[WrittenCalls]) -> impl Iterator<Item = &Spanned<String>> {
-    lists.iter().flat_map(|list| &list.names)
-}
-
-fn listed(layer: &Layer<'_>) -> Result<Listed, Mistake> {
-    let syscalls = numbers(layer.document, &layer.written.syscalls)?;
-    names(&layer.written.syscalls).try_for_each(|name| check_grantable(layer.document, name))?;
-    Ok(Listed { syscalls, quiet: numbers(layer.document, &layer.written.quiet)? })
-}
-
-fn numbers(document: &Document, lists: &[WrittenCalls]) -> Result<Vec<Option<u32>>, Mistake> {
-    let number = |name: &Spanned<String>| match lookup(name.get_ref()) {
-        Some(Known::Here(number)) => Ok(Some(number)),
-        Some(Known::Elsewhere) => Ok(None),
-        None => {
-            let shown = name.get_ref().escape_default();
-            let error = document.mistake(name.span(), format!("`{shown}` is no system call"));
-            Err(match nearest_name(name.get_ref()) {
-                Some(near) => error.with_hint(format!("did you mean `{near}`?")),
-                None => error,
-            })
-        }
-    };
-    names(lists).map(number).collect()
-}
-
-fn check_grantable(document: &Document, name: &Spanned<String>) -> Result<(), Mistake> {
-    let call = name.get_ref();
-    if let Some(why) = reason(call) {
-        let message = format!("no profile can grant `{call}`: {why}");
-        return Err(document.mistake(name.span(), message));
-    }
-    match keyed(call) {
-        Some(key) => {
-            let message = format!("`{call}` is granted by the key `{key}`");
-            Err(document.mistake(name.span(), message))
-        }
-        None => Ok(()),
-    }
 }
 
 fn env(chain: &[&Layer<'_>]) -> Result<BTreeMap<String, String>, Mistake> {

@@ -1,11 +1,11 @@
 //! Every profile that was loaded, by name; inheritance is followed here.
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::account::Account;
-use super::resolve::{Layer, resolve};
+use super::layer::Layer;
+use super::resolve::resolve;
 use super::schema::Written;
 use super::{Profile, SocketName};
 use crate::document::{Document, Mistake, nearest};
@@ -144,7 +144,7 @@ fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mist
             let message = format!("profile `{name}` is also in {}", other.document.file);
             return Err(document.mistake(span, message));
         }
-        layers.insert(name, Layer { document, written, calls: OnceCell::new() });
+        layers.insert(name, Layer::new(document, written));
     }
     Ok(layers)
 }

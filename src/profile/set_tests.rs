@@ -195,6 +195,11 @@ fn what_is_the_hosts_own_or_the_floors_own_is_not_granted() {
         path("host = \"/etc/passwd\""),
         "1.toml:7:8: `/etc/passwd` in the cell is made by cofferdam itself"
     );
+    // A name that begins as one of them is another.
+    let beside =
+        "[[path]]\nhost = \"/runner\"\nwhy = \"w\"\n[[path]]\nhost = \"/process/1\"\nwhy = \"w\"\n";
+    let taken = profile(&[&format!("{HEAD}{EXEC}{beside}")]).map(|profile| profile.paths.len());
+    assert_eq!(taken, Ok(2));
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! One file of a chain of profiles that extend each other, and what is made of it once.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use toml::Spanned;
+
+use super::account::{self, Reason};
+use super::calls::{Known, lookup, nearest_name};
+use super::never::{keyed, reason};
+use super::schema::{Written, WrittenCalls};
+use crate::document::{Document, Mistake};
+
+/// One file. What is made of it is made when it is first asked for, however many profiles extend this one.
+#[derive(Debug)]
+pub struct Layer<'d> {
+    pub document: &'d Document,
+    pub written: Written,
+    calls: OnceCell<Result<Listed, Mistake>>,
+    reasons: OnceCell<Arc<[Reason]>>,
+}
+
+/// The numbers of a file's `[[syscalls]]` and `[[quiet]]`, in its order; `None` for a call of another
+/// architecture.
+#[derive(Debug)]
+pub struct Listed {
+    pub syscalls: Vec<Option<u32>>,
+    pub quiet: Vec<Option<u32>>,
+}
+
+impl<'d> Layer<'d> {
+    pub fn new(document: &'d Document, written: Written) -> Self {
+        Self { document, written, calls: OnceCell::new(), reasons: OnceCell::new() }
+    }
+
+    /// Its calls as numbers.
+    pub fn calls(&self) -> Result<&Listed, Mistake> {
+        self.calls.get_or_init(|| listed(self)).as_ref().map_err(Clone::clone)
+    }
+
+    /// The reasons that it gives.
+    pub fn reasons(&self) -> &Arc<[Reason]> {
+        self.reasons.get_or_init(|| account::reasons(&self.written))
+    }
+}
+
+/// The names of some lists of calls, in their order.
+pub fn names(lists: &[WrittenCalls]) -> impl Iterator<Item = &Spanned<String>> {
+    lists.iter().flat_map(|list| &list.names)
+}
+
+fn listed(layer: &Layer<'_>) -> Result<Listed, Mistake> {
+    let syscalls = numbers(layer.document, &layer.written.syscalls)?;
+    names(&layer.written.syscalls).try_for_each(|name| check_grantable(layer.document, name))?;
+    Ok(Listed { syscalls, quiet: numbers(layer.document, &layer.written.quiet)? })
+}
+
+fn numbers(document: &Document, lists: &[WrittenCalls]) -> Result<Vec<Option<u32>>, Mistake> {
+    let number = |name: &Spanned<String>| match lookup(name.get_ref()) {
+        Some(Known::Here(number)) => Ok(Some(number)),
+        Some(Known::Elsewhere) => Ok(None),
+        None => {
+            let shown = name.get_ref().escape_default();
+            let error = document.mistake(name.span(), format!("`{shown}` is no system call"));
+            Err(match nearest_name(name.get_ref()) {
+                Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+                None => error,
+            })
+        }
+    };
+    names(lists).map(number).collect()
+}
+
+fn check_grantable(document: &Document, name: &Spanned<String>) -> Result<(), Mistake> {
+    let call = name.get_ref();
+    if let Some(why) = reason(call) {
+        let message = format!("no profile can grant `{call}`: {why}");
+        return Err(document.mistake(name.span(), message));
+    }
+    match keyed(call) {
+        Some(key) => {
+            let message = format!("`{call}` is granted by the key `{key}`");
+            Err(document.mistake(name.span(), message))
+        }
+        None => Ok(()),
+    }
+}
