@@ -83,7 +83,9 @@ fn meanwhile(
 ) -> Result<String, Failed> {
     kill(supervisor, Signal::SIGSTOP)?;
     let seconds = format!("{}{}", 6_000_000 + front, caller.uid());
-    let id = client.ask_tool("bash_exec", json!({"command": format!("sleep {seconds}")}));
+    // Its own time is longer than anybody waits here: nothing but a cancel ends it.
+    let asked = json!({"command": format!("sleep {seconds}"), "timeout": 300});
+    let id = client.ask_tool("bash_exec", asked);
     // The frame is under way when the front end has nothing more to do.
     std::thread::sleep(Duration::from_millis(300));
     limit(caller, front, "nofile", Some(3))?;
