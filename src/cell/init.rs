@@ -166,6 +166,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     // The payload sends its listener before its first call that could need an answer. A payload
     // that failed before closes its end instead.
     init.meet(entry)?;
+    init.rehearse()?;
     loop {
         match init.turn()? {
             Turn::Again => {}

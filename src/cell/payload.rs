@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::fs::File;
+use std::iter::Take;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -16,8 +17,9 @@ use super::limits::PROGRAM_FD;
 use super::report::{self, First, FromPayload, Place, Probes, ToPayload, raw};
 use super::{c_path, limits};
 use crate::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
+use crate::job::Limits;
 use crate::profile::Exec;
-use crate::sys::exec::{self, Pointers};
+use crate::sys::exec::{self, Filled, Pointers};
 use crate::sys::sharing::Stack;
 use crate::sys::socket::{self, Received, Wait};
 use crate::sys::{Result, process, signals};
@@ -41,6 +43,8 @@ pub struct Scratch {
 pub struct Room {
     strings: Vec<u8>,
     pointers: Pointers,
+    /// A job as it comes, which runs nothing.
+    sample: Vec<u8>,
 }
 
 impl Scratch {
@@ -50,9 +54,26 @@ impl Scratch {
         let room = Room {
             strings: vec![0; STRINGS_BYTES],
             pointers: Pointers::with_room(ARGV_BYTES / 2, ENV_BYTES / 2),
+            sample: sample()?,
         };
         Ok(Self { stack: Stack::new()?, room })
     }
+}
+
+/// A directory, a candidate, an argument and a variable.
+fn sample() -> Result<Vec<u8>> {
+    const STRINGS: &[u8] = b"/\0/\0-\0A=\0";
+    let head = ToPayload {
+        bytes: u32::try_from(STRINGS.len()).map_err(|_| Errno::E2BIG)?,
+        place: Place::Here,
+        candidates: 1,
+        arguments: 1,
+        limits: Limits::none(),
+        first: First::Nothing,
+    };
+    let mut packet = postcard::to_stdvec(&head).map_err(|_| Errno::EMSGSIZE)?;
+    packet.extend_from_slice(STRINGS);
+    Ok(packet)
 }
 
 /// What the payload-to-be keeps until its job comes.
@@ -80,6 +101,7 @@ pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
 pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
     signals::program_signals()?;
+    rehearse(room)?;
     report::send(entry.job, &ready, &[])?;
     let received = socket::receive(entry.job, &mut room.strings, Wait::Yes)?;
     if received.bytes == 0 {
@@ -87,6 +109,41 @@ pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
     }
     let failed = become_program(entry, &held, received, room);
     report::send(entry.job, &failed, &[])
+}
+
+/// Reads a job as if it had come: the pages that this takes are mapped now, each for some microseconds, and
+/// not while somebody waits for a program.
+fn rehearse(room: &mut Room) -> Result<()> {
+    let length = room.sample.len();
+    room.strings.get_mut(..length).ok_or(Errno::E2BIG)?.copy_from_slice(&room.sample);
+    std::hint::black_box(prepared(room, length, &mut std::iter::empty())?);
+    Ok(())
+}
+
+/// A job as the last calls take it.
+#[derive(Debug)]
+struct Prepared<'r> {
+    job: ToPayload,
+    directory: &'r CStr,
+    candidates: Take<Strings<'r>>,
+    filled: Filled<'r>,
+}
+
+/// The job that `room` holds `received` bytes of.
+fn prepared<'r>(
+    room: &'r mut Room,
+    received: usize,
+    fds: &mut impl Iterator<Item = OwnedFd>,
+) -> Result<Prepared<'r>> {
+    let Room { strings: buffer, pointers, .. } = room;
+    let (job, strings) = strings(buffer, received, fds)?;
+    let mut list = Strings(strings);
+    let directory = list.next().ok_or(Errno::EINVAL)?;
+    let count = usize::try_from(job.candidates).unwrap_or(0);
+    let argc = usize::try_from(job.arguments).unwrap_or(0);
+    let candidates = Strings(list.0).take(count);
+    let filled = pointers.fill(argc, list.skip(count))?;
+    Ok(Prepared { job, directory, candidates, filled })
 }
 
 /// The job that `buffer` holds `received` bytes of, and its strings, which a memfd is read for
@@ -153,36 +210,26 @@ fn become_program(
     let (Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next()) else {
         return exec(Errno::EBADF);
     };
-    let Room { strings: buffer, pointers } = room;
-    let (job, strings) = match strings(buffer, bytes, &mut fds) {
-        Ok(found) => found,
+    let prepared = match prepared(room, bytes, &mut fds) {
+        Ok(prepared) => prepared,
         Err(errno) => return exec(errno),
     };
-    if job.first == First::Something
+    if prepared.job.first == First::Something
         && let Err(errno) = await_look(entry)
     {
         return exec(errno);
     }
     if let Err(errno) = place([stdin, stdout, stderr], fds.next())
-        .and_then(|()| limits::lowered(&job.limits, entry.shared.memory, entry.others))
+        .and_then(|()| limits::lowered(&prepared.job.limits, entry.shared.memory, entry.others))
     {
         return exec(errno);
     }
-    let mut list = Strings(strings);
-    let Some(directory) = list.next() else { return exec(Errno::EINVAL) };
-    if let Err(errno) = chdir(directory) {
+    if let Err(errno) = chdir(prepared.directory) {
         return FromPayload::Cwd { errno: raw(errno) };
     }
-    let candidates = Strings(list.0);
-    let count = usize::try_from(job.candidates).unwrap_or(0);
-    let argc = usize::try_from(job.arguments).unwrap_or(0);
-    let filled = match pointers.fill(argc, list.skip(count)) {
-        Ok(filled) => filled,
-        Err(errno) => return exec(errno),
-    };
     exec(match &held.program {
-        Some(program) => exec::execveat(program, &filled),
-        None => try_candidates(candidates.take(count), &filled),
+        Some(program) => exec::execveat(program, &prepared.filled),
+        None => try_candidates(prepared.candidates, &prepared.filled),
     })
 }
 
@@ -193,10 +240,7 @@ fn await_look(entry: &Entry<'_>) -> Result<()> {
 }
 
 /// execve of each path a shell would try, with the error a shell would show (execvp(3)).
-fn try_candidates<'a>(
-    candidates: impl Iterator<Item = &'a CStr>,
-    filled: &exec::Filled<'_>,
-) -> Errno {
+fn try_candidates<'a>(candidates: impl Iterator<Item = &'a CStr>, filled: &Filled<'_>) -> Errno {
     let mut worst = Errno::ENOENT;
     for path in candidates {
         let errno = exec::execve(path, filled);
@@ -227,6 +271,7 @@ fn place(streams: [OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
 }
 
 /// NUL-terminated strings, one after the other.
+#[derive(Debug)]
 struct Strings<'a>(&'a [u8]);
 
 impl<'a> Iterator for Strings<'a> {
