@@ -67,13 +67,29 @@ impl Files {
         Some((then, changed))
     }
 
-    /// Looks to the end, when nothing else is to be done.
+    /// Looks to the end, when nothing else is to be done. Of a program that still waited for the first look
+    /// nothing has changed: it has not run, and there is nothing yet to compare with.
     pub fn last(&mut self) -> FilesChanged {
+        if let Some((.., Then::Begin)) = self.under_way {
+            return FilesChanged::none();
+        }
         self.begin(Then::Count);
         loop {
             if let Some((_, changed)) = self.step() {
                 return changed;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Files, Then};
+
+    #[test]
+    fn a_program_that_ends_before_the_first_look_has_changed_nothing() {
+        let mut files = Files::new(1 << 30);
+        files.begin(Then::Begin);
+        assert!(files.last().is_nothing());
     }
 }
