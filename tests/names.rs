@@ -343,10 +343,10 @@ fn fifo(caller: &Caller) -> Check {
     let told = bash(caller, &path, script)?;
     equal("all were served", told.said(), "free\n12345\n124")?;
     // More than init serves in one round; who waited when the reader came does not wait for another.
-    let many = "cd /workspace; mkfifo g; for i in $(seq 60); do (echo $i > g) 2>/dev/null & done
-        until [ $(cat /proc/[0-9]*/stat | grep -c '(bash) S') -gt 60 ]; do sleep 0.1; done; sleep 1";
+    let many = "cd /workspace; mkfifo g; for i in $(seq 100); do (echo $i > g) 2>/dev/null & done
+        until [ $(cat /proc/[0-9]*/stat | grep -c '(bash) S') -gt 100 ]; do sleep 0.1; done; sleep 1";
     let script = format!("{many}; sort -n g | tr '\\n' ' '; wait");
-    let numbers: Vec<_> = (1..=60).map(|number| number.to_string()).collect();
+    let numbers: Vec<_> = (1..=100).map(|number| number.to_string()).collect();
     equal("to the last", bash(caller, &path, &script)?.said(), numbers.join(" "))?;
     let script = format!("rm g; {many}; read -r line < g; wait; echo gone");
     equal("none stays behind", bash(caller, &path, &script)?.said(), "gone")

@@ -1,7 +1,8 @@
 //! The room that a piece of output is read into.
 
-/// No less than a packet of a pipe in packet mode, of which the rest would be lost (pipe(7), O_DIRECT).
-const FEW_BYTES: usize = libc::PIPE_BUF;
+/// No less than a packet of a pipe in packet mode, of which the rest would be lost (pipe(7), O_DIRECT): a
+/// page at most, and only here is that the least there is.
+const FEW_BYTES: usize = if cfg!(target_arch = "x86_64") { libc::PIPE_BUF } else { PIPE_BYTES };
 /// What a pipe holds (pipe(7)).
 const PIPE_BYTES: usize = 64 << 10;
 

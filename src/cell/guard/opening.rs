@@ -57,7 +57,7 @@ pub fn later(
 /// A FIFO's end for writing that nobody reads.
 ///
 /// Where nobody reads, only an open for both does not wait (fifo(7)); while there is that one, there is a
-/// reader. A writer outside the cell that waits in open(2) too takes it for one that came and left.
+/// reader. A writer outside the cell that waits too, in open(2) or by another init, takes it for one.
 ///
 /// # Errors
 /// The caller may not read it.

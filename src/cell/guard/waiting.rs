@@ -87,7 +87,7 @@ impl Waiting {
         self.next = now + AGAIN;
         // All of them before the first is served: its reader may leave with what that one writes.
         for parked in self.places.iter_mut().flatten() {
-            parked.look_for_reader()?;
+            parked.look_for_reader();
         }
         for place in &mut self.places {
             let Some(parked) = place else { continue };
@@ -106,16 +106,17 @@ impl Waiting {
 
 impl Parked {
     /// Notes that somebody reads the FIFO, which stays true for who waits for that.
-    fn look_for_reader(&mut self) -> Result<()> {
+    fn look_for_reader(&mut self) {
         if let Pending::Writer { end, is_read, .. } = &mut self.pending
             && !*is_read
         {
             let mut events = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
-            poll(&mut events, PollTimeout::ZERO)?;
+            // Where it cannot be asked now, it is in the next round.
+            let asked = poll(&mut events, PollTimeout::ZERO);
             let [event] = events;
-            *is_read = event.revents().is_some_and(|met| !met.contains(PollFlags::POLLERR));
+            let met = event.revents().unwrap_or(PollFlags::POLLERR);
+            *is_read = asked.is_ok() && !met.contains(PollFlags::POLLERR);
         }
-        Ok(())
     }
 
     fn is_answered(&self, proc: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<bool> {
