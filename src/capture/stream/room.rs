@@ -1,7 +1,7 @@
 //! The room that a piece of output is read into.
 
-/// No less than a packet of a pipe in packet mode, of which the rest would be lost (pipe(7), O_DIRECT): a
-/// page at most, and only here is that the least there is.
+/// No less than a packet of a pipe in packet mode, of which the rest would be lost (pipe(7), O_DIRECT). That
+/// is a page at most: 4 KiB on x86_64, up to 64 KiB elsewhere.
 const FEW_BYTES: usize = if cfg!(target_arch = "x86_64") { libc::PIPE_BUF } else { PIPE_BYTES };
 /// What a pipe holds (pipe(7)).
 const PIPE_BYTES: usize = 64 << 10;
