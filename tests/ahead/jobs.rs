@@ -94,11 +94,14 @@ pub fn differs(front: &mut Front) -> Check {
 }
 
 pub fn walls(front: &mut Front) -> Check {
+    // Of SigQ only the limit: how many signals wait is of the moment, an end of a child that init
+    // has yet to read among them.
     let script = "ulimit -a; ulimit -Ha; export -p; pwd; umask; trap -p
         while read -r _ _ _ _ place options _; do echo $place $options; done < /proc/self/mountinfo
         for file in status limits cgroup; do
             while read -r line; do
                 case $line in
+                    SigQ*) echo \"SigQ ${line#*/}\" ;;
                     Cap*|No*|Seccomp*|Uid*|Gid*|Groups*|Sig*|Shd*|Max*|*/*) echo \"$line\" ;;
                 esac
             done < /proc/self/$file
