@@ -2,6 +2,7 @@
 
 mod parsed;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -37,20 +38,21 @@ impl fmt::Display for Mistake {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     pub file: String,
-    pub text: String,
+    pub text: Cow<'static, str>,
     /// Of a file that is compiled in, what is in it.
     parsed: Option<&'static parsed::Node>,
 }
 
 impl Document {
     pub fn new(file: &str, text: &str) -> Self {
-        Self { file: file.to_owned(), text: text.to_owned(), parsed: None }
+        Self { file: file.to_owned(), text: Cow::Owned(text.to_owned()), parsed: None }
     }
 
     /// One that is compiled in, by its path in the sources.
     #[must_use]
     pub fn shipped(path: &str, text: &'static str) -> Self {
-        Self { parsed: parsed::shipped(path), ..Self::new(&format!("embedded:{path}"), text) }
+        let (file, text) = (format!("embedded:{path}"), Cow::Borrowed(text));
+        Self { file, text, parsed: parsed::shipped(path) }
     }
 
     /// Reads the document as a `T`.
@@ -80,7 +82,7 @@ impl Document {
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Mistake {
             file: self.file.clone(),
-            line: before.matches('\n').count() + 1,
+            line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
             column: before.get(line_start..).unwrap_or("").chars().count() + 1,
             message: message.into(),
             hint: None,

@@ -137,7 +137,10 @@ pub(super) fn clamped(less: bool) -> Clamped {
 
 /// Named by `[tools] on`, not by `[tools] off`, declared, and allowed by a rule.
 fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
-    let policy = &settings.loaded.policy;
+    let Loaded { policy, config, .. } = &settings.loaded;
+    if config.tools_on.value.is_empty() {
+        return Vec::new();
+    }
     let commands = policy.commands().iter();
     let on = commands.filter(|command| withheld(&settings.loaded, &command.name).is_none());
     on.filter_map(|command| {
@@ -152,8 +155,8 @@ fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
 /// Why a tool that exists is not offered.
 fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     let Loaded { config, policy, profiles, .. } = loaded;
-    let declared = policy.command(tool).is_some();
-    if !declared && !catalogue::NAMES.contains(&tool) {
+    let declared = !catalogue::NAMES.contains(&tool);
+    if declared && policy.command(tool).is_none() {
         return None;
     }
     let off = || Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));

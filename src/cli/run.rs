@@ -49,7 +49,7 @@ fn prepare(
     request: RunRequest,
     config: Option<&Path>,
 ) -> Result<(Grant, Profile, Launched, Entry), CliError> {
-    let settings = wiring::load_one(config, &request.profile)?.in_tier(request.tier);
+    let settings = wiring::load_one(config)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_sockets(&request.sockets)?;
     let settings = settings.for_one_call(&request.profile, workspace);

@@ -5,7 +5,9 @@ use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 
 use tokio::runtime::Builder;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::error::CliError;
 use crate::outcome::in_words;
@@ -21,15 +23,15 @@ const KEPT_BYTES: i32 = 2 << 20;
 pub fn logging() {
     let wanted = ["COFFERDAM_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
     let wanted = wanted.unwrap_or_else(|| DEFAULT_LOG.to_owned());
-    let filter = EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
+    let said = wanted.parse::<Targets>().or_else(|error| {
         eprintln!("cofferdam: COFFERDAM_LOG or RUST_LOG is not understood: {error}");
-        EnvFilter::new(DEFAULT_LOG)
+        DEFAULT_LOG.parse()
     });
-    let logging = tracing_subscriber::fmt()
+    let written = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(filter)
-        .try_init();
+        .with_ansi(std::io::stderr().is_terminal());
+    let logging = tracing_subscriber::registry().with(written).with(said.unwrap_or_default());
+    let logging = logging.try_init();
     if let Err(error) = logging {
         eprintln!("cofferdam: nothing can be logged: {error}");
     }

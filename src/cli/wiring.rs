@@ -129,24 +129,25 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     check_tools(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
     let offered = |tool: &String| {
-        loaded.policy.command(tool).is_none() || loaded.config.tools_on.value.contains(tool)
+        catalogue::NAMES.contains(&tool.as_str()) || loaded.config.tools_on.value.contains(tool)
     };
-    let named = |name: &ProfileName| {
+    let named = |name: &&ProfileName| {
         loaded.policy.rules().iter().any(|rule| {
             let Effect::Allow { profile, choice, .. } = &rule.effect else { return false };
-            (profile == name || choice.contains(name)) && rule.tools.iter().any(offered)
+            (profile == *name || choice.contains(*name)) && rule.tools.iter().any(offered)
         })
     };
-    let profiles = loaded.profiles.iter().filter(|profile| named(&profile.name)).cloned().collect();
+    let names = loaded.profiles.names().filter(named);
+    let profiles = names.filter_map(|name| loaded.profiles.get(name)).cloned().collect();
     Ok(Settings::of(loaded, profiles))
 }
 
-/// Reads what one call of the operator's under `profile` needs.
+/// Reads what one call of the operator's needs.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_one(directory: Option<&Path>, profile: &ProfileName) -> Result<Settings, CliError> {
-    let loaded = config::load_one(directory, &Surroundings::of_this_process(), profile)
+pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
+    let loaded = config::load_one(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
     Ok(Settings::of(loaded, Vec::new()))
@@ -165,13 +166,18 @@ pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings 
 /// Names in `[tools]` are of tools that exist, and a declared tool does not take a built-in's name:
 /// a slip of the pen must not leave a tool on.
 fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
-    let declared = || loaded.policy.commands().iter().map(|command| command.name.as_str());
-    if let Some(name) = declared().find(|name| catalogue::NAMES.contains(name)) {
+    let policy = &loaded.policy;
+    let mut given = policy.given_commands().iter().map(|command| command.name.as_str());
+    if let Some(name) = given.find(|name| catalogue::NAMES.contains(name)) {
         return Err(CliError::new(format!("policies: `{name}` is a built-in tool"))
             .with_hint("a `[[tool]]` has a name of its own, such as cli_wc"));
     }
-    let names: Vec<&str> = catalogue::NAMES.iter().copied().chain(declared()).collect();
     let config = &loaded.config;
+    if config.tools_on.value.is_empty() && config.tools_off.value.is_empty() {
+        return Ok(());
+    }
+    let declared = policy.commands().iter().map(|command| command.name.as_str());
+    let names: Vec<&str> = catalogue::NAMES.iter().copied().chain(declared).collect();
     for (key, setting) in [("on", &config.tools_on), ("off", &config.tools_off)] {
         let unknown = setting.value.iter().find(|name| !names.contains(&name.as_str()));
         if let Some(name) = unknown {

@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 
 use crate::defaults;
 use crate::document::{Document, Mistake};
-use crate::job::ProfileName;
 use crate::outcome::in_words;
 use crate::policy::{self, Policy};
 use crate::profile::{self, Profiles};
@@ -173,34 +172,30 @@ pub fn sources(
 /// When a place named on purpose is not there, others could have written any of it, or a file has a mistake.
 pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Loaded, ConfigError> {
     let sources = sources(explicit, surroundings)?;
-    let profiles = Profiles::parse(&profile::shipped(), &sources.profiles)?;
+    let profiles = match sources.profiles.is_empty() {
+        true => Profiles::compiled_in(),
+        false => Profiles::parse(&profile::shipped(), &sources.profiles)?,
+    };
     let policy = Policy::parse(&sources.policies, &profiles)?;
     let config = Config::parse(sources.server.as_ref(), surroundings.cores)?;
     Ok(Loaded { config, policy, profiles, origin: sources.origin })
 }
 
-/// As [`load`], for a command that runs one call of the operator's under `profile`: of what is
-/// compiled in, only that is read, and no policy, which is for callers. The operator's own files
-/// are read whole and checked as ever.
+/// As [`load`], for a command that runs one call of the operator's: where nothing is configured
+/// there is no policy, which is for callers.
 ///
 /// # Errors
 /// As [`load`].
 pub fn load_one(
     explicit: Option<&Path>,
     surroundings: &Surroundings,
-    profile: &ProfileName,
 ) -> Result<Loaded, ConfigError> {
-    let shipped = profile::shipped_with(profile.as_str());
     let origin = directory::find(explicit, surroundings)?;
-    if shipped.is_empty() || origin != Origin::Embedded {
+    if origin != Origin::Embedded {
         return load(explicit, surroundings);
     }
-    Ok(Loaded {
-        config: Config::parse(None, surroundings.cores)?,
-        policy: Policy::none(),
-        profiles: Profiles::parse(&shipped, &[])?,
-        origin,
-    })
+    let config = Config::parse(None, surroundings.cores)?;
+    Ok(Loaded { config, policy: Policy::none(), profiles: Profiles::compiled_in(), origin })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod rules;
 pub mod values;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
@@ -97,10 +97,20 @@ fn shipped_commands() -> Document {
 }
 
 /// The rules in force. Clones share them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Policy {
     rules: Arc<[Rule]>,
-    commands: Arc<[Command]>,
+    commands: Arc<Commands>,
+}
+
+/// Declared tools.
+#[derive(Debug, Default)]
+struct Commands {
+    /// The operator's.
+    given: Vec<Command>,
+    /// These, and behind them the shipped ones, which are read when somebody asks for them: most
+    /// servers have none of those switched on.
+    all: OnceLock<Vec<Command>>,
 }
 
 impl Policy {
@@ -111,28 +121,38 @@ impl Policy {
     /// # Errors
     /// On the first mistake in any file.
     pub fn parse(documents: &[Document], profiles: &Profiles) -> Result<Self, Mistake> {
-        let (rules, mut commands) = rules::parse(documents, profiles)?;
-        let (_, shipped) = rules::parse(&[shipped_commands()], profiles)?;
-        let given = |name: &str| commands.iter().any(|command: &Command| command.name == name);
-        let kept: Vec<Command> =
-            shipped.into_iter().filter(|command| !given(&command.name)).collect();
-        commands.extend(kept);
-        Ok(Self { rules: rules.into(), commands: commands.into() })
+        let (rules, given) = rules::parse(documents, profiles)?;
+        let commands = Commands { given, all: OnceLock::new() };
+        Ok(Self { rules: rules.into(), commands: Arc::new(commands) })
     }
 
     /// No rule: every call is denied.
     pub fn none() -> Self {
-        Self { rules: Arc::default(), commands: Arc::default() }
+        let commands = Commands { given: Vec::new(), all: OnceLock::from(Vec::new()) };
+        Self { rules: Arc::default(), commands: Arc::new(commands) }
     }
 
     /// The program and the flags of a declared tool.
     pub fn command(&self, tool: &str) -> Option<&Command> {
-        self.commands.iter().find(|command| command.name == tool)
+        self.commands().iter().find(|command| command.name == tool)
     }
 
     /// Every declared tool, the operator's first.
     pub fn commands(&self) -> &[Command] {
-        &self.commands
+        let given = &self.commands.given;
+        self.commands.all.get_or_init(|| {
+            // The tests read this file: a mistake there would leave its tools out.
+            let shipped = rules::parse(&[shipped_commands()], &Profiles::compiled_in());
+            let shipped = shipped.map(|(_, commands)| commands).unwrap_or_default();
+            let is_given = |name: &str| given.iter().any(|command| command.name == name);
+            let kept = shipped.into_iter().filter(|command| !is_given(&command.name));
+            given.iter().cloned().chain(kept).collect()
+        })
+    }
+
+    /// Those that the operator declared.
+    pub fn given_commands(&self) -> &[Command] {
+        &self.commands.given
     }
 
     /// The rules, in the order of the files, which means nothing.
@@ -238,6 +258,14 @@ impl Policy {
         Grant { job: job(call, profile, workspace, limits), rule: OPERATOR.to_owned(), clamped }
     }
 }
+
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules && self.commands() == other.commands()
+    }
+}
+
+impl Eq for Policy {}
 
 /// What an allowed tool's calls run under, before a call asks for less.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use toml::Spanned;
 use super::commands::{self, WrittenCommand};
 use super::flags::Command;
 use crate::call::Asked;
-use crate::document::{Document, Mistake, nearest};
+use crate::document::{Document, Mistake};
 use crate::job::{Limits, ProfileName};
-use crate::profile::{Profile, Profiles};
+use crate::profile::Profiles;
 use crate::units::{Size, Time};
 
 /// One file of `policies/`.
@@ -183,26 +183,31 @@ fn effect(
             };
         }
     };
-    let known = known(document, profile, profiles)?;
-    limits.check(document, &known.limits)?;
+    let named = |profile: &Spanned<String>| known(document, profile, profiles);
+    let name = named(profile)?;
+    let lowered = limits.asked();
+    if lowered != Asked::default()
+        && let Some(profile) = profiles.get(&name)
+    {
+        limits.check(document, &profile.limits)?;
+    }
     let others = written.choice.as_ref().map(Spanned::get_ref).into_iter().flatten();
-    let choice = others.map(|other| Ok(self::known(document, other, profiles)?.name.clone()));
-    let choice = choice.collect::<Result<_, _>>()?;
-    Ok(Effect::Allow { profile: known.name.clone(), choice, limits: limits.asked() })
+    let choice = others.map(named).collect::<Result<_, _>>()?;
+    Ok(Effect::Allow { profile: name, choice, limits: lowered })
 }
 
-/// The profile of a name, or what the name may have meant.
-fn known<'p>(
+/// A profile's name, if there is one of that name; else what it may have meant.
+fn known(
     document: &Document,
     profile: &Spanned<String>,
-    profiles: &'p Profiles,
-) -> Result<&'p Profile, Mistake> {
+    profiles: &Profiles,
+) -> Result<ProfileName, Mistake> {
     let name = profile.get_ref();
-    let known = ProfileName::new(name).and_then(|name| profiles.get(&name));
+    let known = ProfileName::new(name).filter(|name| profiles.has(name));
     known.ok_or_else(|| {
         let message = format!("there is no profile `{}` to run under", name.escape_default());
         let error = document.mistake(profile.span(), message);
-        match nearest(name, profiles.iter().map(|profile| profile.name.as_str())) {
+        match profiles.nearest(name) {
             Some(near) => error.with_hint(format!("did you mean `{near}`?")),
             None => error,
         }

@@ -276,3 +276,14 @@ proptest::proptest! {
         let _told = mistake(&text);
     }
 }
+
+#[test]
+fn the_shipped_tools_are_read_and_have_names_of_their_own() {
+    let (rules, commands) = rules::parse(&[shipped_commands()], &profiles())
+        .unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert!(rules.is_empty(), "a flag list allows nothing by itself");
+    assert_eq!(shipped_policy().commands(), commands);
+    let built_in = crate::mcp::catalogue::NAMES;
+    let taken = commands.iter().find(|command| built_in.contains(&command.name.as_str()));
+    assert_eq!(taken, None);
+}

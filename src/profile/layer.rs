@@ -1,7 +1,6 @@
 //! One file of a chain of profiles that extend each other, and what is made of it once.
 
-use std::cell::OnceCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use toml::Spanned;
 
@@ -16,8 +15,8 @@ use crate::document::{Document, Mistake};
 pub struct Layer<'d> {
     pub document: &'d Document,
     pub written: Written,
-    calls: OnceCell<Result<Listed, Mistake>>,
-    reasons: OnceCell<Arc<[Reason]>>,
+    calls: OnceLock<Result<Listed, Mistake>>,
+    reasons: OnceLock<Arc<[Reason]>>,
 }
 
 /// The numbers of a file's `[[syscalls]]` and `[[quiet]]`, in its order; `None` for a call of another
@@ -30,7 +29,7 @@ pub struct Listed {
 
 impl<'d> Layer<'d> {
     pub fn new(document: &'d Document, written: Written) -> Self {
-        Self { document, written, calls: OnceCell::new(), reasons: OnceCell::new() }
+        Self { document, written, calls: OnceLock::new(), reasons: OnceLock::new() }
     }
 
     /// Its calls as numbers.

@@ -14,6 +14,7 @@ pub mod never;
 mod resolve;
 mod schema;
 mod set;
+mod shipped;
 mod sockets;
 pub mod tier;
 
@@ -24,7 +25,8 @@ use serde::Deserialize;
 
 pub use ahead::Ahead;
 pub use arguments::HELD_DESCRIPTOR;
-pub use set::{Profiles, shipped, shipped_with};
+pub use set::Profiles;
+pub use shipped::shipped;
 pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
 use crate::job::{Limits, ProfileName};

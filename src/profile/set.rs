@@ -1,62 +1,44 @@
 //! Every profile that was loaded, by name; inheritance is followed here.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::account::Account;
 use super::layer::Layer;
 use super::resolve::resolve;
 use super::schema::Written;
-use super::{Profile, SocketName};
+use super::{Profile, SocketName, shipped};
 use crate::document::{Document, Mistake, nearest};
 use crate::job::ProfileName;
 use crate::receipt::Tier;
 
-/// The profiles that are compiled in: name, the one it extends, text.
-const SHIPPED: [(&str, Option<&str>, &str); 7] = [
-    ("base", None, include_str!("../../sandbox-profiles/base.toml")),
-    ("bash", Some("base"), include_str!("../../sandbox-profiles/bash.toml")),
-    ("bc", Some("base"), include_str!("../../sandbox-profiles/bc.toml")),
-    ("cli", Some("base"), include_str!("../../sandbox-profiles/cli.toml")),
-    ("cli-file", Some("cli"), include_str!("../../sandbox-profiles/cli-file.toml")),
-    ("cli-jq", Some("cli"), include_str!("../../sandbox-profiles/cli-jq.toml")),
-    ("nested", Some("bash"), include_str!("../../sandbox-profiles/nested.toml")),
-];
-
-fn shipped_document(name: &str, text: &'static str) -> Document {
-    Document::shipped(&format!("sandbox-profiles/{name}.toml"), text)
-}
-
-/// The profiles that are compiled in, as files.
-#[must_use]
-pub fn shipped() -> Vec<Document> {
-    SHIPPED.iter().map(|(name, _, text)| shipped_document(name, text)).collect()
-}
-
-/// Of the profiles that are compiled in, this one and what it extends: all that a command needs which
-/// runs one call. None where there is no such profile.
-#[must_use]
-pub fn shipped_with(name: &str) -> Vec<Document> {
-    let mut documents = Vec::new();
-    let mut next = Some(name);
-    while let Some(wanted) = next {
-        let Some((name, extends, text)) = SHIPPED.iter().find(|(name, ..)| *name == wanted) else {
-            break;
-        };
-        documents.push(shipped_document(name, text));
-        next = *extends;
-    }
-    documents
-}
-
 /// Every profile that was loaded, by name. Clones share them until one is changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Profiles {
-    by_name: Arc<BTreeMap<ProfileName, Profile>>,
-    accounts: Arc<BTreeMap<ProfileName, Account>>,
+    all: Arc<All>,
+    accounts: Arc<BTreeMap<ProfileName, OnceLock<Account>>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct All {
+    /// What is not there yet is compiled in, and read when it is first asked for.
+    by_name: BTreeMap<ProfileName, OnceLock<Profile>>,
+    /// What was done to those that are there: done to the others when they are read.
+    tier: Option<Tier>,
+    sockets: Vec<SocketName>,
 }
 
 impl Profiles {
+    /// Those that are compiled in, where an operator has none. Each is read when it is first asked
+    /// for: a server uses two of them.
+    #[must_use]
+    pub fn compiled_in() -> Self {
+        let names: Vec<ProfileName> = shipped::names().filter_map(ProfileName::new).collect();
+        let by_name = names.iter().map(|name| (name.clone(), OnceLock::new())).collect();
+        let accounts = names.into_iter().map(|name| (name, OnceLock::new())).collect();
+        Self { all: Arc::new(All { by_name, ..All::default() }), accounts: Arc::new(accounts) }
+    }
+
     /// Reads profiles. One in `given` replaces one in `embedded` of the same name, and may extend any other.
     ///
     /// A profile without `exec` can be extended but not used, and is not in the result.
@@ -80,18 +62,21 @@ impl Profiles {
         for name in layers.keys() {
             let chain = chain(name, &layers)?;
             if chain.iter().any(|layer| layer.written.exec.is_some()) {
-                by_name.insert(name.clone(), resolve(name, &chain)?);
-                accounts.insert(name.clone(), Account::of(&chain));
+                by_name.insert(name.clone(), OnceLock::from(resolve(name, &chain)?));
+                accounts.insert(name.clone(), OnceLock::from(Account::of(&chain)));
             }
         }
-        Ok(Self { by_name: Arc::new(by_name), accounts: Arc::new(accounts) })
+        let all = All { by_name, ..All::default() };
+        Ok(Self { all: Arc::new(all), accounts: Arc::new(accounts) })
     }
 
     /// All of them as they are in a tier, whatever their files say.
     #[must_use]
     pub fn in_tier(mut self, tier: Tier) -> Self {
-        if self.iter().any(|profile| profile.tier != tier) {
-            for profile in Arc::make_mut(&mut self.by_name).values_mut() {
+        let all = Arc::make_mut(&mut self.all);
+        all.tier = Some(tier);
+        for profile in all.by_name.values_mut().filter_map(OnceLock::get_mut) {
+            if profile.tier != tier {
                 *profile = profile.clone().in_tier(tier);
             }
         }
@@ -104,31 +89,73 @@ impl Profiles {
         Self { accounts: Arc::default(), ..self }
     }
 
+    /// Whether there is one of this name.
+    #[must_use]
+    pub fn has(&self, name: &ProfileName) -> bool {
+        self.all.by_name.contains_key(name)
+    }
+
     pub fn get(&self, name: &ProfileName) -> Option<&Profile> {
-        self.by_name.get(name)
+        let held = self.all.by_name.get(name)?;
+        match held.get() {
+            Some(profile) => Some(profile),
+            None => {
+                // The tests read all of these: a mistake there would leave the profile out.
+                let mut profile = resolve(name, &shipped::chain(name.as_str())?).ok()?;
+                if let Some(tier) = self.all.tier {
+                    profile = profile.in_tier(tier);
+                }
+                profile.grant_sockets(&self.all.sockets);
+                Some(held.get_or_init(|| profile))
+            }
+        }
     }
 
     /// Where a profile comes from, and the reasons its files give.
     pub fn account(&self, name: &ProfileName) -> Option<&Account> {
-        self.accounts.get(name)
+        let held = self.accounts.get(name)?;
+        match held.get() {
+            Some(account) => Some(account),
+            None => {
+                let chain = shipped::chain(name.as_str())?;
+                Some(held.get_or_init(|| Account::of(&chain)))
+            }
+        }
+    }
+
+    /// The names of all of them, in order.
+    pub fn names(&self) -> impl Iterator<Item = &ProfileName> {
+        self.all.by_name.keys()
     }
 
     /// All of them, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
-        self.by_name.values()
+        self.names().filter_map(|name| self.get(name))
     }
 
     /// Grants the sockets that the operator named to every profile that takes them.
     pub fn grant_sockets(&mut self, names: &[SocketName]) {
-        let profiles = Arc::make_mut(&mut self.by_name).values_mut();
+        let all = Arc::make_mut(&mut self.all);
+        all.sockets = names.to_vec();
+        let profiles = all.by_name.values_mut().filter_map(OnceLock::get_mut);
         profiles.for_each(|profile| profile.grant_sockets(names));
     }
 
     /// The name nearest to one that does not exist.
     pub fn nearest(&self, word: &str) -> Option<&str> {
-        nearest(word, self.by_name.keys().map(ProfileName::as_str))
+        nearest(word, self.names().map(ProfileName::as_str))
     }
 }
+
+impl PartialEq for Profiles {
+    fn eq(&self, other: &Self) -> bool {
+        let accounts =
+            |of: &Self| of.names().map(|name| of.account(name).cloned()).collect::<Vec<_>>();
+        self.iter().eq(other.iter()) && accounts(self) == accounts(other)
+    }
+}
+
+impl Eq for Profiles {}
 
 /// Files to layers by name; two files of one origin with the same name are a mistake.
 fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mistake> {

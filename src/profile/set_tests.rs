@@ -369,16 +369,6 @@ fn the_shipped_bash_has_the_limits_of_the_rulings() {
     assert_eq!(bash, Ok((limits, families, Network::Loopback, ProcView::Own, true)));
 }
 
-#[test]
-fn a_shipped_profile_with_what_it_extends_is_the_same_as_among_all() {
-    let all = Profiles::parse(&shipped(), &[]).expect("what is compiled in is well formed");
-    for profile in all.iter() {
-        let alone = Profiles::parse(&shipped_with(profile.name.as_str()), &[]);
-        assert_eq!(alone.as_ref().map(|alone| alone.get(&profile.name)), Ok(Some(profile)));
-    }
-    assert_eq!(shipped_with("nothing"), Vec::new());
-}
-
 proptest::proptest! {
     #[test]
     fn arbitrary_text_after_a_good_start_never_panics(text in "\\PC*") {

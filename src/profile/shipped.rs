@@ -1,0 +1,92 @@
+//! The profiles that are compiled in.
+
+use std::sync::OnceLock;
+
+use super::layer::Layer;
+use crate::document::Document;
+
+/// A file of `sandbox-profiles/`.
+struct File {
+    name: &'static str,
+    extends: Option<&'static str>,
+    /// What it says is for others: it names no program to run, and no call has it.
+    only_extended: bool,
+    text: &'static str,
+    document: OnceLock<Document>,
+    /// `None` where there is a mistake in it: the tests read all of them.
+    layer: OnceLock<Option<Layer<'static>>>,
+}
+
+impl File {
+    const fn new(name: &'static str, extends: Option<&'static str>, text: &'static str) -> Self {
+        let only_extended = false;
+        Self {
+            name,
+            extends,
+            only_extended,
+            text,
+            document: OnceLock::new(),
+            layer: OnceLock::new(),
+        }
+    }
+
+    const fn for_others(mut self) -> Self {
+        self.only_extended = true;
+        self
+    }
+}
+
+static FILES: [File; 7] = [
+    File::new("base", None, include_str!("../../sandbox-profiles/base.toml")).for_others(),
+    File::new("bash", Some("base"), include_str!("../../sandbox-profiles/bash.toml")),
+    File::new("bc", Some("base"), include_str!("../../sandbox-profiles/bc.toml")),
+    File::new("cli", Some("base"), include_str!("../../sandbox-profiles/cli.toml")).for_others(),
+    File::new("cli-file", Some("cli"), include_str!("../../sandbox-profiles/cli-file.toml")),
+    File::new("cli-jq", Some("cli"), include_str!("../../sandbox-profiles/cli-jq.toml")),
+    File::new("nested", Some("bash"), include_str!("../../sandbox-profiles/nested.toml")),
+];
+
+impl File {
+    fn document(&self) -> &Document {
+        self.document.get_or_init(|| {
+            Document::shipped(&format!("sandbox-profiles/{}.toml", self.name), self.text)
+        })
+    }
+
+    /// Read once, however many profiles extend it, and kept for those that are asked for later.
+    fn layer(&'static self) -> Option<&'static Layer<'static>> {
+        let read = || {
+            let document = self.document();
+            Some(Layer::new(document, document.read().ok()?))
+        };
+        self.layer.get_or_init(read).as_ref()
+    }
+}
+
+/// The profiles that are compiled in, as files.
+#[must_use]
+pub fn shipped() -> Vec<Document> {
+    FILES.iter().map(|file| file.document().clone()).collect()
+}
+
+/// The names of those that a call may have.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().filter(|file| !file.only_extended).map(|file| file.name)
+}
+
+/// Of these files the one of this profile, behind those that it extends, the furthest first. `None`
+/// where there is no such profile.
+pub(super) fn chain(name: &str) -> Option<Vec<&'static Layer<'static>>> {
+    let find = |wanted: &str| FILES.iter().find(|file| file.name == wanted);
+    let mut file = find(name)?;
+    let mut chain = vec![file.layer()?];
+    while let Some(extends) = file.extends {
+        file = find(extends)?;
+        chain.insert(0, file.layer()?);
+    }
+    Some(chain)
+}
+
+#[cfg(test)]
+#[path = "shipped_tests.rs"]
+mod tests;

@@ -1,0 +1,40 @@
+//! Claims about profiles that are compiled in and read when they are asked for.
+
+use super::*;
+use crate::profile::{Profiles, SocketName, UnixSockets};
+use crate::receipt::Tier;
+
+fn all() -> Profiles {
+    Profiles::parse(&shipped(), &[]).unwrap_or_else(|mistake| panic!("{mistake}"))
+}
+
+#[test]
+fn read_one_by_one_they_are_what_they_are_together() {
+    let names: Vec<String> = all().names().map(ToString::to_string).collect();
+    assert_eq!(names, ["bash", "bc", "cli-file", "cli-jq", "nested"]);
+    assert_eq!(Profiles::compiled_in(), all());
+    assert_ne!(Profiles::compiled_in(), all().unaccounted());
+}
+
+#[test]
+fn what_is_done_to_all_is_done_to_those_that_are_read_later() {
+    let changed = |mut profiles: Profiles| {
+        profiles
+            .grant_sockets(&[SocketName::new("skills").unwrap_or_else(|| panic!("well formed"))]);
+        profiles.in_tier(Tier::Bare)
+    };
+    assert_eq!(changed(Profiles::compiled_in()), changed(all()));
+    let granted = changed(all());
+    let takes = |profile: &&crate::profile::Profile| profile.unix_sockets != UnixSockets::None;
+    assert!(granted.iter().filter(takes).all(|profile| !profile.granted_sockets.is_empty()));
+    assert!(granted.iter().filter(takes).count() > 0, "one of them takes sockets");
+    assert!(granted.iter().all(|profile| profile.tier == Tier::Bare));
+}
+
+#[test]
+fn a_clone_that_is_changed_leaves_the_other_as_it_was() {
+    let before = Profiles::compiled_in();
+    let changed = before.clone().in_tier(Tier::Bare);
+    assert!(changed.iter().all(|profile| profile.tier == Tier::Bare));
+    assert_eq!(before, all());
+}
