@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::direct::{Direct, Job};
-use crate::peers::{COFFERDAM, bare, installed, run};
+use crate::peers::{bare, cofferdam, installed, run};
 use crate::samples::{Contender, Rounds, interleaved, timed};
 use crate::{Asked, Report, Result};
 
@@ -107,7 +107,7 @@ pub fn calculate(asked: &Asked, report: &mut Report) -> Result<()> {
 
 /// One command in a cell, from the spawn of `cofferdam` to its end, beside the peers.
 pub fn cold(asked: &Asked, report: &mut Report) -> Result<()> {
-    let words: Vec<&str> = [COFFERDAM, "run", "--"].iter().chain(COLD).copied().collect();
+    let words: Vec<&str> = [cofferdam(), "run", "--"].iter().chain(COLD).copied().collect();
     let once = move || timed(|| run(&words));
     let mut all = vec![bare("bare", COLD), Contender::new("cofferdam run", once)];
     all.extend(installed(COLD));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::Result;
-use crate::peers::COFFERDAM;
+use crate::peers::cofferdam;
 
 /// A server with its session open.
 pub struct Client {
@@ -22,7 +22,7 @@ pub struct Client {
 impl Client {
     pub fn start(arguments: &[&str]) -> Result<Self> {
         let started = Instant::now();
-        let mut child = Command::new(COFFERDAM)
+        let mut child = Command::new(cofferdam())
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -25,6 +25,8 @@ cargo bench [-- OPTIONS] [CASE…]
   --rounds N     samples of each contender in the quick cases (default 200)
   --seconds N    length of the sustained case (default 10)
   --json FILE    write every figure to FILE
+  --program FILE the program that cases with a process of their own start, such as the one that
+                 `cargo install` installs; by default the one that cargo built beside the benchmark
   CASE           warm, mcp, calculate, cold, start, sustained, memory, work, output; all by default";
 
 /// What was asked for.
@@ -50,6 +52,7 @@ impl Asked {
                 "--rounds" => asked.rounds.count = value()?.parse()?,
                 "--seconds" => asked.seconds = value()?.parse()?,
                 "--json" => asked.json = Some(value()?),
+                "--program" => peers::measure(value()?),
                 // What cargo says to every bench.
                 "--bench" => {}
                 "--help" => return Ok(None),

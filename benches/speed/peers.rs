@@ -2,13 +2,26 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::Result;
 use crate::samples::{Contender, timed};
 
-/// The binary under test.
-pub const COFFERDAM: &str = env!("CARGO_BIN_EXE_cofferdam");
+/// The program that cargo built beside the benchmark, with what only tests need of its libraries.
+const BESIDE: &str = env!("CARGO_BIN_EXE_cofferdam");
+
+static NAMED: OnceLock<String> = OnceLock::new();
+
+/// Measures this program in the place of the one beside.
+pub fn measure(program: String) {
+    NAMED.get_or_init(|| program);
+}
+
+/// The program that is measured.
+pub fn cofferdam() -> &'static str {
+    NAMED.get().map_or(BESIDE, String::as_str)
+}
 
 /// Peers by the program that must be in `PATH`, with the words before the command.
 ///

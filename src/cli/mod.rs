@@ -9,6 +9,7 @@ pub mod calc;
 pub mod checked;
 pub mod config;
 pub mod confine;
+mod deferred;
 pub mod diagnosis;
 pub mod doctor;
 pub mod error;
@@ -47,6 +48,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use deferred::Deferred;
+
 use crate::sys::process::close_range;
 
 /// Gives an agent a shell without giving it the machine.
@@ -74,29 +77,29 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program in a fresh cell
-    Run(run_arguments::RunArguments),
+    Run(Deferred<run_arguments::RunArguments>),
     /// Serve MCP on standard input and output
-    Serve(serve::ServeArguments),
+    Serve(Deferred<serve::ServeArguments>),
     /// Evaluate an expression with bc, in a cell
-    Calc(calc::CalcArguments),
+    Calc(Deferred<calc::CalcArguments>),
     /// Show which protections this machine can hold, and what to do about those it cannot
-    Doctor(doctor::DoctorArguments),
+    Doctor(Deferred<doctor::DoctorArguments>),
     /// Attack the sandbox with the escape corpus, on this machine
-    Selftest(selftest::SelftestArguments),
+    Selftest(Deferred<selftest::SelftestArguments>),
     /// Check policies, or tell what they decide for a tool
-    Policy(policy::PolicyArguments),
+    Policy(Deferred<policy::PolicyArguments>),
     /// List, show and check profiles, or learn what a command needs beyond one
-    Profile(profile::ProfileArguments),
+    Profile(Deferred<profile::ProfileArguments>),
     /// Show the configuration in force and where each value comes from
-    Config(config::ConfigArguments),
+    Config(Deferred<config::ConfigArguments>),
     /// Print completions for a shell
     #[command(hide = true)]
-    Completions(pages::CompletionsArguments),
+    Completions(Deferred<pages::CompletionsArguments>),
     /// Print the manual page, or write one for each command
     #[command(hide = true)]
-    Man(pages::ManArguments),
+    Man(Deferred<pages::ManArguments>),
     /// Check or show the audit log
-    Audit(audit::AuditArguments),
+    Audit(Deferred<audit::AuditArguments>),
 }
 
 /// The whole program: parses the arguments, does what they say, tells how it went.
@@ -116,17 +119,17 @@ pub fn main() -> ExitCode {
     start::logging();
     let config = cli.config.as_deref();
     let done = match cli.command {
-        Command::Run(arguments) => run::main(&arguments, config),
-        Command::Serve(arguments) => serve::main(&arguments, config),
-        Command::Calc(arguments) => calc::main(arguments, config),
-        Command::Doctor(arguments) => doctor::main(&arguments, config),
-        Command::Selftest(arguments) => selftest::main(&arguments),
-        Command::Policy(arguments) => policy::main(&arguments, config),
-        Command::Profile(arguments) => profile::main(&arguments, config),
-        Command::Config(arguments) => config::main(&arguments, config),
-        Command::Completions(arguments) => pages::completions(arguments),
-        Command::Man(arguments) => pages::man(&arguments),
-        Command::Audit(arguments) => audit::main(&arguments, config),
+        Command::Run(Deferred(arguments)) => run::main(&arguments, config),
+        Command::Serve(Deferred(arguments)) => serve::main(&arguments, config),
+        Command::Calc(Deferred(arguments)) => calc::main(arguments, config),
+        Command::Doctor(Deferred(arguments)) => doctor::main(&arguments, config),
+        Command::Selftest(Deferred(arguments)) => selftest::main(&arguments),
+        Command::Policy(Deferred(arguments)) => policy::main(&arguments, config),
+        Command::Profile(Deferred(arguments)) => profile::main(&arguments, config),
+        Command::Config(Deferred(arguments)) => config::main(&arguments, config),
+        Command::Completions(Deferred(arguments)) => pages::completions(arguments),
+        Command::Man(Deferred(arguments)) => pages::man(&arguments),
+        Command::Audit(Deferred(arguments)) => audit::main(&arguments, config),
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -158,7 +161,9 @@ mod tests {
 
     #[test]
     fn every_command_and_argument_has_a_help_text() {
-        for command in Cli::command().get_subcommands() {
+        let mut all = Cli::command();
+        all.build();
+        for command in all.get_subcommands() {
             assert!(command.get_about().is_some(), "{}", command.get_name());
             for argument in command.get_arguments() {
                 assert!(

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
 use super::Cli;
+use super::deferred::whole;
 use super::error::{CliError, print_out};
 use crate::outcome::in_words;
 
@@ -33,7 +34,7 @@ pub struct ManArguments {
 /// Prints the completion script for one shell.
 pub fn completions(typed: CompletionsArguments) -> Result<u8, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(typed.shell, &mut Cli::command(), "cofferdam", &mut script);
+    clap_complete::generate(typed.shell, &mut whole::<Cli>(), "cofferdam", &mut script);
     print_out(&String::from_utf8_lossy(&script))?;
     Ok(0)
 }
@@ -42,13 +43,13 @@ pub fn completions(typed: CompletionsArguments) -> Result<u8, CliError> {
 pub fn man(typed: &ManArguments) -> Result<u8, CliError> {
     let Some(directory) = &typed.out else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(Cli::command())
+        clap_mangen::Man::new(whole::<Cli>())
             .render(&mut page)
             .map_err(|error| CliError::new(format!("man: {}", in_words(&error))))?;
         print_out(&String::from_utf8_lossy(&page))?;
         return Ok(0);
     };
-    clap_mangen::generate_to(Cli::command(), directory).map_err(|error| {
+    clap_mangen::generate_to(whole::<Cli>(), directory).map_err(|error| {
         CliError::new(format!("man: cannot write in {}: {}", directory.display(), in_words(&error)))
     })?;
     Ok(0)

@@ -1,0 +1,61 @@
+//! Arguments of a command that are put together only where that command was typed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::builder::Resettable;
+use clap::error::Error;
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Id};
+
+/// A command's arguments. The command line has some hundred, and one command of it is run: what the
+/// others take would be half of the time between main and the first line of what was asked for.
+#[derive(Debug)]
+pub struct Deferred<T>(pub T);
+
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
+
+/// The whole command line, with nothing deferred: for what is made of all of it.
+pub fn whole<C: CommandFactory>() -> Command {
+    AT_ONCE.store(true, Ordering::Relaxed);
+    C::command()
+}
+
+/// With the arguments of `T`. What the command is about is said where it is listed, and stays.
+fn with<T: Args>(command: Command) -> Command {
+    let (about, long) = (command.get_about().cloned(), command.get_long_about().cloned());
+    T::augment_args(command).about(Resettable::from(about)).long_about(Resettable::from(long))
+}
+
+impl<T: Args> Args for Deferred<T> {
+    fn augment_args(command: Command) -> Command {
+        match AT_ONCE.load(Ordering::Relaxed) {
+            true => T::augment_args(command),
+            false => command.defer(with::<T>),
+        }
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command.defer(T::augment_args_for_update)
+    }
+
+    fn group_id() -> Option<Id> {
+        T::group_id()
+    }
+}
+
+impl<T: FromArgMatches> FromArgMatches for Deferred<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        T::from_arg_matches(matches).map(Self)
+    }
+
+    fn from_arg_matches_mut(matches: &mut ArgMatches) -> Result<Self, Error> {
+        T::from_arg_matches_mut(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+
+    fn update_from_arg_matches_mut(&mut self, matches: &mut ArgMatches) -> Result<(), Error> {
+        self.0.update_from_arg_matches_mut(matches)
+    }
+}
