@@ -158,45 +158,82 @@ fn shipped() -> Result<(), Box<dyn Error>> {
         }
     }
     paths.sort();
-    let mut files = Vec::new();
+    let (mut parsed, mut files) = (Parsed::default(), Vec::new());
     for path in paths {
         let text = fs::read_to_string(&path)?;
         let table =
             DeTable::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let span = table.span();
-        let value = format!("Value::Table({})", entries(table.get_ref())?);
-        files.push(format!("({:?}, {})", path.to_string_lossy(), node(span, &value)));
+        let value = parsed.table(table.get_ref())?;
+        let name = parsed.text(&path.to_string_lossy());
+        files.push(format!("({name}, {})", node(&table.span(), &value)));
     }
     let directory = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo has set no OUT_DIR")?);
-    Ok(fs::write(directory.join("shipped.rs"), format!("&[{}]", files.join(",\n")))?)
+    let Parsed { text, nodes, entries } = parsed;
+    let (nodes, entries, files) = (nodes.join(",\n"), entries.join(",\n"), files.join(",\n"));
+    let all = format!(
+        "Shipped {{ text: {text:?}, nodes: &[{nodes}], entries: &[{entries}], files: &[{files}] }}"
+    );
+    Ok(fs::write(directory.join("shipped.rs"), all)?)
 }
 
-fn node(span: std::ops::Range<usize>, value: &str) -> String {
+/// What `document::parsed` has of all files: by numbers and not by pointers, each of which would be
+/// relocated at each start.
+#[derive(Default)]
+struct Parsed {
+    /// Every text and key, some within others.
+    text: String,
+    /// The values of each list, behind each other.
+    nodes: Vec<String>,
+    /// The entries of each table, behind each other.
+    entries: Vec<String>,
+}
+
+impl Parsed {
+    fn text(&mut self, text: &str) -> String {
+        let at = self.text.find(text).unwrap_or_else(|| {
+            self.text.push_str(text);
+            self.text.len() - text.len()
+        });
+        format!("Text {{ at: {at}, long: {} }}", text.len())
+    }
+
+    fn table(&mut self, table: &DeTable<'_>) -> Result<String, Box<dyn Error>> {
+        let mut entries = Vec::new();
+        for (key, value) in table {
+            let (key, value) = (self.text(key.get_ref()), self.value(value)?);
+            entries.push(format!("({key}, {value})"));
+        }
+        Ok(format!("Value::Table({})", behind(&mut self.entries, entries)))
+    }
+
+    fn value(&mut self, value: &Spanned<DeValue<'_>>) -> Result<String, Box<dyn Error>> {
+        let written = match value.get_ref() {
+            DeValue::String(text) => format!("Value::Text({})", self.text(text)),
+            DeValue::Integer(number) => {
+                format!("Value::Whole({})", i64::from_str_radix(number.as_str(), number.radix())?)
+            }
+            DeValue::Boolean(flag) => format!("Value::Flag({flag})"),
+            DeValue::Array(values) => {
+                let nodes =
+                    values.iter().map(|value| self.value(value)).collect::<Result<Vec<_>, _>>()?;
+                format!("Value::List({})", behind(&mut self.nodes, nodes))
+            }
+            DeValue::Table(table) => self.table(table)?,
+            other @ (DeValue::Float(_) | DeValue::Datetime(_)) => {
+                return Err(format!("{other:?} is in none of our schemas").into());
+            }
+        };
+        Ok(node(&value.span(), &written))
+    }
+}
+
+/// Puts these behind those that are there: where they are.
+fn behind(all: &mut Vec<String>, these: Vec<String>) -> String {
+    let (first, count) = (all.len(), these.len());
+    all.extend(these);
+    format!("Part {{ first: {first}, count: {count} }}")
+}
+
+fn node(span: &std::ops::Range<usize>, value: &str) -> String {
     format!("Node {{ from: {}, to: {}, value: {value} }}", span.start, span.end)
-}
-
-fn entries(table: &DeTable<'_>) -> Result<String, Box<dyn Error>> {
-    let entry =
-        |(key, value): (&Spanned<_>, _)| Ok(format!("({:?}, {})", key.get_ref(), value_of(value)?));
-    let entries = table.iter().map(entry).collect::<Result<Vec<_>, Box<dyn Error>>>()?;
-    Ok(format!("&[{}]", entries.join(", ")))
-}
-
-fn value_of(value: &Spanned<DeValue<'_>>) -> Result<String, Box<dyn Error>> {
-    let written = match value.get_ref() {
-        DeValue::String(text) => format!("Value::Text({text:?})"),
-        DeValue::Integer(number) => {
-            format!("Value::Whole({})", i64::from_str_radix(number.as_str(), number.radix())?)
-        }
-        DeValue::Boolean(flag) => format!("Value::Flag({flag})"),
-        DeValue::Array(values) => {
-            let values = values.iter().map(value_of).collect::<Result<Vec<_>, _>>()?;
-            format!("Value::List(&[{}])", values.join(", "))
-        }
-        DeValue::Table(table) => format!("Value::Table({})", entries(table)?),
-        other @ (DeValue::Float(_) | DeValue::Datetime(_)) => {
-            return Err(format!("{other:?} is in none of our schemas").into());
-        }
-    };
-    Ok(node(value.span(), &written))
 }

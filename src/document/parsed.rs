@@ -11,29 +11,63 @@ use serde::forward_to_deserialize_any;
 /// A value of a file, and its bytes there.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Node {
-    pub from: usize,
-    pub to: usize,
-    pub value: Value,
+    from: usize,
+    to: usize,
+    value: Value,
 }
 
 /// What a value of TOML is, as far as our files have such.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Value {
-    Text(&'static str),
+enum Value {
+    Text(Text),
     Whole(i64),
     Flag(bool),
-    List(&'static [Node]),
-    Table(&'static [(&'static str, Node)]),
+    /// Of [`Shipped::nodes`].
+    List(Part),
+    /// Of [`Shipped::entries`].
+    Table(Part),
 }
 
-/// What [`Shipped`] has for each file: its path in the sources, and its content.
-type Shipped = &'static [(&'static str, Node)];
+/// A part of [`Shipped::text`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Text {
+    at: usize,
+    long: usize,
+}
+
+/// Neighbours in a list that has those of all files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    first: usize,
+    count: usize,
+}
+
+/// All files. Nothing in a list is a pointer: those are relocated at each start, page after page.
+struct Shipped {
+    text: &'static str,
+    nodes: &'static [Node],
+    entries: &'static [(Text, Node)],
+    /// By the path in the sources.
+    files: &'static [(Text, Node)],
+}
 
 static SHIPPED: Shipped = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
+impl Text {
+    fn words(self) -> &'static str {
+        SHIPPED.text.get(self.at..self.at + self.long).unwrap_or_default()
+    }
+}
+
+impl Part {
+    fn of<T>(self, all: &'static [T]) -> &'static [T] {
+        all.get(self.first..self.first + self.count).unwrap_or_default()
+    }
+}
+
 /// The content of a file that is compiled in, by its path in the sources.
 pub fn shipped(path: &str) -> Option<&'static Node> {
-    SHIPPED.iter().find(|(name, _)| *name == path).map(|(_, node)| node)
+    SHIPPED.files.iter().find(|(name, _)| name.words() == path).map(|(_, node)| node)
 }
 
 impl IntoDeserializer<'static> for &'static Node {
@@ -49,12 +83,15 @@ impl Deserializer<'static> for &'static Node {
 
     fn deserialize_any<V: Visitor<'static>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.value {
-            Value::Text(text) => visitor.visit_borrowed_str(text),
+            Value::Text(text) => visitor.visit_borrowed_str(text.words()),
             Value::Whole(number) => visitor.visit_i64(number),
             Value::Flag(flag) => visitor.visit_bool(flag),
-            Value::List(nodes) => visitor.visit_seq(SeqDeserializer::new(nodes.iter())),
-            Value::Table(entries) => {
-                let entries = entries.iter().map(|(key, node)| (*key, node));
+            Value::List(part) => {
+                visitor.visit_seq(SeqDeserializer::new(part.of(SHIPPED.nodes).iter()))
+            }
+            Value::Table(part) => {
+                let entries = part.of(SHIPPED.entries).iter();
+                let entries = entries.map(|(key, node)| (key.words(), node));
                 visitor.visit_map(MapDeserializer::new(entries))
             }
         }
@@ -73,8 +110,8 @@ impl Deserializer<'static> for &'static Node {
         visitor: V,
     ) -> Result<V::Value, Error> {
         match fields {
-            [start, end, value] if name.starts_with("$__serde_spanned") => {
-                visitor.visit_map(Place { node: self, left: vec![value, end, start] })
+            [_, _, _] if name.starts_with("$__serde_spanned") => {
+                visitor.visit_map(Place { node: self, fields: fields.iter() })
             }
             _ => self.deserialize_any(visitor),
         }
@@ -96,7 +133,7 @@ impl Deserializer<'static> for &'static Node {
     ) -> Result<V::Value, Error> {
         match self.value {
             Value::Text(text) => {
-                BorrowedStrDeserializer::new(text).deserialize_enum(name, variants, visitor)
+                BorrowedStrDeserializer::new(text.words()).deserialize_enum(name, variants, visitor)
             }
             Value::Whole(_) | Value::Flag(_) | Value::List(_) | Value::Table(_) => {
                 self.deserialize_any(visitor)
@@ -114,8 +151,8 @@ impl Deserializer<'static> for &'static Node {
 /// A value with where it stands.
 struct Place {
     node: &'static Node,
-    /// Fields that are still to be told, the next one last.
-    left: Vec<&'static str>,
+    /// Those that are still to be told: where the value starts, where it ends, and the value.
+    fields: std::slice::Iter<'static, &'static str>,
 }
 
 impl MapAccess<'static> for Place {
@@ -125,13 +162,13 @@ impl MapAccess<'static> for Place {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, Error> {
-        let key = self.left.last();
+        let key = self.fields.as_slice().first();
         key.map(|key| seed.deserialize(BorrowedStrDeserializer::new(key))).transpose()
     }
 
     fn next_value_seed<V: DeserializeSeed<'static>>(&mut self, seed: V) -> Result<V::Value, Error> {
-        self.left.pop();
-        match self.left.len() {
+        self.fields.next();
+        match self.fields.len() {
             2 => seed.deserialize(self.node.from.into_deserializer()),
             1 => seed.deserialize(self.node.to.into_deserializer()),
             _ => seed.deserialize(self.node),
@@ -147,26 +184,49 @@ mod tests {
 
     use super::*;
 
-    /// What the text has, written as [`Debug`] writes a [`Node`].
+    /// A value with its places, as its text has it.
     fn told(value: &Spanned<DeValue<'_>>) -> String {
         let span = value.span();
         let value = match value.get_ref() {
-            DeValue::String(text) => format!("Text({text:?})"),
-            DeValue::Integer(number) => format!("Whole({})", number.as_str()),
-            DeValue::Boolean(flag) => format!("Flag({flag})"),
+            DeValue::String(text) => format!("{text:?}"),
+            DeValue::Integer(number) => number.as_str().to_owned(),
+            DeValue::Boolean(flag) => flag.to_string(),
             DeValue::Array(values) => {
-                format!("List([{}])", values.iter().map(told).collect::<Vec<_>>().join(", "))
+                format!("[{}]", values.iter().map(told).collect::<Vec<_>>().join(", "))
             }
-            DeValue::Table(table) => format!("Table({})", entries(table)),
+            DeValue::Table(table) => entries(table),
             other @ (DeValue::Float(_) | DeValue::Datetime(_)) => format!("{other:?}"),
         };
-        format!("Node {{ from: {}, to: {}, value: {value} }}", span.start, span.end)
+        format!("{}..{} {value}", span.start, span.end)
     }
 
     fn entries(table: &DeTable<'_>) -> String {
         let entry =
-            |(key, value): (&Spanned<_>, _)| format!("({:?}, {})", key.get_ref(), told(value));
-        format!("[{}]", table.iter().map(entry).collect::<Vec<_>>().join(", "))
+            |(key, value): (&Spanned<_>, _)| format!("{:?}: {}", key.get_ref(), told(value));
+        format!("{{{}}}", table.iter().map(entry).collect::<Vec<_>>().join(", "))
+    }
+
+    /// The same as it is here.
+    fn here(node: &Node) -> String {
+        format!("{}..{} {}", node.from, node.to, value(&node.value))
+    }
+
+    fn value(value: &Value) -> String {
+        match value {
+            Value::Text(text) => format!("{:?}", text.words()),
+            Value::Whole(number) => number.to_string(),
+            Value::Flag(flag) => flag.to_string(),
+            Value::List(part) => {
+                let nodes = part.of(SHIPPED.nodes).iter().map(here);
+                format!("[{}]", nodes.collect::<Vec<_>>().join(", "))
+            }
+            Value::Table(part) => {
+                let entry =
+                    |(key, node): &(Text, Node)| format!("{:?}: {}", key.words(), here(node));
+                let entries = part.of(SHIPPED.entries).iter().map(entry);
+                format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+            }
+        }
     }
 
     #[test]
@@ -179,42 +239,42 @@ mod tests {
                 let path = format!("{directory}/{name}");
                 let text = std::fs::read_to_string(root.join(&path))?;
                 let table = DeTable::parse(&text).map_err(std::io::Error::other)?;
-                let here = shipped(&path).map(|node| format!("{:?}", node.value));
-                assert_eq!(here, Some(format!("Table({})", entries(table.get_ref()))), "{path}");
+                let here = shipped(&path).map(|node| value(&node.value));
+                assert_eq!(here, Some(entries(table.get_ref())), "{path}");
                 seen += 1;
             }
         }
-        assert_eq!(seen, SHIPPED.len(), "a file is compiled in and no longer there");
+        assert_eq!(seen, SHIPPED.files.len(), "a file is compiled in and no longer there");
         Ok(())
     }
 
     #[test]
-    fn a_value_is_read_with_its_place() {
-        static FILE: Node = Node {
-            from: 0,
-            to: 20,
-            value: Value::Table(&[
-                ("name", Node { from: 7, to: 12, value: Value::Text("one") }),
-                ("many", Node { from: 14, to: 20, value: Value::List(&[]) }),
-            ]),
-        };
+    fn a_value_is_read_with_its_place() -> Result<(), Box<dyn std::error::Error>> {
         #[derive(Debug, Deserialize)]
-        #[serde(deny_unknown_fields)]
         struct File {
             name: Spanned<String>,
-            many: Vec<u8>,
+            extends: Option<Spanned<String>>,
             absent: Option<bool>,
         }
-        let read = File::deserialize(&FILE)
-            .map(|file| (file.name.span(), file.name.into_inner(), file.many, file.absent));
-        assert_eq!(read, Ok((7..12, "one".to_owned(), Vec::new(), None)));
+        let path = "sandbox-profiles/bc.toml";
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(root.join(path))?;
+        let node = shipped(path).ok_or("not compiled in")?;
+        let file = File::deserialize(node)?;
+        assert_eq!(text.get(file.name.span()), Some("\"bc\""));
+        assert_eq!(file.name.get_ref(), "bc");
+        assert_eq!(file.extends.map(Spanned::into_inner).as_deref(), Some("base"));
+        assert_eq!(file.absent, None);
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Less {
             #[serde(rename = "name")]
             _name: String,
         }
-        let refused = Less::deserialize(&FILE).map_err(|error| error.to_string());
-        assert_eq!(refused.err().as_deref(), Some("unknown field `many`, expected `name`"));
+        let refused = Less::deserialize(node).map_err(|error| error.to_string());
+        let refused = refused.err().unwrap_or_default();
+        assert!(refused.starts_with("unknown field `"), "{refused}");
+        assert!(refused.ends_with("`, expected `name`"), "{refused}");
+        Ok(())
     }
 }
