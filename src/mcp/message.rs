@@ -2,8 +2,8 @@
 
 use rmcp::RoleServer;
 use rmcp::model::{
-    ClientNotification, ClientRequest, GetMeta, JsonRpcMessage, NumberOrString, ProtocolVersion,
-    RequestId,
+    CallToolRequest, ClientNotification, ClientRequest, GetMeta, JsonRpcMessage, JsonRpcRequest,
+    NumberOrString, ProtocolVersion, RequestId,
 };
 use rmcp::service::RxJsonRpcMessage;
 use serde::Deserialize;
@@ -74,13 +74,25 @@ pub fn judge(line: &[u8]) -> Judged {
             return Judged::Fault(Fault::parse(format!("not UTF-8 at byte {at} of the line")));
         }
     };
-    match serde_json::from_str(text) {
+    match tool_call(text).map_or_else(|| serde_json::from_str(text), Ok) {
         Ok(message) => Judged::Message(Box::new(message)),
         Err(_) => match serde_json::from_str(text) {
             Ok(value) => judge_value(value),
             Err(error) => Judged::Fault(Fault::parse(format!("not JSON: {error}"))),
         },
     }
+}
+
+/// The message most lines are, read as that alone: rmcp tries a line as each kind of message, which
+/// takes twice as long. `None` for whatever is none: it is read as any other line.
+fn tool_call(text: &str) -> Option<RxJsonRpcMessage<RoleServer>> {
+    if !text.contains("\"tools/call\"") {
+        return None;
+    }
+    let JsonRpcRequest { jsonrpc, id, request } =
+        serde_json::from_str::<JsonRpcRequest<CallToolRequest>>(text).ok()?;
+    let request = ClientRequest::CallToolRequest(request);
+    Some(JsonRpcMessage::Request(JsonRpcRequest { jsonrpc, id, request }))
 }
 
 /// Judges one part of a batch.
@@ -234,5 +246,34 @@ mod tests {
         assert!(matches!(judge(b" \t\r"), Judged::Nothing));
         let line = b"\xEF\xBB\xBF{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r";
         assert!(matches!(judge(line), Judged::Message(_)));
+    }
+
+    #[test]
+    fn a_tool_call_is_what_any_reading_of_its_line_makes_it() {
+        let whole = [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"}}"#,
+            r#"{"method":"tools/call","params":{"name":"a","arguments":{"b":[1,{"c":null}]},
+                "_meta":{"progressToken":"p","x":1}},"id":"s","jsonrpc":"2.0"}"#,
+            r#"{"jsonrpc":"2.0","id":-1,"method":"tools/call","more":{"id":2},
+                "params":{"name":"a","arguments":{"method":"tools/call"},"task":{"ttl":1}}}"#,
+        ];
+        let other = [
+            r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"bash"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/call","params":{"name":"bash"}}"#,
+            r#"{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"bash"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"x":"tools/call"}}}"#,
+            r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"}}]"#,
+        ];
+        let any = |line| serde_json::from_str::<RxJsonRpcMessage<RoleServer>>(line).ok();
+        for line in whole {
+            let (call, any) = (tool_call(line), any(line));
+            assert!(call.is_some(), "{line}");
+            assert_eq!(format!("{call:?}"), format!("{any:?}"), "{line}");
+        }
+        for line in other {
+            assert!(tool_call(line).is_none(), "{line}");
+        }
     }
 }
