@@ -34,6 +34,7 @@ pub struct Asked {
     pub rounds: Rounds,
     pub seconds: u64,
     json: Option<String>,
+    program: Option<String>,
     cases: Vec<String>,
 }
 
@@ -43,6 +44,7 @@ impl Asked {
             rounds: Rounds { count: 200, pause: Duration::from_millis(12) },
             seconds: 10,
             json: None,
+            program: None,
             cases: Vec::new(),
         };
         let mut words = words.peekable();
@@ -52,7 +54,7 @@ impl Asked {
                 "--rounds" => asked.rounds.count = value()?.parse()?,
                 "--seconds" => asked.seconds = value()?.parse()?,
                 "--json" => asked.json = Some(value()?),
-                "--program" => peers::measure(value()?),
+                "--program" => asked.program = Some(value()?),
                 // What cargo says to every bench.
                 "--bench" => {}
                 "--help" => return Ok(None),
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(asked: &Asked) -> Result<()> {
+    asked.program.iter().for_each(|program| peers::measure(program));
     let tree = work::Tree::new()?;
     // First of all, while this process is small and has one thread.
     let direct = direct::start(8, tree.path())?;

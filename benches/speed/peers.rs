@@ -14,8 +14,8 @@ const BESIDE: &str = env!("CARGO_BIN_EXE_cofferdam");
 static NAMED: OnceLock<String> = OnceLock::new();
 
 /// Measures this program in the place of the one beside.
-pub fn measure(program: String) {
-    NAMED.get_or_init(|| program);
+pub fn measure(program: &str) {
+    NAMED.get_or_init(|| program.to_owned());
 }
 
 /// The program that is measured.

@@ -155,8 +155,8 @@ fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
 /// Why a tool that exists is not offered.
 fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     let Loaded { config, policy, profiles, .. } = loaded;
-    let declared = !catalogue::NAMES.contains(&tool);
-    if declared && policy.command(tool).is_none() {
+    let declared = policy.declares(tool);
+    if !declared && !catalogue::NAMES.contains(&tool) {
         return None;
     }
     let off = || Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));

@@ -5,9 +5,7 @@ use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 
 use tokio::runtime::Builder;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::EnvFilter;
 
 use super::error::CliError;
 use crate::outcome::in_words;
@@ -23,15 +21,15 @@ const KEPT_BYTES: i32 = 2 << 20;
 pub fn logging() {
     let wanted = ["COFFERDAM_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
     let wanted = wanted.unwrap_or_else(|| DEFAULT_LOG.to_owned());
-    let said = wanted.parse::<Targets>().or_else(|error| {
+    let filter = EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
         eprintln!("cofferdam: COFFERDAM_LOG or RUST_LOG is not understood: {error}");
-        DEFAULT_LOG.parse()
+        EnvFilter::new(DEFAULT_LOG)
     });
-    let written = tracing_subscriber::fmt::layer()
+    let logging = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    let logging = tracing_subscriber::registry().with(written).with(said.unwrap_or_default());
-    let logging = logging.try_init();
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(filter)
+        .try_init();
     if let Err(error) = logging {
         eprintln!("cofferdam: nothing can be logged: {error}");
     }

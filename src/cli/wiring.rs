@@ -129,7 +129,7 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     check_tools(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
     let offered = |tool: &String| {
-        catalogue::NAMES.contains(&tool.as_str()) || loaded.config.tools_on.value.contains(tool)
+        !loaded.policy.declares(tool) || loaded.config.tools_on.value.contains(tool)
     };
     let named = |name: &&ProfileName| {
         loaded.policy.rules().iter().any(|rule| {

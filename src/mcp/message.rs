@@ -7,6 +7,7 @@ use rmcp::model::{
 };
 use rmcp::service::RxJsonRpcMessage;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 const PARSE_ERROR: i32 = -32700;
@@ -83,12 +84,27 @@ pub fn judge(line: &[u8]) -> Judged {
     }
 }
 
+/// What a request has and nothing else: with a `result` beside them a line is no message.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestAlone {
+    #[serde(rename = "jsonrpc")]
+    _jsonrpc: IgnoredAny,
+    #[serde(rename = "id")]
+    _id: IgnoredAny,
+    #[serde(rename = "method")]
+    _method: IgnoredAny,
+    #[serde(rename = "params")]
+    _params: IgnoredAny,
+}
+
 /// The message most lines are, read as that alone: rmcp tries a line as each kind of message, which
 /// takes twice as long. `None` for whatever is none: it is read as any other line.
 fn tool_call(text: &str) -> Option<RxJsonRpcMessage<RoleServer>> {
     if !text.contains("\"tools/call\"") {
         return None;
     }
+    serde_json::from_str::<RequestAlone>(text).ok()?;
     let JsonRpcRequest { jsonrpc, id, request } =
         serde_json::from_str::<JsonRpcRequest<CallToolRequest>>(text).ok()?;
     let request = ClientRequest::CallToolRequest(request);
@@ -254,7 +270,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"}}"#,
             r#"{"method":"tools/call","params":{"name":"a","arguments":{"b":[1,{"c":null}]},
                 "_meta":{"progressToken":"p","x":1}},"id":"s","jsonrpc":"2.0"}"#,
-            r#"{"jsonrpc":"2.0","id":-1,"method":"tools/call","more":{"id":2},
+            r#"{"jsonrpc":"2.0","id":-1,"method":"tools/call",
                 "params":{"name":"a","arguments":{"method":"tools/call"},"task":{"ttl":1}}}"#,
         ];
         let other = [
@@ -262,6 +278,10 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/call","params":{"name":"bash"}}"#,
             r#"{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"bash"}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"},"more":1}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"},"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"},"error":null}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"},"\u0072esult":1}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"x":"tools/call"}}}"#,
             r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bash"}}]"#,

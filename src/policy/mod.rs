@@ -96,6 +96,9 @@ fn shipped_commands() -> Document {
     Document::shipped("policies/tools.toml", text)
 }
 
+/// The tools that they are of: known before anybody reads them.
+const SHIPPED_COMMANDS: [&str; 2] = ["cli_file", "cli_jq"];
+
 /// The rules in force. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Policy {
@@ -148,6 +151,17 @@ impl Policy {
             let kept = shipped.into_iter().filter(|command| !is_given(&command.name));
             given.iter().cloned().chain(kept).collect()
         })
+    }
+
+    /// Whether a tool is declared.
+    pub fn declares(&self, tool: &str) -> bool {
+        match self.commands.all.get() {
+            Some(_) => self.command(tool).is_some(),
+            None => {
+                self.given_commands().iter().any(|command| command.name == tool)
+                    || SHIPPED_COMMANDS.contains(&tool)
+            }
+        }
     }
 
     /// Those that the operator declared.

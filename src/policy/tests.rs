@@ -283,6 +283,12 @@ fn the_shipped_tools_are_read_and_have_names_of_their_own() {
         .unwrap_or_else(|mistake| panic!("{mistake}"));
     assert!(rules.is_empty(), "a flag list allows nothing by itself");
     assert_eq!(shipped_policy().commands(), commands);
+    let mut names: Vec<&str> = commands.iter().map(|command| command.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, SHIPPED_COMMANDS);
+    let unread = shipped_policy();
+    assert_eq!(["cli_jq", "bash"].map(|tool| unread.declares(tool)), [true, false]);
+    assert!(!Policy::none().declares("cli_jq"));
     let built_in = crate::mcp::catalogue::NAMES;
     let taken = commands.iter().find(|command| built_in.contains(&command.name.as_str()));
     assert_eq!(taken, None);

@@ -135,6 +135,9 @@ impl Profiles {
 
     /// Grants the sockets that the operator named to every profile that takes them.
     pub fn grant_sockets(&mut self, names: &[SocketName]) {
+        if names.is_empty() {
+            return;
+        }
         let all = Arc::make_mut(&mut self.all);
         all.sockets = names.to_vec();
         let profiles = all.by_name.values_mut().filter_map(OnceLock::get_mut);
