@@ -7,7 +7,7 @@ use clap::error::Error;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Id};
 
 /// A command's arguments. The command line has some hundred, and one command of it is run: what the
-/// others take would be half of the time between main and the first line of what was asked for.
+/// others take would be half of the time that reading it takes.
 #[derive(Debug)]
 pub struct Deferred<T>(pub T);
 

@@ -107,7 +107,7 @@ pub struct Policy {
 }
 
 /// Declared tools.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Commands {
     /// The operator's.
     given: Vec<Command>,

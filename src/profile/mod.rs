@@ -1,5 +1,6 @@
 //! A profile: how a call is confined. This module holds what the rest of the program uses; `schema` is
-//! the TOML as written, a `layer` one file of it, and `resolve` makes a profile of those that extend each other.
+//! the TOML as written, a `layer` one file of it, and `resolve` makes a profile of those that extend each other;
+//! `set` has all of them, and `shipped` those that are compiled in, each read when it is asked for.
 //!
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 

@@ -8,7 +8,6 @@ use crate::document::Document;
 /// A file of `sandbox-profiles/`.
 struct File {
     name: &'static str,
-    extends: Option<&'static str>,
     /// What it says is for others: it names no program to run, and no call has it.
     only_extended: bool,
     text: &'static str,
@@ -18,16 +17,9 @@ struct File {
 }
 
 impl File {
-    const fn new(name: &'static str, extends: Option<&'static str>, text: &'static str) -> Self {
+    const fn new(name: &'static str, text: &'static str) -> Self {
         let only_extended = false;
-        Self {
-            name,
-            extends,
-            only_extended,
-            text,
-            document: OnceLock::new(),
-            layer: OnceLock::new(),
-        }
+        Self { name, only_extended, text, document: OnceLock::new(), layer: OnceLock::new() }
     }
 
     const fn for_others(mut self) -> Self {
@@ -37,13 +29,13 @@ impl File {
 }
 
 static FILES: [File; 7] = [
-    File::new("base", None, include_str!("../../sandbox-profiles/base.toml")).for_others(),
-    File::new("bash", Some("base"), include_str!("../../sandbox-profiles/bash.toml")),
-    File::new("bc", Some("base"), include_str!("../../sandbox-profiles/bc.toml")),
-    File::new("cli", Some("base"), include_str!("../../sandbox-profiles/cli.toml")).for_others(),
-    File::new("cli-file", Some("cli"), include_str!("../../sandbox-profiles/cli-file.toml")),
-    File::new("cli-jq", Some("cli"), include_str!("../../sandbox-profiles/cli-jq.toml")),
-    File::new("nested", Some("bash"), include_str!("../../sandbox-profiles/nested.toml")),
+    File::new("base", include_str!("../../sandbox-profiles/base.toml")).for_others(),
+    File::new("bash", include_str!("../../sandbox-profiles/bash.toml")),
+    File::new("bc", include_str!("../../sandbox-profiles/bc.toml")),
+    File::new("cli", include_str!("../../sandbox-profiles/cli.toml")).for_others(),
+    File::new("cli-file", include_str!("../../sandbox-profiles/cli-file.toml")),
+    File::new("cli-jq", include_str!("../../sandbox-profiles/cli-jq.toml")),
+    File::new("nested", include_str!("../../sandbox-profiles/nested.toml")),
 ];
 
 impl File {
@@ -77,12 +69,10 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 /// Of these files the one of this profile, behind those that it extends, the furthest first. `None`
 /// where there is no such profile.
 pub(super) fn chain(name: &str) -> Option<Vec<&'static Layer<'static>>> {
-    let find = |wanted: &str| FILES.iter().find(|file| file.name == wanted);
-    let mut file = find(name)?;
-    let mut chain = vec![file.layer()?];
-    while let Some(extends) = file.extends {
-        file = find(extends)?;
-        chain.insert(0, file.layer()?);
+    let layer = |wanted: &str| FILES.iter().find(|file| file.name == wanted)?.layer();
+    let mut chain = vec![layer(name)?];
+    while let Some(extends) = chain.first().and_then(|layer| layer.written.extends.as_ref()) {
+        chain.insert(0, layer(extends.get_ref())?);
     }
     Some(chain)
 }
