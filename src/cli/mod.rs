@@ -160,6 +160,19 @@ mod tests {
     }
 
     #[test]
+    fn a_command_is_about_what_the_list_says_with_its_arguments_too() {
+        let about = |command: &clap::Command| {
+            let all = command.get_subcommands().filter(|command| command.get_name() != "help");
+            let told = |command: &clap::Command| command.get_about().map(ToString::to_string);
+            all.map(told).collect::<Vec<_>>()
+        };
+        let mut all = Cli::command();
+        let listed = about(&all);
+        all.build();
+        assert_eq!(about(&all), listed);
+    }
+
+    #[test]
     fn every_command_and_argument_has_a_help_text() {
         let mut all = Cli::command();
         all.build();
