@@ -1,6 +1,7 @@
-//! The README's table of defaults says what the constants say.
+//! The documents: their table of defaults, their examples, their links and their lengths.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam::config::Config;
@@ -11,6 +12,9 @@ use cofferdam::policy::Policy;
 use cofferdam::{call, job, profile};
 
 const README: &str = include_str!("../README.md");
+const SECURITY: &str = include_str!("../SECURITY.md");
+const CONFIGURATION: &str = include_str!("../docs/configuration.md");
+const COMMAND_TOOLS: &str = include_str!("../docs/command-tools.md");
 
 fn size(bytes: u64) -> String {
     match bytes {
@@ -31,7 +35,7 @@ fn time(time: Duration) -> String {
 
 /// The rows of the table under `heading`, without its head.
 fn table(heading: &str) -> BTreeMap<&'static str, &'static str> {
-    let (_, section) = README.split_once(heading).unwrap_or_default();
+    let (_, section) = CONFIGURATION.split_once(heading).unwrap_or_default();
     let rows = section.lines().skip_while(|line| !line.starts_with('|'));
     rows.take_while(|line| line.starts_with('|'))
         .skip(2)
@@ -87,10 +91,11 @@ fn the_table_of_defaults_is_the_constants() {
 
 /// The examples in TOML that begin with the line of a schema, in their order.
 fn examples() -> Vec<Document> {
-    let blocks = README.split("```toml\n").skip(1);
+    let pages = [COMMAND_TOOLS, CONFIGURATION];
+    let blocks = pages.iter().flat_map(|page| page.split("```toml\n").skip(1));
     let blocks = blocks.filter_map(|block| block.split("```").next());
     let blocks = blocks.filter(|block| block.starts_with("schema = 1\n"));
-    blocks.map(|block| Document::new("README.md", block)).collect()
+    blocks.map(|block| Document::new("docs", block)).collect()
 }
 
 #[test]
@@ -120,5 +125,79 @@ fn the_examples_of_tools_profile_policy_and_configuration_are_taken() {
 fn the_readme_opens_with_the_two_commands() {
     let demo = README.lines().position(|line| line.trim_start().starts_with("make demo"));
     let test = README.lines().position(|line| line.trim_start().starts_with("make test"));
-    assert_eq!((demo, test), (Some(7), Some(8)));
+    assert_eq!((demo, test), (Some(6), Some(7)));
+}
+
+#[test]
+fn the_first_pages_are_short() {
+    assert!(README.lines().count() <= 200, "README.md: {} lines", README.lines().count());
+    assert!(SECURITY.lines().count() <= 150, "SECURITY.md: {} lines", SECURITY.lines().count());
+}
+
+/// The anchor that a heading gets where the page is shown.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        '-' | '_' => Some(c),
+        _ if c.is_alphanumeric() => Some(c.to_ascii_lowercase()),
+        _ => None,
+    });
+    kept.collect()
+}
+
+/// The headings and the link targets of a page, without its code blocks.
+fn parts(text: &str) -> (Vec<String>, Vec<String>) {
+    let mut in_code = false;
+    let (mut headings, mut links) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        if line.starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code || line.starts_with("    ") {
+            continue;
+        }
+        if line.starts_with('#') {
+            headings.push(anchor(line.trim_start_matches('#')));
+        }
+        let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        links.extend(targets.map(str::to_owned));
+    }
+    (headings, links)
+}
+
+/// The project's own pages.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let names = |directory: &Path| {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        paths.filter(|path| path.extension().is_some_and(|kind| kind == "md")).collect::<Vec<_>>()
+    };
+    [names(root), names(&root.join("docs"))].concat()
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
+    let pages = pages();
+    assert!(pages.len() > 12, "only {} pages were found", pages.len());
+    let (mut faults, mut followed) = (Vec::new(), 0);
+    for page in &pages {
+        let (_, links) = parts(&std::fs::read_to_string(page).unwrap_or_default());
+        for link in links.iter().filter(|link| !link.contains("://")) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let directory = page.parent().unwrap_or(page);
+            let target = if file.is_empty() { page.clone() } else { directory.join(file) };
+            let there = target.exists()
+                && (heading.is_empty() || {
+                    let text = std::fs::read_to_string(&target).unwrap_or_default();
+                    parts(&text).0.iter().any(|one| one == heading)
+                });
+            followed += 1;
+            if !there {
+                faults.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(followed > 40, "only {followed} links were found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -73,7 +73,7 @@ pub struct Unshown {
     pub why: String,
 }
 
-/// A breach that is known and that SECURITY.md tells of.
+/// A breach that is known and that docs/threat-model.md explains.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -97,7 +97,7 @@ pub struct Lower {
     /// What it says where it is held.
     #[serde(default)]
     pub held: Vec<String>,
-    /// Why it is a breach there: SECURITY.md tells of it.
+    /// Why it is a breach there: docs/threat-model.md explains it.
     pub breach: Option<String>,
     /// Why it is no question there.
     pub not: Option<String>,
@@ -321,8 +321,8 @@ mod tests {
     }
 
     #[test]
-    fn security_md_cites_each_attack_and_none_that_is_not_there() {
-        let cited = cited(include_str!("../../SECURITY.md"));
+    fn the_threat_model_cites_each_attack_and_none_that_is_not_there() {
+        let cited = cited(include_str!("../../docs/threat-model.md"));
         let probes = corpus().unwrap_or_else(|error| panic!("{error}"));
         let parts = |id: &str| {
             let mut letters = id.chars();
