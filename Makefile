@@ -14,7 +14,7 @@ KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binuti
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 KERNELS      ?= 6.1 6.12
 
-.PHONY: test-all test-kernels test-suites
+.PHONY: test-all test-kernels test-suites check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
+	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
 	@echo 'make install   copy it to $(DESTDIR)$(PREFIX)/bin (PREFIX=… to change)'
 	@echo 'make clean     remove what was built'
@@ -61,6 +62,15 @@ test-all: test test-kernels test-suites
 FUZZ ?= 60
 fuzz: setup
 	scripts/fuzz $(FUZZ)
+
+# The oldest compiler that Cargo.toml names, where rustup has it.
+OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+check-oldest-compiler:
+	$(CARGO) +$(OLDEST) check --workspace --locked
+
+# Licences, sources, duplicates and known faults of the dependencies; needs cargo-deny.
+deny:
+	$(CARGO) deny --locked check
 
 SOAK ?= 50000
 soak: setup
