@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
 use cofferdam::capture::Captured;
+use cofferdam::capture::deceptive::always_deceives;
 use cofferdam::capture::text::{REPLY_CHARACTERS, render};
 use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
 use cofferdam::document::Document;
@@ -168,7 +169,7 @@ fn is_listed(command: &Command, word: &str) -> bool {
 }
 
 /// Output of a hostile program, its two streams with a NUL between: the text stays within its budget
-/// and carries no control characters.
+/// and carries no control characters, and none that hides text or turns it around.
 pub fn output(bytes: &[u8]) {
     let middle = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (stdout, stderr) = bytes.split_at(middle);
@@ -176,6 +177,7 @@ pub fn output(bytes: &[u8]) {
     let text = [rendered.stdout, rendered.stderr].concat();
     assert!(text.chars().count() <= REPLY_CHARACTERS);
     assert!(text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\t')));
+    assert!(!text.chars().any(always_deceives));
 }
 
 /// A bc that prints what the fuzzer wants, and looks at what it is asked.

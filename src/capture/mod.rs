@@ -3,6 +3,7 @@
 //! A flood therefore neither blocks the program before its output limit nor
 //! fills this process's memory. [`text`] makes what was kept fit for a reply.
 
+pub mod deceptive;
 mod escapes;
 pub mod grep;
 pub mod lines;

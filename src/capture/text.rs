@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use super::Captured;
+use super::deceptive::{deceives, escaped};
 use super::escapes::{first_character, sequence_length, shown};
 
 /// Characters of output in one reply, over both streams (rulings R1).
@@ -195,7 +196,9 @@ fn clean_line(line: &[u8], base: u64, window: &mut Window) {
     let drawn = line.get(..length).unwrap_or_default();
     // Each carriage return starts the line anew; the last drawing is what stood.
     let mut at = drawn.iter().rposition(|byte| *byte == b'\r').map_or(0, |place| place + 1);
-    let mut column = 0_usize;
+    // How many characters of the text each character since then takes.
+    let mut widths: Vec<u8> = Vec::new();
+    let mut before = None;
     while let Some(rest) = drawn.get(at..).filter(|rest| !rest.is_empty()) {
         let sequence = sequence_length(rest);
         if sequence > 0 {
@@ -204,14 +207,22 @@ fn clean_line(line: &[u8], base: u64, window: &mut Window) {
         }
         let (character, length) = first_character(rest);
         if character == '\u{8}' {
-            if column > 0 {
-                window.pop();
-            }
-            column = column.saturating_sub(1);
+            (0..widths.pop().unwrap_or(0)).for_each(|_| window.pop());
+            before = None;
         } else {
             let start = base.saturating_add(offset(at));
-            window.push(shown(character), start, start.saturating_add(offset(length)));
-            column += 1;
+            let end = start.saturating_add(offset(length));
+            let after = rest.get(length..).filter(|rest| !rest.is_empty());
+            let after = after.map(|rest| first_character(rest).0);
+            if deceives(character, before, after) {
+                let escape = escaped(character);
+                escape.chars().for_each(|character| window.push(character, start, end));
+                widths.push(u8::try_from(escape.len()).unwrap_or(u8::MAX));
+            } else {
+                window.push(shown(character), start, end);
+                widths.push(1);
+            }
+            before = Some(character);
         }
         at += length;
     }
@@ -222,137 +233,5 @@ fn clean_line(line: &[u8], base: u64, window: &mut Window) {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn one(bytes: &[u8], budget: usize) -> String {
-        render(&Captured::of(bytes), &Captured::of(b""), budget).stdout
-    }
-
-    #[test]
-    fn plain_text_is_shown_as_it_is() {
-        let text = "tab\there\n\n  \u{e9}\u{2713}\u{1f600} last without newline";
-        assert_eq!(one(text.as_bytes(), 1000), text);
-    }
-
-    #[test]
-    fn invalid_utf8_is_repaired_and_controls_are_pictures() {
-        assert_eq!(
-            one(b"a\xffb\xe2\x82c\xed\xa0\x80", 100),
-            "a\u{fffd}b\u{fffd}c\u{fffd}\u{fffd}\u{fffd}"
-        );
-        assert_eq!(one(b"a\0b\x07\x7f\xc2\x9b31m", 100), "a\u{2400}b\u{2407}\u{2421}\u{fffd}31m");
-    }
-
-    #[test]
-    fn escape_sequences_are_taken_out_whole() {
-        let cases: [(&[u8], &str); 10] = [
-            (b"\x1b[1;31mred\x1b[0m", "red"),
-            (b"\x1b]0;title\x07text", "text"),
-            (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-            (b"\x1bP1$q\x1b\\dcs", "dcs"),
-            (b"\x1b(Bcharset\x1b=", "charset"),
-            (b"\x1b[2J\x1b[Hclear", "clear"),
-            (b"end\x1b", "end"),
-            (b"cut\x1b[12;", "cut"),
-            (b"\x1b[31\x01odd", "\u{2401}odd"),
-            (b"\x1b]0;never ended\nnext line", "\nnext line"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(one(bytes, 100), text, "{}", bytes.escape_ascii());
-        }
-    }
-
-    #[test]
-    fn a_redrawn_line_is_shown_as_it_last_stood() {
-        assert_eq!(one(b"  1%\r 50%\r100%\ndone\r\n", 100), "100%\ndone\n");
-        assert_eq!(one(b"working\r\x1b[Kok\n", 100), "ok\n");
-        assert_eq!(one(b"N\x08NA\x08A\n\x08x", 100), "NA\nx");
-    }
-
-    #[test]
-    fn what_is_left_out_is_stated_in_bytes() {
-        let text: String = (0..1000).map(|n| format!("line {n:03}\n")).collect();
-        let shown = one(text.as_bytes(), 64 + 36);
-        assert_eq!(
-            shown,
-            "line 000\nline 001\n[\u{2026} 8964 bytes left out \u{2026}]\nline 998\nline 999\n"
-        );
-    }
-
-    #[test]
-    fn bytes_that_were_not_kept_are_counted_too() {
-        let mut captured = Captured::new(40);
-        (0..1000).for_each(|n| captured.push(format!("line {n:03}\n").as_bytes()));
-        let rendered = render(&captured, &Captured::of(b""), 1000);
-        // 20 bytes of head; of the tail, the cut line is left out as well.
-        let expected =
-            "line 000\nline 001\nli\n[\u{2026} 8962 bytes left out \u{2026}]\nline 998\nline 999\n";
-        assert_eq!((rendered.stdout.as_str(), rendered.truncated), (expected, true));
-    }
-
-    #[test]
-    fn no_character_or_sequence_is_cut_at_the_seam() {
-        let mut captured = Captured::new(20);
-        captured.push("123456789\u{20ac}".as_bytes());
-        captured.push(&[b'.'; 100]);
-        captured.push("\u{20ac}56789 ab".as_bytes());
-        let shown = |captured: &Captured| render(captured, &Captured::of(b""), 1000).stdout;
-        assert_eq!(shown(&captured), "123456789\n[\u{2026} 111 bytes left out \u{2026}]\n ab");
-        captured.push(b"[38;5;196mred text\x1b[0m");
-        captured.push(b"1mred \x1b[0mx");
-        assert_eq!(shown(&captured), "123456789\n[\u{2026} 141 bytes left out \u{2026}]\n x");
-    }
-
-    #[test]
-    fn a_small_stream_is_whole_beside_a_flood() {
-        let big = Captured::of("x".repeat(100_000).as_bytes());
-        let small = Captured::of(b"error: no such file\n");
-        for (out, err) in [(&big, &small), (&small, &big)] {
-            let rendered = render(out, err, REPLY_CHARACTERS);
-            let (small, big) = if out.total() < 100 {
-                (rendered.stdout, rendered.stderr)
-            } else {
-                (rendered.stderr, rendered.stdout)
-            };
-            assert_eq!(small, "error: no such file\n");
-            assert!(rendered.truncated);
-            assert!(big.len() > 29_800, "the flood gets the rest: {}", big.len());
-        }
-    }
-
-    #[test]
-    fn two_floods_share_alike() {
-        let big = Captured::of("x".repeat(100_000).as_bytes());
-        let rendered = render(&big, &big, REPLY_CHARACTERS);
-        assert_eq!(rendered.stdout, rendered.stderr);
-        assert!((14_900..=15_000).contains(&rendered.stdout.chars().count()));
-    }
-
-    proptest! {
-        #[test]
-        fn any_output_is_harmless_and_within_the_budget(
-            out in prop::collection::vec(any::<u8>(), 0..600),
-            err in prop::collection::vec(prop::sample::select(&b"ab \x1b[]0;m\x07\x08\r\n\xe2\x82\xac"[..]), 0..600),
-            keep in 0usize..400,
-            budget in 200usize..500,
-        ) {
-            let capture = |bytes: &[u8]| {
-                let mut captured = Captured::new(keep);
-                captured.push(bytes);
-                captured
-            };
-            let rendered = render(&capture(&out), &capture(&err), budget);
-            let both = format!("{}{}", rendered.stdout, rendered.stderr);
-            prop_assert!(both.chars().count() <= budget);
-            prop_assert!(both.chars().all(|c| !c.is_control() || c == '\n' || c == '\t'));
-        }
-
-        #[test]
-        fn text_without_controls_survives(text in "[ -~\n\u{a0}-\u{2ff}]{0,300}") {
-            prop_assert_eq!(one(text.as_bytes(), 300), text);
-        }
-    }
-}
+#[path = "text_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::error::{CliError, print_out};
+use super::rows::acts;
 use super::{units, wiring};
 use crate::audit::read::{self, Unverified};
 use crate::clock;
@@ -116,7 +117,7 @@ fn shown(fields: &Value) -> String {
     words.chain(numbers).collect::<Vec<_>>().join("  ")
 }
 
-/// A control character escaped, another as it is.
+/// A character that a terminal obeys, or that hides text, escaped; another as it is.
 fn plain(c: char) -> Vec<char> {
-    if c.is_control() { c.escape_default().collect() } else { vec![c] }
+    if acts(c) { c.escape_default().collect() } else { vec![c] }
 }

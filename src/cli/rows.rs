@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::error::CliError;
+use crate::capture::deceptive::always_deceives;
 use crate::job::Limits;
 use crate::units::{Processors, Size, Time};
 
@@ -45,11 +46,10 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
-/// Whether a terminal does something with the character besides showing it: controls, and marks
-/// that turn the direction of text around.
+/// Whether a terminal does something with the character besides showing it: controls, and what hides
+/// text or turns it around.
 pub fn acts(character: char) -> bool {
-    let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || character.is_control()
+    always_deceives(character) || character.is_control()
 }
 
 /// Words with commas between them, in lines that start with `indent`.

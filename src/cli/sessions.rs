@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::live::{Live, clamped};
+use crate::capture::deceptive::plain;
 use crate::capture::lines::{Wanted, only};
 use crate::capture::text::{REPLY_CHARACTERS, render};
 use crate::capture::{Captured, KEPT_BYTES};
@@ -191,7 +192,10 @@ pub(super) fn shown(stdout: &Captured, stderr: &Captured, show: Show) -> (Stream
 
 /// A path as the shell tells it, without what a terminal would obey.
 fn harmless(path: &str) -> String {
-    path.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    plain(path)
+        .chars()
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect()
 }
 
 /// Why there is a new shell, for a reply.

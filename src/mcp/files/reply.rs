@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::Filed;
 use super::arguments::Asked;
+use crate::capture::deceptive::plain;
 use crate::capture::text::REPLY_CHARACTERS;
 use crate::mcp::reply;
 use crate::mcp::reply::changes::name;
@@ -77,7 +78,7 @@ fn numbered(region: &Region) -> (String, usize) {
         }
         // A carriage return is shown: whoever replaces text must know of it.
         let line = line.strip_suffix('\n').unwrap_or(line).replace('\r', "\\r");
-        let kept: String = line.chars().take(room).map(harmless).collect();
+        let kept: String = plain(&line).chars().take(room).map(harmless).collect();
         room = room.saturating_sub(kept.chars().count() + 8);
         shown.push_str(&format!("{number:>6}\t{kept}\n"));
         last = number;

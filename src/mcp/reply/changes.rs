@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::capture::deceptive::plain;
 use crate::outcome::{Change, FileChange, FileKind, FilesChanged};
 
 /// Names that the line has; the fields have more.
@@ -10,7 +11,7 @@ const NAMED: usize = 10;
 /// A path that may be any bytes, as one line.
 pub fn name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        Ok(text) if !text.chars().any(char::is_control) => plain(text),
         Ok(_) | Err(_) => bytes.escape_ascii().to_string(),
     }
 }
