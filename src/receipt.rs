@@ -48,7 +48,7 @@ impl std::str::FromStr for Tier {
 }
 
 /// Namespaces that the tier [`Tier::Bare`] shares with the host, and what follows from each.
-const SHARED: [(&str, &str); 7] = [
+const SHARED: [(&str, &str); 8] = [
     ("user", "no ids of its own: cells have the id of their supervisor"),
     ("mnt", "no root of its own: names, sizes and owners of the host's files can be asked for"),
     ("pid", "no pid namespace: that processes of the host are there can be asked"),
@@ -56,6 +56,7 @@ const SHARED: [(&str, &str); 7] = [
     ("ipc", "no ipc namespace: System V and POSIX objects are refused"),
     ("uts", "the host's name is shown"),
     ("cgroup", "the host's control groups are shown where they can be read"),
+    ("time", "no time namespace: clocks tell how long the host runs"),
 ];
 /// What this tier lacks besides.
 const UNBOUNDED: [&str; 3] = [
@@ -90,7 +91,8 @@ pub struct Measured {
     pub host_uid: u32,
     /// Supplementary groups kept from the operator, as host ids; unprivileged, they cannot be dropped.
     pub supplementary_groups: Vec<u32>,
-    /// Namespaces whose inode differs from the operator's.
+    /// Namespaces whose inode differs from the operator's; `time` is among them where the kernel has such,
+    /// and where not, clocks tell how long the host runs.
     pub namespaces: Vec<String>,
     /// Mounts in the cell, and that each is read-only, nosuid or the cell's own.
     pub mounts: u32,

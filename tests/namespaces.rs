@@ -43,7 +43,15 @@ fn all_differ(caller: &Caller) -> Check {
         let cell = std::fs::read_link(format!("/proc/{payload}/ns/{name}"))?;
         holds(&format!("the cell's own {name} namespace"), &cell, cell != mine(name)?)?;
     }
-    Ok(())
+    match mine("time") {
+        // Of its supervisor: one for all cells.
+        Ok(mine) => {
+            let cell = std::fs::read_link(format!("/proc/{payload}/ns/time"))?;
+            holds("a time namespace that is not the operator's", &cell, cell != mine)
+        }
+        // This kernel has none.
+        Err(_) => Ok(()),
+    }
 }
 
 fn own_processes(caller: &Caller) -> Check {

@@ -4,7 +4,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use support::{CALLS, Caller, Check, Need, claim, equal, holds};
+use support::{CALLS, Caller, Check, Failed, Need, claim, equal, holds};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -14,6 +14,13 @@ fn main() -> ExitCode {
             .needs(&[Need::Procps]),
         claim("sysinfo_tells_of_the_cell_and_not_of_the_host", sysinfo)
             .needs(&[Need::Python, Need::X86_64]),
+        claim("clocks_begin_with_the_supervisor_and_agree_with_each_other", clocks).needs(&[
+            Need::Python,
+            Need::X86_64,
+            Need::TimeNamespace,
+        ]),
+        claim("sleeps_and_time_limits_are_as_long_as_they_say", sleeps)
+            .needs(&[Need::Python, Need::TimeNamespace]),
         claim("every_other_entry_of_the_host_is_absent", hidden),
         claim("the_links_of_proc_stay", links),
         claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed)
@@ -25,11 +32,10 @@ fn main() -> ExitCode {
 }
 
 fn facts(caller: &Caller) -> Check {
-    let told =
-        caller.bash("cd /proc; head -1 meminfo; cat loadavg uptime version; head -1 stat")?;
-    let expected = "MemTotal:        1048576 kB\n0.00 0.00 0.00 1/1 1\n1.00 1.00\n\
+    let told = caller.bash("cd /proc; head -1 meminfo; cat loadavg version; head -1 stat")?;
+    let expected = "MemTotal:        1048576 kB\n0.00 0.00 0.00 1/1 1\n\
         Linux version 6.0 (cofferdam)\ncpu  0 0 0 0 0 0 0 0 0 0\n";
-    equal("meminfo, loadavg, uptime, version, stat", told.stdout.as_str(), expected)?;
+    equal("meminfo, loadavg, version, stat", told.stdout.as_str(), expected)?;
     let told =
         caller.bash("grep -c ^processor /proc/cpuinfo; grep vendor /proc/cpuinfo | sort -u")?;
     let processors = caller.bash_outside("nproc")?;
@@ -78,7 +84,8 @@ fn sysinfo(caller: &Caller) -> Check {
 def facts():
     room = ctypes.create_string_buffer(112)
     got = libc.sysinfo(room)
-    return (got, struct.unpack('q3Q6QH6x2QI', room.raw[:108]))
+    uptime, *rest = struct.unpack('q3Q6QH6x2QI', room.raw[:108])
+    return (got, ('up' if 0 < uptime < 60 else uptime, *rest))
 print(facts())
 print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
 print(call(99, 8), call(99, -1), call(99, 0))
@@ -91,7 +98,7 @@ print(os.read(r, 9).decode())"
     let told = caller.json(&options, &["/usr/bin/python3", "-c", &script])?;
     let memory = 96 << 20;
     let expected = format!(
-        "(0, (1, 0, 0, 0, {memory}, {memory}, 0, 0, 0, 0, 1, 0, 0, 1))\n{memory}\n\
+        "(0, ('up', 0, 0, 0, {memory}, {memory}, 0, 0, 0, 0, 1, 0, 0, 1))\n{memory}\n\
          EFAULT EFAULT EFAULT\nEPERM\n"
     );
     equal("the cell's own", support::text(&told, "stdout"), expected.as_str())?;
@@ -100,6 +107,58 @@ print(os.read(r, 9).decode())"
         "import os; print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))",
     )?;
     holds("outside it is the host's", &control, control.said() != memory.to_string())
+}
+
+/// Prints what each clock tells of the machine's age, in seconds: the kernel's three, the start of this
+/// process, `/proc/uptime` and sysinfo(2).
+const AGES: &str = "
+import ctypes, struct, time
+clocks = [time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC, time.CLOCK_MONOTONIC_RAW]
+room = ctypes.create_string_buffer(112)
+assert ctypes.CDLL(None).sysinfo(room) == 0
+ages = [time.clock_gettime(clock) for clock in clocks]
+ages.append(int(open('/proc/self/stat').read().rsplit(')', 1)[1].split()[19]) / 100)
+ages.append(float(open('/proc/uptime').read().split()[0]))
+ages.append(struct.unpack('q', room.raw[:8])[0])
+print(*(f'{age:.2f}' for age in ages))";
+
+fn parsed(line: &str) -> Result<Vec<f64>, Failed> {
+    let ages = line.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
+    ages.map_err(|error| Failed::from(format!("{line}: {error}")))
+}
+
+/// All of them are small in the cell, and the same but for what the call took; outside they are not the
+/// cell's.
+fn clocks(caller: &Caller) -> Check {
+    let began = std::time::Instant::now();
+    let inside = parsed(caller.python(AGES)?.said())?;
+    let took = began.elapsed().as_secs_f64();
+    let outside = parsed(caller.python_outside(AGES)?.said())?;
+    equal("how many clocks there are", (inside.len(), outside.len()), (6, 6))?;
+    let least = inside.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = inside.iter().copied().fold(0.0, f64::max);
+    // A supervisor's clocks begin at 1; sysinfo(2) has whole seconds.
+    holds("they begin with the supervisor", &inside, least >= 0.8 && most < took + 2.2)?;
+    let boot = |ages: &[f64]| ages.first().copied().unwrap_or_default();
+    holds("outside is the host's", &outside, boot(&outside) - boot(&inside) > 5.0)
+}
+
+fn sleeps(caller: &Caller) -> Check {
+    let script = "
+import select, signal, time
+began = time.time(); ends = time.monotonic() + 0.4
+time.sleep(0.3)
+select.select([], [], [], 0.3)
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.3); signal.pause()
+import threading
+threading.Event().wait(0.3)
+print(1.2 <= time.time() - began < 6, time.monotonic() > ends)";
+    equal("sleeps of 1.2 s", caller.python(script)?.said(), "True True")?;
+    let told = caller.json(&["--timeout", "1s"], &["sleep", "30"])?;
+    equal("a limit of one second", support::text(&told, "outcome"), "timeout")?;
+    let took = told.get("duration_ms").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    holds("and it was that", took, (900..20_000).contains(&took))
 }
 
 const FACTS: [&str; 6] = ["cpuinfo", "loadavg", "meminfo", "stat", "uptime", "version"];

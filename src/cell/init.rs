@@ -27,7 +27,7 @@ use super::guard::gate::{Gate, Served};
 use super::guard::waiting::AGAIN;
 use super::record::{PathCall, Recorder};
 use super::report::{self, First, FromInit, ToInit};
-use super::{Design, ProcKind, Shared, proc};
+use super::{Clocks, Design, ProcKind, Shared, proc};
 use crate::outcome::DENIALS_COUNTED;
 use crate::profile::floor;
 use crate::receipt::MemoryHold;
@@ -89,6 +89,7 @@ struct Init<'a> {
     input: Option<input::Asked>,
     /// The number of sysinfo(2), where the profile lets it be asked.
     sysinfo: Option<u32>,
+    clocks: Clocks,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
     memory: u64,
     /// Calls that go on and are recorded, where `profile learn` asks for it.
@@ -150,6 +151,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         denied: [0; NUMBERS],
         sysinfo: floor::number(floor::ANSWERED)
             .filter(|number| entry.design.profile.calls.contains(number)),
+        clocks: entry.shared.clocks,
         memory: entry.design.profile.limits.memory,
         recorded: &entry.design.recorded,
         recorder: entry.shared.record.as_deref().map(Recorder::new),
@@ -163,8 +165,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         system_us: 0,
         max_rss: 0,
     };
-    // The payload sends its listener before its first call that could need an answer. A payload
-    // that failed before closes its end instead.
+    // The payload sends its listener before a call that could need an answer, or closes its end.
     init.meet(entry)?;
     init.rehearse()?;
     loop {
@@ -268,7 +269,7 @@ impl Init<'_> {
         }
         let Some(notification) = notify::receive(listener)? else { return Ok(()) };
         if Some(notification.number) == self.sysinfo {
-            return sysinfo::answer(listener, notification, self.memory);
+            return sysinfo::answer(listener, notification, self.memory, self.clocks);
         }
         if let Some(recorder) = &mut self.recorder
             && let Some(call) = self.recorded.iter().find(|call| call.number == notification.number)

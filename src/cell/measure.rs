@@ -20,12 +20,16 @@ use crate::receipt::{Measured, Probed};
 
 /// Namespaces that must not be the operator's.
 pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
+/// The one that some kernels do not have.
+const TIME: &str = "time";
 
 /// What the operator's side looks like, recorded by `main` before anything was entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operator {
     /// Inodes of its namespaces, in the order of [`NAMESPACES`]: `net:[4026531840]`.
     pub namespaces: Vec<String>,
+    /// That of its time namespace, where the kernel has such.
+    pub time: Option<String>,
     /// The id of the host that the supervisor sees as 0.
     pub first_id: u32,
     /// Its supplementary groups that a cell keeps, as host ids.
@@ -118,7 +122,24 @@ fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Un
         own.push((*name).to_owned());
     }
     demand(own.len() == NAMESPACES.len(), || "the operator's namespaces are unknown".to_owned())?;
+    own.extend(own_time(process, operator)?);
     Ok(own)
+}
+
+/// The name of the time namespace, where it is not the operator's.
+fn own_time(process: impl AsFd, operator: &Operator) -> Result<Option<String>, Unfit> {
+    let Some(theirs) = &operator.time else { return Ok(None) };
+    let inode = readlinkat(&process, format!("ns/{TIME}").as_str())?;
+    Ok((inode.to_str() != Some(theirs)).then(|| TIME.to_owned()))
+}
+
+impl Operator {
+    /// The time namespace of this process.
+    #[must_use]
+    pub fn time() -> Option<String> {
+        let link = std::fs::read_link(format!("/proc/self/ns/{TIME}")).ok()?;
+        Some(link.to_string_lossy().into_owned())
+    }
 }
 
 /// Mount points that a cell may write to, each its own.

@@ -76,6 +76,15 @@ pub enum Ground {
     Bare(bare::Ground),
 }
 
+/// Whose monotonic and boot clocks cells read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clocks {
+    /// The host's, which tell how long it runs.
+    Host,
+    /// Of the supervisor's time namespace.
+    Own,
+}
+
 /// The root that cells of a key inherit.
 #[derive(Debug)]
 pub struct Root {
@@ -128,6 +137,7 @@ pub struct Shared {
     /// A procfs directory, and whose it is.
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
+    pub clocks: Clocks,
     pub supplementary: ids::Supplementary,
     /// What holds the signals of this supervisor, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,

@@ -13,6 +13,7 @@ use nix::mount::MsFlags;
 use nix::sys::stat::Mode;
 
 use super::mounts::{Plan, Slot, bind};
+use super::size::Fact;
 use super::{At, Shared, Step, StepFailed, ids, size};
 use crate::profile::ProcView;
 use crate::sys::Result;
@@ -48,7 +49,8 @@ pub fn limit(plan: &Plan, slot: Slot) -> Result<Option<Links>> {
                 bind(cover, entry)?;
             }
             let mut path = [0_u8; 64];
-            bind(size::path(&mut path, slot)?, c"/proc/meminfo")?;
+            bind(size::path(&mut path, slot, Fact::Memory)?, c"/proc/meminfo")?;
+            bind(size::path(&mut path, slot, Fact::Uptime)?, c"/proc/uptime")?;
             let link = |path| {
                 let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
                 openat(AT_FDCWD, path, flags, Mode::empty())

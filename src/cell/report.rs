@@ -120,7 +120,8 @@ pub enum ToInit {
     Look(First),
 }
 
-/// A time since boot, as the start of a process in proc(5): hundredths of a second.
+/// A time since boot, as the start of a process in proc(5): hundredths of a second. By the boot clock of
+/// the supervisor, whose time namespace its inits have.
 pub type Ticks = u64;
 
 /// A command's input, as fstat(2) tells it.

@@ -1,4 +1,5 @@
-//! The memory that a cell shows as its own: one `/proc/meminfo` for each slot.
+//! The memory and the age that a cell shows as its own: one `/proc/meminfo` and one `/proc/uptime` for
+//! each slot.
 //!
 //! The files are part of the template, and read-only where cells have them. The supervisor holds
 //! their directory by a mount of its own, and writes a file before the job of its cell starts.
@@ -11,26 +12,47 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::write;
 
+use super::Clocks;
 use super::mounts::{HIDDEN, Slot};
 use crate::sys::Result;
 
 /// The directory of these files, in the hidden store.
 pub const DIRECTORY: &str = "size";
 
-/// What each slot's file says.
+/// What a slot's file is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    Memory,
+    Uptime,
+}
+
+impl Fact {
+    /// The end of the file's name, behind the slot.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Memory => "",
+            Self::Uptime => "-uptime",
+        }
+    }
+}
+
+/// What each slot's files say.
 #[derive(Debug)]
 pub struct Sizes {
     directory: OwnedFd,
     /// Bytes of memory, by slot: a job with its profile's limit needs no writing.
     shown: Vec<Cell<u64>>,
+    clocks: Clocks,
 }
 
 impl Sizes {
-    /// The files in `directory`, one for each of `cells` slots, all with `memory` in them.
-    pub fn new(directory: OwnedFd, cells: Slot, memory: u64) -> Self {
-        Self { directory, shown: vec![Cell::new(memory); usize::from(cells)] }
+    /// The files in `directory`: one of memory for each of `cells` slots, all with `memory` in them.
+    pub fn new(directory: OwnedFd, cells: Slot, memory: u64, clocks: Clocks) -> Self {
+        Self { directory, shown: vec![Cell::new(memory); usize::from(cells)], clocks }
     }
 
     /// Makes the cell in `slot` show `memory` bytes. Its program must not run yet.
@@ -42,21 +64,51 @@ impl Sizes {
         if shown.get() == memory {
             return Ok(());
         }
-        let flags = OFlag::O_WRONLY | OFlag::O_TRUNC | OFlag::O_CLOEXEC;
-        let file = openat(&self.directory, slot.to_string().as_str(), flags, Mode::empty())?;
-        let text = meminfo(memory);
+        self.write(slot, Fact::Memory, OFlag::O_TRUNC, &meminfo(memory))?;
+        shown.set(memory);
+        Ok(())
+    }
+
+    /// Makes the cell in `slot` show the age that its clocks have now. Its file is made where the slot
+    /// had none: most slots are never used.
+    ///
+    /// # Errors
+    /// What open(2), write(2) or clock_gettime(2) say.
+    pub fn age(&self, slot: Slot) -> Result<()> {
+        let age = age(self.clocks)?;
+        let (seconds, hundredths) = (age.tv_sec(), age.tv_nsec() / 10_000_000);
+        let uptime = format!("{seconds}.{hundredths:02}");
+        // Not emptied first: it never gets shorter, and who reads it at this moment finds it whole.
+        self.write(slot, Fact::Uptime, OFlag::O_CREAT, &format!("{uptime} {uptime}\n"))
+    }
+
+    fn write(&self, slot: Slot, fact: Fact, how: OFlag, text: &str) -> Result<()> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC | how;
+        let name = format!("{slot}{}", fact.suffix());
+        let file = openat(&self.directory, name.as_str(), flags, Mode::from_bits_truncate(0o644))?;
         if write(file, text.as_bytes())? != text.len() {
             return Err(Errno::ENOSPC);
         }
-        shown.set(memory);
         Ok(())
     }
 }
 
+/// How long the machine of a cell runs, as its clocks have it.
+///
+/// # Errors
+/// What clock_gettime(2) says.
+pub fn age(clocks: Clocks) -> Result<TimeSpec> {
+    match clocks {
+        Clocks::Own => clock_gettime(ClockId::CLOCK_BOOTTIME),
+        Clocks::Host => Ok(TimeSpec::new(1, 0)),
+    }
+}
+
 /// The file of `slot` as a template has it, written without allocation.
-pub fn path(buffer: &mut [u8; 64], slot: Slot) -> Result<&CStr> {
+pub fn path(buffer: &mut [u8; 64], slot: Slot, fact: Fact) -> Result<&CStr> {
     let mut rest = buffer.as_mut_slice();
-    write!(rest, "{HIDDEN}/{DIRECTORY}/{slot}\0").map_err(|_| Errno::ENAMETOOLONG)?;
+    write!(rest, "{HIDDEN}/{DIRECTORY}/{slot}{}\0", fact.suffix())
+        .map_err(|_| Errno::ENAMETOOLONG)?;
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }
 

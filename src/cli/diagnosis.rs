@@ -13,7 +13,7 @@ use crate::job::{ProfileName, Workspace};
 use crate::link::Link;
 use crate::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use crate::policy::Grant;
-use crate::receipt::{MemoryHold, Receipt};
+use crate::receipt::{Measured, MemoryHold, Receipt};
 
 /// What each default profile is tried with: its arguments and its input.
 const TRIALS: [(&str, &[&str], &str); 2] =
@@ -180,6 +180,24 @@ fn measured(receipt: &Receipt) -> Vec<Layer> {
         ok("Landlock in a cell", format!("probed: the canary met {}", probed.landlock_path)),
         ok("host uid", format!("measured: cells run as host uid {}", measured.host_uid)),
         ok("mounts of a cell", format!("measured: {} checked one by one", measured.mounts)),
+        clocks(measured),
         memory,
     ]
+}
+
+/// Whose monotonic and boot clocks cells read.
+fn clocks(measured: &Measured) -> Layer {
+    if measured.namespaces.iter().any(|name| name == "time") {
+        return ok(
+            "clocks of a cell",
+            "measured: a time namespace, clocks begin with the supervisor",
+        );
+    }
+    Layer {
+        name: "clocks of a cell".to_owned(),
+        state: State::Weak,
+        how: "this kernel makes no time namespace: cells can tell how long the host runs"
+            .to_owned(),
+        remedy: Some("a kernel with CONFIG_TIME_NS (5.6 or later)".to_owned()),
+    }
 }

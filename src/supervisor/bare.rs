@@ -28,7 +28,7 @@ use crate::cell::bare::{Domain, Ground};
 use crate::cell::landlock::Use;
 use crate::cell::measure::Fields;
 use crate::cell::seccomp::{self, Recording};
-use crate::cell::{self, Design, ProcKind, Shared, c_path, caps, fds, ids, landlock};
+use crate::cell::{self, Clocks, Design, ProcKind, Shared, c_path, caps, fds, ids, landlock};
 use crate::profile::tier::LANDLOCK_ABI;
 use crate::profile::{HostPath, PathKind, Presence, Profile};
 use crate::receipt::MemoryHold;
@@ -82,6 +82,7 @@ pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervis
         memory: MemoryHold::BestEffort,
         proc,
         proc_kind: ProcKind::Own,
+        clocks: Clocks::Host,
         supplementary: inherited.supplementary,
         domain,
         record: None,

@@ -17,7 +17,7 @@ use super::serve::{self, Supervisor};
 use super::start::Inherited;
 use super::template::{Namespace, Template, TemplateError, Workshop};
 use super::usable::{Unusable, usable};
-use super::{HOST_NAME, bare};
+use super::{HOST_NAME, bare, clocks};
 use crate::cell::guard::{Guard, Names, calls, sockets};
 use crate::cell::seccomp::Recording;
 use crate::cell::{
@@ -92,11 +92,13 @@ pub fn run(inherited: Inherited, birth: Birth) -> ! {
     process::exit_now(i32::from(outcome.is_err()));
 }
 
-fn boot(inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
+fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     if inherited.bare.is_none() {
         // Not by the clone, in which main waits. Before anything is read, and before there is a socket of
         // a cell: it would stay one of the host's network.
         unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
+        // Before any time is taken, and while this process owns its files in /proc.
+        inherited.clocks = clocks::begin()?;
     }
     let mut go = [0; 8];
     let received = socket::receive(&birth.wait, &mut go, Wait::Yes).during("waiting for main")?;
@@ -145,6 +147,7 @@ fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
         memory,
         proc,
         proc_kind,
+        clocks: inherited.clocks,
         supplementary: inherited.supplementary,
         record: inherited.record.clone(),
         domain: None,
@@ -214,7 +217,8 @@ fn keys(
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
         .during("holding the first namespace")?;
-    let workshop = Workshop { base, proc, proc_kind, cells: inherited.caps.cells };
+    let Inherited { clocks, caps, .. } = inherited;
+    let workshop = Workshop { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
     let mut keys = Vec::new();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {

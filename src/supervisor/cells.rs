@@ -117,6 +117,8 @@ impl Maker<'_> {
         };
         let (private, others) = match &design.ground {
             Ground::Root(root) => {
+                // The cell mounts it.
+                root.sizes.age(slot)?;
                 setns(&root.template, CloneFlags::CLONE_NEWNS)?;
                 (None, 0)
             }

@@ -132,7 +132,7 @@ pub fn send(
     };
     let mut fds = streams.to_vec();
     fds.extend([sealed.as_ref(), script].into_iter().flatten().map(AsFd::as_fd));
-    show_memory(cell, design, limits)?;
+    show_facts(cell, design, limits)?;
     report::send_with(&cell.job, &head, behind, &fds)
 }
 
@@ -150,7 +150,7 @@ pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &Ready) -> Resu
     let (stdin, output) = (null(design, OFlag::O_RDONLY)?, null(design, OFlag::O_WRONLY)?);
     let fds = [stdin.as_fd(), output.as_fd(), output.as_fd(), strings.as_fd()];
     cell.limit(&design.profile.limits, limits)?;
-    show_memory(cell, design, limits)?;
+    show_facts(cell, design, limits)?;
     report::send(&cell.job, &head, &fds)
 }
 
@@ -158,10 +158,13 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe2(OFlag::O_CLOEXEC)
 }
 
-/// Has the cell's /proc show the memory that it may use, where it has one.
-fn show_memory(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno> {
+/// Has the cell's /proc show the memory that it may use and the age of its clocks, where it has one.
+fn show_facts(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno> {
     match &design.ground {
-        Ground::Root(root) => root.sizes.show(cell.slot, limits.memory),
+        Ground::Root(root) => {
+            root.sizes.age(cell.slot)?;
+            root.sizes.show(cell.slot, limits.memory)
+        }
         Ground::Bare(_) => Ok(()),
     }
 }

@@ -102,7 +102,7 @@ impl Identity {
             Self::Root(instance) => (instance.first, Vec::new()),
         };
         let first_id = map.on_the_host(first, host_root());
-        Ok(Operator { namespaces, first_id, supplementary_groups })
+        Ok(Operator { namespaces, time: Operator::time(), first_id, supplementary_groups })
     }
 }
 

@@ -18,6 +18,7 @@ mod boot;
 mod brought;
 mod cells;
 mod clerk;
+mod clocks;
 mod configured;
 mod desk;
 mod dispatch;

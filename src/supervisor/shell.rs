@@ -5,6 +5,7 @@ mod ending;
 mod stopping;
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -20,6 +21,7 @@ use super::running::{Ready, Socket};
 use crate::call::{Argv, Cwd, Env};
 use crate::cell::Design;
 use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
+use crate::cell::size::Sizes;
 use crate::job::{Changes, Limits, Place};
 use crate::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
@@ -71,6 +73,8 @@ pub struct Shell {
     pub receipt: Receipt,
     /// The procfs directory of its bash.
     process: OwnedFd,
+    /// Of its root, which each call is shown the age of.
+    sizes: Rc<Sizes>,
     stage: Stage,
     deadline: Option<Instant>,
     /// Number of its first call on the desk.
@@ -120,6 +124,10 @@ impl Shell {
     ) -> Result<Self, Box<(Errno, Cell)>> {
         // Each of its jobs brings streams.
         cell.streams = None;
+        let sizes = match design.root() {
+            Ok(root) => Rc::clone(&root.sizes),
+            Err(errno) => return Err(Box::new((errno, cell))),
+        };
         let begun = block(first).and_then(|block| handover::shell(&cell, design, &block, ready));
         if let Err(errno) = begun {
             return Err(Box::new((errno, cell)));
@@ -129,6 +137,7 @@ impl Shell {
             limits: ready.limits,
             receipt,
             process,
+            sizes,
             stage: Stage::Idle,
             deadline: None,
             first,
@@ -185,6 +194,7 @@ impl Shell {
         let turn = desk.next().saturating_sub(self.first).saturating_add(1);
         // Before the shell goes on, and may start a process.
         let began = stopping::ticks()?;
+        self.sizes.age(self.cell.slot)?;
         let (laid, ends) = desk.lay(&order)?;
         let started = Instant::now();
         let handed_over = started.saturating_duration_since(ready.arrived).saturating_sub(built);

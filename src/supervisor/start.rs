@@ -13,6 +13,7 @@ use super::bare::Prepared;
 use super::boot::{self, Birth};
 use super::host::{self, Identity};
 use super::{Caps, KeyGrant, Spec, sockets};
+use crate::cell::Clocks;
 use crate::cell::cgroup::Parent;
 use crate::cell::ids::{Supplementary, write_map};
 use crate::cell::measure::Operator;
@@ -84,6 +85,8 @@ pub struct Inherited {
     pub record: Option<Arc<OwnedFd>>,
     /// Whether each cell has a host id of its own.
     pub ids: CellIds,
+    /// The host's until the supervisor has its own.
+    pub clocks: Clocks,
     /// As [`Spec::first`].
     pub first: Option<(ProfileName, Workspace)>,
     /// What the tier without namespaces takes; absent in the other.
@@ -159,6 +162,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         },
         pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
         ids: CellIds::of(&identity),
+        clocks: Clocks::Host,
         bare,
     };
     let side = match spec.tier {

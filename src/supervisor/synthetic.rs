@@ -56,8 +56,8 @@ pub fn store(hidden: &Path, limits: &Limits, cells: Slot) -> std::io::Result<()>
     (0..cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
 }
 
-/// Files of `/proc` as a machine of the cell's size would have them, but for its memory.
-fn facts(processors: usize) -> [(&'static str, String); 5] {
+/// Files of `/proc` as a machine of the cell's size would have them, but for its memory and age.
+fn facts(processors: usize) -> [(&'static str, String); 4] {
     let cpuinfo: String = (0..processors)
         .map(|number| {
             format!(
@@ -76,15 +76,15 @@ fn facts(processors: usize) -> [(&'static str, String); 5] {
         ("cpuinfo", cpuinfo),
         ("stat", stat),
         ("loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
-        ("uptime", "1.00 1.00\n".to_owned()),
         ("version", "Linux version 6.0 (cofferdam)\n".to_owned()),
     ]
 }
 
 /// Names of the files that [`facts`] replaces.
-const FACTS: [&str; 5] = ["cpuinfo", "stat", "loadavg", "uptime", "version"];
+const FACTS: [&str; 4] = ["cpuinfo", "stat", "loadavg", "version"];
 
-/// What covers which entry of `/proc`. `meminfo` depends on the job: each cell has its own.
+/// What covers which entry of `/proc`. `meminfo` and `uptime` depend on the job: each cell
+/// has its own.
 ///
 /// # Errors
 /// None: there is no NUL in these names.

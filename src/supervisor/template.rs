@@ -18,7 +18,7 @@ use super::{Access, GrantedDirectory, KeyGrant, Kind, WorkspaceGrant, protect, s
 use crate::cell::mounts::{self, HIDDEN, Slot};
 use crate::cell::size::{self, Sizes};
 use crate::cell::sockets::Sockets;
-use crate::cell::{ProcKind, c_path, errno_of, payload};
+use crate::cell::{Clocks, ProcKind, c_path, errno_of, payload};
 use crate::profile::{ProcView, Profile};
 use crate::sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
@@ -69,6 +69,7 @@ pub struct Workshop<'a> {
     pub base: OwnedFd,
     pub proc: &'a OwnedFd,
     pub proc_kind: ProcKind,
+    pub clocks: Clocks,
     /// Cells that may be alive at once.
     pub cells: Slot,
 }
@@ -218,7 +219,7 @@ impl Workshop<'_> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
-        let sizes = Sizes::new(sizes, self.cells, profile.limits.memory);
+        let sizes = Sizes::new(sizes, self.cells, profile.limits.memory, self.clocks);
         let Grants { by_slot, sockets, all, has_directory, writable, guarded, named } = grants;
         let granted = all;
         Ok(Template {

@@ -74,15 +74,16 @@ pub fn contents(fd: &OwnedFd, most: usize) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a sysinfo(2) of a machine with `memory` bytes, all free, to `address` of process `pid`.
+/// Writes a sysinfo(2) of a machine with `memory` bytes, all free, that runs for `uptime` seconds, to
+/// `address` of process `pid`.
 ///
 /// # Errors
 /// What process_vm_writev(2) says; EFAULT where not all of it can be written.
-pub fn write_sysinfo(pid: i32, address: u64, memory: u64) -> Result<()> {
+pub fn write_sysinfo(pid: i32, address: u64, memory: u64, uptime: i64) -> Result<()> {
     const SIZE: usize = size_of::<libc::sysinfo>();
     // SAFETY: sysinfo is plain integers, for which all zeroes is a value.
     let mut facts: libc::sysinfo = unsafe { std::mem::zeroed() };
-    facts.uptime = 1;
+    facts.uptime = uptime;
     facts.totalram = memory;
     facts.freeram = memory;
     facts.procs = 1;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use server::{Server, story, text};
-use support::{Caller, Check, PATIENCE, claim, equal, gone, holds};
+use support::{Caller, Check, Failed, Need, PATIENCE, claim, equal, gone, holds};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         claim("a_timeout_interrupts_and_keeps_the_shell_where_that_works", timeouts),
         claim("a_cancel_interrupts_and_keeps_the_shell", cancel),
         claim("sessions_do_not_see_each_other", apart),
+        claim("each_call_of_a_session_is_shown_the_age_that_its_clocks_have", ages)
+            .needs(&[Need::TimeNamespace]),
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
         claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
@@ -305,6 +307,21 @@ fn apart(caller: &Caller) -> Check {
         equal(name, story(&answer), (Some(0), expected))?;
     }
     Ok(())
+}
+
+/// `/proc/uptime` is written before each call: processes that it starts are not older than the machine.
+fn ages(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let mut age = || -> Result<f64, Failed> {
+        let answer = server.bash("cut -d' ' -f1 /proc/uptime")?;
+        let told = story(&answer).1;
+        told.trim().parse().map_err(|error| Failed::from(format!("{told}: {error}")))
+    };
+    let first = age()?;
+    std::thread::sleep(Duration::from_millis(1200));
+    let second = age()?;
+    holds("of a server that has just started", first, (0.9..60.0).contains(&first))?;
+    holds("and it grows", (first, second), second - first > 1.1)
 }
 
 fn capped(caller: &Caller) -> Check {
