@@ -122,29 +122,32 @@ enum Kind {
 /// TCP is handled where the cell has no network at all. With a loopback of its own the
 /// namespace is the bound, as Landlock cannot say "any port".
 fn empty(abi: ABI, network: Network) -> Result<RulesetCreated> {
-    let invalid = |_| last();
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(abi))
-        .map_err(invalid)?;
+        .map_err(|error| errno_behind(&error))?;
     let ruleset = match network {
         Network::None if abi >= ABI::V4 => {
-            ruleset.handle_access(AccessNet::from_all(abi)).map_err(invalid)?
+            ruleset.handle_access(AccessNet::from_all(abi)).map_err(|error| errno_behind(&error))?
         }
         Network::None | Network::Loopback => ruleset,
     };
     let ruleset = if abi >= ABI::V6 {
-        ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal).map_err(invalid)?
+        ruleset
+            .scope(Scope::AbstractUnixSocket | Scope::Signal)
+            .map_err(|error| errno_behind(&error))?
     } else {
         ruleset
     };
-    ruleset.create().map_err(invalid)
+    ruleset.create().map_err(|error| errno_behind(&error))
 }
 
-/// The errno behind an error of the crate, which keeps it only in its text.
-fn last() -> Errno {
-    let errno = Errno::last();
-    if errno == Errno::UnknownErrno { Errno::EINVAL } else { errno }
+/// Returns the errno of the system call behind an error of the crate: that of the I/O error at the end of its
+/// sources. EINVAL where no call failed, as for a right that the asked ABI does not have.
+fn errno_behind(error: &(dyn std::error::Error + 'static)) -> Errno {
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    let io = sources.filter_map(|error| error.downcast_ref::<std::io::Error>()).last();
+    io.map_or(Errno::EINVAL, super::errno_of)
 }
 
 /// Opens a path only to name it in a rule.
@@ -160,7 +163,9 @@ fn allow(
 ) -> Result<RulesetCreated> {
     let mode = nix::sys::stat::fstat(fd)?.st_mode;
     let kind = if mode & libc::S_IFMT == libc::S_IFDIR { Kind::Directory } else { Kind::File };
-    ruleset.add_rule(PathBeneath::new(fd, rights(what, abi, kind))).map_err(|_| last())
+    ruleset
+        .add_rule(PathBeneath::new(fd, rights(what, abi, kind)))
+        .map_err(|error| errno_behind(&error))
 }
 
 /// A ruleset ready to be enforced; init enforces it once, the payload once more, which makes the
@@ -191,7 +196,10 @@ pub fn signals(abi: u32) -> Result<Ready> {
         return Err(Errno::ENOTSUP);
     }
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let ruleset = ruleset.scope(Scope::Signal).and_then(Ruleset::create).map_err(|_| last())?;
+    let ruleset = ruleset
+        .scope(Scope::Signal)
+        .and_then(Ruleset::create)
+        .map_err(|error| errno_behind(&error))?;
     Ok(Ready(ruleset.no_new_privs(false)))
 }
 
@@ -204,15 +212,54 @@ pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<Ready> {
     let wanted = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
     let wanted = wanted | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let rule = PathBeneath::new(directory, wanted & AccessFs::from_all(abi));
-    ruleset.add_rule(rule).map(Ready).map_err(|_| last())
+    ruleset.add_rule(rule).map(Ready).map_err(|error| errno_behind(&error))
 }
 
 impl Ready {
     /// Enforces the ruleset on the calling thread. no_new_privs must be set already.
     pub fn restrict(&self) -> Result<()> {
         let copy = self.0.try_clone().map_err(|error| super::errno_of(&error))?;
-        let status = copy.restrict_self().map_err(|_| last())?;
+        let status = copy.restrict_self().map_err(|error| errno_behind(&error))?;
         // HardRequirement says so already; a ruleset enforced in part must never pass.
         if status.ruleset == RulesetStatus::FullyEnforced { Ok(()) } else { Err(Errno::ENOTSUP) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Error;
+
+    use super::*;
+
+    /// An error of the crate's form: an enum around the failed call, in an enum around that.
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    enum Inner {
+        #[error("a call failed")]
+        Call(#[source] Error),
+        #[error("no call was made")]
+        None,
+    }
+
+    #[test]
+    fn the_errno_is_that_of_the_failed_call_and_not_of_the_last_one() {
+        let failed = Outer(Inner::Call(Error::from_raw_os_error(libc::ENOMEM)));
+        // Another call of this thread fails in between.
+        assert_eq!(nix::unistd::close(-1), Err(Errno::EBADF));
+        assert_eq!(errno_behind(&failed), Errno::ENOMEM);
+        assert_eq!(errno_behind(&Outer(Inner::None)), Errno::EINVAL);
+    }
+
+    #[test]
+    fn a_rule_that_the_kernel_refuses_has_its_errno() -> std::io::Result<()> {
+        let file = tempfile::tempfile()?;
+        let ruleset = empty(ABI::V1, Network::Loopback).map_err(std::io::Error::from)?;
+        // A right of directories on a file.
+        let refused = ruleset.add_rule(PathBeneath::new(&file, AccessFs::MakeDir));
+        assert_eq!(refused.err().map(|error| errno_behind(&error)), Some(Errno::EINVAL));
+        Ok(())
     }
 }
