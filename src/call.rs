@@ -4,6 +4,7 @@
 //! checks a length or a name again. The one place that does is the
 //! supervisor, on its own side of the process boundary.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -316,11 +317,14 @@ pub fn seconds(field: &'static str, value: f64) -> Result<Duration, InvalidCall>
     Duration::try_from_secs_f64(value.min(31_536_000.0)).map_err(|_| bad())
 }
 
+/// The name of a tool: a constant of a built-in one, the operator's word of a declared one.
+pub type ToolName = Cow<'static, str>;
+
 /// One call, checked but not yet allowed. `policy` turns it into a grant or a denial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The tool's name as policy rules know it, such as `bash` or `calculate`.
-    pub tool: &'static str,
+    pub tool: ToolName,
     pub argv: Argv,
     /// A script that the program reads from descriptor 3.
     pub script: Option<Script>,

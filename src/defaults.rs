@@ -16,11 +16,9 @@ pub const EXEC_MAX_TIMEOUT: Duration = Duration::from_secs(300);
 /// Commands that a server remembers, and the most that it may be told to.
 pub const HISTORY: usize = 100;
 pub const HISTORY_MAX: usize = 1000;
-/// Wall time of the calculator.
+/// Wall time of one calculation, all its evaluations together.
 pub const CALCULATOR_TIMEOUT: Duration = Duration::from_secs(30);
-/// Wall time of `POST /run`.
-pub const RUN_TIMEOUT: Duration = Duration::from_secs(5);
-/// From TERM until the cell is killed.
+/// Time from TERM until the cell is killed.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// Sessions at once, and how long one is kept that nobody uses.
@@ -48,8 +46,6 @@ pub const INODES: u32 = 100_000;
 
 /// Characters of output in a reply, over both streams.
 pub const INLINE_CHARACTERS: usize = 30_000;
-/// Bytes of one stream kept in the spool.
-pub const SPOOL_BYTES: u64 = MIB;
 /// Bytes over both streams at which a call is ended.
 pub const OUTPUT_BYTES: u64 = 256 * MIB;
 

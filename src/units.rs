@@ -1,4 +1,4 @@
-//! Times, sizes and shares as TOML and the command line write them: `600s`, `10m`, `500ms`, `64M`, `1.5`.
+//! Times, sizes and shares, in one grammar for TOML and the command line: `600s`, `1.5m`, `500ms`, `64M`, `64MiB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,11 +21,12 @@ pub enum InvalidUnit {
     Zero(String),
 }
 
-/// A span of time: a whole number with `ms`, `s`, `m` or `h`; bare numbers are seconds.
+/// A span of time above zero: a decimal number with `ms`, `s`, `m` or `h`; bare numbers are seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Duration);
 
-/// A number of bytes: a whole number with `K`, `M`, `G` or `T`, binary; bare numbers are bytes.
+/// A number of bytes above zero: a whole number with `K`, `M`, `G` or `T` in either case, and `B` or `iB` behind it if
+/// wanted. Units are binary, whichever way they are written; bare numbers are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -60,19 +61,32 @@ impl FromStr for Time {
     type Err = InvalidUnit;
 
     fn from_str(text: &str) -> Result<Self, InvalidUnit> {
-        let not_one = InvalidUnit::Time(shown(text));
-        let (digits, unit) = split(text.trim());
-        let millis = match unit {
-            "ms" => 1,
-            "" | "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return Err(not_one),
+        let not_one = || InvalidUnit::Time(shown(text));
+        let (whole, rest) = split(text.trim());
+        let (part, unit) = match rest.strip_prefix('.') {
+            Some(rest) => split(rest),
+            None => ("0", rest),
         };
-        number(digits, text, not_one)?
-            .checked_mul(millis)
-            .map(|millis| Self(Duration::from_millis(millis)))
-            .ok_or_else(|| InvalidUnit::TooLarge(shown(text)))
+        let nanos: u64 = match unit {
+            "ms" => 1_000_000,
+            "" | "s" => 1_000_000_000,
+            "m" => 60 * 1_000_000_000,
+            "h" => 3_600 * 1_000_000_000,
+            _ => return Err(not_one()),
+        };
+        // Nine decimals are as exact as any clock.
+        if whole.is_empty() || part.is_empty() || part.len() > 9 {
+            return Err(not_one());
+        }
+        let too_large = || InvalidUnit::TooLarge(shown(text));
+        let parse = |digits: &str| digits.parse::<u128>().map_err(|_| too_large());
+        let billionths = parse(&format!("{whole}{part:0<9}"))?;
+        let time = billionths.checked_mul(nanos.into()).ok_or_else(too_large)? / 1_000_000_000;
+        match u64::try_from(time) {
+            Ok(0) => Err(InvalidUnit::Zero(shown(text))),
+            Ok(nanos) => Ok(Self(Duration::from_nanos(nanos))),
+            Err(_) => Err(too_large()),
+        }
     }
 }
 
@@ -82,14 +96,19 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, InvalidUnit> {
         let not_one = InvalidUnit::Size(shown(text));
         let (digits, unit) = split(text.trim());
-        let bytes: u64 = match unit {
-            "" | "B" => 1,
-            "K" => 1 << 10,
-            "M" => 1 << 20,
-            "G" => 1 << 30,
-            "T" => 1 << 40,
-            _ => return Err(not_one),
+        let mut letters = unit.chars();
+        let bytes: u64 = match letters.next().map(|letter| letter.to_ascii_uppercase()) {
+            None | Some('B') => 1,
+            Some('K') => 1 << 10,
+            Some('M') => 1 << 20,
+            Some('G') => 1 << 30,
+            Some('T') => 1 << 40,
+            Some(_) => return Err(not_one),
         };
+        let behind: &[&str] = if bytes == 1 { &[""] } else { &["", "B", "iB"] };
+        if !behind.contains(&letters.as_str()) {
+            return Err(not_one);
+        }
         number(digits, text, not_one)?
             .checked_mul(bytes)
             .map(Self)
@@ -199,20 +218,26 @@ mod tests {
     fn times_take_their_units_and_bare_seconds() {
         let millis = |text: &str| text.parse::<Time>().map(|time| time.0.as_millis());
         assert_eq!(
-            ["500ms", "30s", "10m", "1h", "7"].map(millis),
-            [Ok(500), Ok(30_000), Ok(600_000), Ok(3_600_000), Ok(7_000)]
+            ["500ms", "30s", "10m", "1h", "7", "1.5", "0.25m", " 2s "].map(millis),
+            [500, 30_000, 600_000, 3_600_000, 7_000, 1_500, 15_000, 2_000].map(Ok)
         );
     }
 
     #[test]
     fn what_is_not_a_time_says_how_to_write_one() {
-        for text in ["", "s", "-1s", "1.5s", "10 m", "1d", "٣s"] {
+        for text in ["", "s", "-1s", "1.s", ".5s", "1.5.5", "1e3", "10 m", "1d", "٣s"] {
             let shown = text.escape_default().to_string();
             assert_eq!(text.parse::<Time>(), Err(InvalidUnit::Time(shown)), "{text}");
         }
-        assert_eq!("0s".parse::<Time>(), Err(InvalidUnit::Zero("0s".to_owned())));
-        let long = "99999999999999999999s";
-        assert_eq!(long.parse::<Time>(), Err(InvalidUnit::TooLarge(long.to_owned())));
+        for zero in ["0s", "0.0000000001ms"] {
+            let shown = zero.to_owned();
+            let expected = [InvalidUnit::Zero(shown.clone()), InvalidUnit::Time(shown)];
+            assert!(expected.map(Err).contains(&zero.parse::<Time>()), "{zero}");
+        }
+        for long in ["99999999999999999999s", "9999999999999999999999999999999999999999h"] {
+            let shown: String = long.chars().take(40).collect();
+            assert_eq!(long.parse::<Time>(), Err(InvalidUnit::TooLarge(shown)));
+        }
     }
 
     #[test]
@@ -222,7 +247,11 @@ mod tests {
             ["512K", "64M", "1G", "1T", "12", "12B"].map(bytes),
             [Ok(524_288), Ok(67_108_864), Ok(1_073_741_824), Ok(1_099_511_627_776), Ok(12), Ok(12)]
         );
-        assert_eq!("64m".parse::<Size>(), Err(InvalidUnit::Size("64m".to_owned())));
+        assert_eq!(["64MiB", "64MB", "64m", "65536k"].map(bytes), [67_108_864; 4].map(Ok));
+        for text in ["", "M", "1.5M", "-1", "64 M", "64Mi", "64P", "64MM", "64iB", "1BB"] {
+            assert_eq!(text.parse::<Size>(), Err(InvalidUnit::Size(text.to_owned())), "{text}");
+        }
+        assert_eq!("0".parse::<Size>(), Err(InvalidUnit::Zero("0".to_owned())));
         assert_eq!("17000000T".parse::<Size>(), Err(InvalidUnit::TooLarge("17000000T".to_owned())));
     }
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
 use cofferdam::capture::Captured;
 use cofferdam::capture::deceptive::always_deceives;
-use cofferdam::capture::text::{REPLY_CHARACTERS, render};
+use cofferdam::capture::text::render;
 use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
+use cofferdam::defaults::INLINE_CHARACTERS;
 use cofferdam::document::Document;
 use cofferdam::job::Workspace;
 use cofferdam::mcp::arguments::{
@@ -22,7 +23,7 @@ use cofferdam::policy::{self, Policy};
 use cofferdam::profile::floor::{self, Verdict};
 use cofferdam::profile::{self, Profiles};
 use cofferdam::receipt::MemoryHold;
-use cofferdam::tools::bc::{self, BcRun, CalcError, CalculateArgs, Evaluate, SessionPrecision};
+use cofferdam::tools::bc::{self, BcRun, CalcError, Evaluate};
 use cofferdam::tools::session;
 use cofferdam::tools::shell::{self, BashArgs};
 use cofferdam::wire::{self, Event, Request};
@@ -89,7 +90,7 @@ pub fn policies(bytes: &[u8]) {
     for tool in ["bash", "calculate", "run", "cli_jq"] {
         let Ok(argv) = Argv::new(vec!["true".to_owned()]) else { return };
         let call = Call {
-            tool,
+            tool: tool.into(),
             argv,
             script: None,
             stdin: Stdin::Empty,
@@ -173,9 +174,9 @@ fn is_listed(command: &Command, word: &str) -> bool {
 pub fn output(bytes: &[u8]) {
     let middle = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (stdout, stderr) = bytes.split_at(middle);
-    let rendered = render(&Captured::of(stdout), &Captured::of(stderr), REPLY_CHARACTERS);
+    let rendered = render(&Captured::of(stdout), &Captured::of(stderr), INLINE_CHARACTERS);
     let text = [rendered.stdout, rendered.stderr].concat();
-    assert!(text.chars().count() <= REPLY_CHARACTERS);
+    assert!(text.chars().count() <= INLINE_CHARACTERS);
     assert!(text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\t')));
     assert!(!text.chars().any(always_deceives));
 }
@@ -205,10 +206,8 @@ pub fn calculator(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (expression, prints) = text.split_once('\0').unwrap_or((text, "1"));
     let puppet = Puppet { prints, runs: AtomicU32::new(0) };
-    let args = CalculateArgs { expression: expression.to_owned(), precision: Some(5.0) };
-    let session = SessionPrecision::default();
     blocking(async {
-        drop(bc::calculate(&puppet, &session, args).await);
+        drop(bc::calculate(&puppet, expression.to_owned(), 5).await);
     });
 }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use crate::call::Call;
+use crate::call::{Call, ToolName};
 use crate::outcome::in_words;
 use crate::policy::{Denial, Grant};
 use held::Held;
@@ -117,7 +117,7 @@ impl Audit {
     /// When it cannot be recorded and calls are to stop then.
     pub fn granted(&self, asked: Option<Asked>, grant: &Grant) -> Result<Entry, Unrecorded> {
         let (Some(log), Some(asked)) = (&self.0, asked) else { return Ok(Entry(None)) };
-        let (call, tool) = (asked.call.clone(), asked.tool);
+        let (call, tool) = (asked.call.clone(), asked.tool.clone());
         log.write(Record::Decision(Box::new(Decision::granted(asked, grant))))?;
         Ok(Entry(Some(Open { log: Arc::clone(log), call, tool, since: Instant::now() })))
     }
@@ -213,7 +213,7 @@ pub struct Entry(Option<Open>);
 struct Open {
     log: Arc<Log>,
     call: String,
-    tool: &'static str,
+    tool: ToolName,
     since: Instant,
 }
 

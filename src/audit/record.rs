@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::chain::sha256;
-use crate::call::{Call, Stdin};
+use crate::call::{Call, Stdin, ToolName};
 use crate::job::Limits;
 use crate::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use crate::policy::{Denial, Grant};
@@ -24,7 +24,7 @@ const LISTED: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Asked {
     pub call: String,
-    pub tool: &'static str,
+    pub tool: ToolName,
     command: Text,
     /// A script's positional parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ impl Asked {
         let names = call.env.iter().map(|(name, _)| (cut(name, REASON), "***"));
         Self {
             call: id,
-            tool: call.tool,
+            tool: call.tool.clone(),
             command,
             parameters: parameters.map(Text::words),
             cwd: call.cwd.as_ref().map(|cwd| cut(cwd.as_str(), REASON)),
@@ -231,7 +231,7 @@ impl Decision {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ending {
     call: String,
-    tool: &'static str,
+    tool: ToolName,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<u8>,
@@ -281,7 +281,7 @@ pub struct Story<'a> {
 }
 
 impl Ending {
-    pub fn of(call: String, tool: &'static str, duration: Duration, story: &Story<'_>) -> Self {
+    pub fn of(call: String, tool: ToolName, duration: Duration, story: &Story<'_>) -> Self {
         let bare = Self::refused(call, tool, duration, "", String::new());
         let bare = Self { why: None, ..bare };
         let named = match story.outcome {
@@ -314,7 +314,7 @@ impl Ending {
     /// A granted call of which nothing is known but why it did not go on.
     pub fn refused(
         call: String,
-        tool: &'static str,
+        tool: ToolName,
         duration: Duration,
         outcome: &'static str,
         why: String,

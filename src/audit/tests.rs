@@ -12,7 +12,7 @@ use crate::call::{Argv, Asked as AskedLimits, Env, Stdin};
 fn call() -> Option<Call> {
     let secret = BTreeMap::from([("TOKEN".to_owned(), "hunter2-secret".to_owned())]);
     Some(Call {
-        tool: "bash",
+        tool: "bash".into(),
         argv: Argv::new(vec!["true".to_owned(), "x\u{1b}".to_owned()]).ok()?,
         script: None,
         stdin: Stdin::Empty,

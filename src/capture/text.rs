@@ -15,9 +15,6 @@ use super::Captured;
 use super::deceptive::{deceives, escaped};
 use super::escapes::{first_character, sequence_length, shown};
 
-/// Characters of output in one reply, over both streams (rulings R1).
-pub const REPLY_CHARACTERS: usize = 30_000;
-
 /// Characters set aside for the line that states what was left out.
 const NOTE_CHARACTERS: usize = 64;
 /// After a gap, text starts at a line's start if there is one within this many bytes.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::capture::deceptive::{always_deceives, plain};
+use crate::defaults::INLINE_CHARACTERS;
 
 fn one(bytes: &[u8], budget: usize) -> String {
     render(&Captured::of(bytes), &Captured::of(b""), budget).stdout
@@ -99,7 +100,7 @@ fn a_small_stream_is_whole_beside_a_flood() {
     let big = Captured::of("x".repeat(100_000).as_bytes());
     let small = Captured::of(b"error: no such file\n");
     for (out, err) in [(&big, &small), (&small, &big)] {
-        let rendered = render(out, err, REPLY_CHARACTERS);
+        let rendered = render(out, err, INLINE_CHARACTERS);
         let (small, big) = if out.total() < 100 {
             (rendered.stdout, rendered.stderr)
         } else {
@@ -114,7 +115,7 @@ fn a_small_stream_is_whole_beside_a_flood() {
 #[test]
 fn two_floods_share_alike() {
     let big = Captured::of("x".repeat(100_000).as_bytes());
-    let rendered = render(&big, &big, REPLY_CHARACTERS);
+    let rendered = render(&big, &big, INLINE_CHARACTERS);
     assert_eq!(rendered.stdout, rendered.stderr);
     assert!((14_900..=15_000).contains(&rendered.stdout.chars().count()));
 }

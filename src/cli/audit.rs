@@ -1,16 +1,16 @@
 //! `cofferdam audit`: checks the audit log's chain, and shows its lines.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::error::{CliError, print_out};
 use super::rows::acts;
-use super::{units, wiring};
+use super::wiring;
 use crate::audit::read::{self, Unverified};
 use crate::clock;
+use crate::units::{InvalidUnit, Time};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -46,7 +46,8 @@ fn since(text: &str) -> Result<String, String> {
     if text.contains('-') {
         return Ok(text.to_owned());
     }
-    units::duration(text).map(|time: Duration| clock::ago(time))
+    let time: Time = text.parse().map_err(|error: InvalidUnit| error.to_string())?;
+    Ok(clock::ago(time.0))
 }
 
 /// The whole command.

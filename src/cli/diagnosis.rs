@@ -59,7 +59,7 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
 fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -> Option<Trial> {
     let (profile, words, input) = *trial;
     let call = Call {
-        tool: "doctor",
+        tool: "doctor".into(),
         argv: Argv::new(words.iter().map(|word| (*word).to_owned()).collect()).ok()?,
         script: None,
         stdin: Stdin::text("stdin", input.to_owned()).ok()?,

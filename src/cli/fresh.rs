@@ -3,7 +3,7 @@
 use super::live::{Live, clamped};
 use super::sessions::{Show, shown};
 use crate::capture::lines::Wanted;
-use crate::capture::text::REPLY_CHARACTERS;
+use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::backend::{Refused, Told, Turn};
 use crate::outcome::DeniedCall;
 use crate::tools::denied::ToldDenial;
@@ -29,7 +29,7 @@ impl Live {
             true => self.workbench.call_beside(call, &turn).await?,
             false => self.workbench.call(call, &turn).await?,
         };
-        let show = Show { characters: REPLY_CHARACTERS, lines: Wanted { head: None, tail: None } };
+        let show = Show { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
         let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
         Ok(Told {
             outcome: told.outcome,

@@ -7,8 +7,9 @@ use super::sessions::{Show, shown};
 use crate::call::{STDIN_BYTES, seconds};
 use crate::capture::grep::Pattern;
 use crate::capture::lines::{Wanted, only};
-use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::capture::text::render;
 use crate::capture::{Captured, KEPT_BYTES};
+use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::arguments::jobs::{
     InputArguments, JobSignal, KillArguments, OutputArguments, Since,
 };
@@ -55,7 +56,7 @@ impl Live {
                 };
                 let note = Some(note.to_owned());
                 let last = Wanted { head: None, tail: Some(LAST) };
-                let seen = at_its_ends(&command, REPLY_CHARACTERS, last);
+                let seen = at_its_ends(&command, INLINE_CHARACTERS, last);
                 Ok(self.looked(&command, seen, note, None))
             }
         }
@@ -81,7 +82,7 @@ impl Live {
         };
         let seen = since.map(|Since { stdout, stderr }| Offsets { stdout, stderr });
         let command = self.workbench.look(&id, seen, wait, &turn).await?;
-        let room = max_output.unwrap_or(REPLY_CHARACTERS).min(REPLY_CHARACTERS);
+        let room = max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS);
         let seen = match (since, pattern, tail) {
             (None, None, None) => at_its_ends(&command, room, Wanted::default()),
             (Some(since), None, None) => piece(&command, since, room),
@@ -111,7 +112,7 @@ impl Live {
         };
         let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &turn).await?;
         let before = Since { stdout: before.stdout, stderr: before.stderr };
-        let seen = piece(&command, before, REPLY_CHARACTERS);
+        let seen = piece(&command, before, INLINE_CHARACTERS);
         let (note, taken) = told_of_text(text.len(), fed, eof);
         Ok(self.looked(&command, seen, Some(note), Some(taken)))
     }

@@ -22,6 +22,7 @@ use crate::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in
 use crate::policy::Grant;
 use crate::profile::floor::{self, Grantable};
 use crate::profile::{PathKind, Profile, calls};
+use crate::units::Time;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -50,8 +51,8 @@ pub struct LearnArguments {
     #[arg(long, value_name = "PATH")]
     pub cwd: Option<String>,
     /// End the command after this time: 500ms, 30s, 10m; a bare number is seconds
-    #[arg(long, value_name = "DUR", value_parser = super::units::duration)]
-    pub timeout: Option<std::time::Duration>,
+    #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time))]
+    pub timeout: Option<Time>,
     /// The program and its arguments
     #[arg(
         value_name = "ARGV",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::wiring::Settings;
 use crate::audit::Audit;
-use crate::call::{Argv, Asked, Call, Env, Stdin};
+use crate::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use crate::config::Loaded;
 use crate::group::{Group, ruled_by};
 use crate::job::{Changes, Workspace};
@@ -26,7 +26,7 @@ use crate::profile::Profile;
 use crate::receipt::MemoryHold;
 use crate::supervisor::Access;
 use crate::tools::bc::plot::Plot;
-use crate::tools::bc::{self, CalculateAdvancedArgs, CalculateArgs, InCells};
+use crate::tools::bc::{self, InCells};
 use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
 use crate::tools::shell::ScriptArgs;
@@ -46,7 +46,6 @@ pub struct Live {
     shell: Option<Profile>,
     calculator: Duration,
     pub(super) view: WorkspaceView,
-    precision: bc::SessionPrecision,
     cache: bc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
@@ -59,7 +58,7 @@ impl Live {
         let loaded = &settings.loaded;
         let effective = |tool| effective(settings, tool, workspace);
         let config = &loaded.config;
-        let shell = effective("bash");
+        let shell = effective("bash".into());
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
         Self {
             workbench: Workbench::new(
@@ -80,7 +79,7 @@ impl Live {
             yield_after: config.session_yield.value,
             default_timeout: settings.default_timeout(shell.as_ref()),
             shell,
-            calculator: effective("calculate")
+            calculator: effective("calculate".into())
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
             view: match (workspace, settings.access()) {
                 (Workspace::Fresh | Workspace::OfSession(_), _) | (_, None) => WorkspaceView::Fresh,
@@ -88,7 +87,6 @@ impl Live {
                 (Workspace::Granted(_), Some(Access::ReadWrite)) => WorkspaceView::GrantedReadWrite,
                 (Workspace::Granted(_), Some(Access::Unguarded)) => WorkspaceView::GrantedUnguarded,
             },
-            precision: bc::SessionPrecision::default(),
             cache: bc::Cache::default(),
             commands: offered(settings, workspace),
             exec: exec_options(loaded),
@@ -144,10 +142,8 @@ fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
     let commands = policy.commands().iter();
     let on = commands.filter(|command| withheld(&settings.loaded, &command.name).is_none());
     on.filter_map(|command| {
-        // Made once for a server, which needs it until its end.
-        let tool: &'static str = command.name.clone().leak();
-        let profile = effective(settings, tool, workspace)?;
-        Some(Declared { tool, command: command.clone(), profile })
+        let profile = effective(settings, command.name.clone().into(), workspace)?;
+        Some(Declared { command: command.clone(), profile })
     })
     .collect()
 }
@@ -179,7 +175,7 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
 }
 
 /// The profile of a tool with the limits that its rule leaves: what a call of it would get.
-fn effective(settings: &Settings, tool: &'static str, workspace: Workspace) -> Option<Profile> {
+fn effective(settings: &Settings, tool: ToolName, workspace: Workspace) -> Option<Profile> {
     let loaded = &settings.loaded;
     let call = Call {
         tool,
@@ -220,8 +216,7 @@ impl Backend for Live {
             cells.remembered(&expression)?;
             return Ok(self.calculated(result, Ran::Remembered, started));
         }
-        let arguments = CalculateArgs { expression, precision: Some(f64::from(places)) };
-        let done = bc::calculate(&cells, &self.precision, arguments).await;
+        let done = bc::calculate(&cells, expression, places.into()).await;
         let receipt = cells.receipt();
         let done = match done {
             Ok(done) => done,
@@ -242,9 +237,7 @@ impl Backend for Live {
     ) -> Result<Calculated, Refused> {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, turn).within(within);
-        let arguments =
-            CalculateAdvancedArgs { script, precision: Some(f64::from(precision.places())) };
-        let done = bc::calculate_advanced(&cells, &self.precision, arguments).await;
+        let done = bc::calculate_advanced(&cells, &script, precision.places().into()).await;
         let receipt = cells.receipt();
         let done = match done {
             Ok(done) => done,
@@ -344,10 +337,10 @@ impl Backend for Live {
         asking: Asking,
         turn: Turn,
     ) -> Result<Done, Refused> {
-        let call = match cli::call(declared.tool, &declared.command, &asking) {
+        let call = match cli::call(&declared.command, &asking) {
             Ok(call) => call,
             Err(bad) => {
-                self.audit.invalid(declared.tool, &bad.to_string());
+                self.audit.invalid(&declared.command.name, &bad.to_string());
                 return Ok(bad.told(asking.correlation));
             }
         };

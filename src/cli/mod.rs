@@ -40,7 +40,6 @@ pub mod sought;
 pub mod start;
 pub mod streams;
 pub mod tier;
-pub mod units;
 pub mod wiring;
 
 use std::path::PathBuf;

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 
 use super::error::CliError;
-use super::units;
 use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use crate::job::ProfileName;
 use crate::outcome::in_words;
 use crate::receipt::Tier;
 use crate::supervisor::Access;
+use crate::units::{Size, Time};
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -46,17 +45,17 @@ pub struct RunArguments {
     #[arg(long, value_name = "PATH")]
     pub cwd: Option<String>,
     /// End the call after this time: 500ms, 30s, 10m; a bare number is seconds
-    #[arg(long, value_name = "DUR", value_parser = units::duration)]
-    pub timeout: Option<Duration>,
+    #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time))]
+    pub timeout: Option<Time>,
     /// Lower the memory of the cell: 64M, 1G
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub memory: Option<u64>,
+    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
+    pub memory: Option<Size>,
     /// Lower the number of processes in the cell
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub processes: Option<u32>,
     /// End the call when it has printed this much: 64K, 1M
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub output: Option<u64>,
+    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
+    pub output: Option<Size>,
     /// By what cells are held: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
     /// are refused; it is weaker, and every receipt says what it lacks
     #[arg(long, value_name = "TIER")]
@@ -123,13 +122,13 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
     }
     distinct(&mounts)?;
     let asked = Asked {
-        wall: typed.timeout,
-        memory: typed.memory,
+        wall: typed.timeout.map(|time| time.0),
+        memory: typed.memory.map(|size| size.0),
         processes: typed.processes,
-        output: typed.output,
+        output: typed.output.map(|size| size.0),
     };
     let call = Call {
-        tool: "run",
+        tool: "run".into(),
         argv: Argv::new(typed.argv.clone()).map_err(|error| invalid(&error))?,
         script: None,
         stdin: Stdin::Empty.open(),

@@ -1,6 +1,8 @@
 //! What may be typed after `cofferdam run`, and what is said about the rest.
 #![expect(clippy::unwrap_used, reason = "a command line that does not parse is a failed test")]
 
+use std::time::Duration;
+
 use super::*;
 use clap::Parser;
 
@@ -64,7 +66,7 @@ fn every_flag_arrives_checked() {
         ],
         sockets: Vec::new(),
         call: Call {
-            tool: "run",
+            tool: "run".into(),
             argv: Argv::new(["ls", "-la", "--json"].map(str::to_owned).to_vec()).unwrap(),
             script: None,
             stdin: Stdin::Empty.open(),

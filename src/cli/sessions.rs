@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::live::{Live, clamped};
 use crate::capture::deceptive::plain;
 use crate::capture::lines::{Wanted, only};
-use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::capture::text::render;
 use crate::capture::{Captured, KEPT_BYTES};
+use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::arguments::BashArguments;
 use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
 use crate::mcp::sessions::{Answer, Rest, Running, Shell, ToldSession};
@@ -35,7 +36,7 @@ impl Live {
         let session = session.unwrap_or_else(|| DEFAULT.to_owned());
         let restart = if arguments.restart { Restart::Yes } else { Restart::No };
         let show = Show {
-            characters: arguments.max_output.unwrap_or(REPLY_CHARACTERS).min(REPLY_CHARACTERS),
+            characters: arguments.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
             lines: Wanted { head: arguments.head, tail: arguments.tail },
         };
         let Some(command) = command else {

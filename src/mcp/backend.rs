@@ -120,7 +120,10 @@ pub trait Backend: Send + Sync + 'static {
         turn: Turn,
     ) -> impl Future<Output = Result<Done, Refused>> + Send {
         let (_, _) = (asking, turn);
-        std::future::ready(Err(Refused::failed(format!("`{}` is not run here", declared.tool))))
+        std::future::ready(Err(Refused::failed(format!(
+            "`{}` is not run here",
+            declared.command.name
+        ))))
     }
 
     /// Looks at jobs, or ends one.

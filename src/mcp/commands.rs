@@ -9,12 +9,10 @@ use serde_json::{Value, json};
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
 use super::{catalogue, reply};
 use crate::call::{MAX_TIMEOUT, STDIN_BYTES};
+use crate::defaults::INLINE_CHARACTERS;
 use crate::policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
 use crate::policy::values::{Kind, Type};
 use crate::tools::cli::{Asking, Declared, Done, ErrorType, Words};
-
-/// Characters of output that the text of a result shows; the fields have all of it.
-const TEXT_CHARACTERS: usize = 30_000;
 
 /// What every declared command takes besides its own fields.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -40,16 +38,17 @@ fn fields(command: &Command) -> Vec<&str> {
 /// When they are not the tool's.
 pub fn asking(declared: &Declared, given: Option<JsonObject>) -> Result<Asking, BadArguments> {
     let mut rest = given.unwrap_or_default();
-    known_fields(declared.tool, &fields(&declared.command), &rest)?;
+    known_fields(&declared.command.name, &fields(&declared.command), &rest)?;
     let mut given = Vec::new();
     for one in &declared.command.positionals {
         let words = match rest.remove(&one.name) {
-            Some(value) => words(declared.tool, one, value)?,
+            Some(value) => words(&declared.command.name, one, value)?,
             None => Vec::new(),
         };
         given.extend(words.into_iter().map(|word| (one.name.clone(), word)));
     }
-    let Common { extra_args, stdin, timeout_sec, correlation_id } = typed(declared.tool, rest)?;
+    let Common { extra_args, stdin, timeout_sec, correlation_id } =
+        typed(&declared.command.name, rest)?;
     Ok(Asking {
         given,
         flags: extra_args.map(Words::into_list).unwrap_or_default(),
@@ -85,11 +84,11 @@ pub fn invalid(bad: BadArguments) -> Done {
 
 /// The result as MCP has it: output and error for a model, all fields for a program.
 pub fn reply(done: &Done) -> CallToolResult {
-    let mut text: String = done.stdout.chars().take(TEXT_CHARACTERS).collect();
+    let mut text: String = done.stdout.chars().take(INLINE_CHARACTERS).collect();
     if text.len() < done.stdout.len() {
         text.push_str("\n[shortened here; structuredContent has the rest]");
     }
-    let error: String = done.stderr.chars().take(TEXT_CHARACTERS).collect();
+    let error: String = done.stderr.chars().take(INLINE_CHARACTERS).collect();
     let failed = done.error.as_ref().map(|error| format!("[{error}]"));
     let denials = done.denials.iter().map(|denial| denial.line());
     for part in [error].into_iter().chain(failed).chain(denials) {
@@ -112,7 +111,7 @@ pub fn reply(done: &Done) -> CallToolResult {
 pub fn tool(declared: &Declared) -> Tool {
     let command = &declared.command;
     let reads = command.changes == Changes::Nothing;
-    Tool::new(declared.tool, command.description.clone(), object(input(command)))
+    Tool::new(declared.command.name.clone(), command.description.clone(), object(input(command)))
         .with_title(command.program.clone())
         .with_raw_output_schema(Arc::new(object(output())))
         .annotate(ToolAnnotations::new().read_only(reads).destructive(!reads).open_world(false))

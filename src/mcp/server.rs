@@ -103,7 +103,9 @@ impl<B: Backend> Server<B> {
     fn offered(&self) -> Vec<&str> {
         let backend = &self.0.backend;
         let built_in = catalogue::NAMES.iter().copied().filter(|name| backend.lists(name));
-        built_in.chain(backend.commands().iter().map(|declared| declared.tool)).collect()
+        built_in
+            .chain(backend.commands().iter().map(|declared| declared.command.name.as_str()))
+            .collect()
     }
 
     async fn perform(
@@ -116,7 +118,7 @@ impl<B: Backend> Server<B> {
             return Err(refused);
         }
         let mut commands = self.0.backend.commands().iter();
-        if let Some(declared) = commands.find(|declared| declared.tool == request.name) {
+        if let Some(declared) = commands.find(|declared| declared.command.name == request.name) {
             return self.command(declared, arguments, context).await;
         }
         match request.name.as_ref() {
@@ -198,7 +200,7 @@ impl<B: Backend> Server<B> {
         let asking = match commands::asking(declared, arguments) {
             Ok(asking) => asking,
             Err(bad) => {
-                self.0.backend.invalid(declared.tool, &bad.message);
+                self.0.backend.invalid(&declared.command.name, &bad.message);
                 return Ok(commands::reply(&commands::invalid(bad)));
             }
         };
@@ -357,7 +359,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         // One that exists and is off is told as such, and not as one that does not exist.
         let (backend, name) = (&self.0.backend, request.name.as_ref());
         if !catalogue::NAMES.contains(&name)
-            && !backend.commands().iter().any(|declared| declared.tool == name)
+            && !backend.commands().iter().any(|declared| declared.command.name == name)
             && backend.withheld(name).is_none()
         {
             return Err(unknown_tool(name, &self.offered()));

@@ -184,7 +184,7 @@ impl Policy {
         profiles: &Profiles,
         workspace: Workspace,
     ) -> Result<Grant, Denial> {
-        let terms = self.terms_under(call.tool, call.profile.as_ref(), profiles)?;
+        let terms = self.terms_under(&call.tool, call.profile.as_ref(), profiles)?;
         let limits = terms.limits.lowered(&call.asked);
         let clamped = terms.limits.clamps(&call.asked);
         let rule = terms.rule.to_owned();

@@ -31,7 +31,7 @@ fn shipped_policy() -> Policy {
 
 fn call(tool: &'static str, asked: Asked) -> Call {
     Call {
-        tool,
+        tool: tool.into(),
         argv: Argv::new(vec!["bash".to_owned()]).unwrap_or_else(|e| panic!("{e}")),
         script: None,
         stdin: Stdin::Empty,

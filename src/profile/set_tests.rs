@@ -299,8 +299,8 @@ fn limits_have_their_bounds() {
         "1.toml:6:11: `7200s` is above the most that any call gets, 3600s"
     );
     assert_eq!(
-        mistake("[limits]\nmemory = \"64MB\"\n"),
-        "1.toml:6:10: `64MB` is not a size; write 64M, 1G, 512K or bare bytes"
+        mistake("[limits]\nmemory = \"64 MB\"\n"),
+        "1.toml:6:10: `64 MB` is not a size; write 64M, 1G, 512K or bare bytes"
     );
     assert_eq!(
         mistake("[requires]\nlandlock_abi = 1\n"),

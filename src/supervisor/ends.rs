@@ -10,8 +10,6 @@ use crate::cell::report::{PayloadEnd, raw};
 use crate::job::Limits;
 use crate::outcome::{Failure, LimitKind, Outcome};
 
-/// Between TERM or INT and KILL (rulings R1).
-pub const GRACE: Duration = Duration::from_secs(1);
 /// An init that has reported its end and is still there after this is killed.
 pub const LINGER: Duration = Duration::from_secs(2);
 

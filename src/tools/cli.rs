@@ -28,8 +28,6 @@ const TIMED_OUT: i32 = 124;
 /// A declared command that is offered.
 #[derive(Debug, Clone)]
 pub struct Declared {
-    /// The name, for as long as the process lives: calls carry it as they do a built-in tool's.
-    pub tool: &'static str,
     pub command: Command,
     /// What its cells are confined by, with the limits that the rules leave.
     pub profile: Profile,
@@ -54,9 +52,9 @@ pub enum BadAsking {
     #[error(transparent)]
     Call(#[from] InvalidCall),
     #[error("{tool}: give `stdin` or `{file}`, not both")]
-    TwoInputs { tool: &'static str, file: String },
+    TwoInputs { tool: String, file: String },
     #[error("{tool}: give `stdin` or `{file}`")]
-    NoInput { tool: &'static str, file: String },
+    NoInput { tool: String, file: String },
 }
 
 impl BadAsking {
@@ -98,8 +96,8 @@ impl Words {
 ///
 /// # Errors
 /// On the first word or value that is not taken.
-pub fn call(tool: &'static str, command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
-    one_input(tool, command, asking)?;
+pub fn call(command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
+    one_input(command, asking)?;
     if asking.correlation.as_ref().is_some_and(|id| id.len() > CORRELATION_BYTES) {
         let bytes = asking.correlation.as_ref().map_or(0, String::len);
         let limit = CORRELATION_BYTES;
@@ -108,7 +106,7 @@ pub fn call(tool: &'static str, command: &Command, asking: &Asking) -> Result<Ca
     let given: Vec<(&str, &str)> =
         asking.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     Ok(Call {
-        tool,
+        tool: command.name.clone().into(),
         argv: command.argv(&asking.flags, &given)?,
         script: None,
         stdin: Stdin::text("stdin", asking.stdin.clone().unwrap_or_default())?,
@@ -123,8 +121,9 @@ pub fn call(tool: &'static str, command: &Command, asking: &Asking) -> Result<Ca
 }
 
 /// A file or standard input; never both, and one of them where the program cannot tell by itself.
-fn one_input(tool: &'static str, command: &Command, asking: &Asking) -> Result<(), BadAsking> {
+fn one_input(command: &Command, asking: &Asking) -> Result<(), BadAsking> {
     let Some(file) = command.file().map(|file| file.name.clone()) else { return Ok(()) };
+    let tool = command.name.clone();
     let named = asking.given.iter().any(|(name, _)| *name == file);
     match (named, asking.stdin.is_some()) {
         (true, true) => Err(BadAsking::TwoInputs { tool, file }),

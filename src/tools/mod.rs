@@ -158,7 +158,7 @@ impl Workbench {
     /// Asks policy about a call, and records the answer.
     fn decide(&self, call: Call) -> Result<(Grant, Entry), Refusal> {
         let asked = self.audit.asked(&call);
-        let tells = TELLING.contains(&call.tool);
+        let tells = TELLING.contains(&call.tool.as_ref());
         match self.policy.decide(call, &self.profiles, self.workspace) {
             Ok(grant) => {
                 let entry = self.audit.granted(asked, &grant)?;

@@ -91,7 +91,7 @@ pub fn script(tool: &'static str, args: ScriptArgs) -> Result<Call, InvalidCall>
         ProfileName::new(&name).ok_or(not_one)
     });
     Ok(Call {
-        tool,
+        tool: tool.into(),
         argv: Argv::new(words)?,
         script: Some(Script::new("command", args.command)?),
         stdin: Stdin::bytes("stdin", args.stdin)?,
@@ -127,7 +127,7 @@ pub fn read_by(shell: &str, args: ScriptArgs) -> ScriptArgs {
 /// When the words are none or too long.
 pub fn run(words: Vec<String>, env: Env, asked: Asked) -> Result<Call, InvalidCall> {
     Ok(Call {
-        tool: "run",
+        tool: "run".into(),
         argv: Argv::new(words)?,
         script: None,
         stdin: Stdin::Empty.open(),
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(
             call,
             Call {
-                tool: "bash",
+                tool: "bash".into(),
                 argv: Argv::new(vec!["bash".into(), "-c".into(), RUN_SCRIPT.into()])?,
                 script: Some(Script::new("command", "true".into())?),
                 stdin: Stdin::Bytes(b"in".to_vec()),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::shell::bash_output;
 use super::{pure, tool};
 use crate::call::STDIN_BYTES;
+use crate::defaults::INLINE_CHARACTERS;
 
 pub fn output() -> Tool {
     let description = "Read the output of a job so far, or of an earlier bash command by its \
@@ -32,7 +33,7 @@ pub fn output() -> Tool {
                 "description": "Seconds to wait for the end, for output that was not read yet, or until it waits for input; cut to the time after which a command becomes a job."
             },
             "max_output": {
-                "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
+                "type": "integer", "minimum": 0, "maximum": INLINE_CHARACTERS, "default": INLINE_CHARACTERS,
                 "description": "Characters of output in the reply."
             }
         },

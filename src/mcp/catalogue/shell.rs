@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{denials, files_changed, tool};
 use crate::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
+use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::rules::Rules;
 
 pub fn bash(rules: &Rules) -> Tool {
@@ -90,7 +91,7 @@ fn session_fields() -> Value {
                 "description": "Run it at a terminal of its own (80x24), for programs that want one, in a bash that has the shell's directory and exported variables and leaves nothing behind in the shell. stdout and stderr come as one, with what is echoed. Input is open; in bash_input `eof` types ^D, and the character U+0003 is ^C. TERM stays dumb unless `env` has another."
             },
             "max_output": {
-                "type": "integer", "minimum": 0, "maximum": 30_000, "default": 30_000,
+                "type": "integer", "minimum": 0, "maximum": INLINE_CHARACTERS, "default": INLINE_CHARACTERS,
                 "description": "Characters of output in the reply: head and tail."
             },
             "head": { "type": "integer", "minimum": 0, "description": "Show only so many first lines." },

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::reply::exit_code;
 use crate::capture::Captured;
-use crate::capture::text::{REPLY_CHARACTERS, render};
+use crate::capture::text::render;
+use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::backend::Told;
 use crate::mcp::reply;
 use crate::outcome::Outcome;
@@ -64,7 +65,7 @@ impl Steps {
 
     /// Takes the story of the next step; the reply has room for so much of each.
     pub fn add(&mut self, command: &str, told: Told, stdout: Stdout) {
-        let room = REPLY_CHARACTERS / self.of.max(1);
+        let room = INLINE_CHARACTERS / self.of.max(1);
         let streams = render(
             &Captured::of(told.stdout.text.as_bytes()),
             &Captured::of(told.stderr.text.as_bytes()),

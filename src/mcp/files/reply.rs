@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::Filed;
 use super::arguments::Asked;
 use crate::capture::deceptive::plain;
-use crate::capture::text::REPLY_CHARACTERS;
+use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::reply;
 use crate::mcp::reply::changes::name;
 use crate::tools::files::{Answer, Entry, Kind, Region, Request, Was};
@@ -71,7 +71,7 @@ fn texts(text: String) -> Vec<ContentBlock> {
 /// or in part.
 fn numbered(region: &Region) -> (String, usize) {
     let text = String::from_utf8_lossy(&region.text);
-    let (mut shown, mut room, mut last) = (String::new(), REPLY_CHARACTERS, region.first);
+    let (mut shown, mut room, mut last) = (String::new(), INLINE_CHARACTERS, region.first);
     for (number, line) in (region.first..).zip(text.split_inclusive('\n')) {
         if room == 0 {
             break;
@@ -268,9 +268,9 @@ mod tests {
         let (text, last) = numbered(&region(b"a\r\n\tb\x1b[0m\n\xff", 9));
         assert_eq!(text, "     9\ta\\r\n    10\t\tb\u{fffd}[0m\n    11\t\u{fffd}\n");
         assert_eq!(last, 11);
-        let long = "x".repeat(REPLY_CHARACTERS) + "\nmore\n";
+        let long = "x".repeat(INLINE_CHARACTERS) + "\nmore\n";
         let (text, last) = numbered(&region(long.as_bytes(), 1));
-        assert_eq!((text.len(), last), (REPLY_CHARACTERS + 8, 1));
+        assert_eq!((text.len(), last), (INLINE_CHARACTERS + 8, 1));
     }
 
     #[test]

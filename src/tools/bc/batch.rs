@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use super::estimate::Estimate;
 use super::evaluate::{self, Evaluate, last_line, value};
 use super::rewrite::{Expression, Shape};
-use super::{
-    CALCULATION_TIME, CalcError, evaluated, first_scale, library, near, settled, validate,
-};
+use super::{CalcError, evaluated, first_scale, library, near, settled, validate};
+use crate::defaults::CALCULATOR_TIMEOUT;
 
 /// Most expressions of one call.
 pub const MOST_EXPRESSIONS: usize = 100;
@@ -91,7 +90,7 @@ pub async fn calculate_batch(
     expressions: &[String],
     precision: u32,
 ) -> Result<Vec<Entry>, CalcError> {
-    let end = Instant::now() + CALCULATION_TIME;
+    let end = Instant::now() + CALCULATOR_TIMEOUT;
     let mut entries: Vec<Option<Entry>> = expressions.iter().map(|_| None).collect();
     let numbered = expressions.iter().enumerate();
     let shared = numbered.filter_map(|(place, text)| Shared::of(place, text, precision)).collect();

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::CalcError;
 use super::decimal::Decimal;
 use super::library;
 use super::rewrite::{Expression, Shape};
-use super::{CALCULATION_TIME, CalcError};
 use crate::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
+use crate::defaults::CALCULATOR_TIMEOUT;
 use crate::outcome::{Failure, LimitKind, Outcome};
 use crate::receipt::Receipt;
 use crate::tools::{Caller, Told, Workbench};
@@ -52,7 +53,7 @@ impl<'bench> InCells<'bench> {
     /// The same, for a calculation that may not take longer than this in all.
     #[must_use]
     pub fn within(self, time: Option<Duration>) -> Self {
-        let time = time.filter(|time| *time < CALCULATION_TIME);
+        let time = time.filter(|time| *time < CALCULATOR_TIMEOUT);
         Self { end: time.map(|time| (Instant::now() + time, time)), ..self }
     }
 
@@ -61,7 +62,7 @@ impl<'bench> InCells<'bench> {
     /// # Errors
     /// When policy denies it, or it cannot be recorded and no call is to go on then.
     pub fn remembered(&self, expression: &str) -> Result<(), CalcError> {
-        let call = call("calculate", expression.to_owned(), CALCULATION_TIME);
+        let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT);
         let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
         self.workbench.remembered(call).map_err(CalcError::Refused)
     }
@@ -105,7 +106,7 @@ pub(super) fn call(
     wall: Duration,
 ) -> Result<Call, InvalidCall> {
     Ok(Call {
-        tool,
+        tool: tool.into(),
         argv: Argv::new(["bc", "-l", "-q"].map(str::to_owned).to_vec())?,
         script: None,
         stdin: Stdin::text("program", program)?,
@@ -302,14 +303,14 @@ impl<'run, E: Evaluate> Readings<'run, E> {
 
     async fn run(&mut self, program: String) -> Result<BcRun, CalcError> {
         if self.left.is_zero() {
-            return Err(CalcError::Timeout(CALCULATION_TIME));
+            return Err(CalcError::Timeout(CALCULATOR_TIMEOUT));
         }
         let run = self.bc.bc(self.tool, program, self.left).await;
         match &run {
             Ok(run) => self.left = self.left.saturating_sub(run.took),
             // What was left is used up: told as the time of the whole calculation.
             Err(CalcError::Timeout(wall)) if *wall >= self.left => {
-                return Err(CalcError::Timeout(CALCULATION_TIME));
+                return Err(CalcError::Timeout(CALCULATOR_TIMEOUT));
             }
             Err(_) => {}
         }

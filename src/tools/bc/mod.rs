@@ -18,11 +18,10 @@ pub mod plot;
 mod rewrite;
 mod validate;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use decimal::Decimal;
 use estimate::Estimate;
@@ -35,14 +34,13 @@ pub use evaluate::{BcRun, Evaluate, InCells};
 pub use validate::EXPRESSION_CHARACTERS;
 
 use super::Refusal;
+use crate::defaults::CALCULATOR_TIMEOUT;
 use crate::outcome::LimitKind;
 
 /// Decimal places of a result unless asked otherwise.
 pub const PRECISION: u32 = 20;
 /// Most decimal places that can be asked for.
 pub const MAX_PRECISION: u32 = 100;
-/// Wall time of one calculation, all its evaluations together.
-pub const CALCULATION_TIME: Duration = Duration::from_secs(30);
 /// What the text of a reply says when an expression printed nothing, such as a bare assignment.
 pub const NOTHING_PRINTED: &str = "nothing printed";
 
@@ -52,39 +50,6 @@ const GUARD: u32 = 12;
 const UNUSED: usize = 5;
 /// The working scale is doubled up to this multiple of the first.
 const MOST_DOUBLED: u32 = 16;
-
-/// Arguments of the tool `calculate`.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CalculateArgs {
-    /// Mathematical expression to evaluate (e.g., '2+2', 'sqrt(144)', '1/3').
-    pub expression: String,
-    /// Decimal places for the result (default: 20, range: 0-100).
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 100))]
-    pub precision: Option<f64>,
-}
-
-/// Arguments of the tool `calculate_advanced`.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CalculateAdvancedArgs {
-    /// Multi-line bc script with variables, functions, control flow; every line it prints is returned.
-    pub script: String,
-    /// The script's initial `scale` (default: 20, range: 0-100).
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 100))]
-    pub precision: Option<f64>,
-}
-
-/// Arguments of the tool `set_precision`.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SetPrecisionArgs {
-    /// Number of decimal places (0-100) for calculations that do not ask for their own.
-    #[schemars(range(min = 0, max = 100))]
-    pub precision: f64,
-}
 
 /// Result of `calculate`; field names are the seed's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -111,12 +76,6 @@ pub struct CalculatedAdvanced {
     pub warnings: Vec<String>,
 }
 
-/// Result of `set_precision`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct PrecisionSet {
-    pub precision: u32,
-}
-
 /// Why a calculation has no result. The texts are the seed's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CalcError {
@@ -136,56 +95,18 @@ pub enum CalcError {
     Refused(Refusal),
 }
 
-/// The default precision of one MCP session.
-#[derive(Debug)]
-pub struct SessionPrecision(AtomicU32);
-
-impl Default for SessionPrecision {
-    fn default() -> Self {
-        Self(AtomicU32::new(PRECISION))
-    }
-}
-
-impl SessionPrecision {
-    pub fn get(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// The tool `set_precision`: holds for the session's calculations that do not ask for their own.
-    ///
-    /// # Errors
-    /// When it is not a whole number from 0 to 100.
-    pub fn set(&self, args: &SetPrecisionArgs) -> Result<PrecisionSet, CalcError> {
-        let precision = places(args.precision)?;
-        self.0.store(precision, Ordering::Relaxed);
-        Ok(PrecisionSet { precision })
-    }
-
-    fn or_asked(&self, asked: Option<f64>) -> Result<u32, CalcError> {
-        asked.map_or_else(|| Ok(self.get()), places)
-    }
-}
-
-fn places(asked: f64) -> Result<u32, CalcError> {
-    (0..=MAX_PRECISION).find(|places| f64::from(*places) == asked).ok_or_else(|| {
-        let range = format!("precision must be a whole number from 0 to {MAX_PRECISION}");
-        CalcError::Invalid(format!("{range}, not {asked}"))
-    })
-}
-
-/// The tool `calculate`.
+/// Evaluates `expression` and rounds it to `precision` decimal places ([`MAX_PRECISION`] at most).
 ///
 /// # Errors
 /// When the expression is not taken, bc reports an error, or a limit ends it.
 pub async fn calculate(
     bc: &impl Evaluate,
-    session: &SessionPrecision,
-    args: CalculateArgs,
+    expression: String,
+    precision: u32,
 ) -> Result<Calculated, CalcError> {
-    let precision = session.or_asked(args.precision)?;
     let (result, exact) =
-        evaluated(bc, "calculate", &args.expression, precision, CALCULATION_TIME).await?;
-    Ok(Calculated { result, expression: args.expression, precision, exact })
+        evaluated(bc, "calculate", &expression, precision, CALCULATOR_TIMEOUT).await?;
+    Ok(Calculated { result, expression, precision, exact })
 }
 
 /// The value of one expression, and `Some(false)` if not every digit is sure, in at most `time`.
@@ -307,28 +228,28 @@ fn settle(coarse: &Decimal, fine: &Decimal, scale: u32, places: usize) -> Option
     Some(if whole { fine.to_string() } else { fine.rounded(places) })
 }
 
-/// The tool `calculate_advanced`: bc as it is, from a clean start.
+/// Runs a bc script from a clean start, with `precision` as its first `scale`.
 ///
 /// # Errors
 /// When the script is not taken, bc reports an error, or a limit ends it.
 pub async fn calculate_advanced(
     bc: &impl Evaluate,
-    session: &SessionPrecision,
-    args: CalculateAdvancedArgs,
+    text: &str,
+    precision: u32,
 ) -> Result<CalculatedAdvanced, CalcError> {
-    let precision = session.or_asked(args.precision)?;
-    validate::script(&args.script)?;
-    let script = library::resolved(&args.script.replace('\r', ""))?;
+    validate::script(text)?;
+    let script = library::resolved(&text.replace('\r', ""))?;
     // As bc has it, which is by the digits at hand.
     let before = format!("{}cofferdam_raw=1;scale={precision}\n", library::prelude(&script));
-    let run = bc.bc("calculate_advanced", format!("{before}{script}\n"), CALCULATION_TIME).await?;
+    let run =
+        bc.bc("calculate_advanced", format!("{before}{script}\n"), CALCULATOR_TIMEOUT).await?;
     let (errors, warnings) = Fault::all(&run.stderr, before.lines().count());
     if let Some(error) = errors.into_iter().next() {
         return Err(error.into());
     }
     Ok(CalculatedAdvanced {
         result: run.stdout.trim_end().to_owned(),
-        script: beginning(&args.script),
+        script: beginning(text),
         precision,
         warnings: warnings.into_iter().map(|warning| warning.to_string()).collect(),
     })

@@ -5,7 +5,8 @@ mod draw;
 use super::evaluate::{Evaluate, Fault, last_line, value};
 use super::library::{self, Gives};
 use super::rewrite::{Expression, KEYWORDS, Kind};
-use super::{CALCULATION_TIME, CalcError, validate};
+use super::{CalcError, validate};
+use crate::defaults::CALCULATOR_TIMEOUT;
 
 pub use draw::Drawn;
 
@@ -36,7 +37,7 @@ pub struct Plot {
 /// When the expression is not taken, it has no value anywhere in the range, or a limit ends it.
 pub async fn calculate_plot(bc: &impl Evaluate, plot: &Plot) -> Result<Drawn, CalcError> {
     let program = program(plot)?;
-    let run = bc.bc(TOOL, program, CALCULATION_TIME).await?;
+    let run = bc.bc(TOOL, program, CALCULATOR_TIMEOUT).await?;
     let (errors, warnings) = Fault::all(&run.stderr, 0);
     if let Some(fault) = errors.iter().find(|fault| fault.syntax) {
         return Err(CalcError::Bc(fault.what.clone()));

@@ -58,9 +58,7 @@ impl Evaluate for Direct {
 }
 
 async fn told(expression: &str, precision: u32) -> Result<(String, Option<bool>), String> {
-    let args =
-        CalculateArgs { expression: expression.to_owned(), precision: Some(f64::from(precision)) };
-    let calculated = calculate(&Direct, &SessionPrecision::default(), args).await;
+    let calculated = calculate(&Direct, expression.to_owned(), precision).await;
     calculated.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
 }
 
@@ -266,9 +264,9 @@ async fn what_never_ends_is_a_timeout_of_the_whole_calculation() {
 
 #[tokio::test]
 async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
-    let run = |script: &str, precision| {
-        let args = CalculateAdvancedArgs { script: script.to_owned(), precision };
-        async { calculate_advanced(&Direct, &SessionPrecision::default(), args).await }
+    let run = |script: &str, precision: Option<u32>| {
+        let script = script.to_owned();
+        async move { calculate_advanced(&Direct, &script, precision.unwrap_or(PRECISION)).await }
     };
     let plain = |result: &str, script: &str, precision| {
         let (result, script) = (result.to_owned(), script.to_owned());
@@ -277,7 +275,7 @@ async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
     let script = "scale=5\npi=4*a(1)\npi*2";
     assert_eq!(run(script, None).await, plain("6.28312", script, 20));
     let script = "print \"x = \", 1/3, \"\\n\" # it's raw\n7%3; a_b=2\na_b";
-    assert_eq!(run(script, Some(3.0)).await, plain("x = .333\n.001\n2", script, 3));
+    assert_eq!(run(script, Some(3)).await, plain("x = .333\n.001\n2", script, 3));
     assert_eq!(run("1\n2/0", None).await, Err(CalcError::Bc("Divide by zero".to_owned())));
     assert_eq!(
         run("1\n2+\n3", None).await,
@@ -288,27 +286,6 @@ async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
     let long = format!("1+{}1", "1+".repeat(80));
     let told = run(&long, None).await.map(|it| (it.result, it.script));
     assert_eq!(told, Ok(("82".to_owned(), format!("{}...", &"1+".repeat(50)))));
-}
-
-#[tokio::test]
-async fn the_sessions_precision_holds_until_it_is_set_anew() -> Result<(), CalcError> {
-    let session = SessionPrecision::default();
-    let third = |precision| CalculateArgs { expression: "1/3".to_owned(), precision };
-    assert_eq!(session.set(&SetPrecisionArgs { precision: 3.0 })?, PrecisionSet { precision: 3 });
-    let told = calculate(&Direct, &session, third(None)).await?;
-    let expected =
-        Calculated { result: "0.333".into(), expression: "1/3".into(), precision: 3, exact: None };
-    assert_eq!(told, expected);
-    let told = calculate(&Direct, &session, third(Some(1.0))).await?;
-    assert_eq!((told.result.as_str(), told.precision, session.get()), ("0.3", 1, 3));
-    for bad in [-1.0, 100.5, 101.0, f64::NAN] {
-        assert!(matches!(
-            session.set(&SetPrecisionArgs { precision: bad }),
-            Err(CalcError::Invalid(_))
-        ));
-    }
-    assert_eq!(session.get(), 3);
-    Ok(())
 }
 
 #[test]
@@ -324,18 +301,16 @@ fn a_calculation_differs_in_its_input_alone_from_what_its_profile_executes_ahead
     let profiles = Profiles::parse(&profile::shipped(), &[]).map_err(|error| error.to_string());
     let bc = profiles.map(|profiles| profiles.iter().find(|it| it.name.as_str() == "bc").cloned());
     let ahead = bc.map(|bc| bc.and_then(|bc| bc.ahead).map(|ahead| (ahead.argv, ahead.env)));
-    let call = evaluate::call("calculate", "1".to_owned(), CALCULATION_TIME);
+    let call = evaluate::call("calculate", "1".to_owned(), CALCULATOR_TIMEOUT);
     assert_eq!(ahead, Ok(call.ok().map(|call| (call.argv, call.env))));
 }
 
 /// Servers run calls on many threads: these futures must be able to move between them.
 #[expect(dead_code, reason = "that it compiles is the test")]
-fn futures_can_move_between_threads(bc: &InCells<'_>, session: &SessionPrecision) {
+fn futures_can_move_between_threads(bc: &InCells<'_>) {
     fn moves(_: impl Send) {}
-    let args = CalculateArgs { expression: String::new(), precision: None };
-    moves(calculate(bc, session, args));
-    let args = CalculateAdvancedArgs { script: String::new(), precision: None };
-    moves(calculate_advanced(bc, session, args));
+    moves(calculate(bc, String::new(), PRECISION));
+    moves(calculate_advanced(bc, "", PRECISION));
 }
 
 /// bc that always takes this long, in the telling of it.
@@ -358,10 +333,10 @@ impl Evaluate for Slow {
 #[tokio::test]
 async fn all_evaluations_together_have_the_time_of_one_calculation() {
     let run = |seconds, expression: &str| {
-        let args = CalculateArgs { expression: expression.to_owned(), precision: Some(0.0) };
+        let expression = expression.to_owned();
         async move {
             let slow = Slow(Duration::from_secs(seconds));
-            let told = calculate(&slow, &SessionPrecision::default(), args).await;
+            let told = calculate(&slow, expression, 0).await;
             told.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
         }
     };

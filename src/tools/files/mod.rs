@@ -112,7 +112,7 @@ impl Request {
 fn alone(tool: &'static str, words: Vec<String>, stdin: Stdin) -> Result<Call, InvalidCall> {
     let words = std::iter::once(CLERK.to_owned()).chain(words).collect();
     let call = shell::run(words, crate::call::Env::default(), Asked::default())?;
-    Ok(Call { tool, stdin, ..call })
+    Ok(Call { tool: tool.into(), stdin, ..call })
 }
 
 /// The call that has a session's shell start the clerk: in a subshell, which it replaces.

@@ -303,7 +303,7 @@ const TREACHEROUS: &[&str] = &[
 
 #[tokio::test]
 async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
-    let (mut settled, time) = (0, CALCULATION_TIME);
+    let (mut settled, time) = (0, CALCULATOR_TIMEOUT);
     for text in TREACHEROUS {
         let text = library::resolved(text).unwrap_or_default();
         let expression = Expression::new(&text);

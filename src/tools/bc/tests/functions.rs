@@ -227,8 +227,8 @@ async fn losses_within_functions_are_foreseen() {
 #[tokio::test]
 async fn scripts_have_the_library_at_their_own_scale() {
     let run = |script: &str| {
-        let args = CalculateAdvancedArgs { script: script.to_owned(), precision: Some(4.0) };
-        async { calculate_advanced(&Direct, &SessionPrecision::default(), args).await }
+        let script = script.to_owned();
+        async move { calculate_advanced(&Direct, &script, 4).await }
     };
     let told =
         run("x = 30\nsin(radians(x)) # sin(x)\nprint \"gcd(4,6)\\n\"\nfloor(2.9999999)").await;
