@@ -16,6 +16,12 @@ fn main() -> ExitCode {
         claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
         claim("parts_of_a_repository_that_are_not_there_cannot_be_made", parts).needs(&[Need::Git]),
         claim("what_a_configuration_names_cannot_be_changed_or_made", named).needs(&[Need::Git]),
+        claim("a_socket_is_bound_where_it_was_judged_and_tells_its_name", sockets)
+            .needs(&[Need::Python]),
+        claim("no_two_cells_make_a_socket_with_a_name_of_a_repository", two_cells)
+            .needs(&[Need::Python]),
+        claim("a_file_grows_to_the_limit_of_who_asks_and_no_further", truncated)
+            .needs(&[Need::Python]),
         claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
         claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
         claim("every_odd_call_is_answered_as_without_the_guard", odd)
@@ -72,6 +78,7 @@ def every(directory, name):
         "renameat": lambda: os.rename("old", name, src_dir_fd=at, dst_dir_fd=at),
         "fifo": lambda: os.mkfifo(new),
         "node": lambda: os.mknod(new, 0o644 | 0o100000),
+        "bind": lambda: socket.socket(socket.AF_UNIX).bind(new),
     }
     for what, action in calls.items():
         fresh()
@@ -228,6 +235,146 @@ fn named(caller: &Caller) -> Check {
     equal("what is there", count("Read-only file system"), 3)?;
     equal("what is not", count("Operation not permitted"), 2)?;
     equal("what is on the way", count("Device or resource busy"), 1)
+}
+
+const BIND: &str = r#"
+def stream(): return socket.socket(socket.AF_UNIX)
+def bound(path, kind=socket.SOCK_STREAM):
+    one = socket.socket(socket.AF_UNIX, kind)
+    try: one.bind(path)
+    except OSError as error: return errno.errorcode.get(error.errno, str(error))
+    return one.getsockname()
+"#;
+
+fn sockets(caller: &Caller) -> Check {
+    let script = format!(
+        "{BIND}
+import stat
+os.umask(0o027); os.makedirs('/tmp/d/e'); os.symlink('d', '/tmp/link'); os.makedirs('/workspace/d', exist_ok=True)
+print(bound('/tmp/a'), bound('/tmp/d/e/b'), bound('/tmp/a'), bound('/tmp/none/a'), bound('/tmp/a/'), bound('/tmp/d/'), bound('/tmp/c/'), bound('/'), bound('.'))
+print(oct(os.lstat('/tmp/a').st_mode))
+os.chdir('/tmp/d'); print(bound('f'), bound('e/g'), bound('./h'), oct(os.stat('f').st_mode), sorted(os.listdir('/tmp/d')), os.listdir('e'))
+print(bound('\\0' + 'abstract')[:4], len(bound('')), bound('x' * 108)[:3], len(os.listdir('/tmp/d')))
+print(bound('/tmp/link/i')[-1:], os.path.exists('/tmp/d/i'), bound('/tmp/seq', socket.SOCK_SEQPACKET))
+tcp = socket.socket(); tcp.bind(('127.0.0.1', 0)); print(tcp.getsockname()[0], tried(lambda: socket.socket().bind(tcp.getsockname())))
+print(call(49, 0, bytes(16), 16), call(49, 99, bytes(16), 16), call(49, tcp.fileno(), 8, 16), call(49, tcp.fileno(), bytes(200), 200), call(49, tcp.fileno(), bytes(16), -1), call(49, stream().fileno(), b'\\x01\\x00', 2))
+one = stream(); one.bind('/tmp/one'); print(tried(lambda: one.bind('/tmp/two')), os.path.exists('/tmp/two'))
+one.listen(); two = stream(); two.connect('/tmp/one'); print(two.getpeername(), one.accept()[0].getsockname())"
+    );
+    let path = caller.directory("grant")?;
+    let guarded = python(caller, &[], &path, &script)?;
+    let bare = python(caller, &["--unguarded"], &caller.directory("bare")?, &script)?;
+    equal("no error", (guarded.stderr.as_str(), bare.stderr.as_str()), ("", ""))?;
+    holds("much was tried", &bare, bare.stdout.lines().count() == 9)?;
+    for (guarded, bare) in guarded.stdout.lines().zip(bare.stdout.lines()) {
+        equal("as bare", guarded, bare)?;
+    }
+    let script = format!(
+        "{BIND}
+os.chdir('/workspace'); os.makedirs('d/.vscode-not'); os.symlink('d', 'link'); os.symlink('.vscode', 'to')
+print([bound(name) for name in ['.git', '/workspace/.envrc', 'd/.vscode', 'link/.idea', '/workspace/link/HEAD', 'd/../.GIT', '/tmp/../workspace/.mcp.json']])
+print(bound('plain'), bound('/workspace/d/x'), bound('link/y'), bound('to'), bound('plain'), bound('/proc/self/cwd/z'))
+os.chdir('/proc/self/cwd'); print(bound('w'))
+print(sorted(os.listdir('/workspace')), sorted(os.listdir('d')), stream().connect_ex('/workspace/plain'))"
+    );
+    let path = caller.directory("other")?;
+    let told = python(caller, &[], &path, &script)?;
+    let refused = ["'EPERM'"; 7].join(", ");
+    let expected = format!(
+        "[{refused}]\nplain x y EADDRINUSE EADDRINUSE ELOOP\nw\n\
+         ['d', 'link', 'plain', 'to', 'w'] ['.vscode-not', 'x', 'y'] 1"
+    );
+    equal("in a grant", (told.said(), told.stderr.as_str()), (expected.as_str(), ""))
+}
+
+/// One cell binds, by turns to a harmless name and to one of a repository, through a directory that the
+/// other cell keeps turning.
+fn two_cells(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let turn = "
+import time
+os.chdir('/workspace'); os.makedirs('a', exist_ok=True); os.makedirs('tree', exist_ok=True)
+try: os.symlink('a', 'way')
+except FileExistsError: pass
+print('ready', flush=True)
+end = time.monotonic() + 4; n = 0
+while time.monotonic() < end:
+    for to in ('tree', 'a'):
+        os.symlink(to, 'new'); os.rename('new', 'way')
+";
+    let bind = format!(
+        "{BIND}
+import time
+os.chdir('/workspace'); os.makedirs('a', exist_ok=True)
+while not os.path.lexists('way'): time.sleep(0.01)
+end = time.monotonic() + 3; made = set()
+while time.monotonic() < end:
+    for name in ('way/HEAD', 'way/.git', '/workspace/way/plain'):
+        met = bound(name); made.add((name, met))
+        for place in ('a', 'tree'):
+            try: os.unlink(place + '/plain')
+            except FileNotFoundError: pass
+print(sorted(made))"
+    );
+    let text = path.display().to_string();
+    let turning = format!("{CALLS}\n{turn}");
+    let command = caller.run_command(&["--rw", &text], &["/usr/bin/python3", "-c", &turning]);
+    let turning = support::Live::start(command)?;
+    let told = python(caller, &[], &path, &bind)?;
+    let found = caller.bash_outside(&format!(
+        "cd {text}; find . -name HEAD -o -name .git -o -name config; echo looked"
+    ))?;
+    equal("on the host", found.said(), "looked")?;
+    holds(
+        "plain names are made",
+        &told,
+        told.stdout.contains("('/workspace/way/plain', 'plain')"),
+    )?;
+    holds(
+        "others are not",
+        &told,
+        !told.stdout.contains("'HEAD'") && !told.stdout.contains("'.git'"),
+    )?;
+    turning.finish(support::PATIENCE).map(drop)
+}
+
+fn truncated(caller: &Caller) -> Check {
+    let script = r#"
+import resource, subprocess
+G = 1 << 30
+seen = []
+signal.signal(signal.SIGXFSZ, lambda number, frame: seen.append(number))
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+def tell(*met): print(*met, len(seen), os.path.getsize("f")); seen.clear()
+open("f", "wb").write(b"12345")
+big = min(hard, 8 * G) + 1 if hard != -1 else 10 * G
+tell(call(76, b"f", big)); tell(call(76, b"f", 10 * G))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+tell(call(76, b"f", 4096), call(76, b"f", 4097)); tell(call(76, b"f", 100)); tell(tried(lambda: os.ftruncate(os.open("f", os.O_RDWR), 4097)))
+os.truncate("f", 4096); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+# What is larger already may shrink, though not below the limit.
+tell(call(76, b"f", 2000), call(76, b"f", -1)); tell(call(76, b"f", 2001)); tell(call(76, b"f", 0))
+fd = os.open("f", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+tell(tried(lambda: os.posix_fallocate(fd, 0, 1001))); tell(tried(lambda: os.pwrite(fd, b"x", 1000)))
+one = os.open("src", os.O_RDWR | os.O_CREAT); resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard)); os.write(one, b"x" * 5000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard)); os.lseek(fd, 1000, 0)
+tell(tried(lambda: os.copy_file_range(one, fd, 100, 0)))
+code = 'import os, signal; signal.signal(signal.SIGXFSZ, signal.%s); os.truncate("f", 5000)'
+ends = [subprocess.run([sys.executable, "-c", code % how], capture_output=True, text=True) for how in ("SIG_DFL", "SIG_IGN")]
+print([one.returncode for one in ends], ends[1].stderr[-28:], os.path.getsize("f"))
+"#;
+    let mut said = Vec::new();
+    for (options, place) in [(&[][..], "/workspace"), (&[], "/tmp"), (&["--unguarded"], "/tmp")] {
+        let path = caller.directory(&format!("grant{}", said.len()))?;
+        let told = python(caller, options, &path, &format!("os.chdir({place:?})\n{script}"))?;
+        equal(place, (told.stdout.lines().count(), told.stderr.as_str()), (13, ""))?;
+        said.push(told.stdout);
+    }
+    let [grant, private, bare] = said.as_slice() else { return Err("three runs".into()) };
+    equal("as without the guard", private, bare)?;
+    equal("in the grant", grant, bare)?;
+    holds("refused", bare, bare.starts_with("EFBIG 1 5\nEFBIG 1 5\n0 EFBIG 1 4096\n"))?;
+    holds("killed, or told", bare, bare.contains("[-25, 1] "))
 }
 
 /// Tries to write to what the host has made anew, by every way there is to a file that is there.

@@ -359,6 +359,9 @@ fn denied_name(denied: &DeniedCall) -> String {
     match denied.by {
         DeniedBy::Filter => call,
         DeniedBy::NameGuard if call == "connect" => "connect to a socket of the host".to_owned(),
+        DeniedBy::NameGuard if call == "inotify_add_watch" => {
+            "inotify_add_watch on what is not the cell's".to_owned()
+        }
         DeniedBy::NameGuard => format!("{call} of a guarded name"),
     }
 }

@@ -23,17 +23,18 @@ use nix::unistd::Pid;
 use super::bare::Domain;
 use super::enter::Entry;
 use super::files::{Files, Then};
-use super::guard::gate::{Gate, Served};
+use super::guard::gate::Served;
+use super::guard::mediator::Mediator;
 use super::guard::waiting::AGAIN;
 use super::record::{PathCall, Recorder};
 use super::report::{self, First, FromInit, ToInit};
 use super::{Clocks, Design, ProcKind, Shared, proc};
 use crate::outcome::DENIALS_COUNTED;
-use crate::profile::floor;
+use crate::profile::{ProcView, floor};
 use crate::receipt::MemoryHold;
 use crate::sys::process::{self, Dumpable, Reaped};
 use crate::sys::socket::{self, Wait};
-use crate::sys::{Result, interrupt, mount, notify};
+use crate::sys::{Result, mount, notify};
 
 use watch::Watch;
 
@@ -53,10 +54,15 @@ pub struct Ready {
     pub domain: Option<Domain>,
 }
 
-/// A procfs of this cell's pid namespace that is mounted nowhere, for the memory watch and for the
-/// guard of names. Absent where neither is on, and where a container forbids a procfs.
+/// A procfs of this cell's pid namespace that is mounted nowhere, for the memory watch and for
+/// mediated calls: of other calls than those about names and sockets only where the cell has no `/proc`.
+/// Absent where neither is on, and where a container forbids a procfs.
 pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
-    let wanted = watches(shared) || design.guard.is_some();
+    let mediates = design
+        .guard
+        .as_ref()
+        .is_some_and(|guard| guard.has_directory() || design.profile.proc == ProcView::None);
+    let wanted = watches(shared) || mediates;
     match shared.proc_kind {
         ProcKind::Own if wanted => {
             mount::new_filesystem(c"proc", mount::attribute::NOEXEC).map(Some)
@@ -83,7 +89,7 @@ struct Init<'a> {
     denied: Tally,
     /// Of the guard: refused for the name that they would have made.
     guarded: Tally,
-    gate: Option<Box<Gate<'a>>>,
+    mediator: Mediator<'a>,
     watch: Option<Watch>,
     /// The input that somebody asks for.
     input: Option<input::Asked>,
@@ -133,14 +139,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         }
         Some(_) | None => None,
     };
-    let gate = match (&entry.design.guard, procfs) {
-        (Some(guard), Some(procfs)) => {
-            interrupt::prepare()?;
-            Some(Gate::new(guard, procfs)?)
-        }
-        // The payload's probe shows it.
-        (Some(_), None) | (None, _) => None,
-    };
+    let mediator = Mediator::new(entry.design.guard.as_ref(), procfs)?;
     let mut init = Init {
         control: entry.control,
         // Told in a moment.
@@ -158,7 +157,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         files: None,
         beside: entry.handoff.0,
         guarded: [0; NUMBERS],
-        gate,
+        mediator,
         input: None,
         watch: watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory, domain)),
         user_us: 0,
@@ -194,9 +193,8 @@ impl Init<'_> {
         let mut buffer = [0; 8];
         let mut received = socket::receive(ours, &mut buffer, Wait::Yes)?;
         self.listener = received.fds.first_mut().and_then(Option::take);
-        if let (Some(listener), Some(_)) = (&self.listener, &self.gate) {
-            // Kernels before 6.6 have it not: then answers take longer.
-            notify::wake_in_step(listener);
+        if let Some(listener) = &self.listener {
+            self.mediator.meet(listener);
         }
         Ok(())
     }
@@ -221,8 +219,8 @@ impl Init<'_> {
         if !denied.is_empty() && self.listener.is_some() {
             self.serve(denied)?;
         }
-        if let (Some(listener), Some(gate)) = (&self.listener, &mut self.gate) {
-            gate.retry(listener)?;
+        if let Some(listener) = &self.listener {
+            self.mediator.retry(listener)?;
         }
         if !control.is_empty()
             && let Turn::Alone = self.obey()?
@@ -247,11 +245,9 @@ impl Init<'_> {
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
         let input = self.input.as_ref().map_or(PollTimeout::NONE, input::Asked::timeout);
-        let again = match &self.gate {
-            Some(gate) if !gate.waiting.is_empty() => {
-                PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO)
-            }
-            Some(_) | None => PollTimeout::NONE,
+        let again = match self.mediator.has_waiting() {
+            true => PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO),
+            false => PollTimeout::NONE,
         };
         // No timeout is -1, which would count as less.
         let some = [watch, input, again].into_iter().filter(|one| *one != PollTimeout::NONE);
@@ -277,11 +273,7 @@ impl Init<'_> {
             recorder.note(call, &notification)?;
             return notify::proceed(listener, notification);
         }
-        let served = match &mut self.gate {
-            Some(gate) => gate.serve(listener, notification)?,
-            None => Served::NotMine,
-        };
-        let counts = match served {
+        let counts = match self.mediator.serve(listener, notification)? {
             Served::Answered => return Ok(()),
             Served::Guarded => &mut self.guarded,
             Served::NotMine => {

@@ -18,14 +18,15 @@ use super::start::Inherited;
 use super::template::{Namespace, Template, TemplateError, Workshop};
 use super::usable::{Unusable, usable};
 use super::{HOST_NAME, bare, clocks};
-use crate::cell::guard::{Guard, Names, calls, sockets};
+use crate::cell::guard::calls::{self, Group};
+use crate::cell::guard::{Belongings, Guard, Names, sockets};
 use crate::cell::seccomp::Recording;
 use crate::cell::{
     self, Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
 };
 use crate::job::{ProfileName, Workspace};
-use crate::profile::Profile;
 use crate::profile::condition::Verdict;
+use crate::profile::{ProcView, Profile};
 use crate::receipt::MemoryHold;
 use crate::sys::mount::{attribute, new_filesystem};
 use crate::sys::process::{self, Dumpable};
@@ -261,8 +262,9 @@ fn recording(inherited: &Inherited) -> Recording {
     if inherited.record.is_some() { Recording::On } else { Recording::Off }
 }
 
-/// The guard of the names and sockets in a template's grants, and the verdicts that make it be asked.
+/// The mediated calls of a template's cells, and the verdicts that make init be asked about them.
 fn guard(
+    profile: &Profile,
     template: &Template,
     tmpfs: &[mounts::Tmpfs],
     held: Held,
@@ -270,30 +272,37 @@ fn guard(
 ) -> Result<Option<Guard>, Unusable> {
     let names = template.guarded.first();
     let names = names.map(|directory| Names { directory, named: &template.named });
+    let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
+    let mut watched = Vec::new();
     match (held.proc_kind, names) {
-        (_, None) if !template.has_directory => return Ok(None),
-        (ProcKind::Own, _) => {}
-        (ProcKind::Outer, None) => {
-            sockets::close(verdicts);
-            return Ok(None);
+        (_, None) if !template.has_directory => {}
+        (ProcKind::Own, _) => {
+            if names.is_some() {
+                watched.extend(calls::take(verdicts, Group::Names).map_err(system)?);
+            }
+            watched.extend(sockets::take(verdicts, names.is_some()).map_err(system)?);
         }
+        (ProcKind::Outer, None) => sockets::close(verdicts),
         (ProcKind::Outer, Some(_)) => {
             let why = "names cannot be guarded in a writable grant where parts of /proc are masked";
             return Err(Unusable { why: why.to_owned(), missing_program: None });
         }
     }
-    let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
-    let mut watched = match names {
-        Some(_) => calls::take(verdicts).map_err(system)?,
-        None => Vec::new(),
-    };
-    watched.extend(sockets::take(verdicts));
+    for group in [Group::Epoll, Group::Inotify] {
+        match (held.proc_kind, profile.proc) {
+            (ProcKind::Outer, ProcView::None) => calls::refuse(verdicts, group),
+            (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {
+                watched.extend(calls::take(verdicts, group).map_err(system)?);
+            }
+        }
+    }
     if watched.is_empty() {
         return Ok(None);
     }
     let own = tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned());
     let private = own.chain(template.sockets.place().map(CStr::to_owned)).collect();
-    Guard::new(watched, names, private, held.recording).map(Some).map_err(system)
+    let own = Belongings { private, granted: &template.granted };
+    Guard::new(watched, names, own, held.recording).map(Some).map_err(system)
 }
 
 /// The calls whose paths are recorded. One that the guard makes must not go on by itself: where names
@@ -323,7 +332,7 @@ fn design(
     let tmpfs = mounts::tmpfs(profile, &template.granted);
     let mut verdicts = seccomp::payload_verdicts(profile, memory);
     let mut allowed: Vec<u32> = seccomp::allowed(&verdicts).collect();
-    let guard = guard(&template, &tmpfs, held, &mut verdicts)?;
+    let guard = guard(profile, &template, &tmpfs, held, &mut verdicts)?;
     if let Some(guard) = &guard {
         // Init makes the calls, and the supervisor's filter is its own too.
         allowed.extend(guard.own_calls.iter().copied().map(seccomp::number));

@@ -21,6 +21,7 @@ pub mod sharing;
 pub mod signals;
 pub mod socket;
 pub mod terminal;
+pub mod watch;
 
 use nix::errno::Errno;
 

@@ -45,12 +45,17 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
 
 /// Answers a notification with an error. A caller that is gone already needs none.
 pub fn refuse(listener: impl AsFd, notification: Notification, errno: Errno) -> Result<()> {
-    respond(listener, notification, -(errno as i32), 0)
+    respond(listener, notification, (0, -(errno as i32)), 0)
 }
 
 /// Tells the caller that its call succeeded and returned 0.
 pub fn succeed(listener: impl AsFd, notification: Notification) -> Result<()> {
-    respond(listener, notification, 0, 0)
+    answer(listener, notification, 0)
+}
+
+/// Tells the caller that its call succeeded and returned `value`.
+pub fn answer(listener: impl AsFd, notification: Notification, value: i64) -> Result<()> {
+    respond(listener, notification, (value, 0), 0)
 }
 
 /// Lets a call go on as if nobody had been asked. Never to allow something by what its arguments
@@ -58,11 +63,16 @@ pub fn succeed(listener: impl AsFd, notification: Notification) -> Result<()> {
 /// filter itself has found to be allowed.
 pub fn proceed(listener: impl AsFd, notification: Notification) -> Result<()> {
     const CONTINUE: u32 = 1;
-    respond(listener, notification, 0, CONTINUE)
+    respond(listener, notification, (0, 0), CONTINUE)
 }
 
-fn respond(listener: impl AsFd, notification: Notification, error: i32, flags: u32) -> Result<()> {
-    let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error, flags };
+fn respond(
+    listener: impl AsFd,
+    notification: Notification,
+    (val, error): (i64, i32),
+    flags: u32,
+) -> Result<()> {
+    let mut response = libc::seccomp_notif_resp { id: notification.id, val, error, flags };
     // SAFETY: RESPOND takes a pointer to a seccomp_notif_resp, which outlives the call.
     let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RESPOND, &raw mut response) };
     match Errno::result(result) {

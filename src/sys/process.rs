@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 
 use super::{Result, check};
@@ -79,6 +80,25 @@ pub fn take_descriptor(pidfd: impl AsFd, number: u32) -> Result<OwnedFd> {
     })?;
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
+}
+
+/// The soft limit of another process (prlimit(2)); `RLIM_INFINITY` is the greatest number there is.
+///
+/// # Errors
+/// EPERM: it has other ids. ESRCH: it is gone.
+pub fn limit_of(pid: i32, resource: Resource) -> Result<u64> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let (which, none) = (resource as libc::__rlimit_resource_t, std::ptr::null());
+    // SAFETY: `limit` is writable for a whole rlimit64 and outlives the call; no new limit is given.
+    let result = unsafe { libc::prlimit64(pid, which, none, &raw mut limit) };
+    Errno::result(result).map(|_| limit.rlim_cur)
+}
+
+/// tgkill(2).
+pub fn signal_thread(process: i32, thread: i32, signal: Signal) -> Result<()> {
+    let number = signal as libc::c_int;
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, number) }).map(drop)
 }
 
 /// pidfd_send_signal(2).

@@ -38,6 +38,15 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> Result<()> {
     Errno::result(result).map(drop)
 }
 
+/// bind(2) to an address as the kernel reads it.
+pub fn bind(socket: impl AsFd, address: &[u8]) -> Result<()> {
+    let length = libc::socklen_t::try_from(address.len()).map_err(|_| Errno::EINVAL)?;
+    let place = address.as_ptr().cast();
+    // SAFETY: the address is readable for its length and outlives the call; the kernel copies it.
+    let result = unsafe { libc::bind(socket.as_fd().as_raw_fd(), place, length) };
+    Errno::result(result).map(drop)
+}
+
 /// sendmsg(2) of one packet. Never raises SIGPIPE.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
     send_with(socket, bytes, fds, libc::MSG_NOSIGNAL)

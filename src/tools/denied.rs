@@ -28,8 +28,10 @@ impl ToldDenial {
             count: denied.count,
             grant: match denied.by {
                 DeniedBy::Filter => floor::grant_for(denied.number, profile).grant(),
-                // A socket of the host in a granted directory.
-                DeniedBy::NameGuard if floor::number("connect") == Some(denied.number) => None,
+                // A socket of the host in a granted directory, or a watch on what is not the cell's.
+                DeniedBy::NameGuard if is_of(denied.number, &["connect", "inotify_add_watch"]) => {
+                    None
+                }
                 DeniedBy::NameGuard => Some(LIFTS_THE_GUARD.to_owned()),
             },
         }
@@ -48,4 +50,8 @@ impl ToldDenial {
         };
         format!("[denied: system call {}, {times}; {grant}]", self.syscall)
     }
+}
+
+fn is_of(number: u32, calls: &[&str]) -> bool {
+    calls.iter().any(|call| floor::number(call) == Some(number))
 }

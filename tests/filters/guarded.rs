@@ -1,8 +1,10 @@
-//! What a grant changes in a profile's filter: calls that make names, and sockets with paths.
+//! What init is asked about: with a grant calls that make names and sockets with paths, always instances of
+//! epoll and watches of inotify.
 
 use std::path::Path;
 
-use cofferdam::cell::guard::{Guard, Names, calls, sockets};
+use cofferdam::cell::guard::calls::{self, Group};
+use cofferdam::cell::guard::{Belongings, Guard, Names, sockets};
 use cofferdam::cell::seccomp::{Recording, payload_filter, payload_verdicts};
 use cofferdam::profile::{Family, Profiles, shipped};
 use cofferdam::receipt::MemoryHold;
@@ -24,6 +26,7 @@ const O_PATH: u32 = 0o10_000_000;
 /// What is granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grant {
+    None,
     ReadOnly,
     Writable,
     /// Read-only, where no init can look.
@@ -35,7 +38,11 @@ fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answ
     let word = |place| low(arguments, place);
     let asked = match plain.answer(name, arguments) {
         Answer::Allow => match name {
+            // In every cell; refused where no init can look.
+            "epoll_create" | "epoll_create1" | "inotify_add_watch" => true,
+            _ if grant == Grant::None => false,
             "connect" => grant != Grant::Blind && plain.families.contains(&Family::Unix),
+            "bind" => grant == Grant::Writable && plain.families.contains(&Family::Unix),
             // Datagrams by path, and without an init that looks all that has a path.
             "socket" => word(0) == 1 && (grant == Grant::Blind || word(1) & 0xf == 2),
             "socketpair" => word(1) & 0xf == 2,
@@ -56,14 +63,26 @@ fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answ
 fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
     let profiles = Profiles::parse(&shipped(), &[]).expect("shipped profiles");
     for profile in profiles.iter() {
-        for grant in [Grant::ReadOnly, Grant::Writable, Grant::Blind] {
+        for grant in [Grant::None, Grant::ReadOnly, Grant::Writable, Grant::Blind] {
             let mut verdicts = payload_verdicts(profile, MemoryHold::CgroupV2);
             if grant == Grant::Writable {
-                calls::take(&mut verdicts).expect("verdicts that the guard knows");
+                calls::take(&mut verdicts, Group::Names).expect("verdicts that the guard knows");
             }
             match grant {
-                Grant::ReadOnly | Grant::Writable => drop(sockets::take(&mut verdicts)),
+                Grant::None => {}
+                Grant::ReadOnly | Grant::Writable => {
+                    let names = grant == Grant::Writable;
+                    sockets::take(&mut verdicts, names).expect("verdicts that the guard knows");
+                }
                 Grant::Blind => sockets::close(&mut verdicts),
+            }
+            for group in [Group::Epoll, Group::Inotify] {
+                match grant {
+                    Grant::Blind => calls::refuse(&mut verdicts, group),
+                    Grant::None | Grant::ReadOnly | Grant::Writable => {
+                        calls::take(&mut verdicts, group).expect("verdicts that the guard knows");
+                    }
+                }
             }
             let program = payload_filter(&verdicts, &[]).expect("it compiles");
             let mut plain = Plain::read(profile.name.as_str());
@@ -98,25 +117,49 @@ fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
 }
 
 #[test]
-fn an_init_that_looks_after_sockets_alone_makes_no_names_and_executes_nothing() {
-    let guard = |names| Guard::new(Vec::new(), names, Vec::new(), Recording::Off).expect("a guard");
+fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
+    let profiles = Profiles::parse(&shipped(), &[]).expect("shipped profiles");
+    let bash = profiles.iter().find(|profile| profile.name.as_str() == "bash").expect("bash");
+    let verdicts = payload_verdicts(bash, MemoryHold::CgroupV2);
     let directory = Path::new("/workspace");
-    let sockets = guard(None);
-    let names = guard(Some(Names { directory, named: &[] }));
-    for (guard, makes) in [(sockets, false), (names, true)] {
-        let is_allowed = |name: &str| {
-            let number = (0..NUMBERS).find(|number| name_of(*number) == name).expect("a number");
-            let call = Call { arch: X86_64, number, arguments: [0; 6] };
-            run(&guard.init_filter, &call) == Answer::Allow.value()
-        };
-        for always in ["connect", "pidfd_getfd", "process_vm_readv", "openat2"] {
-            assert!(is_allowed(always), "{always}");
-        }
-        for making in ["mkdirat", "mknodat", "symlinkat", "linkat", "renameat2", "ftruncate"] {
-            assert_eq!(is_allowed(making), makes, "{making}");
-        }
-        for never in ["socket", "bind", "execve", "clone", "mount", "ptrace", "sendto", "setns"] {
-            assert!(!is_allowed(never), "{never}");
+    let guard = |names: Option<Names<'_>>, groups: &[Group]| {
+        let mut verdicts = verdicts.clone();
+        let taken = groups.iter().map(|group| calls::take(&mut verdicts, *group).expect("calls"));
+        let watched = taken.flatten().collect();
+        Guard::new(watched, names, Belongings::default(), Recording::Off).expect("a guard")
+    };
+    let names = Some(Names { directory, named: &[] });
+    let (making, both) = (&[Group::Names][..], &[Group::Names, Group::Bind, Group::Connect][..]);
+    let cells = [
+        guard(None, &[Group::Epoll]),
+        guard(None, &[Group::Inotify]),
+        guard(None, &[Group::Connect]),
+        guard(names, making),
+        guard(names, both),
+    ];
+    // Which of these inits have each call.
+    let lists = [
+        ("epoll_create1 epoll_ctl", [true, false, false, false, false]),
+        ("inotify_add_watch", [false, true, false, false, false]),
+        ("connect", [false, false, true, false, true]),
+        ("pidfd_getfd", [false, true, true, false, true]),
+        ("process_vm_readv", [false, true, true, true, true]),
+        ("bind", [false, false, false, false, true]),
+        (
+            "mkdirat mknodat symlinkat linkat renameat2 ftruncate prlimit64 tgkill",
+            [false, false, false, true, true],
+        ),
+        ("socket execve clone mount ptrace sendto setns unlinkat inotify_init1", [false; 5]),
+        ("openat fstat", [true; 5]),
+    ];
+    for (guard, index) in cells.iter().zip(0..) {
+        for (calls, allowed) in lists {
+            for name in calls.split(' ') {
+                let number = (0..NUMBERS).find(|number| name_of(*number) == name).expect(name);
+                let call = Call { arch: X86_64, number, arguments: [0; 6] };
+                let is_allowed = run(&guard.init_filter, &call) == Answer::Allow.value();
+                assert_eq!(Some(&is_allowed), allowed.get(index), "{name} of {index}");
+            }
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
+use nix::sys::resource::Resource;
+use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 
 use super::paths::Target;
-use crate::sys::Result;
 use crate::sys::notify::{self, Notification};
+use crate::sys::{Result, process};
 
 /// Whether init's own umask is everybody's: all have it from the supervisor, until one sets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,5 +46,17 @@ impl Caller<'_> {
             }
         }
         Ok(())
+    }
+    /// Holds a file that grows to the caller's limit (RLIMIT_FSIZE), as the kernel does for a call of the
+    /// caller's own: past it there is a SIGXFSZ for the thread, and EFBIG.
+    pub fn may_grow_to(&self, length: i64) -> Result<()> {
+        let limit = process::limit_of(self.target.pid, Resource::RLIMIT_FSIZE)?;
+        if u64::try_from(length).is_ok_and(|length| length <= limit) {
+            return Ok(());
+        }
+        let process = self.target.status()?.process;
+        self.still_waits()?;
+        process::signal_thread(process, self.target.pid, Signal::SIGXFSZ)?;
+        Err(Errno::EFBIG)
     }
 }

@@ -1,66 +1,152 @@
-//! The calls by which a name can come to be or a file be written to, and what they ask.
+//! The table of mediated calls: which cells' filters ask init about a call, and what answers it.
 //!
-//! Not among them: bind(2), whose sockets nobody reads a setting from; openat2, which is answered
-//! as by a kernel without it; O_TMPFILE, whose file has no name until it is linked.
+//! Not among them: openat2, which is answered as by a kernel without it; O_TMPFILE, whose file has no
+//! name until it is linked.
 
 use std::collections::BTreeMap;
 
 use nix::errno::Errno;
+use syscalls::Sysno;
 
+use super::caller::Caller;
+use super::gate::{Gate, Made, Unmade};
 use super::sockets::Wanted;
+use super::{instances, sockets, watches};
 use crate::profile::condition::{Op, Test, Verdict};
 use crate::profile::floor::number;
 use crate::sys::Result;
 
-/// A call of the guard: its number, how its arguments are read, what the floor asks of them.
+/// Answers a call from what its registers hold.
+type Handler =
+    for<'g, 'c> fn(&Gate<'g>, &Caller<'c>, &[u64; 6]) -> std::result::Result<Made, Unmade>;
+
+/// A mediated call: in which cells it is, and its handler.
+#[derive(Debug)]
+pub struct Row {
+    pub call: &'static str,
+    pub group: Group,
+    pub handler: Handler,
+}
+
+/// Why a call is mediated, and so in which cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// It makes a name, or opens a file to write: cells with a guarded grant.
+    Names,
+    /// It names a socket: cells with sockets and a guarded grant.
+    Bind,
+    /// It reaches a socket by its name: cells with sockets and a directory of the host.
+    Connect,
+    /// It makes an instance of epoll, of which a cell has a few.
+    Epoll,
+    /// It watches a file, which must be the cell's own or granted.
+    Inotify,
+}
+
+impl Group {
+    /// The system calls by which init answers, besides those it always needs.
+    #[must_use]
+    pub fn calls(self) -> &'static [Sysno] {
+        match self {
+            Self::Names => &MAKING,
+            Self::Bind => &sockets::BINDING,
+            Self::Connect => &sockets::CONNECTING,
+            Self::Epoll => &instances::CALLS,
+            Self::Inotify => &watches::CALLS,
+        }
+    }
+}
+
+/// The system calls by which init makes names.
+const MAKING: [Sysno; 16] = [
+    Sysno::process_vm_readv,
+    Sysno::openat2,
+    Sysno::openat,
+    Sysno::readlinkat,
+    Sysno::fstatfs,
+    Sysno::fchdir,
+    Sysno::umask,
+    Sysno::ftruncate,
+    Sysno::mkdirat,
+    Sysno::mknodat,
+    Sysno::symlinkat,
+    Sysno::linkat,
+    // The C library's renameat2 makes this of one without flags.
+    Sysno::renameat,
+    Sysno::renameat2,
+    // A caller's limit on the size of files, and its signal.
+    Sysno::prlimit64,
+    Sysno::tgkill,
+];
+
+const fn row(call: &'static str, group: Group, handler: Handler) -> Row {
+    Row { call, group, handler }
+}
+
+/// Every mediated call. An `int` is the low half of its register, as for the kernel.
+pub static TABLE: [Row; 21] = [
+    row("open", Group::Names, |gate, caller, &[a, b, c, ..]| {
+        gate.open(caller, here(a), int(b), low(c))
+    }),
+    row("openat", Group::Names, |gate, caller, &[a, b, c, d, ..]| {
+        gate.open(caller, at(a, b), int(c), low(d))
+    }),
+    row("creat", Group::Names, |gate, caller, &[a, b, ..]| {
+        gate.open(caller, here(a), libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, low(b))
+    }),
+    row("mkdir", Group::Names, |gate, caller, &[a, b, ..]| gate.directory(caller, here(a), low(b))),
+    row("mkdirat", Group::Names, |gate, caller, &[a, b, c, ..]| {
+        gate.directory(caller, at(a, b), low(c))
+    }),
+    row("mknod", Group::Names, |gate, caller, &[a, b, c, ..]| {
+        gate.node(caller, here(a), low(b), c)
+    }),
+    row("mknodat", Group::Names, |gate, caller, &[a, b, c, d, ..]| {
+        gate.node(caller, at(a, b), low(c), d)
+    }),
+    row("symlink", Group::Names, |gate, caller, &[a, b, ..]| gate.symlink(caller, a, here(b))),
+    row("symlinkat", Group::Names, |gate, caller, &[a, b, c, ..]| {
+        gate.symlink(caller, a, at(b, c))
+    }),
+    row("link", Group::Names, |gate, caller, &[a, b, ..]| gate.link(caller, here(a), here(b), 0)),
+    row("linkat", Group::Names, |gate, caller, &[a, b, c, d, e, _]| {
+        gate.link(caller, at(a, b), at(c, d), int(e))
+    }),
+    row("rename", Group::Names, |gate, caller, &[a, b, ..]| {
+        gate.rename(caller, here(a), here(b), 0)
+    }),
+    row("renameat", Group::Names, |gate, caller, &[a, b, c, d, ..]| {
+        gate.rename(caller, at(a, b), at(c, d), 0)
+    }),
+    row("renameat2", Group::Names, |gate, caller, &[a, b, c, d, e, _]| {
+        gate.rename(caller, at(a, b), at(c, d), low(e))
+    }),
+    row("truncate", Group::Names, |gate, caller, &[a, b, ..]| {
+        gate.truncate(caller, here(a), b.cast_signed())
+    }),
+    row("umask", Group::Names, |gate, _, _| Ok(gate.umask_differs())),
+    row("bind", Group::Bind, |gate, caller, arguments| {
+        sockets::bound(gate, caller, Wanted::of(arguments))
+    }),
+    row("connect", Group::Connect, |gate, caller, arguments| {
+        sockets::connected(caller, &gate.judge, Wanted::of(arguments))
+    }),
+    row("epoll_create", Group::Epoll, |gate, _, &[size, ..]| {
+        instances::made_for_size(gate, int(size))
+    }),
+    row("epoll_create1", Group::Epoll, |gate, _, &[flags, ..]| instances::made(gate, int(flags))),
+    row("inotify_add_watch", Group::Inotify, |gate, caller, &[a, b, c, ..]| {
+        watches::added(gate, caller, int(a), here(b), low(c))
+    }),
+];
+
+/// A mediated call of a cell: its number, what answers it, what the floor asks of its arguments.
 #[derive(Debug, Clone)]
 pub struct Watched {
     pub number: u32,
-    pub form: Form,
+    pub row: &'static Row,
     pub verdict: Verdict,
 }
-
-/// How a call's arguments are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    Open,
-    Openat,
-    Creat,
-    Mkdir,
-    Mkdirat,
-    Mknod,
-    Mknodat,
-    Symlink,
-    Symlinkat,
-    Link,
-    Linkat,
-    Rename,
-    Renameat,
-    Renameat2,
-    Truncate,
-    Umask,
-    /// Of `sockets`.
-    Connect,
-}
-
-const FORMS: [(&str, Form); 16] = [
-    ("open", Form::Open),
-    ("openat", Form::Openat),
-    ("creat", Form::Creat),
-    ("mkdir", Form::Mkdir),
-    ("mkdirat", Form::Mkdirat),
-    ("mknod", Form::Mknod),
-    ("mknodat", Form::Mknodat),
-    ("symlink", Form::Symlink),
-    ("symlinkat", Form::Symlinkat),
-    ("link", Form::Link),
-    ("linkat", Form::Linkat),
-    ("rename", Form::Rename),
-    ("renameat", Form::Renameat),
-    ("renameat2", Form::Renameat2),
-    ("truncate", Form::Truncate),
-    ("umask", Form::Umask),
-];
 
 const O_CREAT: u32 = libc::O_CREAT.cast_unsigned();
 /// With O_TRUNC, a file that is opened to read is emptied all the same.
@@ -68,15 +154,15 @@ const O_WRITE: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsign
 const O_TMPFILE: u32 = libc::O_TMPFILE.cast_unsigned();
 const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 
-/// Takes the calls that make names out of `verdicts`, so that the filter asks the listener about
-/// each; what opens a file without making one stays.
+/// Takes the calls of a group out of `verdicts`, so that the filter asks the listener about each; what
+/// opens a file without making one stays.
 ///
 /// # Errors
 /// ENOTSUP: a verdict on one of them that the guard does not know.
-pub fn take(verdicts: &mut BTreeMap<u32, Verdict>) -> Result<Vec<Watched>> {
+pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: Group) -> Result<Vec<Watched>> {
     let mut taken = Vec::new();
-    for (name, form) in FORMS {
-        let Some(number) = number(name) else { continue };
+    for row in TABLE.iter().filter(|row| row.group == group) {
+        let Some(number) = number(row.call) else { continue };
         let verdict = match verdicts.get(&number) {
             Some(verdict @ (Verdict::Allow | Verdict::AllowIf(_))) => verdict.clone(),
             // Refused anyway.
@@ -85,31 +171,24 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>) -> Result<Vec<Watched>> {
             Some(Verdict::AllowOrProbe(..) | Verdict::Answered) => return Err(Errno::ENOTSUP),
         };
         verdicts.remove(&number);
-        let flags = match form {
-            Form::Open => Some(1),
-            Form::Openat => Some(2),
-            Form::Creat
-            | Form::Mkdir
-            | Form::Mkdirat
-            | Form::Mknod
-            | Form::Mknodat
-            | Form::Symlink
-            | Form::Symlinkat
-            | Form::Link
-            | Form::Linkat
-            | Form::Rename
-            | Form::Renameat
-            | Form::Renameat2
-            | Form::Truncate
-            | Form::Umask
-            | Form::Connect => None,
+        let flags = match row.call {
+            "open" => Some(1),
+            "openat" => Some(2),
+            _ => None,
         };
         if let Some(flags) = flags {
             verdicts.insert(number, unless_it_writes(&verdict, flags));
         }
-        taken.push(Watched { number, form, verdict });
+        taken.push(Watched { number, row, verdict });
     }
     Ok(taken)
+}
+
+/// Refuses the calls of a group: where no init can answer them.
+pub fn refuse(verdicts: &mut BTreeMap<u32, Verdict>, group: Group) {
+    for row in TABLE.iter().filter(|row| row.group == group) {
+        number(row.call).and_then(|number| verdicts.remove(&number));
+    }
 }
 
 /// The verdict with one more condition: the flags ask neither for a file to be made nor for one
@@ -140,78 +219,20 @@ pub struct Named {
     pub text: u64,
 }
 
-/// What a call asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    Open {
-        path: Named,
-        flags: i32,
-        mode: u32,
-    },
-    Directory {
-        path: Named,
-        mode: u32,
-    },
-    Node {
-        path: Named,
-        mode: u32,
-        device: u64,
-    },
-    Symlink {
-        content: u64,
-        path: Named,
-    },
-    Link {
-        old: Named,
-        new: Named,
-        flags: i32,
-    },
-    Rename {
-        old: Named,
-        new: Named,
-        flags: u32,
-    },
-    Truncate {
-        path: Named,
-        length: i64,
-    },
-    /// Changes no file: the guard only has to know that umasks differ from now on.
-    Umask,
-    Connect(Wanted),
+/// A path from the current directory.
+fn here(text: u64) -> Named {
+    Named { from: libc::AT_FDCWD, text }
 }
 
-impl Form {
-    /// Reads the arguments as the kernel does: an `int` is the low half of its register.
-    #[must_use]
-    pub fn ask(self, arguments: &[u64; 6]) -> Ask {
-        let [a, b, c, d, e, _] = *arguments;
-        let here = |text| Named { from: libc::AT_FDCWD, text };
-        let at = |from, text| Named { from: low(from).cast_signed(), text };
-        let open = |path, flags, mode| Ask::Open { path, flags, mode };
-        match self {
-            Self::Open => open(here(a), low(b).cast_signed(), low(c)),
-            Self::Openat => open(at(a, b), low(c).cast_signed(), low(d)),
-            Self::Creat => open(here(a), libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, low(b)),
-            Self::Mkdir => Ask::Directory { path: here(a), mode: low(b) },
-            Self::Mkdirat => Ask::Directory { path: at(a, b), mode: low(c) },
-            Self::Mknod => Ask::Node { path: here(a), mode: low(b), device: c },
-            Self::Mknodat => Ask::Node { path: at(a, b), mode: low(c), device: d },
-            Self::Symlink => Ask::Symlink { content: a, path: here(b) },
-            Self::Symlinkat => Ask::Symlink { content: a, path: at(b, c) },
-            Self::Link => Ask::Link { old: here(a), new: here(b), flags: 0 },
-            Self::Linkat => Ask::Link { old: at(a, b), new: at(c, d), flags: low(e).cast_signed() },
-            Self::Rename => Ask::Rename { old: here(a), new: here(b), flags: 0 },
-            Self::Renameat => Ask::Rename { old: at(a, b), new: at(c, d), flags: 0 },
-            Self::Renameat2 => Ask::Rename { old: at(a, b), new: at(c, d), flags: low(e) },
-            Self::Truncate => Ask::Truncate { path: here(a), length: b.cast_signed() },
-            Self::Umask => Ask::Umask,
-            Self::Connect => Ask::Connect(Wanted {
-                socket: low(a).cast_signed(),
-                address: b,
-                length: low(c).cast_signed(),
-            }),
-        }
-    }
+/// A path from a descriptor.
+fn at(from: u64, text: u64) -> Named {
+    Named { from: int(from), text }
+}
+
+/// An `int`, the low half of its register.
+#[must_use]
+pub fn int(value: u64) -> i32 {
+    low(value).cast_signed()
 }
 
 fn low(value: u64) -> u32 {
@@ -224,10 +245,10 @@ mod tests {
 
     #[test]
     fn what_only_reads_goes_through_and_what_makes_or_writes_is_asked_about() {
-        let numbers = FORMS.iter().filter_map(|(name, _)| number(name));
+        let numbers = TABLE.iter().filter_map(|row| number(row.call));
         let mut verdicts: BTreeMap<u32, Verdict> =
             numbers.map(|number| (number, Verdict::Allow)).collect();
-        let taken = take(&mut verdicts).unwrap_or_default();
+        let taken = take(&mut verdicts, Group::Names).unwrap_or_default();
         let openat = number("openat").unwrap_or_default();
         let allows = |flags: i32| {
             let flags = u64::from(flags.cast_unsigned());
@@ -247,16 +268,22 @@ mod tests {
     fn a_call_that_the_profile_refuses_stays_refused() {
         let mkdirat = number("mkdirat").unwrap_or_default();
         let mut verdicts = BTreeMap::from([(mkdirat, Verdict::Errno(1))]);
-        assert!(take(&mut verdicts).is_ok_and(|taken| taken.is_empty()));
+        assert!(take(&mut verdicts, Group::Names).is_ok_and(|taken| taken.is_empty()));
         assert_eq!(verdicts.get(&mkdirat), Some(&Verdict::Errno(1)));
     }
 
     #[test]
     fn an_int_is_the_low_half_of_its_register() {
-        let arguments = [0xffff_ffff_ffff_ff9c, 7, 0xdead_beef_0000_0041, 0o644, 0, 0];
-        assert_eq!(
-            Form::Openat.ask(&arguments),
-            Ask::Open { path: Named { from: -100, text: 7 }, flags: 0o101, mode: 0o644 }
-        );
+        assert_eq!(at(0xffff_ffff_ffff_ff9c, 7), Named { from: libc::AT_FDCWD, text: 7 });
+        assert_eq!((int(0xdead_beef_0000_0041), low(0xdead_beef_0000_01a4)), (0o101, 0o644));
+    }
+
+    #[test]
+    fn a_call_is_in_one_row_and_every_row_is_a_call_of_some_architecture() {
+        for row in &TABLE {
+            assert_eq!(TABLE.iter().filter(|other| other.call == row.call).count(), 1);
+            #[cfg(target_arch = "x86_64")]
+            assert!(number(row.call).is_some(), "{}", row.call);
+        }
     }
 }

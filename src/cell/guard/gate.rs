@@ -1,5 +1,6 @@
 //! Where names are made: each by init, for the caller that waits, or refused.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -9,11 +10,11 @@ use nix::unistd::{fchdir, ftruncate, linkat, symlinkat};
 
 use super::Guard;
 use super::caller::{Caller, Umasks};
-use super::calls::{Ask, Named};
+use super::calls::Named;
+use super::instances::Instances;
 use super::judge::Judge;
 use super::opening::{finished, hand_over, later, opened};
 use super::paths::{Found, Links, Spot, Target};
-use super::sockets;
 use super::waiting::{MADE, Pending, Waiting, blocked, unblocked};
 use crate::sys::Result;
 use crate::sys::lookup::{self, Follow};
@@ -33,9 +34,10 @@ pub enum Served {
 /// What a call made.
 pub enum Made {
     Name,
-    File(OwnedFd),
-    /// A connection: nothing that has a name.
-    Nothing,
+    /// A descriptor for the caller, with the flags that it asked for.
+    File(OwnedFd, i32),
+    /// Nothing that has a name: a connection, a watch. The number is what the caller is told.
+    Number(i64),
     /// It waits for somebody else.
     Later(Pending),
     /// The call goes on by itself, as its registers have it.
@@ -57,9 +59,10 @@ impl From<Errno> for Unmade {
 /// The guard at work, in the init of one cell.
 #[derive(Debug)]
 pub struct Gate<'a> {
-    guard: &'a Guard,
-    judge: Judge<'a>,
-    umasks: Umasks,
+    pub guard: &'a Guard,
+    pub judge: Judge<'a>,
+    umasks: Cell<Umasks>,
+    pub instances: Instances,
     pub waiting: Waiting,
 }
 
@@ -71,8 +74,9 @@ impl<'a> Gate<'a> {
         let judge = Judge::new(&guard.named, &guard.private, proc)?;
         // Where init says by a path which of its own descriptors it means.
         fchdir(&judge.proc)?;
-        let (umasks, waiting) = (Umasks::Inherited, Waiting::default());
-        Ok(Box::new(Self { guard, judge, umasks, waiting }))
+        let umasks = Cell::new(Umasks::Inherited);
+        let (instances, waiting) = (Instances::default(), Waiting::default());
+        Ok(Box::new(Self { guard, judge, umasks, instances, waiting }))
     }
 
     /// Serves a call and answers it, unless it is none of the guard's.
@@ -81,22 +85,15 @@ impl<'a> Gate<'a> {
     /// The listener does not take the answer.
     pub fn serve(&mut self, listener: impl AsFd, call: Notification) -> Result<Served> {
         let listener = listener.as_fd();
-        let watched = self.guard.calls.iter().find(|watched| watched.number == call.number);
-        let Some(watched) = watched.filter(|watched| watched.verdict.allows(&call.arguments))
-        else {
-            return Ok(Served::NotMine);
-        };
-        let ask = watched.form.ask(&call.arguments);
-        if ask == Ask::Umask {
-            // Before the call goes on: from then on each caller's is looked up.
-            self.umasks = Umasks::Various;
-        }
+        let Some(watched) = self.guard.watched(call) else { return Ok(Served::NotMine) };
         let target = Target { proc: self.judge.proc.as_fd(), pid: call.pid };
-        let caller = Caller { target, listener, notification: call, umasks: self.umasks };
-        match self.make(&caller, ask) {
-            Ok(Made::Name | Made::Nothing) => notify::succeed(listener, call)?,
+        let umasks = self.umasks.get();
+        let caller = Caller { target, listener, notification: call, umasks };
+        match (watched.row.handler)(self, &caller, &call.arguments) {
+            Ok(Made::Name) => notify::succeed(listener, call)?,
+            Ok(Made::Number(number)) => notify::answer(listener, call, number)?,
             Ok(Made::Itself) => notify::proceed(listener, call)?,
-            Ok(Made::File(file)) => hand_over(listener, call, &file, flags_of(ask))?,
+            Ok(Made::File(file, flags)) => hand_over(listener, call, &file, flags)?,
             Ok(Made::Later(pending)) => {
                 // No more can wait than there are places: then as if the caller would not wait.
                 if let Err(errno) = self.waiting.park(call, pending) {
@@ -117,38 +114,55 @@ impl<'a> Gate<'a> {
         self.waiting.retry(&self.judge.proc, listener.as_fd())
     }
 
-    fn make(&self, caller: &Caller<'_>, ask: Ask) -> std::result::Result<Made, Unmade> {
-        match ask {
-            Ask::Open { path, flags, mode } => self.open(caller, path, flags, mode),
-            Ask::Directory { path, mode } => {
-                let spot = self.free(caller, path)?;
-                caller.lend_umask()?;
-                caller.still_waits()?;
-                mkdirat(&spot.parent, spot.last()?, Mode::from_bits_truncate(mode))?;
-                Ok(Made::Name)
-            }
-            Ask::Node { path, mode, device } => {
-                let spot = self.free(caller, path)?;
-                caller.lend_umask()?;
-                caller.still_waits()?;
-                let (kind, mode) =
-                    (SFlag::from_bits_truncate(mode), Mode::from_bits_truncate(mode));
-                mknodat(&spot.parent, spot.last()?, kind, mode, device)?;
-                Ok(Made::Name)
-            }
-            Ask::Symlink { content, path } => {
-                let content = caller.target.text(content)?;
-                let spot = self.free(caller, path)?;
-                caller.still_waits()?;
-                symlinkat(content.as_c()?, &spot.parent, spot.last()?)?;
-                Ok(Made::Name)
-            }
-            Ask::Link { old, new, flags } => self.link(caller, old, new, flags),
-            Ask::Rename { old, new, flags } => self.rename(caller, old, new, flags),
-            Ask::Truncate { path, length } => self.truncate(caller, path, length),
-            Ask::Umask => Ok(Made::Itself),
-            Ask::Connect(wanted) => sockets::connected(caller, &self.judge, wanted),
-        }
+    /// mkdir(2).
+    pub fn directory(
+        &self,
+        caller: &Caller<'_>,
+        path: Named,
+        mode: u32,
+    ) -> std::result::Result<Made, Unmade> {
+        let spot = self.free(caller, path)?;
+        caller.lend_umask()?;
+        caller.still_waits()?;
+        mkdirat(&spot.parent, spot.last()?, Mode::from_bits_truncate(mode))?;
+        Ok(Made::Name)
+    }
+
+    /// mknod(2).
+    pub fn node(
+        &self,
+        caller: &Caller<'_>,
+        path: Named,
+        mode: u32,
+        device: u64,
+    ) -> std::result::Result<Made, Unmade> {
+        let spot = self.free(caller, path)?;
+        caller.lend_umask()?;
+        caller.still_waits()?;
+        let (kind, mode) = (SFlag::from_bits_truncate(mode), Mode::from_bits_truncate(mode));
+        mknodat(&spot.parent, spot.last()?, kind, mode, device)?;
+        Ok(Made::Name)
+    }
+
+    /// symlink(2); `content` is where its text is.
+    pub fn symlink(
+        &self,
+        caller: &Caller<'_>,
+        content: u64,
+        path: Named,
+    ) -> std::result::Result<Made, Unmade> {
+        let content = caller.target.text(content)?;
+        let spot = self.free(caller, path)?;
+        caller.still_waits()?;
+        symlinkat(content.as_c()?, &spot.parent, spot.last()?)?;
+        Ok(Made::Name)
+    }
+
+    /// umask(2), which changes no file: from now on each caller's umask is looked up. Set before
+    /// the call goes on.
+    pub fn umask_differs(&self) -> Made {
+        self.umasks.set(Umasks::Various);
+        Made::Itself
     }
 
     /// The spot of a name that is to be made, if it may be.
@@ -164,7 +178,8 @@ impl<'a> Gate<'a> {
         Ok(spot)
     }
 
-    fn open(
+    /// open(2).
+    pub fn open(
         &self,
         caller: &Caller<'_>,
         path: Named,
@@ -245,7 +260,8 @@ impl<'a> Gate<'a> {
         }
     }
 
-    fn link(
+    /// link(2).
+    pub fn link(
         &self,
         caller: &Caller<'_>,
         old: Named,
@@ -290,7 +306,8 @@ impl<'a> Gate<'a> {
         Ok(Made::Name)
     }
 
-    fn rename(
+    /// rename(2).
+    pub fn rename(
         &self,
         caller: &Caller<'_>,
         old: Named,
@@ -312,7 +329,8 @@ impl<'a> Gate<'a> {
         Ok(Made::Name)
     }
 
-    fn truncate(
+    /// truncate(2).
+    pub fn truncate(
         &self,
         caller: &Caller<'_>,
         path: Named,
@@ -343,22 +361,11 @@ impl<'a> Gate<'a> {
         if self.judge.keeps_file(&held)? {
             return Err(Unmade::Guarded);
         }
+        if length > fstat(&file)?.st_size {
+            caller.may_grow_to(length)?;
+        }
         ftruncate(file, length)?;
         Ok(Made::Name)
-    }
-}
-
-fn flags_of(ask: Ask) -> i32 {
-    match ask {
-        Ask::Open { flags, .. } => flags,
-        Ask::Directory { .. }
-        | Ask::Node { .. }
-        | Ask::Symlink { .. }
-        | Ask::Link { .. }
-        | Ask::Rename { .. }
-        | Ask::Truncate { .. }
-        | Ask::Umask
-        | Ask::Connect(_) => 0,
     }
 }
 

@@ -155,8 +155,18 @@ impl<'a> Judge<'a> {
         self.own().descriptor(number, flags)
     }
 
+    /// Whether a path from a directory leads to a spot by the names that it has, and by nothing else.
+    pub fn leads_straight(&self, from: &OwnedFd, path: &[u8], spot: &Spot) -> Result<bool> {
+        let (mut start, mut end) = ([0; 4096], [0; 4096]);
+        let start = if path.starts_with(b"/") { &[][..] } else { self.path(from, &mut start)? };
+        let end = self.path(&spot.parent, &mut end)?;
+        let path = names::parts(path).filter(|part| *part != b".");
+        let walked = names::parts(start).chain(path);
+        Ok(walked.eq(names::parts(end).chain([spot.name()])))
+    }
+
     /// The path of a directory that is held, as the cell has it.
-    fn path<'b>(&self, directory: &OwnedFd, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
+    pub fn path<'b>(&self, directory: &OwnedFd, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
         let mut entry = [0; 64];
         let entry = self.own().entry(&mut entry, format_args!("fd/{}", directory.as_raw_fd()))?;
         lookup::read_link(&self.proc, entry, buffer)

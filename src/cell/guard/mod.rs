@@ -7,19 +7,26 @@
 //! copy of the arguments: a caller that changes them meanwhile changes nothing. Init has the payload's ids, its mounts and
 //! its Landlock rules, and no more.
 //!
-//! [`names`] says what is guarded, [`calls`] which calls are asked about, `paths` where they lead,
+//! [`names`] says what is guarded, [`calls`] has the table from call to handler, [`paths`] says where they lead,
 //! `judge` decides on each, [`gate`] does them, `opening` hands files over. [`sockets`] keeps sockets of the
 //! host in a grant, read-only ones too, from being connected to.
+//!
+//! Two more kinds of calls are answered in every cell that may make them, by a gate that is made with the
+//! first: instances of epoll, which are counted ([`instances`]), and watches of inotify, which could show
+//! what the host does (`watches`). [`mediator`] has all of it for init.
 
 mod caller;
 pub mod calls;
 pub mod gate;
+pub mod instances;
 mod judge;
+pub mod mediator;
 pub mod names;
 mod opening;
-mod paths;
+pub mod paths;
 pub mod sockets;
 pub mod waiting;
+mod watches;
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -29,7 +36,8 @@ use syscalls::Sysno;
 use super::seccomp::{self, Recording};
 use crate::sys::Result;
 use crate::sys::bpf::Instruction;
-use calls::Watched;
+use crate::sys::notify::Notification;
+use calls::{Group, Watched};
 
 /// What init needs to guard the grants of one key; computed before the clone.
 #[derive(Debug, Clone)]
@@ -39,6 +47,8 @@ pub struct Guard {
     pub named: Vec<(Vec<u8>, Vec<u8>)>,
     /// The cell's own filesystems, where every name may be made.
     pub private: Vec<CString>,
+    /// Directories and files of the host that were granted, as the cell has them.
+    pub granted: Vec<Vec<u8>>,
     /// A name that must not be made, for the payload's probe; none where only sockets are guarded.
     pub probe: Option<CString>,
     /// What an init does that does all this, besides what every init does.
@@ -56,28 +66,11 @@ pub struct Names<'a> {
     pub named: &'a [PathBuf],
 }
 
-/// The system calls by which init makes names, besides those it always needs.
-const CALLS: [Sysno; 13] = [
-    Sysno::process_vm_readv,
-    Sysno::openat2,
-    Sysno::openat,
-    Sysno::readlinkat,
-    Sysno::fstatfs,
-    Sysno::umask,
-    Sysno::ftruncate,
-    Sysno::mkdirat,
-    Sysno::mknodat,
-    Sysno::symlinkat,
-    Sysno::linkat,
-    // The C library's renameat2 makes this of one without flags.
-    Sysno::renameat,
-    Sysno::renameat2,
-];
-
-/// The system calls of an init that guards names, and always sockets.
-fn calls_of(names: Option<Names<'_>>) -> Vec<Sysno> {
-    let making = names.map_or(&[][..], |_| &CALLS);
-    making.iter().chain(&sockets::CALLS).copied().collect()
+/// What of a root belongs to a cell: its own filesystems, and what of the host was granted.
+#[derive(Debug, Clone, Default)]
+pub struct Belongings<'a> {
+    pub private: Vec<CString>,
+    pub granted: &'a [PathBuf],
 }
 
 impl Guard {
@@ -86,7 +79,7 @@ impl Guard {
     pub fn new(
         calls: Vec<Watched>,
         names: Option<Names<'_>>,
-        private: Vec<CString>,
+        own: Belongings<'_>,
         recording: Recording,
     ) -> Result<Self> {
         use std::os::unix::ffi::OsStrExt;
@@ -96,14 +89,35 @@ impl Guard {
         };
         let named = names.map_or(&[][..], |names| names.named);
         let probe = names.map(|names| super::c_path(&names.directory.join(".git:probe")));
-        let own_calls = calls_of(names);
+        let mut own_calls: Vec<Sysno> =
+            calls.iter().flat_map(|watched| watched.row.group.calls()).copied().collect();
+        own_calls.sort_unstable();
+        own_calls.dedup();
+        let path = |path: &PathBuf| path.as_os_str().as_bytes().to_owned();
         Ok(Self {
             calls,
             named: named.iter().filter_map(split).collect(),
-            private,
+            private: own.private,
+            granted: own.granted.iter().map(path).collect(),
             probe: probe.transpose()?,
             init_filter: seccomp::init_filter(recording, &own_calls)?,
             own_calls,
+        })
+    }
+
+    /// The row of a call that the filter asked about; none where the filter refused it.
+    #[must_use]
+    pub fn watched(&self, call: Notification) -> Option<&Watched> {
+        let watched = self.calls.iter().find(|watched| watched.number == call.number)?;
+        watched.verdict.allows(&call.arguments).then_some(watched)
+    }
+
+    /// Whether there is a directory of the host whose names or sockets are looked after.
+    #[must_use]
+    pub fn has_directory(&self) -> bool {
+        self.calls.iter().any(|watched| match watched.row.group {
+            Group::Names | Group::Bind | Group::Connect => true,
+            Group::Epoll | Group::Inotify => false,
         })
     }
 }

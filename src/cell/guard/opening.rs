@@ -69,7 +69,7 @@ fn writer(judge: &Judge<'_>, held: &OwnedFd, flags: i32) -> Result<OwnedFd> {
 
 pub fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Made, Unmade> {
     settle(&file, flags)?;
-    Ok(Made::File(file))
+    Ok(Made::File(file, flags))
 }
 
 /// Takes back the flag that kept init from waiting, where the caller did not ask for it.

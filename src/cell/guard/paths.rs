@@ -73,6 +73,12 @@ impl Spot {
         trimmed(self.last.bytes())
     }
 
+    /// The same place, by the name itself.
+    pub fn without_slashes(self) -> Result<Self> {
+        let last = Text::new(self.name())?;
+        Ok(Self { parent: self.parent, last })
+    }
+
     /// Whether the path ends in what no call can make a file of: nothing, `.`, `..`, or a slash.
     pub fn is_no_file(&self) -> bool {
         self.name().len() != self.last.length || matches!(self.name(), b"" | b"." | b"..")
@@ -172,15 +178,27 @@ impl Target<'_> {
 
     /// Where the name lies that a call makes: the last part is not followed.
     pub fn spot(&self, named: Named) -> Result<Spot> {
-        let text = self.text(named.text)?;
+        self.spot_of(named.from, &self.text(named.text)?)
+    }
+
+    /// The same for a path that was copied already.
+    pub fn spot_of(&self, from: i32, text: &Text) -> Result<Spot> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
         }
         let start = match text.bytes().first() {
             Some(b'/') => None,
-            Some(_) | None => Some(self.start(named.from)?),
+            Some(_) | None => Some(self.start(from)?),
         };
         spot_from(start, text.bytes())
+    }
+
+    /// Holds where a path starts, from the caller's current directory.
+    pub fn start_of(&self, path: &[u8]) -> Result<OwnedFd> {
+        match path.first() {
+            Some(b'/') => openat(AT_FDCWD, c"/", HOLD, Mode::empty()),
+            Some(_) | None => self.start(libc::AT_FDCWD),
+        }
     }
 
     /// Where a path leads; links behind its last part are followed where `links` says so.
@@ -222,20 +240,28 @@ impl Target<'_> {
 
     /// The number in the ways to write a descriptor of one's own, such as `/dev/fd/63`.
     fn own_descriptor(&self, path: &[u8]) -> Result<u32> {
-        let path = std::str::from_utf8(path).map_err(|_| Errno::EACCES)?;
-        let (directory, number) = path.rsplit_once('/').ok_or(Errno::EACCES)?;
-        let is_own = match directory {
-            "/proc/self/fd" | "/proc/thread-self/fd" | "/dev/fd" => true,
-            other => {
-                let process = other.strip_prefix("/proc/").and_then(|s| s.strip_suffix("/fd"));
-                let process = process.and_then(|number| number.parse::<i32>().ok());
-                process.is_some_and(|process| {
-                    self.status().is_ok_and(|status| status.process == process)
-                })
-            }
-        };
-        if is_own { number.parse().map_err(|_| Errno::ENOENT) } else { Err(Errno::EACCES) }
+        let (process, number) = descriptor_of(path)?;
+        let is_own = process
+            .is_none_or(|process| self.status().is_ok_and(|status| status.process == process));
+        if is_own { number } else { Err(Errno::EACCES) }
     }
+}
+
+/// The process and the number in a path of a descriptor in /proc; no process where it is the caller's own.
+///
+/// # Errors
+/// EACCES: it is the path of something else.
+pub fn descriptor_of(path: &[u8]) -> Result<(Option<i32>, Result<u32>)> {
+    let path = std::str::from_utf8(path).map_err(|_| Errno::EACCES)?;
+    let (directory, number) = path.rsplit_once('/').ok_or(Errno::EACCES)?;
+    let process = match directory {
+        "/proc/self/fd" | "/proc/thread-self/fd" | "/dev/fd" => None,
+        other => {
+            let process = other.strip_prefix("/proc/").and_then(|s| s.strip_suffix("/fd"));
+            Some(process.and_then(|number| number.parse().ok()).ok_or(Errno::EACCES)?)
+        }
+    };
+    Ok((process, number.parse().map_err(|_| Errno::ENOENT)))
 }
 
 /// What of a thread's status a call depends on.
@@ -248,12 +274,7 @@ pub struct Status {
 
 /// Holds the directory of a path's last part; `start` is where a relative path begins.
 fn spot_from(start: Option<OwnedFd>, path: &[u8]) -> Result<Spot> {
-    let end = trimmed(path).len();
-    let before = path.get(..end).unwrap_or_default();
-    let cut = before.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-    // Of nothing but slashes, the root is the directory and no name is left.
-    let cut = if end == 0 { path.len() } else { cut };
-    let (directory, last) = path.split_at_checked(cut).ok_or(Errno::EINVAL)?;
+    let (directory, last) = split(path);
     let last = Text::new(last)?;
     let parent = match (start, directory.is_empty()) {
         (Some(start), true) => start,
@@ -261,6 +282,16 @@ fn spot_from(start: Option<OwnedFd>, path: &[u8]) -> Result<Spot> {
         (None, _) => hold(AT_FDCWD, directory)?,
     };
     Ok(Spot { parent, last })
+}
+
+/// The directory of a path, and its last part with the slashes after it.
+#[must_use]
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = trimmed(path).len();
+    let before = path.get(..end).unwrap_or_default();
+    let cut = before.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    // Of nothing but slashes, the root is the directory and no name is left.
+    path.split_at_checked(if end == 0 { path.len() } else { cut }).unwrap_or_default()
 }
 
 fn hold(from: BorrowedFd<'_>, directory: &[u8]) -> Result<OwnedFd> {

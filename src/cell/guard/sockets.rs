@@ -4,6 +4,8 @@
 //! a cell has a directory of the host, init connects for it, on its own copies of the address and of
 //! the socket, and follows a path only to a socket whose directory is the cell's own. A datagram takes an
 //! address with it, in memory that no filter reads: such cells have no datagram sockets by path.
+//!
+//! bind(2) makes a name. Where names are guarded init binds too, to the directory that it has judged.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,11 +15,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::{SFlag, fstat};
+use nix::unistd::fchdir;
 use syscalls::Sysno;
 
 use super::caller::Caller;
-use super::calls::{Form, Watched};
-use super::gate::{Made, Unmade, look};
+use super::calls::{self, Group, Watched, int};
+use super::gate::{Gate, Made, Unmade, look};
 use super::judge::Judge;
 use super::paths::{Found, Links, Spot, Target, Text};
 use super::waiting::Pending;
@@ -26,8 +29,10 @@ use crate::profile::floor::number;
 use crate::sys::lookup::{self, Follow};
 use crate::sys::{Result, interrupt, process, remote, socket};
 
+/// The system calls by which init binds for others, besides those of connecting and of names.
+pub const BINDING: [Sysno; 1] = [Sysno::bind];
 /// The system calls by which init connects for others, besides those it always needs.
-pub const CALLS: [Sysno; 10] = [
+pub const CONNECTING: [Sysno; 10] = [
     Sysno::process_vm_readv,
     Sysno::pidfd_open,
     Sysno::pidfd_getfd,
@@ -46,17 +51,24 @@ const DATAGRAM: [u64; 6] = [1, 2, 0, 0, 0, 0];
 const SEQUENCED: [u64; 6] = [1, 5, 0, 0, 0, 0];
 
 /// Takes connect(2) out of `verdicts`, so that the filter asks the listener about it, and the datagram
-/// sockets that need no connect; nothing where there are no sockets with paths.
-pub fn take(verdicts: &mut BTreeMap<u32, Verdict>) -> Option<Watched> {
-    let socket = verdicts.get(&number("socket")?)?;
-    if ![STREAM, DATAGRAM, SEQUENCED].iter().any(|kind| socket.allows(kind)) {
-        return None;
+/// sockets that need no connect; nothing where there are no sockets with paths. Also bind(2), where names
+/// are `guarded`.
+///
+/// # Errors
+/// ENOTSUP: a verdict on one of them that the guard does not know.
+pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, guarded: bool) -> Result<Vec<Watched>> {
+    let socket = number("socket").and_then(|number| verdicts.get(&number));
+    let has = |kind| socket.is_some_and(|socket| socket.allows(kind));
+    if ![STREAM, DATAGRAM, SEQUENCED].iter().any(has) {
+        return Ok(Vec::new());
     }
     without(verdicts, "socket", &[DATAGRAM]);
     without(verdicts, "socketpair", &[DATAGRAM]);
-    let number = number("connect")?;
-    let verdict = verdicts.remove(&number)?;
-    Some(Watched { number, form: Form::Connect, verdict })
+    let mut watched = calls::take(verdicts, Group::Connect)?;
+    if guarded {
+        watched.extend(calls::take(verdicts, Group::Bind)?);
+    }
+    Ok(watched)
 }
 
 /// Takes away all sockets that have paths: where no init can judge them.
@@ -83,7 +95,7 @@ fn without(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, kinds: &[[u64; 6]]
     }
 }
 
-/// A connect(2): the caller's number of the socket, and where its address is.
+/// A connect(2) or a bind(2): the caller's number of the socket, and where its address is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     pub socket: i32,
@@ -91,15 +103,31 @@ pub struct Wanted {
     pub length: i32,
 }
 
+impl Wanted {
+    #[must_use]
+    pub fn of(&[socket, address, length, ..]: &[u64; 6]) -> Self {
+        Self { socket: int(socket), address, length: int(length) }
+    }
+
+    /// A copy of the caller's socket.
+    fn socket_of(self, target: Target<'_>) -> Result<OwnedFd> {
+        let number = u32::try_from(self.socket).map_err(|_| Errno::EBADF)?;
+        process::take_descriptor(process::open_pidfd(target.status()?.process)?, number)
+    }
+}
+
 /// How long init waits with a program that took O_NONBLOCK off the socket meanwhile: it is the program's
 /// too, so the flag alone promises nothing.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The most that the kernel takes (sockaddr_storage).
 const MOST: usize = 128;
+/// The most of an address with a path, and its family before it (sockaddr_un).
+const UNIX: usize = 110;
+const FAMILY: usize = 2;
 
 /// An address as the caller had it when it was copied.
 #[derive(Debug, Clone)]
-struct Address {
+pub struct Address {
     bytes: [u8; MOST],
     length: usize,
 }
@@ -115,13 +143,39 @@ impl Address {
         Ok(address)
     }
 
+    /// An address of these bytes.
+    ///
+    /// # Errors
+    /// EINVAL: more than the kernel takes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let mut address = Self { bytes: [0; MOST], length: bytes.len() };
+        address.bytes.get_mut(..bytes.len()).ok_or(Errno::EINVAL)?.copy_from_slice(bytes);
+        Ok(address)
+    }
+
+    /// The address of a path of the file system.
+    ///
+    /// # Errors
+    /// EINVAL: it is longer than such an address takes (unix(7)).
+    fn of_path(path: &[u8]) -> Result<Self> {
+        let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(|_| Errno::EINVAL)?;
+        let length = FAMILY + path.len() + 1;
+        let mut address = Self { bytes: [0; MOST], length: length.min(UNIX) };
+        let (start, rest) = address.bytes.split_at_mut(FAMILY);
+        start.copy_from_slice(&family.to_ne_bytes());
+        let room = rest.get_mut(..path.len()).filter(|_| path.len() <= UNIX - FAMILY);
+        room.ok_or(Errno::EINVAL)?.copy_from_slice(path);
+        Ok(address)
+    }
+
     fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
     /// The path in it, up to its NUL (unix(7)); none of another family, of an abstract socket or of none.
-    fn path(&self) -> Option<&[u8]> {
-        let (family, path) = self.bytes().split_at_checked(2)?;
+    #[must_use]
+    pub fn path(&self) -> Option<&[u8]> {
+        let (family, path) = self.bytes().split_at_checked(FAMILY)?;
         let is_unix = family == libc::sa_family_t::try_from(libc::AF_UNIX).ok()?.to_ne_bytes();
         let path = path.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())?;
         is_unix.then_some(path)
@@ -186,9 +240,7 @@ pub fn connected(
     wanted: Wanted,
 ) -> std::result::Result<Made, Unmade> {
     let target = caller.target;
-    let number = u32::try_from(wanted.socket).map_err(|_| Errno::EBADF)?;
-    let leader = process::open_pidfd(target.status()?.process)?;
-    let socket = process::take_descriptor(&leader, number)?;
+    let socket = wanted.socket_of(target)?;
     let address = Address::of(target, wanted)?;
     let (address, held) = match address.path() {
         Some(path) => {
@@ -200,7 +252,7 @@ pub fn connected(
     caller.still_waits()?;
     let connecting = Connecting { socket, address, held };
     match connecting.tried()? {
-        true => Ok(Made::Nothing),
+        true => Ok(Made::Number(0)),
         false => Ok(Made::Later(Pending::Connection(connecting))),
     }
 }
@@ -237,4 +289,55 @@ fn held(spot: &Spot) -> Result<OwnedFd> {
         SFlag::S_IFSOCK => Ok(held),
         _ => Err(Errno::ECONNREFUSED),
     }
+}
+
+/// Binds for the caller, unless the name is one that the host obeys.
+///
+/// The address that a socket tells (getsockname(2)) is the caller's where the path leads straight into one
+/// of the cell's own filesystems; elsewhere, where somebody else could turn a link on the way, it is the name
+/// alone, in the directory that was judged.
+pub fn bound(
+    gate: &Gate<'_>,
+    caller: &Caller<'_>,
+    wanted: Wanted,
+) -> std::result::Result<Made, Unmade> {
+    let (target, judge) = (caller.target, &gate.judge);
+    let socket = wanted.socket_of(target)?;
+    let address = Address::of(target, wanted)?;
+    let Some(path) = address.path() else {
+        caller.still_waits()?;
+        socket::bind(&socket, address.bytes())?;
+        return Ok(Made::Number(0));
+    };
+    let spot = target.spot_of(libc::AT_FDCWD, &Text::new(path)?)?;
+    let no_file = spot.is_no_file();
+    if no_file || judge.is_guarded(&spot)? {
+        return Err(match look(&spot.without_slashes()?)? {
+            Some(_) => Unmade::Errno(Errno::EADDRINUSE),
+            // With a slash behind it, it would be a directory.
+            None if no_file => Unmade::Errno(Errno::ENOENT),
+            None => Unmade::Guarded,
+        });
+    }
+    let from = target.start_of(path)?;
+    let straight = judge.is_private(&spot.parent)? && judge.leads_straight(&from, path, &spot)?;
+    caller.lend_umask()?;
+    caller.still_waits()?;
+    if straight {
+        bind_from(judge, &from, &socket, address.bytes())?;
+    } else {
+        bind_from(judge, &spot.parent, &socket, Address::of_path(spot.name())?.bytes())?;
+    }
+    Ok(Made::Number(0))
+}
+
+/// Binds with a directory for the current one.
+fn bind_from(judge: &Judge<'_>, from: &OwnedFd, socket: &OwnedFd, address: &[u8]) -> Result<()> {
+    fchdir(from)?;
+    let result = socket::bind(socket, address);
+    if fchdir(&judge.proc).is_err() {
+        // By paths from there init names what it holds: elsewhere they would name something else.
+        process::exit_now(1);
+    }
+    result
 }

@@ -1,0 +1,131 @@
+//! Instances of epoll: few for a cell, since the kernel counts what they watch for the host's user.
+//!
+//! Init makes each one, has an instance of its own watch it, without an event to wait for, and keeps no
+//! copy: with the last descriptor of an instance the kernel takes it off that list (epoll(7)), which
+//! `/proc/self/fdinfo` shows. So those that live are counted, wherever they went, and nobody is asked.
+
+use std::cell::{Cell, OnceCell};
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::stat::Mode;
+use nix::unistd::read;
+use syscalls::Sysno;
+
+use super::gate::{Gate, Made, Unmade};
+use super::judge::Judge;
+use crate::sys::Result;
+
+/// Instances that may live at once in a cell.
+pub const MOST: usize = 16;
+
+/// The system calls by which init makes and counts instances.
+pub const CALLS: [Sysno; 5] =
+    [Sysno::epoll_create1, Sysno::epoll_ctl, Sysno::openat, Sysno::read, Sysno::fchdir];
+
+/// The instances of a cell.
+#[derive(Debug, Default)]
+pub struct Instances {
+    /// Init's own, which watches all others; made with the first.
+    all: OnceCell<Epoll>,
+    /// No fewer than live: those of the last count, and those made since.
+    at_most: Cell<usize>,
+}
+
+/// epoll_create(2), which has a size that means nothing.
+pub fn made_for_size(gate: &Gate<'_>, size: i32) -> std::result::Result<Made, Unmade> {
+    if size <= 0 {
+        return Err(Unmade::Errno(Errno::EINVAL));
+    }
+    made(gate, 0)
+}
+
+/// epoll_create1(2).
+///
+/// # Errors
+/// EMFILE: as many live as may.
+pub fn made(gate: &Gate<'_>, flags: i32) -> std::result::Result<Made, Unmade> {
+    if flags & !libc::EPOLL_CLOEXEC != 0 {
+        return Err(Unmade::Errno(Errno::EINVAL));
+    }
+    let instances = &gate.instances;
+    if instances.at_most.get() >= MOST {
+        instances.at_most.set(instances.living(&gate.judge)?);
+    }
+    if instances.at_most.get() >= MOST {
+        return Err(Unmade::Errno(Errno::EMFILE));
+    }
+    let instance = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let nothing = EpollEvent::new(EpollFlags::empty(), 0);
+    instances.all()?.add(&instance.0, nothing)?;
+    instances.at_most.update(|count| count + 1);
+    Ok(Made::File(instance.0, flags))
+}
+
+impl Instances {
+    fn all(&self) -> Result<&Epoll> {
+        if self.all.get().is_none() {
+            let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            // Nobody else sets it: init has one thread.
+            return Ok(self.all.get_or_init(|| all));
+        }
+        self.all.get().ok_or(Errno::EBADF)
+    }
+
+    /// How many live.
+    ///
+    /// # Errors
+    /// EPERM: what the kernel shows is longer than of so many.
+    fn living(&self, judge: &Judge<'_>) -> Result<usize> {
+        let mut entry = [0; 64];
+        let number = self.all()?.0.as_raw_fd();
+        let entry = judge.own().entry(&mut entry, format_args!("fdinfo/{number}"))?;
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let shown = openat(&judge.proc, entry, flags, Mode::empty())?;
+        let mut buffer = [0; 4096];
+        let mut length = 0;
+        loop {
+            match read(&shown, buffer.get_mut(length..).unwrap_or_default())? {
+                0 if length == buffer.len() => return Err(Errno::EPERM),
+                0 => break,
+                more => length += more,
+            }
+        }
+        Ok(watched(buffer.get(..length).unwrap_or_default()))
+    }
+}
+
+/// The number of files that an instance watches, as `/proc/PID/fdinfo` shows it (proc(5)).
+#[must_use]
+pub fn watched(fdinfo: &[u8]) -> usize {
+    fdinfo.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"tfd:")).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_shows_what_an_instance_watches_and_no_more_once_it_is_gone() -> Result<()> {
+        let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let counted = || {
+            let path = format!("/proc/self/fdinfo/{}", all.0.as_raw_fd());
+            watched(&std::fs::read(path).unwrap_or_default())
+        };
+        let mut instances = Vec::new();
+        for count in 0..MOST {
+            assert_eq!(counted(), count);
+            let instance = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            all.add(&instance.0, EpollEvent::new(EpollFlags::empty(), 0))?;
+            instances.push(instance);
+        }
+        let copies: Vec<_> = instances.iter().map(|one| one.0.try_clone()).collect();
+        drop(instances);
+        assert_eq!(counted(), MOST, "a copy keeps an instance");
+        drop(copies);
+        assert_eq!(counted(), 0);
+        Ok(())
+    }
+}

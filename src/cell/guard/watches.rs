@@ -1,0 +1,100 @@
+//! Watches of inotify(7): on a cell's own filesystems and in its grants, nowhere else.
+//!
+//! What a cell has of the host beside them are the host's own inodes, or those of all cells of a template:
+//! a watch there tells what others read, write and execute.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use syscalls::Sysno;
+
+use super::caller::Caller;
+use super::calls::Named;
+use super::gate::{Gate, Made, Unmade};
+use super::names;
+use super::paths::{Found, Links};
+use crate::sys::lookup::{self, Follow};
+use crate::sys::{Result, process, watch};
+
+/// The system calls by which init adds watches, besides those it always needs.
+pub const CALLS: [Sysno; 10] = [
+    Sysno::process_vm_readv,
+    Sysno::pidfd_open,
+    Sysno::pidfd_getfd,
+    Sysno::openat2,
+    Sysno::openat,
+    Sysno::readlinkat,
+    Sysno::fstatfs,
+    Sysno::fchdir,
+    Sysno::read,
+    Sysno::inotify_add_watch,
+];
+
+/// inotify_add_watch(2), on the inode that was judged.
+pub fn added(
+    gate: &Gate<'_>,
+    caller: &Caller<'_>,
+    instance: i32,
+    path: Named,
+    mask: u32,
+) -> std::result::Result<Made, Unmade> {
+    let target = caller.target;
+    let number = u32::try_from(instance).map_err(|_| Errno::EBADF)?;
+    let leader = process::open_pidfd(target.status()?.process)?;
+    let instance = process::take_descriptor(&leader, number)?;
+    let links = if mask & libc::IN_DONT_FOLLOW == 0 { Links::Follow } else { Links::Stay };
+    let held = match target.find(path, links)? {
+        Found::Spot(spot) => {
+            let hold = libc::O_PATH | libc::O_CLOEXEC;
+            // A path that ends in a slash or a dot leads to a directory, or nowhere.
+            let (more, follow) = match spot.is_no_file() {
+                true => (0, Follow::Texts),
+                false => (libc::O_NOFOLLOW, Follow::Nothing),
+            };
+            lookup::open(&spot.parent, spot.last()?, hold | more, 0, follow)?
+        }
+        Found::Descriptor(number) => target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?,
+    };
+    caller.still_waits()?;
+    if !may_watch(gate, &held)? {
+        return Err(Unmade::Guarded);
+    }
+    let mut entry = [0; 64];
+    let own = format_args!("fd/{}", held.as_raw_fd());
+    // From the procfs, which is the current directory.
+    let entry = gate.judge.own().entry(&mut entry, own)?;
+    let watch = watch::add(&instance, entry, mask & !libc::IN_DONT_FOLLOW)?;
+    Ok(Made::Number(i64::from(watch)))
+}
+
+/// Whether nobody but the cell, and who was granted with it, uses this file.
+fn may_watch(gate: &Gate<'_>, held: &OwnedFd) -> Result<bool> {
+    if gate.judge.is_private(held)? {
+        return Ok(true);
+    }
+    let mut buffer = [0; 4096];
+    let path = gate.judge.path(held, &mut buffer)?;
+    Ok(gate.guard.granted.iter().any(|granted| lies_in(path, granted)))
+}
+
+/// Whether an absolute path is another one, or lies beneath it.
+fn lies_in(path: &[u8], granted: &[u8]) -> bool {
+    let mut here = names::parts(path);
+    path.first() == Some(&b'/') && names::parts(granted).all(|part| here.next() == Some(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lies_in;
+
+    #[test]
+    fn only_what_is_granted_and_what_is_beneath_lies_in_a_grant() {
+        for inside in ["/workspace", "/workspace/a/b", "/workspace/x (deleted)"] {
+            assert!(lies_in(inside.as_bytes(), b"/workspace"), "{inside}");
+        }
+        for outside in ["/", "/workspace2", "/usr/workspace", "pipe:[1]", "workspace", ""] {
+            assert!(!lies_in(outside.as_bytes(), b"/workspace"), "{outside}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Calls that init answers in every cell: instances of epoll are counted, watches of inotify stay in the cell.
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{
+    CALLS, Caller, Check, Failed, Need, PATIENCE, Told, claim, denials, equal, holds, text,
+};
+
+fn main() -> ExitCode {
+    const PYTHON: &[Need] = &[Need::Python];
+    support::main(&[
+        claim("a_cell_has_sixteen_instances_of_epoll_and_no_more", sixteen).needs(PYTHON),
+        claim("an_instance_lives_as_long_as_anybody_has_it", living).needs(PYTHON),
+        claim("an_instance_works_as_one_that_init_did_not_make", works).needs(PYTHON),
+        claim("programs_that_wait_for_much_work", programs).needs(PYTHON),
+        claim("node_waits_and_watches", node).wants(&[Need::Node]),
+        claim("a_cell_watches_its_own_files_and_its_grants", own_files).needs(PYTHON),
+        claim("no_watch_shows_what_the_host_or_another_cell_does", of_the_host).needs(PYTHON),
+        claim("a_path_that_changes_in_memory_is_not_watched", raced).needs(PYTHON),
+        claim("a_refused_watch_is_counted_and_told", told),
+        claim("watches_of_a_directory_are_those_of_its_user_up_to_a_figure", watches).needs(PYTHON),
+        claim("a_file_follows_its_end_in_a_granted_directory", follows),
+        claim("no_call_that_watches_a_whole_mount_is_there", fanotify)
+            .needs(&[Need::Python, Need::X86_64]),
+    ])
+}
+
+fn python(caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {
+    caller.run(options, &["/usr/bin/python3", "-c", &format!("{CALLS}\n{script}")])
+}
+
+const EPOLL: &str = r#"
+import select
+def instance(): return call(291, 0x80000)
+def some(count): return [one for one in (instance() for _ in range(count)) if isinstance(one, int)]
+"#;
+
+fn sixteen(caller: &Caller) -> Check {
+    let script = format!(
+        "{EPOLL}
+have = some(16); print(len(have), instance(), call(213, 1), tried(select.epoll))
+os.close(have.pop()); os.close(have.pop()); print(len(some(3)))
+for one in have: os.close(one)
+print(call(213, 0), call(213, -1), call(291, 1), call(291, 1 << 32))
+# As many as one likes, one after the other.
+for _ in range(2000): select.epoll().close()
+print('many')"
+    );
+    let told = python(caller, &[], &script)?;
+    let expected = "16 EMFILE EMFILE EMFILE\n2\nEINVAL EINVAL EINVAL 3\nmany";
+    equal("counted", (told.said(), told.stderr.as_str()), (expected, ""))?;
+    // The control: outside there is no such figure.
+    let more = format!("{CALLS}\n{EPOLL}\nprint(len(some(100)))");
+    equal("outside", caller.python_outside(&more)?.said(), "100")
+}
+
+fn living(caller: &Caller) -> Check {
+    // Each way to keep one that is not a descriptor of who made it.
+    let script = format!(
+        "{EPOLL}
+import array, time
+first = some(16)
+kept = os.dup(first[0])
+for one in first: os.close(one)
+more = some(16); print('a copy', len(more)); os.close(kept)
+for one in more: os.close(one)
+a, b = socket.socketpair()
+for one in some(4):
+    a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [one]))]); os.close(one)
+rest = some(16); print('on the way', len(rest))
+b.close(); a.close()
+print('and gone', len(some(16)))
+for one in range(3, 200):
+    try: os.close(one)
+    except OSError: pass
+r, w = os.pipe()
+children = []
+for _ in range(3):
+    if not (child := os.fork()):
+        os.write(w, bytes([len(some(7))])); time.sleep(60); os._exit(0)
+    children.append(child)
+print('children', sum(os.read(r, 1)[0] for _ in children), instance())
+for child in children: os.kill(child, 9); os.waitpid(child, 0)
+print('ended', len(some(20)))"
+    );
+    let told = python(caller, &[], &script)?;
+    let expected = "a copy 15\non the way 12\nand gone 4\nchildren 16 EMFILE\nended 16";
+    equal("counted", (told.said(), told.stderr.as_str()), (expected, ""))
+}
+
+fn works(caller: &Caller) -> Check {
+    let script = format!(
+        "{EPOLL}
+import fcntl, resource
+plain, closing = call(291, 0), call(291, 0x80000)
+print(fcntl.fcntl(plain, fcntl.F_GETFD), fcntl.fcntl(closing, fcntl.F_GETFD), os.readlink(f'/proc/self/fd/{{plain}}'))
+# One in another, three deep, and an event that comes through all.
+r, w = os.pipe(); chain = [select.epoll() for _ in range(3)]
+chain[0].register(r, select.EPOLLIN)
+for inner, outer in zip(chain, chain[1:]): outer.register(inner.fileno(), select.EPOLLIN)
+print([one.poll(0) for one in chain]); os.write(w, b'x')
+print([len(one.poll(1)) for one in chain]); os.read(r, 1); print([one.poll(0) for one in chain])
+print(tried(lambda: chain[0].register(chain[2].fileno())))
+chain.append(select.epoll()); chain[3].register(chain[2].fileno(), select.EPOLLIN); os.write(w, b'x')
+print([len(one.poll(1)) for one in chain]); os.read(r, 1)
+for one in chain: one.close()
+chain = [select.epoll()]; chain[0].register(r, select.EPOLLIN)
+many = [os.dup(r) for _ in range(200)]
+for one in many: chain[0].register(one, select.EPOLLIN)
+os.write(w, b'x'); print(len(chain[0].poll(1, 500)))
+# Its own limit of descriptors comes first, and an instance that was not handed over is not counted.
+for one in many: os.close(one)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard))
+while tried(lambda: os.dup(0)) == 'ok': pass
+print({{instance() for _ in range(50)}}); resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print(len(some(20)))"
+    );
+    let told = python(caller, &[], &script)?;
+    let expected = "0 1 anon_inode:[eventpoll]\n[[], [], []]\n[1, 1, 1]\n[[], [], []]\nELOOP\n\
+        [1, 1, 1, 1]\n201\n{'EMFILE'}\n13";
+    equal("as ever", (told.said(), told.stderr.as_str()), (expected, ""))
+}
+
+fn programs(caller: &Caller) -> Check {
+    let script = "
+import asyncio, multiprocessing, selectors, subprocess, sys
+async def main():
+    async def serve(reader, writer):
+        writer.write(await reader.readline()); await writer.drain(); writer.close()
+    server = await asyncio.start_unix_server(serve, '/tmp/socket')
+    async def one(n):
+        reader, writer = await asyncio.open_unix_connection('/tmp/socket')
+        writer.write(b'%d\\n' % n); return int(await reader.readline())
+    print(sum(await asyncio.gather(*(one(n) for n in range(50)))))
+    child = await asyncio.create_subprocess_exec('sort', '-n', stdin=-1, stdout=-1)
+    print((await child.communicate(b'3\\n1\\n2\\n'))[0].split())
+asyncio.run(main())
+loops = [subprocess.Popen([sys.executable, '-c', 'import asyncio; asyncio.run(asyncio.sleep(0.5))']) for _ in range(10)]
+print(sum(one.wait() for one in loops), flush=True)";
+    let object = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    let expected = "1225\n[b'1', b'2', b'3']\n0\n";
+    equal("asyncio", text(&object, "stdout"), expected)?;
+    equal("told as denied", denials(&object), vec![])
+}
+
+fn node(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let script = "const fs = require('fs');
+        fs.watch('/workspace', (kind, name) => { console.log(kind, name); process.exit(0); });
+        setTimeout(() => fs.writeFileSync('/workspace/new', 'x'), 100);";
+    let ask = path.display().to_string();
+    let told = caller.json(&["--rw", &ask], &["node", "-e", script])?;
+    equal("node", (text(&told, "stdout"), denials(&told)), ("rename new\n", vec![]))
+}
+
+const INOTIFY: &str = r#"
+import struct, time
+notify = libc.inotify_init1(0o4000)
+ALL = 0xfff
+def watch(path, mask=ALL, on=None): return call(254, notify if on is None else on, path.encode() if isinstance(path, str) else path, mask)
+def events():
+    try: read = os.read(notify, 65536)
+    except BlockingIOError: return []
+    found = []
+    while read:
+        wd, mask, _, length = struct.unpack_from("iIII", read)
+        found.append((wd, mask & ~0x40000000, read[16:16 + length].rstrip(b"\0").decode())); read = read[16 + length:]
+    return found
+"#;
+
+fn own_files(caller: &Caller) -> Check {
+    let (fresh, granted) = (&["/workspace", "/tmp", "/dev/shm"][..], &["/workspace", "/mnt/g"][..]);
+    let own = &["/tmp", "/dev/shm"][..];
+    let (rw, ro) = (caller.directory("rw")?, caller.directory("ro")?);
+    std::fs::write(ro.join("file"), "text")?;
+    let (rw, ro) = (rw.display().to_string(), format!("{}:/mnt/g", ro.display()));
+    let writable = &["--rw", &rw, "--ro", &ro][..];
+    for (options, places) in [(&[][..], fresh), (writable, granted), (writable, own)] {
+        let script = format!(
+            "{INOTIFY}
+for place in {places:?}:
+    os.chdir(place)
+    if place != '/mnt/g':
+        os.makedirs('d', exist_ok=True); os.symlink('d', 'link')
+        first = watch('.'); print(first > 0, watch(place) == first, watch('./d/..') == first, end=' ')
+        open('new', 'w').close(); print((first, 0x100, 'new') in events(), end=' ')
+        print(watch('new') > 0, watch(place + '/d/', 0x1000fff) > 0, watch('link') == watch('d'), watch('link', 0x2000fff) != watch('d'), end=' ')
+        held = os.open('new', os.O_RDONLY); print(watch(f'/proc/self/fd/{{held}}') == watch('new'), end=' ')
+        print(watch('new', 0x1000fff), watch('none'), watch('new/x'), watch(''))
+        os.unlink('link'); os.unlink('new'); events()
+    else:
+        first = watch('/mnt/g/file'); open('/mnt/g/file').close(); print(first > 0, (first, 0x20, '') in events())
+print(watch('/tmp', 0), watch('/tmp', 0x10000001), watch('/tmp', ALL, 99), watch('/tmp', ALL, 0), call(254, notify, 1, ALL), watch('/' * 5000))"
+        );
+        let told = python(caller, options, &script)?;
+        let whole = "True True True True True True True True True ENOTDIR ENOENT ENOTDIR ENOENT";
+        let readable = "True True";
+        let places = places.iter().map(|place| if *place == "/mnt/g" { readable } else { whole });
+        let expected: Vec<&str> =
+            places.chain(["EINVAL 2 EBADF EINVAL EFAULT ENAMETOOLONG"]).collect();
+        let said: Vec<&str> = told.stdout.lines().collect();
+        let last = said.last().copied().unwrap_or_default();
+        let firsts = said.len().saturating_sub(1);
+        equal(&told.stderr, said.get(..firsts), expected.get(..firsts))?;
+        // A mask beyond the known bits is the kernel's to judge.
+        holds(
+            "refused",
+            last,
+            last.starts_with("EINVAL ") && last.ends_with("EBADF EINVAL EFAULT ENAMETOOLONG"),
+        )?;
+    }
+    Ok(())
+}
+
+/// Every way to a file of the host, or one that cells share.
+const OTHERS: &str = r#"
+os.symlink("/usr", "/tmp/usr"); os.symlink("/dev/null", "/tmp/null")
+held = os.open("/usr/bin", os.O_RDONLY); null = os.open("/dev/null", os.O_RDONLY)
+os.chdir("/usr")
+for path in ["/usr/bin", "/usr", "/bin/sh", "/dev/null", "/dev/urandom", "/dev", "/etc", "/etc/passwd", "/", "/tmp/..", "/proc", "/tmp/usr/bin", "/tmp/usr/", "/tmp/null", ".", "bin/..", "bin"]:
+    print(watch(path), end=" ")
+print()
+for path in [f"/proc/self/fd/{held}", f"/dev/fd/{null}", f"/proc/self/fd/{held}/sh", "/proc/self/root/usr/bin", "/proc/self/cwd", "/proc/self/exe", "/proc/1/root", "/proc/1/exe", "/proc/self/status"]:
+    print(watch(path), end=" ")
+print()
+"#;
+
+fn of_the_host(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?.display().to_string();
+    for options in [&[][..], &["--rw", &path], &["--ro", &path]] {
+        let told = python(caller, options, &format!("{INOTIFY}\n{OTHERS}\nprint(events())"))?;
+        let mut lines = told.stdout.lines();
+        let mut met = || lines.next().unwrap_or_default().trim_end().to_owned();
+        equal(&format!("{options:?}: {}", told.stderr), met(), ["EPERM"; 17].join(" "))?;
+        let by_proc = met();
+        let words: Vec<&str> = by_proc.split(' ').collect();
+        let refused = |word: &&str| ["EPERM", "EACCES", "ELOOP"].contains(word);
+        holds("by /proc", &by_proc, words.len() == 9 && words.iter().all(refused))?;
+        equal("nothing was seen", met(), "[]")?;
+    }
+    // The control: outside each of these can be watched.
+    let script =
+        format!("{CALLS}\n{INOTIFY}\nprint(watch('/usr/bin') > 0, watch('/dev/null') > 0)");
+    equal("outside", caller.python_outside(&script)?.said(), "True True")
+}
+
+fn raced(caller: &Caller) -> Check {
+    let script = format!(
+        "{INOTIFY}
+import threading
+path = ctypes.create_string_buffer(b'/tmp/ab/cd', 64)
+os.makedirs('/tmp/ab/cd'); end = time.monotonic() + 3; seen = set()
+def turn():
+    while time.monotonic() < end:
+        ctypes.memmove(path, b'/tmp/ab/cd', 10); ctypes.memmove(path, b'/usr//bin/', 10)
+threading.Thread(target=turn).start()
+libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint]
+while time.monotonic() < end:
+    wd = libc.inotify_add_watch(notify, ctypes.addressof(path), 0x20)
+    if wd > 0:
+        seen.add('watched'); os.listdir('/usr/bin')
+        if events(): seen.add('SEEN')
+        libc.inotify_rm_watch(notify, wd); events()
+    else: seen.add('refused')
+print(*sorted(seen))"
+    );
+    let told = python(caller, &[], &script)?;
+    equal("raced", (told.said(), told.stderr.as_str()), ("refused watched", ""))
+}
+
+fn told(caller: &Caller) -> Check {
+    let script = format!("{CALLS}\n{INOTIFY}\nwatch('/usr/bin'); watch('/etc'); watch('/tmp')");
+    let object = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let denials = object.get("denials").unwrap_or(&Value::Null);
+    equal("told", denials, &json!([{ "syscall": "inotify_add_watch", "count": 2 }]))
+}
+
+fn watches(caller: &Caller) -> Check {
+    let script = format!(
+        "{INOTIFY}
+met = {{}}
+for n in range(8300):
+    os.mkdir(f'/tmp/{{n}}'); wd = watch(f'/tmp/{{n}}'); met[wd if isinstance(wd, str) else 'ok'] = met.get(wd if isinstance(wd, str) else 'ok', 0) + 1
+print(met)"
+    );
+    let told = python(caller, &[], &script)?;
+    let expected = "{'ok': 8192, 'ENOSPC': 108}";
+    equal("as many as there may be", (told.said(), told.stderr.as_str()), (expected, ""))
+}
+
+fn follows(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?.display().to_string();
+    let script = "cd /workspace; echo one > log; tail -n +1 -F log 2>/tmp/err > seen & sleep 0.3
+        echo two >> log; mv log old; echo three > log; until [ $(wc -l < seen) = 3 ]; do sleep 0.05; done
+        kill %1; cat seen; grep -v 'has \\|become\\|following\\|replaced' /tmp/err; echo end";
+    for options in [&[][..], &["--rw", &path]] {
+        let mut command = caller.run_command(options, &["bash", "-c", script]);
+        command.env("LC_ALL", "C");
+        let told = Told::of(command, Duration::min(PATIENCE, Duration::from_secs(60)))?;
+        equal(&format!("{options:?}: {}", told.stderr), told.said(), "one\ntwo\nthree\nend")?;
+    }
+    Ok(())
+}
+
+fn fanotify(caller: &Caller) -> Check {
+    // fanotify_init, fanotify_mark; F_NOTIFY and a lease of fcntl(2).
+    let script = "print(call(300, 0, 0), call(301, 0, 1, 1, -100, b'/usr'), end=' ')
+held = os.open('/usr/bin', os.O_RDONLY); print(call(72, held, 1026, 1), call(72, held, 1024, 0))";
+    let told = python(caller, &[], script)?;
+    equal("all refused", told.said(), "EPERM EPERM EPERM EPERM")
+}
