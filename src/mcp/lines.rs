@@ -4,6 +4,8 @@
 //! last line without its newline; a client then waits for ever. Here each gets an answer. The end
 //! of input is held back until requests already received are answered (rulings R10).
 
+mod reading;
+
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
@@ -14,33 +16,42 @@ use rmcp::RoleServer;
 use rmcp::model::{JsonRpcMessage, ProtocolVersion, RequestId, ServerResult};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::message::{Fault, Gate, Judged, judge};
-use crate::outcome::in_words;
+use super::message::Gate;
+use reading::Reading;
 
 /// The longest line that is read, in bytes (16 MiB).
 pub const LINE_BYTES: usize = 16 << 20;
-/// How long requests already received may take after the end of input.
-pub const EOF_GRACE: Duration = Duration::from_secs(1);
-/// How long calls in flight may take after a signal to stop.
-pub const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How long killed calls may take to tell what they had printed (rulings: a cell dies within 2 s).
 const KILL_GRACE: Duration = Duration::from_secs(3);
-
-/// How many ids of cancelled requests are remembered; calls behind older ones ended long ago.
-const TAKEN_BACK: usize = 4096;
 
 /// How a connection is told to end. Clones are the same switches.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
-    /// No new requests are read; calls in flight may finish.
+    /// No new requests are taken; calls in flight may finish.
     pub stop: CancellationToken,
+    /// The same, because no call can be served any more. What was asked by then is taken, and told so.
+    pub lost: CancellationToken,
     /// Calls in flight are killed.
     pub kill: CancellationToken,
+}
+
+impl Ends {
+    /// Resolves when no more requests are taken.
+    async fn ending(&self) {
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = self.lost.cancelled() => {}
+        }
+    }
+
+    fn are_ending(&self) -> bool {
+        self.stop.is_cancelled() || self.lost.is_cancelled()
+    }
 }
 
 /// Ids of requests that have no answer yet.
@@ -179,197 +190,5 @@ async fn write_lines<W: AsyncWrite + Unpin>(
         if written.send(()).is_err() {
             tracing::trace!("nobody waited for this line");
         }
-    }
-}
-
-/// A line as read.
-#[derive(Debug, PartialEq, Eq)]
-enum Read {
-    Line(Vec<u8>),
-    TooLong,
-    End,
-}
-
-/// Reads up to a newline, or to the end of input: a last line needs no newline.
-async fn next_line<R: AsyncRead + Unpin>(
-    reader: &mut BufReader<R>,
-    most: usize,
-) -> io::Result<Read> {
-    let mut line = Vec::new();
-    let most_with_newline = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    reader.take(most_with_newline).read_until(b'\n', &mut line).await?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
-        return Ok(Read::Line(line));
-    }
-    if line.len() > most {
-        skip_line(reader).await?;
-        return Ok(Read::TooLong);
-    }
-    Ok(if line.is_empty() { Read::End } else { Read::Line(line) })
-}
-
-async fn skip_line<R: AsyncRead + Unpin>(reader: &mut BufReader<R>) -> io::Result<()> {
-    loop {
-        let buffered = reader.fill_buf().await?;
-        if buffered.is_empty() {
-            return Ok(());
-        }
-        let newline = buffered.iter().position(|byte| *byte == b'\n');
-        let used = newline.map_or(buffered.len(), |at| at.saturating_add(1));
-        reader.consume(used);
-        if newline.is_some() {
-            return Ok(());
-        }
-    }
-}
-
-/// The reading task.
-struct Reading {
-    to_service: mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
-    outgoing: mpsc::Sender<Outgoing>,
-    open: Open,
-    batches: Arc<AtomicBool>,
-    gate: Gate,
-    /// Ids of cancelled requests. rmcp would give the late answer of the first to a second
-    /// request with its id, so these are not taken again.
-    taken_back: HashSet<RequestId>,
-    ends: Ends,
-}
-
-impl Reading {
-    async fn run<R: AsyncRead + Unpin>(mut self, mut reader: BufReader<R>) {
-        let stop = self.ends.stop.clone();
-        let grace = tokio::select! {
-            biased;
-            () = stop.cancelled() => STOP_GRACE,
-            () = self.read(&mut reader) => EOF_GRACE,
-        };
-        self.drain(grace).await;
-        // Dropping the channel to the service tells it that there is no more.
-    }
-
-    /// Reads until the end of input, or until nobody wants what is read.
-    async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut BufReader<R>) {
-        loop {
-            let line = match next_line(reader, LINE_BYTES).await {
-                Ok(Read::Line(line)) => line,
-                Ok(Read::TooLong) => {
-                    let fault = Fault::request(format!("a line is at most {LINE_BYTES} bytes"));
-                    if self.refuse(fault).await.is_err() {
-                        return;
-                    }
-                    continue;
-                }
-                Ok(Read::End) => return,
-                Err(error) => {
-                    tracing::warn!(error = in_words(&error), "standard input cannot be read");
-                    return;
-                }
-            };
-            if self.take(judge(&line)).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    async fn take(&mut self, judged: Judged) -> io::Result<()> {
-        match judged {
-            Judged::Nothing => Ok(()),
-            Judged::Message(message) => self.deliver(*message).await,
-            Judged::Fault(fault) => self.refuse(fault).await,
-            Judged::Batch(parts) if self.batches.load(Ordering::Acquire) => {
-                for part in parts {
-                    Box::pin(self.take(super::message::judge_part(part))).await?;
-                }
-                Ok(())
-            }
-            Judged::Batch(_) => {
-                self.refuse(Fault::request("batches are not taken; send one message a line")).await
-            }
-        }
-    }
-
-    async fn deliver(&mut self, message: RxJsonRpcMessage<RoleServer>) -> io::Result<()> {
-        if !self.gate.admits(&message) {
-            return Ok(());
-        }
-        if let JsonRpcMessage::Request(request) = &message {
-            let fresh = !self.taken_back.contains(&request.id)
-                && self.open.send_if_modified(|ids| ids.insert(request.id.clone()));
-            if !fresh {
-                let id = request.id.clone();
-                return self.refuse(Fault::request("this id is in use").with_id(id)).await;
-            }
-        }
-        if let Some(id) = super::message::cancelled_id(&message) {
-            // A cancelled request gets no answer, so nothing may wait for one.
-            if self.open.send_if_modified(|ids| ids.remove(&id)) {
-                if self.taken_back.len() >= TAKEN_BACK {
-                    self.taken_back.clear();
-                }
-                self.taken_back.insert(id);
-            }
-        }
-        self.to_service.send(message).await.map_err(|_| closed())
-    }
-
-    async fn refuse(&self, fault: Fault) -> io::Result<()> {
-        write_line(&self.outgoing, fault.to_line()).await
-    }
-
-    /// Waits until every request has its answer; kills what takes longer than `grace`.
-    async fn drain(&self, grace: Duration) {
-        let mut open = self.open.subscribe();
-        let answered = async |time: Duration, open: &mut watch::Receiver<HashSet<RequestId>>| {
-            tokio::time::timeout(time, open.wait_for(HashSet::is_empty)).await.is_ok()
-        };
-        let killed_early = self.ends.kill.cancelled();
-        let in_time = tokio::select! {
-            in_time = answered(grace, &mut open) => in_time,
-            () = killed_early => false,
-        };
-        // Requests that were cancelled have no answer to wait for, but may still hold a cell.
-        self.ends.kill.cancel();
-        if !in_time && !answered(KILL_GRACE, &mut open).await {
-            tracing::warn!("calls did not end in time; the supervisor ends their cells");
-        }
-    }
-}
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a failed read is a failed test")]
-mod tests {
-    use super::*;
-
-    async fn lines_of(input: &'static [u8], most: usize) -> Vec<Read> {
-        let mut reader = BufReader::with_capacity(3, input);
-        let mut read = Vec::new();
-        loop {
-            let line = next_line(&mut reader, most).await.unwrap();
-            let end = line == Read::End;
-            read.push(line);
-            if end {
-                return read;
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_long_line_is_skipped_whole_and_the_next_is_read() {
-        let expected = vec![
-            Read::Line(b"12345".to_vec()),
-            Read::TooLong,
-            Read::Line(b"ok".to_vec()),
-            Read::End,
-        ];
-        assert_eq!(lines_of(b"12345\n123456789\nok\n", 5).await, expected);
-    }
-
-    #[tokio::test]
-    async fn a_last_line_needs_no_newline() {
-        let expected = vec![Read::Line(Vec::new()), Read::Line(b"ok".to_vec()), Read::End];
-        assert_eq!(lines_of(b"\nok", 5).await, expected);
-        assert_eq!(lines_of(b"123456", 5).await, vec![Read::TooLong, Read::End]);
     }
 }

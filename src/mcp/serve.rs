@@ -39,10 +39,10 @@ where
     let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let watch = tokio::spawn(watch_signals(terminate, interrupt, ends.clone()));
-    let stop = ends.stop.clone();
+    let lost = ends.lost.clone();
     let end = tokio::spawn(async move {
         gone.await;
-        stop.cancel();
+        lost.cancel();
     });
     let served = connection(backend, reader, writer, ends).await;
     watch.abort();

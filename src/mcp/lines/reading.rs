@@ -1,0 +1,311 @@
+//! The task that reads: a line at a time, until the end of input or a signal, and no request is lost
+//! between the two.
+
+use std::collections::HashSet;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rmcp::RoleServer;
+use rmcp::model::{JsonRpcMessage, RequestId};
+use rmcp::service::RxJsonRpcMessage;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
+use crate::mcp::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
+use crate::outcome::in_words;
+
+/// How long requests already received may take after the end of input.
+const EOF_GRACE: Duration = Duration::from_secs(1);
+/// How long calls in flight may take after a signal to stop.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How long no line comes until all that was sent before a signal to stop is read.
+const QUIET: Duration = Duration::from_millis(20);
+/// How long lines are read after a signal to stop, from a client that never pauses.
+const READ_ON: Duration = Duration::from_secs(1);
+
+/// How many ids of cancelled requests are remembered; calls behind older ones ended long ago.
+const TAKEN_BACK: usize = 4096;
+
+/// A line as read.
+#[derive(Debug, PartialEq, Eq)]
+enum Read {
+    Line(Vec<u8>),
+    TooLong,
+    End,
+}
+
+/// Reads up to a newline, or to the end of input: a last line needs no newline.
+async fn next_line<R: AsyncRead + Unpin>(
+    reader: &mut BufReader<R>,
+    most: usize,
+) -> io::Result<Read> {
+    let mut line = Vec::new();
+    let most_with_newline = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    reader.take(most_with_newline).read_until(b'\n', &mut line).await?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+        return Ok(Read::Line(line));
+    }
+    if line.len() > most {
+        skip_line(reader).await?;
+        return Ok(Read::TooLong);
+    }
+    Ok(if line.is_empty() { Read::End } else { Read::Line(line) })
+}
+
+async fn skip_line<R: AsyncRead + Unpin>(reader: &mut BufReader<R>) -> io::Result<()> {
+    loop {
+        let buffered = reader.fill_buf().await?;
+        if buffered.is_empty() {
+            return Ok(());
+        }
+        let newline = buffered.iter().position(|byte| *byte == b'\n');
+        let used = newline.map_or(buffered.len(), |at| at.saturating_add(1));
+        reader.consume(used);
+        if newline.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+/// The task that reads.
+pub(super) struct Reading {
+    pub to_service: mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
+    pub outgoing: mpsc::Sender<Outgoing>,
+    pub open: Open,
+    pub batches: Arc<AtomicBool>,
+    pub gate: Gate,
+    /// Ids of cancelled requests. rmcp would give the late answer of the first to a second
+    /// request with its id, so these are not taken again.
+    pub taken_back: HashSet<RequestId>,
+    pub ends: Ends,
+}
+
+impl Reading {
+    pub async fn run<R: AsyncRead + Unpin>(mut self, mut reader: BufReader<R>) {
+        let ends = self.ends.clone();
+        let grace = tokio::select! {
+            biased;
+            grace = self.read(&mut reader) => grace,
+            // A client that reads no answer must not hold back the end either.
+            () = async { ends.ending().await; sleep(STOP_GRACE).await } => Duration::ZERO,
+        };
+        self.drain(grace).await;
+        // Dropping the channel to the service tells it that there is no more.
+    }
+
+    /// Reads until the end of input, or until nobody wants what is read; returns the time that open
+    /// requests have from then on.
+    ///
+    /// A signal to stop interrupts no line and no delivery, and lines that were sent before it are still
+    /// read: a request is answered or was never sent.
+    async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut BufReader<R>) -> Duration {
+        let ends = self.ends.clone();
+        let mut until = None;
+        loop {
+            let mut line = pin!(next_line(reader, LINE_BYTES));
+            let line = tokio::select! {
+                biased;
+                line = &mut line, if !ends.are_ending() => line,
+                () = ends.ending() => {
+                    let until = *until.get_or_insert_with(|| Instant::now() + READ_ON);
+                    if Instant::now() >= until {
+                        return STOP_GRACE;
+                    }
+                    let Ok(line) = timeout(QUIET, line).await else { return STOP_GRACE };
+                    line
+                }
+            };
+            let judged = match line {
+                Ok(Read::Line(line)) => judge(&line),
+                Ok(Read::TooLong) => {
+                    Judged::Fault(Fault::request(format!("a line is at most {LINE_BYTES} bytes")))
+                }
+                Ok(Read::End) => break,
+                Err(error) => {
+                    tracing::warn!(error = in_words(&error), "standard input cannot be read");
+                    break;
+                }
+            };
+            if self.take(judged).await.is_err() {
+                break;
+            }
+        }
+        if ends.are_ending() { STOP_GRACE } else { EOF_GRACE }
+    }
+
+    async fn take(&mut self, judged: Judged) -> io::Result<()> {
+        match judged {
+            Judged::Nothing => Ok(()),
+            Judged::Message(message) => self.deliver(*message).await,
+            Judged::Fault(fault) => self.refuse(fault).await,
+            Judged::Batch(parts) if self.batches.load(Ordering::Acquire) => {
+                for part in parts {
+                    Box::pin(self.take(judge_part(part))).await?;
+                }
+                Ok(())
+            }
+            Judged::Batch(_) => {
+                self.refuse(Fault::request("batches are not taken; send one message a line")).await
+            }
+        }
+    }
+
+    async fn deliver(&mut self, message: RxJsonRpcMessage<RoleServer>) -> io::Result<()> {
+        if !self.gate.admits(&message) {
+            return Ok(());
+        }
+        if let JsonRpcMessage::Request(request) = &message {
+            if self.ends.stop.is_cancelled() {
+                let fault = Fault::request("the server is ending: it takes no more requests");
+                return self.refuse(fault.with_id(request.id.clone())).await;
+            }
+            let fresh = !self.taken_back.contains(&request.id)
+                && self.open.send_if_modified(|ids| ids.insert(request.id.clone()));
+            if !fresh {
+                let id = request.id.clone();
+                return self.refuse(Fault::request("this id is in use").with_id(id)).await;
+            }
+        }
+        if let Some(id) = cancelled_id(&message) {
+            // A cancelled request gets no answer, so nothing may wait for one.
+            if self.open.send_if_modified(|ids| ids.remove(&id)) {
+                if self.taken_back.len() >= TAKEN_BACK {
+                    self.taken_back.clear();
+                }
+                self.taken_back.insert(id);
+            }
+        }
+        self.to_service.send(message).await.map_err(|_| closed())
+    }
+
+    async fn refuse(&self, fault: Fault) -> io::Result<()> {
+        write_line(&self.outgoing, fault.to_line()).await
+    }
+
+    /// Waits until every request has its answer; kills what takes longer than `grace`.
+    async fn drain(&self, grace: Duration) {
+        let mut open = self.open.subscribe();
+        let answered = async |time: Duration, open: &mut watch::Receiver<HashSet<RequestId>>| {
+            timeout(time, open.wait_for(HashSet::is_empty)).await.is_ok()
+        };
+        let killed_early = self.ends.kill.cancelled();
+        let in_time = tokio::select! {
+            in_time = answered(grace, &mut open) => in_time,
+            () = killed_early => false,
+        };
+        // Requests that were cancelled have no answer to wait for, but may still hold a cell.
+        self.ends.kill.cancel();
+        if !in_time && !answered(KILL_GRACE, &mut open).await {
+            tracing::warn!("calls did not end in time; the supervisor ends their cells");
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed read is a failed test")]
+mod tests {
+    use rmcp::model::{EmptyResult, ServerResult};
+    use rmcp::transport::Transport;
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::super::Lines;
+    use super::*;
+
+    async fn lines_of(input: &'static [u8], most: usize) -> Vec<Read> {
+        let mut reader = BufReader::with_capacity(3, input);
+        let mut read = Vec::new();
+        loop {
+            let line = next_line(&mut reader, most).await.unwrap();
+            let end = line == Read::End;
+            read.push(line);
+            if end {
+                return read;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_skipped_whole_and_the_next_is_read() {
+        let expected = vec![
+            Read::Line(b"12345".to_vec()),
+            Read::TooLong,
+            Read::Line(b"ok".to_vec()),
+            Read::End,
+        ];
+        assert_eq!(lines_of(b"12345\n123456789\nok\n", 5).await, expected);
+    }
+
+    #[tokio::test]
+    async fn a_last_line_needs_no_newline() {
+        let expected = vec![Read::Line(Vec::new()), Read::Line(b"ok".to_vec()), Read::End];
+        assert_eq!(lines_of(b"\nok", 5).await, expected);
+        assert_eq!(lines_of(b"123456", 5).await, vec![Read::TooLong, Read::End]);
+    }
+
+    /// What lies unread at a signal to stop: more than the service and its channel hold at once.
+    fn asked(count: u64) -> String {
+        (1..=count)
+            .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}\n"))
+            .collect()
+    }
+
+    /// The transport over such an input, which does not end, and what it writes.
+    async fn stopped(ends: &Ends, input: &str) -> (Lines, [DuplexStream; 2]) {
+        let (mut client, reader) = duplex(1 << 20);
+        let (writer, answers) = duplex(1 << 20);
+        let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+        client.write_all(format!("{hello}\n").as_bytes()).await.unwrap();
+        let mut lines = Lines::new(reader, writer, ends.clone());
+        answer(&mut lines).await.unwrap();
+        let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        client.write_all(format!("{initialized}\n{input}").as_bytes()).await.unwrap();
+        (lines, [client, answers])
+    }
+
+    /// Answers the next request, as a service does; `None` at the end.
+    async fn answer(lines: &mut Lines) -> Option<RequestId> {
+        loop {
+            if let JsonRpcMessage::Request(request) = lines.receive().await? {
+                let id = request.id;
+                let result = ServerResult::EmptyResult(EmptyResult {});
+                lines.send(JsonRpcMessage::response(result, id.clone())).await.unwrap();
+                return Some(id);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_before_the_supervisor_was_gone_is_taken() {
+        let ends = Ends::default();
+        let (mut lines, _client) = stopped(&ends, &asked(40)).await;
+        ends.lost.cancel();
+        let mut taken = 0;
+        while answer(&mut lines).await.is_some() {
+            taken += 1;
+        }
+        assert_eq!(taken, 40);
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_before_a_signal_and_not_read_is_refused() {
+        let ends = Ends::default();
+        let (mut lines, [_client, mut answers]) = stopped(&ends, &asked(40)).await;
+        ends.stop.cancel();
+        let mut taken = 0;
+        while answer(&mut lines).await.is_some() {
+            taken += 1;
+        }
+        drop(lines);
+        let mut text = String::new();
+        answers.read_to_string(&mut text).await.unwrap();
+        let refused = text.lines().filter(|line| line.contains("the server is ending")).count();
+        assert_eq!((taken + refused, text.lines().count()), (40, 41), "{text}");
+        assert!(refused > 0);
+    }
+}
