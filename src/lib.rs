@@ -72,8 +72,8 @@
 //! [`sys`]: system calls that no crate wraps.
 //! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
 //!
-//! [`accounts`], [`defaults`], [`units`], [`document`], [`group`], [`clock`]: names of users, values of the rulings, how they are written, mistakes with their place,
-//! which tools are shown together.
+//! [`accounts`], [`defaults`], [`units`], [`document`], [`group`], [`clock`], [`log`]: names of users, values of the rulings, how they are written, mistakes with their place,
+//! which tools are shown together, where log lines go.
 //!
 //! Arrows go one way: `cli → mcp → tools → policy → call, job`; `supervisor → cell → profile, job`; both ends `→ wire → job`.
 //!
@@ -117,6 +117,7 @@ pub mod document;
 pub mod group;
 pub mod job;
 pub mod link;
+pub mod log;
 pub mod mcp;
 pub mod outcome;
 pub mod policy;

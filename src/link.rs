@@ -22,6 +22,7 @@ pub use streams::CancelOnDrop;
 
 use crate::call::Stdin;
 use crate::job::SessionId;
+use crate::log;
 use crate::outcome::{Ended, Failure, Outcome, Waits};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
@@ -335,6 +336,12 @@ impl Shared {
                 }
             }
             Event::Forgotten { session } => self.state().forgotten.push(session),
+            Event::Logged { lines } => {
+                for line in lines {
+                    // Nobody reads it: then nobody misses it.
+                    log::to_standard_error(line.as_bytes()).unwrap_or_default();
+                }
+            }
         }
     }
 

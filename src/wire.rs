@@ -226,6 +226,8 @@ pub enum Event {
     Forgotten { session: SessionId },
     /// The answer to [`Request::AskInput`]: at once, and once more when it waits.
     Input { call: CallId, number: u32, waits: Waits },
+    /// What the supervisor logs: it has no stream to write it to.
+    Logged { lines: Vec<String> },
     /// The call is over.
     Ended { call: CallId, ended: Ended },
 }

@@ -11,7 +11,7 @@ const FUNCTION: usize = 60;
 /// Values and shapes that name nobody but each other: everybody may name them.
 const LEAVES: &[&str] = &[
     "call", "job", "outcome", "receipt", "wire", "defaults", "units", "document", "group", "clock",
-    "accounts",
+    "accounts", "log",
 ];
 
 /// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.

@@ -8,6 +8,7 @@ use tokio::runtime::Builder;
 use tracing_subscriber::EnvFilter;
 
 use super::error::CliError;
+use crate::log;
 use crate::outcome::in_words;
 
 /// What is logged when nobody says otherwise: what an operator should act on.
@@ -26,7 +27,7 @@ pub fn logging() {
         EnvFilter::new(DEFAULT_LOG)
     });
     let logging = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| log::Output)
         .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(filter)
         .try_init();

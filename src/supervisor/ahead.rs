@@ -26,8 +26,8 @@ use crate::wire::{Block, Start};
 impl Supervisor {
     /// Has the idle cell in `slot` execute its program. Where that fails the cell ends, and the next job
     /// finds out why in one of its own.
-    pub(super) fn execute_ahead(&mut self, slot: Slot) -> Result<(), Errno> {
-        let Some(mut young) = self.pool.take(slot) else { return Ok(()) };
+    pub(super) fn execute_ahead(&mut self, slot: Slot) {
+        let Some(mut young) = self.pool.take(slot) else { return };
         let done = match design_of(&self.keys, young.key) {
             Some(design) => execute(&mut young.cell, design),
             None => Ok(()),
@@ -43,7 +43,7 @@ impl Supervisor {
                 Growth::Withered
             }
         };
-        self.grown(slot, young, growth)
+        self.grown(slot, young, growth);
     }
 }
 

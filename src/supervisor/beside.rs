@@ -9,17 +9,12 @@ use std::time::Instant;
 use super::serve::Supervisor;
 use crate::job::{SessionId, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
-use crate::sys::Result;
 use crate::wire::Start;
 
 impl Supervisor {
     /// The key of a job beside a session's shell; a new session, without a shell yet, where there is
     /// none of that number.
-    pub(super) fn beside_key(
-        &mut self,
-        start: &Start,
-        id: SessionId,
-    ) -> std::result::Result<usize, Failure> {
+    pub(super) fn beside_key(&mut self, start: &Start, id: SessionId) -> Result<usize, Failure> {
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
         if start.session.is_some() {
             return refused("a job is in a session or beside it");
@@ -57,15 +52,15 @@ impl Supervisor {
     }
 
     /// Ends everything beside the shell of a session that goes; whether nothing is left.
-    pub(super) fn clear_beside(&mut self, place: usize) -> Result<bool> {
+    pub(super) fn clear_beside(&mut self, place: usize) -> bool {
         let key = self.sessions.key_beside(place);
-        let Some(session) = self.sessions.get_mut(place) else { return Ok(true) };
+        let Some(session) = self.sessions.get_mut(place) else { return true };
         session.leaving = true;
         let workspace = Workspace::OfSession(session.id);
         while let Some(waiting) = self.queue.iter().position(|ready| ready.key == key) {
             if let Some(ready) = self.queue.remove(waiting) {
                 let why = "the session has ended".to_owned();
-                self.end(ready.start.call, Ended::failed(Failure::Refused { why }))?;
+                self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
             }
         }
         self.pool.give_up(key);
@@ -75,22 +70,21 @@ impl Supervisor {
         let mut left = self.pool.of_key(key).next().is_some();
         let beside = self.calls.values_mut().filter(|running| running.workspace() == workspace);
         for running in beside {
-            running.stop(Outcome::Cancelled, Instant::now())?;
+            running.stop(Outcome::Cancelled, Instant::now());
             left = true;
         }
-        Ok(!left)
+        !left
     }
 
     /// A cell is collected: sessions that waited for the last one beside them go.
-    pub(super) fn close_left(&mut self) -> Result<()> {
+    pub(super) fn close_left(&mut self) {
         for place in 0..self.sessions.count() {
             let leaving = self.sessions.get(place).is_some_and(|session| {
                 session.leaving && session.shell.is_none() && !self.pool.has(session.slot)
             });
             if leaving {
-                self.close(place)?;
+                self.close(place);
             }
         }
-        Ok(())
     }
 }

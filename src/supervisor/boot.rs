@@ -173,14 +173,16 @@ pub(super) fn greeted(
     let first = inherited.first.take();
     let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
     if let Some((profile, workspace)) = first {
-        supervisor.build_first(&profile, workspace).during("building the first cell")?;
+        supervisor.build_first(&profile, workspace);
     }
-    supervisor.tell(&ready, None).during("greeting the front end")?;
+    supervisor.tell(&ready, None);
     Ok(supervisor)
 }
 
-/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them.
+/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. What is logged from
+/// here on goes over the link.
 pub(super) fn silence() -> Result<(), Errno> {
+    crate::log::keep();
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     for number in 0..3 {
         process::duplicate_inheritable(&null, number)?;

@@ -20,6 +20,7 @@ use super::ahead::Executed;
 use super::bare;
 use super::handover::Streams;
 use super::host::cell_id;
+use super::sources::Socket;
 use super::start::CellIds;
 use crate::cell::bare::Domain;
 use crate::cell::bare::store::Private;
@@ -64,11 +65,13 @@ pub struct Cell {
     pub private: Option<Private>,
     /// What ends its processes where its init's end does not.
     domain: Option<Domain>,
+    /// Sockets that have nothing more to say: closed, they would be readable for ever.
+    done: Vec<Socket>,
 }
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        match self.kill() {
+        match self.try_to_kill() {
             // It has not been collected: left alone it would stay a zombie of this supervisor,
             // in its control group and its slot. Killed, it ends in a moment.
             Ok(()) => {
@@ -149,6 +152,7 @@ impl Maker<'_> {
             ahead,
             private,
             domain,
+            done: Vec::new(),
         };
         match &design.ground {
             Ground::Root(root) => self.admit(&cell, root.mounts.id_slot(slot))?,
@@ -252,10 +256,19 @@ fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Err
     if matches!(side, Ok(Side::Child)) {
         enter::run(entry, scratch);
     }
-    process::set_dumpable(Dumpable::No)?;
+    become_untraceable();
     match side? {
         Side::Parent(child) => Ok(child),
         Side::Child => Err(Errno::ENOTRECOVERABLE),
+    }
+}
+
+/// Lets no other process of this uid look into this one again. Where that cannot be had nothing is safe
+/// that is here: the process ends.
+fn become_untraceable() {
+    const ATTEMPTS: u8 = 3;
+    if (0..ATTEMPTS).all(|_| process::set_dumpable(Dumpable::No).is_err()) {
+        process::exit_now(1);
     }
 }
 
@@ -272,11 +285,32 @@ impl Cell {
         &self.child.pidfd
     }
 
+    /// Whether a socket may have something to say.
+    pub fn listens(&self, to: Socket) -> bool {
+        !self.done.contains(&to)
+    }
+
+    /// Listens to a socket no more.
+    pub fn stop_listening(&mut self, to: Socket) {
+        if self.listens(to) {
+            self.done.push(to);
+        }
+    }
+
+    /// Ends the cell as [`Cell::try_to_kill`] does. One that could not be killed is tried again when its
+    /// deadline comes, and the others go on.
+    pub fn kill(&self) {
+        match self.try_to_kill() {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => tracing::error!(%errno, "a cell could not be killed"),
+        }
+    }
+
     /// Ends the cell: its init is killed, and the kernel kills all else with it. A control group that
     /// can be killed is, first: a fork bomb has no time left to fork.
     ///
     /// In the tier without pid namespaces init is told to end all else, as its own end would not.
-    pub fn kill(&self) -> Result<(), Errno> {
+    fn try_to_kill(&self) -> Result<(), Errno> {
         if self.domain.is_some() {
             return match report::send_now(&self.control, &ToInit::End) {
                 // It has ended, with or without something unread.
@@ -297,7 +331,7 @@ impl Cell {
     /// killed, and this process, which has every other cell to serve, never waits for it.
     pub fn tell(&self, order: &ToInit) -> Result<(), Errno> {
         match report::send_now(&self.control, order) {
-            Err(Errno::EAGAIN) => self.kill(),
+            Err(Errno::EAGAIN) => self.try_to_kill(),
             told => told,
         }
     }
@@ -338,7 +372,9 @@ impl Cell {
             // Nobody ends its processes any more, and which they are is not known here: all cells
             // of this supervisor end.
             tracing::error!("an init did not end its cell: every cell ends");
-            bare::end_all(domain)?;
+            if let Err(errno) = bare::end_all(domain) {
+                tracing::error!(%errno, "cells could not be ended at once");
+            }
         }
         Ok(Some(collected.used))
     }

@@ -35,7 +35,9 @@ use crate::wire::StdinKind;
 /// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
 const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
 /// Files of one call.
-const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", "go"];
+const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", GATE];
+/// The one at which the shell waits.
+const GATE: &str = "go";
 
 /// The desk as the supervisor holds it.
 #[derive(Debug)]
@@ -61,6 +63,22 @@ pub struct Laid {
     pub input_file: Option<InputFile>,
     /// The command's end of its terminal, which has not ended before the command has opened it.
     pub terminal: Option<OwnedFd>,
+}
+
+/// Why a call was not laid out; the shell saw nothing of it.
+#[derive(Debug)]
+pub struct NotLaid {
+    pub errno: Errno,
+    pub shell: Waiting,
+}
+
+/// Where the shell waits after a call that was not laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// At the gate of the next call.
+    Here,
+    /// At a gate that nothing opens any more.
+    Nowhere,
 }
 
 impl Laid {
@@ -158,27 +176,44 @@ impl Desk {
     }
 
     fn gate(&self, number: u64) -> Result<(), Errno> {
-        self.fifo(&name("go", number), READABLE)
+        match self.fifo(&name(GATE, number), READABLE) {
+            // It is there already: what made it failed later.
+            Err(Errno::EEXIST) => Ok(()),
+            made => made,
+        }
     }
 
     /// Lays out the next call and opens its gate: the shell takes it at once, or when it comes.
     ///
     /// # Errors
     /// ENOSPC: programs keep too much of calls before open.
-    pub fn lay(&mut self, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
+    pub fn lay(&mut self, order: &Order<'_>) -> Result<(Laid, FarEnds), NotLaid> {
         let number = self.next;
-        match self.make(number, order) {
+        let errno = match self.make(number, order) {
             Ok(made) => {
                 self.next += 1;
-                Ok(made)
+                return Ok(made);
             }
-            Err(errno) => {
-                self.remove(number)?;
-                self.remove(number.saturating_add(1))?;
-                self.gate(number)?;
-                Err(errno)
+            Err(errno) => errno,
+        };
+        let shell = match self.take_back(number) {
+            Ok(()) => Waiting::Here,
+            Err(left) => {
+                tracing::warn!(errno = %left, "the files of a session's call stay");
+                // No name is used twice: the next shell begins with the next number.
+                self.next += 1;
+                Waiting::Nowhere
             }
-        }
+        };
+        Err(NotLaid { errno, shell })
+    }
+
+    /// Takes away what was made of a call that the shell knows nothing of. It waits at the gate, which
+    /// must stay the same: one of this name that is made anew would be another.
+    fn take_back(&self, number: u64) -> Result<(), Errno> {
+        self.remove_all(number, |part| part != GATE)?;
+        self.remove(number.saturating_add(1))?;
+        self.mode(&name(GATE, number), READABLE)
     }
 
     /// Makes what the call reads.
@@ -231,11 +266,6 @@ impl Desk {
         self.write(&name("cmd", number), |file| file.write_all(&script))?;
         let lines = driver::lines(number, order.env, order.cwd, order.stdin);
         self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
-        self.gate(number.saturating_add(1))?;
-        // For reading too: then it opens whether the shell waits already or not.
-        let gate = name("go", number);
-        self.mode(&gate, READABLE | Mode::S_IWUSR)?;
-        held.push(self.open(&gate, OFlag::O_RDWR)?);
         let (terminal, ends) = match terminal {
             Some(Terminal { master, slave, .. }) => {
                 let stdin = Some(master.try_clone().map_err(|error| errno_of(&error))?);
@@ -245,16 +275,30 @@ impl Desk {
         };
         let file = input.as_ref().or(terminal.as_ref()).map(fstat).transpose()?;
         let input_file = file.map(|file| InputFile { device: file.st_dev, inode: file.st_ino });
+        self.gate(number)?;
+        self.gate(number.saturating_add(1))?;
+        // Last: from here on the shell reads, and nothing of it can be taken back. For reading too: then it
+        // opens whether the shell waits already or not.
+        let gate = name(GATE, number);
+        self.mode(&gate, READABLE | Mode::S_IWUSR)?;
+        held.push(self.open(&gate, OFlag::O_RDWR)?);
         Ok((Laid { number, end, _held: held, input, input_file, terminal }, ends))
     }
 
-    /// Takes a call's files away; who has them open keeps them.
-    pub fn clear_up(&self, laid: Laid) -> Result<(), Errno> {
-        self.remove(laid.number)
+    /// Takes a call's files away; who has them open keeps them. One that stays takes room of this session's
+    /// desk alone, and no later call has its name.
+    pub fn clear_up(&self, laid: Laid) {
+        if let Err(errno) = self.remove(laid.number) {
+            tracing::warn!(%errno, "the files of a session's call stay");
+        }
     }
 
     fn remove(&self, number: u64) -> Result<(), Errno> {
-        for part in NAMES {
+        self.remove_all(number, |_| true)
+    }
+
+    fn remove_all(&self, number: u64, which: impl Fn(&str) -> bool) -> Result<(), Errno> {
+        for part in NAMES.into_iter().filter(|part| which(part)) {
             let path = name(part, number);
             match unlinkat(&self.directory, path.as_str(), UnlinkatFlags::NoRemoveDir) {
                 Ok(()) | Err(Errno::ENOENT) => {}

@@ -9,9 +9,8 @@ use super::boot::Key;
 use super::brought;
 use super::cells::{Cell, clamp};
 use super::pool::{Got, Load, Want};
-use super::running::{Ready, Running, Socket};
+use super::running::{Ready, Running};
 use super::serve::{Owner, Supervisor, design_of};
-use super::shell::Step;
 use super::young::{Growth, Young};
 use crate::cell::mounts::Slot;
 use crate::cell::report::raw;
@@ -37,17 +36,16 @@ const MOST_LOST: u8 = 3;
 
 impl Supervisor {
     /// Takes a job from the link: it waits for a cell from now on, or is refused.
-    pub(super) fn take(&mut self, start: Start, received: Received) -> Result<(), Errno> {
+    pub(super) fn take(&mut self, start: Start, received: Received) {
         let call = start.call;
         if self.knows(call) {
             // A front end that reuses a number confuses only itself: this frame is dropped.
-            return Ok(());
+            return;
         }
         match self.check(start, received) {
             Ok(ready) => {
-                let ready = self.offer_to_shell(ready)?;
+                let ready = self.offer_to_shell(ready);
                 self.queue.extend(ready);
-                Ok(())
             }
             Err(failure) => self.end(call, Ended::failed(failure)),
         }
@@ -109,51 +107,52 @@ impl Supervisor {
     }
 
     /// Ends a call from outside: one that runs, or one that waits.
-    pub(super) fn stop(&mut self, call: CallId, outcome: Outcome) -> Result<(), Errno> {
+    pub(super) fn stop(&mut self, call: CallId, outcome: Outcome) {
         if let Some(running) = self.calls.get_mut(&call) {
             return running.stop(outcome, Instant::now());
         }
-        if let Some(place) = self.sessions.runs(call) {
-            return self.shell_event(place, |shell, _| {
-                shell.stop(outcome, Instant::now()).map(|()| Step::None)
-            });
+        let place = self.sessions.runs(call);
+        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+            return shell.stop(outcome, Instant::now());
         }
         let Some(place) = self.queue.iter().position(|ready| ready.start.call == call) else {
             // It has ended meanwhile.
-            return Ok(());
+            return;
         };
         drop(self.queue.remove(place));
-        self.end(call, Ended::of(outcome))
+        self.end(call, Ended::of(outcome));
     }
 
-    pub(super) fn end(&mut self, call: CallId, ended: Ended) -> Result<(), Errno> {
+    pub(super) fn end(&mut self, call: CallId, ended: Ended) {
+        if let Outcome::Failed(Failure::Setup { step, errno }) = &ended.outcome {
+            tracing::warn!(errno = %Errno::from_raw(*errno), "a call failed: {step}");
+        }
         let ended = Ended { pool: self.pool.counts, ..ended };
-        self.tell(&Event::Ended { call, ended }, None)
+        self.tell(&Event::Ended { call, ended }, None);
     }
 
     /// Gives cells to the jobs that wait, in their order, and builds what is missing.
     ///
     /// Cells that are ending still hold what they hold, so a front end that keeps to the configured
     /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
-    pub(super) fn dispatch(&mut self) -> Result<(), Errno> {
+    pub(super) fn dispatch(&mut self) {
         while let Some(ready) = self.queue.front() {
             let (key, limits, fits) = (ready.key, ready.limits, ready.fits);
             if !self.has_room(&[limits]) {
                 break;
             }
             let Some(slot) = self.pool.idle(key, fits) else { break };
-            self.hand_over(slot)?;
+            self.hand_over(slot);
         }
-        self.build_for_waiting()?;
+        self.build_for_waiting();
         if self.can_refill()
             && let Some(want) = self.pool.wants(Instant::now(), self.load())
         {
-            return match want {
-                Want::Cell(key) => self.build(key).map(drop),
+            match want {
+                Want::Cell(key) => drop(self.build(key)),
                 Want::Program(slot) => self.execute_ahead(slot),
-            };
+            }
         }
-        Ok(())
     }
 
     /// Whether cells may be made in advance: jobs that wait go before, and each takes a slot.
@@ -176,35 +175,38 @@ impl Supervisor {
     }
 
     /// The first job that waits gets the cell in `slot`.
-    fn hand_over(&mut self, slot: Slot) -> Result<(), Errno> {
-        let Some(young) = self.pool.take(slot) else { return Ok(()) };
+    fn hand_over(&mut self, slot: Slot) {
+        let Some(ready) = self.queue.pop_front() else { return };
+        let call = ready.start.call;
+        let Some(young) = self.pool.take(slot) else {
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
         let (key, measured) = (young.key, young.measured.unwrap_or(young.born));
-        let Some(ready) = self.queue.pop_front() else { return Ok(()) };
         if let Some(place) = self.sessions.place(key) {
             return self.open_shell(place, young, ready);
         }
-        let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
+        let stdin = ready.start.stdin.kind();
         let got = match (measured < ready.arrived, &young.cell.ahead) {
             (true, Some(_)) => Got::Program,
             (true, None) => Got::Warm,
             (false, _) => Got::Cold,
         };
         let fits = ready.fits;
-        let Some((cell, mut receipt)) = young.offer() else {
+        // Killed and collected where it stands: its slot is free again.
+        let (Some((cell, mut receipt)), Some(design)) = (young.offer(), design_of(&self.keys, key))
+        else {
+            self.release(slot);
             return self.end(call, Ended::failed(Failure::Lost));
         };
         receipt.configured.memory_bytes = ready.limits.memory;
         receipt.configured.processes = ready.limits.processes;
-        let Some(design) = design_of(&self.keys, key) else {
-            return self.end(call, Ended::failed(Failure::Lost));
-        };
         match Running::begin(ready, cell, design, measured) {
             Ok((running, ends)) => {
                 self.own(slot, Owner::Call(call));
                 self.calls.insert(call, running);
                 self.pool.called(key, fits, Instant::now());
                 self.pool.got(got);
-                self.tell(&Event::Started { call, stdin, receipt, turn: 0 }, Some((call, ends)))
+                self.tell(&Event::Started { call, stdin, receipt, turn: 0 }, Some((call, ends)));
             }
             Err(refused) => {
                 let (errno, ready, cell) = *refused;
@@ -223,18 +225,18 @@ impl Supervisor {
         cell: Cell,
         ready: Ready,
         errno: Errno,
-    ) -> Result<(), Errno> {
+    ) {
         let mut young = Young::new(key, cell);
         young.end();
         self.pool.put(slot, young);
         let died = matches!(errno, Errno::EPIPE | Errno::ECONNRESET | Errno::ESRCH | Errno::ENOENT);
         if died && ready.lost < MOST_LOST {
             self.queue.push_front(Ready { lost: ready.lost + 1, ..ready });
-            return Ok(());
+            return;
         }
         let step = "handing over the job".to_owned();
         let failure = Failure::Setup { step, errno: raw(errno) };
-        self.end(ready.start.call, Ended::failed(failure))
+        self.end(ready.start.call, Ended::failed(failure));
     }
 
     fn index_of(&self, profile: &ProfileName, workspace: Workspace) -> Option<usize> {
@@ -244,35 +246,30 @@ impl Supervisor {
 
     /// Starts the cell of a call that is known to come. Where that fails, the call finds out why by
     /// one of its own.
-    pub(super) fn build_first(
-        &mut self,
-        profile: &ProfileName,
-        workspace: Workspace,
-    ) -> Result<(), Errno> {
-        match self.index_of(profile, workspace) {
-            Some(key) => self.build(key).map(drop),
-            None => Ok(()),
+    pub(super) fn build_first(&mut self, profile: &ProfileName, workspace: Workspace) {
+        if let Some(key) = self.index_of(profile, workspace) {
+            self.build(key);
         }
     }
 
     /// Starts a cell of `key`.
-    pub(super) fn build(&mut self, key: usize) -> Result<Built, Errno> {
-        let Some(slot) = self.slot_for(key) else { return Ok(Built::NoSlot) };
+    pub(super) fn build(&mut self, key: usize) -> Built {
+        let Some(slot) = self.slot_for(key) else { return Built::NoSlot };
         let (mut maker, keys) = self.maker();
         let Some(design) = design_of(keys, key) else {
-            return self.failed(key, Failure::Lost).map(|()| Built::Failed);
+            self.failed(key, Failure::Lost);
+            return Built::Failed;
         };
-        let made = maker.clone_cell(design, slot);
-        match made.and_then(|cell| self.watch(&cell).map(|()| cell)) {
+        match maker.clone_cell(design, slot) {
             Ok(cell) => {
                 self.own(slot, Owner::Pool);
                 self.pool.put(slot, Young::new(key, cell));
-                Ok(Built::Yes)
+                Built::Yes
             }
             Err(errno) => {
                 let step = "cloning the cell".to_owned();
-                let failure = Failure::Setup { step, errno: raw(errno) };
-                self.failed(key, failure).map(|()| Built::Failed)
+                self.failed(key, Failure::Setup { step, errno: raw(errno) });
+                Built::Failed
             }
         }
     }
@@ -298,17 +295,13 @@ impl Supervisor {
     }
 
     /// Does what became of a cell in the pool asks for.
-    pub(super) fn grown(&mut self, slot: Slot, young: Young, growth: Growth) -> Result<(), Errno> {
+    pub(super) fn grown(&mut self, slot: Slot, young: Young, growth: Growth) {
         let key = young.key;
         match growth {
             Growth::None => self.pool.put(slot, young),
             Growth::Ready => {
                 self.pool.put(slot, young);
                 self.pool.ready(key, Instant::now());
-            }
-            Growth::Executed => {
-                self.unwatch(&young.cell, Socket::Job)?;
-                self.pool.put(slot, young);
             }
             Growth::Withered => {
                 self.pool.put(slot, young);
@@ -318,35 +311,32 @@ impl Supervisor {
             Growth::Failed(failure) => {
                 self.pool.put(slot, young);
                 self.pool.counts.failed += 1;
-                self.failed(key, failure)?;
+                self.failed(key, failure);
             }
             Growth::Gone => {
                 let unexpected = young.is_alive() && !young.is_idle();
                 drop(young);
                 self.release(slot);
-                self.left(slot)?;
-                self.close_left()?;
+                self.left(slot);
+                self.close_left();
                 if unexpected {
-                    self.failed(key, Failure::Lost)?;
+                    self.failed(key, Failure::Lost);
                 }
             }
         }
-        Ok(())
     }
 
     /// A cell of `key` could not be made: the job it was made for is told, and none is made in
     /// advance until the next call.
-    fn failed(&mut self, key: usize, failure: Failure) -> Result<(), Errno> {
+    fn failed(&mut self, key: usize, failure: Failure) {
         self.pool.give_up(key);
         // Not a job for which another cell is there already.
         let lacks = |ready: &Ready| self.pool.idle(key, ready.fits).is_none();
-        let Some(place) = self.queue.iter().position(|ready| ready.key == key && lacks(ready))
-        else {
-            return Ok(());
-        };
-        match self.queue.remove(place) {
+        let place = self.queue.iter().position(|ready| ready.key == key && lacks(ready));
+        match place.and_then(|place| self.queue.remove(place)) {
             Some(ready) => self.end(ready.start.call, Ended::failed(failure)),
-            None => Ok(()),
+            // Nobody waits: the next call finds out by a cell of its own.
+            None => tracing::debug!("a cell in advance failed: {failure}"),
         }
     }
 }

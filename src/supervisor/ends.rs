@@ -44,11 +44,3 @@ pub fn exec_failure(program: &str, errno: i32) -> Failure {
         Failure::NotExecutable { program, errno }
     }
 }
-
-/// A result in which one errno is what was expected.
-pub fn ignore(result: Result<(), Errno>, expected: Errno) -> Result<(), Errno> {
-    match result {
-        Err(errno) if errno == expected => Ok(()),
-        result => result,
-    }
-}

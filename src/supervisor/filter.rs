@@ -16,10 +16,8 @@ use crate::profile::condition::Verdict;
 use crate::sys::bpf;
 
 /// The loop: waiting, the link, pipes and memfds, clocks.
-const LOOP: [Sysno; 33] = [
-    Sysno::epoll_create1,
-    Sysno::epoll_pwait,
-    Sysno::epoll_ctl,
+const LOOP: [Sysno; 31] = [
+    Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
     Sysno::read,
@@ -70,10 +68,9 @@ const CELLS: [Sysno; 8] = [
 const DESKS: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
 
 /// What a cell does between the clone and its own filters (`cell::enter`, in that order).
-const ENTER: [Sysno; 43] = [
+const ENTER: [Sysno; 42] = [
     // Of the payload; clone3 is there anyway.
     Sysno::clone,
-    Sysno::ppoll,
     Sysno::setsid,
     Sysno::setgroups,
     Sysno::setresuid,
@@ -120,8 +117,7 @@ const ENTER: [Sysno; 43] = [
 
 /// The same calls under their older names.
 #[cfg(target_arch = "x86_64")]
-const OLDER: [Sysno; 6] =
-    [Sysno::epoll_wait, Sysno::poll, Sysno::dup2, Sysno::mkdir, Sysno::open, Sysno::access];
+const OLDER: [Sysno; 5] = [Sysno::poll, Sysno::dup2, Sysno::mkdir, Sysno::open, Sysno::access];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 

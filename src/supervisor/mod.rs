@@ -5,7 +5,7 @@
 //! `template` the roots, `serve` the loop, `young` and `pool` the cells
 //! that wait for a job, `ahead` a program that waits there for its input, `dispatch` the way of a job
 //! to its cell, `waiting` what is built for it, `running` its life there.
-//! `sessions` has the cells that live across jobs: `shell` one job after the other, `desk` and
+//! `sources` lists what the loop waits for. `sessions` has the cells that live across jobs: `shell` one job after the other, `desk` and
 //! `driver` how a bash gets them.
 //!
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
@@ -40,6 +40,7 @@ mod session;
 mod sessions;
 mod shell;
 mod sockets;
+mod sources;
 mod start;
 mod synthetic;
 mod telling;

@@ -2,27 +2,20 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use nix::errno::Errno;
+use nix::poll::PollFlags;
 
 use super::handover::FarEnds;
+use super::serve::{Fatal, MOST_FAILURES};
+use super::sources::PAUSE;
 use crate::sys::socket;
-use crate::wire::{self, CallId, Event};
+use crate::wire::{self, CallId, Event, WireError};
 
 /// With this many frames waiting no request is read: a front end that asks and never listens
 /// fills its own queue, not this process.
 const MOST_WAITING: usize = 1024;
-
-/// What the link must be watched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
-    /// Requests alone: nothing waits.
-    Requests,
-    /// Requests, and room for what waits.
-    Both,
-    /// Room alone: too much waits.
-    Room,
-}
 
 /// What became of the frames that waited.
 #[derive(Debug)]
@@ -38,6 +31,12 @@ pub enum Flushed {
 pub struct Outbox {
     pub link: OwnedFd,
     waiting: VecDeque<Outgoing>,
+    /// Calls whose pipes could not be sent.
+    undeliverable: VecDeque<(CallId, Errno)>,
+    /// The next attempt, where the link had room and took nothing.
+    retry: Option<Instant>,
+    /// How often it did so in a row for no want of memory, and what it said last.
+    failures: (u8, Errno),
 }
 
 /// A frame, and the pipes of the call it starts.
@@ -45,44 +44,90 @@ type Outgoing = (Vec<u8>, Option<(CallId, FarEnds)>);
 
 impl Outbox {
     pub fn new(link: OwnedFd) -> Self {
-        Self { link, waiting: VecDeque::new() }
+        Self {
+            link,
+            waiting: VecDeque::new(),
+            undeliverable: VecDeque::new(),
+            retry: None,
+            failures: (0, Errno::UnknownErrno),
+        }
     }
 
-    /// Keeps a frame until [`Outbox::flush`] can send it.
-    pub fn push(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) -> Result<(), Errno> {
-        let frame = wire::encode(event).map_err(|_| Errno::EMSGSIZE)?;
-        self.waiting.push_back((frame, ends));
+    /// Keeps a frame until the link takes it.
+    ///
+    /// # Errors
+    /// No frame can hold the event.
+    pub fn push(
+        &mut self,
+        event: &Event,
+        ends: Option<(CallId, FarEnds)>,
+    ) -> Result<(), WireError> {
+        self.waiting.push_back((wire::encode(event)?, ends));
         Ok(())
     }
 
-    pub fn interest(&self) -> Interest {
-        match self.waiting.len() {
-            0 => Interest::Requests,
-            MOST_WAITING.. => Interest::Room,
-            _ => Interest::Both,
-        }
+    /// What the link must be watched for.
+    pub fn interest(&self) -> PollFlags {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::POLLIN, self.waiting.len() < MOST_WAITING);
+        // There is room where an attempt is put off: a wait for it would be none.
+        flags.set(PollFlags::POLLOUT, !self.waiting.is_empty() && self.retry.is_none());
+        flags
     }
 
-    /// Sends what waits, in order, as far as the link takes it.
-    pub fn flush(&mut self) -> Result<Flushed, Errno> {
+    /// When to try again, where waiting for room tells nothing.
+    pub fn retry(&self) -> Option<Instant> {
+        self.retry
+    }
+
+    /// Sends what waits, in order, as far as the link takes it. What went wrong [`Outbox::flush`] tells.
+    pub fn send_early(&mut self) {
+        if self.retry.is_some_and(|retry| retry > Instant::now()) {
+            return;
+        }
+        self.retry = None;
         while let Some((frame, ends)) = self.waiting.front() {
             let fds = ends.as_ref().map(|(_, ends)| ends.list()).unwrap_or_default();
             match socket::send_now(&self.link, frame, &fds) {
-                Ok(()) => drop(self.waiting.pop_front()),
-                // Full; or the kernel has no memory for it now, which is no reason to lose it.
-                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => break,
+                Ok(()) => {
+                    self.failures.0 = 0;
+                    drop(self.waiting.pop_front());
+                }
+                Err(Errno::EAGAIN) => return,
                 // The front end is gone; the link's end of file is read next.
                 Err(Errno::EPIPE | Errno::ECONNRESET) => self.waiting.clear(),
+                // The kernel has no memory for it now, which is no reason to lose it.
+                Err(Errno::ENOBUFS | Errno::ENOMEM) => {
+                    self.retry = Some(Instant::now() + PAUSE);
+                    return;
+                }
                 // ETOOMANYREFS: a cell of our uid has as many descriptors on their way as the
                 // user may have (unix(7)). That call ends; the others go on.
-                Err(errno) => match self.waiting.pop_front() {
-                    Some((_, Some((call, _ends)))) => {
-                        return Ok(Flushed::Undeliverable(call, errno));
-                    }
-                    Some((_, None)) | None => return Err(errno),
-                },
+                Err(errno) if !fds.is_empty() => {
+                    let call = self.waiting.pop_front().and_then(|(_, ends)| ends);
+                    self.undeliverable.extend(call.map(|(call, _ends)| (call, errno)));
+                }
+                Err(errno) => {
+                    self.failures = (self.failures.0.saturating_add(1), errno);
+                    self.retry = Some(Instant::now() + PAUSE);
+                    return;
+                }
             }
         }
-        Ok(Flushed::Fine)
+    }
+
+    /// The same, and tells what went wrong, one thing at a time.
+    ///
+    /// # Errors
+    /// The link takes nothing, time and again.
+    pub fn flush(&mut self) -> Result<Flushed, Fatal> {
+        self.send_early();
+        if let Some((call, errno)) = self.undeliverable.pop_front() {
+            return Ok(Flushed::Undeliverable(call, errno));
+        }
+        match self.failures {
+            (MOST_FAILURES.., errno) => Err(Fatal { what: "the link takes no frame", errno }),
+            _ => Ok(Flushed::Fine),
+        }
     }
 }

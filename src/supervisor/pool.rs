@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::ahead::{Executed, Fits};
+use super::cells::Cell;
 use super::young::Young;
 use crate::cell::mounts::Slot;
 use crate::outcome::PoolCounts;
@@ -115,6 +116,11 @@ impl Pool {
     pub fn inputs(&self) -> Vec<BorrowedFd<'_>> {
         let executed = self.young.values().filter_map(|young| young.cell.ahead.as_ref());
         executed.map(Executed::input).collect()
+    }
+
+    /// Every cell without a job.
+    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.young.values().map(|young| &young.cell)
     }
 
     /// Cells that are killed and not collected: their slots are free in a moment.

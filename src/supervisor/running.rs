@@ -10,6 +10,7 @@ use super::cells::Cell;
 use super::ends::{self, LINGER};
 use super::handover::{self, FarEnds};
 use super::phases::Phases;
+use super::sources::Socket;
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
 use crate::defaults::GRACE;
@@ -30,18 +31,10 @@ enum Stage {
     Ending,
 }
 
-/// One of a cell's two sockets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Socket {
-    Control,
-    Job,
-}
-
 /// What a step wants from the loop.
 #[derive(Debug)]
 pub enum Progress {
     None,
-    Unwatch(Socket),
     Ended(Box<Ended>),
     /// The cell is collected; the end is told now if it was not before.
     Gone(Option<Box<Ended>>),
@@ -147,7 +140,8 @@ impl Running {
             // Closed at exec, or with the payload; init tells which.
             Ok(_) | Err(_) => {
                 self.phases.execed();
-                return Progress::Unwatch(Socket::Job);
+                self.cell.stop_listening(Socket::Job);
+                return Progress::None;
             }
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
@@ -179,7 +173,10 @@ impl Running {
             Ok(received) if received.bytes > 0 => {}
             Err(Errno::EAGAIN) => return Progress::None,
             // The pidfd tells the rest.
-            Ok(_) | Err(_) => return Progress::Unwatch(Socket::Control),
+            Ok(_) | Err(_) => {
+                self.cell.stop_listening(Socket::Control);
+                return Progress::None;
+            }
         }
         match postcard::take_from_bytes::<FromInit>(room) {
             Ok((FromInit::Ended(end), denied)) => self.end(end, denied),
@@ -207,9 +204,9 @@ impl Running {
     }
 
     /// Ends the call from outside, at once or after a grace period.
-    pub fn stop(&mut self, outcome: Outcome, now: Instant) -> Result<(), Errno> {
+    pub fn stop(&mut self, outcome: Outcome, now: Instant) {
         if self.stopped.is_some() || self.stage == Stage::Ending {
-            return Ok(());
+            return;
         }
         let gently = matches!(outcome, Outcome::Timeout | Outcome::Cancelled);
         self.stopped = Some(outcome);
@@ -221,21 +218,21 @@ impl Running {
             if let Err(errno) = self.cell.terminate() {
                 tracing::debug!(%errno, "a cell could not be told to end");
             }
-            return Ok(());
+            return;
         }
-        self.kill(now)
+        self.kill(now);
     }
 
-    fn kill(&mut self, now: Instant) -> Result<(), Errno> {
+    fn kill(&mut self, now: Instant) {
         self.stage = Stage::Ending;
         self.deadline = Some(now + LINGER);
-        ends::ignore(self.cell.kill(), Errno::ESRCH)
+        self.cell.kill();
     }
 
     /// Does what is due.
-    pub fn pass_deadline(&mut self, now: Instant) -> Result<(), Errno> {
+    pub fn pass_deadline(&mut self, now: Instant) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
-            return Ok(());
+            return;
         }
         match self.stage {
             Stage::Running => self.stop(Outcome::Timeout, now),
@@ -244,11 +241,11 @@ impl Running {
     }
 
     /// The kernel ran out of this cell's memory.
-    pub fn out_of_memory(&mut self) -> Result<(), Errno> {
-        if !self.cell.took_out_of_memory() {
-            return Ok(());
+    pub fn out_of_memory(&mut self) -> Progress {
+        if self.cell.took_out_of_memory() {
+            self.stop(Outcome::Limit(LimitKind::Memory), Instant::now());
         }
-        self.stop(Outcome::Limit(LimitKind::Memory), Instant::now())
+        Progress::None
     }
 
     /// The end as init reported it.
@@ -299,13 +296,14 @@ impl Running {
         let ended = self.as_reported(end, denied);
         self.stage = Stage::Ending;
         self.deadline = Some(Instant::now() + LINGER);
+        self.cell.stop_listening(Socket::Control);
         // A granted directory outlives the cell: the answer waits until nothing can write to it.
         if self.start.workspace == Workspace::Fresh {
             self.told = true;
             Progress::Ended(Box::new(ended))
         } else {
             self.ended = Some(Box::new(ended));
-            Progress::Unwatch(Socket::Control)
+            Progress::None
         }
     }
 

@@ -1,19 +1,21 @@
-//! The supervisor's loop: one thread, epoll, a table of cells and a table of calls.
+//! The supervisor's loop: one thread, poll(2), a table of cells and a table of calls.
+//!
+//! *Invariant:* no error of one call, cell or session ends the loop. What fails for one of them ends that
+//! one, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by accident.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::poll::{PollFlags, PollTimeout};
 
 use super::boot::Key;
-use super::cells::{Cell, Maker};
-use super::outbox::{Interest, Outbox};
+use super::cells::Maker;
+use super::outbox::Outbox;
 use super::pool::Pool;
-use super::running::{Progress, Ready, Running, Socket};
+use super::running::{Progress, Ready, Running};
 use super::session::Sessions;
-use super::shell::{Shell, Step};
+use super::sources::{Source, Token, pause};
 use super::start::{CellIds, Inherited};
 use super::young::Growth;
 use super::{Caps, bare};
@@ -31,8 +33,6 @@ use crate::wire::{self, CallId, FRAME_BYTES, Request};
 #[derive(Debug)]
 pub struct Supervisor {
     pub(super) outbox: Outbox,
-    pub(super) interest: Interest,
-    pub(super) epoll: Epoll,
     /// Room for a frame, which is more than any report takes.
     buffer: Vec<u8>,
     pub(super) keys: Vec<Key>,
@@ -49,7 +49,26 @@ pub struct Supervisor {
     pub(super) sessions: Sessions,
     /// Who has the cell of a slot; a slot is free again when its cell is collected.
     pub(super) slots: Vec<Option<Owner>>,
+    /// Failures to read the link in a row.
+    unread: u8,
 }
+
+/// An error for which no call, cell or session is to blame: the process ends, and with it every cell.
+#[derive(Debug)]
+pub(super) struct Fatal {
+    pub what: &'static str,
+    pub errno: Errno,
+}
+
+/// Whether the front end is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FrontEnd {
+    There,
+    Gone,
+}
+
+/// Failures of the link in a row that are waited out: one may be of a moment without memory.
+pub(super) const MOST_FAILURES: u8 = 8;
 
 /// Who has a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,57 +79,19 @@ pub enum Owner {
     Session(usize),
 }
 
-/// What an epoll event is about: the link, or a source of the cell in a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Token {
-    Link,
-    Cell(Slot, Source),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    Pidfd,
-    Control,
-    Job,
-    OutOfMemory,
-    /// What a session's shell tells of its call.
-    Report,
-}
-
-impl Token {
-    pub(super) fn encode(self) -> u64 {
-        match self {
-            Self::Link => 0,
-            Self::Cell(slot, source) => {
-                let source = match source {
-                    Source::Pidfd => 1,
-                    Source::Control => 2,
-                    Source::Job => 3,
-                    Source::OutOfMemory => 4,
-                    Source::Report => 5,
-                };
-                u64::from(slot) << 3 | source
+/// Serves until the front end is gone; then every cell dies with this process.
+pub fn run(supervisor: &mut Supervisor) {
+    loop {
+        match supervisor.turn() {
+            Ok(FrontEnd::There) => {}
+            Ok(FrontEnd::Gone) => break,
+            Err(Fatal { what, errno }) => {
+                tracing::error!(%errno, "{what}: the supervisor ends, and with it every cell");
+                supervisor.last_lines();
+                break;
             }
         }
     }
-
-    fn decode(value: u64) -> Option<Self> {
-        let source = match value & 7 {
-            0 => return Some(Self::Link),
-            1 => Source::Pidfd,
-            2 => Source::Control,
-            3 => Source::Job,
-            4 => Source::OutOfMemory,
-            5 => Source::Report,
-            _ => return None,
-        };
-        Some(Self::Cell(Slot::try_from(value >> 3).ok()?, source))
-    }
-}
-
-/// Serves until the front end is gone; then every cell dies with this process.
-pub fn run(supervisor: &mut Supervisor) {
-    while let Ok(true) = supervisor.turn() {}
     if let Some(domain) = supervisor.shared.domain
         && let Err(errno) = bare::end_all(domain)
     {
@@ -124,13 +105,8 @@ impl Supervisor {
         let Caps { sessions, session_idle, .. } = inherited.caps;
         let sessions_from = keys.len();
         keys.extend(Sessions::keys(sessions));
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, Token::Link.encode());
-        epoll.add(&inherited.link, event)?;
         Ok(Self {
             outbox: Outbox::new(inherited.link),
-            interest: Interest::Requests,
-            epoll,
             buffer: Vec::new(),
             pool: Pool::new(keys.len(), inherited.caps.warm),
             sessions: Sessions::new(sessions_from, sessions, session_idle),
@@ -144,55 +120,63 @@ impl Supervisor {
             queue: VecDeque::new(),
             calls: BTreeMap::new(),
             slots: vec![None; usize::from(inherited.caps.cells)],
+            unread: 0,
         })
     }
 
-    /// Waits for one round of events and serves it. `Ok(false)`: the front end is gone.
-    fn turn(&mut self) -> Result<bool, Errno> {
-        let mut events = [EpollEvent::empty(); 32];
-        let count = match self.epoll.wait(&mut events, self.timeout()) {
-            Err(Errno::EINTR) => 0,
-            result => result?,
-        };
-        for event in events.iter().take(count) {
-            match Token::decode(event.data()) {
-                Some(Token::Link) => {
-                    if event.events().contains(EpollFlags::EPOLLOUT) {
-                        self.flush()?;
-                    }
-                    if event.events().intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP)
-                        && !self.read_link()?
-                    {
-                        return Ok(false);
+    /// Waits for one round of events and serves it.
+    fn turn(&mut self) -> Result<FrontEnd, Fatal> {
+        for (token, flags) in self.wait() {
+            match token {
+                Token::Link => {
+                    let reads = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
+                    if flags.intersects(reads) && self.read_link()? == FrontEnd::Gone {
+                        return Ok(FrontEnd::Gone);
                     }
                 }
-                Some(Token::Cell(slot, source)) => self.cell_event(slot, source)?,
-                None => {}
+                Token::Cell(slot, source) => self.cell_event(slot, source),
             }
         }
-        self.pass_deadlines(Instant::now())?;
-        self.dispatch()?;
-        Ok(true)
+        self.pass_deadlines(Instant::now());
+        self.dispatch();
+        self.tell_lines();
+        self.flush()?;
+        Ok(FrontEnd::There)
     }
 
-    fn timeout(&self) -> EpollTimeout {
+    pub(super) fn timeout(&self) -> PollTimeout {
         let calls = self.calls.values().filter_map(Running::next_deadline);
         // A look that could build nothing is no reason to wake: what makes it possible is an event.
         let refill = self.pool.refill(self.load()).filter(|_| self.can_refill());
         let sessions = self.sessions.next_deadline();
-        let next = calls.chain(self.pool.next_deadline()).chain(refill).chain(sessions).min();
-        let Some(next) = next else { return EpollTimeout::NONE };
+        let others = self.pool.next_deadline().into_iter().chain(self.outbox.retry());
+        let next = calls.chain(others).chain(refill).chain(sessions).min();
+        let Some(next) = next else { return PollTimeout::NONE };
         // Rounded up: a timeout of 0 would spin until the instant has come.
         let wait = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::MAX)
+        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
     }
 
-    /// Takes one frame. `Ok(false)`: the link is closed.
-    fn read_link(&mut self) -> Result<bool, Errno> {
+    /// Takes one frame.
+    fn read_link(&mut self) -> Result<FrontEnd, Fatal> {
         let mut buffer = self.room();
-        let open = self.read_frame(&mut buffer);
+        let read = self.read_frame(&mut buffer);
         self.buffer = buffer;
-        open
+        match read {
+            Ok(there) => {
+                self.unread = 0;
+                Ok(there)
+            }
+            Err(errno) if self.unread >= MOST_FAILURES => {
+                Err(Fatal { what: "the link cannot be read", errno })
+            }
+            Err(errno) => {
+                self.unread += 1;
+                tracing::warn!(%errno, "the link could not be read");
+                pause();
+                Ok(FrontEnd::There)
+            }
+        }
     }
 
     /// The room for a frame or a report, out of `self` for as long as it is read.
@@ -203,45 +187,47 @@ impl Supervisor {
         buffer
     }
 
-    fn read_frame(&mut self, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+    /// Takes one frame; fails where the link does, for no call is to blame for that.
+    fn read_frame(&mut self, buffer: &mut Vec<u8>) -> Result<FrontEnd, Errno> {
         let received = match socket::receive_into(&self.outbox.link, buffer, Wait::No) {
-            Err(Errno::EAGAIN) => return Ok(true),
+            Err(Errno::EAGAIN) => return Ok(FrontEnd::There),
             // A front end that died with frames unread resets the link (unix(7)).
-            Err(Errno::ECONNRESET) => return Ok(false),
+            Err(Errno::ECONNRESET) => return Ok(FrontEnd::Gone),
             result => result?,
         };
         if received.bytes == 0 {
             // The end, or a frame with nothing in it: recvmsg(2) says the same of both.
-            return process::is_open(&self.outbox.link);
+            let open = process::is_open(&self.outbox.link)?;
+            return Ok(if open { FrontEnd::There } else { FrontEnd::Gone });
         }
         if received.cut {
-            return self.cut(buffer).map(|()| true);
+            self.cut(buffer);
+            return Ok(FrontEnd::There);
         }
         match wire::decode::<Request>(buffer) {
-            Ok(Request::Start(start)) => self.take(start, received)?,
-            Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled)?,
+            Ok(Request::Start(start)) => self.take(start, received),
+            Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled),
             Ok(Request::OutputLimit { call }) => {
-                self.stop(call, Outcome::Limit(LimitKind::Output))?;
+                self.stop(call, Outcome::Limit(LimitKind::Output));
             }
-            Ok(Request::Signal { call, signal }) => self.signal(call, signal)?,
-            Ok(Request::AskInput { call, number }) => self.ask_input(call, number)?,
-            Ok(Request::Restart { session }) => self.restart(session)?,
-            Ok(Request::Forget { session }) => self.forget(session)?,
+            Ok(Request::Signal { call, signal }) => self.signal(call, signal),
+            Ok(Request::AskInput { call, number }) => self.ask_input(call, number),
+            Ok(Request::Restart { session }) => self.restart(session),
+            Ok(Request::Forget { session }) => self.forget(session),
             // A frame that is none has no call to answer.
             Err(_) => {}
         }
-        Ok(true)
+        Ok(FrontEnd::There)
     }
 
     /// A frame that did not come whole; its descriptors are closed. A job that came whole without
     /// them, for want of free numbers in this process, is answered: its caller waits.
-    fn cut(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        match wire::decode::<Request>(bytes) {
-            Ok(Request::Start(start)) if !self.knows(start.call) => {
-                let failure = Failure::Busy { what: "descriptors".to_owned() };
-                self.end(start.call, Ended::failed(failure))
-            }
-            Ok(_) | Err(_) => Ok(()),
+    fn cut(&mut self, bytes: &[u8]) {
+        if let Ok(Request::Start(start)) = wire::decode::<Request>(bytes)
+            && !self.knows(start.call)
+        {
+            let failure = Failure::Busy { what: "descriptors".to_owned() };
+            self.end(start.call, Ended::failed(failure));
         }
     }
 
@@ -258,61 +244,24 @@ impl Supervisor {
         (maker, &self.keys)
     }
 
-    /// Listens to a new cell.
-    pub(super) fn watch(&self, cell: &Cell) -> Result<(), Errno> {
-        let add = |fd: &dyn AsFd, source| {
-            let token = Token::Cell(cell.slot, source).encode();
-            self.epoll.add(fd.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, token))
-        };
-        add(cell.pidfd(), Source::Pidfd)?;
-        add(&cell.control, Source::Control)?;
-        add(&cell.job, Source::Job)?;
-        match &cell.out_of_memory {
-            Some(event) => add(event, Source::OutOfMemory),
-            None => Ok(()),
-        }
-    }
-
-    /// Listens to what a session's shell tells of the call that it was given.
-    pub(super) fn watch_report(&self, place: usize, slot: Slot) -> Result<(), Errno> {
-        let shell = self.sessions.get(place).and_then(|session| session.shell.as_ref());
-        let Some(report) = shell.and_then(Shell::report) else { return Ok(()) };
-        let token = Token::Cell(slot, Source::Report).encode();
-        self.epoll.add(report, EpollEvent::new(EpollFlags::EPOLLIN, token))
-    }
-
-    /// Stops listening to a socket that has nothing more to say; closed, it would be readable for
-    /// ever.
-    pub(super) fn unwatch(&self, cell: &Cell, which: Socket) -> Result<(), Errno> {
-        let fd = match which {
-            Socket::Control => &cell.control,
-            Socket::Job => &cell.job,
-        };
-        match self.epoll.delete(fd) {
-            // Taken out before.
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn cell_event(&mut self, slot: Slot, source: Source) -> Result<(), Errno> {
+    fn cell_event(&mut self, slot: Slot, source: Source) {
         match self.slots.get(usize::from(slot)).copied().flatten() {
             Some(Owner::Pool) => self.young_event(slot, source),
             Some(Owner::Call(call)) => self.call_event(call, source),
             Some(Owner::Session(place)) => self.shell_event(place, |shell, desk| match source {
                 Source::Control => shell.read_control(desk),
-                Source::Job => Ok(shell.read_job()),
+                Source::Job => shell.read_job(),
                 Source::Pidfd => shell.collect(desk),
                 Source::Report => shell.read_report(Instant::now()),
-                Source::OutOfMemory => shell.out_of_memory().map(|()| Step::None),
+                Source::OutOfMemory => shell.out_of_memory(),
             }),
             // The cell was collected earlier in this round.
-            None => Ok(()),
+            None => {}
         }
     }
 
-    fn young_event(&mut self, slot: Slot, source: Source) -> Result<(), Errno> {
-        let Some(mut young) = self.pool.take(slot) else { return Ok(()) };
+    fn young_event(&mut self, slot: Slot, source: Source) {
+        let Some(mut young) = self.pool.take(slot) else { return };
         let growth = match source {
             Source::Control => young.read_control(self.pool.keep()),
             Source::Pidfd => young.collect(),
@@ -327,16 +276,11 @@ impl Supervisor {
             // Before a job there is nobody to tell of a call.
             Source::Report => Growth::None,
         };
-        if !young.is_alive() && !matches!(growth, Growth::Gone) {
-            // A dead cell's sockets have nothing more to say; its pidfd has.
-            self.unwatch(&young.cell, Socket::Job)?;
-            self.unwatch(&young.cell, Socket::Control)?;
-        }
-        self.grown(slot, young, growth)
+        self.grown(slot, young, growth);
     }
 
-    fn call_event(&mut self, call: CallId, source: Source) -> Result<(), Errno> {
-        let Some(mut running) = self.calls.remove(&call) else { return Ok(()) };
+    fn call_event(&mut self, call: CallId, source: Source) {
+        let Some(mut running) = self.calls.remove(&call) else { return };
         let progress = match source {
             Source::Control => {
                 let mut room = self.room();
@@ -346,48 +290,39 @@ impl Supervisor {
             }
             Source::Job => running.read_job(),
             Source::Pidfd => running.collect(),
-            Source::OutOfMemory => {
-                running.out_of_memory()?;
-                Progress::None
-            }
+            Source::OutOfMemory => running.out_of_memory(),
             // Only the shell of a session has one.
             Source::Report => Progress::None,
         };
         match progress {
             Progress::None => {}
-            Progress::Unwatch(which) => self.unwatch(&running.cell, which)?,
-            Progress::Ended(ended) => {
-                // Before all else: the caller waits.
-                self.end(call, *ended)?;
-                self.unwatch(&running.cell, Socket::Control)?;
-            }
+            // Before all else: the caller waits.
+            Progress::Ended(ended) => self.end(call, *ended),
             Progress::Gone(ended) => {
                 if let Some(ended) = ended {
-                    self.end(call, *ended)?;
+                    self.end(call, *ended);
                 }
                 self.release(running.cell.slot);
                 return self.close_left();
             }
         }
         self.calls.insert(call, running);
-        Ok(())
     }
 
-    fn pass_deadlines(&mut self, now: Instant) -> Result<(), Errno> {
+    fn pass_deadlines(&mut self, now: Instant) {
         for running in self.calls.values_mut() {
-            running.pass_deadline(now)?;
+            running.pass_deadline(now);
         }
-        self.pass_session_deadlines(now)?;
+        self.pass_session_deadlines(now);
         for slot in self.pool.due(now) {
             if let Some(mut young) = self.pool.take(slot) {
                 if young.is_idle() {
                     self.pool.counts.unwanted += 1;
                 }
                 let growth = young.pass_deadline(now);
-                self.grown(slot, young, growth)?;
+                self.grown(slot, young, growth);
             }
         }
-        Ok(())
     }
 }
 

@@ -86,6 +86,10 @@ impl Sessions {
         self.places.get_mut(place)?.as_mut()
     }
 
+    pub fn shell_mut(&mut self, place: usize) -> Option<&mut Shell> {
+        self.get_mut(place)?.shell.as_mut()
+    }
+
     pub fn place_of(&self, id: SessionId) -> Option<usize> {
         let is = |session: &Option<Session>| session.as_ref().is_some_and(|one| one.id == id);
         self.places.iter().position(is)
@@ -109,6 +113,11 @@ impl Sessions {
     pub fn of_slot(&self, slot: Slot) -> Option<usize> {
         let has = |session: &Option<Session>| session.as_ref().is_some_and(|s| s.slot == slot);
         self.places.iter().position(has)
+    }
+
+    /// Every shell that runs.
+    pub fn shells(&self) -> impl Iterator<Item = &Shell> {
+        self.places.iter().flatten().filter_map(|session| session.shell.as_ref())
     }
 
     /// The limits of every shell's cell.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::boot::Key;
-use super::desk::{Desk, Furnished};
+use super::desk::{Desk, Furnished, NotLaid, Waiting};
 use super::host::cell_id;
 use super::running::Ready;
 use super::serve::{Owner, Supervisor, design_of};
@@ -26,7 +26,6 @@ use crate::cell::{Design, Ground, Root, errno_of};
 use crate::job::{JobSignal, SessionId, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
 use crate::receipt::Tier;
-use crate::sys::Result;
 use crate::wire::{CallId, Event, Start};
 
 /// A desk, and the designs of a session's cells.
@@ -39,7 +38,7 @@ struct Rooms {
 
 /// The design of cells that are cloned from mounts of a session, with the host id of `host_slot` where
 /// not each has its own.
-fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design> {
+fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design, Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
     let mut mounts = mounts::Plan { host_slot, ..root.mounts.clone() };
@@ -61,11 +60,7 @@ fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<D
 
 impl Supervisor {
     /// The key of the session that a job names; a new session where there is none of that number.
-    pub(super) fn session_key(
-        &mut self,
-        start: &Start,
-        id: SessionId,
-    ) -> std::result::Result<usize, Failure> {
+    pub(super) fn session_key(&mut self, start: &Start, id: SessionId) -> Result<usize, Failure> {
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
         if start.script.is_none() {
             return refused("a session takes a script");
@@ -98,11 +93,7 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn open_session(
-        &mut self,
-        base: usize,
-        id: SessionId,
-    ) -> std::result::Result<usize, Failure> {
+    pub(super) fn open_session(&mut self, base: usize, id: SessionId) -> Result<usize, Failure> {
         let busy = |what: &str| Failure::Busy { what: what.to_owned() };
         let free = self.sessions.free();
         let place = free.ok_or_else(|| busy("sessions"))?;
@@ -167,7 +158,7 @@ impl Supervisor {
     }
 
     /// The designs of a session's cells: as its template's, with the session's own mounts.
-    fn furnish(&self, base: usize, id: SessionId, slot: Slot) -> Result<Rooms> {
+    fn furnish(&self, base: usize, id: SessionId, slot: Slot) -> Result<Rooms, Errno> {
         let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
         let owner = match self.ids {
             CellIds::Shared => 0,
@@ -188,23 +179,28 @@ impl Supervisor {
     }
 
     /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
-    pub(super) fn offer_to_shell(&mut self, ready: Ready) -> Result<Option<Ready>> {
+    pub(super) fn offer_to_shell(&mut self, ready: Ready) -> Option<Ready> {
         let place = self.sessions.place(ready.key);
         let session = place.and_then(|place| self.sessions.get_mut(place));
         let idle = |session: &&mut Session| session.shell.as_ref().is_some_and(Shell::is_idle);
         match (session.filter(idle), place) {
-            (Some(_), Some(place)) => self.run(place, ready, Duration::ZERO).map(|()| None),
-            _ => Ok(Some(ready)),
+            (Some(_), Some(place)) => {
+                self.run(place, ready, Duration::ZERO);
+                None
+            }
+            _ => Some(ready),
         }
     }
 
     /// A cell of a session is offered: its shell starts, with the job that it was built for.
-    pub(super) fn open_shell(&mut self, place: usize, young: Young, ready: Ready) -> Result<()> {
+    pub(super) fn open_shell(&mut self, place: usize, young: Young, ready: Ready) {
         let (call, key, slot) = (ready.start.call, ready.key, young.cell.slot);
         let built = young.measured.unwrap_or(young.born).saturating_duration_since(ready.arrived);
         let payload = young.payload;
-        let lost = Ended::failed(Failure::Lost);
-        let Some((cell, mut receipt)) = young.offer() else { return self.end(call, lost) };
+        let Some((cell, mut receipt)) = young.offer() else {
+            self.release(slot);
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
         receipt.configured.memory_bytes = ready.limits.memory;
         receipt.configured.processes = ready.limits.processes;
         let (maker, _) = self.maker();
@@ -222,7 +218,7 @@ impl Supervisor {
             (Ok(shell), Some(session)) => {
                 session.shell = Some(shell);
                 self.own(slot, Owner::Session(place));
-                self.run(place, ready, built)
+                self.run(place, ready, built);
             }
             (Ok(shell), None) => self.give_up(key, slot, shell.cell, ready, Errno::EINVAL),
             (Err(refused), _) => {
@@ -232,19 +228,25 @@ impl Supervisor {
         }
     }
 
-    fn run(&mut self, place: usize, ready: Ready, built: Duration) -> Result<()> {
+    fn run(&mut self, place: usize, ready: Ready, built: Duration) {
         let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
-        let Some(session) = self.sessions.get_mut(place) else { return Ok(()) };
-        let (slot, Some(shell)) = (session.slot, session.shell.as_mut()) else { return Ok(()) };
-        match shell.take(&ready, &mut session.desk, built) {
+        let session = self.sessions.get_mut(place);
+        let Some((shell, desk)) =
+            session.and_then(|session| Some((session.shell.as_mut()?, &mut session.desk)))
+        else {
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
+        match shell.take(&ready, desk, built) {
             Ok((turn, ends)) => {
                 let receipt = shell.receipt.clone();
-                self.watch_report(place, slot)?;
-                self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)))
+                self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
             }
-            Err(errno) => {
+            Err(NotLaid { errno, shell: waiting }) => {
+                if waiting == Waiting::Nowhere {
+                    shell.end(Instant::now());
+                }
                 let step = "laying the command before the shell".to_owned();
-                self.end(call, Ended::failed(Failure::Setup { step, errno: raw(errno) }))
+                self.end(call, Ended::failed(Failure::Setup { step, errno: raw(errno) }));
             }
         }
     }
@@ -253,74 +255,71 @@ impl Supervisor {
     pub(super) fn shell_event(
         &mut self,
         place: usize,
-        event: impl FnOnce(&mut Shell, &Desk) -> Result<Step>,
-    ) -> Result<()> {
-        let Some(session) = self.sessions.get_mut(place) else { return Ok(()) };
-        let Some(shell) = session.shell.as_mut() else { return Ok(()) };
+        event: impl FnOnce(&mut Shell, &Desk) -> Step,
+    ) {
+        let Some(session) = self.sessions.get_mut(place) else { return };
+        let Some(shell) = session.shell.as_mut() else { return };
         let slot = session.slot;
-        match event(shell, &session.desk)? {
-            Step::None => Ok(()),
-            Step::Unwatch(which) => {
-                let session = self.sessions.get(place);
-                let shell = session.and_then(|session| session.shell.as_ref());
-                shell.map_or(Ok(()), |shell| self.unwatch(&shell.cell, which))
-            }
+        match event(shell, &session.desk) {
+            Step::None => {}
             Step::Input(call, number, waits) => {
-                self.tell(&Event::Input { call, number, waits }, None)
+                self.tell(&Event::Input { call, number, waits }, None);
             }
             Step::Ended(call, ended) => {
                 self.sessions.used(place);
-                self.end(call, *ended)
+                self.end(call, *ended);
             }
             Step::Gone(ended) => {
                 drop(session.shell.take());
                 if session.leaving {
-                    self.close(place)?;
+                    self.close(place);
                 } else {
                     self.release(slot);
                     self.sessions.used(place);
                 }
-                ended.map_or(Ok(()), |(call, ended)| self.end(call, *ended))
+                if let Some((call, ended)) = ended {
+                    self.end(call, *ended);
+                }
             }
         }
     }
 
     /// Signals the processes of a session's call; another call is ended as by a cancel.
-    pub(super) fn signal(&mut self, call: CallId, signal: JobSignal) -> Result<()> {
-        match self.sessions.runs(call) {
-            Some(place) => self.shell_event(place, |shell, _| {
-                shell.signal(signal, Instant::now()).map(|()| Step::None)
-            }),
+    pub(super) fn signal(&mut self, call: CallId, signal: JobSignal) {
+        let place = self.sessions.runs(call);
+        match place.and_then(|place| self.sessions.shell_mut(place)) {
+            Some(shell) => shell.signal(signal, Instant::now()),
             None => self.stop(call, Outcome::Cancelled),
         }
     }
 
     /// Asks whether a call waits for its input; of one that has a cell of its own nobody asks.
-    pub(super) fn ask_input(&mut self, call: CallId, number: u32) -> Result<()> {
-        match self.sessions.runs(call) {
-            Some(place) => self.shell_event(place, |shell, _| shell.ask_input(number)),
-            None => Ok(()),
+    pub(super) fn ask_input(&mut self, call: CallId, number: u32) {
+        let place = self.sessions.runs(call);
+        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+            shell.ask_input(number);
         }
     }
 
     /// The shell of a session ends; the session stays.
-    pub(super) fn restart(&mut self, id: SessionId) -> Result<()> {
-        let session = self.sessions.place_of(id).and_then(|place| self.sessions.get_mut(place));
-        let shell = session.and_then(|session| session.shell.as_mut());
-        shell.map_or(Ok(()), |shell| shell.end(Instant::now()))
+    pub(super) fn restart(&mut self, id: SessionId) {
+        let place = self.sessions.place_of(id);
+        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+            shell.end(Instant::now());
+        }
     }
 
     /// A session ends, with its shell and its workspace.
-    pub(super) fn forget(&mut self, id: SessionId) -> Result<()> {
-        let Some(place) = self.sessions.place_of(id) else { return Ok(()) };
+    pub(super) fn forget(&mut self, id: SessionId) {
+        let Some(place) = self.sessions.place_of(id) else { return };
         let key = self.sessions.key(place);
         while let Some(waiting) = self.queue.iter().position(|ready| ready.key == key) {
             if let Some(ready) = self.queue.remove(waiting) {
                 let why = "the session has ended".to_owned();
-                self.end(ready.start.call, Ended::failed(Failure::Refused { why }))?;
+                self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
             }
         }
-        let Some(session) = self.sessions.get_mut(place) else { return Ok(()) };
+        let Some(session) = self.sessions.get_mut(place) else { return };
         session.leaving = true;
         let slot = session.slot;
         if let Some(shell) = session.shell.as_mut() {
@@ -330,22 +329,22 @@ impl Supervisor {
             // A cell that was being built for it; the place goes when it is collected.
             young.end();
             self.pool.put(slot, young);
-            return Ok(());
+            return;
         }
-        self.close(place)
+        self.close(place);
     }
 
     /// Gives a session's place and slot back; its mounts go with the last descriptor. The slot's host
     /// id is that of cells beside its shell: it waits for them.
-    pub(super) fn close(&mut self, place: usize) -> Result<()> {
-        if !self.clear_beside(place)? {
-            return Ok(());
+    pub(super) fn close(&mut self, place: usize) {
+        if !self.clear_beside(place) {
+            return;
         }
         self.set_key(self.sessions.key(place), None);
         self.set_key(self.sessions.key_beside(place), None);
-        let Some(session) = self.sessions.take(place) else { return Ok(()) };
+        let Some(session) = self.sessions.take(place) else { return };
         self.release(session.slot);
-        self.tell(&Event::Forgotten { session: session.id }, None)
+        self.tell(&Event::Forgotten { session: session.id }, None);
     }
 
     /// A slot whose cell is collected: a session's stays its own.
@@ -358,18 +357,17 @@ impl Supervisor {
     }
 
     /// A cell of the pool is collected: a session that was leaving goes with it.
-    pub(super) fn left(&mut self, slot: Slot) -> Result<()> {
+    pub(super) fn left(&mut self, slot: Slot) {
         let place = self.sessions.of_slot(slot);
         let leaving = place
             .and_then(|place| self.sessions.get_mut(place))
             .is_some_and(|session| session.leaving && session.shell.is_none());
-        match place.filter(|_| leaving) {
-            Some(place) => self.close(place),
-            None => Ok(()),
+        if let Some(place) = place.filter(|_| leaving) {
+            self.close(place);
         }
     }
 
-    pub(super) fn pass_session_deadlines(&mut self, now: Instant) -> Result<()> {
+    pub(super) fn pass_session_deadlines(&mut self, now: Instant) {
         for place in 0..self.sessions.count() {
             let Some(session) = self.sessions.get_mut(place) else { continue };
             let id = session.id;
@@ -381,13 +379,12 @@ impl Supervisor {
             let is_used = self.is_used_beside(place);
             let session = self.sessions.get_mut(place);
             match session.and_then(|session| session.shell.as_mut()) {
-                Some(shell) if !shell.is_idle() => shell.pass_deadline(now)?,
+                Some(shell) if !shell.is_idle() => shell.pass_deadline(now),
                 Some(_) | None if is_used => self.sessions.used(place),
                 // Its job waits for a cell.
                 None if self.queue.iter().any(|ready| ready.key == key) => {}
-                Some(_) | None => self.forget(id)?,
+                Some(_) | None => self.forget(id),
             }
         }
-        Ok(())
     }
 }

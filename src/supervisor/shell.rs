@@ -13,11 +13,12 @@ use nix::unistd::read;
 
 use super::account::Processor;
 use super::cells::Cell;
-use super::desk::{Desk, Laid, Order};
+use super::desk::{Desk, Laid, NotLaid, Order, Waiting};
 use super::driver::{self, Told};
 use super::ends::{self, LINGER};
 use super::handover::{self, FarEnds};
-use super::running::{Ready, Socket};
+use super::running::Ready;
+use super::sources::Socket;
 use crate::call::{Argv, Cwd, Env};
 use crate::cell::Design;
 use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
@@ -55,7 +56,6 @@ enum Stage {
 #[derive(Debug)]
 pub enum Step {
     None,
-    Unwatch(Socket),
     /// Whether a call waits for its input.
     Input(CallId, u32, Waits),
     /// A call is over, and the shell waits for the next.
@@ -182,10 +182,12 @@ impl Shell {
         ready: &Ready,
         desk: &mut Desk,
         built: Duration,
-    ) -> Result<(u64, FarEnds), Errno> {
+    ) -> Result<(u64, FarEnds), NotLaid> {
+        // Nothing is laid out yet.
+        let unlaid = |errno| NotLaid { errno, shell: Waiting::Here };
         let place = ready.start.session.map(|within| within.place);
         let order = Order {
-            script: ready.brought.script.as_ref().ok_or(Errno::EBADF)?,
+            script: ready.brought.script.as_ref().ok_or(Errno::EBADF).map_err(unlaid)?,
             input: ready.brought.stdin.as_ref(),
             env: &ready.block.env,
             cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
@@ -193,8 +195,8 @@ impl Shell {
         };
         let turn = desk.next().saturating_sub(self.first).saturating_add(1);
         // Before the shell goes on, and may start a process.
-        let began = stopping::ticks()?;
-        self.sizes.age(self.cell.slot)?;
+        let began = stopping::ticks().map_err(unlaid)?;
+        self.sizes.age(self.cell.slot).map_err(unlaid)?;
         let (laid, ends) = desk.lay(&order)?;
         let started = Instant::now();
         let handed_over = started.saturating_duration_since(ready.arrived).saturating_sub(built);
@@ -217,26 +219,31 @@ impl Shell {
     }
 
     /// Something from the shell about the call that runs.
-    pub fn read_report(&mut self, now: Instant) -> Result<Step, Errno> {
-        let Some(current) = &mut self.current else { return Ok(Step::None) };
+    pub fn read_report(&mut self, now: Instant) -> Step {
+        let Some(current) = &mut self.current else { return Step::None };
         let mut buffer = [0; 4096];
         let length = match read(&current.laid.end, &mut buffer) {
             Ok(length) => length,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Step::None),
-            Err(errno) => return Err(errno),
+            Err(Errno::EAGAIN | Errno::EINTR) => return Step::None,
+            // How the command ends cannot be known: it does not go on unwatched.
+            Err(errno) => {
+                let step = "reading how the command ended".to_owned();
+                self.stop(Outcome::Failed(Failure::Setup { step, errno: report::raw(errno) }), now);
+                return Step::None;
+            }
         };
         if self.stage == Stage::Ending {
-            return Ok(Step::None);
+            return Step::None;
         }
         current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
         if current.report.first() == Some(&driver::OPEN) && current.laid.opened() {
             current.report.remove(0);
         }
         if current.report.is_empty() {
-            return Ok(Step::None);
+            return Step::None;
         }
         if !current.report.ends_with(&[0]) && current.report.len() < Told::BYTES {
-            return Ok(Step::None);
+            return Step::None;
         }
         match Told::parse(&current.report) {
             Some(told) => {
@@ -252,24 +259,25 @@ impl Shell {
             None => {
                 let full = current.report.len() >= Told::BYTES;
                 let why = "something else than its shell told how the command ended".to_owned();
-                self.stop(Outcome::Failed(Failure::Refused { why }), now)?;
+                self.stop(Outcome::Failed(Failure::Refused { why }), now);
                 if full {
                     // Whoever writes there goes on, and a call that is being stopped already would
                     // read on: nothing more is read than a report takes.
-                    self.kill(now)?;
+                    self.kill(now);
                 }
             }
         }
-        Ok(Step::None)
+        Step::None
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.
     pub fn read_job(&mut self) -> Step {
         match self.last_words() {
-            Ok(()) | Err(Errno::EAGAIN) => Step::None,
+            Ok(()) | Err(Errno::EAGAIN) => {}
             // Closed at exec, or with the payload; init tells which.
-            Err(_) => Step::Unwatch(Socket::Job),
+            Err(_) => self.cell.stop_listening(Socket::Job),
         }
+        Step::None
     }
 
     fn last_words(&mut self) -> Result<(), Errno> {
@@ -293,13 +301,16 @@ impl Shell {
     }
 
     /// Something from init.
-    pub fn read_control(&mut self, desk: &Desk) -> Result<Step, Errno> {
+    pub fn read_control(&mut self, desk: &Desk) -> Step {
         let mut buffer = [0; REPORT_BYTES];
         let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
-            Err(Errno::EAGAIN) => return Ok(Step::None),
+            Err(Errno::EAGAIN) => return Step::None,
             // The pidfd tells the rest.
-            Ok(_) | Err(_) => return Ok(Step::Unwatch(Socket::Control)),
+            Ok(_) | Err(_) => {
+                self.cell.stop_listening(Socket::Control);
+                return Step::None;
+            }
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match postcard::take_from_bytes::<FromInit>(bytes) {
@@ -319,21 +330,16 @@ impl Shell {
             // An answer that nobody waits for any more.
             Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
         }
-        Ok(Step::None)
+        Step::None
     }
 
     /// The call is over and the shell waits.
-    fn over(
-        &mut self,
-        counts: Counts,
-        denials: Vec<DeniedCall>,
-        desk: &Desk,
-    ) -> Result<Step, Errno> {
-        let Some(current) = self.current.take() else { return Ok(Step::None) };
+    fn over(&mut self, counts: Counts, denials: Vec<DeniedCall>, desk: &Desk) -> Step {
+        let Some(current) = self.current.take() else { return Step::None };
         let Current { call, laid, told, took, stopped, started, timings, force, .. } = current;
-        let Some(told) = told else { return Ok(Step::None) };
+        let Some(told) = told else { return Step::None };
         let wall = took.unwrap_or_else(|| started.elapsed());
-        desk.clear_up(laid)?;
+        desk.clear_up(laid);
         self.stage = Stage::Idle;
         self.deadline = None;
         let total = Processor::of_tree(&self.process).and(Processor::of(&counts));
@@ -347,7 +353,7 @@ impl Shell {
             files_changed: self.files_changed(),
             ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: told.status }))
         };
-        Ok(Step::Ended(call, Box::new(ended)))
+        Step::Ended(call, Box::new(ended))
     }
 }
 

@@ -1,64 +1,87 @@
 //! What the supervisor tells the front end: frames in order, and calls that end when theirs cannot go.
 
-use nix::errno::Errno;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
-
 use super::handover::FarEnds;
-use super::outbox::{Flushed, Interest};
-use super::serve::{Supervisor, Token};
+use super::outbox::Flushed;
+use super::serve::{Fatal, Supervisor};
 use crate::cell::report::raw;
-use crate::outcome::{Failure, Outcome};
+use crate::log;
+use crate::outcome::{Ended, Failure, Outcome};
 use crate::wire::{self, CallId, Event};
 
 impl Supervisor {
-    /// Sends a frame as soon as the link takes it; with `ends`, the pipes of the call it starts.
-    pub(super) fn tell(
-        &mut self,
-        event: &Event,
-        ends: Option<(CallId, FarEnds)>,
-    ) -> Result<(), Errno> {
-        if let Err(errno) = self.outbox.push(event, ends) {
-            self.too_large(event, errno)?;
+    /// Tells an event, with the pipes of the call it starts: it goes out in this turn, or when the link
+    /// takes it.
+    pub(super) fn tell(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) {
+        if let Err(error) = self.outbox.push(event, ends) {
+            tracing::warn!(%error, "an event is left out");
+            self.too_large(event);
         }
-        self.flush()
+        // Answers do not wait for what else there is to do in this turn; what goes wrong shows at its end.
+        self.outbox.send_early();
     }
 
     /// An event that no frame can hold: the call that it is about ends, the others go on.
-    fn too_large(&mut self, event: &Event, errno: Errno) -> Result<(), Errno> {
-        match event {
+    fn too_large(&mut self, event: &Event) {
+        let failed = |step: &str| Failure::Setup {
+            step: step.to_owned(),
+            errno: raw(nix::errno::Errno::EMSGSIZE),
+        };
+        let instead = match event {
             // The operator can have more groups than a frame has bytes for.
             Event::Started { call, .. } => {
-                let step = "telling what the cell has".to_owned();
-                let failure = Failure::Setup { step, errno: raw(errno) };
-                self.stop(*call, Outcome::Failed(failure))
+                return self.stop(*call, Outcome::Failed(failed("telling what the cell has")));
             }
             // As many profiles with as long reasons; calls under them are told on their own.
-            Event::Ready(ready) => self
-                .outbox
-                .push(&Event::Ready(wire::Ready { unusable: Vec::new(), ..ready.clone() }), None),
+            Event::Ready(ready) => {
+                Event::Ready(wire::Ready { unusable: Vec::new(), ..ready.clone() })
+            }
+            Event::Ended { call, .. } => {
+                let ended = Ended::failed(failed("telling how the call ended"));
+                Event::Ended { call: *call, ended }
+            }
+            // Their length is bounded far below a frame's.
             Event::Unable(_)
-            | Event::Ended { .. }
             | Event::Forgotten { .. }
-            | Event::Input { .. } => Err(errno),
+            | Event::Input { .. }
+            | Event::Logged { .. } => return,
+        };
+        if let Err(error) = self.outbox.push(&instead, None) {
+            tracing::error!(%error, "an event is lost");
         }
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), Errno> {
-        while let Flushed::Undeliverable(call, errno) = self.outbox.flush()? {
-            let step = "sending the program's streams".to_owned();
-            let failure = Failure::Setup { step, errno: raw(errno) };
-            self.stop(call, Outcome::Failed(failure))?;
+    /// Sends what waits, as far as the link takes it.
+    ///
+    /// # Errors
+    /// The link takes nothing, although there is room: no call could be answered any more.
+    pub(super) fn flush(&mut self) -> Result<(), Fatal> {
+        loop {
+            match self.outbox.flush()? {
+                Flushed::Fine => return Ok(()),
+                Flushed::Undeliverable(call, errno) => {
+                    tracing::warn!(%errno, "a call's streams could not be sent");
+                    let step = "sending the program's streams".to_owned();
+                    let failure = Failure::Setup { step, errno: raw(errno) };
+                    self.stop(call, Outcome::Failed(failure));
+                }
+            }
         }
-        let interest = self.outbox.interest();
-        if self.interest == interest {
-            return Ok(());
+    }
+
+    /// Hands log lines to the front end, which has streams.
+    pub(super) fn tell_lines(&mut self) {
+        let lines = log::take();
+        if lines.is_empty() {
+            return;
         }
-        self.interest = interest;
-        let flags = match interest {
-            Interest::Requests => EpollFlags::EPOLLIN,
-            Interest::Both => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
-            Interest::Room => EpollFlags::EPOLLOUT,
-        };
-        self.epoll.modify(&self.outbox.link, &mut EpollEvent::new(flags, Token::Link.encode()))
+        if let Err(error) = self.outbox.push(&Event::Logged { lines }, None) {
+            tracing::debug!(%error, "log lines are lost");
+        }
+    }
+
+    /// The same before the end, which does not wait for room.
+    pub(super) fn last_lines(&mut self) {
+        self.tell_lines();
+        self.outbox.send_early();
     }
 }

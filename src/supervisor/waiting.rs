@@ -1,7 +1,5 @@
 //! Cells for the jobs that wait: how many are missing, and what makes room for them.
 
-use nix::errno::Errno;
-
 use super::ahead::Fits;
 use super::dispatch::Built;
 use super::serve::Supervisor;
@@ -10,12 +8,12 @@ use super::young::Young;
 impl Supervisor {
     /// A cell for each job that waits, as far as there are slots. In the order of the jobs: a slot
     /// that was freed for the first must not go to another.
-    pub(super) fn build_for_waiting(&mut self) -> Result<(), Errno> {
+    pub(super) fn build_for_waiting(&mut self) {
         let mut coming = self.pool.dying();
         let mut place = 0;
         while let Some((key, fits)) = self.queue.get(place).map(|ready| (ready.key, ready.fits)) {
             if self.is_short(place, key, fits) {
-                match self.build(key)? {
+                match self.build(key) {
                     Built::Yes => {}
                     // Its job is told and gone; those that came after it move up.
                     Built::Failed => continue,
@@ -23,12 +21,11 @@ impl Supervisor {
                     Built::NoSlot if self.sessions.place(key).is_some() => {}
                     Built::NoSlot if coming > 0 => coming -= 1,
                     Built::NoSlot if self.evict(place, key, fits) => {}
-                    Built::NoSlot => return Ok(()),
+                    Built::NoSlot => return,
                 }
             }
             place += 1;
         }
-        Ok(())
     }
 
     /// Whether fewer cells are there or on their way than the jobs up to `place` take: all of its key,

@@ -6,6 +6,7 @@ use nix::errno::Errno;
 
 use super::ahead::Fits;
 use super::cells::{Cell, Maker};
+use super::sources::Socket;
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, raw};
 use crate::outcome::Failure;
@@ -34,8 +35,6 @@ pub enum Growth {
     None,
     /// It can be offered from now on.
     Ready,
-    /// Its payload has become the program of its profile.
-    Executed,
     /// It is being destroyed, for this reason.
     Failed(Failure),
     /// It was offered and is being destroyed: no job lost anything by it.
@@ -134,7 +133,8 @@ impl Young {
         match &mut self.cell.ahead {
             Some(executed) => {
                 executed.told = true;
-                Growth::Executed
+                self.cell.stop_listening(Socket::Job);
+                Growth::None
             }
             None => self.fail(Failure::Lost),
         }
@@ -225,11 +225,10 @@ impl Young {
     /// Ends a cell that is not wanted.
     pub fn end(&mut self) {
         self.stage = Stage::Dead;
-        if let Err(errno) = self.cell.kill()
-            && errno != Errno::ESRCH
-        {
-            tracing::error!(%errno, "a cell could not be killed");
-        }
+        // Its sockets have nothing more to say; its pidfd has.
+        self.cell.stop_listening(Socket::Job);
+        self.cell.stop_listening(Socket::Control);
+        self.cell.kill();
     }
 
     /// Destroys a cell that cannot be used. Told once: the cell is dead from here on.

@@ -158,7 +158,8 @@ impl Front {
                 Event::Started { .. }
                 | Event::Ended { .. }
                 | Event::Forgotten { .. }
-                | Event::Input { .. } => {}
+                | Event::Input { .. }
+                | Event::Logged { .. } => {}
                 Event::Ready(_) | Event::Unable(_) => return Err(format!("{event:?}")),
             }
         }

@@ -12,7 +12,6 @@ use crate::outcome::{
 use crate::supervisor::account::Processor;
 use crate::supervisor::desk::Desk;
 use crate::supervisor::ends;
-use crate::sys::Result;
 use crate::sys::process::Used;
 use crate::sys::socket::{self, Wait};
 
@@ -43,17 +42,17 @@ impl Shell {
     }
 
     /// The cell's init may have ended.
-    pub fn collect(&mut self, desk: &Desk) -> Result<Step> {
+    pub fn collect(&mut self, desk: &Desk) -> Step {
         // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
         let used = match self.cell.collect() {
-            Ok(None) => return Ok(Step::None),
+            Ok(None) => return Step::None,
             Ok(Some(used)) => used,
             Err(_) => Used::default(),
         };
         self.late_words();
-        let Some(current) = self.current.take() else { return Ok(Step::Gone(None)) };
+        let Some(current) = self.current.take() else { return Step::Gone(None) };
         let Current { call, laid, told, stopped, started, timings, force, .. } = current;
-        desk.clear_up(laid)?;
+        desk.clear_up(laid);
         let told = told.map(|told| Outcome::Exited { code: told.status });
         let (outcome, counts, denials) = self.as_reported(stopped.or(told), used);
         let wall = started.elapsed();
@@ -63,7 +62,7 @@ impl Shell {
         let files_changed = self.files_changed();
         let ended =
             Ended { usage, denials, timings, shell, force, files_changed, ..Ended::of(outcome) };
-        Ok(Step::Gone(Some((call, Box::new(ended)))))
+        Step::Gone(Some((call, Box::new(ended))))
     }
 
     /// What was said before the end may be unread: it came in the same round of events.

@@ -5,12 +5,12 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
-use super::{KILLED, Shell, Stage};
+use super::{KILLED, Shell, Stage, Step};
 use crate::cell::report::{Ticks, ToInit};
 use crate::defaults::GRACE;
 use crate::job::JobSignal;
 use crate::outcome::{Force, LimitKind, Outcome};
-use crate::supervisor::ends::{self, LINGER};
+use crate::supervisor::ends::LINGER;
 use crate::sys::Result;
 
 /// Nanoseconds of one tick: the kernel tells starts in USER_HZ, which is 100 everywhere.
@@ -25,10 +25,10 @@ pub(super) fn ticks() -> Result<Ticks> {
 
 impl Shell {
     /// Ends the call that runs: by INT first, so that the shell is kept where that works.
-    pub fn stop(&mut self, outcome: Outcome, now: Instant) -> Result<()> {
-        let Some(current) = &mut self.current else { return Ok(()) };
+    pub fn stop(&mut self, outcome: Outcome, now: Instant) {
+        let Some(current) = &mut self.current else { return };
         if current.stopped.is_some() || self.stage == Stage::Ending {
-            return Ok(());
+            return;
         }
         let gently = match outcome {
             Outcome::Timeout | Outcome::Cancelled => true,
@@ -51,28 +51,27 @@ impl Shell {
                 tracing::debug!(%errno, "a session's command could not be interrupted");
             }
         }
-        Ok(())
     }
 
     /// Ends the shell because somebody asked for it; what runs in it is killed.
-    pub fn end(&mut self, now: Instant) -> Result<()> {
+    pub fn end(&mut self, now: Instant) {
         if let Some(current) = &mut self.current {
             current.stopped.get_or_insert(Outcome::Signaled { signal: KILLED });
         }
-        self.kill(now)
+        self.kill(now);
     }
 
     /// Ends the shell, and what runs in it.
-    pub fn kill(&mut self, now: Instant) -> Result<()> {
+    pub fn kill(&mut self, now: Instant) {
         self.stage = Stage::Ending;
         self.deadline = Some(now + LINGER);
-        ends::ignore(self.cell.kill(), Errno::ESRCH)
+        self.cell.kill();
     }
 
     /// Does what is due.
-    pub fn pass_deadline(&mut self, now: Instant) -> Result<()> {
+    pub fn pass_deadline(&mut self, now: Instant) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
-            return Ok(());
+            return;
         }
         match self.stage {
             Stage::Running => self.stop(Outcome::Timeout, now),
@@ -83,8 +82,8 @@ impl Shell {
 
     /// Ends the call that runs by signals to its processes: TERM, a grace and KILL, or KILL at once. The
     /// shell is sent INT, and killed if it does not come back.
-    pub fn signal(&mut self, signal: JobSignal, now: Instant) -> Result<()> {
-        let Some(current) = &mut self.current else { return Ok(()) };
+    pub fn signal(&mut self, signal: JobSignal, now: Instant) {
+        let Some(current) = &mut self.current else { return };
         let next = match (self.stage, signal) {
             (Stage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
                 current.stopped.get_or_insert(Outcome::Cancelled);
@@ -94,7 +93,7 @@ impl Shell {
             (Stage::Interrupted, JobSignal::Kill)
                 if current.stopped == Some(Outcome::Signaled { signal: KILLED }) =>
             {
-                return Ok(());
+                return;
             }
             (Stage::Running | Stage::Terminated | Stage::Interrupted, JobSignal::Kill) => {
                 current.stopped = Some(Outcome::Signaled { signal: KILLED });
@@ -102,13 +101,13 @@ impl Shell {
             }
             // It is being ended already.
             (_, JobSignal::Interrupt | JobSignal::Terminate)
-            | (Stage::Idle | Stage::Counting | Stage::Ending, JobSignal::Kill) => return Ok(()),
+            | (Stage::Idle | Stage::Counting | Stage::Ending, JobSignal::Kill) => return,
         };
-        self.send(signal, next, now)
+        self.send(signal, next, now);
     }
 
-    fn send(&mut self, signal: JobSignal, next: Stage, now: Instant) -> Result<()> {
-        let Some(current) = &mut self.current else { return Ok(()) };
+    fn send(&mut self, signal: JobSignal, next: Stage, now: Instant) {
+        let Some(current) = &mut self.current else { return };
         if self.stage == Stage::Terminated && signal == JobSignal::Kill {
             current.force = Force::Killed;
         }
@@ -119,16 +118,15 @@ impl Shell {
         if let Err(errno) = self.cell.tell(&order) {
             tracing::debug!(%errno, "a session's command could not be signalled");
         }
-        Ok(())
     }
 
     /// The kernel ran out of this cell's memory.
-    pub fn out_of_memory(&mut self) -> Result<()> {
-        if !self.cell.took_out_of_memory() {
-            return Ok(());
+    pub fn out_of_memory(&mut self) -> Step {
+        if self.cell.took_out_of_memory() {
+            let now = Instant::now();
+            self.stop(Outcome::Limit(LimitKind::Memory), now);
+            self.kill(now);
         }
-        let now = Instant::now();
-        self.stop(Outcome::Limit(LimitKind::Memory), now)?;
-        self.kill(now)
+        Step::None
     }
 }
