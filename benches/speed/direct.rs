@@ -102,7 +102,7 @@ impl Job {
         let profile = profiles.iter().find(|profile| profile.name.as_str() == self.profile);
         let profile = profile.ok_or("no such profile")?;
         let call = Call {
-            tool: "bash",
+            tool: "bash".into(),
             argv: Argv::new(self.words.clone())?,
             script: None,
             stdin: Stdin::text("stdin", self.stdin.to_owned())?,
