@@ -10,7 +10,9 @@ fn main() -> ExitCode {
     support::main(&[
         claim("nothing_that_the_host_made_anew_can_be_changed", anew)
             .needs(&[Need::Git, Need::Python]),
-        claim("no_directory_of_branches_has_a_head_and_settings", branches).needs(&[Need::Git]),
+        claim("no_two_who_race_put_a_repository_together", pairs).needs(&[Need::Git]),
+        claim("git_keeps_branches_and_remotes_as_without_the_guard", references)
+            .needs(&[Need::Git]),
         claim("each_process_has_its_own_umask", umasks).needs(&[Need::Python]),
     ])
 }
@@ -100,19 +102,79 @@ fn anew(caller: &Caller) -> Check {
     equal("guarded", guarded.trim(), "fine")
 }
 
-fn branches(caller: &Caller) -> Check {
+/// Makes each part of a repository alone in a directory of its own, where the others are not yet: by
+/// what one of two can do, the other half made by somebody else meanwhile.
+const PARTS: &str = r"cd /workspace; exec 2>/tmp/err
+    for d in .git .git/x .git/refs .git/refs/x .git/refs/heads/x .git/refs/tags .git/refs/remotes/x .git/refs/Remotes/x \
+             .git/logs .git/logs/x .git/logs/refs .git/logs/refs/heads/x .git/logs/refs/remotes/x tree; do
+        mkdir -p $d; for n in HEAD config hooks objects commondir config.lock; do
+            # In the top of a repository these are.
+            [ -e $d/$n ] && continue
+            if mkdir $d/$n; then rmdir $d/$n; echo $d $n; elif echo x > $d/$n; then rm $d/$n; echo $d $n; fi
+        done
+    done";
+
+/// What is left to make: of each directory a pair that is no repository.
+const LEFT: &str = ".git/x objects
+.git/refs/heads/x config
+.git/refs/heads/x hooks
+.git/refs/heads/x config.lock
+.git/refs/tags config
+.git/refs/tags hooks
+.git/refs/tags config.lock
+.git/refs/remotes/x HEAD
+.git/logs HEAD
+.git/logs/refs/heads/x config
+.git/logs/refs/heads/x hooks
+.git/logs/refs/heads/x config.lock
+.git/logs/refs/remotes/x HEAD
+tree config
+tree hooks
+tree objects
+tree commondir
+tree config.lock";
+
+fn pairs(caller: &Caller) -> Check {
     let path = caller.directory("repository")?;
     let text = path.display().to_string();
     let told = caller.bash_outside(&format!("cd {text} && git init -q . && echo made"))?;
     equal("a repository", told.said(), "made")?;
-    // A socket stands for `objects` to git, and no filter tells which name a socket gets.
-    let script = "cd /workspace/.git/refs; mkdir -p a/refs b/refs; exec 2>/tmp/err
-        echo evil > a/config && echo settings; cp ../HEAD a/HEAD && echo MADE HEAD; mv a/config c && echo none
-        cp ../HEAD a/HEAD && echo HEAD; mv c a/config && echo MOVED; echo evil > a/config.lock && echo MADE lock
-        cp -r a b/HEAD && echo NESTED; mkdir a/hooks && echo MADE hooks; echo x > a/commondir && echo MADE commondir
-        true";
+    let told = caller.run(&["--rw", &text], &["bash", "-c", PARTS])?;
+    equal("what is left", told.said(), LEFT)?;
+    // What one may make must not be moved to where the other half is.
+    let script = "cd /workspace/.git; mkdir -p refs/remotes/o refs/heads/b; exec 2>/tmp/err
+        echo 'ref: refs/heads/main' > refs/remotes/o/HEAD; echo x > refs/heads/b/config
+        move() { perl -e 'rename($ARGV[0], $ARGV[1]) and print \"MOVED $ARGV[0]\n\"' $1 $2; }
+        move refs/remotes/o refs/heads/o; move refs/remotes/o refs/heads/b/o; move refs/heads/b refs/remotes/b
+        move refs/remotes refs/x; move refs/remotes/o/HEAD refs/heads/b/HEAD; move refs/heads/b/config refs/remotes/o/config
+        move refs/remotes/o ../o; move refs/remotes logs/refs; echo end";
     let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
-    equal("one or the other", told.said(), "settings\nnone\nHEAD\nNESTED")
+    equal("nothing moved", told.said(), "end")
+}
+
+fn references(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?;
+    let text = path.display().to_string();
+    let made = "git init -q -b main up && cd up && git config user.email a@b && git config user.name n && \
+        git commit -q --allow-empty -m first && git branch fix/config && cd .. && git clone -q up down && \
+        cd down && git remote set-url origin ../up && \
+        git config user.email a@b && git config user.name n && git branch -q topic && echo made";
+    let told = caller.bash_outside(&format!("cd {text} && {made}"))?;
+    equal("two repositories", told.said(), "made")?;
+    let script = "set -e; exec 2>/tmp/err; cd /workspace/up; git commit -q --allow-empty -m second; git branch new
+        cd ../down; git fetch -q; git merge -q origin/main; git log --oneline | wc -l
+        git remote set-head origin -d; git remote set-head origin -a >/tmp/out; git symbolic-ref refs/remotes/origin/HEAD
+        git checkout -q topic; git branch -m topic subject || git rev-parse -q --verify subject > /tmp/out; git reflog subject | wc -l
+        git checkout -q -b other; echo x > f; git add f; git stash -q; git stash pop -q; git commit -qm f
+        git rebase -q --no-ff main; git pack-refs --all; git branch -q -D subject || true; git tag config; git tag -d config >/tmp/out
+        git for-each-ref --format='%(refname)' | tr '\n' ' '; git fsck";
+    let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
+    let lines = "2\nrefs/remotes/origin/main\n2\nrefs/heads/main refs/heads/other refs/remotes/origin/HEAD \
+        refs/remotes/origin/fix/config refs/remotes/origin/main refs/remotes/origin/new";
+    equal("each works", (told.said(), told.stderr.as_str()), (lines, ""))?;
+    // The one thing that a name costs: a branch of a remote that is called as a part of a repository.
+    let refs = "cd /workspace/down && git fetch -q . main:refs/remotes/origin/config 2>/dev/null || echo refused";
+    equal("refused", caller.run(&["--rw", &text], &["bash", "-c", refs])?.said(), "refused")
 }
 
 fn umasks(caller: &Caller) -> Check {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::configured;
-use crate::cell::guard::names::{GIT, GIT_PARTS, HEAD, OBEYED, may_be};
+use crate::cell::guard::names::{GIT, GIT_PARTS, HEAD, is_obeyed, may_be};
 use crate::cell::{c_path, errno_of};
 use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
@@ -124,7 +124,7 @@ fn walk(
         let is = |word: &str| may_be(name.as_bytes(), word);
         if is(GIT) {
             repository(path, kind.is_dir(), found);
-        } else if OBEYED.iter().any(|obeyed| is(obeyed)) {
+        } else if is_obeyed(name.as_bytes()) {
             found.obeyed.push(path);
         } else if is(HEAD) {
             // A bare repository, or what `objects` and `refs` would make one.

@@ -58,7 +58,7 @@ impl Group {
 }
 
 /// The system calls by which init makes names.
-const MAKING: [Sysno; 16] = [
+const MAKING: [Sysno; 17] = [
     Sysno::process_vm_readv,
     Sysno::openat2,
     Sysno::openat,
@@ -74,6 +74,8 @@ const MAKING: [Sysno; 16] = [
     // The C library's renameat2 makes this of one without flags.
     Sysno::renameat,
     Sysno::renameat2,
+    // A file that is renamed by a second name.
+    Sysno::unlinkat,
     // A caller's limit on the size of files, and its signal.
     Sysno::prlimit64,
     Sysno::tgkill,

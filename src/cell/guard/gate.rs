@@ -13,6 +13,8 @@ use super::caller::{Caller, Umasks};
 use super::calls::Named;
 use super::instances::Instances;
 use super::judge::Judge;
+use super::moving::rename_file;
+use super::names::Renames;
 use super::opening::{finished, hand_over, later, opened};
 use super::paths::{Found, Links, Spot, Target};
 use super::waiting::{MADE, Pending, Waiting, blocked, unblocked};
@@ -320,12 +322,19 @@ impl<'a> Gate<'a> {
         if self.judge.is_guarded(&to)? || (swaps && self.judge.is_guarded(&from)?) {
             return Err(Unmade::Guarded);
         }
-        if !self.judge.is_private(&to.parent)? && !self.judge.lets_rename(&from, &to)? {
-            // As between filesystems: mv(1) then copies, name by name.
-            return Err(Unmade::Errno(Errno::EXDEV));
-        }
+        let renames = match self.judge.is_private(&to.parent)? {
+            true => Renames::Anything,
+            false => self.judge.renames(&from, &to)?,
+        };
         caller.still_waits()?;
-        renameat2(&from.parent, from.last()?, &to.parent, to.last()?, flags)?;
+        match renames {
+            Renames::Anything => {
+                renameat2(&from.parent, from.last()?, &to.parent, to.last()?, flags)?;
+            }
+            Renames::Files if flags.is_empty() => rename_file(&from, &to)?,
+            // As between filesystems: mv(1) then copies, name by name.
+            Renames::Files | Renames::Nothing => return Err(Unmade::Errno(Errno::EXDEV)),
+        }
         Ok(Made::Name)
     }
 

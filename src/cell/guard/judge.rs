@@ -8,7 +8,7 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstat, fstatat, stat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
-use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place};
+use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place, Renames};
 use super::paths::{Spot, Target};
 use crate::sys::{Result, lookup};
 
@@ -36,10 +36,10 @@ impl<'a> Judge<'a> {
         Ok(Self { named, proc, private })
     }
 
-    /// Whether a rename leaves all below it in places of its kind.
-    pub fn lets_rename(&self, from: &Spot, to: &Spot) -> Result<bool> {
+    /// What a rename may move from one spot to the other.
+    pub fn renames(&self, from: &Spot, to: &Spot) -> Result<Renames> {
         let (from_depth, to_depth) = (self.depth(&from.parent)?, self.depth(&to.parent)?);
-        Ok(names::lets_rename((from_depth, from.name()), (to_depth, to.name())))
+        Ok(names::renames((from_depth, from.name()), (to_depth, to.name())))
     }
 
     /// Whether a directory is on one of the cell's own filesystems.
@@ -107,7 +107,7 @@ impl<'a> Judge<'a> {
     /// kernel refuses by itself.
     fn is_within(&self, spot: &Spot, directory: &[u8]) -> Result<bool> {
         let mut parts = directory.split(|byte| *byte == b'/');
-        let obeyed = parts.any(|part| names::OBEYED.iter().any(|word| names::may_be(part, word)));
+        let obeyed = parts.any(names::is_obeyed);
         let within = obeyed
             || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
             || is_of_hooks(&spot.parent, directory)?;
@@ -132,11 +132,11 @@ impl<'a> Judge<'a> {
             Depth::Without => Place::WorkTree,
             Depth::Top => Place::Repository,
             // A submodule's or a linked worktree's, which was there before.
-            Depth::Branches | Depth::Inside if is_repository()? => Place::Repository,
-            Depth::Branches if head => Place::Remote,
-            Depth::Branches if has_settings(directory)? => Place::Settled,
-            Depth::Branches => Place::Branches,
+            Depth::Inside if is_repository()? => Place::Repository,
             Depth::Inside => Place::Inside,
+            Depth::Branches => Place::Branches,
+            Depth::Remotes | Depth::Logs => Place::Remotes,
+            Depth::Refs | Depth::References => Place::References,
         })
     }
 
@@ -202,16 +202,6 @@ fn is_of_hooks(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
         up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
         head.copy_from_slice(HEAD.as_bytes());
         if has(directory, std::str::from_utf8(above).map_err(|_| Errno::EINVAL)?)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether a directory has what git would obey beside a HEAD.
-fn has_settings(directory: &OwnedFd) -> Result<bool> {
-    for part in names::GIT_PARTS {
-        if has(directory, part)? {
             return Ok(true);
         }
     }

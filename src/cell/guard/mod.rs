@@ -21,6 +21,7 @@ pub mod gate;
 pub mod instances;
 mod judge;
 pub mod mediator;
+mod moving;
 pub mod names;
 mod opening;
 pub mod paths;

@@ -1,7 +1,21 @@
 //! Names that the host runs or obeys by themselves, and where: what rulings R6 guards.
 
-/// Names that editors, shells and agents run or obey, wherever they lie.
-pub const OBEYED: [&str; 5] = [".envrc", ".vscode", ".idea", ".claude", ".mcp.json"];
+/// Names that editors, shells, agents and version control run or obey, wherever they lie, each with
+/// the reason why it is guarded.
+pub const OBEYED: [(&str, &str); 12] = [
+    (".envrc", "direnv runs it as a shell script, once allowed"),
+    (".vscode", "Visual Studio Code runs its tasks and takes paths of programs from its settings"),
+    (".idea", "JetBrains' editors run its run configurations and file watchers"),
+    (".claude", "Claude Code runs its hooks and obeys its permissions"),
+    (".mcp.json", "agents start the servers that it names"),
+    (".cursor", "Cursor starts the servers of its mcp.json and runs its hooks"),
+    (".gemini", "Gemini CLI starts the servers of its settings and loads its extensions"),
+    (".codex", "Codex obeys its configuration, which names servers and programs to notify"),
+    (".devcontainer", "editors run its initializeCommand on the host"),
+    (".hg", "Mercurial runs the hooks and extensions of its hgrc"),
+    (".jj", "Jujutsu runs the programs that its repository's configuration names"),
+    (".husky", "husky's git hooks run the files in it"),
+];
 /// A repository's own directory, or the file that stands for it.
 pub const GIT: &str = ".git";
 /// What makes a directory a repository to git, with `objects` and `refs`, which many have (git's
@@ -80,6 +94,21 @@ fn may_be_short(name: &[u8], word: &[u8]) -> bool {
         && number.iter().all(u8::is_ascii_digit)
 }
 
+/// Whether a name is one of [`OBEYED`].
+#[must_use]
+pub fn is_obeyed(name: &[u8]) -> bool {
+    OBEYED.iter().any(|(word, _)| may_be(name, word))
+}
+
+/// Tells most names apart from all words above by a look at the first letter. A short name needs a
+/// tilde, and of what does not begin with an ASCII letter or digit the folding decides.
+fn is_plain(name: &[u8]) -> bool {
+    const FIRST_OF_PARTS: [u8; 3] = [b'h', b'c', b'o'];
+    name.first().is_some_and(|first| {
+        first.is_ascii_alphanumeric() && !FIRST_OF_PARTS.contains(&first.to_ascii_lowercase())
+    }) && !name.contains(&b'~')
+}
+
 /// The parts of an absolute path.
 pub fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
@@ -121,8 +150,11 @@ pub enum Kind {
 impl Kind {
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
+        if is_plain(name) {
+            return Self::Plain;
+        }
         let is = |word: &str| may_be(name, word);
-        if is(GIT) || OBEYED.iter().any(|word| is(word)) {
+        if is(GIT) || is_obeyed(name) {
             Self::Obeyed
         } else if is(HEAD) {
             Self::Head { exact: name == HEAD.as_bytes() }
@@ -147,39 +179,46 @@ pub enum Place {
     Headed,
     /// The top of a repository's own directory.
     Repository,
-    /// Below it, where git keeps files by the names of branches and remotes.
+    /// Where git keeps a file for each branch and tag: these may be called as a part of a
+    /// repository, and none is called `HEAD`.
     Branches,
-    /// Such a place with a HEAD, as a remote has.
-    Remote,
-    /// Such a place with a branch that is called as a part of a repository.
-    Settled,
-    /// Elsewhere below it.
+    /// Where git keeps a `HEAD`, of a remote or among the logs.
+    Remotes,
+    /// Elsewhere among references and their logs.
+    References,
+    /// Elsewhere below a repository's own directory.
     Inside,
 }
 
 impl Place {
     /// Whether a name of this kind must not be made in it.
+    ///
+    /// Among references this depends on the path alone and not on what is there: two cells, or a
+    /// cell and the host, could each make one part of a repository between the other's look and act.
     #[must_use]
     pub fn refuses(self, kind: Kind) -> bool {
         match (kind, self) {
             (Kind::Plain, _) => false,
             (Kind::Obeyed, _) => true,
-            // A branch may be called `config`, and a remote has a HEAD, but no directory has both:
-            // what else makes a repository could be moved in and out, and a socket, which nobody
-            // is asked about, can stand for `objects`.
-            (Kind::Part, Self::Branches | Self::Settled) => false,
-            (Kind::Head { .. }, Self::Branches | Self::Remote | Self::Repository) => false,
-            (Kind::Objects | Kind::Commondir, Self::Branches | Self::Remote | Self::Settled) => {
-                true
-            }
+            (Kind::Part, Self::Branches | Self::WorkTree) => false,
+            (Kind::Head { .. }, Self::Remotes | Self::Repository) => false,
+            // No reference is a repository without one of these.
+            (
+                Kind::Objects | Kind::Commondir,
+                Self::Branches | Self::Remotes | Self::References,
+            ) => true,
             (Kind::Objects, Self::WorkTree | Self::Headed | Self::Repository | Self::Inside) => {
                 false
             }
-            (Kind::Head { .. }, Self::WorkTree | Self::Headed | Self::Settled | Self::Inside) => {
-                true
-            }
-            (Kind::Part | Kind::Commondir, Self::WorkTree) => false,
-            (Kind::Part, Self::Headed | Self::Repository | Self::Remote | Self::Inside) => true,
+            (
+                Kind::Head { .. },
+                Self::WorkTree | Self::Headed | Self::Branches | Self::References | Self::Inside,
+            ) => true,
+            (
+                Kind::Part,
+                Self::Headed | Self::Repository | Self::Remotes | Self::References | Self::Inside,
+            ) => true,
+            (Kind::Commondir, Self::WorkTree) => false,
             (Kind::Commondir, Self::Headed | Self::Repository | Self::Inside) => true,
         }
     }
@@ -192,144 +231,80 @@ pub enum Depth {
     Without,
     /// It ends with it.
     Top,
-    /// Below `refs` or `logs`, or one of these.
-    Branches,
     Inside,
+    /// `refs` itself, and `logs/refs`.
+    Refs,
+    /// `logs` itself.
+    Logs,
+    /// `refs/heads`, `refs/tags` and all below, and the same among the logs.
+    Branches,
+    /// `refs/remotes` and all below, and the same among the logs.
+    Remotes,
+    /// Elsewhere below `refs` or `logs`.
+    References,
 }
 
 impl Depth {
     #[must_use]
     pub fn of(path: &[u8]) -> Self {
-        let mut parts = path.split(|byte| *byte == b'/');
-        if !parts.any(|part| may_be(part, GIT)) {
-            return Self::Without;
+        parts(path).fold(Self::Without, Self::below)
+    }
+
+    /// Returns what a directory of this name is, in a directory of this depth.
+    #[must_use]
+    pub fn below(self, name: &[u8]) -> Self {
+        match self {
+            Self::Without if may_be(name, GIT) => Self::Top,
+            Self::Without => Self::Without,
+            Self::Top | Self::Inside if may_be(name, "refs") => Self::Refs,
+            Self::Top | Self::Inside if may_be(name, "logs") => Self::Logs,
+            Self::Top | Self::Inside => Self::Inside,
+            Self::Logs if may_be(name, "refs") => Self::Refs,
+            // In another spelling it may be the same directory: then it has neither's rights.
+            Self::Refs if matches!(name, b"heads" | b"tags") => Self::Branches,
+            Self::Refs if name == b"remotes" => Self::Remotes,
+            Self::Refs | Self::Logs | Self::References => Self::References,
+            Self::Branches => Self::Branches,
+            Self::Remotes => Self::Remotes,
         }
-        let mut below = parts.filter(|part| !part.is_empty()).peekable();
-        if below.peek().is_none() {
-            Self::Top
-        } else if below.any(holds_branches) {
-            Self::Branches
-        } else {
-            Self::Inside
+    }
+
+    /// Whether references and their logs are here.
+    fn is_of_references(self) -> bool {
+        match self {
+            Self::Refs | Self::Logs | Self::Branches | Self::Remotes | Self::References => true,
+            Self::Without | Self::Top | Self::Inside => false,
         }
     }
 }
 
-fn holds_branches(name: &[u8]) -> bool {
-    may_be(name, "refs") || may_be(name, "logs")
+/// What may be renamed from one place to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renames {
+    /// Anything: all below it stays in places of its kind.
+    Anything,
+    /// What is no directory: git moves logs so.
+    Files,
+    Nothing,
 }
 
-/// Whether a rename from one directory and name to another leaves all below it in places of the
-/// same kind: a remote's directory may hold a `HEAD` and a branch called `config`, and elsewhere
-/// the two would be half a repository.
+/// What may be renamed from one directory and name to another. A remote's directory may hold a
+/// `HEAD` and one of branches a `config`, and elsewhere the two would be half a repository.
 #[must_use]
-pub fn lets_rename((from, name): (Depth, &[u8]), (to, new): (Depth, &[u8])) -> bool {
-    match (from, to) {
-        (Depth::Without, Depth::Without) | (Depth::Branches, Depth::Branches) => true,
-        (Depth::Top | Depth::Inside, Depth::Top | Depth::Inside) => {
-            !holds_branches(name) && !holds_branches(new)
-        }
-        (Depth::Without | Depth::Branches | Depth::Top | Depth::Inside, _) => false,
+pub fn renames((from, name): (Depth, &[u8]), (to, new): (Depth, &[u8])) -> Renames {
+    if from == Depth::Without && to == Depth::Without {
+        return Renames::Anything;
+    }
+    let (before, after) = (from.below(name), to.below(new));
+    if before == after && from != Depth::Without && to != Depth::Without {
+        Renames::Anything
+    } else if from.is_of_references() && to.is_of_references() {
+        Renames::Files
+    } else {
+        Renames::Nothing
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_known_however_a_filesystem_may_spell_it() {
-        let spellings =
-            [".git", ".GIT", ".Git", ".git.", ".git. .", ".git::$INDEX_ALLOCATION", ".g\u{200c}it"];
-        for name in spellings {
-            assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
-        }
-        assert_eq!(Kind::of(".v\u{17f}code".as_bytes()), Kind::Obeyed);
-        for name in ["hoo\u{212a}s", "con\u{fb01}g", "config.lock", "CONFIG~1.WOR"] {
-            assert_eq!(Kind::of(name.as_bytes()), Kind::Part, "{name}");
-        }
-        for name in ["git~1", "GIT~2", "GI3F2A~1", "VSCODE~1", "mcp~1.jso"] {
-            assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
-        }
-        for name in ["git~", "git~x", "g~1", "digit~1", ".envrc.~1~", "gist~1"] {
-            assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
-        }
-        let named = "\u{e4}.h\u{fc}sky".as_bytes();
-        assert!(may_be_same(named, named) && !may_be_same(b".husk", named));
-        for name in ["git", ".gitignore", ".github", ".envrc.example", "envrc", "..git", ""] {
-            assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
-        }
-    }
-
-    #[test]
-    fn what_makes_a_repository_is_told_from_what_lies_in_one() {
-        assert_eq!(Kind::of(b"HEAD"), Kind::Head { exact: true });
-        assert_eq!(Kind::of(b"head"), Kind::Head { exact: false });
-        assert_eq!(Kind::of(b"HEAD.lock"), Kind::Plain);
-        assert_eq!(Kind::of(b"FETCH_HEAD"), Kind::Plain);
-        assert_eq!(Kind::of(b"config"), Kind::Part);
-        assert_eq!(Kind::of(b"config.worktree"), Kind::Part);
-        assert_eq!(Kind::of(b"commondir"), Kind::Commondir);
-        assert_eq!(Kind::of(b"objects"), Kind::Objects);
-    }
-
-    #[test]
-    fn the_path_of_a_directory_tells_how_deep_in_a_repository_it_is() {
-        let depths = [
-            ("/workspace", Depth::Without),
-            ("/workspace/git/refs", Depth::Without),
-            ("/workspace/.git", Depth::Top),
-            ("/workspace/sub/.git/refs", Depth::Branches),
-            ("/workspace/.git/logs/refs/heads", Depth::Branches),
-            ("/workspace/.git/modules/lib/refs/remotes/origin", Depth::Branches),
-            ("/workspace/.git/modules/lib", Depth::Inside),
-            ("/workspace/.git/objects/pack", Depth::Inside),
-        ];
-        for (path, depth) in depths {
-            assert_eq!(Depth::of(path.as_bytes()), depth, "{path}");
-        }
-    }
-
-    #[test]
-    fn no_directory_can_come_to_have_all_that_makes_it_a_repository_with_settings() {
-        // Settings need a HEAD beside them, and objects: in each place one of the three is refused,
-        // but at the top of a repository that is there, whose settings are.
-        let beside = [Place::Branches, Place::Remote, Place::Settled];
-        for place in [Place::WorkTree, Place::Headed, Place::Inside].into_iter().chain(beside) {
-            let refuses = |kind| place.refuses(kind);
-            let whole = [Kind::Head { exact: true }, Kind::Part, Kind::Objects];
-            assert!(whole.into_iter().any(refuses), "{place:?}");
-            let linked = [Kind::Head { exact: true }, Kind::Commondir];
-            assert!(linked.into_iter().any(refuses), "{place:?}");
-            assert!(refuses(Kind::Obeyed), "{place:?}");
-        }
-        // Beside a HEAD no settings come to be, and beside settings no HEAD.
-        assert!(Place::Remote.refuses(Kind::Part));
-        assert!(Place::Settled.refuses(Kind::Head { exact: true }));
-        assert!(Place::Repository.refuses(Kind::Part));
-        assert!(Place::Repository.refuses(Kind::Commondir));
-        assert!(!Place::Repository.refuses(Kind::Head { exact: true }));
-    }
-
-    #[test]
-    fn no_rename_makes_a_directory_of_branches_something_else() {
-        use Depth::{Branches, Inside, Top, Without};
-        let lets = |from: (Depth, &str), to: (Depth, &str)| {
-            lets_rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()))
-        };
-        assert!(lets((Without, "refs"), (Without, "logs")));
-        assert!(lets((Branches, "origin"), (Branches, "refs")));
-        assert!(lets((Top, "HEAD.lock"), (Top, "HEAD")));
-        assert!(lets((Inside, "a"), (Top, "b")));
-        let refused = [
-            ((Branches, "origin"), (Inside, "lib")),
-            ((Branches, "origin"), (Without, "lib")),
-            ((Without, "x"), (Branches, "x")),
-            ((Top, "refs"), (Top, "x")),
-            ((Inside, "x"), (Inside, "Logs")),
-        ];
-        for (from, to) in refused {
-            assert!(!lets(from, to), "{from:?} to {to:?}");
-        }
-    }
-}
+#[path = "names_tests.rs"]
+mod tests;

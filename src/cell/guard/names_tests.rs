@@ -1,0 +1,139 @@
+//! Claims about the names that are guarded, and where.
+
+use super::*;
+
+#[test]
+fn a_name_is_known_however_a_filesystem_may_spell_it() {
+    let spellings =
+        [".git", ".GIT", ".Git", ".git.", ".git. .", ".git::$INDEX_ALLOCATION", ".g\u{200c}it"];
+    for name in spellings {
+        assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
+    }
+    assert_eq!(Kind::of(".v\u{17f}code".as_bytes()), Kind::Obeyed);
+    for name in ["hoo\u{212a}s", "con\u{fb01}g", "config.lock", "CONFIG~1.WOR"] {
+        assert_eq!(Kind::of(name.as_bytes()), Kind::Part, "{name}");
+    }
+    for name in ["git~1", "GIT~2", "GI3F2A~1", "VSCODE~1", "mcp~1.jso"] {
+        assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
+    }
+    for name in ["git~", "git~x", "g~1", "digit~1", ".envrc.~1~", "gist~1"] {
+        assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
+    }
+    let named = "\u{e4}.h\u{fc}sky".as_bytes();
+    assert!(may_be_same(named, named) && !may_be_same(b".husk", named));
+    for name in ["git", ".gitignore", ".github", ".envrc.example", "envrc", "..git", ""] {
+        assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
+    }
+}
+
+#[test]
+fn what_makes_a_repository_is_told_from_what_lies_in_one() {
+    assert_eq!(Kind::of(b"HEAD"), Kind::Head { exact: true });
+    assert_eq!(Kind::of(b"head"), Kind::Head { exact: false });
+    assert_eq!(Kind::of(b"HEAD.lock"), Kind::Plain);
+    assert_eq!(Kind::of(b"FETCH_HEAD"), Kind::Plain);
+    assert_eq!(Kind::of(b"config"), Kind::Part);
+    assert_eq!(Kind::of(b"config.worktree"), Kind::Part);
+    assert_eq!(Kind::of(b"commondir"), Kind::Commondir);
+    assert_eq!(Kind::of(b"objects"), Kind::Objects);
+}
+
+#[test]
+fn a_look_at_the_first_letter_passes_no_word_over() {
+    let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain([GIT, HEAD, OBJECTS]);
+    for word in words {
+        assert!(!is_plain(word.as_bytes()), "{word}");
+        assert_ne!(Kind::of(word.to_uppercase().as_bytes()), Kind::Plain, "{word}");
+    }
+    assert!(is_plain(b"src") && !is_plain(b"git~1") && !is_plain("\u{212a}".as_bytes()));
+}
+
+#[test]
+fn the_path_of_a_directory_tells_how_deep_in_a_repository_it_is() {
+    let depths = [
+        ("/workspace", Depth::Without),
+        ("/workspace/git/refs", Depth::Without),
+        ("/workspace/.git", Depth::Top),
+        ("/workspace/sub/.git/refs", Depth::Refs),
+        ("/workspace/.git/REFS/x", Depth::References),
+        ("/workspace/.git/refs/Remotes/origin", Depth::References),
+        ("/workspace/.git/refs/heads/topic", Depth::Branches),
+        ("/workspace/.git/refs/heads/remotes/x", Depth::Branches),
+        ("/workspace/.git/logs", Depth::Logs),
+        ("/workspace/.git/logs/refs/tags", Depth::Branches),
+        ("/workspace/.git/logs/remotes", Depth::References),
+        ("/workspace/.git/modules/lib/refs/remotes/origin", Depth::Remotes),
+        ("/workspace/.git/modules/lib", Depth::Inside),
+        ("/workspace/.git/objects/pack", Depth::Inside),
+    ];
+    for (path, depth) in depths {
+        assert_eq!(Depth::of(path.as_bytes()), depth, "{path}");
+    }
+}
+
+#[test]
+fn no_directory_can_come_to_have_all_that_makes_it_a_repository_with_settings() {
+    // Settings need a HEAD beside them, and objects: in each place one of the three is refused,
+    // but at the top of a repository that is there, whose settings are.
+    let beside = [Place::Branches, Place::Remotes, Place::References];
+    for place in [Place::WorkTree, Place::Headed, Place::Inside].into_iter().chain(beside) {
+        let refuses = |kind| place.refuses(kind);
+        let whole = [Kind::Head { exact: true }, Kind::Part, Kind::Objects];
+        assert!(whole.into_iter().any(refuses), "{place:?}");
+        let linked = [Kind::Head { exact: true }, Kind::Commondir];
+        assert!(linked.into_iter().any(refuses), "{place:?}");
+        assert!(refuses(Kind::Obeyed), "{place:?}");
+    }
+    // Among references two of the three are, and a HEAD and settings never meet.
+    for place in beside {
+        assert!(place.refuses(Kind::Objects) && place.refuses(Kind::Commondir), "{place:?}");
+        assert!(
+            place.refuses(Kind::Part) || place.refuses(Kind::Head { exact: true }),
+            "{place:?}"
+        );
+    }
+    assert!(Place::Repository.refuses(Kind::Part));
+    assert!(Place::Repository.refuses(Kind::Commondir));
+    assert!(!Place::Repository.refuses(Kind::Head { exact: true }));
+}
+
+#[test]
+fn no_rename_makes_a_directory_of_references_something_else() {
+    use Depth::{Branches, Inside, Logs, Refs, Remotes, Top, Without};
+    let moved = |from: (Depth, &str), to: (Depth, &str)| {
+        renames((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()))
+    };
+    let anything = [
+        ((Without, "refs"), (Without, "logs")),
+        ((Remotes, "origin"), (Remotes, "up")),
+        ((Branches, "a"), (Branches, "refs")),
+        ((Top, "HEAD.lock"), (Top, "HEAD")),
+        ((Inside, "a"), (Top, "b")),
+        ((Top, "refs"), (Inside, "Refs")),
+    ];
+    for (from, to) in anything {
+        assert_eq!(moved(from, to), Renames::Anything, "{from:?} to {to:?}");
+    }
+    // As `git branch -m` and `git remote rename` move a log.
+    let files = [
+        ((Branches, "topic"), (Refs, ".tmp-renamed-log")),
+        ((Refs, ".tmp-renamed-log"), (Remotes, "main")),
+        ((Refs, "remotes"), (Refs, "heads")),
+        ((Logs, "x"), (Logs, "refs")),
+        ((Remotes, "origin"), (Branches, "lib")),
+    ];
+    for (from, to) in files {
+        assert_eq!(moved(from, to), Renames::Files, "{from:?} to {to:?}");
+    }
+    let nothing = [
+        ((Remotes, "origin"), (Inside, "lib")),
+        ((Remotes, "origin"), (Without, "lib")),
+        ((Without, "x"), (Branches, "x")),
+        ((Top, "refs"), (Top, "x")),
+        ((Inside, "x"), (Inside, "Logs")),
+        ((Top, "logs"), (Top, "refs")),
+    ];
+    for (from, to) in nothing {
+        assert_eq!(moved(from, to), Renames::Nothing, "{from:?} to {to:?}");
+    }
+}
