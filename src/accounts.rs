@@ -15,6 +15,16 @@ pub fn home() -> Option<PathBuf> {
     })
 }
 
+/// The home directory of a user by name.
+#[must_use]
+pub fn home_of(user: &str) -> Option<PathBuf> {
+    let table = std::fs::read("/etc/passwd").ok()?;
+    let table = String::from_utf8_lossy(&table).into_owned();
+    let mut lines = table.lines().map(|line| line.split(':'));
+    let line = lines.find(|line| line.clone().next() == Some(user));
+    line?.nth(5).filter(|home| !home.is_empty()).map(PathBuf::from)
+}
+
 /// The name of a user.
 #[must_use]
 pub fn user(uid: u32) -> Option<String> {

@@ -65,7 +65,17 @@ const UNBOUNDED: [&str; 3] = [
     "modes, owners, times and attributes of files cannot be changed",
 ];
 
+/// Stands before what of a workspace is not guarded in full.
+pub const NOT_IN_FULL: &str = "; not guarded in full: ";
+
 impl Receipt {
+    /// What of a granted directory is guarded by its name alone or not at all, and why.
+    #[must_use]
+    pub fn unguarded(&self) -> Option<&str> {
+        let (_, notes) = self.configured.workspace.split_once(NOT_IN_FULL)?;
+        Some(notes)
+    }
+
     /// What the cell lacks that the tier [`Tier::Full`] has: by the namespaces that it was measured not
     /// to have. Nothing in that tier.
     #[must_use]

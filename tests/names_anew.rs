@@ -167,7 +167,7 @@ fn references(caller: &Caller) -> Check {
         git checkout -q topic; git branch -m topic subject || git rev-parse -q --verify subject > /tmp/out; git reflog subject | wc -l
         git checkout -q -b other; echo x > f; git add f; git stash -q; git stash pop -q; git commit -qm f
         git rebase -q --no-ff main; git pack-refs --all; git branch -q -D subject || true; git tag config; git tag -d config >/tmp/out
-        git for-each-ref --format='%(refname)' | tr '\n' ' '; git fsck";
+        git for-each-ref --format='%(refname)' | tr '\n' ' '; git fsck --no-dangling";
     let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
     let lines = "2\nrefs/remotes/origin/main\n2\nrefs/heads/main refs/heads/other refs/remotes/origin/HEAD \
         refs/remotes/origin/fix/config refs/remotes/origin/main refs/remotes/origin/new";

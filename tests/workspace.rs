@@ -12,7 +12,9 @@ fn main() -> ExitCode {
         claim("git_commits_in_a_granted_repository", commits).needs(&[Need::Git]),
         claim("what_the_host_obeys_cannot_be_changed_or_moved_away", guarded).needs(&[Need::Git]),
         claim("nested_repositories_and_submodules_are_guarded_too", nested).needs(&[Need::Git]),
-        claim("a_link_where_the_host_obeys_refuses_the_grant", link_refused),
+        claim("nothing_a_cell_leaves_runs_at_the_next_commit", layouts).needs(&[Need::Git]),
+        claim("a_link_where_the_host_obeys_is_guarded_or_told", links),
+        claim("no_workspace_hangs_or_prevents_a_start", left).needs(&[Need::Git]),
         claim("a_read_only_grant_needs_no_guards", read_only),
     ])
 }
@@ -99,13 +101,132 @@ fn nested(caller: &Caller) -> Check {
     equal("pinned", told.stderr.matches("Device or resource busy").count(), 4)
 }
 
-fn link_refused(caller: &Caller) -> Check {
+/// Ways in which the host comes to run a file of the work tree: how the repository is set up, where in it
+/// the grant is, and what is planted there.
+const LAYOUTS: [(&str, &str, &str, &str); 9] = [
+    (
+        "linked hook",
+        "mkdir tools && cp /bin/true tools/check && ln -s ../../tools/check .git/hooks/pre-commit",
+        "",
+        "plant tools/check; mv tools t; mkdir tools; plant tools/check",
+    ),
+    (
+        "hook by two links",
+        "mkdir tools x && cp /bin/true x/true && ln -s ../x/true tools/check && ln -s ../../tools/check .git/hooks/pre-commit",
+        "",
+        "plant e; ln -sf ../e tools/check; rm -f tools/check; ln -s ../e tools/check; plant x/true",
+    ),
+    (
+        "included hooks",
+        "git config include.path ../team.gitconfig && printf '[core]\n\thooksPath = .githooks\n' > team.gitconfig",
+        "",
+        "mkdir .githooks; plant .githooks/pre-commit",
+    ),
+    (
+        "missing include",
+        "git config include.path ../team.gitconfig && printf '[include]\n\tpath = local.gitconfig\n' > team.gitconfig",
+        "",
+        "printf '[core]\n\thooksPath = .h\n' > local.gitconfig; mkdir .h; plant .h/pre-commit",
+    ),
+    (
+        "subdirectory",
+        "mkdir sub && git config core.hooksPath sub/hooks",
+        "sub",
+        "mkdir hooks; plant hooks/pre-commit",
+    ),
+    (
+        "spelled by a link",
+        "ln -s \"$PWD\" \"$PWD-spelled\" && git config core.hooksPath \"$PWD-spelled/githooks\"",
+        "",
+        "mkdir githooks; plant githooks/pre-commit",
+    ),
+    (
+        "comment after a section",
+        "printf '[core] # see [docs]\n\thooksPath = githooks\n' >> .git/config",
+        "",
+        "mkdir githooks; plant githooks/pre-commit",
+    ),
+    (
+        "no continued comment",
+        "printf '[user] # me \\\\\n[core]\n\thooksPath = githooks\n' >> .git/config",
+        "",
+        "mkdir githooks; plant githooks/pre-commit",
+    ),
+    (
+        "command",
+        "mkdir tools && git config core.fsmonitor 'tools/watch'",
+        "",
+        "plant tools/watch; mv tools t; mkdir tools; plant tools/watch",
+    ),
+];
+
+fn layouts(caller: &Caller) -> Check {
+    for (name, made, grant, plant) in LAYOUTS {
+        for (place, planted) in [("in the cell", false), ("outside", true)] {
+            let path = repository(caller, &format!("{name} {place}").replace(' ', "-"))?;
+            let told = caller.bash_outside(&format!("cd {path} && {made} && echo made"))?;
+            equal(name, told.said(), "made")?;
+            let marker = caller.home.join("marker");
+            let plant = format!(
+                "plant() {{ printf '#!/bin/sh\ntouch {}\n' > $1; chmod +x $1; }}; exec 2>/dev/null; {plant}",
+                marker.display()
+            );
+            let grant = format!("{path}/{grant}");
+            if planted {
+                caller.bash_outside(&format!("cd {grant} && {plant}"))?;
+            } else {
+                caller.run(&["--rw", &grant], &["bash", "-c", &plant])?;
+            }
+            let next = "git status >/dev/null 2>&1; git commit -q --allow-empty -m next; git log --oneline | wc -l";
+            let told = caller.bash_outside(&format!("cd {path} && {next}"))?;
+            equal(name, told.said(), "2")?;
+            // Planted outside it runs: the positive control.
+            equal(&format!("{name}, planted {place}"), marker.exists(), planted)?;
+            caller.bash_outside("rm -f marker")?;
+        }
+    }
+    Ok(())
+}
+
+fn links(caller: &Caller) -> Check {
     let path = caller.directory("linked")?;
     caller.file("elsewhere", "x")?;
-    std::os::unix::fs::symlink("../elsewhere", path.join(".envrc"))?;
-    let told = caller.run(&["--rw", &path.display().to_string()], &["true"])?;
-    equal("refused", told.code, 125)?;
-    holds("named", &told.stderr, told.stderr.contains(".envrc") && told.stderr.contains("ELOOP"))
+    let text = path.display().to_string();
+    let made = "mkdir env .claude conf && echo trusted > env/rc && ln -s env/rc .envrc && echo {} > conf/s && \
+        ln -s ../conf/s .claude/settings.json && ln -s ../elsewhere .mcp.json && ln -s conf/vscode .vscode && echo made";
+    equal("made", caller.bash_outside(&format!("cd {text} && {made}"))?.said(), "made")?;
+    let script = "echo evil > env/rc; echo evil > conf/s; mkdir conf/vscode; mv env e; rm .envrc && echo evil > .envrc
+        echo fine > env/other; echo ran";
+    let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
+    equal("the grant is made", told.said(), "ran")?;
+    let count = |what: &str| told.stderr.matches(what).count();
+    equal("targets", count("Read-only file system"), 2)?;
+    let why = "`/workspace/.mcp.json` leads out of the directory";
+    holds("what leaves is told", &told.stderr, told.stderr.contains(why))?;
+    let after =
+        caller.bash_outside(&format!("cd {text} && cat env/rc conf/s; ls conf; ls .envrc"))?;
+    holds("as it was", &after, after.said().starts_with("trusted\n{}\ns"))?;
+    let object = caller.json(&["--rw", &text], &["true"])?;
+    let workspace =
+        object.pointer("/receipt/configured/workspace").and_then(|value| value.as_str());
+    let told =
+        workspace.is_some_and(|text| text.contains("not guarded in full") && text.contains(why));
+    holds("in the receipt", workspace, told)
+}
+
+fn left(caller: &Caller) -> Check {
+    let path = repository(caller, "left")?;
+    let made = "mkdir -p .git/modules .git/worktrees && ln -s . .git/modules/a && ln -s . .git/modules/b && \
+        ln -s / .git/modules/root && ln -s .. .git/worktrees/x && rm .git/hooks -r && ln -s / up && \
+        d=d && for i in $(seq 60); do d=$d/d; done && mkdir -p $d && echo trusted > $d/.envrc && \
+        mkfifo .git/config.worktree && echo made";
+    equal("left", caller.bash_outside(&format!("cd {path} && {made}"))?.said(), "made")?;
+    let script = "cd $(find d -name .envrc -printf %h); echo evil > .envrc || echo evil > /workspace/.git/config || echo ran";
+    let told = caller.run(&["--rw", &path], &["bash", "-c", script])?;
+    equal("it starts", told.said(), "ran")?;
+    equal("and guards", told.stderr.matches("Read-only file system").count(), 2)?;
+    // A look that followed the links took minutes, and one of the whole host as long.
+    holds("at once", told.took, told.took < std::time::Duration::from_secs(10))
 }
 
 fn read_only(caller: &Caller) -> Check {

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Workspace;
 use crate::profile::Profile;
-use crate::receipt::MemoryHold;
+use crate::receipt::{MemoryHold, NOT_IN_FULL};
 use crate::sys::bpf::Instruction;
 
 /// What every cell of one key (profile and workspace) has in common, computed once.
@@ -58,6 +58,8 @@ pub struct Design {
     pub guard: Option<guard::Guard>,
     /// Granted directories the cell may write to, as it sees them.
     pub writable: Vec<String>,
+    /// What of them is not guarded in full, and why.
+    pub notes: Vec<String>,
     pub landlock: landlock::Plan,
     /// The payload's filter.
     pub filter: Vec<Instruction>,
@@ -113,8 +115,8 @@ impl Design {
     }
 
     /// The cell's workspace in words.
-    pub fn workspace_name(&self) -> &'static str {
-        match (self.profile.workspace, self.workspace) {
+    pub fn workspace_name(&self) -> String {
+        let name = match (self.profile.workspace, self.workspace) {
             (false, _) => "none",
             (true, Workspace::Fresh) => "fresh",
             (true, Workspace::OfSession(_)) => "of a session",
@@ -123,6 +125,10 @@ impl Design {
                 "granted, read-write, names unguarded"
             }
             (true, Workspace::Granted(_)) => "granted, read-write, names guarded",
+        };
+        match self.notes.as_slice() {
+            [] => name.to_owned(),
+            notes => format!("{name}{NOT_IN_FULL}{}", notes.join("; ")),
         }
     }
 }

@@ -189,6 +189,9 @@ async fn live(
     entry: Entry,
 ) -> Result<u8, CliError> {
     let receipt = running.receipt.clone();
+    if let Some(notes) = receipt.unguarded() {
+        eprintln!("cofferdam: not guarded in full: {notes}");
+    }
     let mut stderr = tokio::io::stderr();
     let (ended, taken_back) =
         follow(running, input, terms.output, &mut stdout, &mut stderr).await?;

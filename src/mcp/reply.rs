@@ -239,6 +239,9 @@ pub(super) fn status(told: &Told) -> String {
         line.push('\n');
         line.push_str(&denial.line());
     }
+    if let Some(notes) = told.receipt.as_ref().and_then(Receipt::unguarded) {
+        line.push_str(&format!("\n[the workspace is not guarded in full: {notes}]"));
+    }
     if let Some(changed) = &told.files_changed {
         line.push('\n');
         line.push_str(&changes::line(changed));

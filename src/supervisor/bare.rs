@@ -170,6 +170,7 @@ fn design(
         devices: open("/dev", directory, Mode::empty()).map_err(system)?,
         guard: None,
         writable: Vec::new(),
+        notes: Vec::new(),
         landlock: landlock::Plan { abi: landlock_abi, rules, network: profile.network },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),

@@ -371,6 +371,7 @@ fn design(
             .iter()
             .map(|path| path.to_string_lossy().into_owned())
             .collect(),
+        notes: template.notes,
         landlock: landlock::Plan {
             abi: landlock_abi,
             rules: rules.map_err(system)?,

@@ -216,7 +216,7 @@ impl Maker<'_> {
                 memory: self.shared.memory,
                 memory_bytes: profile.limits.memory,
                 processes: profile.limits.processes,
-                workspace: design.workspace_name().to_owned(),
+                workspace: design.workspace_name(),
                 unix_sockets: profile.sockets_text(),
                 host_name: match &design.ground {
                     Ground::Root(_) => super::HOST_NAME.to_owned(),

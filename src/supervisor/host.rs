@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
@@ -17,10 +18,12 @@ use crate::cell::cgroup::{Parent, Processors};
 use crate::cell::ids::{Supplementary, write_map};
 use crate::cell::measure::{NAMESPACES, Operator};
 use crate::cell::{c_path, errno_of};
+use crate::receipt::Tier;
 use crate::sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
 use crate::sys::process::{self, Side};
 
 use super::idmap::IdMap;
+use super::protect::{self, Found};
 use super::start::StartError;
 
 /// Where root's instances keep their locks; only root may write there.
@@ -300,21 +303,36 @@ pub fn place_supervisor(parent: &Parent, identity: &Identity, pid: i32) -> std::
 /// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
 pub fn grants(
     workspaces: &[Workspaces],
+    looked: &[Looked],
     identity: &Identity,
     slots: u16,
 ) -> Result<Vec<WorkspaceGrant>, StartError> {
-    workspaces
-        .iter()
-        .map(|workspace| {
-            let directories = workspace.directories.iter();
-            let directories = directories.map(|granted| grant(granted, identity, slots));
-            Ok(WorkspaceGrant { directories: directories.collect::<Result<_, _>>()? })
-        })
-        .collect()
+    let both = workspaces.iter().zip(looked);
+    both.map(|(workspace, looked)| {
+        let directories = workspace.directories.iter().zip(looked);
+        let directories =
+            directories.map(|(granted, found)| grant(granted, found, identity, slots));
+        Ok(WorkspaceGrant { directories: directories.collect::<Result<_, _>>()? })
+    })
+    .collect()
+}
+
+/// What the host obeys in each directory of a granted set.
+pub type Looked = Vec<Rc<Found>>;
+
+/// Looks at what the host obeys in every granted directory, once for all profiles and cells. Cells of
+/// the lower tier write to none.
+pub fn look(workspaces: &[Workspaces], tier: Tier) -> Vec<Looked> {
+    let each = |workspace: &Workspaces| match tier {
+        Tier::Full => protect::scan(workspace).into_iter().map(Rc::new).collect(),
+        Tier::Bare => vec![Rc::default(); workspace.directories.len()],
+    };
+    workspaces.iter().map(each).collect()
 }
 
 fn grant(
     granted: &Granted,
+    found: &Rc<Found>,
     identity: &Identity,
     slots: u16,
 ) -> Result<GrantedDirectory, StartError> {
@@ -332,6 +350,7 @@ fn grant(
         cell: granted.cell.clone(),
         access: granted.access,
         kind: if metadata.is_dir() { Kind::Directory } else { Kind::File },
+        found: Rc::clone(found),
         by_slot,
     })
 }

@@ -19,7 +19,6 @@ mod brought;
 mod cells;
 mod clerk;
 mod clocks;
-mod configured;
 mod desk;
 mod dispatch;
 mod driver;
@@ -33,7 +32,7 @@ mod phases;
 mod pieces;
 mod pool;
 mod program;
-mod protect;
+pub mod protect;
 mod running;
 mod serve;
 mod session;
@@ -52,6 +51,7 @@ mod young;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -161,6 +161,8 @@ struct GrantedDirectory {
     cell: PathBuf,
     access: Access,
     kind: Kind,
+    /// What the host obeys in it, as `main` found it.
+    found: Rc<protect::Found>,
     /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
     by_slot: Vec<OwnedFd>,
 }

@@ -50,6 +50,7 @@ fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<D
         hidden: copy(&design.hidden)?,
         devices: copy(&design.devices)?,
         writable: design.writable.clone(),
+        notes: design.notes.clone(),
         landlock: design.landlock.clone(),
         guard: design.guard.clone(),
         filter: design.filter.clone(),

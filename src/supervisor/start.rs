@@ -147,9 +147,10 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     let (link, theirs) = pair().map_err(StartError::Link)?;
     let (go, wait) = pair().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
+    let looked = host::look(&spec.workspaces, spec.tier);
     let inherited = Inherited {
         link: theirs,
-        grants: grants(&spec, &identity)?,
+        grants: grants(&spec, &looked, &identity)?,
         profiles: spec.profiles,
         record: spec.record,
         first: spec.first,
@@ -224,7 +225,11 @@ fn map(pid: i32, identity: &Identity) -> Result<(), Errno> {
 }
 
 /// For each profile what its keys have: one without a grant, and one for each that it shows.
-fn grants(spec: &Spec, identity: &Identity) -> Result<Vec<Vec<KeyGrant>>, StartError> {
+fn grants(
+    spec: &Spec,
+    looked: &[host::Looked],
+    identity: &Identity,
+) -> Result<Vec<Vec<KeyGrant>>, StartError> {
     // Mounts by id are for cells that have mounts.
     let cells = if spec.tier == Tier::Full { spec.caps.cells } else { 0 };
     let key = |profile: &Profile, workspace, directories| {
@@ -234,7 +239,7 @@ fn grants(spec: &Spec, identity: &Identity) -> Result<Vec<Vec<KeyGrant>>, StartE
     let of_profile = |profile: &Profile| {
         let mut keys = vec![key(profile, Workspace::Fresh, None)?];
         if profile.workspace {
-            let granted = host::grants(&spec.workspaces, identity, cells)?;
+            let granted = host::grants(&spec.workspaces, looked, identity, cells)?;
             for (directories, index) in granted.into_iter().zip(0..) {
                 keys.push(key(profile, Workspace::Granted(index), Some(directories))?);
             }

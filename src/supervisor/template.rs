@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::{Access, GrantedDirectory, KeyGrant, Kind, WorkspaceGrant, protect, sockets};
+use super::{Access, GrantedDirectory, KeyGrant, Kind, WorkspaceGrant, sockets};
 use crate::cell::mounts::{self, HIDDEN, Slot};
 use crate::cell::size::{self, Sizes};
 use crate::cell::sockets::Sockets;
@@ -103,8 +103,10 @@ pub struct Template {
     pub writable: Vec<PathBuf>,
     /// Of these, the ones in which no guarded name may be made.
     pub guarded: Vec<PathBuf>,
-    /// Places in them that a configuration names, there or not.
+    /// Places in them that links lead to or a configuration names, there or not.
     pub named: Vec<PathBuf>,
+    /// What of them is not guarded in full, and why.
+    pub notes: Vec<String>,
 }
 
 /// The operator's grants in a root, as the cell has their paths.
@@ -117,6 +119,7 @@ struct Grants {
     writable: Vec<PathBuf>,
     guarded: Vec<PathBuf>,
     named: Vec<PathBuf>,
+    notes: Vec<String>,
 }
 
 impl Workshop<'_> {
@@ -220,7 +223,8 @@ impl Workshop<'_> {
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let sizes = Sizes::new(sizes, self.cells, profile.limits.memory, self.clocks);
-        let Grants { by_slot, sockets, all, has_directory, writable, guarded, named } = grants;
+        let Grants { by_slot, sockets, all, has_directory, writable, guarded, named, notes } =
+            grants;
         let granted = all;
         Ok(Template {
             namespace,
@@ -236,6 +240,7 @@ impl Workshop<'_> {
             writable,
             guarded,
             named,
+            notes,
         })
     }
 
@@ -296,12 +301,15 @@ fn place_grants(
 impl Grants {
     fn add(&mut self, directory: &GrantedDirectory) {
         self.all.push(directory.cell.clone());
+        self.notes.extend(directory.found.notes(&directory.cell));
         self.has_directory |= directory.kind == Kind::Directory;
         match directory.access {
             Access::ReadOnly => {}
             Access::ReadWrite => {
                 self.writable.push(directory.cell.clone());
                 self.guarded.push(directory.cell.clone());
+                let named = directory.found.named.iter();
+                self.named.extend(named.map(|path| directory.cell.join(path)));
             }
             Access::Unguarded => self.writable.push(directory.cell.clone()),
         }
@@ -315,16 +323,10 @@ impl Grants {
         // Told with the path that the cell has: a caller must not learn the host's.
         let as_the_cell_has_it =
             |path: &Path| granted.cell.join(path.strip_prefix(place).unwrap_or(Path::new("")));
-        let named = protect::guard(place, &granted.host).map_err(|(path, errno)| {
-            TemplateError::Path { path: as_the_cell_has_it(&path), errno }
-        })?;
-        if granted.access == Access::ReadWrite {
-            self.named.extend(named.iter().map(|path| as_the_cell_has_it(path)));
-            // Of every slot the same.
-            self.named.sort();
-            self.named.dedup();
-        }
-        Ok(())
+        granted
+            .found
+            .cover(place)
+            .map_err(|(path, errno)| TemplateError::Path { path: as_the_cell_has_it(&path), errno })
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Follow {
     Texts,
     /// No symbolic link at all.
     Nothing,
+    /// No symbolic link and no way up.
+    Below,
     /// No symbolic link, no mount, and no way up.
     Beneath,
 }
@@ -60,6 +62,9 @@ pub fn open(
     how.resolve = match follow {
         Follow::Texts => libc::RESOLVE_NO_MAGICLINKS,
         Follow::Nothing => libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS,
+        Follow::Below => {
+            libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_BENEATH
+        }
         Follow::Beneath => {
             libc::RESOLVE_NO_MAGICLINKS
                 | libc::RESOLVE_NO_SYMLINKS

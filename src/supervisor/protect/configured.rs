@@ -1,0 +1,284 @@
+//! Places in a granted directory that git's configuration names: git runs or obeys these too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use nix::errno::Errno;
+
+use super::grammar::Whole;
+use super::reader::{MOST, Reader, Told};
+use super::scan::{Repository, Scan, sorted};
+use super::tree::{End, Kind, Place, path_of};
+use crate::accounts;
+
+/// How deep git follows includes (config.c: MAX_INCLUDE_DEPTH).
+const DEEPEST: usize = 10;
+
+/// Files beside a repository's own that git reads for this user.
+const OF_THE_USER: [&str; 2] = [".gitconfig", ".config/git/config"];
+const OF_THE_SYSTEM: &str = "/etc/gitconfig";
+
+/// What a setting names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// More configuration, beside the file that names it.
+    Include,
+    /// The directory of hooks, from where they are run.
+    Hooks,
+    /// A work tree, from the repository's own directory.
+    WorkTree,
+    /// A file or directory that is obeyed.
+    Place,
+    /// A command for a shell or for exec.
+    Command,
+    /// The same, where it begins with `!`.
+    Alias,
+}
+
+/// Settings by section and key, `*` for any key; subsections do not matter: what is included on a
+/// condition counts as included.
+const MEANINGS: [(&str, &str, Names); 46] = [
+    ("include", "path", Names::Include),
+    ("includeif", "path", Names::Include),
+    ("core", "hookspath", Names::Hooks),
+    ("core", "worktree", Names::WorkTree),
+    ("core", "attributesfile", Names::Place),
+    ("init", "templatedir", Names::Place),
+    ("core", "fsmonitor", Names::Command),
+    ("core", "editor", Names::Command),
+    ("core", "pager", Names::Command),
+    ("core", "sshcommand", Names::Command),
+    ("core", "askpass", Names::Command),
+    ("core", "gitproxy", Names::Command),
+    ("core", "alternaterefscommand", Names::Command),
+    ("sequence", "editor", Names::Command),
+    ("gpg", "program", Names::Command),
+    ("gpg", "defaultkeycommand", Names::Command),
+    ("diff", "external", Names::Command),
+    ("diff", "command", Names::Command),
+    ("diff", "textconv", Names::Command),
+    ("merge", "driver", Names::Command),
+    ("filter", "clean", Names::Command),
+    ("filter", "smudge", Names::Command),
+    ("filter", "process", Names::Command),
+    ("alias", "*", Names::Alias),
+    ("credential", "helper", Names::Command),
+    ("difftool", "cmd", Names::Command),
+    ("difftool", "path", Names::Command),
+    ("mergetool", "cmd", Names::Command),
+    ("mergetool", "path", Names::Command),
+    ("guitool", "cmd", Names::Command),
+    ("browser", "cmd", Names::Command),
+    ("browser", "path", Names::Command),
+    ("man", "cmd", Names::Command),
+    ("man", "path", Names::Command),
+    ("interactive", "difffilter", Names::Command),
+    ("pager", "*", Names::Command),
+    ("uploadpack", "packobjectshook", Names::Command),
+    ("remote", "uploadpack", Names::Command),
+    ("remote", "receivepack", Names::Command),
+    ("trailer", "cmd", Names::Command),
+    ("trailer", "command", Names::Command),
+    ("hook", "command", Names::Command),
+    ("submodule", "update", Names::Alias),
+    ("gc", "recentobjectshook", Names::Command),
+    ("tar", "command", Names::Command),
+    ("lfs", "path", Names::Command),
+];
+
+/// Hooks that git runs (githooks(5)), for a directory of hooks that cannot be guarded as a whole.
+const HOOKS: &str = "applypatch-msg pre-applypatch post-applypatch pre-commit pre-merge-commit \
+    prepare-commit-msg commit-msg post-commit pre-rebase post-checkout post-merge pre-push pre-receive \
+    update proc-receive post-receive post-update reference-transaction push-to-checkout pre-auto-gc \
+    post-rewrite sendemail-validate fsmonitor-watchman p4-changelist p4-prepare-changelist \
+    p4-post-changelist p4-pre-submit post-index-change";
+
+/// Settings, file by file.
+type Settings = Vec<Rc<Vec<Told>>>;
+/// Files that were read, for repositories that share them.
+type Known = BTreeMap<PathBuf, Rc<Vec<Told>>>;
+
+/// What is known of one repository's configuration so far.
+struct Gathered<'k> {
+    known: &'k mut Known,
+    seen: BTreeSet<PathBuf>,
+    settings: Settings,
+}
+
+impl Scan {
+    /// Guards what the configurations of all repositories that were found name.
+    pub fn configurations(&mut self) {
+        let repositories: BTreeSet<Repository> =
+            std::mem::take(&mut self.repositories).into_iter().collect();
+        if repositories.is_empty() {
+            return;
+        }
+        let home = accounts::home();
+        let known = &mut Known::new();
+        let of_the_user = home.iter().flat_map(|home| OF_THE_USER.map(|name| home.join(name)));
+        let shared: Vec<PathBuf> = of_the_user.chain([OF_THE_SYSTEM.into()]).collect();
+        for Repository { git, mut tops } in repositories {
+            let who = self.trees.place(&git).unwrap_or(Place { tree: 0, path: PathBuf::new() });
+            let common = self.common(&git);
+            let own = [(&common, "config"), (&git, "config.worktree")];
+            let own = own.map(|(directory, name)| (directory.clone(), PathBuf::from(name)));
+            let shared = shared.iter().map(|file| (PathBuf::from("/"), file.clone()));
+            let mut gathered = Gathered { known, seen: BTreeSet::new(), settings: Settings::new() };
+            for (from, file) in own.into_iter().chain(shared) {
+                self.gather(&who, (&from, &file), 0, &mut gathered);
+            }
+            let settings = gathered.settings;
+            let trees = valued(&settings, Names::WorkTree);
+            tops.extend(trees.filter_map(|value| self.resolved(&git, &expanded(value))));
+            tops.push(git);
+            self.guard_named(&who, &sorted(tops), &settings);
+        }
+    }
+
+    /// Adds the settings of the file that `path` leads to from a directory, and of all that it includes.
+    fn gather(
+        &mut self,
+        who: &Place,
+        (from, path): (&Path, &Path),
+        depth: usize,
+        gathered: &mut Gathered<'_>,
+    ) {
+        let end = match depth {
+            // Its name is guarded as a part of a repository.
+            0 => self.trees.follow(from, path).end,
+            _ => self.lead(who, from, path),
+        };
+        let file = match end {
+            End::At(place, Kind::File) => self.trees.host(&place),
+            End::Outside(path) => path,
+            End::At(..) | End::Absent(_) | End::Nowhere => return,
+        };
+        // What it includes is named from where it is said to be, not from where a link leads.
+        let directory = path.parent().and_then(|parent| self.resolved(from, parent));
+        let Some(directory) = directory.filter(|_| gathered.seen.insert(file.clone())) else {
+            return;
+        };
+        let told = match gathered.known.get(&file) {
+            Some(told) => Rc::clone(told),
+            None => {
+                let told = Rc::new(self.told(who, &file));
+                gathered.known.insert(file, Rc::clone(&told));
+                told
+            }
+        };
+        gathered.settings.push(Rc::clone(&told));
+        for value in valued(&[told], Names::Include).filter(|_| depth < DEEPEST) {
+            self.gather(who, (&directory, &expanded(value)), depth + 1, gathered);
+        }
+    }
+
+    /// The settings of one file, by the reader; where that fails, whatever looks like a path.
+    fn told(&mut self, who: &Place, file: &Path) -> Vec<Told> {
+        let mut text = match self.read(file, MOST + 1) {
+            Ok(text) => text,
+            // What we may not read, the cell may not either; git will not, as this user.
+            Err(Errno::ENOENT | Errno::EACCES | Errno::EINVAL | Errno::ELOOP | Errno::ENOTDIR) => {
+                return Vec::new();
+            }
+            Err(_) => {
+                self.note(who, "has a configuration that could not be read in time");
+                return Vec::new();
+            }
+        };
+        if text.len() > MOST {
+            self.note(who, "has a configuration of more than 1 MiB, of which that much was read");
+            text.truncate(MOST);
+        }
+        let read = match &self.reader {
+            Some(reader) => reader.read(&text),
+            None => Reader::start().and_then(|reader| self.reader.insert(reader).read(&text)),
+        };
+        match read {
+            Ok((told, Whole::Yes | Whole::No)) => told,
+            Err(_) => {
+                // Another process for the next.
+                self.reader = None;
+                self.note(who, "has a configuration that could not be understood: each file that it seems to name is read-only");
+                let key = b"external".to_vec();
+                vec![Told { section: b"diff".to_vec(), key, value: text }]
+            }
+        }
+    }
+
+    fn guard_named(&mut self, who: &Place, tops: &[PathBuf], settings: &Settings) {
+        for value in valued(settings, Names::Hooks) {
+            let path = expanded(value);
+            for top in tops {
+                if let End::At(place, Kind::Directory) = self.lead(who, top, &path)
+                    && self.is_whole(&place, who)
+                {
+                    let directory = self.trees.host(&place);
+                    for hook in HOOKS.split_ascii_whitespace() {
+                        self.lead(who, &directory, Path::new(hook));
+                    }
+                }
+            }
+        }
+        for value in valued(settings, Names::Place) {
+            for top in tops {
+                self.lead(who, top, &expanded(value));
+            }
+        }
+        let aliases = valued(settings, Names::Alias).filter_map(|value| value.strip_prefix(b"!"));
+        let commands = valued(settings, Names::Command).chain(aliases);
+        for command in commands {
+            self.command(who, tops, command);
+        }
+    }
+
+    /// Guards files that a command names: its first word where that is a path, and others that are
+    /// there, as scripts of an interpreter are.
+    fn command(&mut self, who: &Place, tops: &[PathBuf], command: &[u8]) {
+        const WORDS: usize = 200;
+        let words =
+            command.split(|byte| byte.is_ascii_whitespace() || b"!;|&()<>'\"`$=".contains(byte));
+        let words = words.filter(|word| !word.is_empty() && !word.starts_with(b"-"));
+        for (index, word) in words.take(WORDS).enumerate() {
+            let path = expanded(word);
+            let is_path = word.contains(&b'/');
+            for top in tops {
+                let end = self.trees.follow(top, &path).end;
+                let is_there = matches!(end, End::At(_, Kind::File));
+                if is_there && (is_path || index > 0) || index == 0 && is_path {
+                    self.lead(who, top, &path);
+                }
+            }
+        }
+    }
+}
+
+/// Values of settings with this meaning.
+fn valued(settings: &[Rc<Vec<Told>>], what: Names) -> impl Iterator<Item = &[u8]> {
+    let all = settings.iter().flat_map(|told| told.iter());
+    let named = all.filter(move |told| !told.value.is_empty() && meaning(told) == Some(what));
+    named.map(|told| told.value.as_slice())
+}
+
+fn meaning(told: &Told) -> Option<Names> {
+    let found = MEANINGS.iter().find(|(section, key, _)| {
+        told.section == section.as_bytes() && (*key == "*" || told.key == key.as_bytes())
+    });
+    found.map(|(_, _, names)| *names)
+}
+
+/// A path with what git puts in for its first part (path.c: interpolate_path).
+fn expanded(value: &[u8]) -> PathBuf {
+    let value = value.strip_prefix(b":(optional)").unwrap_or(value);
+    if let Some(rest) = value.strip_prefix(b"%(prefix)/") {
+        return Path::new("/usr").join(path_of(rest));
+    }
+    let Some(rest) = value.strip_prefix(b"~") else { return path_of(value) };
+    let mut parts = rest.splitn(2, |byte| *byte == b'/');
+    let (user, below) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let home = match user {
+        b"" => accounts::home(),
+        user => std::str::from_utf8(user).ok().and_then(accounts::home_of),
+    };
+    home.map_or_else(|| path_of(value), |home| home.join(path_of(below)))
+}

@@ -1,0 +1,258 @@
+//! The process that reads configurations: bytes in and settings out by a socket, and nothing else.
+//!
+//! What it reads somebody else may have written, and who starts it may be root. It holds one socket and
+//! can read, write and exit; what comes back from it is checked as if it were hostile.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::unistd::{read, write};
+use syscalls::Sysno;
+
+use super::grammar::{self, VALUE, Whole};
+use crate::cell::seccomp::{self, Action};
+use crate::profile::condition::Verdict;
+use crate::sys::bpf::{self, Instruction};
+use crate::sys::fork::fork;
+use crate::sys::process::{self, Child, Dumpable, Side, close_range};
+
+/// The largest configuration that is read; git's are a few kilobytes.
+pub const MOST: usize = 1 << 20;
+/// How long one configuration may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The longest section and key that means anything to us.
+const WORD: usize = 64;
+
+/// A setting as the reader told it: names in lower case, subsections left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub section: Vec<u8>,
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+/// The process, and our end of its socket.
+#[derive(Debug)]
+pub struct Reader {
+    link: OwnedFd,
+    child: Child,
+}
+
+impl Reader {
+    /// Forks it.
+    pub fn start() -> Result<Self, Errno> {
+        let kind = (AddressFamily::Unix, SockType::Stream);
+        let (link, theirs) = socketpair(kind.0, kind.1, None, SockFlag::SOCK_CLOEXEC)?;
+        // All that is allocated, before the fork.
+        let calls = [Sysno::read, Sysno::write, Sysno::exit_group];
+        let verdicts = calls.map(|call| (seccomp::number(call), Verdict::Allow)).into();
+        let filter = seccomp::compile_for_ours(&verdicts, Action::Kill)?;
+        let mut text = vec![0; MOST];
+        let room = Vec::with_capacity(ROOM);
+        match fork()? {
+            Side::Child => {
+                let mut out = Out { to: theirs, room };
+                let ended = confined(&mut out, &mut text, &filter);
+                process::exit_now(i32::from(ended.is_err()))
+            }
+            Side::Parent(child) => Ok(Self { link, child }),
+        }
+    }
+
+    /// Settings of a text of at most [`MOST`] bytes, and whether git would take all of it.
+    pub fn read(&self, text: &[u8]) -> Result<(Vec<Told>, Whole), Errno> {
+        let until = Instant::now() + PATIENCE;
+        let length = u32::try_from(text.len()).map_err(|_| Errno::EFBIG)?;
+        self.send(&length.to_le_bytes(), until)?;
+        self.send(text, until)?;
+        let mut told = Vec::new();
+        // Each of a text's settings takes two bytes of it at least.
+        for _ in 0..=text.len() {
+            let mut head = [0; 5];
+            self.receive(&mut head, until)?;
+            let [section, key, low, high, kind] = head;
+            match kind {
+                SETTING => {}
+                WHOLE => return Ok((told, Whole::Yes)),
+                BROKEN => return Ok((told, Whole::No)),
+                _ => return Err(Errno::EBADMSG),
+            }
+            let lengths = [
+                usize::from(section),
+                usize::from(key),
+                usize::from(u16::from_le_bytes([low, high])),
+            ];
+            if lengths.iter().zip([WORD, WORD, VALUE]).any(|(length, most)| *length > most) {
+                return Err(Errno::EBADMSG);
+            }
+            let [section, key, value] = lengths.map(|length| vec![0; length]);
+            let mut setting = Told { section, key, value };
+            for part in [&mut setting.section, &mut setting.key, &mut setting.value] {
+                self.receive(part, until)?;
+            }
+            told.push(setting);
+        }
+        Err(Errno::EBADMSG)
+    }
+
+    fn send(&self, mut bytes: &[u8], until: Instant) -> Result<(), Errno> {
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        while !bytes.is_empty() {
+            match send(self.link.as_raw_fd(), bytes, flags) {
+                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLOUT, until)?,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, mut bytes: &mut [u8], until: Instant) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match recv(self.link.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Err(Errno::EPIPE),
+                Ok(length) => bytes = bytes.get_mut(length..).unwrap_or_default(),
+                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLIN, until)?,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, what: PollFlags, until: Instant) -> Result<(), Errno> {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).map_err(|_| Errno::EINVAL)?;
+        match poll(&mut [PollFd::new(self.link.as_fd(), what)], left) {
+            Ok(0) => Err(Errno::ETIMEDOUT),
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It may have ended by itself: then there is nobody to end, and only to collect.
+        process::signal(&self.child.pidfd, Signal::SIGKILL).unwrap_or_default();
+        process::wait(&self.child.pidfd).unwrap_or_default();
+    }
+}
+
+const SETTING: u8 = 0;
+const WHOLE: u8 = 1;
+const BROKEN: u8 = 2;
+
+/// Gives up all but the socket, then reads texts until there are no more.
+fn confined(out: &mut Out, text: &mut [u8], filter: &[Instruction]) -> Result<(), Errno> {
+    process::set_death_signal(Signal::SIGKILL)?;
+    process::set_dumpable(Dumpable::No)?;
+    let number = out.to.as_raw_fd().cast_unsigned();
+    close_range(number + 1, u32::MAX)?;
+    if number > 0 {
+        close_range(0, number - 1)?;
+    }
+    for (resource, most) in [(rlimit::Resource::CORE, 0), (rlimit::Resource::CPU, 2)] {
+        rlimit::setrlimit(resource, most, most).map_err(|_| Errno::EPERM)?;
+    }
+    bpf::load(filter)?;
+    loop {
+        let mut head = [0; 4];
+        fill(&out.to, &mut head)?;
+        let length = usize::try_from(u32::from_le_bytes(head)).map_err(|_| Errno::EFBIG)?;
+        let text = text.get_mut(..length).ok_or(Errno::EFBIG)?;
+        fill(&out.to, text)?;
+        answer(text, out)?;
+    }
+}
+
+fn answer(text: &[u8], out: &mut Out) -> Result<(), Errno> {
+    let mut outcome = Ok(());
+    let verdict = grammar::settings(text, |setting| {
+        let value = setting.value.unwrap_or_default();
+        let lengths = (
+            u8::try_from(setting.section.len()).ok().filter(|length| usize::from(*length) <= WORD),
+            u8::try_from(setting.key.len()).ok().filter(|length| usize::from(*length) <= WORD),
+            u16::try_from(value.len()),
+        );
+        let (Some(section), Some(key), Ok(length)) = lengths else { return };
+        let [low, high] = length.to_le_bytes();
+        let head = [section, key, low, high, SETTING];
+        for part in [&head[..], setting.section, setting.key, value] {
+            outcome = outcome.and_then(|()| out.put(part));
+        }
+    });
+    outcome?;
+    let end = match verdict {
+        Whole::Yes => WHOLE,
+        Whole::No => BROKEN,
+    };
+    out.put(&[0, 0, 0, 0, end])?;
+    out.flush()
+}
+
+const ROOM: usize = 64 << 10;
+
+/// Answers on their way out.
+struct Out {
+    to: OwnedFd,
+    room: Vec<u8>,
+}
+
+impl Out {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        if self.room.len() + bytes.len() > ROOM {
+            self.flush()?;
+        }
+        self.room.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        let mut rest = self.room.as_slice();
+        while !rest.is_empty() {
+            let written = write(&self.to, rest)?;
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        self.room.clear();
+        Ok(())
+    }
+}
+
+/// Fills `bytes` from a pipe.
+fn fill(from: &OwnedFd, mut bytes: &mut [u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match read(from, bytes)? {
+            0 => return Err(Errno::EPIPE),
+            length => bytes = bytes.get_mut(length..).unwrap_or_default(),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_back_and_a_second_text_is_read_by_the_same_process()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let reader = Reader::start()?;
+        let (told, verdict) = reader.read(b"[Core] # see [docs]\n hooksPath = a\\\nb\n")?;
+        let expected =
+            Told { section: b"core".to_vec(), key: b"hookspath".to_vec(), value: b"ab".to_vec() };
+        assert_eq!((told, verdict), (vec![expected], Whole::Yes));
+        assert_eq!(reader.read(b"[x\ny")?.1, Whole::No);
+        let large = b"[include]\npath=/etc/shadow\n".repeat(30_000);
+        assert_eq!(reader.read(&large)?.0.len(), 30_000);
+        // More than it has room for ends it, and is told.
+        assert!(reader.read(&vec![b'\n'; MOST + 1]).is_err());
+        assert!(reader.read(b"[a]\nb=c\n").is_err());
+        Ok(())
+    }
+}

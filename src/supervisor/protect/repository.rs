@@ -1,0 +1,124 @@
+//! What git runs or obeys in a repository's own directory, wherever that is.
+
+use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::scan::{Repository, Scan};
+use super::tree::{End, Kind, Place, path_of};
+use crate::cell::guard::names::{COMMONDIR, GIT, GIT_PARTS, HEAD};
+
+/// Parts besides those whose names are guarded: attributes choose which of the configured programs
+/// sees a file; the steps of a rebase or of `git am` that the host has yet to end may be commands.
+const MORE_PARTS: [&str; 3] = ["info/attributes", "rebase-merge", "rebase-apply"];
+/// More of a file that stands for a repository, or for where its common part is, no path is.
+const LONGEST: usize = 8192;
+
+impl Scan {
+    /// A repository's own directory, in a work tree.
+    pub fn repository(&mut self, git: &Place) {
+        self.pin(git);
+        let host = self.trees.host(git);
+        // Linked worktrees, each with what is its own.
+        let tops = host.parent().map(Path::to_owned).into_iter().collect();
+        let worktrees = git.below(Path::new("worktrees"));
+        for (name, kind) in self.entries(&worktrees) {
+            let worktree = worktrees.below(&name);
+            if kind != Kind::Directory {
+                continue;
+            }
+            self.guard_parts(&worktree);
+            let place = self.trees.host(&worktree);
+            let told = self.first_line(&place.join("gitdir"), b"");
+            let top = told.and_then(|file| self.resolved(&place, file.parent()?));
+            self.repositories.push(Repository { git: place, tops: top.into_iter().collect() });
+        }
+        self.guard_parts(git);
+        self.repositories.push(Repository { git: host, tops });
+        self.submodules(git);
+    }
+
+    /// A directory with a HEAD in it: a repository without a work tree, or what could become one.
+    pub fn bare_repository(&mut self, git: &Place) {
+        self.guard_parts(git);
+        let host = self.trees.host(git);
+        self.repositories.push(Repository { git: host.clone(), tops: vec![host] });
+    }
+
+    /// Guards what of a repository's parts is there, and what links in them lead to.
+    fn guard_parts(&mut self, git: &Place) {
+        for part in GIT_PARTS.iter().chain(&MORE_PARTS) {
+            let place = git.below(Path::new(part));
+            match self.trees.kind(&self.trees.host(&place)) {
+                Some(Kind::Directory) => self.directory(&place),
+                Some(Kind::File | Kind::Other) => self.cover(&place),
+                Some(Kind::Link) => drop(self.link(&place)),
+                None => {}
+            }
+        }
+    }
+
+    /// Submodules keep their own git directories here, named by their paths.
+    fn submodules(&mut self, git: &Place) {
+        let mut left = VecDeque::from([git.below(Path::new("modules"))]);
+        while let Some(directory) = left.pop_front() {
+            let entries = self.entries(&directory);
+            if entries.iter().any(|(name, _)| name.as_os_str().as_bytes() == HEAD.as_bytes()) {
+                self.bare_repository(&directory);
+                left.push_back(directory.below(Path::new("modules")));
+                continue;
+            }
+            let inside = entries.into_iter().filter(|(_, kind)| *kind == Kind::Directory);
+            left.extend(inside.map(|(name, _)| directory.below(&name)));
+        }
+    }
+
+    /// The file that stands for a repository's own directory in worktrees and submodules.
+    pub fn git_file(&mut self, file: &Path) {
+        let Some(top) = file.parent() else { return };
+        let Some(named) = self.first_line(file, b"gitdir:") else { return };
+        if let Some(git) = self.resolved(top, &named) {
+            self.repositories.push(Repository { git, tops: vec![top.to_owned()] });
+        }
+    }
+
+    /// Repositories that a granted directory lies in: their hooks may be in it.
+    pub fn enclosing(&mut self) {
+        for tree in 0..self.trees.len() {
+            let host = self.trees.host(&Place { tree, path: PathBuf::new() });
+            for top in host.ancestors().skip(1) {
+                let git = top.join(GIT);
+                match self.trees.kind(&git) {
+                    Some(Kind::Directory) => {
+                        let tops = vec![top.to_owned()];
+                        self.repositories.push(Repository { git, tops });
+                    }
+                    Some(Kind::File) => self.git_file(&git),
+                    // Followed as git would, for its configuration.
+                    Some(Kind::Link) => {
+                        if let End::Outside(git) = self.trees.follow(top, Path::new(GIT)).end {
+                            let tops = vec![top.to_owned()];
+                            self.repositories.push(Repository { git, tops });
+                        }
+                    }
+                    Some(Kind::Other) | None => {}
+                }
+            }
+        }
+    }
+
+    /// Where a repository has what it shares with its worktrees.
+    pub fn common(&mut self, git: &Path) -> PathBuf {
+        let named = self.first_line(&git.join(COMMONDIR), b"");
+        let common = named.and_then(|named| self.resolved(git, &named));
+        common.unwrap_or_else(|| git.to_owned())
+    }
+
+    /// The path that a file of one line names, after `prefix`.
+    fn first_line(&mut self, file: &Path, prefix: &[u8]) -> Option<PathBuf> {
+        let text = self.read(file, LONGEST).ok()?;
+        let line = text.split(|byte| matches!(byte, b'\n' | b'\0')).next()?;
+        let path = line.strip_prefix(prefix)?.trim_ascii();
+        (!path.is_empty()).then(|| path_of(path))
+    }
+}

@@ -1,0 +1,319 @@
+//! The look at granted directories before a start: one walk of each, within one budget.
+//!
+//! A workspace that a cell has left must not hold up a later start, nor prevent it: no link is
+//! followed, entries and time are counted, and what is not looked at is left to the guard of names.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::Found;
+use super::reader::Reader;
+use super::tree::{End, Kind, Place, Trees};
+use crate::cell::guard::names;
+
+/// Entries that are looked at, at most, and for how long.
+const ENTRIES: usize = 1_000_000;
+const TIME: Duration = Duration::from_millis(200);
+/// Of that, for walking.
+const WALK: Duration = Duration::from_millis(150);
+/// Entries that are looked at however long that takes: a busy machine must not cost a small
+/// directory its mounts.
+const ASSURED: usize = 5_000;
+/// What reading a file costs, in entries.
+const FILE: usize = 50;
+/// Longer paths are not looked at: as mounts they could not be named.
+const LONGEST: usize = 3_500;
+
+/// What is left of entries and time.
+#[derive(Debug)]
+pub struct Budget {
+    spent: usize,
+    entries: usize,
+    /// Up to here time does not count.
+    assured: usize,
+    start: Instant,
+    time: Duration,
+}
+
+impl Budget {
+    pub fn new(entries: usize, time: Duration) -> Self {
+        Self { spent: 0, entries, assured: ASSURED, start: Instant::now(), time }
+    }
+
+    /// Takes `entries` from it; false once there is nothing left.
+    fn spend(&mut self, entries: usize) -> bool {
+        self.spent = self.spent.saturating_add(entries);
+        // The clock is looked at now and then only.
+        let look = self.spent > self.assured && self.spent % 64 < entries;
+        if self.spent > self.entries || (look && self.start.elapsed() > self.time) {
+            self.entries = 0;
+        }
+        !self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.spent > self.entries
+    }
+
+    /// Adds the last part of it, for configurations.
+    fn add_last(&mut self) {
+        self.time = TIME;
+        self.assured = self.spent.saturating_add(ASSURED);
+        self.entries = self.assured.max(ENTRIES);
+    }
+}
+
+/// What is known of the granted directories so far.
+#[derive(Debug)]
+pub struct Scan {
+    pub trees: Trees,
+    pub found: Vec<Found>,
+    pub budget: Budget,
+    /// Started when there is something to read.
+    pub reader: Option<Reader>,
+    /// Repositories whose configuration is to be read, each with the directories that it is for.
+    pub repositories: Vec<Repository>,
+}
+
+/// A repository's own directory, and from where its hooks are run; resolved paths of the host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Repository {
+    pub git: PathBuf,
+    pub tops: Vec<PathBuf>,
+}
+
+impl Scan {
+    pub fn new(trees: Trees) -> Self {
+        let found = (0..trees.len()).map(|_| Found::default()).collect();
+        let budget = Budget::new(ENTRIES, WALK);
+        Self { trees, found, budget, reader: None, repositories: Vec::new() }
+    }
+
+    /// Looks at every granted directory.
+    pub fn walk(&mut self) {
+        for tree in 0..self.trees.len() {
+            self.walk_tree(Place { tree, path: PathBuf::new() });
+        }
+        self.budget.add_last();
+    }
+
+    /// Breadth first: what lies near the top is looked at before the budget ends.
+    fn walk_tree(&mut self, root: Place) {
+        let mut left = VecDeque::from([root]);
+        while let Some(directory) = left.pop_front() {
+            if directory.path.as_os_str().len() > LONGEST {
+                self.note(&directory, "lies too deep to be looked at");
+                continue;
+            }
+            for (name, kind) in self.entries(&directory) {
+                let here = directory.below(&name);
+                match (names::Kind::of(name.as_os_str().as_bytes()), kind) {
+                    (names::Kind::Obeyed, _) => self.obeyed(&here, kind),
+                    (names::Kind::Head { .. }, _) => self.bare_repository(&directory),
+                    (_, Kind::Directory) => left.push_back(here),
+                    (_, Kind::File | Kind::Link | Kind::Other) => {}
+                }
+            }
+            if self.budget.is_spent() {
+                let which = left.pop_front().unwrap_or(directory);
+                self.note(&which, "and more could not be looked at in time");
+                return;
+            }
+        }
+    }
+
+    /// Entries of a directory that the walk has to know of, within the budget: those of plain files
+    /// are only counted.
+    pub fn entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
+        let (trees, budget) = (&self.trees, &mut self.budget);
+        let mut entries = Vec::new();
+        let listed = trees.list(&trees.host(directory), |name, kind| {
+            if !budget.spend(1) {
+                return ControlFlow::Break(());
+            }
+            let matters = kind == Kind::Directory || names::Kind::of(name) != names::Kind::Plain;
+            if matters || kind == Kind::Link {
+                entries.push((PathBuf::from(OsStr::from_bytes(name)), kind));
+            }
+            ControlFlow::Continue(())
+        });
+        match listed {
+            // What the cell may not list either, and what is gone or replaced since it was listed.
+            Ok(()) | Err(Errno::EACCES | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(_) => self.note(directory, "cannot be listed"),
+        }
+        entries
+    }
+
+    /// A name that the host obeys wherever it lies.
+    fn obeyed(&mut self, place: &Place, kind: Kind) {
+        let is_git =
+            place.path.file_name().is_some_and(|name| names::may_be(name.as_bytes(), names::GIT));
+        match (kind, is_git) {
+            (Kind::Directory, true) => self.repository(place),
+            (Kind::Directory, false) => self.directory(place),
+            (Kind::File | Kind::Other, true) => {
+                self.cover(place);
+                self.git_file(&self.trees.host(place));
+            }
+            (Kind::File | Kind::Other, false) => self.cover(place),
+            (Kind::Link, _) => {
+                if let Some((to, Kind::Directory)) = self.link(place)
+                    && is_git
+                {
+                    self.repository(&to);
+                }
+            }
+        }
+    }
+
+    /// Guards a directory with all that is in it, and what links in it lead to.
+    pub fn directory(&mut self, place: &Place) {
+        self.cover(place);
+        let mut left = VecDeque::from([place.clone()]);
+        while let Some(directory) = left.pop_front() {
+            for (name, kind) in self.entries(&directory) {
+                let here = directory.below(&name);
+                match kind {
+                    Kind::Directory if here.path.as_os_str().len() <= LONGEST => {
+                        left.push_back(here)
+                    }
+                    Kind::Link => drop(self.link(&here)),
+                    Kind::Directory | Kind::File | Kind::Other => {}
+                }
+            }
+            if self.budget.is_spent() {
+                self.note(place, "has more in it than could be looked at in time");
+                return;
+            }
+        }
+    }
+
+    /// Guards what a link leads to that the host obeys, and the links on the way. Returns it, where
+    /// it is in a granted directory.
+    pub fn link(&mut self, place: &Place) -> Option<(Place, Kind)> {
+        let host = self.trees.host(place);
+        let (from, name) = (host.parent()?, host.file_name()?);
+        match self.lead(place, from, Path::new(name)) {
+            End::At(to, kind) => {
+                if self.is_whole(&to, place) {
+                    self.note(place, "leads to a directory that holds it, which stays writable");
+                }
+                Some((to, kind))
+            }
+            End::Absent(_) => None,
+            End::Outside(_) => {
+                self.note(place, "leads out of the directory: what it leads to is not guarded");
+                None
+            }
+            End::Nowhere => {
+                self.note(place, "is a link that cannot be followed");
+                None
+            }
+        }
+    }
+
+    /// Guards what `path` leads to from the resolved directory `from`, for what `who` names there.
+    pub fn lead(&mut self, who: &Place, from: &Path, path: &Path) -> End {
+        if !self.budget.spend(1) {
+            self.note(who, "names more than could be looked at in time");
+            return End::Nowhere;
+        }
+        let led = self.trees.follow(from, path);
+        for link in led.links {
+            self.name(link);
+        }
+        match &led.end {
+            End::At(place, _) if self.is_whole(place, who) => {}
+            End::At(place, kind) => {
+                self.name(place.clone());
+                match kind {
+                    Kind::Directory if self.is_new(place) => self.directory(place),
+                    Kind::Directory | Kind::File | Kind::Link | Kind::Other => self.cover(place),
+                }
+            }
+            End::Absent(place) => self.name(place.clone()),
+            End::Outside(_) | End::Nowhere => {}
+        }
+        led.end
+    }
+
+    /// The resolved path that `path` leads to, if anything.
+    pub fn resolved(&self, from: &Path, path: &Path) -> Option<PathBuf> {
+        match self.trees.follow(from, path).end {
+            End::At(place, _) => Some(self.trees.host(&place)),
+            End::Outside(path) => Some(path),
+            End::Absent(_) | End::Nowhere => None,
+        }
+    }
+
+    /// Whether a place holds the one that leads to it, or is a granted directory itself.
+    pub fn is_whole(&self, place: &Place, who: &Place) -> bool {
+        let holds = place.tree == who.tree && who.path.starts_with(&place.path);
+        place.path.as_os_str().is_empty() || (holds && place.path != who.path)
+    }
+
+    fn is_new(&self, place: &Place) -> bool {
+        let found = self.found.get(place.tree);
+        found.is_none_or(|found| !found.obeyed.contains(&place.path))
+    }
+
+    /// Reads a file of the host, within the budget.
+    pub fn read(&mut self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
+        if !self.budget.spend(FILE) {
+            return Err(Errno::ETIME);
+        }
+        self.trees.read(host, most)
+    }
+
+    /// Has a place become read-only.
+    pub fn cover(&mut self, place: &Place) {
+        if let Some(found) = self.found.get_mut(place.tree)
+            && !found.obeyed.contains(&place.path)
+        {
+            found.obeyed.push(place.path.clone());
+        }
+    }
+
+    /// Has a directory stay where it is.
+    pub fn pin(&mut self, place: &Place) {
+        if let Some(found) = self.found.get_mut(place.tree) {
+            found.pinned.push(place.path.clone());
+        }
+    }
+
+    /// Keeps a place from being made or written to by its name, unless a name on the way does so.
+    pub fn name(&mut self, place: Place) {
+        let mut parts = place.path.iter().map(OsStr::as_bytes);
+        if parts.any(names::is_obeyed) || place.path.as_os_str().is_empty() {
+            return;
+        }
+        if let Some(found) = self.found.get_mut(place.tree) {
+            found.named.insert(place.path);
+        }
+    }
+
+    /// Says of a place that it is guarded by its name alone, or not at all.
+    pub fn note(&mut self, place: &Place, why: &'static str) {
+        if let Some(found) = self.found.get_mut(place.tree) {
+            found.notes.insert((place.path.clone(), why));
+        }
+    }
+}
+
+impl Place {
+    pub fn below(&self, name: &Path) -> Self {
+        Self { tree: self.tree, path: self.path.join(name) }
+    }
+}
+
+/// Places without doubles, in order.
+pub fn sorted(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
+}

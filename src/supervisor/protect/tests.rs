@@ -1,0 +1,238 @@
+//! Claims about what is found in a granted directory before a start.
+
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use super::scan::Budget;
+use super::*;
+use crate::supervisor::Granted;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn found(host: &Path) -> Found {
+    let directory =
+        Granted { host: host.to_owned(), cell: "/workspace".into(), access: Access::ReadWrite };
+    scan(&Workspaces { directories: vec![directory] }).pop().unwrap_or_default()
+}
+
+fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
+    names.iter().map(PathBuf::from).collect()
+}
+
+fn obeyed(found: &Found) -> BTreeSet<PathBuf> {
+    found.obeyed.iter().cloned().collect()
+}
+
+/// A directory with these directories, files and links in it.
+fn made(
+    directories: &[&str],
+    files: &[(&str, &str)],
+    links: &[(&str, &str)],
+) -> std::io::Result<tempfile::TempDir> {
+    let root = tempfile::tempdir()?;
+    for directory in directories {
+        std::fs::create_dir_all(root.path().join(directory))?;
+    }
+    for (path, text) in files {
+        std::fs::write(root.path().join(path), text)?;
+    }
+    for (path, text) in links {
+        symlink(text, root.path().join(path))?;
+    }
+    Ok(root)
+}
+
+#[test]
+fn obeyed_places_are_found_in_nested_repositories_too() -> Outcome {
+    let modules = ".git/modules/lib/one/hooks";
+    let deep = "sub/deep/.git/hooks";
+    let directories = [".git/hooks", modules, deep, ".vscode", "src", "tree", "bare/hooks"];
+    let files = [
+        ("bare/HEAD", "ref: refs/heads/main"),
+        (".git/config", ""),
+        (".git/modules/lib/one/HEAD", ""),
+        ("sub/.envrc", ""),
+        ("src/envrc", ""),
+        ("tree/.git", ""),
+    ];
+    let root = made(&directories, &files, &[])?;
+    let found = found(root.path());
+    let expected = [
+        ".git/config",
+        ".git/hooks",
+        modules,
+        ".vscode",
+        "bare/hooks",
+        "sub/.envrc",
+        deep,
+        "tree/.git",
+    ];
+    assert_eq!(obeyed(&found), paths(&expected));
+    assert_eq!(
+        found.pinned.iter().cloned().collect::<BTreeSet<_>>(),
+        paths(&[".git", "sub/deep/.git"])
+    );
+    assert_eq!((found.named, found.notes), (BTreeSet::new(), BTreeSet::new()));
+    Ok(())
+}
+
+#[test]
+fn every_directory_on_the_way_to_a_guarded_place_stays_where_it_is() {
+    let found = Found {
+        obeyed: vec!["a/b/.envrc".into()],
+        pinned: vec!["c/.git".into()],
+        named: paths(&["d/hooks"]),
+        notes: BTreeSet::new(),
+    };
+    assert_eq!(found.pins(&found.obeyed), paths(&["a", "a/b", "c", "c/.git", "d"]));
+}
+
+#[test]
+fn what_links_in_obeyed_places_lead_to_is_guarded_and_what_leaves_is_told() -> Outcome {
+    let directories = [".git/hooks", "tools", ".claude", "conf/vscode", "env"];
+    let files = [("tools/check", ""), ("conf/settings.json", ""), ("env/rc", ""), ("plain", "")];
+    let links = [
+        (".git/hooks/pre-commit", "../../tools/alias"),
+        ("tools/alias", "check"),
+        (".claude/settings.json", "../conf/settings.json"),
+        (".claude/whole", ".."),
+        (".vscode", "conf/vscode"),
+        (".envrc", "env/rc"),
+        (".idea", "later/idea"),
+        (".mcp.json", "/etc/hostname"),
+        ("loop", "loop"),
+        (".cursor", "loop"),
+    ];
+    let root = made(&directories, &files, &links)?;
+    let found = found(root.path());
+    let expected =
+        [".git/hooks", ".claude", "tools/check", "conf/settings.json", "conf/vscode", "env/rc"];
+    assert_eq!(obeyed(&found), paths(&expected));
+    let named = ["tools/alias", "tools/check", "conf/vscode", "env/rc", "later", "loop"];
+    assert!(paths(&named).is_subset(&found.named), "{:?}", found.named);
+    let told = found.notes(Path::new("/workspace"));
+    let starts = [".claude/whole", ".cursor", ".mcp.json"];
+    assert_eq!(told.len(), starts.len(), "{told:?}");
+    for (line, start) in told.iter().zip(starts) {
+        assert!(line.starts_with(&format!("`/workspace/{start}` ")), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn no_workspace_holds_a_look_up() -> Outcome {
+    let directories = [".git/modules", ".git/worktrees"];
+    let links = [
+        (".git/modules/a", "."),
+        (".git/modules/b", "."),
+        (".git/modules/root", "/"),
+        (".git/worktrees/x", ".."),
+        ("up", "/"),
+    ];
+    let root = made(&directories, &[(".git/HEAD", "")], &links)?;
+    let deep: PathBuf = (0..200).map(|_| "d").collect();
+    std::fs::create_dir_all(root.path().join(&deep))?;
+    std::fs::write(root.path().join(&deep).join(".envrc"), "")?;
+    nix::unistd::mkfifo(&root.path().join(".git/config"), nix::sys::stat::Mode::S_IRWXU)?;
+    let start = Instant::now();
+    let found = found(root.path());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(obeyed(&found), BTreeSet::from([PathBuf::from(".git/config"), deep.join(".envrc")]));
+    assert_eq!(found.notes(Path::new("/workspace")), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn what_is_over_the_budget_is_told() -> Outcome {
+    let root = made(&["a", "b", "b/c"], &[("b/c/.envrc", "")], &[])?;
+    let mut trees = Trees::default();
+    trees.hold(root.path())?;
+    let mut scan = Scan::new(trees);
+    scan.budget = Budget::new(2, Duration::from_secs(1000));
+    scan.walk();
+    let notes: Vec<_> = scan.found.iter().flat_map(|found| &found.notes).collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(scan.found.iter().all(|found| found.obeyed.is_empty()));
+    Ok(())
+}
+
+/// Guarded and named places of a repository in `project` with this configuration.
+fn configured(config: &str) -> Result<Found, Box<dyn std::error::Error>> {
+    let directories = ["project/.git/objects", "project/.git/refs", "project/scripts", "linked"];
+    let files = [
+        ("project/.git/HEAD", "ref: refs/heads/main\n"),
+        ("project/scripts/filter.py", ""),
+        (
+            "project/more.gitconfig",
+            "[include]\n path = missing.gitconfig\n[core]\n hooksPath = nested\n",
+        ),
+        ("project/README", ""),
+    ];
+    let root = made(&directories, &files, &[("linked/grant", "..")])?;
+    let host = root.path().canonicalize()?;
+    let config = config.replace("/srv/grant", host.to_str().unwrap_or_default());
+    std::fs::write(host.join("project/.git/config"), config)?;
+    Ok(found(&host))
+}
+
+#[test]
+fn hooks_elsewhere_are_found_however_they_are_written() -> Outcome {
+    for config in [
+        "[core]\n\thooksPath = githooks\n",
+        "[CORE] HooksPath=\"githooks\" ; ours\n",
+        "[core]\nhookspath = git\\\nhooks # ours\n",
+        "[core] # see [docs]\n hooksPath = githooks\n",
+        "[core]\n hooksPath = \"git\"hooks\n",
+        "[user] ; a \\\n[core]\n hooksPath = githooks\n",
+        "[core]\n hooksPath = /srv/grant/project/githooks\n",
+        "[core]\n hooksPath = /srv/grant/linked/grant/project/githooks\n",
+        "[core]\n hooksPath = ./x/../githooks\n",
+        "\u{feff}[core]hooksPath=githooks\0junk\n",
+        "[core]\n broken line\n hooksPath = githooks\n",
+    ] {
+        let found = configured(config)?;
+        assert!(found.named.contains(Path::new("project/githooks")), "{config}: {found:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn included_files_are_followed_and_missing_ones_named() -> Outcome {
+    let config = "[include]\n path = ../more.gitconfig\n[includeIf \"gitdir:~/a].b/\"]\n path = ../../more\n\
+        [include]\n path = /etc/gitconfig\n path = ../../../../../../up\n[user]\n path = ../not-this\n";
+    let found = configured(config)?;
+    assert!(found.obeyed.contains(&"project/more.gitconfig".into()), "{found:?}");
+    let named = ["more", "project/more.gitconfig", "project/missing.gitconfig", "project/nested"];
+    assert!(paths(&named).is_subset(&found.named), "{found:?}");
+    assert!(!found.named.contains(Path::new("not-this")), "{found:?}");
+    Ok(())
+}
+
+#[test]
+fn files_that_commands_name_are_guarded() -> Outcome {
+    let config = "[core]\n fsmonitor = scripts/watch --quiet\n[filter \"x\"]\n clean = python3 scripts/filter.py %f\n\
+        [alias]\n a = !scripts/alias README\n b = log README\n[merge \"y\"]\n driver = scripts/filter.py %O\n";
+    let found = configured(config)?;
+    let named = ["project/scripts/watch", "project/scripts/filter.py", "project/scripts/alias"];
+    assert!(paths(&named).is_subset(&found.named), "{found:?}");
+    assert!(found.obeyed.contains(&"project/scripts/filter.py".into()), "{found:?}");
+    let whole = configured("[core]\n hooksPath = .\n")?;
+    assert!(whole.named.contains(Path::new("project/pre-commit")), "{whole:?}");
+    Ok(())
+}
+
+#[test]
+fn a_repository_around_the_grant_is_considered() -> Outcome {
+    let config = "[core]\n hooksPath = sub/hooks\n";
+    let root = made(&[".git", "sub"], &[(".git/config", config)], &[])?;
+    let host = root.path().canonicalize()?.join("sub");
+    assert_eq!(found(&host).named, paths(&["hooks"]));
+    // A worktree, whose repository lies elsewhere.
+    let root = made(&["r/.git/worktrees/w", "w"], &[("r/.git/config", config)], &[])?;
+    let host = root.path().canonicalize()?;
+    std::fs::write(host.join("r/.git/worktrees/w/commondir"), "../..\n")?;
+    let git = format!("gitdir: {}\n", host.join("r/.git/worktrees/w").display());
+    std::fs::write(host.join("w/.git"), git)?;
+    assert_eq!(found(&host.join("w")).named, paths(&["sub"]));
+    Ok(())
+}
