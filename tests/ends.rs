@@ -3,11 +3,11 @@
 mod support;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use support::{Caller, Check, PATIENCE, Told, claim, equal, gone, holds, kill, present};
+use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, gone, holds, kill, present};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -24,6 +24,11 @@ fn main() -> ExitCode {
         claim("the_death_of_the_supervisor_is_answered", supervisor_killed),
         claim("the_death_of_init_is_answered", init_killed),
         claim("a_stopped_program_does_not_outlast_its_time", stopped),
+        claim(
+            "a_cell_that_is_slow_to_die_is_answered_within_two_seconds_of_its_limit",
+            slow_to_die,
+        )
+        .needs(&[Need::Python, Need::FullSpeed]),
         claim("output_that_nobody_reads_ends_the_call", nobody_reads),
     ])
 }
@@ -198,6 +203,56 @@ fn stopped(caller: &Caller) -> Check {
         .run(&["--timeout", "1s"], &["bash", "-c", "echo before; kill -STOP $$; echo after"])?;
     equal("code", (told.code, told.said()), (124, "before"))?;
     holds("in time", told.took, told.took < Duration::from_secs(4))
+}
+
+/// Makes itself of 50,000 mappings, then copies of itself, none of which heeds TERM.
+const SLOW_TO_DIE: &str = "
+import ctypes, os, signal, sys, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+base = libc.mmap(None, 50000 * 4096, 0, 0x4022, -1, 0)
+for page in range(0, 50000, 2):
+    assert libc.mprotect(base + page * 4096, 4096, 1) == 0
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+libc.prctl(15, sys.argv[1].encode(), 0, 0, 0)
+for copy in range(36):
+    if os.fork() == 0:
+        while True: time.sleep(9)
+print('all', flush=True)
+while True: time.sleep(9)";
+
+/// How many processes of the host have this name.
+fn named(name: &str) -> usize {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let comm = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm"));
+    all.filter_map(|entry| comm(entry).ok()).filter(|comm| comm.trim_end() == name).count()
+}
+
+fn slow_to_die(caller: &Caller) -> Check {
+    let directory = caller.directory("slow")?;
+    let directory = directory.display().to_string();
+    for options in [&[][..], &["--rw", &directory][..]] {
+        let name = format!("slow{}{:?}", std::process::id(), caller.who);
+        let argv = ["/usr/bin/python3", "-c", SLOW_TO_DIE, &name];
+        let options = [&["--timeout", "12s", "--json"], options].concat();
+        let told = caller.run(&options, &argv)?;
+        // Its control: they were there, and take their time.
+        let left = named(&name);
+        holds("processes are still on their way out", (left, &told), left > 0)?;
+        holds("all of them had been made", &told, told.stdout.contains("all\\n"))?;
+        holds("it timed out", &told, told.stdout.contains("\"outcome\":\"timeout\""))?;
+        // Half a second for the start, on a busy machine.
+        holds("in time", told.took, told.took < Duration::from_millis(14_500))?;
+        let end = Instant::now() + PATIENCE;
+        while named(&name) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        equal("and nothing is left", named(&name), 0)?;
+    }
+    Ok(())
 }
 
 fn nobody_reads(caller: &Caller) -> Check {

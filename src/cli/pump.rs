@@ -4,13 +4,18 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::outcome::in_words;
 
 /// One read: as much as a pipe holds.
 const CHUNK: usize = 64 << 10;
+/// How long a pipe is silent before nothing more is expected of a call that is over.
+const PAUSE: Duration = Duration::from_millis(250);
 /// The most bytes of one stream that `--json` keeps (16 MiB); the rest is counted.
 pub const KEPT: usize = 16 << 20;
 
@@ -49,8 +54,15 @@ pub enum Stopped {
     Read(#[source] io::Error),
 }
 
-/// Copies one output stream to its end; every chunk is flushed, so that it is live.
-pub async fn output<R, W>(mut from: R, to: &mut W, budget: &Budget) -> Result<(), Stopped>
+/// Copies one output stream to its end; every chunk is flushed, so that it is live. When the call is over,
+/// what was printed is in the pipe: then a pause is an end as well, as processes that are slow to die
+/// hold the pipe open.
+pub async fn output<R, W>(
+    mut from: R,
+    to: &mut W,
+    budget: &Budget,
+    mut over: watch::Receiver<bool>,
+) -> Result<(), Stopped>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -58,7 +70,11 @@ where
     let mut chunk = Vec::with_capacity(CHUNK);
     loop {
         chunk.clear();
-        let count = from.read_buf(&mut chunk).await.map_err(Stopped::Read)?;
+        let count = tokio::select! {
+            biased;
+            read = from.read_buf(&mut chunk) => read.map_err(Stopped::Read)?,
+            () = pause(&mut over) => return Ok(()),
+        };
         let read = chunk.as_slice();
         if read.is_empty() {
             return Ok(());
@@ -72,6 +88,13 @@ where
             return Err(Stopped::Budget);
         }
     }
+}
+
+/// Waits for the end of the call, and then for a little longer.
+async fn pause(over: &mut watch::Receiver<bool>) {
+    // Nobody is left to tell it: it is over.
+    over.wait_for(|over| *over).await.map(drop).unwrap_or_default();
+    sleep(PAUSE).await;
 }
 
 /// Feeds a program's standard input; ends with the caller's end of file, or when the program
@@ -135,12 +158,36 @@ impl AsyncWrite for Head {
 mod tests {
     use super::*;
 
+    /// Of a call that goes on, as far as a stream without pauses can tell.
+    fn during() -> watch::Receiver<bool> {
+        watch::channel(false).1
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipe_that_is_held_open_ends_after_a_pause_once_the_call_is_over() {
+        let (mut near, far) = tokio::io::duplex(8);
+        let (told, over) = watch::channel(false);
+        let mut out = Vec::new();
+        let began = tokio::time::Instant::now();
+        let (copied, ()) =
+            tokio::join!(async { output(far, &mut out, &Budget::new(None), over).await }, async {
+                sleep(4 * PAUSE).await;
+                near.write_all(b"late").await.unwrap();
+                told.send_replace(true);
+            });
+        assert!(copied.is_ok());
+        assert_eq!((out, began.elapsed()), (b"late".to_vec(), 5 * PAUSE));
+    }
+
     #[tokio::test]
     async fn output_passes_exactly_its_budget_over_both_streams() {
         let budget = Budget::new(Some(5));
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        assert!(output(&b"abc"[..], &mut out, &budget).await.is_ok());
-        assert!(matches!(output(&b"defg"[..], &mut err, &budget).await, Err(Stopped::Budget)));
+        assert!(output(&b"abc"[..], &mut out, &budget, during()).await.is_ok());
+        assert!(matches!(
+            output(&b"defg"[..], &mut err, &budget, during()).await,
+            Err(Stopped::Budget)
+        ));
         assert_eq!((out, err), (b"abc".to_vec(), b"de".to_vec()));
     }
 
@@ -148,7 +195,7 @@ mod tests {
     async fn output_that_just_fits_is_no_breach() {
         let budget = Budget::new(Some(3));
         let mut out = Vec::new();
-        assert!(output(&b"abc"[..], &mut out, &budget).await.is_ok());
+        assert!(output(&b"abc"[..], &mut out, &budget, during()).await.is_ok());
     }
 
     #[tokio::test]
@@ -156,7 +203,7 @@ mod tests {
         let (near, far) = tokio::io::duplex(8);
         drop(far);
         let mut near = near;
-        let stopped = output(&b"abc"[..], &mut near, &Budget::new(None)).await;
+        let stopped = output(&b"abc"[..], &mut near, &Budget::new(None), during()).await;
         assert!(matches!(stopped, Err(Stopped::Closed(_))));
     }
 
@@ -178,7 +225,7 @@ mod tests {
         let mut head = Head::default();
         let most = u64::try_from(KEPT).unwrap_or(0);
         let flood = tokio::io::repeat(b'x').take(most + 10);
-        assert!(output(flood, &mut head, &Budget::new(None)).await.is_ok());
+        assert!(output(flood, &mut head, &Budget::new(None), during()).await.is_ok());
         assert_eq!((head.kept.len(), head.bytes), (KEPT, most + 10));
     }
 }

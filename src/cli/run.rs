@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use super::error::{CliError, print_out};
 use super::exit::{self, TakenBack};
@@ -264,11 +265,17 @@ where
     let feeding = stdin.map(|to| tokio::spawn(pump::input(input, to)));
     let budget = Budget::new(output);
     let mut taken_back = None;
+    let (told, over) = watch::channel(false);
     let streams = async {
         tokio::join!(
-            watched(out, stdout, &budget, &control),
-            watched(err, stderr, &budget, &control)
+            watched(out, stdout, &budget, &control, over.clone()),
+            watched(err, stderr, &budget, &control, over.clone())
         )
+    };
+    let ended = async {
+        let ended = ended.await;
+        told.send_replace(true);
+        ended
     };
     let finished = async { tokio::join!(streams, ended) };
     let ((out, err), ended) = tokio::select! {
@@ -295,12 +302,18 @@ struct Left<R> {
 }
 
 /// One stream; when it stops early, so does the call.
-async fn watched<R, W>(mut from: R, to: &mut W, budget: &Budget, control: &Control) -> Left<R>
+async fn watched<R, W>(
+    mut from: R,
+    to: &mut W,
+    budget: &Budget,
+    control: &Control,
+    over: watch::Receiver<bool>,
+) -> Left<R>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    match pump::output(&mut from, to, budget).await {
+    match pump::output(&mut from, to, budget, over).await {
         Ok(()) => Left { closed: None, _held: None },
         Err(Stopped::Budget) => {
             control.output_limit();

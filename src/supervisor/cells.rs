@@ -285,6 +285,18 @@ impl Cell {
         &self.child.pidfd
     }
 
+    /// The number of its init in the procfs that this supervisor looks into.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP in the tier without pid namespaces, where init is not above all of its processes.
+    pub fn init_in(&self, shared: &Shared) -> Result<i32, Errno> {
+        match (shared.proc_kind, self.domain) {
+            (_, Some(_)) => Err(Errno::EOPNOTSUPP),
+            (ProcKind::Own, None) => Ok(self.child.pid),
+            (ProcKind::Outer, None) => outer_pid(&shared.proc, &self.child.pidfd),
+        }
+    }
+
     /// Whether a socket may have something to say.
     pub fn listens(&self, to: Socket) -> bool {
         !self.done.contains(&to)

@@ -22,6 +22,7 @@ mod clocks;
 mod desk;
 mod dispatch;
 mod driver;
+mod dying;
 mod ends;
 pub mod filter;
 mod handover;

@@ -7,12 +7,13 @@ use nix::errno::Errno;
 use super::ahead::Fits;
 use super::brought::Brought;
 use super::cells::Cell;
+use super::dying::{self, Look};
 use super::ends::{self, LINGER};
 use super::handover::{self, FarEnds};
 use super::phases::Phases;
 use super::sources::Socket;
-use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
+use crate::cell::{Design, Shared};
 use crate::defaults::GRACE;
 use crate::job::{Changes, Limits, Workspace};
 use crate::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
@@ -75,6 +76,8 @@ pub struct Running {
     /// The end, kept back until the cell is collected where something outlives it.
     ended: Option<Box<Ended>>,
     told: bool,
+    /// Once it is ending: when to look whether it can be told before that.
+    look: Look,
     /// What init told of the workspace.
     changed: Option<FilesChanged>,
     phases: Phases,
@@ -112,6 +115,7 @@ impl Running {
             exec: None,
             ended: None,
             told: false,
+            look: Look::default(),
             changed: None,
             phases,
         };
@@ -128,7 +132,7 @@ impl Running {
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.deadline
+        [self.deadline, self.look.at()].into_iter().flatten().min()
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.
@@ -226,6 +230,9 @@ impl Running {
     fn kill(&mut self, now: Instant) {
         self.stage = Stage::Ending;
         self.deadline = Some(now + LINGER);
+        if !self.told {
+            self.look.begin(now);
+        }
         self.cell.kill();
     }
 
@@ -303,8 +310,22 @@ impl Running {
             Progress::Ended(Box::new(ended))
         } else {
             self.ended = Some(Box::new(ended));
+            self.look.begin(Instant::now());
             Progress::None
         }
+    }
+
+    /// The end, where the cell takes its time and nothing of it can run any more.
+    pub fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Option<Box<Ended>> {
+        if !self.look.is_over(&self.cell, shared, now) {
+            return None;
+        }
+        self.told = true;
+        let mut ended = self.last_end(Used::default());
+        if self.start.changes == Changes::Told && self.start.workspace != Workspace::Fresh {
+            ended.files_changed = dying::incomplete(ended.files_changed);
+        }
+        Some(ended)
     }
 
     fn outcome(&mut self, end: &PayloadEnd) -> Outcome {
@@ -328,13 +349,18 @@ impl Running {
         if self.told {
             return Progress::Gone(None);
         }
+        Progress::Gone(Some(self.last_end(used)))
+    }
+
+    /// The end as it was reported, or else as it is known here.
+    fn last_end(&mut self, used: Used) -> Box<Ended> {
         // The report may have come in the same round of events.
         if self.ended.is_none() {
             self.ended = self.late_report();
         }
         let mut ended = self.ended.take().unwrap_or_else(|| Box::new(self.unreported(used)));
         ended.timings = self.phases.timings();
-        Progress::Gone(Some(ended))
+        ended
     }
 
     fn late_report(&mut self) -> Option<Box<Ended>> {

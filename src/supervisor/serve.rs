@@ -314,6 +314,7 @@ impl Supervisor {
             running.pass_deadline(now);
         }
         self.pass_session_deadlines(now);
+        self.answer_for_the_dying(now);
         for slot in self.pool.due(now) {
             if let Some(mut young) = self.pool.take(slot) {
                 if young.is_idle() {

@@ -9,8 +9,10 @@ use super::boot::Key;
 use super::desk::Desk;
 use super::shell::Shell;
 use super::usable::Unusable;
+use crate::cell::Shared;
 use crate::cell::mounts::Slot;
 use crate::job::{Limits, ProfileName, SessionId, Workspace};
+use crate::outcome::Ended;
 use crate::wire::CallId;
 
 /// One session.
@@ -131,6 +133,15 @@ impl Sessions {
             shell.is_some_and(|shell| shell.call() == Some(call))
         };
         self.places.iter().position(runs)
+    }
+
+    /// Answers for shells that take their time to end.
+    pub fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Vec<(CallId, Box<Ended>)> {
+        let sessions = self.places.iter_mut().flatten();
+        let answers = sessions.filter_map(|Session { shell, desk, .. }| {
+            shell.as_mut()?.answer_dying(desk, shared, now)
+        });
+        answers.collect()
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {

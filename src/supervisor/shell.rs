@@ -15,6 +15,7 @@ use super::account::Processor;
 use super::cells::Cell;
 use super::desk::{Desk, Laid, NotLaid, Order, Waiting};
 use super::driver::{self, Told};
+use super::dying::Look;
 use super::ends::{self, LINGER};
 use super::handover::{self, FarEnds};
 use super::running::Ready;
@@ -77,6 +78,8 @@ pub struct Shell {
     sizes: Rc<Sizes>,
     stage: Stage,
     deadline: Option<Instant>,
+    /// Once it is ending: when to look whether its call can be answered before that.
+    look: Look,
     /// Number of its first call on the desk.
     first: u64,
     current: Option<Current>,
@@ -140,6 +143,7 @@ impl Shell {
             sizes,
             stage: Stage::Idle,
             deadline: None,
+            look: Look::default(),
             first,
             current: None,
             used: Processor::default(),
@@ -165,7 +169,7 @@ impl Shell {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        [self.deadline, self.look.at()].into_iter().flatten().min()
     }
 
     /// The report of the call that runs, to be watched.
@@ -320,7 +324,9 @@ impl Shell {
             Ok((FromInit::Ended(end), denied)) => {
                 self.end = Some((end, report::denials(denied, end.counts.denied)));
                 self.stage = Stage::Ending;
-                self.deadline = Some(Instant::now() + LINGER);
+                let now = Instant::now();
+                self.deadline = Some(now + LINGER);
+                self.look.begin(now);
             }
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });

@@ -1,8 +1,9 @@
 //! The end of a shell, and of the call that ran in it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Current, Shell, Step};
+use crate::cell::Shared;
 use crate::cell::report::{self, Counts, FromInit, REPORT_BYTES};
 use crate::job::Changes;
 use crate::outcome::{
@@ -11,9 +12,11 @@ use crate::outcome::{
 };
 use crate::supervisor::account::Processor;
 use crate::supervisor::desk::Desk;
+use crate::supervisor::dying;
 use crate::supervisor::ends;
 use crate::sys::process::Used;
 use crate::sys::socket::{self, Wait};
+use crate::wire::CallId;
 
 impl Shell {
     /// What one call used: the difference to all before it.
@@ -49,8 +52,31 @@ impl Shell {
             Ok(Some(used)) => used,
             Err(_) => Used::default(),
         };
+        Step::Gone(self.last_end(desk, used))
+    }
+
+    /// The end of the call that runs, where the cell takes its time and nothing of it can run any more.
+    pub fn answer_dying(
+        &mut self,
+        desk: &Desk,
+        shared: &Shared,
+        now: Instant,
+    ) -> Option<(CallId, Box<Ended>)> {
+        if !self.look.is_over(&self.cell, shared, now) {
+            return None;
+        }
+        let (call, mut ended) = self.last_end(desk, Used::default())?;
+        if self.changes == Changes::Told {
+            ended.files_changed = dying::incomplete(ended.files_changed);
+        }
+        Some((call, ended))
+    }
+
+    /// The end of the call that runs, if any, as it was reported or else as it is known here.
+    fn last_end(&mut self, desk: &Desk, used: Used) -> Option<(CallId, Box<Ended>)> {
+        self.look.end();
         self.late_words();
-        let Some(current) = self.current.take() else { return Step::Gone(None) };
+        let current = self.current.take()?;
         let Current { call, laid, told, stopped, started, timings, force, .. } = current;
         desk.clear_up(laid);
         let told = told.map(|told| Outcome::Exited { code: told.status });
@@ -62,7 +88,7 @@ impl Shell {
         let files_changed = self.files_changed();
         let ended =
             Ended { usage, denials, timings, shell, force, files_changed, ..Ended::of(outcome) };
-        Step::Gone(Some((call, Box::new(ended))))
+        Some((call, Box::new(ended)))
     }
 
     /// What was said before the end may be unread: it came in the same round of events.

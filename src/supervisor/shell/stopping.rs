@@ -65,6 +65,9 @@ impl Shell {
     pub fn kill(&mut self, now: Instant) {
         self.stage = Stage::Ending;
         self.deadline = Some(now + LINGER);
+        if self.current.is_some() {
+            self.look.begin(now);
+        }
         self.cell.kill();
     }
 
