@@ -1,0 +1,163 @@
+//! Random system calls in real cells, judged from outside: by canaries of the host, and by what a session
+//! beside them and the server itself go on to do.
+//!
+//! COFFERDAM_FUZZ_SECONDS says how long (3), COFFERDAM_SEED where to begin: a failure tells the seed, and
+//! the same seed makes the same calls. `make fuzz` runs it as its target `cell`, and
+//! COFFERDAM_KERNEL_TESTS=fuzz_cell tests/kernels/run runs it in a virtual machine.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod canaries;
+#[path = "../faults/client.rs"]
+#[allow(dead_code, reason = "the faults use all of it")]
+mod client;
+#[path = "../hostile/dice.rs"]
+mod dice;
+#[path = "../faults/host.rs"]
+#[allow(dead_code, reason = "the faults use all of it")]
+mod host;
+
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use canaries::{Canaries, Day};
+use client::Client;
+use dice::seed;
+use host::{Host, Seen};
+use support::{Caller, Check, Failed, Need, claim, equal, holds};
+
+/// The program of the cells.
+const RANDOM: &str = include_str!("random.py");
+/// Seconds of one cell.
+const ROUND: u64 = 2;
+/// Seconds that a call may take until its limit ends it.
+const LIMIT: u64 = 20;
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("random_calls_in_cells_touch_nothing_outside", |caller| alone(caller, fuzzed))
+            .needs(&[Need::Python, Need::X86_64]),
+        claim("a_canary_that_is_touched_is_seen", |caller| alone(caller, touched))
+            .needs(&[Need::Python]),
+    ])
+}
+
+/// One at a time: each looks at the host for what it has left there.
+fn alone(caller: &Caller, check: fn(&Caller) -> Check) -> Check {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    check(caller)
+}
+
+fn seconds() -> Duration {
+    let given = std::env::var("COFFERDAM_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(given.unwrap_or(3))
+}
+
+fn fuzzed(caller: &Caller) -> Check {
+    let (seed, end) = (seed(), Instant::now() + seconds());
+    let canaries = Canaries::new(caller)?;
+    let (before, day) = (Host::now(caller)?, Day::now()?);
+    let mut client = Client::start(caller.cofferdam(&["serve", "--tools", "shell,exec"]))?;
+    let mut fuzz = Fuzz { seen: Seen::default(), supervisor: 0, rounds: 0, made: 0 };
+    fuzz.goes_on(&mut client)?;
+    fuzz.supervisor = client.supervisor()?;
+    while fuzz.rounds == 0 || Instant::now() < end {
+        let own = seed.wrapping_add(fuzz.rounds);
+        let round = fuzz.round(&mut client, &canaries, own).and_then(|()| day.kept());
+        round.map_err(|why| {
+            let why = why.message().unwrap_or_default().to_owned();
+            Failed::from(format!("with COFFERDAM_SEED={own}: {why}"))
+        })?;
+    }
+    println!("cell: {} calls in {} cells, from seed {seed}", fuzz.made, fuzz.rounds);
+    holds("calls that were made", fuzz.made, fuzz.made > 100)?;
+    client.close()?;
+    fuzz.seen.gone()?;
+    fuzz.seen.groups_gone(caller)?;
+    canaries.untouched()?;
+    equal("left on the host", Host::now(caller)?, before)
+}
+
+/// What has been done so far.
+struct Fuzz {
+    seen: Seen,
+    supervisor: u32,
+    rounds: u64,
+    made: u64,
+}
+
+impl Fuzz {
+    /// One cell, and a look at everything else afterwards.
+    fn round(&mut self, client: &mut Client, canaries: &Canaries, seed: u64) -> Check {
+        let command = format!(
+            "/usr/bin/python3 - {seed} {ROUND} {} {} '{}' '{}' <<'PROGRAM'\n{RANDOM}PROGRAM\n",
+            canaries.pid(),
+            canaries.port()?,
+            canaries.name,
+            canaries.directory.display()
+        );
+        // The workspace is the session's: an earlier cell may have taken all rights to it away.
+        let call = json!({ "command": command, "timeout": LIMIT, "working_dir": "/tmp" });
+        let result = client.call(call)?;
+        let told = |field| result.pointer(&format!("/structuredContent/{field}"));
+        let code = told("exit_code").and_then(Value::as_u64);
+        // However it ended: by itself, by a signal of its own, or at a limit of the cell; 125 is a failure
+        // of what holds it.
+        holds("an end of the program's own", &result, !matches!(code, None | Some(125)))?;
+        let printed = told("stdout").and_then(Value::as_str).unwrap_or_default();
+        let made = printed.lines().rev().find_map(|line| line.strip_prefix("made ")?.parse().ok());
+        self.made += made.unwrap_or(0_u64);
+        self.rounds += 1;
+        self.seen.look(client.child.id());
+        self.goes_on(client)?;
+        equal("the same supervisor", client.supervisor()?, self.supervisor)?;
+        canaries.untouched()
+    }
+
+    /// The shell of a session has what it had.
+    fn goes_on(&self, client: &mut Client) -> Check {
+        let result = client.call_tool("bash", json!({ "command": "echo $((rounds++))" }))?;
+        let printed = result.pointer("/structuredContent/stdout").and_then(Value::as_str);
+        equal("a session beside it", printed, Some(format!("{}\n", self.rounds).as_str()))
+    }
+}
+
+/// The control of the judge: each kind of touch, outside any cell, is seen.
+fn touched(caller: &Caller) -> Check {
+    let touches = [
+        "import os, signal; os.kill(PID, signal.SIGSTOP)",
+        "import os; os.setpriority(os.PRIO_PROCESS, PID, 7)",
+        "import resource; resource.prlimit(PID, resource.RLIMIT_NOFILE, (77, 77))",
+        "open(PATH + '/secret', 'a').write('x')",
+        "import os; os.chmod(PATH + '/secret', 0o604)",
+        "open(PATH + '/new', 'w')",
+        "import socket; socket.create_connection(('127.0.0.1', PORT))",
+        "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', DATAGRAM))",
+        "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', PATH + '/socket')",
+        "import socket; socket.socket(socket.AF_UNIX).connect('\\0' + NAME)",
+    ];
+    for touch in touches {
+        let canaries = Canaries::new(caller)?;
+        canaries.untouched()?;
+        let facts = format!(
+            "PID, PORT, DATAGRAM, NAME, PATH = {}, {}, {}, '{}', '{}'\n{touch}",
+            canaries.pid(),
+            canaries.port()?,
+            canaries.datagram_port()?,
+            canaries.name,
+            canaries.directory.display()
+        );
+        let told = caller.python_outside(&facts)?;
+        equal(touch, (told.code, told.stderr.as_str()), (0, ""))?;
+        // The state of a process follows its signal.
+        std::thread::sleep(Duration::from_millis(50));
+        holds(touch, "untouched", canaries.untouched().is_err())?;
+        std::fs::remove_dir_all(&canaries.directory)?;
+    }
+    Ok(())
+}
