@@ -10,6 +10,11 @@ use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
 use cofferdam::capture::Captured;
 use cofferdam::capture::deceptive::always_deceives;
 use cofferdam::capture::text::render;
+use cofferdam::cell::guard::calls::int;
+use cofferdam::cell::guard::names::{self, Depth, Kind, Place};
+use cofferdam::cell::guard::paths::{Text, descriptor_of, split};
+use cofferdam::cell::guard::sockets::{Address, Wanted};
+use cofferdam::cell::guard::{instances, watches};
 use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
 use cofferdam::defaults::INLINE_CHARACTERS;
 use cofferdam::document::Document;
@@ -34,7 +39,7 @@ use serde_json::Value;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; a corpus has the same name.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("frames", frames),
     ("profiles", profiles),
     ("policies", policies),
@@ -43,6 +48,7 @@ pub const TARGETS: [Target; 8] = [
     ("output", output),
     ("calculator", calculator),
     ("lines", lines),
+    ("mediated", mediated),
 ];
 
 /// Bytes of a hostile front end: a frame decodes or is refused, and what decodes encodes again.
@@ -224,6 +230,115 @@ pub fn lines(bytes: &[u8]) {
         // Without an initialisation there are no batches: a line is one message at most.
         assert!(messages <= most, "{messages} of {most} lines");
     });
+}
+
+/// What a program in a cell has in its memory and its registers when init answers a call for it: a path, an
+/// address, a name. What is read of it is what the kernel reads, and a guarded name stays one in every spelling.
+pub fn mediated(bytes: &[u8]) {
+    path(bytes);
+    address(bytes);
+    registers(bytes);
+    let (_, last) = split(bytes);
+    let end = last.iter().position(|byte| *byte == b'/').unwrap_or(last.len());
+    name(last.get(..end).unwrap_or_default(), bytes);
+}
+
+fn path(bytes: &[u8]) {
+    let (directory, last) = split(bytes);
+    assert_eq!([directory, last].concat(), bytes);
+    assert!(directory.is_empty() || directory.ends_with(b"/"));
+    let name = last.split(|byte| *byte == b'/').next().unwrap_or_default();
+    assert!(last.iter().skip(name.len()).all(|byte| *byte == b'/'), "{last:?}");
+    let text = Text::new(bytes);
+    assert_eq!(text.is_ok(), bytes.len() < 4096);
+    if let Ok(text) = text {
+        assert_eq!(text.bytes(), bytes);
+        let until = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        assert_eq!(text.as_c().map(std::ffi::CStr::to_bytes), Ok(until));
+    }
+    // One descriptor, by a path that leads to nothing else.
+    if let Ok((process, Ok(number))) = descriptor_of(bytes) {
+        let text = String::from_utf8_lossy(bytes);
+        let (start, end) = text.rsplit_once('/').expect("a path");
+        assert_eq!(end.trim_start_matches(['+', '0']).parse().unwrap_or(0), number, "{text}");
+        let expected = process.map_or_else(
+            || ["/proc/self/fd", "/proc/thread-self/fd", "/dev/fd"].contains(&start),
+            |_| start.split('/').count() == 4 && start.starts_with("/proc/"),
+        );
+        assert!(expected && !text.contains(".."), "{text}");
+    }
+    // A grant holds what is beneath it, and nothing by the likeness of a name.
+    assert!(watches::lies_in(b"/workspace/x", b"/workspace"));
+    if watches::lies_in(bytes, b"/workspace") {
+        let mut parts = bytes.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+        assert_eq!((bytes.first(), parts.next()), (Some(&b'/'), Some(&b"workspace"[..])));
+    }
+}
+
+fn address(bytes: &[u8]) {
+    let address = Address::from_bytes(bytes);
+    assert_eq!(address.is_ok(), bytes.len() <= 128);
+    let Ok(address) = address else { return };
+    let expected = match bytes {
+        [1, 0, path @ ..] if cfg!(target_endian = "little") => {
+            path.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())
+        }
+        _ => None,
+    };
+    assert_eq!(address.path(), expected);
+}
+
+fn registers(bytes: &[u8]) {
+    let mut arguments = [0; 6];
+    for (argument, word) in arguments.iter_mut().zip(bytes.chunks(8)) {
+        let mut whole = [0; 8];
+        whole.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
+        *argument = u64::from_le_bytes(whole);
+    }
+    let [first, second, third, ..] = arguments;
+    let low = |value: u64| {
+        i32::from_le_bytes(value.to_le_bytes().first_chunk().copied().unwrap_or_default())
+    };
+    assert_eq!(int(first), low(first));
+    let wanted = Wanted::of(&arguments);
+    assert_eq!((wanted.socket, wanted.address, wanted.length), (low(first), second, low(third)));
+    assert!(instances::watched(bytes) <= bytes.split(|byte| *byte == b'\n').count());
+}
+
+fn name(name: &[u8], directory: &[u8]) {
+    assert!(names::may_be_same(name, name));
+    let kind = Kind::of(name);
+    let same = |other: &[u8]| {
+        let other_kind = Kind::of(other);
+        let head = |kind| matches!(kind, Kind::Head { .. });
+        // In another spelling it is the same to the host, or more is guarded.
+        assert!(
+            kind == Kind::Plain || other_kind == kind || (head(kind) && head(other_kind)),
+            "{other:?}"
+        );
+    };
+    same(&name.to_ascii_uppercase());
+    same(&name.to_ascii_lowercase());
+    if !name.contains(&b'~') && !name.contains(&b':') {
+        same(&[name, b". "].concat());
+        same(&[name, b"::$DATA"].concat());
+    }
+    let depth = Depth::of(directory);
+    let places = match depth {
+        Depth::Without => &[Place::WorkTree, Place::Headed][..],
+        Depth::Top => &[Place::Repository],
+        Depth::Branches => &[Place::Branches, Place::Remote, Place::Settled],
+        Depth::Inside => &[Place::Inside],
+    };
+    for place in places {
+        assert!(kind != Kind::Obeyed || place.refuses(kind), "{name:?} in {place:?}");
+        assert!(kind != Kind::Plain || !place.refuses(kind), "{name:?} in {place:?}");
+    }
+    // No way from a place of one kind to another, and back where there is one.
+    for other in [Depth::Without, Depth::Top, Depth::Branches, Depth::Inside] {
+        let there = names::lets_rename((depth, name), (other, name));
+        assert_eq!(there, names::lets_rename((other, name), (depth, name)));
+    }
 }
 
 /// Runs to the end, with a clock that does not wait.

@@ -13,7 +13,7 @@
 //!
 //! Two more kinds of calls are answered in every cell that may make them, by a gate that is made with the
 //! first: instances of epoll, which are counted ([`instances`]), and watches of inotify, which could show
-//! what the host does (`watches`). [`mediator`] has all of it for init.
+//! what the host does ([`watches`]). [`mediator`] has all of it for init.
 
 mod caller;
 pub mod calls;
@@ -27,7 +27,7 @@ mod opening;
 pub mod paths;
 pub mod sockets;
 pub mod waiting;
-mod watches;
+pub mod watches;
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};

@@ -79,7 +79,8 @@ fn may_watch(gate: &Gate<'_>, held: &OwnedFd) -> Result<bool> {
 }
 
 /// Whether an absolute path is another one, or lies beneath it.
-fn lies_in(path: &[u8], granted: &[u8]) -> bool {
+#[must_use]
+pub fn lies_in(path: &[u8], granted: &[u8]) -> bool {
     let mut here = names::parts(path);
     path.first() == Some(&b'/') && names::parts(granted).all(|part| here.next() == Some(part))
 }
