@@ -130,6 +130,7 @@ pub(super) fn condition(call: &str) -> Option<Verdict> {
         "ioprio_set" => Some(Verdict::in_ranges(0, &[(1, 2)])),
         "sched_setscheduler" => Some(ordinary_schedulers()),
         "setsockopt" => Some(socket_options()),
+        "fallocate" => Some(room_within_limits()),
         _ => file_mode(call),
     }
 }
@@ -144,10 +145,20 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
         "setpriority" | "ioprio_set" => "a process may lower its own priority only",
         "sched_setscheduler" => "only the ordinary schedulers are allowed",
         "setsockopt" => "socket filters and protocol modules are not allowed",
+        "fallocate" => "no file takes room that its size does not show",
         "mknod" | "mknodat" => "cells have no device nodes and no set-id files",
         _ if file_mode(call).is_some() => "cells make no set-id files",
         _ => return None,
     })
+}
+
+/// Modes of fallocate(2) that the kernel holds to RLIMIT_FSIZE, or that take nothing: to allocate, to punch a
+/// hole, to collapse a range, to zero one. With FALLOC_FL_KEEP_SIZE, or by a range that is inserted, a file
+/// passes the limit. The others are answered as by a filesystem that has them not.
+fn room_within_limits() -> Verdict {
+    let modes = [0, 0x3, 0x8, 0x10];
+    let any = modes.map(|mode| vec![Test::low(1, Op::Eq, mode)]).into();
+    Verdict::AllowOrProbe(any, Probe { when: Vec::new(), errno: libc::EOPNOTSUPP })
 }
 
 /// SCHED_OTHER, SCHED_BATCH and SCHED_IDLE; real-time policies starve the machine.

@@ -83,6 +83,17 @@ fn prctl_names_threads_and_installs_no_filter() {
 }
 
 #[test]
+fn no_file_takes_room_past_its_limit() {
+    for mode in [0, 3, 8, 0x10] {
+        assert!(allows("fallocate", &[0, mode, 0, 1]), "{mode:#x}");
+    }
+    for mode in [1, 0x11, 0x20, 0x40, 0x80, 9] {
+        assert!(!allows("fallocate", &[0, mode, 0, 1]), "{mode:#x}");
+        assert!(!allows("fallocate", &[0, dirty(mode), 0, 1]), "{mode:#x} with a full upper half");
+    }
+}
+
+#[test]
 fn personality_is_asked_for_and_not_changed() {
     assert!(allows("personality", &[0]));
     assert!(allows("personality", &[0xffff_ffff]));
