@@ -4,17 +4,20 @@
 
 mod control;
 mod metrics;
+mod sending;
 mod sessions;
 mod streams;
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
+
+use sending::{MOST_FAILURES, Outgoing, PAUSE};
 
 pub use control::Control;
 pub use metrics::Metrics;
@@ -75,7 +78,7 @@ struct State {
     calls: HashMap<CallId, Waiting>,
     /// Sessions that ended since somebody asked.
     forgotten: Vec<SessionId>,
-    outgoing: VecDeque<(CallId, Vec<u8>, Vec<OwnedFd>)>,
+    outgoing: VecDeque<Outgoing>,
     /// Why no call can be started any more.
     closed: Option<Failure>,
     told: Metrics,
@@ -231,75 +234,38 @@ impl Shared {
             script,
             block,
         }))?;
-        self.push(call, frame, fds);
+        self.push(Outgoing::job(call, frame, fds));
         Ok(())
-    }
-
-    fn push(&self, call: CallId, frame: Vec<u8>, fds: Vec<OwnedFd>) {
-        let mut state = self.state();
-        state.outgoing.push_back((call, frame, fds));
-        if self.flush(&mut state) == Err(Errno::EAGAIN) {
-            self.blocked.notify_one();
-        }
-    }
-
-    /// Sends what waits, in order, until the socket is full.
-    fn flush(&self, state: &mut State) -> Result<(), Errno> {
-        while let Some((call, frame, fds)) = state.outgoing.front() {
-            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match socket::send_now(self.socket.get_ref(), frame, &borrowed) {
-                Err(Errno::EAGAIN) => return Err(Errno::EAGAIN),
-                // Gone: the reader sees the end of the link and tells everybody.
-                Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => {
-                    drop(state.outgoing.pop_front());
-                }
-                // ETOOMANYREFS, say, while a cell of our uid has too many descriptors on their
-                // way (unix(7)): nobody will answer a job that was not sent, so it ends here.
-                Err(errno) => {
-                    let unsent = if fds.is_empty() { None } else { state.calls.remove(call) };
-                    drop(state.outgoing.pop_front());
-                    if let Some(started) = unsent.and_then(|waiting| waiting.started) {
-                        let step = "sending the job".to_owned();
-                        let failure = Failure::Setup { step, errno: crate::sys::raw(errno) };
-                        // Whoever waited has gone.
-                        started.send(Err(failure)).unwrap_or_default();
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn write(self: Arc<Self>) {
-        loop {
-            self.blocked.notified().await;
-            loop {
-                let Ok(mut ready) = self.socket.writable().await else { return };
-                if self.flush(&mut self.state()) == Ok(()) {
-                    break;
-                }
-                ready.clear_ready();
-            }
-        }
     }
 
     async fn read(self: Arc<Self>) {
         let mut buffer = Vec::with_capacity(FRAME_BYTES);
-        let mut reset = false;
+        let (mut reset, mut failures) = (false, 0);
         loop {
             let Ok(mut ready) = self.socket.readable().await else { break };
             match socket::receive_into(self.socket.get_ref(), &mut buffer, Wait::No) {
                 Ok(received) if received.bytes > 0 => {
+                    failures = 0;
                     // The supervisor speaks for nobody but itself; a frame that cannot be read
                     // means that the two ends are not of one build.
                     let Ok(event) = wire::decode::<Event>(&buffer) else { break };
                     self.take(event, received);
                 }
+                Ok(_) => break,
                 Err(Errno::EAGAIN) => ready.clear_ready(),
                 // It ended with a frame of ours unread, which is told once: what it said before, such as
                 // why, comes after that.
                 Err(Errno::ECONNRESET) if !reset => reset = true,
-                Ok(_) | Err(_) => break,
+                // The kernel has no memory for it now, say: no reason to give up every call.
+                Err(errno) if errno != Errno::ECONNRESET && failures < MOST_FAILURES => {
+                    failures += 1;
+                    tracing::warn!(%errno, "the link could not be read");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(errno) => {
+                    tracing::error!(%errno, "the link cannot be read: the supervisor is given up");
+                    break;
+                }
             }
         }
         self.close(Failure::Supervisor);

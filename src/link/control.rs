@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Shared;
+use super::{Outgoing, Shared};
 use crate::job::JobSignal;
 use crate::wire::{self, CallId, Request};
 
@@ -46,7 +46,7 @@ impl Control {
         }
         // A frame of two numbers always encodes; a link that is gone has ended the call already.
         if let Ok(frame) = wire::encode(request) {
-            self.shared.push(self.call, frame, Vec::new());
+            self.shared.push(Outgoing::order(frame));
         }
     }
 }

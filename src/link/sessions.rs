@@ -1,6 +1,6 @@
 //! Sessions over the link: ending one, its shell or the whole of it, and hearing of its end.
 
-use super::Link;
+use super::{Link, Outgoing};
 use crate::job::SessionId;
 use crate::wire::{self, Request};
 
@@ -21,9 +21,9 @@ impl Link {
     }
 
     fn tell(&self, request: &Request) {
-        // A frame of a number always encodes; it is of no call, and no call has the number 0.
+        // A frame of a number always encodes.
         if let Ok(frame) = wire::encode(request) {
-            self.shared.push(0, frame, Vec::new());
+            self.shared.push(Outgoing::order(frame));
         }
     }
 }

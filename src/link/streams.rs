@@ -31,7 +31,14 @@ impl Running {
         }
         let mut fds = received.fds.into_iter().flatten();
         let missing = || Failure::Refused { why: "a stream is missing".to_owned() };
-        let io = |error: std::io::Error| Failure::Refused { why: in_words(&error) };
+        // The host user's epoll watches are used up, say, by another cell or a program of theirs.
+        let io = |error: std::io::Error| match error.raw_os_error() {
+            Some(errno) => {
+                let step = "listening to the program's streams".to_owned();
+                Failure::Setup { step, errno }
+            }
+            None => Failure::Refused { why: in_words(&error) },
+        };
         let mut next = || fds.next().ok_or_else(missing);
         // A terminal's master is read and written like a pipe, and is none.
         let (stdin, stdout) = match stdin {
