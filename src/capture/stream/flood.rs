@@ -64,18 +64,33 @@ impl Stream {
 }
 
 impl Kept {
-    /// Gives the pipe back to the runtime; who waits for it is to be told.
+    /// Gives the pipe back to the runtime.
     fn awaited(&mut self, pipe: Arc<OwnedFd>, runtime: &Handle) {
         self.pipe = Pipe::Closed;
-        let _entered = runtime.enter();
         let Some(pipe) = Arc::into_inner(pipe) else { return };
-        // Also of terminals, which the other way in does not take. It never blocks: it was the runtime's.
-        match pipe::Receiver::from_owned_fd_unchecked(pipe) {
-            Ok(pipe) => self.pipe = Pipe::Awaited(Arc::new(pipe)),
+        match awaited(pipe, runtime) {
+            Ok(pipe) => self.pipe = pipe,
             Err(error) => unread(&error),
         }
         self.recent.1 = 0;
     }
+}
+
+/// Gives a pipe to the runtime; who waits for it is to be told.
+///
+/// # Errors
+/// What epoll_ctl(2) says.
+fn awaited(pipe: OwnedFd, runtime: &Handle) -> io::Result<Pipe> {
+    let _entered = runtime.enter();
+    // Also of terminals, which the other way in does not take. It never blocks: it was the runtime's.
+    pipe::Receiver::from_owned_fd_unchecked(pipe).map(|pipe| Pipe::Awaited(Arc::new(pipe)))
+}
+
+/// Who reads a pipe from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Read {
+    ByTheRuntime,
+    ByTheThread,
 }
 
 /// One flood of one stream.
@@ -94,7 +109,11 @@ impl<F: Follower> Flood<F> {
             match self.look(&mut room) {
                 Some(Left::More) => {}
                 Some(Left::Nothing) if self.goes_on() => {}
-                Some(Left::Nothing) => return self.calm(),
+                Some(Left::Nothing) => {
+                    if self.calm() == Read::ByTheRuntime {
+                        return;
+                    }
+                }
                 Some(Left::End) | None => return self.end(),
             }
         }
@@ -138,16 +157,26 @@ impl<F: Follower> Flood<F> {
         stream.calm.notify_one();
     }
 
-    /// Gives the pipe back.
-    fn calm(self) {
-        let Some(stream) = self.stream.upgrade() else { return };
+    /// Gives the pipe back. Where the runtime cannot watch it, this thread reads on: the host user's epoll
+    /// watches may be used up, and what a command prints must not end for that.
+    fn calm(&self) -> Read {
+        let Some(stream) = self.stream.upgrade() else { return Read::ByTheRuntime };
         let mut kept = stream.kept();
-        if let Pipe::Flood(other) = std::mem::replace(&mut kept.pipe, Pipe::Closed) {
-            drop(other);
-            kept.awaited(self.pipe, &self.runtime);
+        if matches!(kept.pipe, Pipe::Flood(_)) {
+            match self.pipe.try_clone().and_then(|pipe| awaited(pipe, &self.runtime)) {
+                Ok(pipe) => {
+                    kept.pipe = pipe;
+                    kept.recent.1 = 0;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a flood keeps its thread");
+                    return Read::ByTheThread;
+                }
+            }
         }
         drop(kept);
         stream.calm.notify_one();
+        Read::ByTheRuntime
     }
 }
 
