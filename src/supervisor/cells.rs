@@ -71,7 +71,15 @@ pub struct Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        match self.try_to_kill() {
+        const ATTEMPTS: u8 = 3;
+        let mut killed = self.try_to_kill();
+        for _ in 1..ATTEMPTS {
+            if matches!(killed, Ok(()) | Err(Errno::ESRCH)) {
+                break;
+            }
+            killed = self.try_to_kill();
+        }
+        match killed {
             // It has not been collected: left alone it would stay a zombie of this supervisor,
             // in its control group and its slot. Killed, it ends in a moment.
             Ok(()) => {

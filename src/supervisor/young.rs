@@ -6,6 +6,7 @@ use nix::errno::Errno;
 
 use super::ahead::Fits;
 use super::cells::{Cell, Maker};
+use super::ends::LINGER;
 use super::sources::Socket;
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, raw};
@@ -79,9 +80,10 @@ impl Young {
         self.stage == Stage::Idle
     }
 
-    /// When something is due: set-up has hung, or nobody wanted the cell.
+    /// When something is due: set-up has hung, nobody wanted the cell, or it is still there although it
+    /// was killed.
     pub fn deadline(&self) -> Option<Instant> {
-        self.is_alive().then_some(self.deadline)
+        Some(self.deadline)
     }
 
     /// Takes the cell out of the pool with what it was measured to have.
@@ -212,7 +214,7 @@ impl Young {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return Growth::None;
         }
-        if self.is_idle() {
+        if self.is_idle() || !self.is_alive() {
             self.end();
             return Growth::None;
         }
@@ -225,6 +227,7 @@ impl Young {
     /// Ends a cell that is not wanted.
     pub fn end(&mut self) {
         self.stage = Stage::Dead;
+        self.deadline = Instant::now() + LINGER;
         // Its sockets have nothing more to say; its pidfd has.
         self.cell.stop_listening(Socket::Job);
         self.cell.stop_listening(Socket::Control);
