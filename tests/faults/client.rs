@@ -28,9 +28,13 @@ pub struct Client {
 
 impl Client {
     /// Starts a server and opens a session.
-    pub fn start(mut command: Command) -> Result<Self, Failed> {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    pub fn start(command: Command) -> Result<Self, Failed> {
+        Self::logged(command, Stdio::null())
+    }
+
+    /// The same, with its log.
+    pub fn logged(mut command: Command, log: Stdio) -> Result<Self, Failed> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()?;
         let stdout = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         let (sender, lines) = channel();
         std::thread::spawn(move || {

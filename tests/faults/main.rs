@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod calls;
 mod client;
 #[path = "../hostile/dice.rs"]
 mod dice;
@@ -28,6 +29,14 @@ fn main() -> ExitCode {
         claim("groups_of_killed_servers_go_when_the_next_starts", |c| alone(c, storms::groups))
             .only(For::Root)
             .needs(&[Need::MemoryCgroup]),
+        claim("a_system_call_of_the_supervisor_that_fails_ends_no_other_call", |c| {
+            alone(c, calls::of_the_supervisor)
+        })
+        .needs(&[Need::Strace, Need::RootLooks]),
+        claim("a_system_call_of_the_front_end_that_fails_ends_no_other_call", |c| {
+            alone(c, calls::of_the_front_end)
+        })
+        .needs(&[Need::Strace, Need::RootLooks]),
         claim("want_of_descriptors_is_told_and_passes", |c| alone(c, wants::descriptors))
             .needs(&[Need::Prlimit]),
         claim("want_of_processes_is_told_and_passes", |c| alone(c, wants::processes))

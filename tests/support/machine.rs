@@ -40,6 +40,8 @@ pub enum Need {
     Setpriv,
     /// A fuzzer of system calls.
     StressNg,
+    /// What makes a system call of another process fail.
+    Strace,
     /// Clocks of their own: CONFIG_TIME_NS.
     TimeNamespace,
     Unshare,
@@ -68,6 +70,7 @@ impl Need {
             Self::Script => "script",
             Self::Setpriv => "setpriv",
             Self::StressNg => "stress-ng",
+            Self::Strace => "strace",
             Self::TimeNamespace => "time namespaces",
             Self::Unshare => "unshare",
             Self::X86_64 => "an x86_64 processor",
@@ -103,6 +106,7 @@ impl Need {
             Self::Script => starts(&["script", "--version"]),
             Self::Setpriv => starts(&["setpriv", "--version"]),
             Self::StressNg => starts(&["stress-ng", "--version"]),
+            Self::Strace => starts(&["strace", "--version"]),
             Self::TimeNamespace => std::path::Path::new("/proc/self/ns/time").exists(),
             Self::Unshare => starts(&["unshare", "--user", "true"]),
             Self::X86_64 => cfg!(target_arch = "x86_64"),
