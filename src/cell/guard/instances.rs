@@ -18,8 +18,9 @@ use super::gate::{Gate, Made, Unmade};
 use super::judge::Judge;
 use crate::sys::Result;
 
-/// Instances that may live at once in a cell.
-pub const MOST: usize = 16;
+/// Instances that may live at once in a cell. A process of node has four or five, and ends where it gets none:
+/// a test runner with its workers takes some dozens.
+pub const MOST: usize = 64;
 
 /// The system calls by which init makes and counts instances.
 pub const CALLS: [Sysno; 5] =
@@ -84,7 +85,8 @@ impl Instances {
         let entry = judge.own().entry(&mut entry, format_args!("fdinfo/{number}"))?;
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let shown = openat(&judge.proc, entry, flags, Mode::empty())?;
-        let mut buffer = [0; 4096];
+        // A line of at most 100 bytes for each.
+        let mut buffer = [0; 16384];
         let mut length = 0;
         loop {
             match read(&shown, buffer.get_mut(length..).unwrap_or_default())? {
