@@ -374,3 +374,36 @@ async fn the_official_client_can_use_it() {
     assert_eq!(content["stdout"], "42\n");
     client.cancel().await.expect("an orderly end");
 }
+
+#[test]
+fn what_the_host_installs_where_a_profile_looks_is_found_by_later_calls() {
+    let held = tempfile::tempdir().expect("a directory");
+    let tools = held.path().join("tools");
+    std::fs::create_dir(&tools).expect("tools");
+    let profiles = held.path().join("config/sandbox-profiles");
+    std::fs::create_dir_all(&profiles).expect("config");
+    let shipped = include_str!("../sandbox-profiles/bash.toml");
+    let path = format!("[[path]]\nhost = {tools:?}\ncell = \"/tools\"\nwhy = \"tools\"\n");
+    std::fs::write(profiles.join("bash.toml"), format!("{shipped}\n{path}")).expect("a profile");
+    for directory in [&tools, &profiles, &held.path().join("config")] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(directory, mode).expect("its mode");
+    }
+    let config = held.path().join("config").display().to_string();
+    let mut server = Server::start(&["--config", &config]);
+    let mut listed = || {
+        let result = run(&mut server, "ls /tools /tools/new 2>/dev/null; cat /tools/old 2>&1");
+        result["structuredContent"]["stdout"].as_str().expect("text").to_owned()
+    };
+    std::fs::write(tools.join("old"), "one\n").expect("a file");
+    assert_eq!(listed(), "/tools:\nold\none\n");
+    std::fs::write(tools.join("new"), "").expect("a file");
+    std::fs::write(tools.join("other"), "two\n").expect("a file");
+    std::fs::rename(tools.join("other"), tools.join("old")).expect("another in its place");
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(listed(), "/tools/new\n\n/tools:\nnew\nold\ntwo\n");
+    std::fs::remove_file(tools.join("new")).expect("removed");
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(listed(), "/tools:\nold\ntwo\n");
+    assert_eq!(server.close(), Some(0));
+}

@@ -25,6 +25,7 @@ pub mod payload;
 pub mod proc;
 pub mod record;
 pub mod report;
+pub mod sealed;
 pub mod seccomp;
 pub mod size;
 pub mod sockets;
@@ -94,6 +95,8 @@ pub struct Root {
     pub template: OwnedFd,
     /// What they show as their memory.
     pub sizes: Rc<size::Sizes>,
+    /// Directories of the host in it that are overlays.
+    pub overlays: Rc<sealed::Overlays>,
     pub mounts: mounts::Plan,
 }
 

@@ -7,7 +7,7 @@ use super::doctor::{Layer, Report, State, Verdict};
 use super::error::CliError;
 use super::launch;
 use super::probe::{self, Hints};
-use super::{start, wiring};
+use super::{reach, start, wiring};
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::job::{ProfileName, Workspace};
 use crate::link::Link;
@@ -39,6 +39,7 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.push(probe::groups_layer());
     layers.extend(probe::open_files_layer());
     layers.extend(settings.sockets_layer());
+    layers.push(reach::layer(&settings.profiles));
     // A policy need not use the default profiles; whether they can run is asked all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let settings = wiring::with_profiles(settings, &names.collect::<Vec<_>>());

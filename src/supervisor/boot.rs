@@ -244,7 +244,9 @@ fn keys(
     let whole = keys.iter().find_map(|key| Some(&key.design.as_ref().ok()?.root().ok()?.template));
     workshop.close(whole).map_err(|error| match error {
         TemplateError::System { what, errno } => Failed(what.to_owned(), errno),
-        TemplateError::Missing { .. } | TemplateError::Path { .. } => {
+        TemplateError::Missing { .. }
+        | TemplateError::Path { .. }
+        | TemplateError::Special { .. } => {
             Failed("leaving the host's mounts".to_owned(), Errno::EIO)
         }
     })?;
@@ -277,7 +279,7 @@ fn guard(
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let mut watched = Vec::new();
     match (held.proc_kind, names) {
-        (_, None) if !template.has_directory => {}
+        (_, None) if !template.shows_sockets() => {}
         (ProcKind::Own, _) => {
             if names.is_some() {
                 watched.extend(calls::take(verdicts, Group::Names).map_err(system)?);
@@ -356,21 +358,19 @@ fn design(
         private: &plan.tmpfs,
     };
     let rules = landlock::rules(profile, &inside);
+    let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(Design {
         profile: profile.clone(),
         workspace,
         ground: Ground::Root(Root {
             template: template.namespace,
             sizes: std::rc::Rc::new(template.sizes),
+            overlays: std::rc::Rc::new(template.overlays),
             mounts: plan,
         }),
         hidden: template.hidden,
         devices: template.devices,
-        writable: template
-            .writable
-            .iter()
-            .map(|path| path.to_string_lossy().into_owned())
-            .collect(),
+        writable: writable.collect(),
         notes: template.notes,
         landlock: landlock::Plan {
             abi: landlock_abi,

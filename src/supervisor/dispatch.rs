@@ -74,6 +74,10 @@ impl Supervisor {
             }
         };
         let design = design_of(&self.keys, key).ok_or(Failure::Lost)?;
+        if let Ok(root) = design.root() {
+            // All that a failure leaves is names as they were at the last call.
+            root.overlays.refresh(arrived).unwrap_or_default();
+        }
         let limits = clamp(&design.profile.limits, &start.limits);
         if limits.memory > self.caps.memory {
             return Err(Failure::Busy { what: "memory".to_owned() });

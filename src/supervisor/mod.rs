@@ -31,6 +31,7 @@ mod idmap;
 mod outbox;
 mod phases;
 mod pieces;
+mod placing;
 mod pool;
 mod program;
 pub mod protect;

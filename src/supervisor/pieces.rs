@@ -6,22 +6,45 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
-use super::template::{During, TemplateError};
+use super::template::{During, STAGE, TemplateError};
 use super::{Access, Kind, WorkspaceGrant, program};
 use crate::cell::mounts::HIDDEN;
-use crate::cell::{c_path, errno_of};
+use crate::cell::{c_path, errno_of, sealed};
 use crate::profile::{HostPath, PathKind, Presence, Profile};
-use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
+use crate::sys::mount::{
+    Filesystem, Reach, attach, attribute, clone_held, clone_tree, open_resolved, set_attributes,
+};
 
 /// Devices of every cell, bound one by one.
 pub const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// A mount on its way into the template.
 pub struct Piece {
-    tree: OwnedFd,
+    source: Source,
     pub target: PathBuf,
     kind: Kind,
+}
+
+/// What a mount is made of.
+enum Source {
+    /// A detached mount.
+    Tree(OwnedFd),
+    /// A directory of the host, held, to be shown as an overlay.
+    Sealed(OwnedFd),
+    /// A detached mount of a directory that cannot be one.
+    Open(OwnedFd),
+}
+
+/// How a piece stands in its root.
+pub enum Placed {
+    AsItIs,
+    /// As this overlay.
+    Sealed(Filesystem),
+    /// As it is, though an overlay was wanted.
+    Open,
 }
 
 /// Symbolic links of the host that a cell gets as links, such as `/bin`.
@@ -46,7 +69,10 @@ pub fn gather(profile: &Profile) -> Result<(Vec<Piece>, Links), TemplateError> {
                     std::fs::read_link(&path.host).map_err(|error| refused(&path.host, &error))?;
                 links.push((path.cell.clone(), text));
             }
-            PathKind::Tree => pieces.push(Piece::take(&path.host, &path.cell)?),
+            PathKind::Tree => {
+                pieces.push(Piece::take(&path.host, &path.cell)?);
+                pieces.extend(Piece::local(path)?);
+            }
             PathKind::Program => gather_program(path, &mut pieces)?,
         }
     }
@@ -66,33 +92,97 @@ fn gather_program(path: &HostPath, pieces: &mut Vec<Piece>) -> Result<(), Templa
 }
 
 impl Piece {
-    /// A detached, read-only copy of the mount at `host`.
+    /// What is at `host`, read-only: a directory as an overlay where `sealed` says so, else a detached
+    /// copy of the mount.
     fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
         let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
-        let piece = Self::take_as_is(host, cell).map_err(here)?;
-        let flags = attribute::RDONLY | attribute::NOSUID | attribute::NODEV;
-        set_attributes(&piece.tree, flags, Reach::Recursive).map_err(here)?;
-        Ok(piece)
+        // Resolved here, in our copy of the host's mounts, and opened without following a link.
+        let resolved = host.canonicalize().map_err(|error| refused(host, &error))?;
+        let held = c_path(&resolved).and_then(|path| open_resolved(&path)).map_err(here)?;
+        let kind = match file_type(&held).map_err(here)? {
+            libc::S_IFDIR => Kind::Directory,
+            libc::S_IFREG => Kind::File,
+            // One bound by itself would lead to whoever listens on the host.
+            _ => return Err(TemplateError::Special { path: host.to_owned() }),
+        };
+        let source = match kind {
+            Kind::Directory if !sealed::is_sealed(&resolved) => {
+                Source::Tree(read_only(&held).map_err(here)?)
+            }
+            // The stage is about to be mounted in it.
+            Kind::Directory if Path::new(STAGE).starts_with(&resolved) => {
+                Source::Open(read_only(&held).map_err(here)?)
+            }
+            Kind::Directory => Source::Sealed(held),
+            Kind::File => Source::Tree(read_only(&held).map_err(here)?),
+        };
+        Ok(Self { source, target: cell.to_owned(), kind })
+    }
+
+    /// The directory of other software in a tree of the distribution's, by itself.
+    fn local(tree: &HostPath) -> Result<Option<Self>, TemplateError> {
+        let local = Path::new(sealed::LOCAL);
+        let is_there = || local.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        match local.strip_prefix(&tree.host) {
+            Ok(below) if !sealed::is_sealed(&tree.host) && is_there() => {
+                Self::take(local, &tree.cell.join(below)).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
         // Resolved here, in our copy of the host's mounts, and opened without following a link.
         let host = host.canonicalize().map_err(|error| errno_of(&error))?;
         let tree = clone_tree(&c_path(&host)?)?;
-        let mode = nix::sys::stat::fstat(&tree)?.st_mode;
-        let directory = mode & libc::S_IFMT == libc::S_IFDIR;
+        let directory = file_type(&tree)? == libc::S_IFDIR;
         let kind = if directory { Kind::Directory } else { Kind::File };
-        Ok(Self { tree, target: cell.to_owned(), kind })
+        Ok(Self { source: Source::Tree(tree), target: cell.to_owned(), kind })
     }
 
     /// Attaches the mount below the stage, where a file or directory is made for it.
-    pub fn place(self) -> Result<(), TemplateError> {
+    pub fn place(self, empty: &OwnedFd) -> Result<Placed, TemplateError> {
         let here = relative(&self.target);
         stand_in(&here, self.kind).map_err(|error| refused(&self.target, &error))?;
         let target = c_path(&here).during("naming a mount")?;
-        attach(&self.tree, &target)
-            .map_err(|errno| TemplateError::Path { path: self.target.clone(), errno })
+        let at = |errno| TemplateError::Path { path: self.target.clone(), errno };
+        let (mount, placed) = match self.source {
+            Source::Tree(tree) => (tree, Placed::AsItIs),
+            Source::Open(tree) => (tree, Placed::Open),
+            Source::Sealed(directory) => match sealed::overlay(&directory, empty) {
+                Ok((filesystem, mount)) => (mount, Placed::Sealed(filesystem)),
+                // Whatever the reason: the cell gets other means against sockets then.
+                Err(_) => (read_only(&directory).map_err(at)?, Placed::Open),
+            },
+        };
+        attach(&mount, &target).map_err(at)?;
+        Ok(placed)
     }
+
+    fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {
+        let (Source::Tree(mount) | Source::Sealed(mount) | Source::Open(mount)) = &self.source;
+        set_attributes(mount, attributes, reach)
+    }
+}
+
+/// A detached, read-only copy of the mount that is held, with all that is mounted below.
+fn read_only(held: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let tree = clone_held(held)?;
+    let flags = attribute::RDONLY | attribute::NOSUID | attribute::NODEV;
+    set_attributes(&tree, flags, Reach::Recursive)?;
+    Ok(tree)
+}
+
+fn file_type(held: &OwnedFd) -> Result<libc::mode_t, Errno> {
+    nix::sys::stat::fstat(held).map(|status| status.st_mode & libc::S_IFMT)
+}
+
+/// The second layer of overlays, on the stage.
+pub fn empty_directory() -> std::io::Result<OwnedFd> {
+    let path = hidden_here().join("empty");
+    directories(&path)?;
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(open(&path, flags, Mode::empty())?)
 }
 
 pub fn refused(path: &Path, error: &std::io::Error) -> TemplateError {
@@ -108,7 +198,7 @@ pub fn devices() -> Result<Vec<Piece>, TemplateError> {
             let piece = Piece::take_as_is(&path, &path).map_err(here)?;
             // Read-only is about the node's own mode and times: writing to the device goes on.
             let flags = attribute::RDONLY | attribute::NOSUID | attribute::NOEXEC;
-            set_attributes(&piece.tree, flags, Reach::One).map_err(here)?;
+            piece.set(flags, Reach::One).map_err(here)?;
             Ok(piece)
         })
         .collect()
@@ -124,8 +214,7 @@ pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateErr
         }
         let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
         let piece = Piece::take_as_is(&directory.host, &directory.cell).map_err(here)?;
-        set_attributes(&piece.tree, directory.access.attributes(), Reach::Recursive)
-            .map_err(here)?;
+        piece.set(directory.access.attributes(), Reach::Recursive).map_err(here)?;
         pieces.push(piece);
     }
     Ok(pieces)

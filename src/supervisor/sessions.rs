@@ -46,7 +46,12 @@ fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<D
     Ok(Design {
         profile: design.profile.clone(),
         workspace: design.workspace,
-        ground: Ground::Root(Root { template, sizes: std::rc::Rc::clone(&root.sizes), mounts }),
+        ground: Ground::Root(Root {
+            template,
+            sizes: std::rc::Rc::clone(&root.sizes),
+            overlays: std::rc::Rc::clone(&root.overlays),
+            mounts,
+        }),
         hidden: copy(&design.hidden)?,
         devices: copy(&design.devices)?,
         writable: design.writable.clone(),

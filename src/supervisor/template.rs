@@ -14,8 +14,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::{Access, GrantedDirectory, KeyGrant, Kind, WorkspaceGrant, sockets};
+use super::placing::{Grants, Shown, place_grants};
+use super::{KeyGrant, sockets};
 use crate::cell::mounts::{self, HIDDEN, Slot};
+use crate::cell::sealed::Overlays;
 use crate::cell::size::{self, Sizes};
 use crate::cell::sockets::Sockets;
 use crate::cell::{Clocks, ProcKind, c_path, errno_of, payload};
@@ -24,14 +26,14 @@ use crate::sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, se
 
 use super::driver::DESK;
 use super::pieces::{
-    Piece, devices, directories, gather, granted, hidden_here, refused, relative, stand_in,
+    devices, directories, empty_directory, gather, granted, hidden_here, refused, relative,
     write_file,
 };
 use super::{clerk, synthetic};
 
 /// Where a root is put together before it becomes one. It exists on every system, and in our
 /// own namespace covering it hides nothing from anybody.
-const STAGE: &str = "/tmp";
+pub const STAGE: &str = "/tmp";
 
 /// Why a template could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +42,12 @@ pub enum TemplateError {
     Missing { path: PathBuf },
     #[error("`{}` cannot be put in the cell: {errno}", path.display())]
     Path { path: PathBuf, errno: Errno },
+    #[error(
+        "`{}` is neither a directory nor a regular file\n\
+         hint: a socket is granted by name, with --socket and `unix_sockets`",
+        path.display()
+    )]
+    Special { path: PathBuf },
     #[error("{what}: {errno}")]
     System { what: &'static str, errno: Errno },
 }
@@ -100,6 +108,10 @@ pub struct Template {
     pub granted: Vec<PathBuf>,
     /// Whether there is a directory among them, in which sockets may be.
     pub has_directory: bool,
+    /// Directories of the profile that are overlays.
+    pub overlays: Overlays,
+    /// Whether one of them could not be: the host's sockets in it must be kept out by other means.
+    pub is_open: bool,
     pub writable: Vec<PathBuf>,
     /// Of these, the ones in which no guarded name may be made.
     pub guarded: Vec<PathBuf>,
@@ -109,17 +121,11 @@ pub struct Template {
     pub notes: Vec<String>,
 }
 
-/// The operator's grants in a root, as the cell has their paths.
-#[derive(Debug, Default)]
-struct Grants {
-    by_slot: Vec<CString>,
-    sockets: Sockets,
-    all: Vec<PathBuf>,
-    has_directory: bool,
-    writable: Vec<PathBuf>,
-    guarded: Vec<PathBuf>,
-    named: Vec<PathBuf>,
-    notes: Vec<String>,
+impl Template {
+    /// Whether the cell has directories in which sockets of the host can be found.
+    pub fn shows_sockets(&self) -> bool {
+        self.has_directory || self.is_open
+    }
 }
 
 impl Workshop<'_> {
@@ -141,18 +147,18 @@ impl Workshop<'_> {
         let taken = sockets::take(&grant.sockets)?;
         enter_stage(self.cells)?;
         skeleton(profile).during("making the root's directories")?;
-        let mut readable = Vec::new();
+        let empty = empty_directory().during("making an empty directory")?;
+        let mut shown = Shown::default();
         if profile.can_hold_a_shell() {
-            readable.push(clerk::place().during("placing the clerk")?.to_owned());
+            shown.readable.push(clerk::place().during("placing the clerk")?.to_owned());
         }
         for (path, text) in links {
             link(&path, &text).map_err(|error| refused(&path, &error))?;
         }
         for piece in pieces.into_iter().chain(devices) {
-            readable.push(piece.target.clone());
-            piece.place()?;
+            shown.place(piece, &empty)?;
         }
-        let mut grants = place_grants(directories, granted)?;
+        let mut grants = place_grants(directories, granted, &empty)?;
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
         synthetic::store(&hidden_here(), &profile.limits, self.cells)
@@ -164,7 +170,7 @@ impl Workshop<'_> {
             .and_then(|path| clone_tree(&path))
             .during("holding the sizes")?;
         let namespace = self.finish()?;
-        self.hold(profile, (namespace, sizes), readable, grants)
+        self.hold(profile, (namespace, sizes), shown, grants)
     }
 
     /// Enters a copy of the host's mounts, to take pieces from.
@@ -212,7 +218,7 @@ impl Workshop<'_> {
         &self,
         profile: &Profile,
         (namespace, sizes): (OwnedFd, OwnedFd),
-        readable: Vec<PathBuf>,
+        shown: Shown,
         grants: Grants,
     ) -> Result<Template, TemplateError> {
         let facts = match profile.proc {
@@ -226,6 +232,7 @@ impl Workshop<'_> {
         let Grants { by_slot, sockets, all, has_directory, writable, guarded, named, notes } =
             grants;
         let granted = all;
+        let Shown { readable, overlays, is_open } = shown;
         Ok(Template {
             namespace,
             hidden,
@@ -237,6 +244,8 @@ impl Workshop<'_> {
             readable,
             granted,
             has_directory,
+            overlays: Overlays::new(overlays),
+            is_open,
             writable,
             guarded,
             named,
@@ -263,80 +272,6 @@ impl Workshop<'_> {
             .during("opening the empty root")?;
         set_attributes(root, attribute::RDONLY, Reach::One).during("making the root read-only")
     }
-}
-
-/// Puts granted directories in place: at their path, or in the hidden store by slot.
-fn place_grants(
-    grant: Option<&WorkspaceGrant>,
-    pieces: Vec<Piece>,
-) -> Result<Grants, TemplateError> {
-    for piece in pieces {
-        piece.place()?;
-    }
-    let mut grants = Grants::default();
-    for (index, directory) in grant.iter().flat_map(|grant| &grant.directories).enumerate() {
-        grants.add(directory);
-        if directory.by_slot.is_empty() {
-            grants.guard(&relative(&directory.cell), directory)?;
-            continue;
-        }
-        stand_in(&relative(&directory.cell), directory.kind)
-            .map_err(|error| refused(&directory.cell, &error))?;
-        for (mount, slot) in directory.by_slot.iter().zip(0..) {
-            let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
-            let place =
-                place_slot(mount, slot, grants.by_slot.len(), directory.kind).map_err(here)?;
-            grants.guard(&place, directory)?;
-        }
-        debug_assert_eq!(
-            index,
-            grants.by_slot.len(),
-            "main prepares all directories of a grant or none"
-        );
-        grants.by_slot.push(c_path(&directory.cell).during("naming a grant")?);
-    }
-    Ok(grants)
-}
-
-impl Grants {
-    fn add(&mut self, directory: &GrantedDirectory) {
-        self.all.push(directory.cell.clone());
-        self.notes.extend(directory.found.notes(&directory.cell));
-        self.has_directory |= directory.kind == Kind::Directory;
-        match directory.access {
-            Access::ReadOnly => {}
-            Access::ReadWrite => {
-                self.writable.push(directory.cell.clone());
-                self.guarded.push(directory.cell.clone());
-                let named = directory.found.named.iter();
-                self.named.extend(named.map(|path| directory.cell.join(path)));
-            }
-            Access::Unguarded => self.writable.push(directory.cell.clone()),
-        }
-    }
-
-    /// Guards what the host obeys in a grant that stands at `place`.
-    fn guard(&mut self, place: &Path, granted: &GrantedDirectory) -> Result<(), TemplateError> {
-        if granted.access == Access::ReadOnly || granted.kind == Kind::File {
-            return Ok(());
-        }
-        // Told with the path that the cell has: a caller must not learn the host's.
-        let as_the_cell_has_it =
-            |path: &Path| granted.cell.join(path.strip_prefix(place).unwrap_or(Path::new("")));
-        granted
-            .found
-            .cover(place)
-            .map_err(|(path, errno)| TemplateError::Path { path: as_the_cell_has_it(&path), errno })
-    }
-}
-
-fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
-    let mut buffer = [0; 64];
-    let path = mounts::slot_path(&mut buffer, slot, index)?;
-    let path = relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?));
-    stand_in(&path, kind).map_err(|error| errno_of(&error))?;
-    attach(mount, &c_path(&path)?)?;
-    Ok(path)
 }
 
 /// Covers the stage with the filesystem of the new root, which has a file for each cell, and goes

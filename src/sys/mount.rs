@@ -15,21 +15,25 @@ fn owned(raw: libc::c_long) -> OwnedFd {
 ///
 /// `path` is resolved: a symbolic link in it, put there since, is ELOOP and not followed.
 pub fn clone_tree(path: &CStr) -> Result<OwnedFd> {
+    clone_held(open_resolved(path)?)
+}
+
+/// The same of a mount that is held.
+pub fn clone_held(opened: impl AsFd) -> Result<OwnedFd> {
     const OPEN_TREE_CLONE: u32 = 1;
-    let opened = open_resolved(path)?;
     let flags = OPEN_TREE_CLONE
         | libc::O_CLOEXEC as u32
         | libc::AT_RECURSIVE as u32
         | libc::AT_EMPTY_PATH as u32;
     // SAFETY: the empty path is NUL-terminated and names `opened` itself.
     let raw = check(unsafe {
-        libc::syscall(libc::SYS_open_tree, opened.as_raw_fd(), c"".as_ptr(), flags)
+        libc::syscall(libc::SYS_open_tree, opened.as_fd().as_raw_fd(), c"".as_ptr(), flags)
     })?;
     Ok(owned(raw))
 }
 
 /// openat2(2) of a path without symbolic links, only to name it (O_PATH).
-fn open_resolved(path: &CStr) -> Result<OwnedFd> {
+pub fn open_resolved(path: &CStr) -> Result<OwnedFd> {
     // SAFETY: open_how is plain integers, for which all zeroes is a value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
@@ -122,28 +126,75 @@ fn change(mount: impl AsFd, attr: MountAttr, reach: Reach) -> Result<()> {
 
 /// A detached mount of a new filesystem of kind `kind` (fsopen(2), fsconfig(2), fsmount(2)).
 pub fn new_filesystem(kind: &CStr, attributes: u64) -> Result<OwnedFd> {
-    const FSOPEN_CLOEXEC: u32 = 1;
-    const FSCONFIG_CMD_CREATE: u32 = 6;
-    const FSMOUNT_CLOEXEC: u32 = 1;
-    // SAFETY: `kind` is NUL-terminated and outlives the call.
-    let context =
-        owned(check(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?);
-    // SAFETY: FSCONFIG_CMD_CREATE takes neither key nor value: both are null, the last is zero.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_fsconfig,
-            context.as_raw_fd(),
-            FSCONFIG_CMD_CREATE,
-            std::ptr::null::<libc::c_char>(),
-            std::ptr::null::<libc::c_void>(),
-            0,
-        )
-    })?;
-    // SAFETY: takes a descriptor and numbers.
-    let mount = check(unsafe {
-        libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes)
-    })?;
-    Ok(owned(mount))
+    let filesystem = Filesystem::open(kind)?;
+    filesystem.create()?;
+    filesystem.mount(attributes)
+}
+
+/// A filesystem that is being configured, or that exists (fsopen(2)).
+#[derive(Debug)]
+pub struct Filesystem(OwnedFd);
+
+impl Filesystem {
+    /// Opens the configuration of a new filesystem of kind `kind`.
+    pub fn open(kind: &CStr) -> Result<Self> {
+        const FSOPEN_CLOEXEC: u32 = 1;
+        // SAFETY: `kind` is NUL-terminated and outlives the call.
+        let raw = check(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?;
+        Ok(Self(owned(raw)))
+    }
+
+    /// Sets an option that has no value, such as `ro`.
+    pub fn set(&self, option: &CStr) -> Result<()> {
+        const FSCONFIG_SET_FLAG: u32 = 0;
+        self.configure(FSCONFIG_SET_FLAG, Some(option), None)
+    }
+
+    /// Gives an option its value.
+    pub fn set_to(&self, option: &CStr, value: &CStr) -> Result<()> {
+        const FSCONFIG_SET_STRING: u32 = 1;
+        self.configure(FSCONFIG_SET_STRING, Some(option), Some(value))
+    }
+
+    /// Makes the filesystem.
+    pub fn create(&self) -> Result<()> {
+        const FSCONFIG_CMD_CREATE: u32 = 6;
+        self.configure(FSCONFIG_CMD_CREATE, None, None)
+    }
+
+    /// Applies the options to the filesystem once it is mounted. The kernel also forgets every name in
+    /// it that nobody uses (`reconfigure_super`).
+    pub fn reconfigure(&self) -> Result<()> {
+        const FSCONFIG_CMD_RECONFIGURE: u32 = 7;
+        self.configure(FSCONFIG_CMD_RECONFIGURE, None, None)
+    }
+
+    fn configure(&self, command: u32, key: Option<&CStr>, value: Option<&CStr>) -> Result<()> {
+        let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+        // SAFETY: key and value are NUL-terminated and outlive the call, or null where the command
+        // takes none; the last argument is zero for all of these commands.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_fsconfig,
+                self.0.as_raw_fd(),
+                command,
+                pointer(key),
+                pointer(value),
+                0,
+            )
+        })
+        .map(drop)
+    }
+
+    /// A detached mount of the filesystem, once it is made.
+    pub fn mount(&self, attributes: u64) -> Result<OwnedFd> {
+        const FSMOUNT_CLOEXEC: u32 = 1;
+        // SAFETY: takes a descriptor and numbers.
+        let mount = check(unsafe {
+            libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes)
+        })?;
+        Ok(owned(mount))
+    }
 }
 
 /// pivot_root(2) onto the current directory, with the old root stacked on it.
