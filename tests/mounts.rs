@@ -4,7 +4,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use support::{CALLS, Caller, Check, Need, PATIENCE, Told, claim, equal, holds};
+use support::{CALLS, Caller, Check, Failed, For, Need, PATIENCE, Told, claim, equal, holds};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -23,6 +23,10 @@ fn main() -> ExitCode {
         claim("a_writable_grant_is_written_as_its_owner", rw_grant),
         claim("a_call_finds_nothing_that_another_left", residue),
         claim("grants_of_the_whole_machine_are_refused", refused_grants),
+        claim("a_grant_that_leads_to_the_configuration_is_refused", configuration),
+        claim("nor_is_one_in_which_a_mount_shows_it", mounted_configuration)
+            .only(For::Root)
+            .needs(&[Need::Unshare]),
     ])
 }
 
@@ -269,6 +273,84 @@ fn residue(caller: &Caller) -> Check {
     let host =
         ["/tmp", "/dev/shm"].map(|directory| std::path::Path::new(directory).join(&name).exists());
     equal("not on the host", host, [false, false])
+}
+
+/// Runs with a writable grant of `grant`: the exit code and what was said.
+fn granted(caller: &Caller, home: &std::path::Path, grant: &str) -> Result<(i32, String), Failed> {
+    let mut command = caller.run_command(&["--rw", grant], &["true"]);
+    command.env("HOME", home);
+    let told = Told::of(command, PATIENCE)?;
+    Ok((told.code, told.stderr))
+}
+
+fn configuration(caller: &Caller) -> Check {
+    use std::os::unix::fs::symlink;
+    for name in [".config", ".config/cofferdam", "grant", "alias", "alias/home"] {
+        caller.directory(name)?;
+    }
+    let at = |name: &str| caller.home.join(name);
+    let grant = at("grant").display().to_string();
+    let refused = |grant: &str, place: &std::path::Path| {
+        let hint = "an agent must not be able to change its own limits, and";
+        let place = place.display();
+        let why = "holds cofferdam's own configuration";
+        (125, format!("cofferdam: --rw: `{grant}` {why}\nhint: {hint} `{place}` leads there\n"))
+    };
+    equal("beside it", granted(caller, &caller.home, &grant)?, (0, String::new()))?;
+    // A file of it is a link into the grant, there or not.
+    let file = at(".config/cofferdam/cofferdam.toml");
+    symlink(at("grant/server.toml"), &file)?;
+    caller.file("grant/server.toml", "schema = 1\n")?;
+    equal("a link", granted(caller, &caller.home, &grant)?, refused(&grant, &file))?;
+    // Another name of a file of it, which may be in the grant.
+    std::fs::remove_file(&file)?;
+    std::fs::hard_link(at("grant/server.toml"), &file)?;
+    let (code, said) = granted(caller, &caller.home, &grant)?;
+    let hint = format!("`{}` has another name as well (a hard link)", file.display());
+    holds("a hard link", &said, code == 125 && said.contains(&hint))?;
+    std::fs::remove_file(&file)?;
+    equal("the control", granted(caller, &caller.home, &grant)?, (0, String::new()))?;
+    // The home is reached through a link, and nothing is configured yet.
+    symlink(at("alias/home"), at("alias/link"))?;
+    let below = at("alias/home").display().to_string();
+    let found = granted(caller, &at("alias/link"), &below)?;
+    holds("a home by a link", &found, found.0 == 125)?;
+    caller.directory("alias/home/.config")?;
+    let below = at("alias/home/.config").display().to_string();
+    let expected = refused(&below, &at("alias/link/.config/cofferdam"));
+    equal("below a home by a link", granted(caller, &at("alias/link"), &below)?, expected)
+}
+
+/// A mount shows the configuration in a granted directory.
+fn mounted_configuration(caller: &Caller) -> Check {
+    for name in ["config", "config/policies", "grant", "grant/sub", "other"] {
+        caller.directory(name)?;
+    }
+    let config = caller.home.join("config").display().to_string();
+    let binary = caller.binary().display().to_string();
+    let run = |bind: &str| {
+        let line = format!(
+            "cd {} && {bind} && exec {binary} --config {config} run --rw grant -- echo ran",
+            caller.home.display()
+        );
+        let mut command = caller.outside("unshare");
+        command.args(["--mount", "bash", "-c", &line]);
+        Told::of(command, PATIENCE)
+    };
+    equal("nothing of it", run("mount --bind other grant/sub")?.said(), "ran")?;
+    for bind in [
+        "mount --bind config grant/sub",
+        "mount --bind config grant",
+        "mount --bind . grant/sub",
+        "mount --bind config/policies grant/sub",
+        "mount --bind grant/sub config/policies",
+    ] {
+        let told = run(bind)?;
+        let why = "grant` holds cofferdam's own configuration\n";
+        let is_refused = told.code == 125 && told.stderr.contains(why);
+        holds(bind, &told, is_refused)?;
+    }
+    Ok(())
 }
 
 fn refused_grants(caller: &Caller) -> Check {

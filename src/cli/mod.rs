@@ -23,6 +23,7 @@ pub mod learn;
 pub mod live;
 mod metrics;
 pub mod pages;
+mod places;
 pub mod policy;
 pub mod probe;
 pub mod profile;

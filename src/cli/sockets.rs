@@ -11,9 +11,10 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
 use super::doctor::{Layer, State};
 use super::error::CliError;
+use super::places::Ground;
 use super::wiring::Settings;
 use crate::cell::report::raw;
-use crate::outcome::errno_text;
+use crate::outcome::{errno_text, in_words};
 use crate::profile::{SocketName, UnixSockets};
 use crate::supervisor::{Access, Socket};
 
@@ -98,8 +99,12 @@ impl Settings {
         let directories = self.workspaces.iter().flat_map(|workspace| &workspace.directories);
         let writable = directories.filter(|granted| granted.access != Access::ReadOnly);
         for granted in writable {
-            let inside = self.sockets.iter().find(|socket| socket.host.starts_with(&granted.host));
-            if let Some(Socket { name, .. }) = inside {
+            let ground = Ground::of(&granted.host).map_err(|error| {
+                CliError::new(format!("`{}`: {}", granted.host.display(), in_words(&error)))
+            })?;
+            let lies =
+                |socket: &&Socket| ground.reaches(std::slice::from_ref(&socket.host)).is_some();
+            if let Some(Socket { name, .. }) = self.sockets.iter().find(lies) {
                 return Err(CliError::new(format!(
                     "the socket `{name}` lies in a directory that is granted for writing"
                 ))

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::error::CliError;
+use super::places::{self, Ground, Reached};
 use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
 use super::tier;
@@ -15,7 +16,7 @@ use crate::document::nearest;
 use crate::group::Group;
 use crate::job::{ProfileName, Workspace};
 use crate::mcp::catalogue;
-use crate::outcome::errno_text;
+use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
 use crate::receipt::Tier;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub(super) first: Option<(ProfileName, Workspace)>,
     /// By what cells are held: the operator's word on the command line.
     pub tier: Tier,
+    /// Places of configuration as the command line has them.
+    asked: Vec<PathBuf>,
     /// A `config.json` that was named.
     pub json: Option<ConfigJson>,
 }
@@ -45,8 +48,14 @@ pub struct Settings {
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
         let (workspaces, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
-        let (warm, sessions, first, json) = (0, 0, None, None);
-        Self { loaded, profiles, workspaces, sockets, warm, sessions, first, tier, json }
+        let (warm, sessions, first, json, asked) = (0, 0, None, None, Vec::new());
+        Self { loaded, profiles, workspaces, sockets, warm, sessions, first, tier, json, asked }
+    }
+
+    /// These, of a configuration that was named so.
+    fn named(mut self, directory: Option<&Path>) -> Self {
+        self.asked.extend(directory.map(Path::to_owned));
+        self
     }
 
     /// These, in the tier that the operator asked for.
@@ -94,7 +103,7 @@ impl Settings {
         let Some(file) = file else { return Ok(self) };
         let json = config::json::read(file, &Surroundings::of_this_process())
             .map_err(|error| CliError::new(format!("--config-json: {error}")))?;
-        Ok(Self { json: Some(json), ..self })
+        Ok(Self { json: Some(json), ..self }.named(Some(file)))
     }
 
     /// Seconds of a `bash` call that asks for none, where somebody said so: no more than its rule
@@ -139,7 +148,7 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     };
     let names = loaded.profiles.names().filter(named);
     let profiles = names.filter_map(|name| loaded.profiles.get(name)).cloned().collect();
-    Ok(Settings::of(loaded, profiles))
+    Ok(Settings::of(loaded, profiles).named(directory))
 }
 
 /// Reads what one call of the operator's needs.
@@ -150,7 +159,7 @@ pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load_one(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
-    Ok(Settings::of(loaded, Vec::new()))
+    Ok(Settings::of(loaded, Vec::new()).named(directory))
 }
 
 /// The named profiles beside those that the policy uses, for `doctor`, which tries them all.
@@ -276,29 +285,31 @@ fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, Cl
             bad("is never granted as a whole").with_hint("grant the directory of one project")
         );
     }
-    let holds = |directory: &Path| {
-        let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-        directory.starts_with(&host)
-    };
-    if configuration_directories(settings).iter().any(|directory| holds(directory)) {
-        return Err(bad("holds cofferdam's own configuration")
-            .with_hint("an agent must not be able to change its own limits"));
+    let looked = Ground::of(&host).map_err(|error| bad(&in_words(&error).to_string()))?;
+    match looked.reaches(&places_of_configuration(settings)) {
+        None => Ok(host),
+        Some((place, Reached::Through)) => {
+            let place = place.display();
+            Err(bad("holds cofferdam's own configuration").with_hint(format!(
+                "an agent must not be able to change its own limits, and `{place}` leads there"
+            )))
+        }
+        Some((place, Reached::Linked)) => {
+            let place = place.display();
+            Err(bad("may hold cofferdam's own configuration").with_hint(format!(
+                "`{place}` has another name as well (a hard link): put a copy in its place"
+            )))
+        }
     }
-    Ok(host)
 }
 
-/// Every directory that configures cofferdam now, or would when it is made.
-fn configuration_directories(settings: &Settings) -> Vec<PathBuf> {
-    let own = settings.loaded.origin.directory().map(Path::to_owned);
-    let of_user = std::env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .or_else(|| accounts::home().map(|home| home.join(".config")))
-        .map(|directory| directory.join("cofferdam"));
-    let of_system = Some(PathBuf::from("/etc/cofferdam"));
-    let log = settings.loaded.config.audit_file.value.as_deref();
-    let log = log.and_then(Path::parent).map(Path::to_owned);
-    let json = settings.json.as_ref().and_then(|json| json.file.parent()).map(Path::to_owned);
-    [own, of_user, of_system, log, json].into_iter().flatten().collect()
+/// Every place that configures cofferdam now, or would when it is made.
+fn places_of_configuration(settings: &Settings) -> Vec<PathBuf> {
+    let Settings { loaded, asked, .. } = settings;
+    let found = loaded.origin.directory().map(Path::to_owned);
+    let log = loaded.config.audit_file.value.clone();
+    let named = asked.iter().cloned().chain(found).chain(log).collect();
+    places::of_configuration(named, &Surroundings::of_this_process())
 }
 
 /// What the operator asks for at the command line, granted under a profile.

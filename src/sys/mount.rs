@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use nix::errno::Errno;
+
 use super::{Result, check};
 
 /// Takes ownership of a descriptor that a call has just returned.
@@ -194,6 +196,24 @@ impl Filesystem {
             libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes)
         })?;
         Ok(owned(mount))
+    }
+}
+
+/// The number of the mount that a path is on, as in mountinfo; a link at its end is not followed
+/// (statx(2), STATX_MNT_ID).
+pub fn mount_id(path: &CStr) -> Result<u64> {
+    // SAFETY: statx is plain integers, for which all zeroes is a value.
+    let mut status: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: `path` is NUL-terminated, `status` is a whole statx; both outlive the call.
+    check(libc::c_long::from(unsafe {
+        libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID, &raw mut status)
+    }))?;
+    // Before Linux 5.8 the kernel has no such field, and says so.
+    if status.stx_mask & libc::STATX_MNT_ID == 0 {
+        Err(Errno::ENOTSUP)
+    } else {
+        Ok(status.stx_mnt_id)
     }
 }
 

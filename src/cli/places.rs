@@ -1,0 +1,357 @@
+//! Places by which cofferdam is configured, and whether a cell that may write to a directory reaches one.
+//!
+//! A directory is compared by where it is on its filesystem, so that a bind mount or another spelling of
+//! its path makes no difference, and a path is followed name by name: who may replace a link on the way, or make
+//! what is missing at its end, decides what the path leads to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::accounts;
+use crate::cell::c_path;
+use crate::config::Surroundings;
+use crate::sys::mount::mount_id;
+
+/// Links on the way of one path (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// Every file and directory that configures cofferdam now, or would when it is made: `named` are
+/// what the command line, or the configuration itself, says.
+pub fn of_configuration(named: Vec<PathBuf>, surroundings: &Surroundings) -> Vec<PathBuf> {
+    let home = accounts::home();
+    let of_user = [
+        surroundings.xdg_config_home.clone().map(PathBuf::from),
+        home.map(|home| home.join(".config")),
+    ];
+    let of_user = of_user.into_iter().flatten().map(|base| base.join("cofferdam"));
+    let by_environment = surroundings.cofferdam_config.clone().map(PathBuf::from);
+    let system = surroundings.system.clone();
+    let absolute = |path: PathBuf| std::path::absolute(path).ok();
+    let all = named.into_iter().chain(by_environment).chain(of_user).chain([system]);
+    all.filter_map(absolute).flat_map(|place| with_parts(&place)).collect()
+}
+
+/// A place, and what is read of it where it is a directory.
+fn with_parts(place: &Path) -> Vec<PathBuf> {
+    let mut all = vec![place.to_owned()];
+    if !place.is_dir() {
+        return all;
+    }
+    all.push(place.join("cofferdam.toml"));
+    for part in ["policies", "sandbox-profiles"].map(|name| place.join(name)) {
+        all.push(part.clone());
+        let files = std::fs::read_dir(&part).into_iter().flatten().flatten();
+        let files = files.map(|entry| entry.path());
+        all.extend(files.filter(|path| path.extension().is_some_and(|kind| kind == "toml")));
+    }
+    all
+}
+
+/// How a place is reached by who may write to a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reached {
+    /// It is in there, or its path leads through it.
+    Through,
+    /// It has another name, which may be in there.
+    Linked,
+}
+
+/// A mount, by its line in mountinfo (proc_pid_mountinfo(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    device: String,
+    /// The directory of the filesystem that it shows.
+    root: PathBuf,
+    point: PathBuf,
+}
+
+/// Where something is: its filesystem, and the path in it.
+type Where = (String, PathBuf);
+
+/// A directory that is to be granted for writing, with all that is mounted below.
+#[derive(Debug)]
+pub struct Ground {
+    path: PathBuf,
+    owner: u32,
+    mounts: BTreeMap<u64, Mount>,
+    /// What of filesystems is in it.
+    trees: Vec<Where>,
+}
+
+impl Ground {
+    /// # Errors
+    /// Where the directory or the mounts cannot be looked at.
+    pub fn of(path: &Path) -> std::io::Result<Self> {
+        let mounts = mounts(&std::fs::read("/proc/self/mountinfo")?);
+        let owner = std::fs::metadata(path)?.uid();
+        let mut ground = Self { path: path.to_owned(), owner, mounts, trees: Vec::new() };
+        let below = ground.mounts.values().filter(|mount| mount.point.starts_with(path));
+        let below = below.map(|mount| (mount.device.clone(), mount.root.clone()));
+        ground.trees = ground.place_of(path).into_iter().chain(below).collect();
+        Ok(ground)
+    }
+
+    /// The first of these places that whoever may write here reaches.
+    pub fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Reached)> {
+        let mut seen = BTreeMap::new();
+        places.iter().find_map(|place| {
+            let visited = visited(place);
+            let mut inside =
+                |path: &PathBuf| *seen.entry(path.clone()).or_insert_with(|| self.has(path));
+            if visited.iter().any(&mut inside) {
+                return Some((place.as_path(), Reached::Through));
+            }
+            let end = visited.last()?;
+            self.may_link(end).then_some((place.as_path(), Reached::Linked))
+        })
+    }
+
+    /// Whether a path without links is in the directory.
+    fn has(&self, path: &Path) -> bool {
+        let within = |place: Where| {
+            self.trees.iter().any(|(device, root)| place.0 == *device && place.1.starts_with(root))
+        };
+        path.starts_with(&self.path) || self.place_of(path).is_some_and(within)
+    }
+
+    fn place_of(&self, path: &Path) -> Option<Where> {
+        let mount = self.mounts.get(&mount_id(&c_path(path).ok()?).ok()?)?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        let place = match below.as_os_str().is_empty() {
+            true => mount.root.clone(),
+            false => mount.root.join(below),
+        };
+        Some((mount.device.clone(), place))
+    }
+
+    /// Whether a file has more than one name, and a cell could write to it by one of them: it has the
+    /// id of whoever starts cofferdam, or as root that of the directory's owner.
+    fn may_link(&self, path: &Path) -> bool {
+        let Ok(file) = path.symlink_metadata() else { return false };
+        let euid = nix::unistd::geteuid().as_raw();
+        let owner = if euid == 0 { self.owner } else { euid };
+        let here = |place: Where| self.trees.iter().any(|(device, _)| place.0 == *device);
+        let linked = file.is_file() && file.nlink() > 1 && file.uid() == owner;
+        linked && self.place_of(path).is_some_and(here)
+    }
+}
+
+/// Directories in which a name of the path is looked up, and what is at its end: each without links. It ends
+/// where a name is missing.
+fn visited(path: &Path) -> Vec<PathBuf> {
+    let names = |path: &Path| path.iter().map(OsStr::to_owned).collect::<VecDeque<OsString>>();
+    let mut rest = names(path);
+    let mut visited = Vec::new();
+    let mut here = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(name) = rest.pop_front() {
+        visited.push(here.clone());
+        match Path::new(&name).components().next() {
+            Some(Component::RootDir) => here = PathBuf::from("/"),
+            Some(Component::ParentDir) => {
+                here.pop();
+            }
+            Some(Component::Normal(name)) => {
+                let next = here.join(name);
+                let Ok(metadata) = next.symlink_metadata() else { return visited };
+                if !metadata.is_symlink() {
+                    here = next;
+                    continue;
+                }
+                links += 1;
+                let Ok(text) = next.read_link() else { return visited };
+                if links > MOST_LINKS {
+                    return visited;
+                }
+                let mut followed = names(&text);
+                followed.append(&mut rest);
+                rest = followed;
+            }
+            Some(Component::CurDir | Component::Prefix(_)) | None => {}
+        }
+    }
+    visited.push(here);
+    visited
+}
+
+/// Mounts by their ids.
+fn mounts(table: &[u8]) -> BTreeMap<u64, Mount> {
+    let lines = table.split(|byte| *byte == b'\n');
+    lines
+        .filter_map(|line| {
+            let mut words = line.split(|byte| *byte == b' ');
+            let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+            let device = String::from_utf8_lossy(words.nth(1)?).into_owned();
+            let (root, point) = (unescaped(words.next()?), unescaped(words.next()?));
+            Some((id, Mount { device, root, point }))
+        })
+        .collect()
+}
+
+/// A path of which blanks and backslashes are written in octal.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some((byte, more)) = rest.split_first() {
+        let code = more.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = code.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (byte, code) {
+            (b'\\', Some(code)) => {
+                bytes.push(code);
+                rest = more.get(3..).unwrap_or_default();
+            }
+            _ => {
+                bytes.push(*byte);
+                rest = more;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn mounts_are_read_with_their_blanks() {
+        let table = b"36 35 98:0 /a\\040b /mnt/c\\134d rw - ext4 /dev/x rw\n";
+        let expected = Mount {
+            device: "98:0".to_owned(),
+            root: PathBuf::from("/a b"),
+            point: PathBuf::from("/mnt/c\\d"),
+        };
+        assert_eq!(mounts(table), BTreeMap::from([(36, expected)]));
+    }
+
+    /// A home with a configuration, and a directory that is granted.
+    struct Host {
+        held: tempfile::TempDir,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let held = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+            let host = Self { held };
+            host.directory("home/.config/cofferdam/policies");
+            host.file("home/.config/cofferdam/cofferdam.toml");
+            host.file("home/.config/cofferdam/policies/own.toml");
+            host.directory("grant/sub");
+            host
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.held.path().canonicalize().unwrap_or_default().join(name)
+        }
+
+        fn directory(&self, name: &str) {
+            std::fs::create_dir_all(self.path(name)).unwrap_or_else(|error| panic!("{error}"));
+        }
+
+        fn file(&self, name: &str) {
+            std::fs::write(self.path(name), "").unwrap_or_else(|error| panic!("{error}"));
+        }
+
+        fn link(&self, target: &str, name: &str) {
+            let path = self.path(name);
+            std::fs::remove_file(&path).unwrap_or_default();
+            symlink(self.path(target), path).unwrap_or_else(|error| panic!("{error}"));
+        }
+
+        /// What of the configuration who may write to `grant` reaches, and how.
+        fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Reached)> {
+            let ground = Ground::of(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
+            let places = with_parts(&self.path(config));
+            let (place, how) = ground.reaches(&places)?;
+            let place = place.strip_prefix(self.path("")).unwrap_or(place);
+            Some((place.to_owned(), how))
+        }
+    }
+
+    const CONFIG: &str = "home/.config/cofferdam";
+
+    fn through(place: &str) -> Option<(PathBuf, Reached)> {
+        Some((PathBuf::from(place), Reached::Through))
+    }
+
+    #[test]
+    fn a_directory_beside_the_configuration_reaches_nothing() {
+        let host = Host::new();
+        host.directory("home/project");
+        for grant in ["grant", "grant/sub", "home/project"] {
+            assert_eq!(host.reached(grant, CONFIG), None, "{grant}");
+        }
+    }
+
+    #[test]
+    fn what_holds_it_or_a_part_of_it_does() {
+        let host = Host::new();
+        for grant in ["home", "home/.config", CONFIG] {
+            assert_eq!(host.reached(grant, CONFIG), through(CONFIG), "{grant}");
+        }
+        let policies = format!("{CONFIG}/policies");
+        assert_eq!(host.reached(&policies, CONFIG), through(&policies));
+    }
+
+    #[test]
+    fn a_link_of_each_part_into_a_grant_does() {
+        for (part, target) in [
+            ("cofferdam.toml", "grant/sub/server.toml"),
+            ("policies/own.toml", "grant/policy.toml"),
+            ("sandbox-profiles", "grant/sub"),
+        ] {
+            let host = Host::new();
+            host.file("grant/sub/server.toml");
+            let place = format!("{CONFIG}/{part}");
+            host.link(target, &place);
+            assert_eq!(host.reached("grant", CONFIG), through(&place), "{part}");
+            // And to what is not there yet.
+            host.link("grant/missing/deep", &place);
+            assert_eq!(host.reached("grant", CONFIG), through(&place), "{part}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_lies_in_a_grant_does_wherever_it_leads() {
+        let host = Host::new();
+        host.link(CONFIG, "grant/sub/config");
+        assert_eq!(host.reached("grant", "grant/sub/config"), through("grant/sub/config"));
+        host.link("grant/sub/config", "home/config");
+        assert_eq!(host.reached("grant/sub", "home/config"), through("home/config"));
+    }
+
+    #[test]
+    fn a_home_that_is_reached_through_a_link_does_whether_it_is_configured_or_not() {
+        let host = Host::new();
+        host.link("home", "alias");
+        host.directory("home/project");
+        for config in ["alias/.config/cofferdam", "alias/.config/missing/cofferdam"] {
+            assert_eq!(host.reached("home/.config", config), through(config));
+            assert_eq!(host.reached("home/project", config), None);
+        }
+        host.link("grant", "home/.dots");
+        let missing = "home/.dots/cofferdam";
+        assert_eq!(host.reached("grant", missing), through(missing));
+    }
+
+    #[test]
+    fn a_file_with_another_name_may_have_it_in_a_grant() {
+        let host = Host::new();
+        let file = format!("{CONFIG}/cofferdam.toml");
+        let linked = std::fs::hard_link(host.path(&file), host.path("grant/other"));
+        linked.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(host.reached("grant", CONFIG), Some((PathBuf::from(file), Reached::Linked)));
+    }
+
+    #[test]
+    fn links_that_lead_in_a_circle_end() {
+        let host = Host::new();
+        host.link("two", "one");
+        host.link("one", "two");
+        assert_eq!(host.reached("grant", "one/cofferdam"), None);
+    }
+}
