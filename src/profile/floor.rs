@@ -37,6 +37,7 @@ pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict>
     }
     if profile.tier == Tier::Bare {
         tier::without_sockets(profile, &mut verdicts);
+        tier::without_attributes(&mut verdicts);
     }
     for absent in ABSENT.iter().flat_map(|group| group.names) {
         insert(&mut verdicts, absent, Verdict::Errno(libc::ENOSYS));

@@ -18,6 +18,10 @@ use crate::receipt::Tier;
 /// all others.
 pub const LANDLOCK_ABI: u32 = 6;
 
+/// Calls that read extended attributes by path; what is open was opened under Landlock.
+const ATTRIBUTES: &[&str] =
+    &["getxattr", "lgetxattr", "getxattrat", "listxattr", "llistxattr", "listxattrat"];
+
 /// What is refused in the tier [`Tier::Bare`], whatever a profile lists.
 const REFUSED: &[Group] = &[
     Group {
@@ -44,6 +48,10 @@ const REFUSED: &[Group] = &[
             "removexattrat",
             "file_setattr",
         ],
+    },
+    Group {
+        why: "without a mount namespace it tells of files outside the cell, and Landlock does not hold it",
+        names: ATTRIBUTES,
     },
     Group {
         why: "without a mount namespace it tells what happens to files outside the cell",
@@ -118,6 +126,12 @@ fn bare_condition(call: &str) -> Option<Verdict> {
         }
         _ => None,
     }
+}
+
+/// Answers who asks for attributes as a filesystem without any does, which ls and cp take for no mistake.
+pub(super) fn without_attributes(verdicts: &mut BTreeMap<u32, Verdict>) {
+    let numbers = ATTRIBUTES.iter().filter_map(|name| super::calls::number(name));
+    verdicts.extend(numbers.map(|number| (number, Verdict::Errno(libc::EOPNOTSUPP))));
 }
 
 /// Takes sockets but pairs away. Not pairs of datagrams: from one a packet goes to any socket with a
