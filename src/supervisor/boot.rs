@@ -303,9 +303,11 @@ fn guard(
     if watched.is_empty() {
         return Ok(None);
     }
-    let own = tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned());
-    let private = own.chain(template.sockets.place().map(CStr::to_owned)).collect();
-    let own = Belongings { private, granted: &template.granted };
+    let own = Belongings {
+        private: tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned()).collect(),
+        sockets: template.sockets.place().map(CStr::to_owned),
+        granted: &template.granted,
+    };
     Guard::new(watched, names, own, held.recording).map(Some).map_err(system)
 }
 

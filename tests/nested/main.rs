@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         claim("a_granted_server_answers_and_sees_who_asks", answers).needs(&[Need::Python]),
         claim("without_the_grant_nothing_of_it_is_there", nothing).needs(&[Need::Python]),
         claim("the_directory_is_the_cells_alone_with_the_granted_sockets_only", modes),
+        claim("no_watch_shows_who_uses_a_granted_socket", unwatched).needs(&[Need::Python]),
         claim("the_cell_can_neither_remove_nor_replace_nor_add_a_socket", unchanged)
             .needs(&[Need::Python]),
         claim("a_socket_beside_a_writable_workspace_can_be_used", guarded).needs(&[Need::Python]),
@@ -117,6 +118,22 @@ fn modes(caller: &Caller) -> Check {
     let expected = "700 agent agent directory .\n600 agent agent socket notes.sock\n\
                     600 agent agent socket skills.sock";
     equal("in the cell", (told.said(), told.stderr.as_str()), (expected, ""))
+}
+
+/// Cells of one template may share the directory, and the socket is the host's.
+fn unwatched(caller: &Caller) -> Check {
+    let peer = Peer::listen(caller, "servers", "s")?;
+    let granted = ["--profile", "nested", "--socket", &peer.flag("skills")];
+    let script = format!(
+        "{}
+notify = libc.inotify_init1(0)
+def watch(path): return call(254, notify, path, 0xfff)
+print(watch(b'/tmp/mcp-sockets'), watch(b'{SKILLS}'), watch(b'/etc'), watch(b'/'), watch(b'/tmp'))",
+        support::CALLS
+    );
+    let told = caller.run(&granted, &["/usr/bin/python3", "-c", &script])?;
+    let expected = "EPERM EPERM EPERM EPERM 1";
+    equal("watches", (told.said(), told.stderr.as_str()), (expected, ""))
 }
 
 /// What a program tries on the directory `$1`, each with the errno it meets.

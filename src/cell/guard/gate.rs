@@ -73,7 +73,7 @@ impl<'a> Gate<'a> {
     /// cells have no guard.
     #[inline(never)]
     pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Box<Self>> {
-        let judge = Judge::new(&guard.named, &guard.private, proc)?;
+        let judge = Judge::new(guard, proc)?;
         // Where init says by a path which of its own descriptors it means.
         fchdir(&judge.proc)?;
         let umasks = Cell::new(Umasks::Inherited);

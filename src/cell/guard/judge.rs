@@ -1,6 +1,5 @@
 //! What the guard says of a name: the rules of [`names`] for a directory that is held.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -8,6 +7,7 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstat, fstatat, stat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
+use super::Guard;
 use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place, Renames};
 use super::paths::{Spot, Target};
 use crate::sys::{Result, lookup};
@@ -25,15 +25,17 @@ pub struct Judge<'a> {
     pub proc: OwnedFd,
     /// Device numbers of the cell's own filesystems; 0, which is none of a file, where it has fewer.
     private: [u64; PRIVATE],
+    /// How many of them, from the first, no other cell has.
+    own: usize,
 }
 
 impl<'a> Judge<'a> {
-    pub fn new(named: &'a [(Vec<u8>, Vec<u8>)], own: &[CString], proc: OwnedFd) -> Result<Self> {
+    pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Self> {
         let mut private = [0; PRIVATE];
-        for (place, path) in private.iter_mut().zip(own) {
+        for (place, path) in private.iter_mut().zip(guard.private.iter().chain(&guard.sockets)) {
             *place = stat(path.as_c_str())?.st_dev;
         }
-        Ok(Self { named, proc, private })
+        Ok(Self { named: &guard.named, proc, private, own: guard.private.len() })
     }
 
     /// What a rename may move from one spot to the other.
@@ -45,6 +47,12 @@ impl<'a> Judge<'a> {
     /// Whether a directory is on one of the cell's own filesystems.
     pub fn is_private(&self, directory: impl AsFd) -> Result<bool> {
         Ok(self.private.contains(&fstat(directory)?.st_dev))
+    }
+
+    /// Whether a file is on a filesystem that no other cell has.
+    pub fn is_own(&self, file: impl AsFd) -> Result<bool> {
+        let device = fstat(file)?.st_dev;
+        Ok(self.private.iter().take(self.own).any(|own| *own == device))
     }
 
     /// Whether this name must not be made here. In doubt it must not.

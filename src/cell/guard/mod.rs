@@ -48,6 +48,8 @@ pub struct Guard {
     pub named: Vec<(Vec<u8>, Vec<u8>)>,
     /// The cell's own filesystems, where every name may be made.
     pub private: Vec<CString>,
+    /// The directory of granted sockets, which may be connected to: cells of a template share it.
+    pub sockets: Option<CString>,
     /// Directories and files of the host that were granted, as the cell has them.
     pub granted: Vec<Vec<u8>>,
     /// A name that must not be made, for the payload's probe; none where only sockets are guarded.
@@ -71,6 +73,7 @@ pub struct Names<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Belongings<'a> {
     pub private: Vec<CString>,
+    pub sockets: Option<CString>,
     pub granted: &'a [PathBuf],
 }
 
@@ -99,6 +102,7 @@ impl Guard {
             calls,
             named: named.iter().filter_map(split).collect(),
             private: own.private,
+            sockets: own.sockets,
             granted: own.granted.iter().map(path).collect(),
             probe: probe.transpose()?,
             init_filter: seccomp::init_filter(recording, &own_calls)?,

@@ -70,7 +70,7 @@ pub fn added(
 
 /// Whether nobody but the cell, and who was granted with it, uses this file.
 fn may_watch(gate: &Gate<'_>, held: &OwnedFd) -> Result<bool> {
-    if gate.judge.is_private(held)? {
+    if gate.judge.is_own(held)? {
         return Ok(true);
     }
     let mut buffer = [0; 4096];
