@@ -127,7 +127,7 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // Before mounts: what the cell makes there belongs to `agent`.
-    ids::become_agent(shared.supplementary).at(Step::Ids)?;
+    ids::become_agent(design.ids.supplementary()).at(Step::Ids)?;
     // After the last change of ids, which resets both.
     process::set_death_signal(Signal::SIGKILL).at(Step::DieWithParent)?;
     process::set_dumpable(Dumpable::Yes).at(Step::DieWithParent)?;

@@ -8,6 +8,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, write};
 
 use super::ProcKind;
+use super::mounts::Slot;
 use crate::sys::Result;
 
 /// uid and gid of `agent`, the user of every cell (rulings R5).
@@ -19,6 +20,65 @@ pub enum Supplementary {
     /// `setgroups` is denied: those of the operator stay, and the receipt lists them.
     Kept,
     Dropped,
+}
+
+/// The ids that cells of one design have on the host, as the supervisor's map has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CellIds {
+    /// The operator's own, 0 in the map.
+    Operator,
+    /// One for each slot, which no other cell and no user has.
+    BySlot,
+}
+
+impl CellIds {
+    /// The id of the cell in `slot`.
+    ///
+    /// # Errors
+    /// ERANGE beyond the last id.
+    pub fn of_slot(self, slot: Slot) -> Result<u32> {
+        match self {
+            Self::Operator => Ok(0),
+            Self::BySlot => cell_id(slot).ok_or(Errno::ERANGE),
+        }
+    }
+
+    /// Whether supplementary groups go. A directory that was granted is the operator's as much by a
+    /// group as by the uid: cells with that uid keep the groups.
+    pub fn supplementary(self) -> Supplementary {
+        match self {
+            Self::Operator => Supplementary::Kept,
+            Self::BySlot => Supplementary::Dropped,
+        }
+    }
+}
+
+/// The id of the cell in `slot`, as the supervisor's map has it: 0 is the supervisor's own.
+pub fn cell_id(slot: Slot) -> Option<u32> {
+    u32::from(slot).checked_add(1)
+}
+
+/// What the ids of the supervisor's user namespace are on the host: first id inside, first id on the
+/// host, how many.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostIds(pub Vec<(u32, u32, u32)>);
+
+impl HostIds {
+    /// The host's id; `None` for one that the namespace has no name for.
+    pub fn of(&self, id: u32) -> Option<u32> {
+        self.0.iter().find_map(|(inside, host, length)| {
+            let offset = id.checked_sub(*inside)?;
+            (offset < *length).then(|| host.checked_add(offset))?
+        })
+    }
+
+    /// Returns true where the namespace has a name for this id of the host.
+    pub fn names(&self, wanted: u32) -> bool {
+        let within = |(_, host, length): &(u32, u32, u32)| {
+            wanted.checked_sub(*host).is_some_and(|offset| offset < *length)
+        };
+        self.0.iter().any(within)
+    }
 }
 
 /// Writes one map file (`uid_map`, `gid_map`) of the process whose procfs directory is `process`.

@@ -10,6 +10,7 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
 use nix::unistd::read;
 
+use super::ids::{HostIds, Supplementary};
 use super::limits::{open_files, process_count};
 use super::mounts::{HIDDEN, HIDDEN_TERMINALS};
 use super::proc::SUBSET;
@@ -30,9 +31,10 @@ pub struct Operator {
     pub namespaces: Vec<String>,
     /// That of its time namespace, where the kernel has such.
     pub time: Option<String>,
-    /// The id of the host that the supervisor sees as 0.
-    pub first_id: u32,
-    /// Its supplementary groups that a cell keeps, as host ids.
+    /// Host ids of the uids and gids that the supervisor sees.
+    pub uids: HostIds,
+    pub gids: HostIds,
+    /// Its supplementary groups, as host ids.
     pub supplementary_groups: Vec<u32>,
 }
 
@@ -74,9 +76,14 @@ pub fn payload(
     let seccomp_filters: u32 = status.get("Seccomp_filters").parse().unwrap_or(0);
     // The supervisor's and the profile's; kernels before 5.9 do not count them.
     demand(seccomp_filters >= 2, || format!("{seccomp_filters} filters where 2 belong"))?;
-    let host_uid = one_id(status.get("Uid"), operator)?;
-    let host_gid = one_id(status.get("Gid"), operator)?;
+    let host_uid = one_id(status.get("Uid"), &operator.uids)?;
+    let host_gid = one_id(status.get("Gid"), &operator.gids)?;
     demand(host_uid != 0 && host_gid != 0, || "the payload has host id 0".to_owned())?;
+    let supplementary_groups = groups(status.get("Groups"), host_gid, operator)?;
+    let dropped = design.ids.supplementary() == Supplementary::Dropped;
+    demand(!dropped || supplementary_groups.is_empty(), || {
+        format!("supplementary groups were left: {supplementary_groups:?}")
+    })?;
     let namespaces = namespaces(&process, operator)?;
     let mounts = mounts(&process, design)?;
     let [processes, files, file_size] = limits(&process, design)?;
@@ -85,7 +92,7 @@ pub fn payload(
         no_new_privs,
         capabilities_empty,
         host_uid,
-        supplementary_groups: operator.supplementary_groups.clone(),
+        supplementary_groups,
         namespaces,
         mounts,
         processes,
@@ -94,22 +101,41 @@ pub fn payload(
     })
 }
 
-/// The host id behind the four equal ids of a `Uid:` or `Gid:` line.
-///
-/// The supervisor sees ids through its own map, in which 0 is the operator's first id.
-fn one_id(line: &str, operator: &Operator) -> Result<u32, Unfit> {
+/// The host id behind the four equal ids of a `Uid:` or `Gid:` line: the supervisor sees ids through
+/// its own map.
+fn one_id(line: &str, known: &HostIds) -> Result<u32, Unfit> {
     let ids: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
     match ids.as_slice() {
         [real, effective, saved, filesystem]
             if real == effective && effective == saved && saved == filesystem =>
         {
-            operator
-                .first_id
-                .checked_add(*real)
-                .ok_or_else(|| Unfit("an id outside the map".to_owned()))
+            known.of(*real).ok_or_else(|| Unfit("an id outside the map".to_owned()))
         }
         _ => Err(Unfit(format!("ids differ: {line}"))),
     }
+}
+
+/// The host ids of a `Groups:` line, but for the primary group.
+///
+/// A group that the supervisor's map has no name for shows as the overflow id, each as the same. Those
+/// are the operator's that the map lacks, if there are as many: where an ordinary user wrote the map,
+/// setgroups(2) is denied for good, and the list can only be the one that was inherited.
+pub(super) fn groups(line: &str, primary: u32, operator: &Operator) -> Result<Vec<u32>, Unfit> {
+    let shown: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
+    let known = shown.iter().filter_map(|id| operator.gids.of(*id));
+    let mut found: Vec<u32> = known.filter(|id| *id != primary).collect();
+    let unnamed = shown.iter().filter(|id| operator.gids.of(**id).is_none()).count();
+    if unnamed > 0 {
+        let named = |id: &&u32| !operator.gids.names(**id);
+        let inherited: Vec<u32> =
+            operator.supplementary_groups.iter().filter(named).copied().collect();
+        demand(inherited.len() == unnamed, || {
+            format!("{unnamed} unknown supplementary groups where {} belong", inherited.len())
+        })?;
+        found.extend(inherited);
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Unfit> {
@@ -310,3 +336,7 @@ pub fn read_all(process: impl AsFd, file: &str) -> Result<String, Errno> {
         text.extend_from_slice(buffer.get(..length).unwrap_or_default());
     }
 }
+
+#[cfg(test)]
+#[path = "measure_tests.rs"]
+mod tests;

@@ -61,6 +61,8 @@ pub struct Design {
     pub writable: Vec<String>,
     /// What of them is not guarded in full, and why.
     pub notes: Vec<String>,
+    /// Whose ids its cells have on the host.
+    pub ids: ids::CellIds,
     pub landlock: landlock::Plan,
     /// The payload's filter.
     pub filter: Vec<Instruction>,
@@ -147,7 +149,6 @@ pub struct Shared {
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
     pub clocks: Clocks,
-    pub supplementary: ids::Supplementary,
     /// What holds the signals of this supervisor, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
     /// Where inits record the paths that commands name; absent but for `profile learn`.

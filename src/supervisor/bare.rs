@@ -25,6 +25,7 @@ use super::usable::{Unusable, usable};
 use super::{Access, KeyGrant, WorkspaceGrant, filter, program};
 use crate::cell::bare::store::{self, Store};
 use crate::cell::bare::{Domain, Ground};
+use crate::cell::ids::CellIds;
 use crate::cell::landlock::Use;
 use crate::cell::measure::Fields;
 use crate::cell::seccomp::{self, Recording};
@@ -83,7 +84,6 @@ pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervis
         proc,
         proc_kind: ProcKind::Own,
         clocks: Clocks::Host,
-        supplementary: inherited.supplementary,
         domain,
         record: None,
     };
@@ -171,6 +171,8 @@ fn design(
         guard: None,
         writable: Vec::new(),
         notes: Vec::new(),
+        // Of a whole supervisor, which took them on: there are no maps.
+        ids: CellIds::Operator,
         landlock: landlock::Plan { abi: landlock_abi, rules, network: profile.network },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),

@@ -20,6 +20,7 @@ use super::usable::{Unusable, usable};
 use super::{HOST_NAME, bare, clocks};
 use crate::cell::guard::calls::{self, Group};
 use crate::cell::guard::{Belongings, Guard, Names, sockets};
+use crate::cell::ids::CellIds;
 use crate::cell::seccomp::Recording;
 use crate::cell::{
     self, Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
@@ -149,7 +150,6 @@ fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
         proc,
         proc_kind,
         clocks: inherited.clocks,
-        supplementary: inherited.supplementary,
         record: inherited.record.clone(),
         domain: None,
     };
@@ -236,7 +236,7 @@ fn keys(
                 let memory = inherited.cgroups.hold();
                 let recording = recording(inherited);
                 let held = Held { memory, proc_kind, landlock_abi, recording };
-                design(profile, workspace, template, held)
+                design(profile, workspace, template, held, inherited.ids)
             });
             keys.push(Key { profile: profile.name.clone(), workspace, design });
         }
@@ -332,6 +332,7 @@ fn design(
     workspace: Workspace,
     template: Template,
     held: Held,
+    ids: CellIds,
 ) -> Result<Design, Unusable> {
     let Held { memory, landlock_abi, recording, .. } = held;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
@@ -374,6 +375,7 @@ fn design(
         devices: template.devices,
         writable: writable.collect(),
         notes: template.notes,
+        ids,
         landlock: landlock::Plan {
             abi: landlock_abi,
             rules: rules.map_err(system)?,

@@ -19,9 +19,7 @@ use nix::unistd::write;
 use super::ahead::Executed;
 use super::bare;
 use super::handover::Streams;
-use super::host::cell_id;
 use super::sources::Socket;
-use super::start::CellIds;
 use crate::cell::bare::Domain;
 use crate::cell::bare::store::Private;
 use crate::cell::cgroup::{Group, Parent};
@@ -99,7 +97,6 @@ impl Drop for Cell {
 pub struct Maker<'a> {
     pub shared: &'a Shared,
     pub cgroups: &'a Parent,
-    pub ids: CellIds,
     pub operator: &'a Operator,
     /// Of programs that wait: a new cell lets them go.
     pub inputs: Vec<BorrowedFd<'a>>,
@@ -163,7 +160,9 @@ impl Maker<'_> {
             done: Vec::new(),
         };
         match &design.ground {
-            Ground::Root(root) => self.admit(&cell, root.mounts.id_slot(slot))?,
+            Ground::Root(root) => {
+                self.admit(&cell, design.ids.of_slot(root.mounts.id_slot(slot))?)?
+            }
             Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[])?,
         }
         // While it builds itself.
@@ -172,14 +171,10 @@ impl Maker<'_> {
     }
 
     /// What only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
-    fn admit(&self, cell: &Cell, id_slot: Slot) -> Result<(), Errno> {
+    fn admit(&self, cell: &Cell, outside: u32) -> Result<(), Errno> {
         let process = self.procfs(cell.child.pid, Some(&cell.child.pidfd))?;
         // Where the host runs out of memory, cells go first.
         first_to_go(&process)?;
-        let outside = match self.ids {
-            CellIds::Shared => 0,
-            CellIds::BySlot => cell_id(id_slot).ok_or(Errno::ERANGE)?,
-        };
         let map = format!("{AGENT} {outside} 1");
         write_map(&process, "gid_map", &map)?;
         write_map(&process, "uid_map", &map)?;

@@ -15,7 +15,7 @@ use nix::unistd::{getegid, geteuid, getgroups};
 
 use super::{Access, Granted, GrantedDirectory, IdRange, Kind, WorkspaceGrant, Workspaces};
 use crate::cell::cgroup::{Parent, Processors};
-use crate::cell::ids::{Supplementary, write_map};
+use crate::cell::ids::{CellIds, HostIds, Supplementary, cell_id, write_map};
 use crate::cell::measure::{NAMESPACES, Operator};
 use crate::cell::{c_path, errno_of};
 use crate::receipt::Tier;
@@ -85,8 +85,17 @@ impl Identity {
         }
     }
 
-    /// What the receipt compares with.
-    pub fn operator(&self) -> Result<Operator, StartError> {
+    /// Whose ids cells have.
+    pub fn cells(&self) -> CellIds {
+        match self {
+            Self::Ordinary { .. } => CellIds::Operator,
+            Self::Root(_) => CellIds::BySlot,
+        }
+    }
+
+    /// What the receipt compares with. In the tier without namespaces the supervisor sees ids as this
+    /// process does; in the other by its map.
+    pub fn operator(&self, tier: Tier) -> Result<Operator, StartError> {
         let namespaces = NAMESPACES
             .iter()
             .map(|name| {
@@ -95,24 +104,35 @@ impl Identity {
             })
             .collect::<std::io::Result<_>>()
             .map_err(StartError::NoProc)?;
-        let map = IdMap::of_this_process().map_err(StartError::NoProc)?;
-        let (first, supplementary_groups) = match self {
-            Self::Ordinary { uid, gid } => {
-                let groups = getgroups().unwrap_or_default();
-                let others = groups.iter().map(|group| group.as_raw()).filter(|id| id != gid);
-                (*uid, others.collect())
-            }
-            Self::Root(instance) => (instance.first, Vec::new()),
+        let [root_uid, root_gid] = host_root();
+        let uid_map = IdMap::of_this_process().map_err(StartError::NoProc)?;
+        let gid_map = IdMap::groups_of_this_process().map_err(StartError::NoProc)?;
+        let (uid, gid, count, groups) = match self {
+            Self::Ordinary { uid, gid } => (*uid, *gid, 1, getgroups().unwrap_or_default()),
+            Self::Root(instance) => (instance.first, instance.first, instance.count, Vec::new()),
         };
-        let first_id = map.on_the_host(first, host_root());
-        Ok(Operator { namespaces, time: Operator::time(), first_id, supplementary_groups })
+        let host_uid = uid_map.on_the_host(uid, root_uid);
+        let host_gid = |gid| gid_map.on_the_host(gid, root_gid);
+        let others = groups.iter().map(|group| group.as_raw()).filter(|id| *id != gid);
+        let others: Vec<u32> = others.collect();
+        let (uids, mut gids) = match tier {
+            Tier::Full => ((0, host_uid, count), vec![(0, host_gid(gid), count)]),
+            Tier::Bare => ((uid, host_uid, 1), vec![(gid, host_gid(gid), 1)]),
+        };
+        if tier == Tier::Bare {
+            gids.extend(others.iter().map(|group| (*group, host_gid(*group), 1)));
+        }
+        let supplementary_groups = others.into_iter().map(host_gid).collect();
+        let (uids, gids) = (HostIds(vec![uids]), HostIds(gids));
+        Ok(Operator { namespaces, time: Operator::time(), uids, gids, supplementary_groups })
     }
 }
 
-/// The id that the host's root has here: of what only it can own, sysctls. Where it has none, the
-/// owner shows as the overflow id.
-fn host_root() -> Option<u32> {
-    fs::metadata("/proc/sys/kernel").ok().map(|metadata| metadata.uid())
+/// The ids that the host's root has here, uid and gid: of what only it can own, sysctls. Where it has
+/// none, the owner shows as the overflow id.
+fn host_root() -> [Option<u32>; 2] {
+    let of = fs::metadata("/proc/sys/kernel").ok();
+    [of.as_ref().map(MetadataExt::uid), of.as_ref().map(MetadataExt::gid)]
 }
 
 impl Instance {
@@ -353,11 +373,6 @@ fn grant(
         found: Rc::clone(found),
         by_slot,
     })
-}
-
-/// The id of the cell in `slot`, as the supervisor's map has it: 0 is the supervisor's own.
-pub fn cell_id(slot: u16) -> Option<u32> {
-    u32::from(slot).checked_add(1)
 }
 
 fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {

@@ -2,7 +2,7 @@
 
 use super::IdRange;
 
-/// `/proc/self/uid_map`: which ids exist here, and what they are one namespace further out.
+/// `/proc/self/uid_map` or `gid_map`: which ids exist here, and what they are one namespace further out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMap(Vec<Extent>);
 
@@ -23,6 +23,14 @@ impl IdMap {
     /// When `/proc` cannot be read.
     pub fn of_this_process() -> std::io::Result<Self> {
         std::fs::read_to_string("/proc/self/uid_map").map(|text| Self::parse(&text))
+    }
+
+    /// The same for groups.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn groups_of_this_process() -> std::io::Result<Self> {
+        std::fs::read_to_string("/proc/self/gid_map").map(|text| Self::parse(&text))
     }
 
     fn parse(text: &str) -> Self {

@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::running::{Progress, Ready, Running};
 use super::session::Sessions;
 use super::sources::{Source, Token, pause};
-use super::start::{CellIds, Inherited};
+use super::start::Inherited;
 use super::young::Growth;
 use super::{Caps, bare};
 use crate::cell::cgroup::Parent;
@@ -39,7 +39,6 @@ pub struct Supervisor {
     pub(super) shared: Shared,
     cgroups: Parent,
     operator: Operator,
-    pub(super) ids: CellIds,
     pub(super) caps: Caps,
     scratch: Scratch,
     /// Jobs that wait for a cell or for room, in the order they came.
@@ -114,7 +113,6 @@ impl Supervisor {
             shared,
             cgroups: inherited.cgroups,
             operator: inherited.operator,
-            ids: inherited.ids,
             caps: inherited.caps,
             scratch: Scratch::new()?,
             queue: VecDeque::new(),
@@ -236,7 +234,6 @@ impl Supervisor {
         let maker = Maker {
             shared: &self.shared,
             cgroups: &self.cgroups,
-            ids: self.ids,
             operator: &self.operator,
             inputs: self.pool.inputs(),
             scratch: &mut self.scratch,

@@ -12,12 +12,10 @@ use nix::errno::Errno;
 
 use super::boot::Key;
 use super::desk::{Desk, Furnished, NotLaid, Waiting};
-use super::host::cell_id;
 use super::running::Ready;
 use super::serve::{Owner, Supervisor, design_of};
 use super::session::{Session, nobody};
 use super::shell::{Shell, Step};
-use super::start::CellIds;
 use super::young::Young;
 use crate::cell::landlock::Use;
 use crate::cell::mounts::{self, Slot};
@@ -56,6 +54,7 @@ fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<D
         devices: copy(&design.devices)?,
         writable: design.writable.clone(),
         notes: design.notes.clone(),
+        ids: design.ids,
         landlock: design.landlock.clone(),
         guard: design.guard.clone(),
         filter: design.filter.clone(),
@@ -166,10 +165,7 @@ impl Supervisor {
     /// The designs of a session's cells: as its template's, with the session's own mounts.
     fn furnish(&self, base: usize, id: SessionId, slot: Slot) -> Result<Rooms, Errno> {
         let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
-        let owner = match self.ids {
-            CellIds::Shared => 0,
-            CellIds::BySlot => cell_id(slot).ok_or(Errno::ERANGE)?,
-        };
+        let owner = design.ids.of_slot(slot)?;
         let root = design.root()?;
         let workspace = mounts::workspace(&design.profile, owner);
         let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);

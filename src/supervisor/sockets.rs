@@ -18,6 +18,7 @@ use super::host::{self, Identity};
 use super::pieces::{directories, relative, stand_in};
 use super::start::StartError;
 use super::template::{During, TemplateError};
+use crate::cell::ids::cell_id;
 use crate::cell::mounts::Slot;
 use crate::cell::sockets::{self, Sockets};
 use crate::cell::{c_path, errno_of};
@@ -131,7 +132,7 @@ fn fill(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, Template
         return Ok(Sockets::Shared);
     }
     for slot in (0..).take(first.by_slot.len()) {
-        let owner = host::cell_id(slot).ok_or(Errno::ERANGE);
+        let owner = cell_id(slot).ok_or(Errno::ERANGE);
         let made = owner.and_then(|owner| directory(Sockets::BySlot, slot, owner));
         made.during("making the directory of sockets")?;
     }

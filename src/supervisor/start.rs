@@ -15,7 +15,7 @@ use super::host::{self, Identity};
 use super::{Caps, KeyGrant, Spec, sockets};
 use crate::cell::Clocks;
 use crate::cell::cgroup::Parent;
-use crate::cell::ids::{Supplementary, write_map};
+use crate::cell::ids::{CellIds, Supplementary, write_map};
 use crate::cell::measure::Operator;
 use crate::job::{ProfileName, Workspace};
 use crate::outcome::in_words;
@@ -83,7 +83,7 @@ pub struct Inherited {
     pub cgroups: Parent,
     pub pages: ArgumentPages,
     pub record: Option<Arc<OwnedFd>>,
-    /// Whether each cell has a host id of its own.
+    /// Whose ids cells have on the host.
     pub ids: CellIds,
     /// The host's until the supervisor has its own.
     pub clocks: Clocks,
@@ -91,24 +91,6 @@ pub struct Inherited {
     pub first: Option<(ProfileName, Workspace)>,
     /// What the tier without namespaces takes; absent in the other.
     pub bare: Option<Prepared>,
-}
-
-/// Which host ids cells have, as the supervisor's map has them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CellIds {
-    /// The operator's own id, 0 in the map: an ordinary user has no other.
-    Shared,
-    /// One for each slot.
-    BySlot,
-}
-
-impl CellIds {
-    fn of(identity: &Identity) -> Self {
-        match identity {
-            Identity::Ordinary { .. } => Self::Shared,
-            Identity::Root(_) => Self::BySlot,
-        }
-    }
 }
 
 /// No cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process may only move others
@@ -155,14 +137,14 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         record: spec.record,
         first: spec.first,
         caps: spec.caps,
-        operator: identity.operator()?,
+        operator: identity.operator(spec.tier)?,
         supplementary: identity.supplementary(),
         cgroups: match spec.tier {
             Tier::Full => host::cgroups(&identity),
             Tier::Bare => Parent::None,
         },
         pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
-        ids: CellIds::of(&identity),
+        ids: identity.cells(),
         clocks: Clocks::Host,
         bare,
     };

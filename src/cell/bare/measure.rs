@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use nix::fcntl::readlinkat;
 
 use crate::cell::Design;
-use crate::cell::measure::{Fields, NAMESPACES, Operator, Unfit, demand, hard_limits};
+use crate::cell::measure::{Fields, NAMESPACES, Operator, Unfit, demand, groups, hard_limits};
 use crate::receipt::Measured;
 
 /// Measures the process whose procfs directory is `process`.
@@ -32,15 +32,19 @@ pub fn payload(
     let own = nix::unistd::geteuid().as_raw().to_string();
     let same = |line: &str| line.split_ascii_whitespace().all(|id| id == own);
     demand(same(status.get("Uid")), || "the payload has another uid".to_owned())?;
-    // Ids of one number each: what is started by root takes a uid and the gid of that number.
-    demand(operator.first_id != 0, || "the payload has host id 0".to_owned())?;
+    let unknown = || Unfit("an id that is not the operator's".to_owned());
+    let first = |line: &str| line.split_ascii_whitespace().next()?.parse::<u32>().ok();
+    let host_uid = first(status.get("Uid")).and_then(|id| operator.uids.of(id));
+    let host_gid = first(status.get("Gid")).and_then(|id| operator.gids.of(id));
+    let (host_uid, host_gid) = host_uid.zip(host_gid).ok_or_else(unknown)?;
+    demand(host_uid != 0, || "the payload has host id 0".to_owned())?;
     let (processes, open_files, file_size) = hard_limits(&process, design)?;
     Ok(Measured {
         seccomp_filters,
         no_new_privs,
         capabilities_empty: is_empty(&"CapBnd"),
-        host_uid: operator.first_id,
-        supplementary_groups: operator.supplementary_groups.clone(),
+        host_uid,
+        supplementary_groups: groups(status.get("Groups"), host_gid, operator)?,
         namespaces: namespaces(&process, operator)?,
         mounts: 0,
         processes,
