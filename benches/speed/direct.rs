@@ -61,6 +61,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         sockets: Vec::new(),
         caps,
         ids,
+        own_ids: cofferdam::supervisor::OwnIds::Unwanted,
         tier: cofferdam::receipt::Tier::Full,
         record: None,
         first: None,

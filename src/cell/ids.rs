@@ -108,6 +108,14 @@ pub fn become_id(id: u32, supplementary: Supplementary) -> Result<()> {
     setresuid(uid, uid, uid)
 }
 
+/// Takes on `real` as real uid, which the kernel counts by, and stays 0 in all else: what is the
+/// operator's opens to this process as before.
+pub fn become_real(real: u32) -> Result<()> {
+    let (uid, root, group) = (Uid::from_raw(real), Uid::from_raw(0), Gid::from_raw(0));
+    setresgid(group, group, group)?;
+    setresuid(uid, root, root)
+}
+
 /// What the kernel counts for the host's user too, and a cell may have of its own: the cells of a
 /// server must not use up what that user has, 128 instances of inotify(7) by default.
 const COUNTED: [(&str, &[u8]); 3] = [

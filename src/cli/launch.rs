@@ -75,6 +75,7 @@ fn with(
             session_idle: config.session_idle.value,
         },
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
+        own_ids: settings.own_ids,
         tier: settings.tier,
         record,
         first: settings.first,

@@ -22,6 +22,7 @@ pub mod launch;
 pub mod learn;
 pub mod live;
 mod metrics;
+mod own_ids;
 pub mod pages;
 mod places;
 pub mod policy;

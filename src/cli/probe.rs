@@ -268,6 +268,12 @@ pub fn groups_layer() -> Layer {
         let how = "started as root: cells have none".to_owned();
         return Layer { name, state: State::Ok, how, remedy: None };
     }
+    // As `serve` has it, where a grant has the operator's ids (`own_ids` tells of those).
+    let uid = nix::unistd::geteuid().as_raw();
+    let cells = match crate::supervisor::look_for_own_ids(uid, 1) {
+        Ok(()) => "cells with a grant",
+        Err(_) => "cells",
+    };
     let own = nix::unistd::getegid();
     let groups = nix::unistd::getgroups().unwrap_or_default();
     let named = groups
@@ -280,7 +286,7 @@ pub fn groups_layer() -> Layer {
         let how = if others.is_empty() {
             "none".to_owned()
         } else {
-            format!("cells keep {}: none is known to be powerful", others.join(", "))
+            format!("{cells} keep {}: none is known to be powerful", others.join(", "))
         };
         return Layer { name, state: State::Ok, how, remedy: None };
     }
@@ -288,7 +294,7 @@ pub fn groups_layer() -> Layer {
         name,
         state: State::Weak,
         how: format!(
-            "cells keep {}: granted paths that these groups may use are open to them",
+            "{cells} keep {}: granted paths that these groups may use are open to them",
             powerful.join(", ")
         ),
         remedy: Some("run cofferdam as a user who is not in these groups".to_owned()),

@@ -20,7 +20,7 @@ use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
 use crate::receipt::Tier;
-use crate::supervisor::{Access, Granted, Socket, Workspaces};
+use crate::supervisor::{Access, Granted, OwnIds, Socket, Workspaces};
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]
@@ -35,6 +35,8 @@ pub struct Settings {
     pub(super) warm: u16,
     /// Sessions that may be opened: only a server has any.
     pub(super) sessions: u16,
+    /// Whether cells are to have ids of their own: only a server takes the time.
+    pub(super) own_ids: OwnIds,
     /// What the one call that is made asks for.
     pub(super) first: Option<(ProfileName, Workspace)>,
     /// By what cells are held: the operator's word on the command line.
@@ -48,8 +50,21 @@ pub struct Settings {
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
         let (workspaces, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
-        let (warm, sessions, first, json, asked) = (0, 0, None, None, Vec::new());
-        Self { loaded, profiles, workspaces, sockets, warm, sessions, first, tier, json, asked }
+        let (warm, sessions, own_ids) = (0, 0, OwnIds::Unwanted);
+        let (first, json, asked) = (None, None, Vec::new());
+        Self {
+            loaded,
+            profiles,
+            workspaces,
+            sockets,
+            warm,
+            sessions,
+            own_ids,
+            first,
+            tier,
+            json,
+            asked,
+        }
     }
 
     /// These, of a configuration that was named so.
@@ -83,7 +98,14 @@ impl Settings {
         let warm = u16::try_from(self.loaded.config.warm.value).unwrap_or(u16::MAX);
         let sessions = u16::try_from(self.loaded.config.sessions.value).unwrap_or(u16::MAX);
         let profiles = self.loaded.profiles.unaccounted();
-        Self { warm, sessions, loaded: Loaded { profiles, ..self.loaded }, ..self }
+        let own_ids = OwnIds::Wanted;
+        Self { warm, sessions, own_ids, loaded: Loaded { profiles, ..self.loaded }, ..self }
+    }
+
+    /// These, with host ids for cells as a server has them.
+    #[must_use]
+    pub fn with_own_ids(self) -> Self {
+        Self { own_ids: OwnIds::Wanted, ..self }
     }
 
     /// These, with what `serve` was told of groups of tools.

@@ -15,9 +15,10 @@ use nix::sys::stat::{Mode, umask};
 use super::filter;
 use super::serve::{self, Supervisor};
 use super::start::Inherited;
+use super::subordinate::{Ids, SUPERVISOR};
 use super::template::{Namespace, Template, TemplateError, Workshop};
 use super::usable::{Unusable, usable};
-use super::{HOST_NAME, bare, clocks};
+use super::{HOST_NAME, KeyGrant, bare, clocks};
 use crate::cell::guard::calls::{self, Group};
 use crate::cell::guard::{Belongings, Guard, Names, sockets};
 use crate::cell::ids::CellIds;
@@ -40,6 +41,10 @@ use crate::wire::{self, Event, Ready, Unable};
 pub struct Birth {
     pub wait: OwnedFd,
 }
+
+/// Main's word that the maps are there: as ever, or with ids for the cells of an ordinary user.
+pub const OPERATORS: &[u8] = b"go";
+pub const OWN: &[u8] = b"own";
 
 /// What the supervisor keeps of its namespace's capabilities: cloning, mapping, entering
 /// templates, measuring and killing cells (capabilities(7)).
@@ -76,6 +81,12 @@ pub struct Key {
     pub design: Result<Design, Unusable>,
 }
 
+impl Key {
+    fn has_the_operators_ids(&self) -> bool {
+        self.design.as_ref().is_ok_and(|design| design.ids == CellIds::Operator)
+    }
+}
+
 /// Runs the supervisor. Never returns.
 pub fn run(inherited: Inherited, birth: Birth) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -107,6 +118,9 @@ fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     if received.bytes == 0 {
         return Err(Failed("waiting for main".to_owned(), Errno::EPIPE));
     }
+    if go.get(..received.bytes) == Some(OWN) {
+        inherited.take_own_ids();
+    }
     inherited.pages.clear("cofferdam");
     // Once, for the programs of all cells.
     signals::default_signals().during("giving signals their default effect")?;
@@ -120,7 +134,11 @@ fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
 fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
     // A session of its own: no signal from the operator's terminal reaches it, or any cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
-    ids::become_id(0, inherited.supplementary).during("changing ids")?;
+    match inherited.ids {
+        Ids::All(_) => ids::become_id(0, inherited.supplementary),
+        Ids::ByGrant => ids::become_real(SUPERVISOR),
+    }
+    .during("changing ids")?;
     // After the last change of ids, which resets both.
     process::set_death_signal(Signal::SIGKILL).during("tying its life to main")?;
     process::set_dumpable(Dumpable::No).during("becoming untraceable")?;
@@ -138,6 +156,9 @@ fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
     // Templates are made for cells of other uids, whatever the operator lets others read.
     let operators = umask(Mode::from_bits_truncate(0o022));
     let keys = keys(&inherited, &proc, proc_kind, landlock_abi)?;
+    if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
+        nix::unistd::setgroups(&[]).during("dropping supplementary groups")?;
+    }
     // What cells make in a granted directory is as private as the operator's own files; the
     // owner's own rights are nothing to take away.
     umask(operators & Mode::from_bits_truncate(0o077));
@@ -223,9 +244,14 @@ fn keys(
     let Inherited { clocks, caps, .. } = inherited;
     let workshop = Workshop { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
     let mut keys = Vec::new();
+    // Before the first template, from which the host's files cannot be seen.
+    let of_profile = |(profile, grants): (&Profile, &Vec<KeyGrant>)| {
+        grants.iter().map(|grant| inherited.ids.of_key(profile, grant)).collect::<Vec<_>>()
+    };
+    let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();
-    for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
-        for grant in grants {
+    for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
+        for (grant, ids) in grants.iter().zip(ids) {
             let workspace = grant.workspace;
             let last = keys.len() + 1 == all;
             let namespace = if last { Namespace::First } else { Namespace::New };
@@ -235,8 +261,8 @@ fn keys(
                     .map_err(|error| Unusable::of(profile, &error))?;
                 let memory = inherited.cgroups.hold();
                 let recording = recording(inherited);
-                let held = Held { memory, proc_kind, landlock_abi, recording };
-                design(profile, workspace, template, held, inherited.ids)
+                let held = Held { memory, proc_kind, landlock_abi, recording, ids };
+                design(profile, workspace, template, held)
             });
             keys.push(Key { profile: profile.name.clone(), workspace, design });
         }
@@ -253,13 +279,14 @@ fn keys(
     Ok(keys)
 }
 
-/// What this machine gives every cell.
+/// What this machine gives the cells of a key.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     memory: MemoryHold,
     proc_kind: ProcKind,
     landlock_abi: u32,
     recording: Recording,
+    ids: CellIds,
 }
 
 fn recording(inherited: &Inherited) -> Recording {
@@ -332,9 +359,8 @@ fn design(
     workspace: Workspace,
     template: Template,
     held: Held,
-    ids: CellIds,
 ) -> Result<Design, Unusable> {
-    let Held { memory, landlock_abi, recording, .. } = held;
+    let Held { memory, landlock_abi, recording, ids, .. } = held;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let tmpfs = mounts::tmpfs(profile, &template.granted);
     let mut verdicts = seccomp::payload_verdicts(profile, memory);

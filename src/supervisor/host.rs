@@ -25,6 +25,7 @@ use crate::sys::process::{self, Side};
 use super::idmap::IdMap;
 use super::protect::{self, Found};
 use super::start::StartError;
+use super::subordinate::{Block, OwnIds};
 
 /// Where root's instances keep their locks; only root may write there.
 const LOCKS: &str = "/run/cofferdam";
@@ -34,8 +35,8 @@ const MOST_INSTANCES: u32 = 64;
 /// Who starts the supervisor, and which ids it may use.
 #[derive(Debug)]
 pub enum Identity {
-    /// An ordinary user: the one id it has.
-    Ordinary { uid: u32, gid: u32 },
+    /// An ordinary user: the one id it has, and those that others may give it.
+    Ordinary { uid: u32, gid: u32, own: Option<Block> },
     /// Root: a block of ids nobody else has, held by a lock.
     Root(Instance),
 }
@@ -63,13 +64,26 @@ impl Identity {
             return Instance::take(range, &map).map(Self::Root);
         }
         // Root of a user namespace with one id has no more than any ordinary user.
-        Ok(Self::Ordinary { uid, gid })
+        Ok(Self::Ordinary { uid, gid, own: None })
+    }
+
+    /// This one, with ids for the cells of an ordinary user where they can be had.
+    pub fn with_own_ids(self, wanted: OwnIds, cells: u16) -> Self {
+        let Self::Ordinary { uid, gid, own: None } = self else { return self };
+        if wanted == OwnIds::Unwanted || uid == 0 {
+            return self;
+        }
+        let own = Block::take(uid, cells);
+        if let Err(why) = &own {
+            tracing::info!(%why, "cells have the id of the user");
+        }
+        Self::Ordinary { uid, gid, own: own.ok() }
     }
 
     /// The maps of the supervisor's user namespace: `uid_map`, `gid_map`.
     pub fn maps(&self) -> [String; 2] {
         match self {
-            Self::Ordinary { uid, gid } => [format!("0 {uid} 1"), format!("0 {gid} 1")],
+            Self::Ordinary { uid, gid, .. } => [format!("0 {uid} 1"), format!("0 {gid} 1")],
             Self::Root(instance) => {
                 let map = format!("0 {} {}", instance.first, instance.count);
                 [map.clone(), map]
@@ -93,6 +107,16 @@ impl Identity {
         }
     }
 
+    /// What the ids of an ordinary user's cells are on the host, if they get them.
+    pub fn own_ids(&self) -> Result<Option<[HostIds; 2]>, StartError> {
+        let Self::Ordinary { own: Some(block), .. } = self else { return Ok(None) };
+        let uids = IdMap::of_this_process().map_err(StartError::NoProc)?;
+        let gids = IdMap::groups_of_this_process().map_err(StartError::NoProc)?;
+        let [root_uid, root_gid] = host_root();
+        let of = |map: IdMap, root| move |id| map.on_the_host(id, root);
+        Ok(Some(block.host_ids([of(uids, root_uid), of(gids, root_gid)])))
+    }
+
     /// What the receipt compares with. In the tier without namespaces the supervisor sees ids as this
     /// process does; in the other by its map.
     pub fn operator(&self, tier: Tier) -> Result<Operator, StartError> {
@@ -108,7 +132,7 @@ impl Identity {
         let uid_map = IdMap::of_this_process().map_err(StartError::NoProc)?;
         let gid_map = IdMap::groups_of_this_process().map_err(StartError::NoProc)?;
         let (uid, gid, count, groups) = match self {
-            Self::Ordinary { uid, gid } => (*uid, *gid, 1, getgroups().unwrap_or_default()),
+            Self::Ordinary { uid, gid, .. } => (*uid, *gid, 1, getgroups().unwrap_or_default()),
             Self::Root(instance) => (instance.first, instance.first, instance.count, Vec::new()),
         };
         let host_uid = uid_map.on_the_host(uid, root_uid);

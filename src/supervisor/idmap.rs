@@ -10,10 +10,20 @@ pub struct IdMap(Vec<Extent>);
 const OVERFLOW: u32 = 65_534;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Extent {
-    inside: u32,
-    outside: u32,
-    length: u32,
+pub struct Extent {
+    pub inside: u32,
+    pub outside: u32,
+    pub length: u32,
+}
+
+/// What the text of `/proc/PID/uid_map` or `gid_map` says, a line each.
+pub fn extents(text: &str) -> Vec<Extent> {
+    let extent = |line: &str| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let mut next = || numbers.next()?.ok();
+        Some(Extent { inside: next()?, outside: next()?, length: next()? })
+    };
+    text.lines().filter_map(extent).collect()
 }
 
 impl IdMap {
@@ -34,12 +44,7 @@ impl IdMap {
     }
 
     fn parse(text: &str) -> Self {
-        let extent = |line: &str| {
-            let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
-            let mut next = || numbers.next()?.ok();
-            Some(Extent { inside: next()?, outside: next()?, length: next()? })
-        };
-        Self(text.lines().filter_map(extent).collect())
+        Self(extents(text))
     }
 
     /// Whether every id from `first` on, `count` of them, exists here.

@@ -43,6 +43,7 @@ mod shell;
 mod sockets;
 mod sources;
 mod start;
+mod subordinate;
 mod synthetic;
 mod telling;
 mod template;
@@ -63,6 +64,7 @@ use crate::receipt::Tier;
 
 pub use sockets::Socket;
 pub use start::{OPEN_FILES_HELD, StartError, Started, start};
+pub use subordinate::{OwnIds, Without, look as look_for_own_ids};
 pub use synthetic::HOST_NAME;
 
 /// Everything the supervisor will ever know: decided by the operator, before any call.
@@ -75,6 +77,8 @@ pub struct Spec {
     pub sockets: Vec<Socket>,
     pub caps: Caps,
     pub ids: IdRange,
+    /// Whether an ordinary user's cells are to have ids of their own.
+    pub own_ids: OwnIds,
     /// By what cells are held.
     pub tier: Tier,
     /// Where inits record the paths that commands name: only for `profile learn`.

@@ -8,14 +8,16 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
+use nix::sys::wait::WaitPidFlag;
 
 use super::bare::Prepared;
 use super::boot::{self, Birth};
 use super::host::{self, Identity};
+use super::subordinate::{Ids, Mapping};
 use super::{Caps, KeyGrant, Spec, sockets};
 use crate::cell::Clocks;
 use crate::cell::cgroup::Parent;
-use crate::cell::ids::{CellIds, Supplementary, write_map};
+use crate::cell::ids::{HostIds, Supplementary, write_map};
 use crate::cell::measure::Operator;
 use crate::job::{ProfileName, Workspace};
 use crate::outcome::in_words;
@@ -84,13 +86,25 @@ pub struct Inherited {
     pub pages: ArgumentPages,
     pub record: Option<Arc<OwnedFd>>,
     /// Whose ids cells have on the host.
-    pub ids: CellIds,
+    pub ids: Ids,
+    /// What more ids are on the host, uids and gids, where main could have them mapped.
+    pub own_ids: Option<[HostIds; 2]>,
     /// The host's until the supervisor has its own.
     pub clocks: Clocks,
     /// As [`Spec::first`].
     pub first: Option<(ProfileName, Workspace)>,
     /// What the tier without namespaces takes; absent in the other.
     pub bare: Option<Prepared>,
+}
+
+impl Inherited {
+    /// The maps have ids for cells as well.
+    pub fn take_own_ids(&mut self) {
+        let Some([uids, gids]) = self.own_ids.take() else { return };
+        self.operator.uids.0.extend(uids.0);
+        self.operator.gids.0.extend(gids.0);
+        self.ids = Ids::ByGrant;
+    }
 }
 
 /// No cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process may only move others
@@ -113,19 +127,7 @@ pub const OPEN_FILES_HELD: u64 = 1024;
 /// # Errors
 /// What stands in the way; a step that fails later arrives as the first frame on the link.
 pub fn start(spec: Spec) -> Result<Started, StartError> {
-    let threads = std::fs::read_dir("/proc/self/task").map_err(StartError::NoProc)?.count();
-    if threads != 1 {
-        return Err(StartError::Threads { threads });
-    }
-    // What the parent of this process left: with SIGCHLD ignored, no end of a cell would show.
-    signals::usual_signals().map_err(StartError::Signals)?;
-    // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
-    let most = rlimit::increase_nofile_limit(u64::MAX)
-        .map_err(|error| StartError::Link(crate::cell::errno_of(&error)))?;
-    if most < OPEN_FILES_LEAST {
-        return Err(StartError::OpenFiles { most });
-    }
-    let identity = Identity::find(spec.ids)?;
+    let identity = identity(&spec)?;
     let (link, theirs) = pair().map_err(StartError::Link)?;
     let (go, wait) = pair().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
@@ -144,7 +146,8 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             Tier::Bare => Parent::None,
         },
         pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
-        ids: identity.cells(),
+        ids: Ids::All(identity.cells()),
+        own_ids: identity.own_ids()?,
         clocks: Clocks::Host,
         bare,
     };
@@ -163,14 +166,43 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             if spec.tier == Tier::Full {
                 host::place_supervisor(&inherited.cgroups, &identity, child.pid)
                     .map_err(|error| StartError::Maps(crate::cell::errno_of(&error)))?;
-                map(child.pid, &identity).map_err(StartError::Maps)?;
             }
-            socket::send(&go, b"go", &[]).map_err(StartError::Link)?;
+            match mapper(&identity).map_err(StartError::Clone)? {
+                Some(Side::Child) => {
+                    // Each of the two must see the other's end of the link close.
+                    drop((link, inherited.link));
+                    let told = admit(child.pid, spec.tier, &identity, &go);
+                    process::exit_now(i32::from(told.is_err()));
+                }
+                Some(Side::Parent(_)) => {}
+                None => admit(child.pid, spec.tier, &identity, &go)?,
+            }
             // Not freed: the two processes share these pages, and to write to one is to copy it.
             std::mem::forget(inherited.profiles);
             Ok(Started { link, held: Held { _identity: identity, _pidfd: child.pidfd } })
         }
     }
+}
+
+/// Checks that this process can start a supervisor, and finds out whose ids there are.
+fn identity(spec: &Spec) -> Result<Identity, StartError> {
+    let threads = std::fs::read_dir("/proc/self/task").map_err(StartError::NoProc)?.count();
+    if threads != 1 {
+        return Err(StartError::Threads { threads });
+    }
+    // What the parent of this process left: with SIGCHLD ignored, no end of a cell would show.
+    signals::usual_signals().map_err(StartError::Signals)?;
+    // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
+    let most = rlimit::increase_nofile_limit(u64::MAX)
+        .map_err(|error| StartError::Link(crate::cell::errno_of(&error)))?;
+    if most < OPEN_FILES_LEAST {
+        return Err(StartError::OpenFiles { most });
+    }
+    let identity = Identity::find(spec.ids)?;
+    Ok(match spec.tier {
+        Tier::Full => identity.with_own_ids(spec.own_ids, spec.caps.cells),
+        Tier::Bare => identity,
+    })
 }
 
 /// What the tier without namespaces takes: a directory, and as root an id that nobody has.
@@ -194,16 +226,54 @@ fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
-fn map(pid: i32, identity: &Identity) -> Result<(), Errno> {
+/// Forks a child that has newuidmap(1) write the supervisor's maps while main goes on; `None` where main
+/// writes them itself. Nobody waits for it: it collects itself.
+fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
+    let Identity::Ordinary { own: Some(_), .. } = identity else { return Ok(None) };
+    let side = fork()?;
+    if let Side::Parent(child) = &side {
+        signals::forget_children()?;
+        // Where it ended before that.
+        let pid = nix::unistd::Pid::from_raw(child.pid);
+        match nix::sys::wait::waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(_) | Err(Errno::ECHILD) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(Some(side))
+}
+
+/// Maps the supervisor's ids and tells it.
+fn admit(pid: i32, tier: Tier, identity: &Identity, go: &OwnedFd) -> Result<(), StartError> {
+    let word = match tier {
+        Tier::Full => map(pid, identity).map_err(StartError::Maps)?,
+        Tier::Bare => boot::OPERATORS,
+    };
+    socket::send(go, word, &[]).map_err(StartError::Link)
+}
+
+/// Writes the supervisor's maps. Returns what it is to be told: which ids it has.
+fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
+    let [uids_there, gids_there] = match identity {
+        Identity::Ordinary { uid, gid, own: Some(block) } => {
+            Mapping::start(block, pid, [*uid, *gid]).finish()
+        }
+        Identity::Ordinary { .. } | Identity::Root(_) => [false, false],
+    };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
     let [uids, gids] = identity.maps();
-    if identity.supplementary() == Supplementary::Kept {
-        // Without this an ordinary user may not write a gid map (user_namespaces(7)).
-        write_map(process.as_fd(), "setgroups", "deny")?;
+    if !gids_there {
+        if identity.supplementary() == Supplementary::Kept {
+            // Without this an ordinary user may not write a gid map (user_namespaces(7)).
+            write_map(process.as_fd(), "setgroups", "deny")?;
+        }
+        write_map(process.as_fd(), "gid_map", &gids)?;
     }
-    write_map(process.as_fd(), "gid_map", &gids)?;
-    write_map(process.as_fd(), "uid_map", &uids)
+    if !uids_there {
+        write_map(process.as_fd(), "uid_map", &uids)?;
+    }
+    Ok(if uids_there && gids_there { boot::OWN } else { boot::OPERATORS })
 }
 
 /// For each profile what its keys have: one without a grant, and one for each that it shows.

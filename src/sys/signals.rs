@@ -14,6 +14,13 @@ pub fn usual_signals() -> Result<()> {
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }
 
+/// Has children of this process collected by the kernel: nobody is going to wait for one (wait(2)).
+pub fn forget_children() -> Result<()> {
+    // SAFETY: SIG_IGN is no function of ours; the call takes numbers only otherwise.
+    let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
+}
+
 /// Gives every signal its default effect: what the parent of this program left ignored would be so in every
 /// child, and exec keeps it (signal(7)). But for SIGPIPE, which the Rust runtime ignores, and SIGXFSZ: to the
 /// process that starts programs both are errors of a write, EPIPE and EFBIG.

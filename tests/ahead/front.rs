@@ -106,6 +106,7 @@ impl Front {
             sockets: Vec::new(),
             caps,
             ids: IdRange { first: 2_100_100_000, count: 64 },
+            own_ids: cofferdam::supervisor::OwnIds::Unwanted,
             tier: cofferdam::receipt::Tier::Full,
             record: None,
             first: None,

@@ -99,6 +99,7 @@ impl Front {
                 session_idle: PATIENCE,
             },
             ids: IdRange { first: 2_100_000_000, count: 64 },
+            own_ids: cofferdam::supervisor::OwnIds::Unwanted,
             tier: cofferdam::receipt::Tier::Full,
             record: None,
             first: None,

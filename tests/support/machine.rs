@@ -28,6 +28,8 @@ pub enum Need {
     FullSpeed,
     /// Signals held by Landlock: ABI 6 (Linux 6.12).
     LandlockScope,
+    /// newuidmap(1), newgidmap(1) and the files that they read.
+    NewUidMap,
     Nsenter,
     /// ps, free.
     Procps,
@@ -62,6 +64,7 @@ impl Need {
             Self::MemoryCgroup => "a memory cgroup",
             Self::FullSpeed => "full-speed",
             Self::LandlockScope => "landlock-scope",
+            Self::NewUidMap => "newuidmap",
             Self::Nsenter => "nsenter",
             Self::Procps => "ps and free",
             Self::Prlimit => "prlimit",
@@ -98,6 +101,11 @@ impl Need {
             }
             Self::FullSpeed => !emulated(),
             Self::LandlockScope => cofferdam::cell::landlock::kernel_abi() >= 6,
+            Self::NewUidMap => {
+                let files =
+                    ["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/etc/subuid", "/etc/subgid"];
+                files.iter().all(|file| std::path::Path::new(file).exists())
+            }
             Self::Nsenter => starts(&["nsenter", "--version"]),
             Self::Procps => starts(&["ps", "--version"]) && starts(&["free", "--version"]),
             Self::Prlimit => starts(&["prlimit", "--version"]),

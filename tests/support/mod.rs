@@ -5,6 +5,7 @@
 //! COFFERDAM_MUST_RUN is 1.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part of what they share")]
 
+pub mod ids;
 mod machine;
 mod process;
 
@@ -201,13 +202,28 @@ pub struct Caller {
     pub home: PathBuf,
     held: tempfile::TempDir,
     shared: Arc<Shared>,
+    /// Ids that subuid(5) gives them; `None`: what the machine has.
+    given: Option<ids::Given>,
 }
 
 impl Caller {
     fn new(who: Who, shared: Arc<Shared>) -> Result<Self, Failed> {
         let held = world_directory()?;
-        let caller = Self { who, home: held.path().to_owned(), held, shared };
+        let home = held.path().to_owned();
+        let caller = Self { who, home, held, shared, given: None };
         caller.own(&caller.home)?;
+        Ok(caller)
+    }
+
+    /// The same user with a directory of their own, as `change` says of the ids given to them.
+    pub fn given(
+        &self,
+        change: impl FnOnce(ids::Given) -> Result<ids::Given, Failed>,
+    ) -> Result<Self, Failed> {
+        let mut caller = Self::new(self.who, Arc::clone(&self.shared))?;
+        let files = caller.home.join("given");
+        std::fs::create_dir(&files)?;
+        caller.given = Some(change(ids::Given::new(&files)?)?);
         Ok(caller)
     }
 
@@ -258,10 +274,13 @@ impl Caller {
     /// A program outside any cell, as the caller, with nothing of the test's environment.
     pub fn outside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         use std::os::unix::process::CommandExt;
-        let mut command = Command::new(program);
+        let mut command = match &self.given {
+            Some(given) => given.command(program),
+            None => Command::new(program),
+        };
         command.env_clear().env("HOME", &self.home).env("PATH", machine::PATH);
         command.current_dir(&self.home).stdin(Stdio::null());
-        if let Some(id) = self.id() {
+        if let (Some(id), None) = (self.id(), &self.given) {
             // Supplementary groups go as well: std drops them where root changes the uid.
             command.uid(id).gid(id);
         }

@@ -1,0 +1,131 @@
+//! What `doctor` says of the counts that the kernel keeps for each user of the host.
+
+use super::doctor::{Layer, State};
+use crate::accounts;
+use crate::supervisor::{Without, look_for_own_ids};
+
+/// Ranges begin here on most systems (`SUB_UID_MIN` of login.defs(5)).
+const FIRST_RANGE: u64 = 100_000;
+const RANGE: u64 = 65_536;
+
+/// What can be told only before the walls of the front end are up: who asks, and what the files say.
+#[derive(Debug)]
+pub struct Looked {
+    uid: u32,
+    why: String,
+    remedy: String,
+}
+
+impl Looked {
+    /// Looks at the programs and files of this machine, for a server with as many cells.
+    pub fn now(cells: u16) -> Self {
+        let uid = nix::unistd::geteuid().as_raw();
+        let looked = look_for_own_ids(uid, cells);
+        let why = match &looked {
+            Ok(()) => "newuidmap or newgidmap refused".to_owned(),
+            Err(why) => why.to_string(),
+        };
+        Self { uid, why, remedy: remedy(uid, looked) }
+    }
+
+    /// The layer, by the host uid that a cell was measured to have.
+    pub fn layer(&self, host_uid: u32) -> Layer {
+        let name = "counts of a user".to_owned();
+        if self.uid == 0 || host_uid != self.uid {
+            let how = "measured: a cell without a grant has an id of its own; epoll watches, descriptors \
+                in flight and pages of pipes are counted for it alone"
+                .to_owned();
+            return Layer { name, state: State::Ok, how, remedy: None };
+        }
+        let how = format!(
+            "cells share epoll watches, descriptors in flight and pages of pipes with your programs: {}",
+            self.why
+        );
+        Layer { name, state: State::Weak, how, remedy: Some(self.remedy.clone()) }
+    }
+}
+
+/// What to do so that cells get ids of their own.
+fn remedy(uid: u32, looked: Result<(), Without>) -> String {
+    let user = accounts::user(uid);
+    let named = user.clone().unwrap_or_else(|| uid.to_string());
+    match looked {
+        Err(Without::Program) => {
+            "install newuidmap (Debian: apt-get install uidmap; Fedora: dnf install shadow-utils)".to_owned()
+        }
+        Err(Without::Range { .. }) => {
+            let first = free_range();
+            let last = first + RANGE - 1;
+            format!(
+                "as root: usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {named}, \
+                 which puts `{named}:{first}:{RANGE}` into /etc/subuid and /etc/subgid"
+            )
+        }
+        Err(Without::NoNewPrivs) => {
+            "start cofferdam without no_new_privs (systemd: NoNewPrivileges=no; a container: without \
+             --security-opt no-new-privileges)"
+                .to_owned()
+        }
+        Err(Without::Locks) => format!(
+            "loginctl enable-linger {named}, which makes /run/user/{uid}; or as root remove \
+             /tmp/cofferdam-ids-{uid}"
+        ),
+        Err(Without::Taken) => format!(
+            "end other servers of yours, or give {named} a longer range in /etc/subuid and /etc/subgid"
+        ),
+        Err(Without::Cells { .. }) => "lower `cells` under `[limits]`".to_owned(),
+        Ok(()) if user.is_none() => format!("give the uid {uid} a line in /etc/passwd"),
+        Ok(()) => format!(
+            "try `unshare --user --map-auto true` as {named}: it says what refuses newuidmap; `getsubids \
+             {named}` shows the range"
+        ),
+    }
+}
+
+/// The first id behind every range that is given.
+fn free_range() -> u64 {
+    let ends = ["/etc/subuid", "/etc/subgid"].into_iter().flat_map(|file| {
+        let table = std::fs::read(file).unwrap_or_default();
+        let table = String::from_utf8_lossy(&table).into_owned();
+        table.lines().filter_map(end_of).collect::<Vec<_>>()
+    });
+    ends.max().unwrap_or(FIRST_RANGE).max(FIRST_RANGE)
+}
+
+/// The first id behind the range of a line.
+fn end_of(line: &str) -> Option<u64> {
+    let mut numbers = line.split(':').skip(1).map(|word| word.trim().parse::<u64>());
+    numbers.next()?.ok()?.checked_add(numbers.next()?.ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_ends_where_the_next_may_begin() {
+        assert_eq!(end_of("me:100000:65536"), Some(165_536));
+        assert_eq!(end_of("me:100000"), None);
+        assert_eq!(end_of("# a comment"), None);
+    }
+
+    #[test]
+    fn each_reason_has_a_remedy_of_its_own() {
+        let all = [
+            Without::Program,
+            Without::Range { file: "/etc/subuid" },
+            Without::NoNewPrivs,
+            Without::Locks,
+            Without::Taken,
+            Without::Cells { limit: 2000 },
+        ];
+        let told: Vec<String> = all.iter().map(|why| remedy(4_000_000, Err(*why))).collect();
+        let mut distinct = told.clone();
+        distinct.sort();
+        distinct.dedup();
+        assert_eq!(distinct.len(), all.len(), "{told:?}");
+        let range = told.get(1).map(String::as_str).unwrap_or_default();
+        assert!(range.contains(" 4000000,") && range.contains(":65536`"), "{range}");
+        assert!(remedy(4_000_000, Ok(())).contains("/etc/passwd"));
+    }
+}

@@ -1,0 +1,302 @@
+//! Host ids of an ordinary user's cells, where subuid(5) and newuidmap(1) give them some of their own.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field of an answer fails the test either way"
+)]
+
+#[path = "sessions/server.rs"]
+#[allow(dead_code, reason = "each test program uses its part of what they share")]
+mod server;
+mod support;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use server::{Server, story};
+use support::ids::{COUNT, FIRST};
+use support::{Caller, Check, Claim, Failed, For, Need, children, equal, holds, status};
+
+fn main() -> ExitCode {
+    support::main(&[
+        claim("cells_without_a_grant_have_ids_and_no_groups_of_anybody", own),
+        claim("cells_at_once_and_servers_at_once_have_ids_apart", apart),
+        claim("cells_with_a_granted_directory_keep_the_users_ids_and_groups", granted),
+        claim("a_profile_that_lists_what_only_the_user_reads_keeps_the_users_id", listed),
+        claim("a_cell_that_fills_what_is_counted_for_a_user_harms_nobody_outside", counts),
+        claim("files_of_a_session_are_shared_under_its_own_id", files),
+        claim("whatever_stands_in_the_way_leaves_the_users_id", fallbacks),
+        claim("a_program_that_does_not_end_or_lies_leaves_the_users_id", programs),
+        claim("doctor_tells_of_shared_counts_with_the_remedy", doctor),
+    ])
+}
+
+const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
+    const NEEDS: &[Need] = &[Need::Python, Need::RootLooks, Need::Setpriv, Need::Unshare];
+    support::claim(name, check).only(For::User).needs(NEEDS).wants(&[Need::NewUidMap])
+}
+
+/// What the receipt of an answer says of ids: the host uid, the supplementary groups.
+fn told(answer: &Value) -> (u32, Value) {
+    let measured = &answer["_meta"]["cofferdam/receipt"]["measured"];
+    let uid = measured["host_uid"].as_u64().unwrap_or_default();
+    (u32::try_from(uid).unwrap_or_default(), measured["supplementary_groups"].clone())
+}
+
+fn is_given(id: u32) -> bool {
+    (FIRST..FIRST + COUNT).contains(&id)
+}
+
+/// Every process below this one.
+fn below(pid: u32) -> Vec<u32> {
+    let own = children(pid);
+    own.iter().copied().chain(own.iter().flat_map(|child| below(*child))).collect()
+}
+
+/// Processes of a server that run `sleep 77`, with their ids and groups as the host sees them.
+fn sleepers(server: &Server) -> Vec<(Vec<u32>, Vec<u32>, Vec<u32>)> {
+    let all = below(server.child.id()).into_iter();
+    let sleeps = all.filter(|pid| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x0077\0")
+    });
+    let seen = sleeps.filter_map(|pid| status(pid).ok());
+    seen.map(|seen| (seen.ids("Uid"), seen.ids("Gid"), seen.ids("Groups"))).collect()
+}
+
+fn own(caller: &Caller) -> Check {
+    let caller = caller.given(|given| Ok(given.with_groups()))?;
+    equal("outside", caller.bash_outside("id -G")?.said(), format!("{} 4 64322", caller.gid()))?;
+    let mut server = Server::start(&caller, "")?;
+    let answer = server.bash("sleep 77 & echo $!; id -G")?;
+    let (uid, groups) = told(&answer);
+    holds("the receipt's uid", uid, is_given(uid))?;
+    equal("the receipt's groups", groups, json!([]))?;
+    holds("in the cell", story(&answer), story(&answer).1.ends_with("\n1000\n"))?;
+    let seen = sleepers(&server);
+    equal("as the host sees it", seen, [(vec![uid; 4], vec![uid; 4], Vec::new())])?;
+    // By what the kernel counts the supervisor: its real uid.
+    let supervisor = children(server.child.id());
+    let ids: Vec<_> = supervisor.iter().filter_map(|pid| status(*pid).ok()).collect();
+    let ids: Vec<_> = ids.iter().map(|seen| seen.ids("Uid")).collect();
+    let real = ids.first().and_then(|ids| ids.first()).copied().unwrap_or_default();
+    holds("its own as well", (real, uid), is_given(real) && real != uid)?;
+    equal("the supervisor", ids, [[real, caller.uid(), caller.uid(), caller.uid()]])
+}
+
+fn apart(caller: &Caller) -> Check {
+    let (caller, other) = (caller.given(Ok)?, caller.given(Ok)?);
+    let mut one = Server::start(&caller, "")?;
+    let (first, _) = told(&one.with(&json!({ "command": "true", "session": "a" }))?);
+    let (second, _) = told(&one.with(&json!({ "command": "true", "session": "b" }))?);
+    holds("two sessions", (first, second), first != second)?;
+    let mut two = Server::start(&other, "")?;
+    let (third, _) = told(&two.with(&json!({ "command": "true", "session": "a" }))?);
+    let ids = [first, second, third];
+    holds("all of the range", ids, ids.iter().all(|id| is_given(*id)))?;
+    holds("another block", ids, third.abs_diff(first) >= 1000)
+}
+
+fn granted(caller: &Caller) -> Check {
+    let caller = caller.given(|given| Ok(given.with_groups()))?;
+    let path = caller.directory("tree")?;
+    let private = caller.file("tree/private", "of the user\n")?;
+    support::mode(&private, 0o600)?;
+    let tree = path.display().to_string();
+    let mut server = Server::configured(&caller, "", &[], &["--workspace", &tree])?;
+    let answer = server.bash("cat private; echo made > file")?;
+    equal("a private file", story(&answer), (Some(0), "of the user\n".to_owned()))?;
+    equal("the receipt", told(&answer), (caller.uid(), json!([4, 64322])))?;
+    use std::os::unix::fs::MetadataExt;
+    let made = std::fs::metadata(path.join("file"))?;
+    equal("whose it is", (made.uid(), made.gid()), (caller.uid(), caller.gid()))?;
+    drop(server);
+    std::fs::remove_dir_all(caller.home.join("configuration"))?;
+    let read_only = format!("{tree}:ro");
+    let mut server = Server::configured(&caller, "", &[], &["--workspace", &read_only])?;
+    let answer = server.bash("cat private")?;
+    equal("read-only", story(&answer), (Some(0), "of the user\n".to_owned()))?;
+    equal("the receipt", told(&answer), (caller.uid(), json!([4, 64322])))
+}
+
+const POLICY: &str = r#"schema = 1
+
+[[rule]]
+id = "shell"
+tools = ["bash"]
+action = "allow"
+profile = "mine"
+why = "contained, with a tool of the user's"
+matches = [{ tool = "bash" }]
+not_matches = [{ tool = "bash_exec" }]
+"#;
+
+fn listed(caller: &Caller) -> Check {
+    let caller = caller.given(Ok)?;
+    let tool = caller.file("tool", "mine\n")?;
+    let profile = format!(
+        "schema = 1\nname = \"mine\"\nextends = \"bash\"\ndescription = \"with a tool\"\n\
+         [[path]]\nhost = {:?}\ncell = \"/opt/tool\"\nwhy = \"a test\"\n",
+        tool.display().to_string()
+    );
+    let files = [("sandbox-profiles", profile.as_str()), ("policies", POLICY)];
+    let uid = |mode: u32, owner: u32| {
+        support::mode(&tool, mode)?;
+        std::os::unix::fs::chown(&tool, Some(owner), Some(owner))?;
+        let configuration = caller.home.join("configuration");
+        if configuration.exists() {
+            std::fs::remove_dir_all(configuration)?;
+        }
+        let mut server = Server::with_files(&caller, "", &files)?;
+        let answer = server.bash("cat /opt/tool")?;
+        equal("it is read", story(&answer), (Some(0), "mine\n".to_owned()))?;
+        Ok::<_, Failed>(told(&answer).0)
+    };
+    equal("the user's, closed to others", uid(0o600, caller.uid())?, caller.uid())?;
+    equal("the user's", uid(0o644, caller.uid())?, caller.uid())?;
+    let open = uid(0o644, 0)?;
+    holds("root's, open to all", open, is_given(open))
+}
+
+/// Holds descriptors in flight and fills pipes, then says how far it came and waits.
+const FILL: &str = r#"
+import array, fcntl, os, resource, socket, time
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held, flying = [], 0
+descriptor = array.array("i", [0] * 250)
+while flying < 1250:
+    pair = socket.socketpair()
+    held.append(pair)
+    try:
+        pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
+    except OSError as error:
+        break
+    flying += 250
+pipes = []
+while len(pipes) < 100:
+    ends = os.pipe()
+    pipes.append(ends)
+    try:
+        fcntl.fcntl(ends[0], 1031, 1 << 20)
+    except PermissionError:
+        break
+def fill():
+    size = 65536
+    while size == 65536 and len(pipes) < 500:
+        pipes.append(os.pipe())
+        size = fcntl.fcntl(pipes[-1][0], 1032)
+    return size
+print(flying, fill(), flush=True)
+# Other programs of the same user end meanwhile.
+while True:
+    time.sleep(0.05)
+    fill()
+"#;
+
+/// What a program of the user can still do.
+const USE: &str = r#"
+import array, errno, fcntl, os, resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+pair = socket.socketpair()
+try:
+    pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
+    print("sent")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+print(fcntl.fcntl(os.pipe()[0], 1032))
+"#;
+
+/// What a program of the user can do, once it is `expected`; else what it can do in the end.
+fn used(caller: &Caller, expected: &str) -> Result<String, Failed> {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let found = caller.python_outside(USE)?;
+        if found.said() == expected || Instant::now() > end {
+            return Ok(found.said().to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn counts(caller: &Caller) -> Check {
+    let seen = |what: &str, caller: &Caller, expected: &str| {
+        // What a server before held goes with its last process.
+        equal("before", used(caller, "sent\n65536")?, "sent\n65536")?;
+        let mut server = Server::start(caller, "")?;
+        let answer = server.bash(&format!("python3 -c '{FILL}' & sleep 3"))?;
+        equal("what it holds", story(&answer), (Some(0), "1250 8192\n".to_owned()))?;
+        equal(what, used(caller, expected)?, expected)
+    };
+    // Without ids of its own the cell's counts are the user's.
+    let without = caller.given(|given| given.ranges(""))?;
+    seen("without own ids", &without, "ETOOMANYREFS\n8192")?;
+    seen("with own ids", &caller.given(Ok)?, "sent\n65536")
+}
+
+fn files(caller: &Caller) -> Check {
+    let caller = caller.given(Ok)?;
+    let mut server = Server::configured(&caller, "", &[], &["--tools", "shell,exec,files"])?;
+    let first = server.bash("umask 077; echo private > f; mkfifo q; stat -c %a f")?;
+    equal("made", story(&first), (Some(0), "600\n".to_owned()))?;
+    let beside = server.tool("bash_exec", &json!({ "command": "cat f; stat -c %U f" }))?;
+    equal("beside it", story(&beside), (Some(0), "private\nagent\n".to_owned()))?;
+    equal("by the same id", told(&beside).0, told(&first).0)?;
+    holds("of the range", told(&first), is_given(told(&first).0))?;
+    let terminal = server.with(&json!({ "command": "tty", "tty": true }))?;
+    equal("a terminal", terminal["structuredContent"]["exit_code"].clone(), json!(0))
+}
+
+fn uid_of_a_cell(caller: &Caller) -> Result<u32, Failed> {
+    let answer = Server::start(caller, "")?.bash("cat /proc/self/status > /dev/null")?;
+    equal("it runs", story(&answer).0, Some(0))?;
+    Ok(told(&answer).0)
+}
+
+fn fallbacks(caller: &Caller) -> Check {
+    let is_the_users =
+        |what: &str, caller: &Caller| equal(what, uid_of_a_cell(caller)?, caller.uid());
+    is_the_users("no range", &caller.given(|given| given.ranges(""))?)?;
+    let short = format!("tester:{FIRST}:1000\n");
+    is_the_users("a short range", &caller.given(|given| given.ranges(&short))?)?;
+    is_the_users("no privilege", &caller.given(|given| Ok(given.without_privileges()))?)?;
+    let by_number = format!("{}:{FIRST}:{COUNT}\n", caller.uid());
+    let uid = uid_of_a_cell(&caller.given(|given| given.ranges(&by_number))?)?;
+    holds("a range by number", uid, is_given(uid))?;
+    // One call is not worth the time.
+    let once = caller.given(Ok)?.json(&[], &["true"])?;
+    equal("of `run`", once.pointer("/receipt/measured/host_uid"), Some(&json!(caller.uid())))
+}
+
+fn programs(caller: &Caller) -> Check {
+    for name in ["newuidmap", "newgidmap"] {
+        for script in ["exit 1", "exit 0", "sleep 1000"] {
+            let caller = caller.given(|given| given.with_program(name, script))?;
+            let began = Instant::now();
+            let uid = uid_of_a_cell(&caller)?;
+            equal(&format!("{name}: {script}"), uid, caller.uid())?;
+            holds("within its time", began.elapsed(), began.elapsed() < Duration::from_secs(20))?;
+        }
+    }
+    Ok(())
+}
+
+fn doctor(caller: &Caller) -> Check {
+    let layer = |caller: &Caller| {
+        let told = support::Told::of(caller.cofferdam(&["doctor", "--json"]), support::PATIENCE)?;
+        let told: Value = serde_json::from_str(&told.stdout)?;
+        let layers = told["layers"].as_array().cloned().unwrap_or_default();
+        let counts = layers.into_iter().find(|layer| layer["name"] == "counts of a user");
+        Ok::<_, Failed>(counts.ok_or("no such layer")?)
+    };
+    equal("own ids", &layer(&caller.given(Ok)?)?["state"], &json!("ok"))?;
+    let weak = layer(&caller.given(|given| given.ranges("other:100000:65536\n"))?)?;
+    equal("no range", &weak["state"], &json!("weak"))?;
+    let remedy = weak["remedy"].as_str().unwrap_or_default();
+    holds("its remedy", remedy, remedy.contains("`tester:165536:65536`"))?;
+    let weak = layer(&caller.given(|given| Ok(given.without_privileges()))?)?;
+    let remedy = weak["remedy"].as_str().unwrap_or_default();
+    holds("its remedy", remedy, remedy.contains("NoNewPrivileges=no"))?;
+    let weak = layer(&caller.given(|given| given.with_program("newuidmap", "exit 1"))?)?;
+    let remedy = weak["remedy"].as_str().unwrap_or_default();
+    holds("its remedy", remedy, remedy.contains("getsubids tester"))
+}

@@ -1,0 +1,80 @@
+//! A caller whom subuid(5) gives ids: in a mount namespace of its own, so that the machine's files stay.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Failed, USER};
+
+/// First id of the range that the ordinary user has there: nobody's on any machine.
+pub const FIRST: u32 = 1_900_000_000;
+pub const COUNT: u32 = 65_536;
+
+/// Binds the files that the directory `$1` has, then becomes the user `$2` with the groups `$3`, and
+/// gives no privilege to programs where `$4` says so.
+const ENTER: &str = r#"
+for file in passwd subuid subgid; do mount --bind "$1/$file" "/etc/$file" || exit 99; done
+for file in newuidmap newgidmap; do
+    if [ -e "$1/$file" ]; then mount --bind "$1/$file" "/usr/bin/$file" || exit 99; fi
+done
+id=$2 groups=$3 more=$4
+shift 4
+exec setpriv --reuid "$id" --regid "$id" $groups $more "$@"
+"#;
+
+/// What the caller finds instead of the machine's own files.
+#[derive(Debug, Clone)]
+pub struct Given {
+    directory: PathBuf,
+    groups: &'static str,
+    more: &'static str,
+}
+
+impl Given {
+    /// Files in `directory` that give the user a range.
+    pub fn new(directory: &Path) -> Result<Self, Failed> {
+        let given = Self { directory: directory.to_owned(), groups: "--clear-groups", more: "" };
+        let accounts = std::fs::read_to_string("/etc/passwd")?;
+        given.file("passwd", &format!("{accounts}tester:x:{USER}:{USER}::/:/bin/sh\n"))?;
+        given.ranges(&format!("tester:{FIRST}:{COUNT}\n"))
+    }
+
+    /// The same with these lines in both files of ranges.
+    pub fn ranges(self, lines: &str) -> Result<Self, Failed> {
+        self.file("subuid", lines)?;
+        self.file("subgid", lines)?;
+        Ok(self)
+    }
+
+    /// The same for a user with the groups 4 and 64322.
+    pub fn with_groups(self) -> Self {
+        Self { groups: "--groups 4,64322", ..self }
+    }
+
+    /// The same for a process that can gain no privilege.
+    pub fn without_privileges(self) -> Self {
+        Self { more: "--no-new-privs", ..self }
+    }
+
+    /// The same with `script` in the place of newuidmap or newgidmap.
+    pub fn with_program(self, name: &str, script: &str) -> Result<Self, Failed> {
+        let path = self.file(name, &format!("#!/bin/sh\n{script}\n"))?;
+        super::mode(&path, 0o755)?;
+        Ok(self)
+    }
+
+    fn file(&self, name: &str, text: &str) -> Result<PathBuf, Failed> {
+        let path = self.directory.join(name);
+        std::fs::write(&path, text)?;
+        super::mode(&path, 0o644)?;
+        Ok(path)
+    }
+
+    /// The start of a command line that ends with a program and its arguments.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]);
+        command.arg(&self.directory).arg(USER.to_string()).args([self.groups, self.more]);
+        command.arg(program);
+        command
+    }
+}
