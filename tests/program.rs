@@ -1,5 +1,8 @@
 //! What `cofferdam` is as a file: the clones that cells begin as have its mappings.
 
+#[path = "support/copy.rs"]
+mod copy;
+
 use elf::ElfBytes;
 use elf::abi::{ET_DYN, PT_GNU_RELRO, PT_GNU_STACK, PT_INTERP};
 use elf::endian::AnyEndian;
@@ -37,12 +40,21 @@ fn it_loads_no_shared_library_where_the_archives_are_installed() -> std::io::Res
 fn a_user_whom_no_file_names_and_who_has_no_home_is_no_fault_of_it() -> std::io::Result<()> {
     // As in a container with `--user`. The C library would ask what nsswitch.conf lists.
     let unknown = 2_147_483_000;
-    let mut command = std::process::Command::new(PROGRAM);
+    let copied = copy::Copied::of(std::path::Path::new(PROGRAM))?;
+    let mut command = std::process::Command::new(copied.path());
+    // Nor may the directory of this test be theirs.
+    command.current_dir("/");
     command.args(["serve", "--workspace", "~/is-not-there"]).env_remove("HOME");
     if nix::unistd::geteuid().is_root() {
         std::os::unix::process::CommandExt::uid(&mut command, unknown);
     }
-    let output = command.output()?;
+    let output = loop {
+        match command.output() {
+            // The test beside this one was forking while the copy was written.
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
+            other => break other?,
+        }
+    };
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! COFFERDAM_MUST_RUN is 1.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part of what they share")]
 
+mod copy;
 pub mod ids;
 mod machine;
 mod process;
@@ -14,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use copy::{Copied, world_directory};
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::Value;
 
@@ -168,25 +170,14 @@ fn concluded(trials: impl FnOnce(&Arc<Shared>) -> Vec<Trial>) -> ExitCode {
 /// What all tests of one program share.
 #[derive(Debug)]
 struct Shared {
-    /// World-executable: the ordinary user starts the program from here.
-    directory: tempfile::TempDir,
+    /// The ordinary user starts the program from here.
+    program: Copied,
 }
 
 impl Shared {
     fn new() -> std::io::Result<Self> {
-        let directory = world_directory()?;
-        let binary = directory.path().join("cofferdam");
-        std::fs::copy(env!("CARGO_BIN_EXE_cofferdam"), &binary)?;
-        mode(&binary, 0o755)?;
-        Ok(Self { directory })
+        Ok(Self { program: Copied::of(Path::new(env!("CARGO_BIN_EXE_cofferdam")))? })
     }
-}
-
-/// A directory that everybody may enter, as temporary directories are not.
-fn world_directory() -> std::io::Result<tempfile::TempDir> {
-    let directory = tempfile::Builder::new().prefix("cofferdam-test-").tempdir()?;
-    mode(directory.path(), 0o755)?;
-    Ok(directory)
 }
 
 /// Sets the mode of a file.
@@ -268,7 +259,7 @@ impl Caller {
 
     /// The program under test.
     pub fn binary(&self) -> PathBuf {
-        self.shared.directory.path().join("cofferdam")
+        self.shared.program.path()
     }
 
     /// A program outside any cell, as the caller, with nothing of the test's environment.
