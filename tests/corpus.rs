@@ -138,6 +138,11 @@ fn what_a_mediated_call_says_is_read_as_the_kernel_reads_it() {
 }
 
 #[test]
+fn configurations_that_were_changed_are_read_as_git_reads_them() {
+    holds("gitconfig");
+}
+
+#[test]
 fn every_target_has_a_corpus_and_a_fuzzer() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
     let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).expect("a manifest");

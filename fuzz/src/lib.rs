@@ -28,6 +28,7 @@ use cofferdam::policy::{self, Policy};
 use cofferdam::profile::floor::{self, Verdict};
 use cofferdam::profile::{self, Profiles};
 use cofferdam::receipt::MemoryHold;
+use cofferdam::supervisor::protect::grammar::{self, Whole};
 use cofferdam::tools::bc::{self, BcRun, CalcError, Evaluate};
 use cofferdam::tools::session;
 use cofferdam::tools::shell::{self, BashArgs};
@@ -39,7 +40,7 @@ use serde_json::Value;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; a corpus has the same name.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("frames", frames),
     ("profiles", profiles),
     ("policies", policies),
@@ -49,6 +50,7 @@ pub const TARGETS: [Target; 9] = [
     ("calculator", calculator),
     ("lines", lines),
     ("mediated", mediated),
+    ("gitconfig", gitconfig),
 ];
 
 /// Bytes of a hostile front end: a frame decodes or is refused, and what decodes encodes again.
@@ -346,4 +348,53 @@ fn blocking(future: impl Future<Output = ()>) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(future);
+}
+
+/// Text of a git configuration: read as the installed git reads it, setting by setting.
+pub fn gitconfig(bytes: &[u8]) {
+    // More than names are kept of; and a NUL, which ends a text in C, git's listing does not show.
+    const MOST: usize = 4000;
+    let mut own = Vec::new();
+    let whole = grammar::settings(bytes, |setting| {
+        let name = [setting.stem, setting.key].concat();
+        own.push((name, setting.value.map(spaced)));
+    });
+    if bytes.len() > MOST || bytes.contains(&0) {
+        return;
+    }
+    let Some(listed) = listed_by_git(bytes) else { return };
+    assert_eq!(whole == Whole::Yes, listed.is_ok(), "git: {listed:?}, here: {own:?}");
+    if let Ok(listed) = listed {
+        assert_eq!(own, listed);
+    }
+}
+
+/// Blanks within a value are kept as they are by newer versions of git alone.
+fn spaced(value: &[u8]) -> Vec<u8> {
+    value.iter().map(|byte| if byte.is_ascii_whitespace() { b' ' } else { *byte }).collect()
+}
+
+/// A setting's name and value.
+type Listed = (Vec<u8>, Option<Vec<u8>>);
+
+/// What `git config --list` says of a text, or that git refuses it; `None` where there is no git.
+fn listed_by_git(bytes: &[u8]) -> Option<Result<Vec<Listed>, String>> {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let mut git = Command::new("git");
+    git.args(["config", "--no-includes", "--file", "-", "--list", "-z"]).current_dir("/");
+    git.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = git.spawn().ok()?;
+    // It may have refused the text before its end.
+    drop(child.stdin.take()?.write_all(bytes));
+    let output = child.wait_with_output().ok()?;
+    if !output.status.success() {
+        return Some(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    let records = output.stdout.split(|byte| *byte == 0).filter(|record| !record.is_empty());
+    let listed = records.map(|record| {
+        let mut parts = record.splitn(2, |byte| *byte == b'\n');
+        (parts.next().unwrap_or_default().to_vec(), parts.next().map(spaced))
+    });
+    Some(Ok(listed.collect()))
 }
