@@ -147,7 +147,9 @@ fn pairs(caller: &Caller) -> Check {
         move() { perl -e 'rename($ARGV[0], $ARGV[1]) and print \"MOVED $ARGV[0]\n\"' $1 $2; }
         move refs/remotes/o refs/heads/o; move refs/remotes/o refs/heads/b/o; move refs/heads/b refs/remotes/b
         move refs/remotes refs/x; move refs/remotes/o/HEAD refs/heads/b/HEAD; move refs/heads/b/config refs/remotes/o/config
-        move refs/remotes/o ../o; move refs/remotes logs/refs; echo end";
+        move refs/remotes/o ../o; move refs/remotes logs/refs
+        # Attributes choose among the configured programs, and a directory with them could become `info`.
+        mkdir y; for d in . info y; do echo x > $d/attributes && echo MADE $d; done; echo x > refs/heads/attributes; echo end";
     let told = caller.run(&["--rw", &text], &["bash", "-c", script])?;
     equal("nothing moved", told.said(), "end")
 }

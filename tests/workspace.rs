@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::ExitCode;
 
-use support::{Caller, Check, Need, claim, equal, holds};
+use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, holds};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -211,7 +211,12 @@ fn links(caller: &Caller) -> Check {
         object.pointer("/receipt/configured/workspace").and_then(|value| value.as_str());
     let told =
         workspace.is_some_and(|text| text.contains("not guarded in full") && text.contains(why));
-    holds("in the receipt", workspace, told)
+    holds("in the receipt", workspace, told)?;
+    let mut doctor = caller.cofferdam(&["doctor"]);
+    doctor.current_dir(&path);
+    let told = Told::of(doctor, PATIENCE)?;
+    let line = told.stdout.lines().find(|line| line.contains("this directory")).unwrap_or_default();
+    holds("by doctor", &told, line.contains(".mcp.json"))
 }
 
 fn left(caller: &Caller) -> Check {

@@ -9,12 +9,14 @@ use super::launch;
 use super::own_ids::Looked;
 use super::probe::{self, Hints};
 use super::{reach, start, wiring};
+use crate::accounts;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::job::{ProfileName, Workspace};
 use crate::link::Link;
 use crate::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use crate::policy::Grant;
 use crate::receipt::{Measured, MemoryHold, Receipt};
+use crate::supervisor::{Access, Granted, Workspaces, protect};
 
 /// What each default profile is tried with: its arguments and its input.
 const TRIALS: [(&str, &[&str], &str); 2] =
@@ -41,6 +43,7 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.extend(probe::open_files_layer());
     layers.extend(settings.sockets_layer());
     layers.push(reach::layer(&settings.profiles));
+    layers.extend(directory_layer());
     // A policy need not use the default profiles; whether they can run is asked all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let settings = wiring::with_profiles(settings, &names.collect::<Vec<_>>());
@@ -58,6 +61,30 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
         tier: if can_run { "namespaces+landlock+seccomp" } else { "none" }.to_owned(),
         verdict: if can_run { Verdict::CanRun } else { Verdict::CannotRun },
         layers,
+    })
+}
+
+/// What of the current directory would not be guarded in full, were it granted.
+fn directory_layer() -> Option<Layer> {
+    let host = std::env::current_dir().ok()?.canonicalize().ok()?;
+    let home = accounts::home().and_then(|home| home.canonicalize().ok());
+    if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
+        // Never granted.
+        return None;
+    }
+    let access = Access::ReadWrite;
+    let granted = Granted { host: host.clone(), cell: host.clone(), access };
+    let found = protect::scan(&Workspaces { directories: vec![granted] });
+    let notes: Vec<String> = found.iter().flat_map(|found| found.notes(&host)).collect();
+    (!notes.is_empty()).then(|| Layer {
+        name: "this directory".to_owned(),
+        state: State::Weak,
+        how: format!("not guarded in full, where it is granted for writing: {}", notes.join("; ")),
+        remedy: Some(
+            "put in place of each link what it leads to, grant a smaller directory, or grant it \
+             read-only"
+                .to_owned(),
+        ),
     })
 }
 

@@ -240,7 +240,7 @@ pub(super) fn status(told: &Told) -> String {
         line.push_str(&denial.line());
     }
     if let Some(notes) = told.receipt.as_ref().and_then(Receipt::unguarded) {
-        line.push_str(&format!("\n[the workspace is not guarded in full: {notes}]"));
+        line.push_str(&format!("\n[the workspace is not guarded in full: {notes}; `cofferdam doctor` in it has the remedy]"));
     }
     if let Some(changed) = &told.files_changed {
         line.push('\n');

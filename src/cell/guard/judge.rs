@@ -70,7 +70,7 @@ impl<'a> Judge<'a> {
             Kind::Plain => Ok(false),
             Kind::Obeyed => Ok(true),
             Kind::Head { exact: false } if !may_fold(&spot.parent)? => Ok(false),
-            Kind::Head { .. } | Kind::Part | Kind::Commondir | Kind::Objects => {
+            Kind::Head { .. } | Kind::Part | Kind::Commondir | Kind::Objects | Kind::Attributes => {
                 Ok(self.place(&spot.parent, Depth::of(directory))?.refuses(kind))
             }
         }
@@ -91,7 +91,8 @@ impl<'a> Judge<'a> {
             | Kind::Head { .. }
             | Kind::Part
             | Kind::Commondir
-            | Kind::Objects => self.is_guarded(spot),
+            | Kind::Objects
+            | Kind::Attributes => self.is_guarded(spot),
         }
     }
 

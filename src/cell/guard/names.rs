@@ -28,6 +28,9 @@ pub const GIT_PARTS: [&str; 6] =
     ["hooks", "config", "config.worktree", "config.lock", "config.worktree.lock", COMMONDIR];
 pub const COMMONDIR: &str = "commondir";
 pub const OBJECTS: &str = "objects";
+/// Chooses, in a repository's `info`, which of the configured programs sees a file. Git makes no other
+/// file of this name in a repository, and a directory that has one could become `info`.
+pub const ATTRIBUTES: &str = "attributes";
 
 /// Whether a filesystem may take `name` for `word`. In doubt it may.
 #[must_use]
@@ -103,7 +106,7 @@ pub fn is_obeyed(name: &[u8]) -> bool {
 /// Tells most names apart from all words above by a look at the first letter. A short name needs a
 /// tilde, and of what does not begin with an ASCII letter or digit the folding decides.
 fn is_plain(name: &[u8]) -> bool {
-    const FIRST_OF_PARTS: [u8; 3] = [b'h', b'c', b'o'];
+    const FIRST_OF_PARTS: [u8; 4] = [b'h', b'c', b'o', b'a'];
     name.first().is_some_and(|first| {
         first.is_ascii_alphanumeric() && !FIRST_OF_PARTS.contains(&first.to_ascii_lowercase())
     }) && !name.contains(&b'~')
@@ -145,6 +148,7 @@ pub enum Kind {
     Part,
     Commondir,
     Objects,
+    Attributes,
 }
 
 impl Kind {
@@ -164,6 +168,8 @@ impl Kind {
             Self::Part
         } else if is(OBJECTS) {
             Self::Objects
+        } else if is(ATTRIBUTES) {
+            Self::Attributes
         } else {
             Self::Plain
         }
@@ -200,6 +206,7 @@ impl Place {
         match (kind, self) {
             (Kind::Plain, _) => false,
             (Kind::Obeyed, _) => true,
+            (Kind::Attributes, place) => matches!(place, Self::Repository | Self::Inside),
             (Kind::Part, Self::Branches | Self::WorkTree) => false,
             (Kind::Head { .. }, Self::Remotes | Self::Repository) => false,
             // No reference is a repository without one of these.

@@ -40,7 +40,11 @@ fn what_makes_a_repository_is_told_from_what_lies_in_one() {
 
 #[test]
 fn a_look_at_the_first_letter_passes_no_word_over() {
-    let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain([GIT, HEAD, OBJECTS]);
+    let words = OBEYED
+        .iter()
+        .map(|(word, _)| *word)
+        .chain(GIT_PARTS)
+        .chain([GIT, HEAD, OBJECTS, ATTRIBUTES]);
     for word in words {
         assert!(!is_plain(word.as_bytes()), "{word}");
         assert_ne!(Kind::of(word.to_uppercase().as_bytes()), Kind::Plain, "{word}");

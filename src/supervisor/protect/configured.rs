@@ -15,6 +15,9 @@ use crate::accounts;
 /// How deep git follows includes (config.c: MAX_INCLUDE_DEPTH).
 const DEEPEST: usize = 10;
 
+/// Directories from which hooks and commands of one repository are run, at most.
+const MOST_TOPS: usize = 64;
+
 /// Files beside a repository's own that git reads for this user.
 const OF_THE_USER: [&str; 2] = [".gitconfig", ".config/git/config"];
 const OF_THE_SYSTEM: &str = "/etc/gitconfig";
@@ -146,7 +149,7 @@ impl Scan {
     ) {
         let end = match depth {
             // Its name is guarded as a part of a repository.
-            0 => self.trees.follow(from, path).end,
+            0 => self.follow(from, path).end,
             _ => self.lead(who, from, path),
         };
         let file = match end {
@@ -209,7 +212,7 @@ impl Scan {
     fn guard_named(&mut self, who: &Place, tops: &[PathBuf], settings: &Settings) {
         for value in valued(settings, Names::Hooks) {
             let path = expanded(value);
-            for top in tops {
+            for top in tops.iter().take(MOST_TOPS) {
                 if let End::At(place, Kind::Directory) = self.lead(who, top, &path)
                     && self.is_whole(&place, who)
                 {
@@ -221,13 +224,17 @@ impl Scan {
             }
         }
         for value in valued(settings, Names::Place) {
-            for top in tops {
+            for top in tops.iter().take(MOST_TOPS) {
                 self.lead(who, top, &expanded(value));
             }
         }
         let aliases = valued(settings, Names::Alias).filter_map(|value| value.strip_prefix(b"!"));
         let commands = valued(settings, Names::Command).chain(aliases);
         for command in commands {
+            if self.is_spent() {
+                self.note(who, "names more than could be looked at in time");
+                return;
+            }
             self.command(who, tops, command);
         }
     }
@@ -242,8 +249,8 @@ impl Scan {
         for (index, word) in words.take(WORDS).enumerate() {
             let path = expanded(word);
             let is_path = word.contains(&b'/');
-            for top in tops {
-                let end = self.trees.follow(top, &path).end;
+            for top in tops.iter().take(MOST_TOPS) {
+                let end = self.follow(top, &path).end;
                 let is_there = matches!(end, End::At(_, Kind::File));
                 if is_there && (is_path || index > 0) || index == 0 && is_path {
                     self.lead(who, top, &path);
@@ -261,8 +268,17 @@ fn valued(settings: &[Rc<Vec<Told>>], what: Names) -> impl Iterator<Item = &[u8]
 }
 
 fn meaning(told: &Told) -> Option<Names> {
-    let found = MEANINGS.iter().find(|(section, key, _)| {
-        told.section == section.as_bytes() && (*key == "*" || told.key == key.as_bytes())
+    named_by(&told.section, &told.key)
+}
+
+/// Whether a setting names a place; without allocating, for the reader.
+pub fn matters(section: &[u8], key: &[u8]) -> bool {
+    named_by(section, key).is_some()
+}
+
+fn named_by(section: &[u8], key: &[u8]) -> Option<Names> {
+    let found = MEANINGS.iter().find(|(one, other, _)| {
+        section == one.as_bytes() && (*other == "*" || key == other.as_bytes())
     });
     found.map(|(_, _, names)| *names)
 }

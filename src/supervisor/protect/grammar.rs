@@ -3,8 +3,8 @@
 //! It allocates nothing and hands each setting to the caller as it is found. `fuzz/` and a property
 //! test hold it against `git config --list`.
 
-/// Bytes of a name that are kept: longer sections and keys mean nothing to git, subsections apart.
-const NAME: usize = 256;
+/// Bytes of a name that are kept: of a longer one the section and the key are told apart all the same.
+const NAME: usize = 4096;
 /// Bytes of a value that are kept: more than any path.
 pub const VALUE: usize = 16 << 10;
 
@@ -136,6 +136,7 @@ fn header<const N: usize>(source: &mut Source<'_>, stem: &mut Buffer<N>) -> Resu
         let byte = source.next();
         match byte {
             _ if source.ended => return Err(Refused(byte)),
+            b']' if stem.length == 0 => return Err(Refused(byte)),
             b']' => break,
             _ if is_space(byte) => {
                 quoted_subsection(source, stem, byte)?;

@@ -71,6 +71,7 @@ pub fn scan(workspace: &Workspaces) -> Vec<Found> {
     scan.walk();
     scan.enclosing();
     scan.configurations();
+    scan.other_names();
     for (index, found) in indices.into_iter().zip(scan.found) {
         if let Some(place) = all.get_mut(index) {
             *place = found;

@@ -13,6 +13,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use nix::unistd::{read, write};
 use syscalls::Sysno;
 
+use super::configured::matters;
 use super::grammar::{self, VALUE, Whole};
 use crate::cell::seccomp::{self, Action};
 use crate::profile::condition::Verdict;
@@ -69,11 +70,12 @@ impl Reader {
         let length = u32::try_from(text.len()).map_err(|_| Errno::EFBIG)?;
         self.send(&length.to_le_bytes(), until)?;
         self.send(text, until)?;
+        let mut answers = Answers { reader: self, room: Vec::new(), taken: 0, until };
         let mut told = Vec::new();
         // Each of a text's settings takes two bytes of it at least.
         for _ in 0..=text.len() {
             let mut head = [0; 5];
-            self.receive(&mut head, until)?;
+            answers.take(&mut head)?;
             let [section, key, low, high, kind] = head;
             match kind {
                 SETTING => {}
@@ -92,7 +94,7 @@ impl Reader {
             let [section, key, value] = lengths.map(|length| vec![0; length]);
             let mut setting = Told { section, key, value };
             for part in [&mut setting.section, &mut setting.key, &mut setting.value] {
-                self.receive(part, until)?;
+                answers.take(part)?;
             }
             told.push(setting);
         }
@@ -112,17 +114,21 @@ impl Reader {
         Ok(())
     }
 
-    fn receive(&self, mut bytes: &mut [u8], until: Instant) -> Result<(), Errno> {
-        while !bytes.is_empty() {
-            match recv(self.link.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT) {
+    /// Fills `room` with what has come, waiting for some.
+    fn receive(&self, room: &mut Vec<u8>, until: Instant) -> Result<(), Errno> {
+        room.resize(ROOM, 0);
+        loop {
+            match recv(self.link.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Err(Errno::EPIPE),
-                Ok(length) => bytes = bytes.get_mut(length..).unwrap_or_default(),
+                Ok(length) => {
+                    room.truncate(length);
+                    return Ok(());
+                }
                 Err(Errno::EAGAIN) => self.wait(PollFlags::POLLIN, until)?,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(())
     }
 
     fn wait(&self, what: PollFlags, until: Instant) -> Result<(), Errno> {
@@ -133,6 +139,33 @@ impl Reader {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno),
         }
+    }
+}
+
+/// Answers as they come.
+struct Answers<'r> {
+    reader: &'r Reader,
+    room: Vec<u8>,
+    taken: usize,
+    until: Instant,
+}
+
+impl Answers<'_> {
+    fn take(&mut self, mut bytes: &mut [u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            let here = self.room.get(self.taken..).unwrap_or_default();
+            if here.is_empty() {
+                self.reader.receive(&mut self.room, self.until)?;
+                self.taken = 0;
+                continue;
+            }
+            let length = here.len().min(bytes.len());
+            let (now, later) = bytes.split_at_mut(length);
+            now.copy_from_slice(here.get(..length).unwrap_or_default());
+            self.taken += length;
+            bytes = later;
+        }
+        Ok(())
     }
 }
 
@@ -174,6 +207,9 @@ fn confined(out: &mut Out, text: &mut [u8], filter: &[Instruction]) -> Result<()
 fn answer(text: &[u8], out: &mut Out) -> Result<(), Errno> {
     let mut outcome = Ok(());
     let verdict = grammar::settings(text, |setting| {
+        if !matters(setting.section, setting.key) {
+            return;
+        }
         let value = setting.value.unwrap_or_default();
         let lengths = (
             u8::try_from(setting.section.len()).ok().filter(|length| usize::from(*length) <= WORD),

@@ -96,7 +96,7 @@ impl Scan {
                     Some(Kind::File) => self.git_file(&git),
                     // Followed as git would, for its configuration.
                     Some(Kind::Link) => {
-                        if let End::Outside(git) = self.trees.follow(top, Path::new(GIT)).end {
+                        if let End::Outside(git) = self.follow(top, Path::new(GIT)).end {
                             let tops = vec![top.to_owned()];
                             self.repositories.push(Repository { git, tops });
                         }

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use super::Found;
 use super::reader::Reader;
-use super::tree::{End, Kind, Place, Trees};
+use super::tree::{End, Kind, Led, Place, Trees, shared};
 use crate::cell::guard::names;
 
 /// Entries that are looked at, at most, and for how long.
@@ -27,6 +27,8 @@ const WALK: Duration = Duration::from_millis(150);
 const ASSURED: usize = 5_000;
 /// What reading a file costs, in entries.
 const FILE: usize = 50;
+/// Places that are guarded by name, at most: each is compared with every name that a cell makes.
+const MOST_NAMED: usize = 1_000;
 /// Longer paths are not looked at: as mounts they could not be named.
 const LONGEST: usize = 3_500;
 
@@ -77,6 +79,8 @@ pub struct Scan {
     pub budget: Budget,
     /// Started when there is something to read.
     pub reader: Option<Reader>,
+    /// Files that become read-only by one name and have others.
+    pub shared: BTreeSet<(u64, u64)>,
     /// Repositories whose configuration is to be read, each with the directories that it is for.
     pub repositories: Vec<Repository>,
 }
@@ -92,7 +96,14 @@ impl Scan {
     pub fn new(trees: Trees) -> Self {
         let found = (0..trees.len()).map(|_| Found::default()).collect();
         let budget = Budget::new(ENTRIES, WALK);
-        Self { trees, found, budget, reader: None, repositories: Vec::new() }
+        Self {
+            trees,
+            found,
+            budget,
+            reader: None,
+            shared: BTreeSet::new(),
+            repositories: Vec::new(),
+        }
     }
 
     /// Looks at every granted directory.
@@ -131,14 +142,29 @@ impl Scan {
     /// Entries of a directory that the walk has to know of, within the budget: those of plain files
     /// are only counted.
     pub fn entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
+        self.listed(directory, |name, kind| {
+            matches!(kind, Kind::Directory | Kind::Link)
+                || names::Kind::of(name) != names::Kind::Plain
+        })
+    }
+
+    /// All entries of a directory, within the budget.
+    fn all_entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
+        self.listed(directory, |_, _| true)
+    }
+
+    fn listed(
+        &mut self,
+        directory: &Place,
+        matters: impl Fn(&[u8], Kind) -> bool,
+    ) -> Vec<(PathBuf, Kind)> {
         let (trees, budget) = (&self.trees, &mut self.budget);
         let mut entries = Vec::new();
         let listed = trees.list(&trees.host(directory), |name, kind| {
             if !budget.spend(1) {
                 return ControlFlow::Break(());
             }
-            let matters = kind == Kind::Directory || names::Kind::of(name) != names::Kind::Plain;
-            if matters || kind == Kind::Link {
+            if matters(name, kind) {
                 entries.push((PathBuf::from(OsStr::from_bytes(name)), kind));
             }
             ControlFlow::Continue(())
@@ -178,14 +204,18 @@ impl Scan {
         self.cover(place);
         let mut left = VecDeque::from([place.clone()]);
         while let Some(directory) = left.pop_front() {
-            for (name, kind) in self.entries(&directory) {
+            for (name, kind) in self.all_entries(&directory) {
                 let here = directory.below(&name);
                 match kind {
                     Kind::Directory if here.path.as_os_str().len() <= LONGEST => {
                         left.push_back(here)
                     }
                     Kind::Link => drop(self.link(&here)),
-                    Kind::Directory | Kind::File | Kind::Other => {}
+                    Kind::File => {
+                        let looked = self.trees.look(&self.trees.host(&here)).ok();
+                        self.shared.extend(looked.and_then(|(_, found)| shared(&found)));
+                    }
+                    Kind::Directory | Kind::Other => {}
                 }
             }
             if self.budget.is_spent() {
@@ -225,7 +255,7 @@ impl Scan {
             self.note(who, "names more than could be looked at in time");
             return End::Nowhere;
         }
-        let led = self.trees.follow(from, path);
+        let led = self.follow(from, path);
         for link in led.links {
             self.name(link);
         }
@@ -244,9 +274,24 @@ impl Scan {
         led.end
     }
 
+    /// Follows a path, within the budget.
+    pub fn follow(&mut self, from: &Path, path: &Path) -> Led {
+        if self.is_spent() {
+            return Led { links: Vec::new(), end: End::Nowhere, looks: 0 };
+        }
+        let led = self.trees.follow(from, path);
+        self.budget.spend(led.looks);
+        led
+    }
+
+    /// Whether nothing more is looked at.
+    pub fn is_spent(&self) -> bool {
+        self.budget.is_spent()
+    }
+
     /// The resolved path that `path` leads to, if anything.
-    pub fn resolved(&self, from: &Path, path: &Path) -> Option<PathBuf> {
-        match self.trees.follow(from, path).end {
+    pub fn resolved(&mut self, from: &Path, path: &Path) -> Option<PathBuf> {
+        match self.follow(from, path).end {
             End::At(place, _) => Some(self.trees.host(&place)),
             End::Outside(path) => Some(path),
             End::Absent(_) | End::Nowhere => None,
@@ -257,6 +302,12 @@ impl Scan {
     pub fn is_whole(&self, place: &Place, who: &Place) -> bool {
         let holds = place.tree == who.tree && who.path.starts_with(&place.path);
         place.path.as_os_str().is_empty() || (holds && place.path != who.path)
+    }
+
+    /// Whether a place or one above it becomes read-only.
+    fn is_covered(&self, place: &Place) -> bool {
+        let found = self.found.get(place.tree);
+        found.is_some_and(|found| found.obeyed.iter().any(|above| place.path.starts_with(above)))
     }
 
     fn is_new(&self, place: &Place) -> bool {
@@ -274,10 +325,50 @@ impl Scan {
 
     /// Has a place become read-only.
     pub fn cover(&mut self, place: &Place) {
+        if let Ok((_, found)) = self.trees.look(&self.trees.host(place)) {
+            self.shared.extend(shared(&found));
+        }
         if let Some(found) = self.found.get_mut(place.tree)
             && !found.obeyed.contains(&place.path)
         {
             found.obeyed.push(place.path.clone());
+        }
+    }
+
+    /// Guards other names of files that become read-only by one: whoever has such a name can write
+    /// to the file. This takes another walk, which few directories need.
+    pub fn other_names(&mut self) {
+        if self.shared.is_empty() {
+            return;
+        }
+        let roots = (0..self.trees.len()).map(|tree| Place { tree, path: PathBuf::new() });
+        let mut left: VecDeque<Place> = roots.collect();
+        while let Some(directory) = left.pop_front() {
+            for (name, kind) in self.all_entries(&directory) {
+                let here = directory.below(&name);
+                match kind {
+                    Kind::Directory if here.path.as_os_str().len() <= LONGEST => {
+                        left.push_back(here)
+                    }
+                    Kind::File => {
+                        let looked = self.trees.look(&self.trees.host(&here));
+                        let found = looked.ok().and_then(|(_, found)| shared(&found));
+                        let is_other = found.is_some_and(|found| self.shared.contains(&found));
+                        if is_other && !self.is_covered(&here) {
+                            self.cover(&here);
+                            self.name(here);
+                        }
+                    }
+                    Kind::Directory | Kind::Link | Kind::Other => {}
+                }
+            }
+            if self.is_spent() {
+                self.note(
+                    &directory,
+                    "may have other names of guarded files: there was no time to look",
+                );
+                return;
+            }
         }
     }
 
@@ -294,8 +385,12 @@ impl Scan {
         if parts.any(names::is_obeyed) || place.path.as_os_str().is_empty() {
             return;
         }
-        if let Some(found) = self.found.get_mut(place.tree) {
+        let Some(found) = self.found.get_mut(place.tree) else { return };
+        if found.named.len() < MOST_NAMED {
             found.named.insert(place.path);
+        } else {
+            let root = Place { tree: place.tree, path: PathBuf::new() };
+            self.note(&root, "has more places that links lead to than can be guarded by name");
         }
     }
 

@@ -120,6 +120,19 @@ fn what_links_in_obeyed_places_lead_to_is_guarded_and_what_leaves_is_told() -> O
 }
 
 #[test]
+fn another_name_of_a_guarded_file_is_guarded_too() -> Outcome {
+    let directories = [".git/hooks", "src/deep"];
+    let root = made(&directories, &[(".git/hooks/pre-commit", ""), ("src/plain", "")], &[])?;
+    let at = |path: &str| root.path().join(path);
+    std::fs::hard_link(at(".git/hooks/pre-commit"), at("src/deep/alias"))?;
+    std::fs::hard_link(at("src/plain"), at("src/deep/other"))?;
+    let found = found(root.path());
+    assert!(found.obeyed.contains(&"src/deep/alias".into()), "{found:?}");
+    assert_eq!(found.named, paths(&["src/deep/alias"]));
+    Ok(())
+}
+
+#[test]
 fn no_workspace_holds_a_look_up() -> Outcome {
     let directories = [".git/modules", ".git/worktrees"];
     let links = [

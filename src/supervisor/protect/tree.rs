@@ -15,6 +15,8 @@ use crate::sys::lookup::{self, Follow};
 
 /// Symbolic links that one lookup follows (path_resolution(7)).
 const LINKS: usize = 40;
+/// Parts of a path that one lookup looks at, those of links included.
+const LOOKS: usize = 1024;
 
 /// A place in one of the granted directories.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +54,8 @@ pub struct Led {
     /// Links on the way that are in a granted directory, and what is missing there.
     pub links: Vec<Place>,
     pub end: End,
+    /// Parts that were looked at.
+    pub looks: usize,
 }
 
 /// A granted directory, held.
@@ -182,13 +186,17 @@ impl Trees {
         let mut here = from.to_owned();
         let mut left: VecDeque<OsString> = VecDeque::new();
         let mut links = Vec::new();
-        let mut followed = 0;
+        let (mut followed, mut looks) = (0, 0);
         prepend(path, &mut here, &mut left);
         let mut last = Kind::Directory;
         while let Some(part) = left.pop_front() {
             if part == OsStr::new("..") {
                 here.pop();
                 continue;
+            }
+            looks += 1;
+            if looks > LOOKS {
+                return Led { links, end: End::Nowhere, looks };
             }
             let next = here.join(&part);
             let (held, found) = match self.look(&next) {
@@ -199,7 +207,7 @@ impl Trees {
                     here = next;
                     continue;
                 }
-                Err(errno) => return Led { links, end: self.stopped(next, errno) },
+                Err(errno) => return Led { links, end: self.stopped(next, errno), looks },
             };
             last = kind(&found);
             match last {
@@ -208,10 +216,10 @@ impl Trees {
                     links.extend(self.place(&next));
                     let mut buffer = [0; 4096];
                     let Ok(text) = lookup::read_link(&held, c"", &mut buffer) else {
-                        return Led { links, end: End::Nowhere };
+                        return Led { links, end: End::Nowhere, looks };
                     };
                     if followed > LINKS {
-                        return Led { links, end: End::Nowhere };
+                        return Led { links, end: End::Nowhere, looks };
                     }
                     prepend(Path::new(OsStr::from_bytes(text)), &mut here, &mut left);
                     last = Kind::Directory;
@@ -227,7 +235,7 @@ impl Trees {
             Some(place) => End::At(place, last),
             None => End::Outside(here),
         };
-        Led { links, end }
+        Led { links, end, looks }
     }
 
     fn stopped(&self, next: PathBuf, errno: Errno) -> End {
@@ -260,6 +268,11 @@ fn kind(found: &FileStat) -> Kind {
         libc::S_IFLNK => Kind::Link,
         _ => Kind::Other,
     }
+}
+
+/// The file that a name is of, where it has others.
+pub fn shared(found: &FileStat) -> Option<(u64, u64)> {
+    (kind(found) == Kind::File && found.st_nlink > 1).then(|| inode(found))
 }
 
 fn inode(found: &FileStat) -> (u64, u64) {
