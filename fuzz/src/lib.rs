@@ -329,17 +329,22 @@ fn name(name: &[u8], directory: &[u8]) {
     let places = match depth {
         Depth::Without => &[Place::WorkTree, Place::Headed][..],
         Depth::Top => &[Place::Repository],
-        Depth::Branches => &[Place::Branches, Place::Remote, Place::Settled],
-        Depth::Inside => &[Place::Inside],
+        Depth::Inside => &[Place::Inside, Place::Repository],
+        Depth::Branches => &[Place::Branches],
+        Depth::Remotes | Depth::Logs => &[Place::Remotes],
+        Depth::Refs | Depth::References => &[Place::References],
     };
     for place in places {
         assert!(kind != Kind::Obeyed || place.refuses(kind), "{name:?} in {place:?}");
         assert!(kind != Kind::Plain || !place.refuses(kind), "{name:?} in {place:?}");
     }
     // No way from a place of one kind to another, and back where there is one.
-    for other in [Depth::Without, Depth::Top, Depth::Branches, Depth::Inside] {
-        let there = names::lets_rename((depth, name), (other, name));
-        assert_eq!(there, names::lets_rename((other, name), (depth, name)));
+    for path in
+        ["/w", "/w/.git", "/w/.git/x", "/w/.git/refs/heads", "/w/.git/logs", "/w/.git/refs/remotes"]
+    {
+        let other = Depth::of(path.as_bytes());
+        let there = names::renames((depth, name), (other, name));
+        assert_eq!(there, names::renames((other, name), (depth, name)));
     }
 }
 
