@@ -86,8 +86,14 @@ impl Scan {
     pub fn enclosing(&mut self) {
         for tree in 0..self.trees.len() {
             let host = self.trees.host(&Place { tree, path: PathBuf::new() });
-            for top in host.ancestors().skip(1) {
-                let git = top.join(GIT);
+            let owner = |path: &Path| Some(self.trees.look(path).ok()?.1.st_uid);
+            // Git obeys none of another user's (safe.directory), who could make one in /tmp.
+            let users = [owner(&host), Some(nix::unistd::geteuid().as_raw()), Some(0)];
+            let gits = host.ancestors().skip(1).map(|top| (top, top.join(GIT)));
+            let gits: Vec<_> = gits
+                .filter(|(_, git)| owner(git).is_some_and(|id| users.contains(&Some(id))))
+                .collect();
+            for (top, git) in gits {
                 match self.trees.kind(&git) {
                     Some(Kind::Directory) => {
                         let tops = vec![top.to_owned()];
