@@ -52,11 +52,14 @@ impl Canaries {
         datagram.set_nonblocking(true)?;
         let mut sleep = caller.outside("/bin/sleep");
         let process = sleep.arg("86400").spawn()?;
-        // Until it has executed its program.
-        while proc_file(process.id(), "comm")? != b"sleep\n" {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        // Until it has executed its program and sleeps: loading it takes its time in an emulated machine.
+        let mut asleep = 0;
+        while asleep < 10 {
+            let is_asleep = proc_file(process.id(), "comm")? == b"sleep\n"
+                && String::from_utf8_lossy(&proc_file(process.id(), "stat")?).contains(") S ");
+            asleep = if is_asleep { asleep + 1 } else { 0 };
+            std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
         let before = State::now(&directory, process.id())?;
         Ok(Self { directory, process, stream, datagram, named, hidden, name, before })
     }
