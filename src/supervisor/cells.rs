@@ -80,11 +80,11 @@ impl Drop for Cell {
         match killed {
             // It has not been collected: left alone it would stay a zombie of this supervisor,
             // in its control group and its slot. Killed, it ends in a moment.
-            Ok(()) => {
-                if let Err(errno) = process::wait(&self.child.pidfd) {
-                    tracing::error!(%errno, "a killed cell could not be collected");
-                }
-            }
+            Ok(()) => match process::wait(&self.child.pidfd) {
+                // ECHILD: collected with those of all cells, in the tier without pid namespaces.
+                Ok(()) | Err(Errno::ECHILD) => {}
+                Err(errno) => tracing::error!(%errno, "a killed cell could not be collected"),
+            },
             // Collected already.
             Err(Errno::ESRCH) => {}
             Err(errno) => tracing::error!(%errno, "a cell could not be killed"),
