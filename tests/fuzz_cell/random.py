@@ -7,7 +7,7 @@ SEED, SECONDS, PID, PORT = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]
 NAME, PATH = sys.argv[5].encode(), sys.argv[6].encode()
 END = time.monotonic() + SECONDS
 # Calls of one worker, and the seconds it has for them.
-CALLS, PATIENCE = 300, 0.5
+CALLS, PATIENCE = 300, 1.5
 # A third of all calls may have any number; the rest are of these ranges, which have most of what is used.
 NUMBERS = [*range(0, 110), *range(155, 180), *range(186, 336), *range(424, 470)]
 # rt_sigreturn, exit, exit_group: ends of the worker. Seldom made.
