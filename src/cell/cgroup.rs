@@ -123,6 +123,9 @@ impl Group {
             }
             Version::One => {
                 self.memory.write("memory.limit_in_bytes", &memory)?;
+                // TCP has an account of its own, and none at all for those who join before it has a limit. The file
+                // is absent where the kernel is told to count no sockets (`cgroup.memory=nosocket`).
+                optional(self.memory.write("memory.kmem.tcp.limit_in_bytes", &memory))?;
                 // Memory and swap together; the file is absent where swap is not accounted.
                 optional(self.memory.write("memory.memsw.limit_in_bytes", &memory))?;
                 match &self.pids {
