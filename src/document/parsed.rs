@@ -256,13 +256,13 @@ mod tests {
             extends: Option<Spanned<String>>,
             absent: Option<bool>,
         }
-        let path = "sandbox-profiles/bc.toml";
+        let path = "sandbox-profiles/bash.toml";
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(root.join(path))?;
         let node = shipped(path).ok_or("not compiled in")?;
         let file = File::deserialize(node)?;
-        assert_eq!(text.get(file.name.span()), Some("\"bc\""));
-        assert_eq!(file.name.get_ref(), "bc");
+        assert_eq!(text.get(file.name.span()), Some("\"bash\""));
+        assert_eq!(file.name.get_ref(), "bash");
         assert_eq!(file.extends.map(Spanned::into_inner).as_deref(), Some("base"));
         assert_eq!(file.absent, None);
         #[derive(Debug, Deserialize)]
