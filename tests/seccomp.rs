@@ -23,6 +23,9 @@ fn main() -> ExitCode {
         claim("arguments_are_compared_by_their_low_32_bits", low_bits).needs(RAW),
         claim("set_id_bits_are_refused_and_other_modes_work", set_id).needs(RAW),
         claim("signals_cannot_be_aimed_through_descriptors", owners).needs(RAW),
+        claim("what_no_shell_needs_is_refused_and_what_stands_beside_it_works", unneeded)
+            .needs(RAW),
+        claim("sockets_take_listed_options_only", options).needs(RAW),
         claim("memory_without_a_name_needs_a_memory_cgroup", memfd).needs(RAW),
         claim("every_number_can_be_called_and_the_cell_goes_on", sweep).needs(RAW),
         claim("ten_thousand_denials_are_counted_and_then_at_least", many).needs(RAW),
@@ -250,6 +253,83 @@ print(call(72, r, 1, 0), call(72, r, 1030, 0) > 0, call(72, r, 9, 0))"
     let told = caller.python(&script)?;
     let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM EPERM\n1 True 0";
     equal("F_SETOWN and its like; F_GETFD, F_DUPFD, F_GETOWN", told.said(), expected)
+}
+
+/// Priority inheritance, data out of band, merging of pages, timers on processor time, `syncfs`, `setxattrat`.
+fn unneeded(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+import mmap
+page = mmap.mmap(-1, 1 << 16, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+at = ctypes.addressof(ctypes.c_char.from_buffer(page))
+word = bytes(8)
+print([call(202, bytes(4), op | flags, 0, 0, 0, 0) for op in (6, 7, 8, 11, 12, 13) for flags in (0, 128)])
+print([call(202, bytes(4), op, 1) for op in (1, 129)])
+print([call(28, at, 1 << 16, advice) for advice in (12, 13, 25)], [call(28, at, 1 << 16, advice) for advice in (4, 8, 14, 15)])
+print([call(222, clock, 0, bytes(8)) for clock in (2, 3, -6 & 0xffffffff)], [call(222, clock, 0, bytes(8)) for clock in (0, 1, 7)])
+print([call(230, clock, 0, bytes(16), 0) for clock in (2, 3, -6 & 0xffffffff)], [call(230, clock, 0, bytes(16), 0) for clock in (0, 1, 7)])
+one, other = socket.socketpair()
+print(call(44, one.fileno(), b'x', 1, 1, 0, 0), call(44, one.fileno(), b'x', 1, (1 << 32) | 1, 0, 0), call(46, one.fileno(), 0, 1), call(307, one.fileno(), 0, 1, 1), call(44, one.fileno(), b'x', 1, 0x4000, 0, 0))
+print(call(306, 1), [call(n, -100, b'/tmp', 0, b'user.a', 0, 0) for n in (463, 464, 465, 466)], call(191, b'/tmp', b'user.a', 0, 0))"
+    );
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let absent = format!("[{}]", ["'ENOSYS'"; 12].join(", "));
+    let expected = format!(
+        "{absent}\n[0, 0]\n['EINVAL', 'EINVAL', 'EINVAL'] [0, 0, 0, 0]\n\
+         ['EPERM', 'EPERM', 'EPERM'] [0, 0, 0]\n['EPERM', 'EPERM', 'EPERM'] [0, 0, 0]\n\
+         EPERM EPERM EPERM EPERM 1\nEPERM ['ENOSYS', 'ENOSYS', 'ENOSYS', 'ENOSYS'] "
+    );
+    let found = text(&told, "stdout");
+    let known = ["ENODATA\n", "EOPNOTSUPP\n"].map(|last| format!("{expected}{last}"));
+    holds("each", found, known.iter().any(|known| found == known))?;
+    let counted = [
+        ("clock_nanosleep", 3),
+        ("sendmmsg", 1),
+        ("sendmsg", 1),
+        ("sendto", 2),
+        ("syncfs", 1),
+        ("timer_create", 3),
+    ];
+    let counted = counted.map(|(name, count)| (name.to_owned(), count));
+    equal("those that are told", denials(&told), counted.to_vec())?;
+    // The control: outside a timer on processor time is made, and a byte is sent out of band.
+    let control = caller.python_outside(&format!(
+        "{CALLS}\none, other = socket.socketpair()
+print(call(222, 2, 0, bytes(8)), call(44, one.fileno(), b'x', 1, 1, 0, 0) in (1, 'EOPNOTSUPP'))"
+    ))?;
+    equal("outside", control.said(), "0 True")
+}
+
+fn options(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}
+tcp, tcp6, udp = socket.socket(), socket.socket(socket.AF_INET6), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def set(s, level, option, value=1): return tried(lambda: s.setsockopt(level, option, value))
+print([set(tcp, 1, o) for o in (2, 9, 15)], [set(tcp, 6, o) for o in (1, 3, 4, 5, 6, 9, 12, 18, 23, 25, 30)])
+print([set(tcp, 0, o) for o in (1, 2, 15, 24)], [set(udp, 0, o, 0) for o in (8, 10, 11, 33, 34)], [set(tcp6, 41, o) for o in (26, 16, 67, 25, 49)])
+print(set(udp, 0, 35, socket.inet_aton('224.0.0.251') + socket.inet_aton('127.0.0.1')))
+print([set(tcp, 6, 13, b'reno'), set(tcp, 6, 31, b'tls'), set(tcp, 6, 14, bytes(216)), set(tcp, 6, 19), set(tcp, 6, 33, bytes(16))])
+print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, bytes(32)) for o in (1, 32, 54, 57, 59, 48)])"
+    );
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let list =
+        |word: &str, count: usize| format!("[{}]", vec![format!("'{word}'"); count].join(", "));
+    let (ok, refused) = (|count| list("ok", count), |count| list("EPERM", count));
+    let expected = format!(
+        "{} {}\n{} {} {}\nok\n{}\n{} {}\n",
+        ok(3),
+        ok(11),
+        ok(4),
+        ok(5),
+        ok(5),
+        refused(5),
+        refused(4),
+        refused(6)
+    );
+    equal("listed and not listed", text(&told, "stdout"), expected)?;
+    equal("told", denials(&told), vec![("setsockopt".to_owned(), 15)])?;
+    let control = caller.python_outside("import socket; s = socket.socket(); s.setsockopt(6, 13, b'reno'); s.setsockopt(0, 4, bytes(4)); print('ok')")?;
+    equal("outside", control.said(), "ok")
 }
 
 fn memfd(caller: &Caller) -> Check {

@@ -99,8 +99,9 @@ pub fn payload_filter(
 pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
     let mut verdicts = floor::verdicts(profile, memory);
     for call in HANDOVER {
-        // A condition that the floor put on one of these stays.
-        verdicts.entry(number(call)).or_insert(Verdict::Allow);
+        // Listed or not, with the condition that the floor has on it.
+        let verdict = || floor::conditioned(call.name(), memory);
+        verdicts.entry(number(call)).or_insert_with(verdict);
     }
     verdicts
 }
@@ -277,7 +278,9 @@ fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
         [one] => match one.leaf {
             Leaf::Give(action) => vec![give(action)],
             Leaf::When(alternatives, probe) => {
-                let quiet = probe.map(|probe| (&probe.when, Action::Errno(probe.errno)));
+                let quiet = probe.iter().flat_map(|probe| {
+                    probe.when.iter().map(|tests| (tests, Action::Errno(probe.errno)))
+                });
                 conditions(all(alternatives, Action::Allow).chain(quiet), otherwise)
             }
             Leaf::Ask(alternatives) => {

@@ -1,12 +1,13 @@
 //! Conditions on arguments that hold in every profile, call by call, each with its reason.
 //!
 //! Allow-lists throughout: a command or an option that a newer kernel adds is
-//! refused until it is listed. Calls on hot paths (read, write, futex, …) have none.
+//! refused until it is listed. Calls on hot paths (read, write, poll, …) have none.
 
 use std::collections::BTreeSet;
 
-use super::condition::{All, Op, Probe, Test, Verdict};
-use super::{Exec, Family};
+use super::condition::{All, Op, Probe, Test, Verdict, within};
+use super::{Exec, Family, options};
+use crate::receipt::MemoryHold;
 
 /// The descriptor a program is executed by under `exec = { program = PATH }`: above
 /// RLIMIT_NOFILE, so that nothing in the cell can put another file there.
@@ -109,11 +110,15 @@ const PRCTLS: &[(u32, u32)] = &[
     (0x5356_4d41, 0x5356_4d41), // PR_SET_VMA: names for anonymous memory
 ];
 
+/// Clocks that a timer or a sleep may go by: CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_TAI. Not
+/// those of processor time, by which a process has the kernel look at another's threads.
+const CLOCKS: &[u32] = &[0, 1, 7, 11];
+
 /// arch_prctl(2): the thread pointer, CPUID's state, and permission for large vector registers.
 const ARCH_PRCTLS: &[(u32, u32)] = &[(0x1001, 0x1004), (0x1011, 0x1011), (0x1021, 0x1023)];
 
 /// The condition on a call that a profile lists, if the floor has one.
-pub(super) fn condition(call: &str) -> Option<Verdict> {
+pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
     let when = |all: All| Some(Verdict::AllowIf(vec![all]));
     match call {
         "clone" => when(vec![Test::none_of(0, CLONE_NAMESPACES | CLONE_PARENT)]),
@@ -129,7 +134,12 @@ pub(super) fn condition(call: &str) -> Option<Verdict> {
         "setpriority" => Some(Verdict::in_ranges(0, &[(0, 1)])),
         "ioprio_set" => Some(Verdict::in_ranges(0, &[(1, 2)])),
         "sched_setscheduler" => Some(ordinary_schedulers()),
-        "setsockopt" => Some(socket_options()),
+        "setsockopt" => Some(options::verdict(memory)),
+        "sendto" | "sendmmsg" => when(vec![in_band(3)]),
+        "sendmsg" => when(vec![in_band(2)]),
+        "futex" => Some(futex()),
+        "madvise" => Some(advice()),
+        "timer_create" | "clock_nanosleep" => Some(Verdict::one_of(0, CLOCKS)),
         "fallocate" => Some(room_within_limits()),
         _ => file_mode(call),
     }
@@ -144,7 +154,11 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
         "prlimit64" => "a process may see and lower its own limits only",
         "setpriority" | "ioprio_set" => "a process may lower its own priority only",
         "sched_setscheduler" => "only the ordinary schedulers are allowed",
-        "setsockopt" => "socket filters and protocol modules are not allowed",
+        "setsockopt" => "only ordinary options of sockets are allowed",
+        "sendto" | "sendmsg" | "sendmmsg" => "data out of band is not allowed",
+        "futex" => "futexes that lend their priority are absent",
+        "madvise" => "pages are not merged, nor made huge on demand",
+        "timer_create" | "clock_nanosleep" => "timers count real time, not a processor's",
         "fallocate" => "no file takes room that its size does not show",
         "mknod" | "mknodat" => "cells have no device nodes and no set-id files",
         _ if file_mode(call).is_some() => "cells make no set-id files",
@@ -158,7 +172,7 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
 fn room_within_limits() -> Verdict {
     let modes = [0, 0x3, 0x8, 0x10];
     let any = modes.map(|mode| vec![Test::low(1, Op::Eq, mode)]).into();
-    Verdict::AllowOrProbe(any, Probe { when: Vec::new(), errno: libc::EOPNOTSUPP })
+    Verdict::AllowOrProbe(any, Probe { when: vec![Vec::new()], errno: libc::EOPNOTSUPP })
 }
 
 /// SCHED_OTHER, SCHED_BATCH and SCHED_IDLE; real-time policies starve the machine.
@@ -196,21 +210,47 @@ fn nodes(mode: u8) -> Verdict {
     Verdict::AllowIf(kinds.map(|kind| vec![Test::low(mode, Op::MaskedEq(bits), kind)]).into())
 }
 
-/// setsockopt(2): ordinary options of the granted families. Not socket filters, which are
-/// programs for the kernel, nor protocol modules (TCP_ULP) and encapsulations.
-fn socket_options() -> Verdict {
-    let (level, option) = (1, 2);
-    let at = |number| Test::low(level, Op::Eq, number);
-    let filters = [26, 50, 51, 52].map(|filter| Test::low(option, Op::Ne, filter));
-    let sockets: All = std::iter::once(at(1)).chain(filters).collect();
-    Verdict::AllowIf(vec![
-        sockets,
-        vec![at(TCP), Test::low(option, Op::Ne, 31)],
-        vec![at(0)],  // IPPROTO_IP
-        vec![at(41)], // IPPROTO_IPV6
-        // Segmentation and its receiving side, as QUIC uses them; not encapsulation.
-        vec![at(UDP), Test::low(option, Op::Ge, 103), Test::low(option, Op::Le, 104)],
-    ])
+/// Flags of a sendto(2) or sendmsg(2) without MSG_OOB: urgent data of TCP, and a byte beside the queue of a Unix
+/// socket that no shell uses.
+pub(super) const fn in_band(flags: u8) -> Test {
+    const MSG_OOB: u32 = 1;
+    Test::none_of(flags, MSG_OOB)
+}
+
+/// futex(2) without priority inheritance, as by a kernel that was built without it (CONFIG_FUTEX_PI): libc
+/// asks for that, and does without.
+fn futex() -> Verdict {
+    // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME, which ride on the operation.
+    const FLAGS: u32 = 0x180;
+    let operation = |pair: u32, number| vec![Test::besides(1, FLAGS | pair, number)];
+    let allowed = vec![
+        operation(1, 0),  // FUTEX_WAIT, FUTEX_WAKE
+        operation(0, 9),  // FUTEX_WAIT_BITSET
+        operation(0, 10), // FUTEX_WAKE_BITSET
+        operation(1, 4),  // FUTEX_CMP_REQUEUE, FUTEX_WAKE_OP
+        operation(0, 3),  // FUTEX_REQUEUE
+    ];
+    let lent = vec![
+        operation(1, 6),  // FUTEX_LOCK_PI, FUTEX_UNLOCK_PI
+        operation(0, 8),  // FUTEX_TRYLOCK_PI
+        operation(0, 11), // FUTEX_WAIT_REQUEUE_PI
+        operation(1, 12), // FUTEX_CMP_REQUEUE_PI, FUTEX_LOCK_PI2
+    ];
+    Verdict::AllowOrProbe(allowed, Probe { when: lent, errno: libc::ENOSYS })
+}
+
+/// madvise(2): all that a program may do to its own pages, but for merging equal ones with other programs'
+/// (MADV_MERGEABLE), which tells one of the other, and making huge ones at once (MADV_COLLAPSE). Any other advice
+/// is unknown, as to a kernel without it.
+fn advice() -> Verdict {
+    let advice = [
+        (0, 4),     // normal, random, sequential, will need, does not need
+        (8, 11),    // free, remove, fork
+        (14, 24),   // huge pages in time, core files, wipe on fork, cold pages, page in now
+        (102, 103), // guard pages
+    ];
+    let other = Probe { when: vec![vec![Test::low(2, Op::Ge, 5)]], errno: libc::EINVAL };
+    Verdict::AllowOrProbe(advice.map(|range| within(2, range)).into(), other)
 }
 
 /// execve(2) and execveat(2) as the profile's `exec` key has them.
@@ -254,7 +294,7 @@ pub(super) fn sockets(families: &BTreeSet<Family>) -> Vec<(&'static str, Verdict
 /// denied and counted as every family that is not granted.
 fn interfaces() -> Probe {
     let (netlink, raw, route) = (16, 3, 0);
-    Probe { when: socket(netlink, raw, route), errno: libc::EAFNOSUPPORT }
+    Probe { when: vec![socket(netlink, raw, route)], errno: libc::EAFNOSUPPORT }
 }
 
 /// Types with their protocols: no raw and no ping sockets, no SCTP, no MPTCP.

@@ -8,7 +8,7 @@ fn allows(call: &str, arguments: &[u64]) -> bool {
     for (slot, argument) in six.iter_mut().zip(arguments) {
         *slot = *argument;
     }
-    condition(call).is_some_and(|verdict| verdict.allows(&six))
+    condition(call, MemoryHold::CgroupV2).is_some_and(|verdict| verdict.allows(&six))
 }
 
 /// The value with every bit of its upper half set, which the kernel ignores in an `int`.
@@ -141,17 +141,106 @@ fn no_file_gets_a_set_id_bit() {
 }
 
 #[test]
-fn sockets_take_no_filter_and_no_protocol_module() {
-    // SO_REUSEADDR, TCP_NODELAY, IPV6_V6ONLY, IP_TOS, UDP_SEGMENT.
-    for (level, option) in [(1, 2), (6, 1), (41, 26), (0, 1), (17, 103)] {
+fn sockets_take_listed_options_and_nothing_that_the_kernel_has_to_run_or_parse() {
+    // SO_REUSEADDR, SO_KEEPALIVE, SO_SNDBUF, TCP_NODELAY, TCP_KEEPIDLE, TCP_FASTOPEN, IPV6_V6ONLY, IP_TOS,
+    // IP_ADD_MEMBERSHIP, UDP_SEGMENT.
+    let listed =
+        [(1, 2), (1, 9), (1, 7), (6, 1), (6, 4), (6, 23), (41, 26), (0, 1), (0, 35), (17, 103)];
+    for (level, option) in listed {
         assert!(allows("setsockopt", &[0, level, option]), "{level} {option}");
+        assert!(allows("setsockopt", &[0, dirty(level), dirty(option)]), "{level} {option}");
     }
-    // SO_ATTACH_FILTER, SO_ATTACH_BPF, reuseport programs, TCP_ULP, SOL_TLS, UDP_ENCAP, SOL_ALG, SOL_PACKET.
-    for (level, option) in
-        [(1, 26), (1, 50), (1, 51), (1, 52), (6, 31), (282, 1), (17, 100), (279, 1), (263, 1)]
-    {
+    // SO_ATTACH_FILTER, SO_ATTACH_BPF, reuseport programs, SOL_TLS, UDP_ENCAP, SOL_ALG, SOL_PACKET.
+    let programs = [(1, 26), (1, 50), (1, 51), (1, 52), (282, 1), (17, 100), (279, 1), (263, 1)];
+    // TCP_CONGESTION, TCP_MD5SIG, TCP_REPAIR, TCP_ULP, TCP_FASTOPEN_KEY, TCP_ZEROCOPY_RECEIVE.
+    let tcp = [(6, 13), (6, 14), (6, 19), (6, 31), (6, 33), (6, 35)];
+    // IP_OPTIONS, IP_IPSEC_POLICY, IP_MSFILTER, IPT_SO_SET_REPLACE, MRT_INIT.
+    let ip = [(0, 4), (0, 16), (0, 41), (0, 64), (0, 200)];
+    // IPV6_ADDRFORM, IPV6_FLOWLABEL_MGR, IPV6_HOPOPTS, IPV6_RTHDR, IPV6_DSTOPTS, MCAST_MSFILTER.
+    let ipv6 = [(41, 1), (41, 32), (41, 54), (41, 57), (41, 59), (41, 48)];
+    for (level, option) in [&programs[..], &tcp, &ip, &ipv6].concat() {
         assert!(!allows("setsockopt", &[0, level, option]), "{level} {option}");
         assert!(!allows("setsockopt", &[0, dirty(level), dirty(option)]), "{level} {option}");
+    }
+}
+
+#[test]
+fn what_a_socket_may_hold_is_left_as_it_is_where_nothing_counts_it() {
+    let verdict = |memory| condition("setsockopt", memory).unwrap_or(Verdict::Errno(libc::EIO));
+    let told = |memory, option| {
+        let arguments = [0, dirty(1), dirty(option), 0, 0, 0];
+        (verdict(memory).allows(&arguments), verdict(memory).quiet(&arguments))
+    };
+    // SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE.
+    for option in [7, 8, 32, 33] {
+        assert_eq!(told(MemoryHold::BestEffort, option), (false, Some(0)), "{option}");
+        assert_eq!(told(MemoryHold::CgroupV1, option), (true, None), "{option}");
+    }
+    // Their neighbours; and of another level.
+    for option in [6, 9, 31, 34] {
+        assert_eq!(told(MemoryHold::BestEffort, option), (true, None), "{option}");
+    }
+    assert_eq!(verdict(MemoryHold::BestEffort).quiet(&[0, 6, 7, 0, 0, 0]), None);
+    assert_eq!(told(MemoryHold::BestEffort, 26), (false, None), "a filter is told");
+}
+
+#[test]
+fn futexes_wait_wake_and_requeue_and_lend_no_priority() {
+    let absent = |op| condition("futex", MemoryHold::CgroupV2)?.quiet(&[0, op, 0, 0, 0, 0]);
+    for flags in [0, 128, 256, 384] {
+        for op in [0, 1, 3, 4, 5, 9, 10] {
+            assert!(allows("futex", &[0, dirty(op | flags)]), "{op} {flags}");
+        }
+        for op in [6, 7, 8, 11, 12, 13] {
+            assert!(!allows("futex", &[0, op | flags]), "{op} {flags}");
+            assert_eq!(absent(dirty(op | flags)), Some(libc::ENOSYS), "{op} {flags}");
+        }
+        for op in [2, 14, 15, 16, 64, 512] {
+            assert!(!allows("futex", &[0, op | flags]), "{op} {flags}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_sent_out_of_band() {
+    let (oob, ordinary) = (1, 0x4040);
+    for (call, place) in [("sendto", 3), ("sendmmsg", 3), ("sendmsg", 2)] {
+        let with = |flags| {
+            let mut arguments = [0; 6];
+            if let Some(argument) = arguments.get_mut(place) {
+                *argument = flags;
+            }
+            allows(call, &arguments)
+        };
+        assert!(with(0) && with(ordinary), "{call}");
+        assert!(!with(oob) && !with(oob | ordinary) && !with(dirty(oob)), "{call}");
+    }
+}
+
+#[test]
+fn pages_are_not_merged_and_not_collapsed() {
+    let other =
+        |advice| condition("madvise", MemoryHold::CgroupV2)?.quiet(&[0, 0, advice, 0, 0, 0]);
+    for advice in [0, 3, 4, 8, 9, 14, 15, 16, 18, 21, 23, 102] {
+        assert!(allows("madvise", &[0, 0, dirty(advice)]), "{advice}");
+    }
+    // MERGEABLE, UNMERGEABLE, COLLAPSE, HWPOISON, SOFT_OFFLINE.
+    for advice in [12, 13, 25, 100, 101] {
+        assert!(!allows("madvise", &[0, 0, advice]), "{advice}");
+        assert_eq!(other(dirty(advice)), Some(libc::EINVAL), "{advice}");
+    }
+}
+
+#[test]
+fn timers_and_sleeps_go_by_real_time() {
+    for call in ["timer_create", "clock_nanosleep"] {
+        for clock in [0, 1, 7, 11] {
+            assert!(allows(call, &[clock]), "{call} {clock}");
+        }
+        // Processor time of the process, of the thread, and of another (-6 and -2 - 8 * pid).
+        for clock in [2, 3, 0xffff_fffa, 0xffff_fff6, dirty(2), u64::MAX] {
+            assert!(!allows(call, &[clock]), "{call} {clock:#x}");
+        }
     }
 }
 

@@ -54,8 +54,10 @@ pub enum Verdict {
 /// A refused call that programs make to learn what there is, and do without.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    pub when: All,
-    /// What a kernel would answer that does not have what is asked for.
+    /// Met where one of these holds.
+    pub when: Vec<All>,
+    /// What a kernel would answer that does not have what is asked for; 0 where the call has no effect
+    /// and its caller need not know.
     pub errno: i32,
 }
 
@@ -136,8 +138,8 @@ impl Verdict {
         match self {
             Self::Errno(errno) => Some(*errno),
             Self::AllowOrProbe(_, probe) => {
-                let met = !self.allows(arguments) && probe.when.iter().all(|t| t.holds(arguments));
-                met.then_some(probe.errno)
+                let probed = probe.when.iter().any(|all| all.iter().all(|t| t.holds(arguments)));
+                (probed && !self.allows(arguments)).then_some(probe.errno)
             }
             Self::Allow | Self::AllowIf(_) | Self::Answered => None,
         }
@@ -145,7 +147,7 @@ impl Verdict {
 }
 
 /// A range as the fewest tests: one for a single value or for a range from 0.
-fn within(argument: u8, (first, last): (u32, u32)) -> All {
+pub(super) fn within(argument: u8, (first, last): (u32, u32)) -> All {
     match first {
         _ if first == last => vec![Test::low(argument, Op::Eq, first)],
         0 => vec![Test::low(argument, Op::Le, last)],
@@ -196,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_probe_is_quiet_only_where_its_tests_hold_and_nothing_allows_it() {
-        let probe = Probe { when: vec![Test::low(0, Op::Ge, 16)], errno: 97 };
+        let probe = Probe { when: vec![vec![Test::low(0, Op::Ge, 16)]], errno: 97 };
         let verdict = Verdict::AllowOrProbe(vec![vec![Test::low(0, Op::Eq, 17)]], probe);
         let answers = [15, 16, 17].map(|family| {
             let arguments = [family, 0, 0, 0, 0, 0];

@@ -7,7 +7,9 @@ use super::arguments;
 pub use super::calls::{name, number};
 pub use super::condition::Verdict;
 pub use super::never::Group;
-use super::never::{ABSENT, FORKS, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason};
+use super::never::{
+    ABSENT, FORKS, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason,
+};
 use super::{Exec, Profile, tier};
 use crate::receipt::{MemoryHold, Tier};
 
@@ -72,8 +74,21 @@ fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict>
     if call == ANSWERED {
         return Some(Verdict::Answered);
     }
-    let narrowed = tier::condition(profile.tier, call).or_else(|| arguments::condition(call));
+    if memory == MemoryHold::BestEffort
+        && LENDS_PAGES.contains(&call)
+        && !profile.families.is_empty()
+    {
+        return Some(Verdict::Errno(libc::EINVAL));
+    }
+    let narrowed =
+        tier::condition(profile.tier, call).or_else(|| arguments::condition(call, memory));
     Some(narrowed.unwrap_or(Verdict::Allow))
+}
+
+/// The verdict on a call that every cell needs, whatever its profile lists.
+#[must_use]
+pub fn conditioned(call: &str, memory: MemoryHold) -> Verdict {
+    arguments::condition(call, memory).unwrap_or(Verdict::Allow)
 }
 
 /// The key that lets a cell execute any program, and so start processes at all.

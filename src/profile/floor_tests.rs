@@ -98,7 +98,6 @@ fn hot_calls_have_no_condition() {
         "read",
         "write",
         "close",
-        "futex",
         "mmap",
         "munmap",
         "mprotect",
@@ -116,9 +115,7 @@ fn hot_calls_have_no_condition() {
         "clock_gettime",
         "wait4",
         "execve",
-        "sendto",
         "recvfrom",
-        "madvise",
         "sched_yield",
     ];
     let bash = shipped("bash");

@@ -12,6 +12,7 @@ pub mod condition;
 pub mod floor;
 mod layer;
 pub mod never;
+mod options;
 mod resolve;
 mod schema;
 mod set;

@@ -129,6 +129,10 @@ pub const NEVER: &[Group] = &[
 pub const ABSENT: &[Group] = &[
     group("its flags are behind a pointer; programs fall back to clone", &["clone3"]),
     group("its flags and mode are behind a pointer; programs fall back to openat", &["openat2"]),
+    group(
+        "what it sets is behind a pointer; programs fall back to setxattr and its like",
+        &["getxattrat", "listxattrat", "setxattrat", "removexattrat"],
+    ),
 ];
 
 /// Calls that another key of a profile grants, and that key.
@@ -149,11 +153,16 @@ pub const ON_REQUEST: &[Group] = &[
     group("it maps pages into a pipe; rarely used, often attacked", &["vmsplice"]),
     group("it changes file attributes beyond mode and times", &["file_getattr", "file_setattr"]),
     group("shadow stacks; libc does without", &["map_shadow_stack"]),
-    group("it makes one process wait for the whole machine's disks", &["sync"]),
+    group("it makes one process wait for the whole machine's disks", &["sync", "syncfs"]),
 ];
 
 /// Calls that make memory no watchdog sees; allowed only where a cgroup holds the cell's memory.
 pub const NEEDS_MEMORY_CGROUP: &[&str] = &["memfd_create", "shmget", "semget", "msgget"];
+
+/// Calls by which a socket holds whole pages and answers for a few bytes of each: where nothing holds a cell's
+/// memory and it has sockets, they are answered as by descriptors that do not support them, and programs read
+/// and write instead (sendfile(2), splice(2)).
+pub const LENDS_PAGES: &[&str] = &["sendfile", "splice"];
 
 /// Calls that start a process or a thread: a cell that may execute one program has none of them.
 pub const FORKS: &[&str] = &["fork", "vfork", "clone"];

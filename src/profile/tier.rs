@@ -11,7 +11,7 @@ use super::arguments;
 use super::condition::{Op, Test, Verdict};
 use super::never::Group;
 use super::{Family, Network, ProcView, Profile};
-use crate::receipt::Tier;
+use crate::receipt::{MemoryHold, Tier};
 
 /// The lowest Landlock ABI of the tier [`Tier::Bare`]: from 6 on (Linux 6.12) signals are held, by
 /// which a cell could else end any process of its user, and by which its own processes are told from
@@ -114,13 +114,14 @@ fn bare_condition(call: &str) -> Option<Verdict> {
     match call {
         // Of an open file, and to now: what touch(1) does.
         "utimensat" => when(vec![Test::full(1, Op::Eq, 0), Test::full(2, Op::Eq, 0)]),
-        "sendto" => when(vec![Test::full(4, Op::Eq, 0)]),
+        "sendto" => when(vec![Test::full(4, Op::Eq, 0), arguments::in_band(3)]),
         "setpriority" => when(vec![own(0), own(1)]),
         // IOPRIO_WHO_PROCESS
         "ioprio_set" => when(vec![Test::low(0, Op::Eq, 1), own(1)]),
         "sched_setaffinity" | "sched_setparam" => when(vec![own(0)]),
         "sched_setscheduler" => {
-            let Verdict::AllowIf(mut any) = arguments::condition(call)? else { return None };
+            let condition = arguments::condition(call, MemoryHold::BestEffort)?;
+            let Verdict::AllowIf(mut any) = condition else { return None };
             any.iter_mut().for_each(|all| all.push(own(0)));
             Some(Verdict::AllowIf(any))
         }

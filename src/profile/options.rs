@@ -1,0 +1,97 @@
+//! Socket options that a cell may set, level by level, each with its reason (setsockopt(2)).
+//!
+//! An allow-list: what a newer kernel adds is refused until it is listed. Not among them: filters and
+//! protocol modules, which are programs for the kernel; headers of one's own making (IP_OPTIONS,
+//! IPV6_RTHDR and its kin), which it has to parse; IPV6_ADDRFORM, which turns a socket into another's kind;
+//! choice of congestion control, repair, signatures, IPsec, netfilter.
+
+use super::condition::{All, Op, Probe, Test, Verdict, within};
+use crate::receipt::MemoryHold;
+
+const SOCKET: u32 = 1;
+const IP: u32 = 0;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+const IPV6: u32 = 41;
+
+/// Options of sockets themselves: SO_ATTACH_FILTER (26), SO_ATTACH_BPF (50) and the two of
+/// SO_REUSEPORT (51, 52) are not among them.
+const OF_SOCKETS: &[(u32, u32)] = &[(0, 25), (27, 49), (53, u32::MAX)];
+
+/// The same without those that set how much a socket may hold: [`SIZES`].
+const OF_SOCKETS_NOT_SIZES: &[(u32, u32)] = &[(0, 6), (9, 25), (27, 31), (34, 49), (53, u32::MAX)];
+
+/// SO_SNDBUF and SO_RCVBUF; SO_SNDBUFFORCE and SO_RCVBUFFORCE.
+const SIZES: &[(u32, u32)] = &[(7, 8), (32, 33)];
+
+/// Options of IP (ip(7)).
+const OF_IP: &[(u32, u32)] = &[
+    (1, 2),   // IP_TOS, IP_TTL: ssh, QUIC, ping libraries
+    (8, 8),   // IP_PKTINFO: name servers answer from the address that was asked
+    (10, 13), // IP_MTU_DISCOVER, IP_RECVERR, IP_RECVTTL, IP_RECVTOS: name resolvers, QUIC
+    (15, 15), // IP_FREEBIND: load balancers
+    (21, 21), // IP_MINTTL: routing daemons' tests
+    (24, 24), // IP_BIND_ADDRESS_NO_PORT: proxies
+    (32, 36), // IP_MULTICAST_IF, _TTL, _LOOP, IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP: mDNS, cluster tests
+    (39, 40), // IP_ADD_SOURCE_MEMBERSHIP and its end: Java, libuv
+    (42, 42), // MCAST_JOIN_GROUP: the same by any family
+    (45, 47), // MCAST_LEAVE_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_LEAVE_SOURCE_GROUP
+    (49, 49), // IP_MULTICAST_ALL: mDNS
+];
+
+/// Options of IPv6 (ipv6(7)).
+const OF_IPV6: &[(u32, u32)] = &[
+    (16, 21), // hop limits, multicast interface and loop, IPV6_JOIN_GROUP, IPV6_LEAVE_GROUP
+    (23, 23), // IPV6_MTU_DISCOVER: QUIC
+    (25, 26), // IPV6_RECVERR, IPV6_V6ONLY: resolvers; every server of both families
+    (29, 29), // IPV6_MULTICAST_ALL: mDNS
+    (42, 42), // MCAST_JOIN_GROUP
+    (45, 47), // MCAST_LEAVE_GROUP, MCAST_JOIN_SOURCE_GROUP, MCAST_LEAVE_SOURCE_GROUP
+    (49, 49), // IPV6_RECVPKTINFO: name servers
+    (51, 51), // IPV6_RECVHOPLIMIT
+    (62, 62), // IPV6_DONTFRAG: QUIC
+    (66, 67), // IPV6_RECVTCLASS, IPV6_TCLASS: ssh, QUIC
+    (78, 78), // IPV6_FREEBIND
+];
+
+/// Options of TCP (tcp(7)).
+const OF_TCP: &[(u32, u32)] = &[
+    (1, 10), // TCP_NODELAY, segment size, cork, keep-alive, SYN count, linger, deferred accept, window clamp
+    (12, 12), // TCP_QUICKACK: proxies, databases
+    (18, 18), // TCP_USER_TIMEOUT: gRPC, databases
+    (23, 23), // TCP_FASTOPEN: servers
+    (25, 25), // TCP_NOTSENT_LOWAT: HTTP/2 servers
+    (30, 30), // TCP_FASTOPEN_CONNECT: curl
+    (36, 36), // TCP_INQ
+];
+
+/// UDP_SEGMENT and UDP_GRO, as QUIC uses them; not encapsulation.
+const OF_UDP: &[(u32, u32)] = &[(103, 104)];
+
+/// setsockopt(2) under any profile.
+///
+/// Where no control group holds memory, a socket holds what it may at first: a program that sets another
+/// size is told that it was done, as by a kernel whose limit it had reached, and nothing changes.
+pub(super) fn verdict(memory: MemoryHold) -> Verdict {
+    match memory {
+        MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => Verdict::AllowIf(any(OF_SOCKETS)),
+        MemoryHold::BestEffort => {
+            let probe = Probe { when: at(SOCKET, SIZES).collect(), errno: 0 };
+            Verdict::AllowOrProbe(any(OF_SOCKETS_NOT_SIZES), probe)
+        }
+    }
+}
+
+fn any(of_sockets: &'static [(u32, u32)]) -> Vec<All> {
+    let levels = [(SOCKET, of_sockets), (TCP, OF_TCP), (IPV6, OF_IPV6), (IP, OF_IP), (UDP, OF_UDP)];
+    levels.into_iter().flat_map(|(level, options)| at(level, options)).collect()
+}
+
+/// The level and one range of its options.
+fn at(level: u32, options: &'static [(u32, u32)]) -> impl Iterator<Item = All> {
+    options.iter().map(move |range| {
+        let mut tests = vec![Test::low(1, Op::Eq, level)];
+        tests.extend(within(2, *range));
+        tests
+    })
+}
