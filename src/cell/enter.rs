@@ -13,7 +13,7 @@ use super::bare::{self, store};
 use super::mounts::Slot;
 use super::report::{self, FromInit, FromPayload, ToInit};
 use super::{At, Design, Ground, Root, Shared, Step, StepFailed};
-use super::{caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
+use super::{buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
 use crate::profile::Network;
 use crate::sys::fork::fork;
 use crate::sys::process::{self, Dumpable};
@@ -144,10 +144,7 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // Before the mounts cover what it shows.
     let links = proc::limit(&root.mounts, slot).at(Step::Facts)?;
     mounts::enter(&root.mounts, slot)?;
-    // Needs CAP_NET_ADMIN in the new network namespace.
-    if design.profile.network == Network::Loopback {
-        net::loopback_up().at(Step::Loopback)?;
-    }
+    prepare_network(entry, procfs.as_ref())?;
     limits::shared(&design.profile.limits, others).at(Step::Limits)?;
     // After all that needed the supervisor's descriptors; what is kept closes at exec.
     let hidden = design.hidden.as_fd();
@@ -169,6 +166,21 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // signals to it (Landlock scopes them), and the payload must have one that init has not.
     ruleset.restrict().at(Step::Landlock)?;
     Ok(Prepared { ruleset, procfs, links, domain: None })
+}
+
+/// Brings the cell's loopback up, and bounds its connections where nothing counts what they hold. Needs
+/// CAP_NET_ADMIN in the new network namespace.
+fn prepare_network(entry: &Entry<'_>, procfs: Option<&OwnedFd>) -> Result<(), StepFailed> {
+    let Entry { design, shared, .. } = *entry;
+    if design.profile.network == Network::Loopback {
+        net::loopback_up().at(Step::Loopback)?;
+    }
+    if buffers::are_unheld(&design.profile, shared.memory) {
+        // By a procfs that is not shared, as with the limits of its user namespace.
+        let proc = procfs.unwrap_or(&shared.proc);
+        buffers::bound(proc, shared.proc_kind).at(Step::Buffers)?;
+    }
+    Ok(())
 }
 
 pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {

@@ -159,7 +159,13 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         guarded: [0; NUMBERS],
         mediator,
         input: None,
-        watch: watched.map(|proc| Watch::new(proc, entry.design.profile.limits.memory, domain)),
+        watch: watched.map(|proc| {
+            let profile = &entry.design.profile;
+            // In the host's network namespace they are not the cell's alone.
+            let has_sockets = domain.is_none() && !profile.families.is_empty();
+            let socket = has_sockets.then_some(entry.shared.socket_bytes);
+            Watch::new(proc, profile.limits.memory, domain, socket)
+        }),
         user_us: 0,
         system_us: 0,
         max_rss: 0,

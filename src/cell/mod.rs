@@ -9,6 +9,7 @@
 //! length is in the [`Design`] or [`Shared`] before the clone.
 
 pub mod bare;
+pub mod buffers;
 pub mod caps;
 pub mod cgroup;
 pub mod enter;
@@ -145,6 +146,8 @@ pub struct Shared {
     pub init_filter: Vec<Instruction>,
     pub landlock_abi: u32,
     pub memory: MemoryHold,
+    /// Bytes that a socket may hold at first, of what it sends or what it receives.
+    pub socket_bytes: u64,
     /// A procfs directory, and whose it is.
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
@@ -178,6 +181,7 @@ pub enum Step {
     Workspace,
     Sockets,
     Loopback,
+    Buffers,
     Nested,
     Limits,
     Descriptors,
@@ -207,6 +211,7 @@ impl Step {
             Self::Workspace => "mounting the granted directory",
             Self::Sockets => "mounting the granted sockets",
             Self::Loopback => "bringing up loopback",
+            Self::Buffers => "bounding what connections hold",
             Self::Nested => "forbidding nested user namespaces",
             Self::Limits => "setting limits",
             Self::Descriptors => "closing descriptors",

@@ -35,6 +35,7 @@ use crate::profile::{HostPath, PathKind, Presence, Profile};
 use crate::receipt::MemoryHold;
 use crate::sys::fork::fork;
 use crate::sys::process::{self, Dumpable, Side};
+use crate::sys::socket;
 
 /// What main prepares for this tier.
 #[derive(Debug, Clone)]
@@ -81,6 +82,8 @@ pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervis
             .during("compiling the filter of inits")?,
         landlock_abi,
         memory: MemoryHold::BestEffort,
+        socket_bytes: socket::bytes_at_first(&inherited.link)
+            .during("asking what a socket holds")?,
         proc,
         proc_kind: ProcKind::Own,
         clocks: Clocks::Host,

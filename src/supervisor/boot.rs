@@ -168,6 +168,8 @@ fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
             .during("compiling the filter of inits")?,
         landlock_abi,
         memory,
+        socket_bytes: socket::bytes_at_first(&inherited.link)
+            .during("asking what a socket holds")?,
         proc,
         proc_kind,
         clocks: inherited.clocks,

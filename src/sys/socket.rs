@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, sockopt};
 
 use super::Result;
 
@@ -16,6 +17,16 @@ const CONTROL_BYTES: usize = 128;
 /// Ancillary data must be aligned as cmsghdr is.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
+
+/// Bytes that a socket may hold at first, of what it sends or of what it receives (socket(7),
+/// `wmem_default` and `rmem_default`): those of `socket`, which nobody gave another size.
+///
+/// # Errors
+/// What getsockopt(2) says.
+pub fn bytes_at_first(socket: impl AsFd) -> Result<u64> {
+    let sizes = [getsockopt(&socket, sockopt::SndBuf)?, getsockopt(&socket, sockopt::RcvBuf)?];
+    u64::try_from(sizes.into_iter().max().unwrap_or(0)).map_err(|_| Errno::ERANGE)
+}
 
 /// What came in one packet.
 #[derive(Debug, Default)]

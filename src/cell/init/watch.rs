@@ -1,7 +1,10 @@
 //! The memory watch: where no cgroup holds a cell's memory, init adds it up and ends the cell.
 //!
-//! It is best-effort and every reply says so: memory that no process maps (a memfd let go,
-//! full socket buffers) is not seen, and growth between two looks is not either.
+//! It is best-effort and every reply says so: shared memory that no process maps any more is not seen, and growth
+//! between two looks is not either. Kernel memory is charged by what can be counted: sockets, mappings,
+//! places for descriptors.
+
+mod maps;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -19,12 +22,25 @@ use crate::cell::bare::Domain;
 use crate::sys::Result;
 use crate::sys::process::{End, Reaped, Used};
 
+use maps::{Mappings, Process, Progress};
+
 /// Looks are at least this far apart, so that a large cell is not slowed by them.
 const SHORTEST: Duration = Duration::from_millis(2);
 /// And at most this far, so that the first look at a quick allocator comes in time.
 const LONGEST: Duration = Duration::from_millis(50);
 /// Growth that is expected at most: what one core can touch in a second.
 const BYTES_PER_SECOND: u64 = 4 << 30;
+/// Bytes charged for each place in a process's table of descriptors, half of what a pipe may hold when its
+/// user has many.
+const DESCRIPTOR: u64 = 4096;
+/// Places that every table has.
+const DESCRIPTORS: u64 = 64;
+/// Mappings of a process that a look goes through for what is shared: some milliseconds.
+const MAPPINGS_LOOKED_THROUGH: u64 = 8192;
+/// Looks in a row that may leave it open by how much processes share, while mappings are being counted.
+const POSTPONED: u32 = 64;
+/// Bytes of a connection that is gone and kept in mind (TIME_WAIT), with the port that it holds.
+const CLOSED: u64 = 512;
 
 /// The watch over one cell's memory.
 #[derive(Debug)]
@@ -34,6 +50,13 @@ pub struct Watch {
     /// By what the cell's processes are known, where that shows others as well.
     domain: Option<Domain>,
     limit: u64,
+    /// Bytes charged for each socket; absent where sockets are not the cell's alone, or it has none.
+    socket: Option<u64>,
+    mappings: Mappings,
+    /// Bytes of the host's kernel objects when all mappings were counted.
+    slab: u64,
+    /// Looks in a row that left it open what processes share.
+    postponed: u32,
     next: Option<Instant>,
     peak: u64,
 }
@@ -54,13 +77,15 @@ impl Init<'_> {
 
 impl Watch {
     /// A watch that looks at nothing until it is started.
-    pub fn new(proc: OwnedFd, limit: u64, domain: Option<Domain>) -> Self {
-        Self { proc, domain, limit, next: None, peak: 0 }
+    pub fn new(proc: OwnedFd, limit: u64, domain: Option<Domain>, socket: Option<u64>) -> Self {
+        let mappings = Mappings::default();
+        Self { proc, domain, limit, socket, mappings, slab: 0, postponed: 0, next: None, peak: 0 }
     }
 
     /// Starts looking, with the limit the job has.
     pub fn start(&mut self, limit: u64) {
         self.limit = self.limit.min(limit);
+        self.slab = self.host().slab;
         self.next = Some(Instant::now() + SHORTEST);
     }
 
@@ -83,93 +108,212 @@ impl Watch {
 
     /// Adds up the cell's memory and says whether it is above the limit.
     pub fn exceeded(&mut self, now: Instant) -> Result<bool> {
+        let seen = self.processes()?;
         // Without mounts of its own the cell's files are on a disk.
         let files = if self.domain.is_none() { private_files() } else { 0 };
-        let mut used = files + self.processes(Sum::Resident)?;
-        if used > self.limit {
-            // Pages that processes share were counted once for each: count them by share.
-            used = files + self.processes(Sum::Proportional)?;
+        let kernel = files + self.sockets() + seen.iter().map(Seen::descriptors).sum::<u64>();
+        let resident: u64 = seen.iter().map(|process| process.resident).sum();
+        let known = kernel.saturating_add(resident).saturating_add(self.mappings.bytes());
+        let processes: Vec<Process> = seen.iter().map(|seen| seen.process.clone()).collect();
+        let room = self.limit.saturating_sub(known);
+        let host = self.host();
+        let progress = self.mappings.count(&self.proc, &processes, room);
+        let mappings = match progress {
+            Progress::Done => {
+                self.slab = host.slab;
+                self.mappings.bytes()
+            }
+            // Makers may be faster than who counts. So what is not counted yet is charged with what the host's
+            // kernel has more since all was.
+            Progress::Unfinished => {
+                let more = host.slab.saturating_sub(self.slab).min(maps::most(&processes));
+                self.mappings.bytes().saturating_add(more)
+            }
+        };
+        let kernel = kernel.saturating_add(mappings);
+        let mut used = kernel.saturating_add(resident);
+        if progress == Progress::Done {
+            self.postponed = 0;
+        }
+        if used > self.limit && kernel <= self.limit {
+            // Going through a process with many mappings takes long: first it is known who has them.
+            if progress == Progress::Unfinished && self.postponed < POSTPONED {
+                self.postponed += 1;
+                used = self.limit;
+            } else {
+                used = self.with_shares(kernel, &seen);
+            }
         }
         self.peak = self.peak.max(used);
-        if self.host_is_short() {
-            return Ok(true);
-        }
         let room = self.limit.saturating_sub(used);
         let micros = room.saturating_mul(1_000_000) / BYTES_PER_SECOND;
-        self.next = Some(now + Duration::from_micros(micros).clamp(SHORTEST, LONGEST));
-        Ok(used > self.limit)
+        let wait = match progress {
+            Progress::Done => Duration::from_micros(micros).clamp(SHORTEST, LONGEST),
+            // poll(2) waits a millisecond all the same.
+            Progress::Unfinished => Duration::ZERO,
+        };
+        self.next = Some(now + wait);
+        Ok(used > self.limit || host.is_short)
     }
 
-    /// Whether the host itself is about to run out: less than a sixteenth of its memory is left.
-    ///
-    /// What no process maps is not in the sum above (shared pages let go, full sockets, epoll
-    /// items). That this is bounded at all where no cgroup can be had, is the work of this line.
-    fn host_is_short(&self) -> bool {
-        // The procfs held here is masked by nothing: its meminfo is the host's.
-        let field = |name| self.fields(".", "meminfo", &[name]);
+    /// The host's own memory: the procfs held here is masked by nothing.
+    fn host(&self) -> Host {
+        let mut buffer = [0; 4096];
+        let Some(text) = self.text("meminfo", &mut buffer) else { return Host::default() };
+        let field = |name| kilobytes(text, &[name]).saturating_mul(1024);
         let (total, available) = (field("MemTotal:"), field("MemAvailable:"));
-        total.zip(available).is_some_and(|(total, available)| available < total / 16)
+        Host { is_short: available < total / 16, slab: field("SUnreclaim:") }
     }
 
-    fn processes(&self, sum: Sum) -> Result<u64> {
+    /// Bytes that the cell's sockets may hold.
+    ///
+    /// Each is charged what a Unix or datagram socket may send or receive at first, which the filter does not let it
+    /// change. One that is full holds at most three times as much: a last packet, and both directions of TCP.
+    fn sockets(&self) -> u64 {
+        let Some(each) = self.socket else { return 0 };
+        let mut buffer = [0; 512];
+        // Of init's own network namespace.
+        let Some(text) = self.text("1/net/sockstat", &mut buffer) else { return 0 };
+        let sockets = number_after(text, "sockets: used ");
+        let closed = number_after(text, " tw ");
+        sockets.saturating_mul(each).saturating_add(closed.saturating_mul(CLOSED))
+    }
+
+    /// All processes of the cell.
+    fn processes(&self) -> Result<Vec<Seen>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut list = Dir::openat(&self.proc, ".", flags, Mode::empty())?;
-        let mut total = 0_u64;
+        let mut seen = Vec::new();
         for entry in list.iter() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name.iter().all(u8::is_ascii_digit) {
                 let directory = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
-                let is_ours = |domain: Domain| domain.has(directory.parse().unwrap_or(0));
-                if !self.domain.is_none_or(is_ours) {
-                    continue;
+                let pid = directory.parse().unwrap_or(0);
+                if self.domain.is_none_or(|domain| domain.has(pid)) {
+                    // One that has just ended has no memory.
+                    seen.extend(self.process(pid, directory));
                 }
-                total = total.saturating_add(self.process(directory, sum));
             }
         }
-        Ok(total)
+        Ok(seen)
     }
 
-    /// Bytes of one process; one that has just ended has none.
-    fn process(&self, pid: &str, sum: Sum) -> u64 {
-        let by_share = match sum {
-            Sum::Resident => None,
-            // Refused where the process made itself non-dumpable: then its whole size counts.
-            // Page tables are no share of anything: each process has its own.
-            Sum::Proportional => self
-                .fields(pid, "smaps_rollup", &["Pss:", "SwapPss:"])
-                .zip(self.fields(pid, "status", &["VmPTE:"]))
-                .map(|(shares, tables)| shares.saturating_add(tables)),
-        };
-        by_share
-            .or_else(|| self.fields(pid, "status", &["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]))
-            .unwrap_or(0)
+    /// A process as its status tells of it. Where its first thread has ended and others go on, only they tell of
+    /// their memory.
+    fn process(&self, pid: i32, directory: &str) -> Option<Seen> {
+        let seen = self.status(pid, directory)?;
+        if seen.process.size > 0 || seen.threads < 2 {
+            return Some(seen);
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let path = format!("{directory}/task");
+        let mut threads = Dir::openat(&self.proc, path.as_str(), flags, Mode::empty()).ok()?;
+        let mut names = threads.iter().filter_map(|entry| {
+            let entry = entry.ok()?;
+            entry.file_name().to_str().ok().map(|name| format!("{path}/{name}"))
+        });
+        names.find_map(|name| self.status(pid, &name).filter(|seen| seen.process.size > 0))
     }
 
-    /// The sum of `wanted` lines, given in kB, of a file of one process.
+    fn status(&self, pid: i32, directory: &str) -> Option<Seen> {
+        let mut buffer = [0; 4096];
+        let text = self.text(&format!("{directory}/status"), &mut buffer)?;
+        let bytes = |names: &[&str]| kilobytes(text, names).saturating_mul(1024);
+        Some(Seen {
+            process: Process { pid, directory: directory.to_owned(), size: bytes(&["VmSize:"]) },
+            resident: bytes(&["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]),
+            tables: bytes(&["VmPTE:"]),
+            places: kilobytes(text, &["FDSize:"]),
+            threads: kilobytes(text, &["Threads:"]),
+        })
+    }
+
+    /// Bytes of kernel memory and of processes, pages that several of these share counted once. Ends as soon as
+    /// the sum is above the limit: nobody needs to know by how much.
+    fn with_shares(&self, kernel: u64, seen: &[Seen]) -> u64 {
+        let mut used = kernel;
+        for process in seen {
+            if used > self.limit {
+                break;
+            }
+            used = used.saturating_add(self.by_share(process));
+        }
+        used
+    }
+
+    /// Bytes of a process, pages that it shares by its part of them.
+    ///
+    /// Refused where the process made itself non-dumpable, and too slow where it has many mappings: then its
+    /// whole size counts. Page tables are no share of anything: each process has its own.
+    fn by_share(&self, seen: &Seen) -> u64 {
+        if self.mappings.of(seen.process.pid) > MAPPINGS_LOOKED_THROUGH {
+            return seen.resident;
+        }
+        let shares = self.fields(&seen.process.directory, "smaps_rollup", &["Pss:", "SwapPss:"]);
+        shares.map_or(seen.resident, |shares| shares.saturating_add(seen.tables))
+    }
+
+    /// The sum of `wanted` lines, given in kB, of a file of one process, in bytes.
     fn fields(&self, pid: &str, file: &str, wanted: &[&str]) -> Option<u64> {
         let mut buffer = [0; 4096];
-        let path = format!("{pid}/{file}");
+        let text = self.text(&format!("{pid}/{file}"), &mut buffer)?;
+        Some(kilobytes(text, wanted).saturating_mul(1024))
+    }
+
+    /// The beginning of a file of the procfs; absent where it is not there or has nothing to tell.
+    fn text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Option<&'b str> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let fd = openat(self.proc.as_fd(), path.as_str(), flags, Mode::empty()).ok()?;
-        let length = read(&fd, &mut buffer).ok()?;
-        let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
-        let kilobytes: u64 = text
-            .lines()
-            .filter(|line| wanted.iter().any(|name| line.starts_with(name)))
-            .filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
-            .sum();
-        (length > 0).then_some(kilobytes.saturating_mul(1024))
+        let fd = openat(self.proc.as_fd(), path, flags, Mode::empty()).ok()?;
+        let length = read(&fd, buffer).ok().filter(|length| *length > 0)?;
+        std::str::from_utf8(buffer.get(..length)?).ok()
     }
 }
 
-/// How pages that several processes share are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sum {
-    /// Once for each process: quick, and never too little.
-    Resident,
-    /// In parts: exact, and slower.
-    Proportional,
+/// What a look found of the host.
+#[derive(Debug, Default)]
+struct Host {
+    /// It is about to run out: less than a sixteenth of its memory is left.
+    ///
+    /// What no process maps is not in a cell's sum (shared pages let go, epoll items). That this is
+    /// bounded at all where no cgroup can be had, is the work of this.
+    is_short: bool,
+    /// Bytes of the kernel's own objects that it cannot do without.
+    slab: u64,
+}
+
+/// A process as a look found it.
+#[derive(Debug)]
+struct Seen {
+    process: Process,
+    /// Bytes of memory of its own, pages that it shares among them, and of page tables.
+    resident: u64,
+    /// Bytes of page tables.
+    tables: u64,
+    /// Size of its table of descriptors.
+    places: u64,
+    threads: u64,
+}
+
+impl Seen {
+    /// Bytes charged for what its descriptors may hold. Init's table is as large as the supervisor's was.
+    fn descriptors(&self) -> u64 {
+        let places = if self.process.pid == 1 { 0 } else { self.places };
+        places.saturating_sub(DESCRIPTORS).saturating_mul(DESCRIPTOR)
+    }
+}
+
+/// The sum of the numbers of the lines that begin with one of `wanted`.
+fn kilobytes(text: &str, wanted: &[&str]) -> u64 {
+    let lines = text.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    lines.filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+}
+
+/// The number behind `words`; 0 where there is none.
+fn number_after(text: &str, words: &str) -> u64 {
+    let behind = text.split_once(words).map_or("", |(_, behind)| behind);
+    let digits = behind.split(|letter: char| !letter.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// Bytes in the cell's private filesystems, which are memory too.

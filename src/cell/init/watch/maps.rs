@@ -1,0 +1,243 @@
+//! Mappings of a cell's processes: for each the kernel has an object that is in nobody's account.
+//!
+//! They are counted by the lines of `/proc/PID/maps`, which costs the kernel a microsecond each. So a process is
+//! counted again only when it had the time to make many, and a look that has used up its time is
+//! continued by the next one.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::read;
+
+/// Bytes of kernel memory for one mapping: the object (`vm_area_struct`, 192), its part of the tree that
+/// it is found by, and room for kernels where it is larger.
+const BYTES: u64 = 256;
+/// Bytes that one processor can have the kernel use so in a millisecond, at most.
+const BYTES_PER_MILLISECOND: u64 = 256 << 10;
+/// Time that one look may take.
+const BUDGET: Duration = Duration::from_micros(1500);
+/// Mappings that a process may have unless the host allows more (`vm.max_map_count`).
+const MOST: u64 = 65_530;
+const PAGE: u64 = 4096;
+
+/// A process to be counted, as a look found it.
+#[derive(Debug, Clone)]
+pub struct Process {
+    pub pid: i32,
+    /// Its directory in the procfs: of a thread, where the first one has ended.
+    pub directory: String,
+    /// Bytes of addresses that it has mapped.
+    pub size: u64,
+}
+
+/// What is known of the mappings of each process.
+#[derive(Debug, Default)]
+pub struct Mappings {
+    processes: BTreeMap<i32, Known>,
+    /// The process that was counted last.
+    last: i32,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Mappings when they were counted last.
+    counted: u64,
+    /// Processor time of the process when that count began; absent before the first one.
+    since: Option<Duration>,
+    under_way: Option<Count>,
+}
+
+/// A count that a look could not finish.
+#[derive(Debug)]
+struct Count {
+    file: OwnedFd,
+    lines: u64,
+    began: Option<Duration>,
+}
+
+/// How far a look came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    Done,
+    /// Some processes are to be counted yet.
+    Unfinished,
+}
+
+impl Mappings {
+    /// Bytes that the kernel has for the mappings that were counted.
+    pub fn bytes(&self) -> u64 {
+        let known = self.processes.values().map(Known::mappings);
+        known.sum::<u64>().saturating_mul(BYTES)
+    }
+
+    /// Mappings of one process, as far as they were counted.
+    pub fn of(&self, pid: i32) -> u64 {
+        self.processes.get(&pid).map_or(0, Known::mappings)
+    }
+
+    /// Counts mappings of `processes` that have changed by as much as matters where the cell may use `room` more bytes.
+    pub fn count(&mut self, proc: &OwnedFd, processes: &[Process], room: u64) -> Progress {
+        let until = Instant::now() + BUDGET;
+        self.processes.retain(|pid, _| processes.iter().any(|process| process.pid == *pid));
+        let patience = patience(room, processes.len());
+        let (before, after): (Vec<&Process>, Vec<&Process>) =
+            processes.iter().partition(|process| process.pid <= self.last);
+        for process in after.into_iter().chain(before) {
+            let known = self.processes.entry(process.pid).or_default();
+            if !known.is_due(process.pid, patience) {
+                continue;
+            }
+            if Instant::now() >= until {
+                return Progress::Unfinished;
+            }
+            self.last = process.pid;
+            if known.go_on(proc, process, until) == Progress::Unfinished {
+                // The same process goes on at the next look.
+                self.last = process.pid.saturating_sub(1);
+                return Progress::Unfinished;
+            }
+        }
+        Progress::Done
+    }
+}
+
+/// Bytes that the kernel can have for the mappings of `processes` at most.
+pub fn most(processes: &[Process]) -> u64 {
+    let most = processes.iter().map(|process| (process.size / PAGE).min(MOST));
+    most.sum::<u64>().saturating_mul(BYTES)
+}
+
+/// Processor time in which all of so many processes together can use up an eighth of `room`.
+fn patience(room: u64, processes: usize) -> Duration {
+    let share = room / 8 / u64::try_from(processes).unwrap_or(u64::MAX).max(1);
+    Duration::from_micros(share.saturating_mul(1000) / BYTES_PER_MILLISECOND)
+}
+
+impl Known {
+    fn mappings(&self) -> u64 {
+        let so_far = self.under_way.as_ref().map_or(0, |count| count.lines);
+        self.counted.max(so_far)
+    }
+
+    /// Whether the process has used so much processor time since it was counted.
+    fn is_due(&self, pid: i32, patience: Duration) -> bool {
+        if self.under_way.is_some() {
+            return true;
+        }
+        match (self.since, processor_time(pid)) {
+            (Some(since), Some(now)) if now >= since => now - since > patience,
+            // The number is another's by now, which has used less; or it is new, and may have what its
+            // parent had.
+            (Some(_) | None, Some(_)) => true,
+            // It has ended.
+            (_, None) => false,
+        }
+    }
+
+    /// Counts on, until the end or `until`.
+    fn go_on(&mut self, proc: &OwnedFd, process: &Process, until: Instant) -> Progress {
+        let began = processor_time(process.pid);
+        let path = format!("{}/maps", process.directory);
+        let count = match self.under_way.take() {
+            Some(count) => Ok(count),
+            None => openat(proc, path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+                .map(|file| Count { file, lines: 0, began }),
+        };
+        let Ok(mut count) = count else {
+            // It made itself unreadable, or ended: then this look is the last that sees it.
+            (self.counted, self.since) = (most(std::slice::from_ref(process)) / BYTES, began);
+            return Progress::Done;
+        };
+        let mut buffer = [0; 8192];
+        loop {
+            // Of a process that ended the rest is empty.
+            let length = read(&count.file, &mut buffer).unwrap_or(0);
+            if length == 0 {
+                (self.counted, self.since) = (count.lines, count.began);
+                return Progress::Done;
+            }
+            let text = buffer.get(..length).unwrap_or_default();
+            let lines = text.iter().filter(|byte| **byte == b'\n').count();
+            count.lines = count.lines.saturating_add(u64::try_from(lines).unwrap_or(0));
+            if Instant::now() >= until {
+                self.under_way = Some(count);
+                return Progress::Unfinished;
+            }
+        }
+    }
+}
+
+/// Processor time of a process, all its threads included; absent where it has ended.
+fn processor_time(pid: i32) -> Option<Duration> {
+    // CPUCLOCK_SCHED of the process, as clock_getcpuclockid(3) makes it.
+    let clock = ClockId::from_raw((!pid) << 3 | 2);
+    clock_gettime(clock).ok().map(Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> OwnedFd {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        nix::fcntl::open("/proc", flags, Mode::empty()).unwrap_or_else(|errno| panic!("{errno}"))
+    }
+
+    fn own() -> Process {
+        let pid = i32::try_from(std::process::id()).unwrap_or_default();
+        Process { pid, directory: "self".to_owned(), size: 1 << 30 }
+    }
+
+    fn lines() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        u64::try_from(text.lines().count()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_process_is_charged_for_each_of_its_mappings() {
+        let (mut mappings, proc) = (Mappings::default(), here());
+        while mappings.count(&proc, &[own()], 0) == Progress::Unfinished {}
+        let counted = mappings.bytes() / BYTES;
+        // Other tests of this process come and go.
+        assert!(counted > 10 && counted.abs_diff(lines()) < 200, "{counted}");
+    }
+
+    #[test]
+    fn a_process_that_can_have_made_few_since_is_not_counted_again() {
+        let (mut mappings, proc) = (Mappings::default(), here());
+        while mappings.count(&proc, &[own()], 0) == Progress::Unfinished {}
+        let unreadable = Process { directory: "none".to_owned(), ..own() };
+        let counted = mappings.bytes();
+        assert_eq!(
+            mappings.count(&proc, std::slice::from_ref(&unreadable), u64::MAX),
+            Progress::Done
+        );
+        assert_eq!(mappings.bytes(), counted, "it has not run for so long");
+        // The control: it has run for a moment.
+        while mappings.count(&proc, std::slice::from_ref(&unreadable), 0) == Progress::Unfinished {}
+        assert_ne!(mappings.bytes(), counted);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_read_counts_as_if_each_page_were_a_mapping() {
+        let (mut mappings, proc) = (Mappings::default(), here());
+        let unreadable = |size| Process { directory: "none".to_owned(), size, ..own() };
+        while mappings.count(&proc, &[unreadable(40 << 12)], 0) == Progress::Unfinished {}
+        assert_eq!(mappings.bytes(), 40 * BYTES);
+        let mut mappings = Mappings::default();
+        while mappings.count(&proc, &[unreadable(1 << 40)], 0) == Progress::Unfinished {}
+        assert_eq!(mappings.bytes(), MOST * BYTES);
+    }
+
+    #[test]
+    fn who_has_ended_is_forgotten() {
+        let (mut mappings, proc) = (Mappings::default(), here());
+        while mappings.count(&proc, &[own()], 0) == Progress::Unfinished {}
+        assert_eq!(mappings.count(&proc, &[], 0), Progress::Done);
+        assert_eq!(mappings.bytes(), 0);
+    }
+}

@@ -1,0 +1,257 @@
+//! Memory that the kernel keeps for a cell where no control group counts it: sockets, connections, mappings, pipes.
+//!
+//! Each attack says from inside how much it has made, a letter for each piece. Three times the limit is the
+//! most that it may come to before the cell ends.
+
+mod support;
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use support::{Caller, Check, For, Need, claim, denials, equal, holds, text};
+
+fn main() -> ExitCode {
+    const PYTHON: &[Need] = &[Need::Python];
+    const GCC: &[Need] = &[Need::Gcc];
+    support::main(&[
+        claim("full_unix_sockets_end_the_call", unix).needs(PYTHON).only(For::User),
+        claim("full_connections_end_the_call", connections).needs(PYTHON).only(For::User),
+        claim("mappings_end_the_call", mappings).needs(GCC).only(For::User),
+        claim("full_pipes_end_the_call", pipes).needs(PYTHON).only(For::User),
+        claim("a_process_whose_first_thread_ended_is_seen", first_thread)
+            .needs(GCC)
+            .only(For::User),
+        claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
+        claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent)
+            .needs(PYTHON)
+            .only(For::User),
+        claim("two_hundred_connections_at_once_are_nothing_unusual", ordinary).needs(PYTHON),
+        claim("root_s_control_group_counts_connections", counted)
+            .needs(&[Need::Python, Need::MemoryCgroup])
+            .only(For::Root),
+    ])
+}
+
+const LIMIT: &str = "64M";
+const MIB: usize = 1 << 20;
+/// Three times the limit.
+const MOST: usize = 192 * MIB;
+
+/// Runs a program that writes a letter for each `piece` bytes, and is ended in time.
+fn ends(caller: &Caller, argv: &[&str], more: &[&str], piece: usize) -> Check {
+    let options = [&["--memory", LIMIT, "--timeout", "100s"], more].concat();
+    let told = caller.json(&options, argv)?;
+    let held = told.pointer("/receipt/configured/memory");
+    equal("nothing holds it", held, Some(&json!("best-effort")))?;
+    let pieces = text(&told, "stdout").bytes().filter(|byte| *byte == b'x').count();
+    holds("three times the limit at most", pieces * piece / MIB, pieces * piece <= MOST)?;
+    holds("it began", &told, pieces > 0)?;
+    equal("the end", (text(&told, "outcome"), text(&told, "limit")), ("limit", "memory"))
+}
+
+fn python(caller: &Caller, script: &str, piece: usize) -> Check {
+    ends(caller, &["/usr/bin/python3", "-c", script], &[], piece)
+}
+
+/// Both ends of pairs, in processes that have a thousand descriptors each.
+fn unix(caller: &Caller) -> Check {
+    let script = "
+import os, socket, signal
+kept, block = [], bytes(1 << 16)
+while True:
+    if len(kept) > 450 and os.fork(): signal.pause()
+    if len(kept) > 450: kept = []
+    pair = socket.socketpair(); kept.append(pair); held = 0
+    for end in pair:
+        end.setblocking(False)
+        end.setsockopt(1, 7, 1 << 24)
+        try:
+            while True: held += end.send(block)
+        except BlockingIOError: pass
+    os.write(1, b'x' * round(held / 65536))";
+    python(caller, script, 65536)
+}
+
+fn connections(caller: &Caller) -> Check {
+    let script = "
+import os, socket, time
+listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(500)
+kept, block, told, held = [], bytes(1 << 16), 0, 0
+while len(kept) < 500:
+    near = socket.create_connection(listener.getsockname()); far = listener.accept()[0]
+    kept += [near, far]
+    for end in near, far:
+        end.setblocking(False)
+        for option in 7, 8: end.setsockopt(1, option, 1 << 24)
+    for _ in range(4):
+        for end in near, far:
+            try:
+                while True: held += end.send(block)
+            except BlockingIOError: time.sleep(0.0005)
+    os.write(1, b'x' * (held // 65536 - told)); told = held // 65536
+time.sleep(60)";
+    python(caller, script, 65536)
+}
+
+/// A program of the host's compiler, without libraries, at a place that the cell has.
+fn built(caller: &Caller, name: &str, source: &str) -> Result<String, support::Failed> {
+    let source = caller.file(&format!("{name}.c"), source)?;
+    let program = source.with_extension("");
+    let (source, place) = (source.display(), program.display());
+    let built = caller.bash_outside(&format!("gcc -O1 -w -pthread -o {place} {source}"))?;
+    equal("gcc", (built.code, built.stderr.as_str()), (0, ""))?;
+    Ok(format!("{place}:/mnt/{name}"))
+}
+
+/// Mappings of one page, no two neighbours alike, in sixty processes.
+fn mappings(caller: &Caller) -> Check {
+    let source = "
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {
+    for (int i = 0; i < 59; i++) if (fork() == 0) break;
+    for (;;) {
+        char *place = mmap(0, 8192 * 2048, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (place == MAP_FAILED) pause();
+        for (int i = 0; i < 2048; i++) if (mprotect(place + 8192 * i, 4096, PROT_READ)) pause();
+        write(1, \"x\", 1);
+    }
+}";
+    let place = built(caller, "mappings", source)?;
+    // Of each mapping the kernel has 192 bytes and some.
+    ends(caller, &["/mnt/mappings"], &["--ro", &place], 4096 * 216)
+}
+
+/// A pipe whose writer has ended keeps what it was given, by one descriptor.
+fn pipes(caller: &Caller) -> Check {
+    let script = "
+import os, signal
+block = bytes(1 << 16)
+while True:
+    kept, total = [], 0
+    for _ in range(900):
+        near, far = os.pipe(); kept.append(near); os.set_blocking(far, False)
+        try:
+            while True: total += os.write(far, block)
+        except BlockingIOError: pass
+        os.close(far)
+        if total > 1 << 20: os.write(1, b'x' * (total >> 16)); total &= 65535
+    if os.fork(): signal.pause()
+    os.closerange(3, 1024)";
+    python(caller, script, 65536)
+}
+
+/// Where the first thread has ended, `/proc/PID/status` tells of no memory.
+fn first_thread(caller: &Caller) -> Check {
+    let source = "
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void *touch(void *none) {
+    for (int i = 0; i < 40; i++) {
+        char *place = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (place == MAP_FAILED) break;
+        for (int at = 0; at < 1 << 20; at += 4096) place[at] = 1;
+        write(1, \"x\", 1);
+        usleep(2000);
+    }
+    pause();
+}
+int main(void) {
+    for (int i = 0; i < 12; i++) if (fork() == 0) {
+        pthread_t thread;
+        pthread_create(&thread, 0, touch, 0);
+        syscall(SYS_exit, 0);
+    }
+    sleep(20);
+}";
+    let place = built(caller, "first", source)?;
+    ends(caller, &["/mnt/first"], &["--ro", &place], MIB)
+}
+
+fn sizes(caller: &Caller) -> Check {
+    let script = "
+import socket
+one, other = socket.socketpair()
+def sizes(): return [one.getsockopt(1, option) for option in (7, 8)]
+before = sizes()
+for option in (7, 8) + FORCED: one.setsockopt(1, option, 1 << 20)
+print(sizes() == before)
+one.setsockopt(1, 20, b'\\1' + bytes(15)); print(one.getsockopt(1, 20, 16)[0])";
+    let forced = script.replace("FORCED", "(32, 33)");
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", &forced])?;
+    equal("answered, and nothing changed", text(&told, "stdout"), "True\n1\n")?;
+    equal("told to nobody", denials(&told), vec![])?;
+    // The control: outside of a cell a socket gets what it asks for.
+    let outside = caller.python_outside(&script.replace("FORCED", "()"))?;
+    equal("outside", outside.said(), "False\n1")
+}
+
+/// A page that a socket holds by one byte would count as one byte.
+fn lent(caller: &Caller) -> Check {
+    let script = "
+import errno, os, shutil, socket
+open('/tmp/a', 'wb').write(bytes(1 << 20))
+one, other = socket.socketpair()
+source = os.open('/tmp/a', os.O_RDONLY)
+near, far = os.pipe(); os.write(far, b'x')
+def tried(call):
+    try: return call()
+    except OSError as error: return errno.errorcode[error.errno]
+print(tried(lambda: os.sendfile(one.fileno(), source, 0, 1)), tried(lambda: os.splice(near, one.fileno(), 1)) if hasattr(os, 'splice') else 'EINVAL')
+shutil.copyfile('/tmp/a', '/tmp/b'); print(os.path.getsize('/tmp/b'))
+with open('/tmp/a', 'rb') as file: print(one.sendfile(file, 0, 1000))";
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    let expected = "EINVAL EINVAL\n1048576\n1000\n";
+    equal("answered as by a kernel that cannot", text(&told, "stdout"), expected)?;
+    equal("told to nobody", denials(&told), vec![])?;
+    let outside = caller.python_outside(&script.replace("/tmp/", "./"))?;
+    holds("the control", outside.said(), outside.said().starts_with("1 "))
+}
+
+/// A server and its clients, with the default limit.
+fn ordinary(caller: &Caller) -> Check {
+    let script = "
+import asyncio
+async def main():
+    async def serve(reader, writer):
+        writer.write(await reader.readline()); await writer.drain(); await reader.read(); writer.close()
+    server = await asyncio.start_server(serve, '127.0.0.1', 0, backlog=500)
+    place = server.sockets[0].getsockname()
+    ends = await asyncio.gather(*[asyncio.open_connection(*place) for _ in range(200)])
+    for reader, writer in ends: writer.write(b'x' * 60000 + b'\\n')
+    print(sum([len(await reader.readline()) for reader, writer in ends]))
+    await asyncio.sleep(0.3)
+    for reader, writer in ends: writer.close()
+asyncio.run(main())";
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    let found = (text(&told, "outcome"), text(&told, "stdout"), denials(&told));
+    equal("two hundred answers", found, ("exited", "12000200\n", vec![]))
+}
+
+/// Version 1 of control groups counts TCP by an account of its own, and only where that has a limit.
+fn counted(caller: &Caller) -> Check {
+    let script = "
+import os, socket, time
+listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(500)
+kept, block, held = [], bytes(1 << 16), 0
+end = time.monotonic() + 8
+while len(kept) < 400 and held < 600 << 20 and time.monotonic() < end:
+    near = socket.create_connection(listener.getsockname(), 2)
+    far = listener.accept()[0]
+    kept += [near, far]
+    for end_ in near, far:
+        end_.setblocking(False)
+        for option in 7, 8: end_.setsockopt(1, option, 1 << 24)
+        try:
+            while True: held += end_.send(block)
+        except BlockingIOError: pass
+print(held >> 20)";
+    let told = caller
+        .json(&["--memory", LIMIT, "--timeout", "60s"], &["/usr/bin/python3", "-c", script])?;
+    let held: Option<usize> = text(&told, "stdout").trim().parse().ok();
+    // Where it was ended instead, that is as good.
+    let limit = (text(&told, "outcome"), text(&told, "limit")) == ("limit", "memory");
+    holds("twice the limit at most", &told, limit || held.is_some_and(|mebibytes| mebibytes <= 128))
+}
