@@ -128,13 +128,22 @@ impl Link {
     /// What the supervisor found when it came up, or why it did not.
     ///
     /// # Errors
-    /// The step of its set-up that failed.
+    /// The step of its set-up that failed, or that it is gone without a word.
     pub async fn ready(&self) -> Result<Ready, Failure> {
         let mut greeting = self.shared.greeting.subscribe();
-        match greeting.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(Ok(ready))) => Ok(ready.clone()),
-            Ok(Some(Err(unable))) => Err(unable.clone().into()),
-            Ok(None) | Err(_) => Err(Failure::Supervisor),
+        loop {
+            let greeted = greeting.borrow_and_update().clone();
+            // Second: it is set before the greeting changes, so that no end is missed.
+            let closed = self.shared.state().closed.clone();
+            match (greeted, closed) {
+                (Some(Ok(ready)), _) => return Ok(ready),
+                (Some(Err(unable)), _) => return Err(unable.into()),
+                (None, Some(closed)) => return Err(closed),
+                (None, None) => {}
+            }
+            if greeting.changed().await.is_err() {
+                return Err(Failure::Supervisor);
+            }
         }
     }
 
@@ -352,5 +361,29 @@ impl Shared {
             (None, Some(sender)) => drop(sender.send(ended)),
             (None, None) => {}
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "what cannot be set up is a failed test")]
+mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_supervisor_that_ends_without_a_word_is_told_to_who_waits_for_it() {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (own, other) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let link = Link::attach(own).unwrap();
+        let waits = tokio::spawn({
+            let link = link.clone();
+            async move { link.ready().await }
+        });
+        tokio::task::yield_now().await;
+        drop(other);
+        let told = tokio::time::timeout(std::time::Duration::from_secs(10), waits).await;
+        assert_eq!(told.unwrap().unwrap().unwrap_err(), Failure::Supervisor);
     }
 }
