@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+/// Bytes that a pipe with room takes at once (pipe(7)).
+const PIPE_BUF: usize = 4096;
 /// Lines that are kept, and of each so many bytes.
 const LINES: usize = 32;
 const LINE_BYTES: usize = 1024;
@@ -93,22 +95,28 @@ impl Write for Output {
 }
 
 /// Writes a line where that takes no wait: a client that reads none of them must not hold up every call.
+/// Of a longer line than a pipe is sure to take at once, the rest is left out.
 ///
 /// # Errors
 /// What write(2) says.
 pub fn to_standard_error(line: &[u8]) -> io::Result<()> {
     let mut unwritten = locked(&UNWRITTEN);
-    let mut stderr = io::stderr();
+    let stderr = io::stderr();
     let mut waits = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    // A pipe has room for PIPE_BUF bytes then (poll(2), pipe(7)), and no line of ours is longer.
+    // A pipe has room for PIPE_BUF bytes then (pipe(7)).
     let ready = poll(&mut waits, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
     if !ready {
         *unwritten = unwritten.saturating_add(1);
         return Ok(());
     }
+    let mut text = Vec::new();
     if *unwritten > 0 {
-        stderr.write_all(left_out(std::mem::take(&mut *unwritten)).as_bytes())?;
-        return stderr.write_all(line);
+        text.extend_from_slice(left_out(std::mem::take(&mut *unwritten)).as_bytes());
     }
-    stderr.write_all(line)
+    text.extend_from_slice(line);
+    if text.len() > PIPE_BUF {
+        text.truncate(PIPE_BUF - 1);
+        text.push(b'\n');
+    }
+    stderr.lock().write_all(&text)
 }

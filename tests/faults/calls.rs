@@ -91,6 +91,32 @@ pub fn of_the_front_end(caller: &Caller) -> Check {
     each_fails_once(caller, Victim::FrontEnd, FRONT_END)
 }
 
+/// Bytes of log that no pipe holds unless it is told to, and calls that write more than that.
+const LOG_BYTES: usize = 192 << 10;
+const LOGGED_CALLS: u32 = 60;
+
+/// A client that reads no log loses lines, and no call.
+pub fn unread_log(caller: &Caller) -> Check {
+    let serve = || {
+        let mut serve = caller.cofferdam(&["serve", "--tools", "exec"]);
+        serve.env("COFFERDAM_LOG", "trace");
+        serve
+    };
+    let log = File::options().append(true).create(true).open(log(caller))?;
+    let mut client = Client::logged(serve(), log.try_clone()?.into())?;
+    for _ in 0..LOGGED_CALLS {
+        client.served()?;
+    }
+    client.close()?;
+    let written = usize::try_from(log.metadata()?.len())?;
+    holds("the control: so much is logged", written, written > LOG_BYTES)?;
+    let mut client = Client::logged(serve(), Stdio::piped())?;
+    for _ in 0..LOGGED_CALLS {
+        client.served()?;
+    }
+    client.close()
+}
+
 /// How long a call may take of which something failed: what was not killed at once is killed again.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Rounds of one server: each takes a session.

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             alone(c, calls::of_the_front_end)
         })
         .needs(&[Need::Strace, Need::RootLooks]),
+        claim("a_client_that_reads_no_log_is_served", |c| alone(c, calls::unread_log)),
         claim("want_of_descriptors_is_told_and_passes", |c| alone(c, wants::descriptors))
             .needs(&[Need::Prlimit]),
         claim("want_of_processes_is_told_and_passes", |c| alone(c, wants::processes))
