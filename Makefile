@@ -12,9 +12,10 @@ TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv
 KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \
 	jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux
 SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
+SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils
 KERNELS      ?= 6.1 6.12
 
-.PHONY: test-all test-kernels test-suites check-oldest-compiler deny
+.PHONY: test-all test-kernels test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build install uninstall clean setup
 
 help:
@@ -23,6 +24,7 @@ help:
 	@echo 'make test      set up and run every test'
 	@echo 'make test-all  the tests, on other kernels too, and the suites of bash, bc, coreutils and git'
 	@echo 'make test-kernels  the tests on Debian kernels $(KERNELS), in virtual machines (Debian 12)'
+	@echo 'make test-systemd  the tests of scopes, in a virtual machine that boots systemd (root; Debian 12)'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
@@ -56,6 +58,10 @@ test-kernels:
 test-suites:
 	@scripts/setup $(RUN_NEEDS) $(SUITE_NEEDS)
 	tests/suites/run
+
+test-systemd:
+	@scripts/setup $(RUN_NEEDS) $(SYSTEMD_NEEDS)
+	tests/systemd/run $(KERNEL) $(SUITE)
 
 test-all: test test-kernels test-suites
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -237,8 +238,23 @@ pub enum Event {
 pub struct Ready {
     pub landlock_abi: u32,
     pub memory: MemoryHold,
+    /// What became of asking for a scope.
+    pub scope: Scope,
     /// Profiles that cannot be used here, each with the reason.
     pub unusable: Vec<(ProfileName, String)>,
+}
+
+/// What became of asking the user's service manager for a scope with delegation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scope {
+    /// It was not wanted, or groups are had without.
+    NotAsked,
+    /// Cells are held in this unit, after so long.
+    Had { unit: String, took: Duration },
+    /// There is nobody to ask.
+    NoManager,
+    /// In words, with nothing of the manager's that a terminal would obey.
+    Refused { why: String },
 }
 
 /// Why no cell can be made here.

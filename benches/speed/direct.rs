@@ -63,6 +63,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         ids,
         own_ids: cofferdam::supervisor::OwnIds::Unwanted,
         tier: cofferdam::receipt::Tier::Full,
+        scope: supervisor::ScopeWish::Never,
         record: None,
         first: None,
     };

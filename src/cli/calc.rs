@@ -14,6 +14,7 @@ use crate::mcp::arguments::Precision;
 use crate::mcp::backend::{Backend, Exact, Turn};
 use crate::outcome::in_words;
 use crate::receipt::Tier;
+use crate::supervisor::ScopeWish;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -40,7 +41,7 @@ fn precision(text: &str) -> Result<Precision, String> {
 
 /// The whole command: 0 with the value on standard output, else 125 with the reason.
 pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let settings = wiring::load(config)?.in_tier(typed.tier);
+    let settings = wiring::load(config)?.in_tier(typed.tier).scoped(ScopeWish::Never);
     let calculating = settings.clone();
     let Launched { link, audit, .. } = launch::recorded(settings)?;
     start::conducted(link, async |socket| {

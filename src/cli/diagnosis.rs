@@ -8,15 +8,17 @@ use super::error::CliError;
 use super::launch;
 use super::own_ids::Looked;
 use super::probe::{self, Hints};
-use super::{reach, start, wiring};
+use super::{memory_hold, reach, start, wiring};
 use crate::accounts;
 use crate::call::{Argv, Asked, Call, Env, Stdin};
+use crate::config::server::ScopeRule;
 use crate::job::{ProfileName, Workspace};
 use crate::link::Link;
 use crate::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use crate::policy::Grant;
-use crate::receipt::{Measured, MemoryHold, Receipt};
-use crate::supervisor::{Access, Granted, Workspaces, protect};
+use crate::receipt::{Measured, Receipt};
+use crate::supervisor::{Access, Granted, ScopeWish, Workspaces, protect};
+use crate::wire::Ready;
 
 /// What each default profile is tried with: its arguments and its input.
 const TRIALS: [(&str, &[&str], &str); 2] =
@@ -47,12 +49,15 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     // A policy need not use the default profiles; whether they can run is asked all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let settings = wiring::with_profiles(settings, &names.collect::<Vec<_>>());
+    // As a server does.
+    let settings = settings.scoped(ScopeWish::Needed);
+    let rule = settings.loaded.config.scope.value;
     let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, trial)).collect();
     // As a server has them: a command that makes one call takes no time for it.
     let settings = settings.with_own_ids();
     let own = Looked::now(u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX));
     let cells = match launch::unrecorded(settings) {
-        Ok(socket) => try_cells(socket, trials, &own)?,
+        Ok(socket) => try_cells(socket, trials, &own, rule)?,
         Err(error) => vec![broken("supervisor", error.text())],
     };
     let can_run = cells.iter().all(|layer| layer.state != State::Missing);
@@ -105,7 +110,12 @@ fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -
     Some(Trial { profile, grant })
 }
 
-fn try_cells(socket: OwnedFd, trials: Vec<Trial>, own: &Looked) -> Result<Vec<Layer>, CliError> {
+fn try_cells(
+    socket: OwnedFd,
+    trials: Vec<Trial>,
+    own: &Looked,
+    rule: ScopeRule,
+) -> Result<Vec<Layer>, CliError> {
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
@@ -120,6 +130,9 @@ fn try_cells(socket: OwnedFd, trials: Vec<Trial>, own: &Looked) -> Result<Vec<La
         layers.extend(seen.iter().flat_map(measured));
         let counts = seen.iter().map(|seen| own.layer(seen.measured.host_uid));
         layers.extend(counts);
+        let ready = link.greeted();
+        let memory = |ready: &Ready| memory_hold::layer(ready.memory, &ready.scope, rule);
+        layers.extend(seen.and(ready.as_ref().map(memory)));
         Ok(layers)
     })
 }
@@ -186,21 +199,7 @@ fn refused(name: &str, failure: &Failure) -> Layer {
 
 /// What the receipt of a real cell shows of the other layers.
 fn measured(receipt: &Receipt) -> Vec<Layer> {
-    let Receipt { measured, probed, configured, .. } = receipt;
-    let memory = match configured.memory {
-        MemoryHold::CgroupV2 => ok("memory limit", "cells are held by cgroup v2"),
-        MemoryHold::CgroupV1 => ok("memory limit", "cells are held by cgroup v1"),
-        MemoryHold::BestEffort => Layer {
-            name: "memory limit".to_owned(),
-            state: State::Weak,
-            how: "best-effort: no memory cgroup can be had, a watchdog adds it up".to_owned(),
-            remedy: Some(
-                "start cofferdam as root, or in a systemd scope with delegation: \
-                 systemd-run --user --scope -p Delegate=yes cofferdam …"
-                    .to_owned(),
-            ),
-        },
-    };
+    let Receipt { measured, probed, .. } = receipt;
     vec![
         ok("capabilities", "measured: all five sets of a payload were empty"),
         ok("no_new_privs", "measured: set"),
@@ -215,7 +214,6 @@ fn measured(receipt: &Receipt) -> Vec<Layer> {
         ok("host uid", format!("measured: cells run as host uid {}", measured.host_uid)),
         ok("mounts of a cell", format!("measured: {} checked one by one", measured.mounts)),
         clocks(measured),
-        memory,
     ]
 }
 

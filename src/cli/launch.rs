@@ -77,6 +77,7 @@ fn with(
         ids: IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES },
         own_ids: settings.own_ids,
         tier: settings.tier,
+        scope: settings.scope,
         record,
         first: settings.first,
     };

@@ -22,6 +22,7 @@ use crate::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in
 use crate::policy::Grant;
 use crate::profile::floor::{self, Grantable};
 use crate::profile::{PathKind, Profile, calls};
+use crate::supervisor::ScopeWish;
 use crate::units::Time;
 
 /// As typed.
@@ -78,6 +79,7 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     let request = check(&run, accounts::home().as_deref())?;
     let settings = wiring::load(config)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
+    let settings = settings.scoped(ScopeWish::Never);
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
     // Looked up now: once confined, this process sees no path of the host.

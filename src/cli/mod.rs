@@ -21,6 +21,7 @@ mod jobs;
 pub mod launch;
 pub mod learn;
 pub mod live;
+mod memory_hold;
 mod metrics;
 mod own_ids;
 pub mod pages;

@@ -172,7 +172,7 @@ mod tests {
         let (copied, ()) =
             tokio::join!(async { output(far, &mut out, &Budget::new(None), over).await }, async {
                 sleep(4 * PAUSE).await;
-                near.write_all(b"late").await.unwrap();
+                near.write_all(b"late").await.expect("a reader");
                 told.send_replace(true);
             });
         assert!(copied.is_ok());

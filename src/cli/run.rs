@@ -27,6 +27,7 @@ use crate::outcome::{Ended, Failure, Outcome, in_words};
 use crate::policy::Grant;
 use crate::profile::Profile;
 use crate::receipt::Receipt;
+use crate::supervisor::ScopeWish;
 use crate::tools::denied::ToldDenial;
 use crate::units::Size;
 
@@ -53,7 +54,9 @@ fn prepare(
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_sockets(&request.sockets)?;
-    let settings = settings.for_one_call(&request.profile, workspace);
+    let held = request.call.asked.memory.is_some();
+    let wish = if held { ScopeWish::Needed } else { ScopeWish::Never };
+    let settings = settings.for_one_call(&request.profile, workspace).scoped(wish);
     let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;

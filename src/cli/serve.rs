@@ -16,7 +16,7 @@ use crate::link::Link;
 use crate::mcp::serve;
 use crate::outcome::{Failure, in_words};
 use crate::receipt::Tier;
-use crate::supervisor::Access;
+use crate::supervisor::{Access, ScopeWish};
 use crate::sys::memory;
 
 /// As typed.
@@ -75,7 +75,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     settings.loaded.config.exec = exec_said::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
-    let settings = settings.with_sockets(&typed.socket)?;
+    let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
     let serving = settings.for_the_front_end();
     let Launched { link, audit, streams } = launch::recorded(settings)?;
     start::conducted(link, async |socket| {

@@ -11,6 +11,7 @@ use super::tier;
 use crate::accounts;
 use crate::call::Call;
 use crate::config::json::ConfigJson;
+use crate::config::server::ScopeRule;
 use crate::config::{self, Loaded, Surroundings};
 use crate::document::nearest;
 use crate::group::Group;
@@ -20,7 +21,7 @@ use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
 use crate::receipt::Tier;
-use crate::supervisor::{Access, Granted, OwnIds, Socket, Workspaces};
+use crate::supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]
@@ -43,6 +44,8 @@ pub struct Settings {
     pub tier: Tier,
     /// Places of configuration as the command line has them.
     asked: Vec<PathBuf>,
+    /// Whether a scope is asked for.
+    pub(super) scope: ScopeWish,
     /// A `config.json` that was named.
     pub json: Option<ConfigJson>,
 }
@@ -52,6 +55,7 @@ impl Settings {
         let (workspaces, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
         let (warm, sessions, own_ids) = (0, 0, OwnIds::Unwanted);
         let (first, json, asked) = (None, None, Vec::new());
+        let scope = ScopeWish::Never;
         Self {
             loaded,
             profiles,
@@ -62,6 +66,7 @@ impl Settings {
             own_ids,
             first,
             tier,
+            scope,
             json,
             asked,
         }
@@ -106,6 +111,21 @@ impl Settings {
     #[must_use]
     pub fn with_own_ids(self) -> Self {
         Self { own_ids: OwnIds::Wanted, ..self }
+    }
+
+    /// These, with a scope asked for: as `wish` says, unless the configuration or a profile says more.
+    #[must_use]
+    pub fn scoped(mut self, wish: ScopeWish) -> Self {
+        let mut profiles = self.profiles.iter();
+        let required = profiles
+            .any(|profile| profile.requires.memory_cgroup || profile.limits.processors.is_some());
+        self.scope = match (self.loaded.config.scope.value, wish) {
+            (ScopeRule::Off, _) => ScopeWish::Never,
+            (ScopeRule::Auto | ScopeRule::Always, _) if required => ScopeWish::Needed,
+            (ScopeRule::Always, ScopeWish::Never) => ScopeWish::Needed,
+            (ScopeRule::Auto | ScopeRule::Always, wish) => wish,
+        };
+        self
     }
 
     /// These, with what `serve` was told of groups of tools.

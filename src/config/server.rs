@@ -56,6 +56,17 @@ impl fmt::Display for Source {
     }
 }
 
+/// When the user's service manager is asked for a scope with delegation, where no control group is had without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScopeRule {
+    /// By a server, and by other commands where a limit on memory was asked for.
+    Auto,
+    /// By every command that makes cells.
+    Always,
+    Off,
+}
+
 /// The server's configuration, every value resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -73,6 +84,8 @@ pub struct Config {
     pub memory: Setting<u64>,
     pub tmpfs: Setting<u64>,
     pub processes: Setting<u32>,
+    /// When an ordinary user's cells are to be held by a scope of systemd's.
+    pub scope: Setting<ScopeRule>,
     /// Sessions at once, and how long one is kept that nobody uses.
     pub sessions: Setting<u32>,
     pub session_idle: Setting<Duration>,
@@ -154,6 +167,7 @@ struct WrittenLimits {
     memory: Option<Spanned<Size>>,
     tmpfs: Option<Spanned<Size>>,
     processes: Option<Spanned<u32>>,
+    scope: Option<Spanned<ScopeRule>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -257,6 +271,7 @@ impl Config {
             tmpfs: reader.set(limits.tmpfs.as_ref(), private, |size| size.0),
             memory,
             processes: reader.count(limits.processes.as_ref(), processes)?,
+            scope: reader.set(limits.scope.as_ref(), ScopeRule::Auto, |rule| rule),
             sessions: most,
             session_idle: idle,
             session_yield: reader.set(
@@ -301,6 +316,7 @@ impl Config {
             size("limits.memory", &self.memory),
             size("limits.tmpfs", &self.tmpfs),
             count("limits.processes", &self.processes),
+            shown("limits.scope", &self.scope, |rule| format!("{rule:?}").to_lowercase()),
             count("sessions.most", &self.sessions),
             shown("sessions.idle", &self.session_idle, |time| Time(*time).to_string()),
             shown("sessions.yield", &self.session_yield, |time| Time(*time).to_string()),

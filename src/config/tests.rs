@@ -239,6 +239,7 @@ fn every_value_is_shown_with_its_source() {
         "limits.memory = 3G (c.toml:6)".to_owned(),
         "limits.tmpfs = 5760M (default)".to_owned(),
         "limits.processes = 2560 (default)".to_owned(),
+        "limits.scope = auto (default)".to_owned(),
         "sessions.most = 8 (default)".to_owned(),
         "sessions.idle = 1800s (default)".to_owned(),
         "sessions.yield = 45s (default)".to_owned(),

@@ -21,7 +21,7 @@ use super::pieces::DEVICES;
 use super::serve::Supervisor;
 use super::start::Inherited;
 use super::template::TemplateError;
-use super::usable::{Unusable, usable};
+use super::usable::{Unusable, can_hold, usable};
 use super::{Access, KeyGrant, WorkspaceGrant, filter, program};
 use crate::cell::bare::store::{self, Store};
 use crate::cell::bare::{Domain, Ground};
@@ -140,7 +140,8 @@ fn keys(inherited: &Inherited, store: &Rc<Store>, landlock_abi: u32) -> Vec<Key>
     let mut keys = Vec::new();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
         for grant in grants {
-            let design = usable(profile, inherited, landlock_abi)
+            let design = usable(profile, landlock_abi)
+                .and_then(|()| can_hold(profile, &inherited.cgroups))
                 .and_then(|()| design(profile, grant, store, landlock_abi));
             let (profile, workspace) = (profile.name.clone(), grant.workspace);
             keys.push(Key { profile, workspace, design });

@@ -17,8 +17,8 @@ use super::serve::{self, Supervisor};
 use super::start::Inherited;
 use super::subordinate::{Ids, SUPERVISOR};
 use super::template::{Namespace, Template, TemplateError, Workshop};
-use super::usable::{Unusable, usable};
-use super::{HOST_NAME, KeyGrant, bare, clocks};
+use super::usable::{Unusable, can_hold, usable};
+use super::{HOST_NAME, KeyGrant, bare, clocks, scope};
 use crate::cell::guard::calls::{self, Group};
 use crate::cell::guard::{Belongings, Guard, Names, sockets};
 use crate::cell::ids::CellIds;
@@ -131,7 +131,7 @@ fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
 }
 
 /// In namespaces of its own.
-fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
+fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
     // A session of its own: no signal from the operator's terminal reaches it, or any cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     match inherited.ids {
@@ -152,10 +152,10 @@ fn boot_whole(inherited: Inherited) -> Result<Supervisor, Failed> {
     private_mounts().during("making mounts private")?;
     let (proc, proc_kind) = procfs().during("opening /proc")?;
     let landlock_abi = landlock::kernel_abi();
-    let memory = inherited.cgroups.hold();
     // Templates are made for cells of other uids, whatever the operator lets others read.
     let operators = umask(Mode::from_bits_truncate(0o022));
-    let keys = keys(&inherited, &proc, proc_kind, landlock_abi)?;
+    let keys = keys(&mut inherited, &proc, proc_kind, landlock_abi)?;
+    let memory = inherited.cgroups.hold();
     if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
         nix::unistd::setgroups(&[]).during("dropping supplementary groups")?;
     }
@@ -192,7 +192,8 @@ pub(super) fn greeted(
         let why = key.design.as_ref().err()?.why.clone();
         Some((key.profile.clone(), why))
     });
-    let ready = Event::Ready(Ready { landlock_abi, memory, unusable: unusable.collect() });
+    let scope = inherited.scope.told.clone();
+    let ready = Event::Ready(Ready { landlock_abi, memory, scope, unusable: unusable.collect() });
     let first = inherited.first.take();
     let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
     if let Some((profile, workspace)) = first {
@@ -233,43 +234,61 @@ fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
     }
 }
 
-/// Builds every template, then leaves the host's mounts.
+/// Designs the cells of every key. A scope is awaited only when all else is done.
 fn keys(
-    inherited: &Inherited,
+    inherited: &mut Inherited,
     proc: &OwnedFd,
     proc_kind: ProcKind,
     landlock_abi: u32,
 ) -> Result<Vec<Key>, Failed> {
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
-        .during("holding the first namespace")?;
-    let Inherited { clocks, caps, .. } = inherited;
-    let workshop = Workshop { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
-    let mut keys = Vec::new();
     // Before the first template, from which the host's files cannot be seen.
     let of_profile = |(profile, grants): (&Profile, &Vec<KeyGrant>)| {
         grants.iter().map(|grant| inherited.ids.of_key(profile, grant)).collect::<Vec<_>>()
     };
     let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
-    let all: usize = inherited.grants.iter().map(Vec::len).sum();
+    let mut templates = templates(inherited, proc, proc_kind, landlock_abi)?.into_iter();
+    scope::settle(inherited);
+    let (memory, recording) = (inherited.cgroups.hold(), recording(inherited));
+    let mut keys = Vec::new();
     for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
-        for (grant, ids) in grants.iter().zip(ids) {
+        for ((grant, ids), template) in grants.iter().zip(ids).zip(templates.by_ref()) {
             let workspace = grant.workspace;
-            let last = keys.len() + 1 == all;
-            let namespace = if last { Namespace::First } else { Namespace::New };
-            let design = usable(profile, inherited, landlock_abi).and_then(|()| {
-                let template = workshop
-                    .build(profile, grant, namespace)
-                    .map_err(|error| Unusable::of(profile, &error))?;
-                let memory = inherited.cgroups.hold();
-                let recording = recording(inherited);
-                let held = Held { memory, proc_kind, landlock_abi, recording, ids };
+            let held = Held { memory, proc_kind, landlock_abi, recording, ids };
+            let design = template.and_then(|template| {
+                can_hold(profile, &inherited.cgroups)?;
                 design(profile, workspace, template, held)
             });
             keys.push(Key { profile: profile.name.clone(), workspace, design });
         }
     }
-    let whole = keys.iter().find_map(|key| Some(&key.design.as_ref().ok()?.root().ok()?.template));
+    Ok(keys)
+}
+
+/// Builds the template of every key, then leaves the host's mounts.
+fn templates(
+    inherited: &Inherited,
+    proc: &OwnedFd,
+    proc_kind: ProcKind,
+    landlock_abi: u32,
+) -> Result<Vec<Result<Template, Unusable>>, Failed> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
+        .during("holding the first namespace")?;
+    let Inherited { clocks, caps, .. } = inherited;
+    let workshop = Workshop { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
+    let mut templates = Vec::new();
+    let all: usize = inherited.grants.iter().map(Vec::len).sum();
+    for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
+        for grant in grants {
+            let last = templates.len() + 1 == all;
+            let namespace = if last { Namespace::First } else { Namespace::New };
+            templates.push(usable(profile, landlock_abi).and_then(|()| {
+                let built = workshop.build(profile, grant, namespace);
+                built.map_err(|error| Unusable::of(profile, &error))
+            }));
+        }
+    }
+    let whole = templates.iter().find_map(|template| Some(&template.as_ref().ok()?.namespace));
     workshop.close(whole).map_err(|error| match error {
         TemplateError::System { what, errno } => Failed(what.to_owned(), errno),
         TemplateError::Missing { .. }
@@ -278,7 +297,7 @@ fn keys(
             Failed("leaving the host's mounts".to_owned(), Errno::EIO)
         }
     })?;
-    Ok(keys)
+    Ok(templates)
 }
 
 /// What this machine gives the cells of a key.

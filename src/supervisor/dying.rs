@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn a_process_that_runs_is_not_dying() {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-        let proc = nix::fcntl::open("/proc", flags, Mode::empty()).unwrap();
-        let own = i32::try_from(std::process::id()).unwrap();
+        let proc = nix::fcntl::open("/proc", flags, Mode::empty()).expect("/proc");
+        let own = i32::try_from(std::process::id()).expect("a pid");
         assert_eq!(is_dying(&proc, own), Ok(false));
         assert_eq!(all_killed(&proc, own), Ok(false));
     }

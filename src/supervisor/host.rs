@@ -220,6 +220,11 @@ fn v2_delegated() -> Option<Parent> {
     if !directory.join("cgroup.subtree_control").exists() {
         return None;
     }
+    // Nor does it while others live in it: then nothing is moved at all.
+    let members = fs::read_to_string(directory.join("cgroup.procs")).ok()?;
+    if members.lines().any(|pid| pid != std::process::id().to_string()) {
+        return None;
+    }
     fs::create_dir(&leaf).ok()?;
     let moved = put(leaf.join("cgroup.procs"), "0");
     let enabled = moved.and_then(|()| enable(&directory));
@@ -236,20 +241,20 @@ fn v2_delegated() -> Option<Parent> {
 
 /// Has the groups below `directory` hold memory and processes, and share out the processors where that
 /// is ours to say: not every delegation has that controller.
-fn enable(directory: &Path) -> std::io::Result<Processors> {
+pub(super) fn enable(directory: &Path) -> std::io::Result<Processors> {
     let control = directory.join("cgroup.subtree_control");
     put(&control, "+memory +pids")?;
     Ok(put(&control, "+cpu").map_or(Processors::NotOurs, |()| Processors::Shared))
 }
 
 /// Writes to a control file, which must be there: made anew it would be a file that controls nothing.
-fn put(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> std::io::Result<()> {
+pub(super) fn put(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> std::io::Result<()> {
     use std::io::Write;
     File::options().write(true).open(file)?.write_all(text.as_ref())
 }
 
 /// The cgroup of this process for one entry of `/proc/self/cgroup` (cgroups(7)).
-fn own_cgroup(controller: &str) -> Option<String> {
+pub(super) fn own_cgroup(controller: &str) -> Option<String> {
     let table = fs::read_to_string("/proc/self/cgroup").ok()?;
     table.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');

@@ -36,6 +36,7 @@ mod pool;
 mod program;
 pub mod protect;
 mod running;
+mod scope;
 mod serve;
 mod session;
 mod sessions;
@@ -62,6 +63,7 @@ use crate::job::{ProfileName, Workspace};
 use crate::profile::Profile;
 use crate::receipt::Tier;
 
+pub use scope::Wish as ScopeWish;
 pub use sockets::Socket;
 pub use start::{OPEN_FILES_HELD, StartError, Started, start};
 pub use subordinate::{OwnIds, Without, look as look_for_own_ids};
@@ -81,6 +83,8 @@ pub struct Spec {
     pub own_ids: OwnIds,
     /// By what cells are held.
     pub tier: Tier,
+    /// Whether a scope is asked for where no control group is had without.
+    pub scope: ScopeWish,
     /// Where inits record the paths that commands name: only for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
     /// What the one call that comes at once asks for: its cell builds itself while the supervisor

@@ -13,6 +13,7 @@ use nix::sys::wait::WaitPidFlag;
 use super::bare::Prepared;
 use super::boot::{self, Birth};
 use super::host::{self, Identity};
+use super::scope::{self, Asking, Pending};
 use super::subordinate::{Ids, Mapping};
 use super::{Caps, KeyGrant, Spec, sockets};
 use crate::cell::Clocks;
@@ -26,6 +27,7 @@ use crate::receipt::Tier;
 use crate::sys::fork::fork;
 use crate::sys::process::{self, ArgumentPages, Side};
 use crate::sys::{signals, socket};
+use crate::wire::Scope;
 
 /// Why there is no supervisor. Each has its remedy in `cofferdam doctor`.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,8 @@ pub struct Inherited {
     pub operator: Operator,
     pub supplementary: Supplementary,
     pub cgroups: Parent,
+    /// Where control groups may still come from.
+    pub scope: Pending,
     pub pages: ArgumentPages,
     pub record: Option<Arc<OwnedFd>>,
     /// Whose ids cells have on the host.
@@ -132,6 +136,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     let (go, wait) = pair().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
     let looked = host::look(&spec.workspaces, spec.tier);
+    let (cgroups, scope, asking) = held(&spec, &identity).map_err(StartError::Link)?;
     let inherited = Inherited {
         link: theirs,
         grants: grants(&spec, &looked, &identity)?,
@@ -141,10 +146,8 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         caps: spec.caps,
         operator: identity.operator(spec.tier)?,
         supplementary: identity.supplementary(),
-        cgroups: match spec.tier {
-            Tier::Full => host::cgroups(&identity),
-            Tier::Bare => Parent::None,
-        },
+        cgroups,
+        scope,
         pages: ArgumentPages::locate().map_err(StartError::NoProc)?,
         ids: Ids::All(identity.cells()),
         own_ids: identity.own_ids()?,
@@ -159,7 +162,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         Side::Child => {
             // Main's ends of both pairs are this process's too: they go, or it would never see
             // main's death as the end of the link. Nor is a file of the host held, but by a mount.
-            drop((link, go, spec.sockets));
+            drop((link, go, spec.sockets, asking));
             boot::run(inherited, Birth { wait })
         }
         Side::Parent(child) => {
@@ -170,12 +173,15 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             match mapper(&identity).map_err(StartError::Clone)? {
                 Some(Side::Child) => {
                     // Each of the two must see the other's end of the link close.
-                    drop((link, inherited.link));
+                    drop((link, inherited.link, inherited.scope, asking));
                     let told = admit(child.pid, spec.tier, &identity, &go);
                     process::exit_now(i32::from(told.is_err()));
                 }
                 Some(Side::Parent(_)) => {}
                 None => admit(child.pid, spec.tier, &identity, &go)?,
+            }
+            if let Some(asking) = asking {
+                asking.start(child.pid);
             }
             // Not freed: the two processes share these pages, and to write to one is to copy it.
             std::mem::forget(inherited.profiles);
@@ -205,6 +211,20 @@ fn identity(spec: &Spec) -> Result<Identity, StartError> {
     })
 }
 
+/// The control groups that can be had at once, and who asks for a scope where there are none: root has groups of its
+/// own, and the lower tier uses none.
+fn held(spec: &Spec, identity: &Identity) -> Result<(Parent, Pending, Option<Asking>), Errno> {
+    let cgroups = match spec.tier {
+        Tier::Full => host::cgroups(identity),
+        Tier::Bare => Parent::None,
+    };
+    let (scope, asking) = match (spec.tier, identity) {
+        (Tier::Full, Identity::Ordinary { .. }) => scope::prepare(spec.scope, &cgroups)?,
+        (Tier::Bare, _) | (_, Identity::Root(_)) => (Scope::NotAsked.into(), None),
+    };
+    Ok((cgroups, scope, asking))
+}
+
 /// What the tier without namespaces takes: a directory, and as root an id that nobody has.
 fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartError> {
     if tier == Tier::Full {
@@ -222,7 +242,7 @@ fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartEr
     Ok(Some(Prepared { store, id }))
 }
 
-fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 

@@ -1,7 +1,8 @@
 //! Whether cells of a profile can be made on this host, and why not.
 
-use super::start::{Inherited, OPEN_FILES_HELD};
+use super::start::OPEN_FILES_HELD;
 use super::template::TemplateError;
+use crate::cell::cgroup::Parent;
 use crate::profile::tier::LANDLOCK_ABI;
 use crate::profile::{Exec, Profile};
 use crate::receipt::{MemoryHold, Tier};
@@ -27,9 +28,12 @@ impl Unusable {
     }
 }
 
-/// Whether this host has what the profile requires.
-pub fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Result<(), Unusable> {
-    let refuse = |why: String| Err(Unusable { why, missing_program: None });
+fn refuse(why: String) -> Result<(), Unusable> {
+    Err(Unusable { why, missing_program: None })
+}
+
+/// Whether this host has what the profile requires, but for control groups.
+pub fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
     // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
     // could not be ruled (landlock(7)).
     let (least, of) = match profile.tier {
@@ -49,11 +53,16 @@ pub fn usable(profile: &Profile, inherited: &Inherited, landlock_abi: u32) -> Re
              has the remedy"
         ));
     }
-    let held = inherited.cgroups.hold();
+    Ok(())
+}
+
+/// Whether the control groups that were had hold what the profile wants held.
+pub fn can_hold(profile: &Profile, cgroups: &Parent) -> Result<(), Unusable> {
+    let held = cgroups.hold();
     if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {
         return refuse("a memory cgroup is required and none can be had".to_owned());
     }
-    if profile.limits.processors.is_some() && !inherited.cgroups.shares_processors() {
+    if profile.limits.processors.is_some() && !cgroups.shares_processors() {
         return refuse(
             "a share of the processors is a limit that needs cgroup v2 with `cpu`, and it cannot be had"
                 .to_owned(),

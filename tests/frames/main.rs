@@ -101,6 +101,7 @@ impl Front {
             ids: IdRange { first: 2_100_000_000, count: 64 },
             own_ids: cofferdam::supervisor::OwnIds::Unwanted,
             tier: cofferdam::receipt::Tier::Full,
+            scope: supervisor::ScopeWish::Never,
             record: None,
             first: None,
         })?;

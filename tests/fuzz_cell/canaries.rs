@@ -25,10 +25,13 @@ pub struct Canaries {
     before: State,
 }
 
+/// A file: its path, what stat(2) says of it, and what is in it.
+type FileState = (PathBuf, u64, u32, u64, i64, i64, Vec<u8>);
+
 /// What must stay as it is.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
-    files: Vec<(PathBuf, u64, u32, u64, i64, i64, Vec<u8>)>,
+    files: Vec<FileState>,
     /// Of the process: its state, priority, affinity, pending signals, limits.
     process: Vec<String>,
     host_name: String,

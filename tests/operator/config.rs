@@ -59,6 +59,7 @@ limits.cells          22           default
 limits.memory         18G          default
 limits.tmpfs          5G           DIR/cofferdam.toml:11
 limits.processes      4608         default
+limits.scope          auto         default
 sessions.most         8            default
 sessions.idle         1800s        default
 sessions.yield        45s          default

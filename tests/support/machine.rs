@@ -47,6 +47,8 @@ pub enum Need {
     /// Clocks of their own: CONFIG_TIME_NS.
     TimeNamespace,
     Unshare,
+    /// A service manager of the ordinary user's own, with its private socket.
+    UserManager,
     /// System calls by their numbers.
     X86_64,
 }
@@ -76,6 +78,7 @@ impl Need {
             Self::Strace => "strace",
             Self::TimeNamespace => "time namespaces",
             Self::Unshare => "unshare",
+            Self::UserManager => "user-manager",
             Self::X86_64 => "an x86_64 processor",
         }
     }
@@ -117,6 +120,11 @@ impl Need {
             Self::Strace => starts(&["strace", "--version"]),
             Self::TimeNamespace => std::path::Path::new("/proc/self/ns/time").exists(),
             Self::Unshare => starts(&["unshare", "--user", "true"]),
+            Self::UserManager => {
+                let euid = nix::unistd::geteuid();
+                let user = if euid.is_root() { super::USER } else { euid.as_raw() };
+                std::path::Path::new(&format!("/run/user/{user}/systemd/private")).exists()
+            }
             Self::X86_64 => cfg!(target_arch = "x86_64"),
         }
     }

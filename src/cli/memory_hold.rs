@@ -1,0 +1,106 @@
+//! What `doctor` says of how memory is held, and how an ordinary user comes to have it held by the kernel.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::doctor::{Layer, State};
+use crate::config::server::ScopeRule;
+use crate::receipt::MemoryHold;
+use crate::wire::Scope;
+
+const BY_HAND: &str = "start cofferdam as root, or in a systemd scope with delegation: systemd-run --user --scope \
+    -p Delegate=yes cofferdam …";
+
+const NO_MANAGER: &str = "have a service manager of your own: log in by ssh or on a terminal, or once, as root: \
+    loginctl enable-linger USER; else start cofferdam as root";
+
+/// Longer than a server's first call waits for a scope.
+const SLOW: Duration = Duration::from_millis(50);
+
+/// The layer of the memory limit, by what a real supervisor had.
+pub fn layer(hold: MemoryHold, scope: &Scope, rule: ScopeRule) -> Layer {
+    let booted = Path::new("/run/systemd/system").exists();
+    let (how, remedy) = match (hold, scope) {
+        (MemoryHold::CgroupV2, Scope::Had { took, .. }) => (had(*took), None),
+        (MemoryHold::CgroupV2, _) => ("cells are held by cgroup v2".to_owned(), None),
+        (MemoryHold::CgroupV1, _) => ("cells are held by cgroup v1".to_owned(), None),
+        (MemoryHold::BestEffort, scope) => (best_effort(scope), Some(remedy(scope, rule, booted))),
+    };
+    let state = if remedy.is_some() { State::Weak } else { State::Ok };
+    Layer { name: "memory limit".to_owned(), state, how, remedy: remedy.map(str::to_owned) }
+}
+
+fn had(took: Duration) -> String {
+    let slow = if took > SLOW { ", which is more than a server's first call waits" } else { "" };
+    format!(
+        "cells are held by cgroup v2: in a scope of systemd's, had in {} ms{slow}; `serve` asks for one, and `run` \
+         with --memory",
+        took.as_millis()
+    )
+}
+
+fn best_effort(scope: &Scope) -> String {
+    let why = match scope {
+        Scope::Refused { why } => format!(" ({why})"),
+        Scope::NotAsked | Scope::Had { .. } | Scope::NoManager => String::new(),
+    };
+    format!("best-effort: no memory cgroup can be had{why}, a watchdog adds it up")
+}
+
+fn remedy(scope: &Scope, rule: ScopeRule, booted: bool) -> &'static str {
+    match (scope, rule) {
+        (Scope::NotAsked, ScopeRule::Off) => {
+            "set `scope = \"auto\"` under [limits] in cofferdam.toml, or start cofferdam as root"
+        }
+        (Scope::NoManager, _) if booted => NO_MANAGER,
+        _ => BY_HAND,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(hold: MemoryHold, scope: Scope, rule: ScopeRule) -> (State, String, Option<String>) {
+        let layer = layer(hold, &scope, rule);
+        (layer.state, layer.how, layer.remedy)
+    }
+
+    #[test]
+    fn a_hold_is_told_with_how_it_was_had() {
+        let had = |millis| Scope::Had {
+            unit: "cofferdam-1.scope".to_owned(),
+            took: Duration::from_millis(millis),
+        };
+        let end = "; `serve` asks for one, and `run` with --memory";
+        let quick =
+            format!("cells are held by cgroup v2: in a scope of systemd's, had in 12 ms{end}");
+        assert_eq!(told(MemoryHold::CgroupV2, had(12), ScopeRule::Auto), (State::Ok, quick, None));
+        let slow = format!(
+            "cells are held by cgroup v2: in a scope of systemd's, had in 80 ms, which is more than a server's \
+             first call waits{end}"
+        );
+        assert_eq!(told(MemoryHold::CgroupV2, had(80), ScopeRule::Auto), (State::Ok, slow, None));
+        for (hold, how) in [(MemoryHold::CgroupV2, "v2"), (MemoryHold::CgroupV1, "v1")] {
+            let how = format!("cells are held by cgroup {how}");
+            assert_eq!(told(hold, Scope::NotAsked, ScopeRule::Auto), (State::Ok, how, None));
+        }
+    }
+
+    #[test]
+    fn what_is_not_held_has_its_reason_and_its_remedy() {
+        let none = "best-effort: no memory cgroup can be had, a watchdog adds it up";
+        let off = told(MemoryHold::BestEffort, Scope::NotAsked, ScopeRule::Off);
+        let remedy =
+            "set `scope = \"auto\"` under [limits] in cofferdam.toml, or start cofferdam as root";
+        assert_eq!(off, (State::Weak, none.to_owned(), Some(remedy.to_owned())));
+        assert_eq!(super::remedy(&Scope::NoManager, ScopeRule::Auto, true), NO_MANAGER);
+        assert_eq!(super::remedy(&Scope::NoManager, ScopeRule::Auto, false), BY_HAND);
+        let refused =
+            Scope::Refused { why: "the service manager did not answer in time".to_owned() };
+        let how = "best-effort: no memory cgroup can be had (the service manager did not answer in time), a \
+                   watchdog adds it up";
+        let told = told(MemoryHold::BestEffort, refused, ScopeRule::Auto);
+        assert_eq!(told, (State::Weak, how.to_owned(), Some(BY_HAND.to_owned())));
+    }
+}

@@ -1,0 +1,218 @@
+//! A systemd scope with delegation for an ordinary user's supervisor, so that the kernel holds its cells' memory.
+//!
+//! A short-lived child of `main` asks the user's service manager beside the start ([`manager`]), arranges the
+//! groups ([`groups`]) and hands the directory to the supervisor, which waits for it as late and as shortly as it
+//! can. Only the supervisor goes into the scope: `main` stays in its unit, and the supervisor dies with `main`.
+
+mod dbus;
+mod groups;
+mod manager;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use self::manager::{Manager, Request};
+use super::start::Inherited;
+use crate::cell::cgroup::{Parent, Processors};
+use crate::cell::report;
+use crate::sys::fork::fork;
+use crate::sys::process::{self, Side};
+use crate::sys::signals;
+use crate::sys::socket::{self, Wait};
+use crate::wire::Scope;
+
+/// How long the asking may take in all.
+const ASKING: Duration = Duration::from_secs(5);
+/// How long a first call waits for it, where nothing was said to need it.
+const FIRST_CALL: Duration = Duration::from_millis(50);
+/// Bytes of an answer: a reason has at most 200 characters.
+const ANSWER_BYTES: usize = 2048;
+
+/// Whether a scope is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    Never,
+    /// Beside the start, for a server whose calls come when they like: the first waits 50 ms for it at most.
+    Beside,
+    /// By name: what comes next is worth waiting for it.
+    Needed,
+}
+
+/// Whom to ask, and the end by which the supervisor is told.
+#[derive(Debug)]
+pub struct Asking {
+    manager: Manager,
+    theirs: OwnedFd,
+}
+
+/// What the supervisor knows of its scope until it is settled.
+#[derive(Debug)]
+pub struct Pending {
+    /// What is told where nothing is awaited.
+    pub told: Scope,
+    awaited: Option<Awaited>,
+}
+
+impl From<Scope> for Pending {
+    fn from(told: Scope) -> Self {
+        Self { told, awaited: None }
+    }
+}
+
+/// The supervisor's end.
+#[derive(Debug)]
+struct Awaited {
+    from: OwnedFd,
+    wish: Wish,
+}
+
+/// The answer, as it is sent; the descriptor of the scope's directory comes with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    scope: Scope,
+    shares_processors: bool,
+}
+
+/// Prepares to ask, where that is wanted and there is somebody to ask.
+///
+/// # Errors
+/// When no socket can be made.
+pub fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<Asking>), Errno> {
+    if wish == Wish::Never || !matches!(cgroups, Parent::None) {
+        return Ok((Scope::NotAsked.into(), None));
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let Some(manager) = Manager::find(runtime.as_deref()) else {
+        return Ok((Scope::NoManager.into(), None));
+    };
+    if !groups::unified() {
+        let why = "cgroup v2 is not mounted here with the controller of memory".to_owned();
+        return Ok((Scope::Refused { why }.into(), None));
+    }
+    let (from, theirs) = super::start::pair()?;
+    let awaited = Some(Awaited { from, wish });
+    Ok((Pending { told: Scope::NotAsked, awaited }, Some(Asking { manager, theirs })))
+}
+
+impl Asking {
+    /// Starts the process that asks, for the supervisor with this pid. Its end tells the supervisor as well, if it
+    /// cannot be started: nobody has the other end then.
+    pub fn start(self, supervisor: i32) {
+        // It ends by itself, and this process waits for no child from here on.
+        let forked = signals::forget_children().and_then(|()| fork());
+        if let Ok(Side::Child) = forked {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                self.run(supervisor).is_ok()
+            }));
+            process::exit_now(i32::from(!matches!(done, Ok(true))));
+        }
+    }
+
+    fn run(self, supervisor: i32) -> Result<(), Errno> {
+        process::set_death_signal(Signal::SIGKILL)?;
+        // Whoever reads the streams of this program waits for their end; and the link is not ours.
+        let kept = u32::try_from(self.theirs.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+        process::close_range(0, kept.checked_sub(1).ok_or(Errno::EBADF)?)?;
+        process::close_range(kept.saturating_add(1), u32::MAX)?;
+        let (answer, directory) = self.answer(supervisor);
+        let bytes = postcard::to_stdvec(&answer).map_err(|_| Errno::EMSGSIZE)?;
+        let directory: Vec<_> = directory.iter().map(AsFd::as_fd).collect();
+        socket::send_now(&self.theirs, &bytes, &directory)
+    }
+
+    fn answer(&self, supervisor: i32) -> (Answer, Option<OwnedFd>) {
+        let begun = Instant::now();
+        // Names need only differ: a manager refuses one that it has.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unit = format!("cofferdam-{supervisor}-{:x}.scope", now.as_micros());
+        let asked = u32::try_from(supervisor).map_err(|_| "no pid".to_owned()).and_then(|pid| {
+            let request = Request { unit: unit.clone(), pid, limits: groups::own_limits() };
+            let asked = self.manager.ask(&request, begun + ASKING);
+            asked.map_err(|refusal| refusal.to_string())
+        });
+        let arranged = asked.and_then(|()| groups::arrange(&unit, supervisor));
+        match arranged {
+            Ok((directory, processors)) => {
+                let shares_processors = processors == Processors::Shared;
+                let scope = Scope::Had { unit, took: begun.elapsed() };
+                (Answer { scope, shares_processors }, Some(directory))
+            }
+            Err(why) => (Answer { scope: Scope::Refused { why }, shares_processors: false }, None),
+        }
+    }
+}
+
+/// Takes what was asked for, or goes on without: as the wish says.
+pub fn settle(inherited: &mut Inherited) {
+    let Some(Awaited { from, wish }) = inherited.scope.awaited.take() else { return };
+    let refused = |why: &str| Scope::Refused { why: why.to_owned() };
+    let answer = match wait(&from, &inherited.link, wish) {
+        Ok(true) => received(&from).ok_or_else(|| refused("asking for it failed")),
+        Ok(false) => Err(refused("the service manager did not answer in time")),
+        Err(errno) => Err(refused(&format!("it could not be awaited: {errno}"))),
+    };
+    let (answer, directory) = match answer {
+        Ok(answer) => answer,
+        Err(told) => {
+            inherited.scope.told = told;
+            return;
+        }
+    };
+    if let Some(directory) = directory {
+        let shared = answer.shares_processors;
+        let processors = if shared { Processors::Shared } else { Processors::NotOurs };
+        inherited.cgroups = Parent::V2 { directory, processors };
+    }
+    inherited.scope.told = answer.scope;
+}
+
+/// Waits for the answer. False: it has not come in time.
+fn wait(from: &OwnedFd, link: &OwnedFd, wish: Wish) -> Result<bool, Errno> {
+    // The asking process ends itself earlier.
+    let mut deadline = Instant::now() + ASKING + FIRST_CALL;
+    let mut listens = wish == Wish::Beside;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut events = vec![PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+        if listens {
+            events.push(PollFd::new(link.as_fd(), PollFlags::POLLIN));
+        }
+        match poll(&mut events, timeout) {
+            Err(Errno::EINTR) => continue,
+            count => {
+                if count? == 0 {
+                    return Ok(false);
+                }
+            }
+        }
+        if events.first().is_some_and(|event| event.any().unwrap_or(true)) {
+            return Ok(true);
+        }
+        // A call has come: from now on it is it that waits.
+        listens = false;
+        deadline = deadline.min(Instant::now() + FIRST_CALL);
+    }
+}
+
+/// The answer that is there; `None` where the asking process ended without one.
+fn received(from: &OwnedFd) -> Option<(Answer, Option<OwnedFd>)> {
+    let mut buffer = [0; ANSWER_BYTES];
+    let mut received = socket::receive(from, &mut buffer, Wait::No).ok()?;
+    let answer: Answer = report::decode(buffer.get(..received.bytes)?).ok()?;
+    let directory = received.fds.first_mut().and_then(Option::take);
+    // A hold is claimed with the directory only.
+    match (&answer.scope, &directory) {
+        (Scope::Had { .. }, Some(_)) => Some((answer, directory)),
+        (Scope::Refused { .. }, None) => Some((answer, None)),
+        (_, None | Some(_)) => None,
+    }
+}

@@ -1,0 +1,260 @@
+//! The few D-Bus messages that asking for a scope takes: written, and read within bounds.
+//!
+//! Little-endian only, as every machine is that cofferdam is built for: a peer that answers otherwise is refused.
+//! By hand, as nine tenths of a D-Bus library would be a reader of types that never come here.
+
+/// The longest message that is read: the manager's signals are some kilobytes.
+const MESSAGE_BYTES: usize = 64 << 10;
+/// Bytes of a header before its fields, the length of these included.
+const FIXED: usize = 16;
+
+/// Types of messages (D-Bus specification, "Message Format").
+pub const CALL: u8 = 1;
+pub const ERROR: u8 = 3;
+pub const SIGNAL: u8 = 4;
+
+/// Header fields that are written or read here.
+mod field {
+    pub const PATH: u8 = 1;
+    pub const INTERFACE: u8 = 2;
+    pub const MEMBER: u8 = 3;
+    pub const ERROR_NAME: u8 = 4;
+    pub const REPLY_SERIAL: u8 = 5;
+    pub const DESTINATION: u8 = 6;
+    pub const SIGNATURE: u8 = 8;
+}
+
+/// Bytes that are no D-Bus message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Values in the wire format, each aligned as its type demands.
+#[derive(Debug, Default)]
+pub struct Writer(Vec<u8>);
+
+impl Writer {
+    fn align(&mut self, to: usize) {
+        self.0.resize(self.0.len().next_multiple_of(to), 0);
+    }
+
+    pub fn byte(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    pub fn word(&mut self, value: u32) {
+        self.align(4);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    /// A `t`.
+    pub fn long(&mut self, value: u64) {
+        self.align(8);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    /// A length: no text of ours comes near the most that a word holds.
+    fn length(&mut self, length: usize) {
+        self.word(u32::try_from(length).unwrap_or(u32::MAX));
+    }
+
+    /// A string or an object path.
+    pub fn text(&mut self, text: &str) {
+        self.length(text.len());
+        self.0.extend(text.as_bytes());
+        self.byte(0);
+    }
+
+    pub fn signature(&mut self, text: &str) {
+        self.byte(u8::try_from(text.len()).unwrap_or(u8::MAX));
+        self.0.extend(text.as_bytes());
+        self.byte(0);
+    }
+
+    /// An array of elements that begin at a multiple of `align`; its length does not count the gap before
+    /// the first.
+    pub fn array(&mut self, align: usize, elements: impl FnOnce(&mut Self)) {
+        self.word(0);
+        let length_at = self.0.len() - 4;
+        self.align(align);
+        let first = self.0.len();
+        elements(self);
+        let length = u32::try_from(self.0.len() - first).unwrap_or(u32::MAX);
+        if let Some(place) = self.0.get_mut(length_at..length_at + 4) {
+            place.copy_from_slice(&length.to_le_bytes());
+        }
+    }
+
+    /// A structure, which begins at a multiple of eight.
+    pub fn structure(&mut self, members: impl FnOnce(&mut Self)) {
+        self.align(8);
+        members(self);
+    }
+}
+
+/// A method and where it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Method<'a> {
+    pub destination: &'a str,
+    pub path: &'a str,
+    pub interface: &'a str,
+    pub name: &'a str,
+}
+
+/// A method call with `body`, whose types are `signature`.
+pub fn call(serial: u32, method: &Method<'_>, signature: &str, body: &Writer) -> Vec<u8> {
+    let mut message = Writer::default();
+    for byte in [b'l', CALL, 0, 1] {
+        message.byte(byte);
+    }
+    message.length(body.0.len());
+    message.word(serial);
+    message.array(8, |fields| {
+        let texts = [
+            (field::PATH, "o", method.path),
+            (field::INTERFACE, "s", method.interface),
+            (field::MEMBER, "s", method.name),
+            (field::DESTINATION, "s", method.destination),
+        ];
+        for (code, kind, text) in texts {
+            fields.structure(|one| {
+                one.byte(code);
+                one.signature(kind);
+                one.text(text);
+            });
+        }
+        if !signature.is_empty() {
+            fields.structure(|one| {
+                one.byte(field::SIGNATURE);
+                one.signature("g");
+                one.signature(signature);
+            });
+        }
+    });
+    message.align(8);
+    message.0.extend(&body.0);
+    message.0
+}
+
+/// A message that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub kind: u8,
+    /// The serial of the call that it answers; 0 where it answers none.
+    pub answers: u32,
+    pub member: &'a str,
+    pub error: &'a str,
+    pub signature: &'a str,
+    body: &'a [u8],
+}
+
+/// The length of the message that begins here; `None` while too little of it has come to tell.
+///
+/// # Errors
+/// When no message begins like this, or it is longer than any that is read here.
+pub fn length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    let mut head = Reader { bytes, at: 0 };
+    let Some(start) = bytes.get(..4) else { return Ok(None) };
+    if start.first() != Some(&b'l') || start.get(3) != Some(&1) {
+        return Err(Malformed);
+    }
+    head.at = 4;
+    let (Some(body), Some(_serial), Some(fields)) = (head.word(), head.word(), head.word()) else {
+        return Ok(None);
+    };
+    let size = |length: u32| usize::try_from(length).ok().filter(|length| *length <= MESSAGE_BYTES);
+    let (body, fields) = (size(body).ok_or(Malformed)?, size(fields).ok_or(Malformed)?);
+    let whole = (FIXED + fields).next_multiple_of(8) + body;
+    if whole > MESSAGE_BYTES { Err(Malformed) } else { Ok(Some(whole)) }
+}
+
+impl<'a> Message<'a> {
+    /// Reads the message that `bytes` are, neither more nor less.
+    ///
+    /// # Errors
+    /// When they are none.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        if length(bytes)? != Some(bytes.len()) {
+            return Err(Malformed);
+        }
+        Self::parsed(bytes).ok_or(Malformed)
+    }
+
+    fn parsed(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader { bytes, at: 12 };
+        let end = FIXED.checked_add(usize::try_from(reader.word()?).ok()?)?;
+        let mut message = Self {
+            kind: *bytes.get(1)?,
+            answers: 0,
+            member: "",
+            error: "",
+            signature: "",
+            body: bytes.get(end.next_multiple_of(8)..)?,
+        };
+        reader.bytes = bytes.get(..end)?;
+        while reader.at < end {
+            reader.align(8);
+            let code = reader.byte()?;
+            match (code, reader.signature()?) {
+                (field::REPLY_SERIAL, "u") => message.answers = reader.word()?,
+                (field::MEMBER, "s") => message.member = reader.text()?,
+                (field::ERROR_NAME, "s") => message.error = reader.text()?,
+                (field::SIGNATURE, "g") => message.signature = reader.signature()?,
+                (_, "s" | "o") => drop(reader.text()?),
+                (_, "u") => drop(reader.word()?),
+                (_, "g") => drop(reader.signature()?),
+                _ => return None,
+            }
+        }
+        Some(message)
+    }
+
+    /// Reads its body.
+    pub fn body(&self) -> Reader<'a> {
+        Reader { bytes: self.body, at: 0 }
+    }
+}
+
+/// Values in the wire format; `None` where the bytes end too early or are no such value.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn align(&mut self, to: usize) {
+        self.at = self.at.next_multiple_of(to);
+    }
+
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let end = self.at.checked_add(length)?;
+        let taken = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    pub fn word(&mut self) -> Option<u32> {
+        self.align(4);
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn terminated(&mut self, length: usize) -> Option<&'a str> {
+        let text = std::str::from_utf8(self.take(length)?).ok()?;
+        (self.byte()? == 0).then_some(text)
+    }
+
+    /// A string or an object path.
+    pub fn text(&mut self) -> Option<&'a str> {
+        let length = usize::try_from(self.word()?).ok()?;
+        self.terminated(length)
+    }
+
+    fn signature(&mut self) -> Option<&'a str> {
+        let length = usize::from(self.byte()?);
+        self.terminated(length)
+    }
+}

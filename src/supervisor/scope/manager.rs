@@ -1,0 +1,322 @@
+//! The talk with the user's service manager: one request for a transient scope, and how it ended.
+//!
+//! Over `$XDG_RUNTIME_DIR/systemd/private`, where the manager listens itself, and else over the user's bus. All
+//! is sent at once, as sd-bus does: the answer takes one turn. What is read is bounded, in bytes and in time.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use nix::unistd::geteuid;
+
+use super::dbus::{self, Malformed, Message, Method, Writer};
+use super::groups::UnitLimits;
+
+/// Where a manager is reached, and how it is spoken to there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manager {
+    /// Its own socket: no bus between.
+    Direct(PathBuf),
+    /// The user's bus.
+    Bus(PathBuf),
+}
+
+/// What is asked for: a scope of this name with one process in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub unit: String,
+    /// As the manager's pid namespace has it.
+    pub pid: u32,
+    /// Limits of the unit that asks, which its cells must not leave behind.
+    pub limits: UnitLimits,
+}
+
+/// Why there is no scope.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Refusal {
+    #[error("the service manager cannot be reached: {0}")]
+    Unreachable(Errno),
+    #[error("the service manager belongs to another user")]
+    Stranger,
+    #[error("the service manager is in another pid namespace")]
+    OtherNamespace,
+    #[error("the service manager did not answer in time")]
+    Late,
+    #[error("the service manager closed the connection")]
+    Closed,
+    #[error("the service manager's answer is no D-Bus message")]
+    Malformed,
+    #[error("the service manager refused: {0}")]
+    Refused(String),
+}
+
+impl From<Malformed> for Refusal {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+/// Bytes that a manager may send before its answer: signals of other units come in between.
+const MOST_BYTES: usize = 1 << 20;
+/// Bytes of the line that answers an authentication.
+const LINE_BYTES: usize = 512;
+/// Characters of a reason that are told.
+const REASON: usize = 200;
+
+const SYSTEMD: &str = "org.freedesktop.systemd1";
+const BUS: &str = "org.freedesktop.DBus";
+/// The serial of the one call whose answer counts.
+const START: u32 = 3;
+
+impl Manager {
+    /// Finds the manager of this user by `$XDG_RUNTIME_DIR`, else where pam_systemd would put that.
+    pub fn find(runtime: Option<&Path>) -> Option<Self> {
+        let usual = || PathBuf::from(format!("/run/user/{}", geteuid()));
+        let directory =
+            runtime.filter(|path| path.is_absolute()).map_or_else(usual, Path::to_owned);
+        let direct = directory.join("systemd/private");
+        let bus = directory.join("bus");
+        if direct.exists() {
+            Some(Self::Direct(direct))
+        } else {
+            bus.exists().then_some(Self::Bus(bus))
+        }
+    }
+
+    /// Asks for the scope and returns when the process is in it.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn ask(&self, request: &Request, deadline: Instant) -> Result<(), Refusal> {
+        let (Self::Direct(path) | Self::Bus(path)) = self;
+        let mut stream = connected(path, deadline)?;
+        check_peer(&stream)?;
+        let sent = stream.write_all(&self.opening(request));
+        sent.map_err(|error| of_io(&error))?;
+        let mut talk = Talk { stream, deadline, bytes: Vec::new(), read: 0 };
+        talk.authenticated()?;
+        loop {
+            let length = talk.message()?;
+            let bytes = talk.bytes.get(..length).unwrap_or_default();
+            let outcome = judge(&Message::read(bytes)?, &request.unit);
+            talk.bytes.drain(..length);
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+    }
+
+    /// All that is said: who we are, and the request.
+    fn opening(&self, request: &Request) -> Vec<u8> {
+        let id: String =
+            geteuid().to_string().bytes().map(|digit| format!("{digit:02x}")).collect();
+        let mut bytes = format!("\0AUTH EXTERNAL {id}\r\nBEGIN\r\n").into_bytes();
+        if let Self::Bus(_) = self {
+            let method = |name| Method {
+                destination: BUS,
+                path: "/org/freedesktop/DBus",
+                interface: BUS,
+                name,
+            };
+            bytes.extend(dbus::call(1, &method("Hello"), "", &Writer::default()));
+            let mut rule = Writer::default();
+            rule.text(&format!(
+                "type='signal',sender='{SYSTEMD}',interface='{SYSTEMD}.Manager',member='JobRemoved'"
+            ));
+            bytes.extend(dbus::call(2, &method("AddMatch"), "s", &rule));
+        }
+        let method = Method {
+            destination: SYSTEMD,
+            path: "/org/freedesktop/systemd1",
+            interface: "org.freedesktop.systemd1.Manager",
+            name: "StartTransientUnit",
+        };
+        bytes.extend(dbus::call(START, &method, "ssa(sv)a(sa(sv))", &body(request)));
+        bytes
+    }
+}
+
+/// The arguments of `StartTransientUnit` (org.freedesktop.systemd1(5)).
+fn body(request: &Request) -> Writer {
+    let mut body = Writer::default();
+    body.text(&request.unit);
+    // Another unit of this name is never touched.
+    body.text("fail");
+    body.array(8, |properties| {
+        let mut property = |name: &str, kind: &str, value: &dyn Fn(&mut Writer)| {
+            properties.structure(|one| {
+                one.text(name);
+                one.signature(kind);
+                value(one);
+            });
+        };
+        property("Description", "s", &|one| one.text("cells of cofferdam"));
+        property("PIDs", "au", &|one| one.array(4, |pids| pids.word(request.pid)));
+        property("Delegate", "b", &|one| one.word(1));
+        // Nothing of it is left when it fails, either.
+        property("CollectMode", "s", &|one| one.text("inactive-or-failed"));
+        // A supervisor is the init of its namespace, to which SIGTERM does nothing: whoever stops the
+        // scope, or logs out, need not wait for that.
+        property("KillSignal", "i", &|one| one.word(9));
+        for (name, value) in request.limits.properties() {
+            property(name, "t", &|one| one.long(value));
+        }
+    });
+    // No auxiliary units.
+    body.array(8, |_| {});
+    body
+}
+
+/// The outcome that a message tells, if it is about our request at all.
+fn judge(message: &Message<'_>, unit: &str) -> Option<Result<(), Refusal>> {
+    match message.kind {
+        // Of Hello, AddMatch or the request: without any of them there is no scope.
+        dbus::ERROR => {
+            let text = message.signature.starts_with('s').then(|| message.body().text()).flatten();
+            let why = text.filter(|text| !text.is_empty()).unwrap_or(message.error);
+            Some(Err(Refusal::Refused(shown(why))))
+        }
+        dbus::SIGNAL if message.member == "JobRemoved" && message.signature == "uoss" => {
+            let mut body = message.body();
+            let read = body
+                .word()
+                .and_then(|_id| body.text())
+                .and_then(|_job| Some((body.text()?, body.text()?)));
+            match read {
+                None => Some(Err(Refusal::Malformed)),
+                Some((of, _)) if of != unit => None,
+                Some((_, "done")) => Some(Ok(())),
+                Some((_, result)) => {
+                    Some(Err(Refusal::Refused(format!("its job ended as `{}`", shown(result)))))
+                }
+            }
+        }
+        _ => None,
+    }
+}
+
+/// A manager's own words, harmless on a terminal.
+fn shown(text: &str) -> String {
+    text.escape_debug().take(REASON).collect()
+}
+
+/// Connects without waiting for a listener that takes nobody.
+fn connected(path: &Path, deadline: Instant) -> Result<UnixStream, Refusal> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let made = socket(AddressFamily::Unix, SockType::Stream, flags, None);
+    let socket = made.map_err(Refusal::Unreachable)?;
+    let left = left(deadline)?;
+    // Bounds connect(2) too (unix(7)).
+    let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX);
+    let timeout = TimeVal::new(micros / 1_000_000, micros % 1_000_000);
+    setsockopt(&socket, sockopt::SendTimeout, &timeout).map_err(Refusal::Unreachable)?;
+    let address = UnixAddr::new(path).map_err(Refusal::Unreachable)?;
+    use std::os::fd::AsRawFd;
+    match connect(socket.as_raw_fd(), &address) {
+        Ok(()) => Ok(UnixStream::from(socket)),
+        Err(Errno::EAGAIN) => Err(Refusal::Late),
+        Err(errno) => Err(Refusal::Unreachable(errno)),
+    }
+}
+
+/// Refuses a manager that is not this user's, or to which our pids are other processes.
+fn check_peer(stream: &UnixStream) -> Result<(), Refusal> {
+    let peer =
+        getsockopt(&stream.as_fd(), sockopt::PeerCredentials).map_err(Refusal::Unreachable)?;
+    if peer.uid() != geteuid().as_raw() {
+        return Err(Refusal::Stranger);
+    }
+    // 0 for a process that is not in this pid namespace or below; one below has more pids than one.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", peer.pid()));
+    let status = status.unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    match pids.map(|pids| pids.split_ascii_whitespace().count()) {
+        Some(1) => Ok(()),
+        Some(_) | None => Err(Refusal::OtherNamespace),
+    }
+}
+
+fn left(deadline: Instant) -> Result<Duration, Refusal> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(Refusal::Late) } else { Ok(left) }
+}
+
+fn of_io(error: &std::io::Error) -> Refusal {
+    let errno = crate::cell::errno_of(error);
+    if errno == Errno::EAGAIN {
+        Refusal::Late
+    } else if [Errno::EPIPE, Errno::ECONNRESET].contains(&errno) {
+        Refusal::Closed
+    } else {
+        Refusal::Unreachable(errno)
+    }
+}
+
+/// A connection, and what of it was read and not yet taken.
+struct Talk {
+    stream: UnixStream,
+    deadline: Instant,
+    bytes: Vec<u8>,
+    /// Bytes since the beginning.
+    read: usize,
+}
+
+impl Talk {
+    /// Waits for more.
+    fn more(&mut self) -> Result<(), Refusal> {
+        let mut buffer = [0; 4096];
+        let left = left(self.deadline)?;
+        self.stream.set_read_timeout(Some(left)).map_err(|error| of_io(&error))?;
+        let length = match self.stream.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+            read => read.map_err(|error| of_io(&error))?,
+        };
+        if length == 0 {
+            return Err(Refusal::Closed);
+        }
+        self.read += length;
+        if self.read > MOST_BYTES {
+            return Err(Refusal::Malformed);
+        }
+        self.bytes.extend(buffer.get(..length).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Takes the line that answers AUTH.
+    fn authenticated(&mut self) -> Result<(), Refusal> {
+        let end = loop {
+            if let Some(end) = self.bytes.windows(2).position(|two| two == b"\r\n") {
+                break end;
+            }
+            if self.bytes.len() > LINE_BYTES {
+                return Err(Refusal::Malformed);
+            }
+            self.more()?;
+        };
+        let line: Vec<u8> = self.bytes.drain(..end + 2).collect();
+        if line.starts_with(b"OK ") {
+            Ok(())
+        } else if line.starts_with(b"REJECTED") {
+            Err(Refusal::Refused("it does not take this user".to_owned()))
+        } else {
+            Err(Refusal::Malformed)
+        }
+    }
+
+    /// Waits until a whole message has come; returns its length.
+    fn message(&mut self) -> Result<usize, Refusal> {
+        loop {
+            match dbus::length(&self.bytes)? {
+                Some(length) if length <= self.bytes.len() => return Ok(length),
+                Some(_) | None => self.more()?,
+            }
+        }
+    }
+}
