@@ -81,6 +81,10 @@ pub fn attempt(words: &[&CStr]) -> Option<Answer> {
         (b"touch", [kind, mib]) => memory::touch(kind, number(mib.to_bytes())?),
         (b"pipes", [mib]) => Some(memory::pipes(number(mib.to_bytes())?)),
         (b"buffers", [mib]) => Some(memory::buffers(number(mib.to_bytes())?)),
+        (b"connections", [mib]) => Some(memory::connections(number(mib.to_bytes())?)),
+        (b"mappings", [count, seconds]) => {
+            Some(memory::mappings(number(count.to_bytes())?, number(seconds.to_bytes())?))
+        }
         (b"flood", [descriptor, mib]) => {
             Some(memory::flood(number(descriptor.to_bytes())?, number(mib.to_bytes())?))
         }

@@ -131,6 +131,57 @@ pub fn buffers(mib: usize) -> Answer {
     })
 }
 
+/// Fills connections over loopback, whose other ends nobody takes.
+pub fn connections(mib: usize) -> Answer {
+    const AF_INET: usize = 2;
+    const STREAM: usize = 1;
+    const STREAM_NONBLOCK: usize = 1 | 0o4000;
+    const LENGTH: usize = 16;
+    // sockaddr_in: the family, any port, 127.0.0.1.
+    let mut address =
+        [2_u16, 0, u16::from_ne_bytes([127, 0]), u16::from_ne_bytes([0, 1]), 0, 0, 0, 0];
+    let mut length = [16_u32];
+    let listener = sys::call(number::SOCKET, &[AF_INET, STREAM, 0]).and_then(|listener| {
+        sys::call(number::BIND, &[listener, sys::address(&address), LENGTH])?;
+        sys::call(number::LISTEN, &[listener, 4096])?;
+        sys::call(
+            number::GETSOCKNAME,
+            &[listener, sys::place(&mut address), sys::place(&mut length)],
+        )
+    });
+    if let Err(errno) = listener {
+        return Answer::Refused(errno);
+    }
+    kept(mib, || {
+        let end = sys::call(number::SOCKET, &[AF_INET, STREAM_NONBLOCK, 0])?;
+        // EINPROGRESS where it takes its time: then less is kept.
+        sys::call(number::CONNECT, &[end, sys::address(&address), LENGTH])
+            .map(drop)
+            .unwrap_or_default();
+        Ok(end)
+    })
+}
+
+/// Has so many mappings of a page each, no neighbour like the other, for so long.
+pub fn mappings(count: usize, seconds: usize) -> Answer {
+    const PRIVATE_NORESERVE: usize = 0x4002;
+    const NONE: usize = 0;
+    const READ: usize = 1;
+    let whole = [count * PAGE, NONE, PRIVATE_NORESERVE | MAP_ANONYMOUS, usize::MAX, 0];
+    let [length, protection, how, none, offset] = whole;
+    let mapped = sys::call(number::MMAP, &[0, length, protection, how, none, offset]);
+    let made = mapped.and_then(|address| {
+        (address..address + length)
+            .step_by(2 * PAGE)
+            .try_for_each(|place| sys::call(number::MPROTECT, &[place, PAGE, READ]).map(drop))
+    });
+    told(made.map(|()| {
+        let time = [seconds, 0];
+        sys::call(number::NANOSLEEP, &[sys::address(&time)]).map(drop).unwrap_or_default();
+        Answer::Counted("mapped", count)
+    }))
+}
+
 /// Fills what `next` makes until the kernel keeps so much.
 fn kept(mib: usize, next: impl Fn() -> Result<usize>) -> Answer {
     let block = [b'x'; 65536];

@@ -21,6 +21,7 @@ pub mod number {
     pub const CONNECT: usize = 42;
     pub const BIND: usize = 49;
     pub const LISTEN: usize = 50;
+    pub const GETSOCKNAME: usize = 51;
     pub const DUP: usize = 32;
     pub const EXIT_GROUP: usize = 231;
     pub const FCNTL: usize = 72;
@@ -32,6 +33,7 @@ pub mod number {
     pub const CHDIR: usize = 80;
     pub const MLOCK: usize = 149;
     pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
     pub const NANOSLEEP: usize = 35;
     pub const OPENAT: usize = 257;
     pub const PIPE2: usize = 293;
@@ -59,6 +61,7 @@ pub mod number {
     pub const CONNECT: usize = 203;
     pub const BIND: usize = 200;
     pub const LISTEN: usize = 201;
+    pub const GETSOCKNAME: usize = 204;
     pub const DUP: usize = 23;
     pub const EXIT_GROUP: usize = 94;
     pub const FCNTL: usize = 25;
@@ -70,6 +73,7 @@ pub mod number {
     pub const CHDIR: usize = 49;
     pub const MLOCK: usize = 228;
     pub const MMAP: usize = 222;
+    pub const MPROTECT: usize = 226;
     pub const NANOSLEEP: usize = 101;
     pub const OPENAT: usize = 56;
     pub const PIPE2: usize = 59;
