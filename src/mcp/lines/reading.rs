@@ -13,7 +13,7 @@ use rmcp::model::{JsonRpcMessage, RequestId};
 use rmcp::service::RxJsonRpcMessage;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
 use crate::mcp::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
@@ -25,8 +25,9 @@ const EOF_GRACE: Duration = Duration::from_secs(1);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How long no line comes until all that was sent before a signal to stop is read.
 const QUIET: Duration = Duration::from_millis(20);
-/// How long lines are read after a signal to stop, from a client that never pauses.
-const READ_ON: Duration = Duration::from_secs(1);
+/// Lines that are read after a signal to stop, from a client that never pauses. No time: on a busy machine
+/// it can pass while a request lies there.
+const READ_ON: usize = 4096;
 
 /// How many ids of cancelled requests are remembered; calls behind older ones ended long ago.
 const TAKEN_BACK: usize = 4096;
@@ -106,15 +107,15 @@ impl Reading {
     /// read: a request is answered or was never sent.
     async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut BufReader<R>) -> Duration {
         let ends = self.ends.clone();
-        let mut until = None;
+        let mut read_on = 0;
         loop {
             let mut line = pin!(next_line(reader, LINE_BYTES));
             let line = tokio::select! {
                 biased;
                 line = &mut line, if !ends.are_ending() => line,
                 () = ends.ending() => {
-                    let until = *until.get_or_insert_with(|| Instant::now() + READ_ON);
-                    if Instant::now() >= until {
+                    read_on += 1;
+                    if read_on > READ_ON {
                         return STOP_GRACE;
                     }
                     let Ok(line) = timeout(QUIET, line).await else { return STOP_GRACE };
