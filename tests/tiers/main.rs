@@ -154,7 +154,7 @@ fn receipt(caller: &Caller) -> Check {
     let probed = receipt.pointer("/probed/landlock_path").cloned();
     equal("Landlock, tried", probed, Some(json!("EACCES")))?;
     let lacks = receipt.get("lacks").and_then(Value::as_array).map_or(0, Vec::len);
-    equal("a line for each namespace, and three", lacks, 10)?;
+    equal("a line for each namespace, and three", lacks, 11)?;
     let workspace = receipt.pointer("/configured/workspace").and_then(Value::as_str);
     let told_place = format!("fresh, at {}", text(&told, "stdout").trim());
     equal("where it works", workspace, Some(told_place.as_str()))?;
