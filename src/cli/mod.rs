@@ -119,7 +119,8 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return usage_error(&usage),
     };
-    start::logging();
+    let serves = matches!(cli.command, Command::Serve(_));
+    start::logging(if serves { start::SERVER_LOG } else { start::COMMAND_LOG });
     let config = cli.config.as_deref();
     let done = match cli.command {
         Command::Run(Deferred(arguments)) => run::main(&arguments, config),

@@ -11,20 +11,22 @@ use super::error::CliError;
 use crate::log;
 use crate::outcome::in_words;
 
-/// What is logged when nobody says otherwise: what an operator should act on.
-const DEFAULT_LOG: &str = "warn,rmcp=error";
+/// The log of a server when nobody says otherwise: warnings that an operator should act on.
+pub const SERVER_LOG: &str = "warn,rmcp=error";
+/// The same for a command that makes one call: it says itself how that call failed.
+pub const COMMAND_LOG: &str = "warn,cofferdam::supervisor::dispatch=error";
 
 /// Freed memory that a front end keeps, in bytes: a call's buffers, several times over.
 const KEPT_BYTES: i32 = 2 << 20;
 
-/// Logs to standard error, as `COFFERDAM_LOG` or else `RUST_LOG` says. Read here, before
-/// confinement and before the environment is cleared.
-pub fn logging() {
+/// Logs to standard error, as `COFFERDAM_LOG` or else `RUST_LOG` says, and otherwise as `usual` does. Both
+/// are read here, before confinement and before the environment is cleared.
+pub fn logging(usual: &str) {
     let wanted = ["COFFERDAM_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
-    let wanted = wanted.unwrap_or_else(|| DEFAULT_LOG.to_owned());
+    let wanted = wanted.unwrap_or_else(|| usual.to_owned());
     let filter = EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
         eprintln!("cofferdam: COFFERDAM_LOG or RUST_LOG is not understood: {error}");
-        EnvFilter::new(DEFAULT_LOG)
+        EnvFilter::new(usual)
     });
     let logging = tracing_subscriber::fmt()
         .with_writer(|| log::Output)

@@ -146,10 +146,10 @@ fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         ("process_vm_readv", [false, true, true, true, true]),
         ("bind", [false, false, false, false, true]),
         (
-            "mkdirat mknodat symlinkat linkat renameat2 ftruncate prlimit64 tgkill",
+            "mkdirat mknodat symlinkat linkat unlinkat renameat2 ftruncate prlimit64 tgkill",
             [false, false, false, true, true],
         ),
-        ("socket execve clone mount ptrace sendto setns unlinkat inotify_init1", [false; 5]),
+        ("socket execve clone mount ptrace sendto setns unlink inotify_init1", [false; 5]),
         ("openat fstat", [true; 5]),
     ];
     for (guard, index) in cells.iter().zip(0..) {
