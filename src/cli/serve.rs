@@ -96,7 +96,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             }
         };
         let (reader, writer) = streams.opened();
-        serve::stdio(backend, reader, writer, gone)
+        let quiet = reader.quiet();
+        serve::stdio(backend, (reader, quiet), writer, gone)
             .await
             .map_err(|error| CliError::new(format!("serve: {}", error)))?;
         metrics.abort();

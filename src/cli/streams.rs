@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::socket::{MsgFlags, SockType, getsockopt, recv, send, sockopt};
@@ -20,6 +21,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
+use crate::mcp::lines::QUIET;
 use crate::sys::socket;
 
 /// Both streams as they were found. Made before the walls, behind which nothing is opened, and after
@@ -115,6 +117,17 @@ pub enum Output {
     Pipe(pipe::Sender),
     Socket(AsyncFd<OwnedFd>),
     Other(tokio::io::Stdout),
+}
+
+impl Input {
+    /// How long what was sent takes to be read at most. A thread has to be given a processor for it.
+    #[must_use]
+    pub fn quiet(&self) -> Duration {
+        match self {
+            Self::Pipe(_) | Self::Socket(_) | Self::Null => QUIET,
+            Self::Other(_) => Duration::from_millis(500),
+        }
+    }
 }
 
 impl AsyncRead for Input {

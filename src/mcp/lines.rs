@@ -29,15 +29,27 @@ pub const LINE_BYTES: usize = 16 << 20;
 /// How long killed calls may take to tell what they had printed (rulings: a cell dies within 2 s).
 const KILL_GRACE: Duration = Duration::from_secs(3);
 
+/// How long what was sent takes to be read, where the runtime waits for it by itself.
+pub const QUIET: Duration = Duration::from_millis(20);
+
 /// How a connection is told to end. Clones are the same switches.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Ends {
+    /// How long no line comes until all that was sent before a signal to stop is read.
+    pub quiet: Duration,
     /// No new requests are taken; calls in flight may finish.
     pub stop: CancellationToken,
     /// The same, because no call can be served any more. What was asked by then is taken, and told so.
     pub lost: CancellationToken,
     /// Calls in flight are killed.
     pub kill: CancellationToken,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        let (stop, lost, kill) = Default::default();
+        Self { quiet: QUIET, stop, lost, kill }
+    }
 }
 
 impl Ends {

@@ -1,6 +1,7 @@
 //! One connection from its start to its end: who may end it, and how calls in flight end (rulings R10).
 
 use std::io;
+use std::time::Duration;
 
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
@@ -24,9 +25,11 @@ pub enum ServeError {
 
 /// Serves on the process's streams until end of input, SIGTERM or SIGINT, or until `gone`
 /// resolves: then calls in flight are answered and no others are taken.
+///
+/// No line for `quiet` means that none was sent before.
 pub async fn stdio<B, R, W>(
     backend: B,
-    reader: R,
+    (reader, quiet): (R, Duration),
     writer: W,
     gone: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError>
@@ -35,7 +38,7 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let ends = Ends::default();
+    let ends = Ends { quiet, ..Ends::default() };
     let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let watch = tokio::spawn(watch_signals(terminate, interrupt, ends.clone()));

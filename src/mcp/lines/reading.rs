@@ -23,8 +23,6 @@ use crate::outcome::in_words;
 const EOF_GRACE: Duration = Duration::from_secs(1);
 /// How long calls in flight may take after a signal to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How long no line comes until all that was sent before a signal to stop is read.
-const QUIET: Duration = Duration::from_millis(20);
 /// Lines that are read after a signal to stop, from a client that never pauses. No time: on a busy machine
 /// it can pass while a request lies there.
 const READ_ON: usize = 4096;
@@ -118,7 +116,7 @@ impl Reading {
                     if read_on > READ_ON {
                         return STOP_GRACE;
                     }
-                    let Ok(line) = timeout(QUIET, line).await else { return STOP_GRACE };
+                    let Ok(line) = timeout(ends.quiet, line).await else { return STOP_GRACE };
                     line
                 }
             };
