@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         claim("a_program_that_handles_sigxfsz_meets_efbig", file_size_handled).needs(PYTHON),
         claim("memory_that_is_touched_ends_the_call", memory).needs(PYTHON),
         claim("memory_of_many_processes_ends_the_call", shared_memory).needs(PYTHON),
+        claim("a_large_program_may_start_children", children).needs(PYTHON),
         claim("processor_time_ends_the_call", cpu).needs(&[Need::Bc]),
         claim("output_past_its_cap_ends_the_call", output),
         claim("three_hundred_megabytes_are_carried_whole", flood)
@@ -379,6 +380,31 @@ fn nice(caller: &Caller) -> Check {
 }
 
 /// Version 1 tells of it by an event, which comes before there is a job.
+/// Above half of the limit: a child shares its parent's memory until it executes or ends, and is looked at then.
+const STARTS_CHILDREN: &str = "
+import os, subprocess, sys, time
+held = bytearray(140 << 20)
+for page in range(0, len(held), 4096): held[page] = 1
+end, made = time.time() + 2, 0
+while time.time() < end or made < 100:
+    if sys.argv[1] == 'fork':
+        child = os.fork()
+        if child == 0: os._exit(0)
+        os.waitpid(child, 0)
+    else:
+        subprocess.run(['/bin/true'], check=True)
+    made += 1
+print('made enough')";
+
+fn children(caller: &Caller) -> Check {
+    for way in ["fork", "vfork"] {
+        let argv = ["/usr/bin/python3", "-c", STARTS_CHILDREN, way];
+        let told = caller.run(&["--memory", "256M"], &argv)?;
+        equal(way, (told.code, told.stdout.as_str()), (0, "made enough\n"))?;
+    }
+    Ok(())
+}
+
 fn too_small(caller: &Caller) -> Check {
     let told = caller.json(&[], &["true"])?;
     let hold = told.pointer("/receipt/configured/memory").and_then(Value::as_str);

@@ -140,13 +140,18 @@ impl Supervisor {
     /// Cells that are ending still hold what they hold, so a front end that keeps to the configured
     /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
     pub(super) fn dispatch(&mut self) {
-        while let Some(ready) = self.queue.front() {
+        let mut place = 0;
+        while let Some(ready) = self.queue.get(place) {
             let (key, limits, fits) = (ready.key, ready.limits, ready.fits);
             if !self.has_room(&[limits]) {
                 break;
             }
-            let Some(slot) = self.pool.idle(key, fits) else { break };
-            self.hand_over(slot);
+            match self.pool.idle(key, fits) {
+                Some(slot) => self.hand_over(place, slot),
+                // The session's last cell may take long to leave the slot: others do not wait for it.
+                None if self.waits_for_its_slot(key) => place += 1,
+                None => break,
+            }
         }
         self.build_for_waiting();
         if self.can_refill()
@@ -178,9 +183,16 @@ impl Supervisor {
         memory <= self.caps.memory && tmpfs <= self.caps.tmpfs
     }
 
-    /// The first job that waits gets the cell in `slot`.
-    fn hand_over(&mut self, slot: Slot) {
-        let Some(ready) = self.queue.pop_front() else { return };
+    /// Whether the key is a session's, whose slot has another cell of it yet.
+    fn waits_for_its_slot(&self, key: usize) -> bool {
+        let place = self.sessions.place(key);
+        let session = place.and_then(|place| self.sessions.get(place));
+        session.is_some_and(|session| session.shell.is_some())
+    }
+
+    /// The job at `place` of those that wait gets the cell in `slot`.
+    fn hand_over(&mut self, place: usize, slot: Slot) {
+        let Some(ready) = self.queue.remove(place) else { return };
         let call = ready.start.call;
         let Some(young) = self.pool.take(slot) else {
             return self.end(call, Ended::failed(Failure::Lost));

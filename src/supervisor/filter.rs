@@ -68,7 +68,7 @@ const CELLS: [Sysno; 8] = [
 const DESKS: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
 
 /// What a cell does between the clone and its own filters (`cell::enter`, in that order).
-const ENTER: [Sysno; 42] = [
+const ENTER: [Sysno; 43] = [
     // Of the payload; clone3 is there anyway.
     Sysno::clone,
     Sysno::setsid,
@@ -113,6 +113,7 @@ const ENTER: [Sysno; 42] = [
     // Init alone: no payload has these, and init's own filter keeps them.
     Sysno::process_vm_writev,
     Sysno::openat2,
+    Sysno::kcmp,
 ];
 
 /// The same calls under their older names.

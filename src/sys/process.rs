@@ -69,6 +69,18 @@ pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
 }
 
+/// Returns whether two processes have one address space (kcmp(2), KCMP_VM).
+///
+/// # Errors
+/// ESRCH: one of them has ended. EPERM: this process may not look into one. ENOSYS: the kernel has no such call.
+pub fn have_one_memory(one: i32, other: i32) -> Result<bool> {
+    /// Of the kernel's header; libc has it not.
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: takes numbers only.
+    let order = check(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) })?;
+    Ok(order == 0)
+}
+
 /// pidfd_getfd(2): a copy of another process's descriptor, closed at exec.
 ///
 /// # Errors

@@ -44,6 +44,8 @@ async fn a_stop_lets_calls_finish_for_five_seconds_and_takes_no_new_ones() {
     client.ends.stop.cancel();
     tokio::task::yield_now().await;
     client.say(bash(4, "late")).await;
+    let late = client.hear().await;
+    assert_eq!((&late["id"], &late["error"]["code"]), (&json!(4), &json!(-32600)), "{late}");
     let finished = client.hear().await;
     assert_eq!(finished["result"]["structuredContent"]["stdout"], json!("slept"));
     let killed = client.hear().await;

@@ -20,7 +20,7 @@ use nix::unistd::read;
 use super::{Cause, Init, Turn};
 use crate::cell::bare::Domain;
 use crate::sys::Result;
-use crate::sys::process::{End, Reaped, Used};
+use crate::sys::process::{self, End, Reaped, Used};
 
 use maps::{Mappings, Process, Progress};
 
@@ -126,8 +126,11 @@ impl Watch {
             // Makers may be faster than who counts. So what is not counted yet is charged with what the host's
             // kernel has more since all was.
             Progress::Unfinished => {
-                let more = host.slab.saturating_sub(self.slab).min(maps::most(&processes));
-                self.mappings.bytes().saturating_add(more)
+                // What was counted is not paid for twice: another cell may have grown meanwhile.
+                let counted = self.mappings.bytes();
+                let uncounted = maps::most(&processes).saturating_sub(counted);
+                let more = host.slab.saturating_sub(self.slab).min(uncounted);
+                counted.saturating_add(more)
             }
         };
         let kernel = kernel.saturating_add(mappings);
@@ -225,6 +228,7 @@ impl Watch {
             resident: bytes(&["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]),
             tables: bytes(&["VmPTE:"]),
             places: kilobytes(text, &["FDSize:"]),
+            parent: i32::try_from(kilobytes(text, &["PPid:"])).unwrap_or(0),
             threads: kilobytes(text, &["Threads:"]),
         })
     }
@@ -237,7 +241,9 @@ impl Watch {
             if used > self.limit {
                 break;
             }
-            used = used.saturating_add(self.by_share(process));
+            if !has_memory_of_parent(process, seen) {
+                used = used.saturating_add(self.by_share(process));
+            }
         }
         used
     }
@@ -245,13 +251,16 @@ impl Watch {
     /// Bytes of a process, pages that it shares by its part of them.
     ///
     /// Refused where the process made itself non-dumpable, and too slow where it has many mappings: then its
-    /// whole size counts. Page tables are no share of anything: each process has its own.
+    /// whole size counts, as it is now: a process that has ended since has none. Page tables are no share of
+    /// anything: each process has its own.
     fn by_share(&self, seen: &Seen) -> u64 {
-        if self.mappings.of(seen.process.pid) > MAPPINGS_LOOKED_THROUGH {
-            return seen.resident;
+        let Process { pid, directory, .. } = &seen.process;
+        let whole = || self.status(*pid, directory).map_or(0, |now| now.resident);
+        if self.mappings.of(*pid) > MAPPINGS_LOOKED_THROUGH {
+            return whole();
         }
-        let shares = self.fields(&seen.process.directory, "smaps_rollup", &["Pss:", "SwapPss:"]);
-        shares.map_or(seen.resident, |shares| shares.saturating_add(seen.tables))
+        let shares = self.fields(directory, "smaps_rollup", &["Pss:", "SwapPss:"]);
+        shares.map_or_else(whole, |shares| shares.saturating_add(seen.tables))
     }
 
     /// The sum of `wanted` lines, given in kB, of a file of one process, in bytes.
@@ -292,6 +301,8 @@ struct Seen {
     tables: u64,
     /// Size of its table of descriptors.
     places: u64,
+    /// Its parent, in the numbers of the procfs.
+    parent: i32,
     threads: u64,
 }
 
@@ -301,6 +312,14 @@ impl Seen {
         let places = if self.process.pid == 1 { 0 } else { self.places };
         places.saturating_sub(DESCRIPTORS).saturating_mul(DESCRIPTOR)
     }
+}
+
+/// Whether the memory of a process is its parent's, which is counted as that: a child of vfork(2) has it until it
+/// executes. Where the kernel does not say, it is not.
+fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
+    let (pid, parent) = (process.process.pid, process.parent);
+    seen.iter().any(|other| other.process.pid == parent)
+        && process::have_one_memory(pid, parent).unwrap_or(false)
 }
 
 /// The sum of the numbers of the lines that begin with one of `wanted`.
