@@ -2,7 +2,7 @@
 
 /// Names that editors, shells, agents and version control run or obey, wherever they lie, each with
 /// the reason why it is guarded.
-pub const OBEYED: [(&str, &str); 12] = [
+pub const OBEYED: [(&str, &str); 13] = [
     (".envrc", "direnv runs it as a shell script, once allowed"),
     (".vscode", "Visual Studio Code runs its tasks and takes paths of programs from its settings"),
     (".idea", "JetBrains' editors run its run configurations and file watchers"),
@@ -13,6 +13,7 @@ pub const OBEYED: [(&str, &str); 12] = [
     (".codex", "Codex obeys its configuration, which names servers and programs to notify"),
     (".devcontainer", "editors run its initializeCommand on the host"),
     (".hg", "Mercurial runs the hooks and extensions of its hgrc"),
+    (".sl", "Sapling runs the hooks and extensions of its configuration"),
     (".jj", "Jujutsu runs the programs that its repository's configuration names"),
     (".husky", "husky's git hooks run the files in it"),
 ];
@@ -36,6 +37,35 @@ pub const ATTRIBUTES: &str = "attributes";
 #[must_use]
 pub fn may_be(name: &[u8], word: &str) -> bool {
     may_be_same(name, word.as_bytes())
+}
+
+/// Letters of a name that [`Kind::of`] compares, at most: more than the longest word above has.
+const MOST_LETTERS: usize = 24;
+
+/// A name that was folded once, for a comparison with many words.
+struct Letters {
+    bytes: [u8; MOST_LETTERS],
+    /// Nothing where there are more of them than any word has.
+    length: Option<usize>,
+}
+
+impl Letters {
+    fn of(name: &[u8]) -> Self {
+        let mut bytes = [0; MOST_LETTERS];
+        let mut letters = folded(name);
+        let mut length = 0;
+        for (slot, letter) in bytes.iter_mut().zip(&mut letters) {
+            *slot = letter;
+            length += 1;
+        }
+        let is_whole = length < MOST_LETTERS;
+        Self { bytes, length: is_whole.then_some(length) }
+    }
+
+    fn may_be(&self, word: &str) -> bool {
+        let letters = self.length.and_then(|length| self.bytes.get(..length));
+        letters.is_some_and(|letters| letters.iter().copied().eq(folded(word.as_bytes())))
+    }
 }
 
 /// Whether a filesystem may take two names for one: letters in either case, what Windows'
@@ -84,10 +114,15 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
 /// Whether a name has the shape of a short name for `word`, as `GIT~1` for `.git` (vfat): first
 /// letters, perhaps a hash of four digits, a tilde and a number.
 fn may_be_short(name: &[u8], word: &[u8]) -> bool {
+    let letters = word.iter().skip_while(|byte| **byte == b'.').take_while(|byte| **byte != b'.');
+    // Most names end here, before they are looked through.
+    let first = name.iter().zip(letters.clone()).take(2);
+    if first.filter(|(a, b)| a.eq_ignore_ascii_case(b)).count() < 2 {
+        return false;
+    }
     let stem = name.split(|byte| *byte == b'.').next().unwrap_or_default();
     let mut halves = stem.splitn(2, |byte| *byte == b'~');
     let (Some(start), Some(number)) = (halves.next(), halves.next()) else { return false };
-    let letters = word.iter().skip_while(|byte| **byte == b'.').take_while(|byte| **byte != b'.');
     let same = start.iter().zip(letters).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
     let hash = start.get(same..).unwrap_or_default();
     same >= 2
@@ -157,8 +192,9 @@ impl Kind {
         if is_plain(name) {
             return Self::Plain;
         }
-        let is = |word: &str| may_be(name, word);
-        if is(GIT) || is_obeyed(name) {
+        let letters = Letters::of(name);
+        let is = |word: &str| letters.may_be(word) || may_be_short(name, word.as_bytes());
+        if is(GIT) || OBEYED.iter().any(|(word, _)| is(word)) {
             Self::Obeyed
         } else if is(HEAD) {
             Self::Head { exact: name == HEAD.as_bytes() }

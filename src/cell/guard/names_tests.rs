@@ -27,6 +27,36 @@ fn a_name_is_known_however_a_filesystem_may_spell_it() {
 }
 
 #[test]
+fn a_name_of_any_length_is_folded_whole_and_once() {
+    let nothing = "\u{200c}".repeat(60);
+    for (name, kind) in [
+        (format!(".g{nothing}it"), Kind::Obeyed),
+        (format!("{nothing}.sl"), Kind::Obeyed),
+        (format!("config.worktree.lock{nothing}"), Kind::Part),
+        (format!("config.worktree.lock{nothing}more"), Kind::Plain),
+        (format!(".git{}", "t".repeat(200)), Kind::Plain),
+    ] {
+        assert_eq!(Kind::of(name.as_bytes()), kind, "{name}");
+    }
+    let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain([OBJECTS, ATTRIBUTES]);
+    assert!(words.map(str::len).all(|length| length < MOST_LETTERS));
+    // However long a name is, it must not cost a look at a directory much more than a short one.
+    let long = "\u{e9}".repeat(120);
+    let time = |name: &str| {
+        let start = std::time::Instant::now();
+        (0..2000).for_each(|_| drop(std::hint::black_box(Kind::of(name.as_bytes()))));
+        start.elapsed()
+    };
+    let whole = |name: &str| {
+        let start = std::time::Instant::now();
+        (0..2000).for_each(|_| drop(std::hint::black_box(may_be(name.as_bytes(), ".git"))));
+        start.elapsed()
+    };
+    let (all, one) = (time(&long), whole(&long));
+    assert!(all < one * 12, "{all:?} for all words, {one:?} for one");
+}
+
+#[test]
 fn what_makes_a_repository_is_told_from_what_lies_in_one() {
     assert_eq!(Kind::of(b"HEAD"), Kind::Head { exact: true });
     assert_eq!(Kind::of(b"head"), Kind::Head { exact: false });
