@@ -1,6 +1,7 @@
 //! Places in a granted directory that git's configuration names: git runs or obeys these too.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -22,6 +23,21 @@ const MOST_TOPS: usize = 64;
 const OF_THE_USER: [&str; 2] = [".gitconfig", ".config/git/config"];
 const OF_THE_SYSTEM: &str = "/etc/gitconfig";
 
+/// Returns the files of configuration that git reads for every repository (git-config(1)), by these
+/// variables of the environment.
+pub fn files_for_all(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let path = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = accounts::home();
+    let of_the_user = home.iter().flat_map(|home| OF_THE_USER.map(|name| home.join(name)));
+    // What another program starts may not have the variables: the usual files count too.
+    let named = [
+        path("XDG_CONFIG_HOME").map(|directory| directory.join("git/config")),
+        path("GIT_CONFIG_GLOBAL"),
+        path("GIT_CONFIG_SYSTEM"),
+    ];
+    sorted(of_the_user.chain(named.into_iter().flatten()).chain([OF_THE_SYSTEM.into()]).collect())
+}
+
 /// What a setting names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Names {
@@ -35,13 +51,13 @@ enum Names {
     Place,
     /// A command for a shell or for exec.
     Command,
-    /// The same, where it begins with `!`.
+    /// The same, after a `!`; else words for git, of which some may be commands.
     Alias,
 }
 
 /// Settings by section and key, `*` for any key; subsections do not matter: what is included on a
 /// condition counts as included.
-const MEANINGS: [(&str, &str, Names); 46] = [
+const MEANINGS: [(&str, &str, Names); 56] = [
     ("include", "path", Names::Include),
     ("includeif", "path", Names::Include),
     ("core", "hookspath", Names::Hooks),
@@ -88,6 +104,16 @@ const MEANINGS: [(&str, &str, Names); 46] = [
     ("gc", "recentobjectshook", Names::Command),
     ("tar", "command", Names::Command),
     ("lfs", "path", Names::Command),
+    ("lfs", "clean", Names::Command),
+    ("lfs", "smudge", Names::Command),
+    ("sendemail", "smtpserver", Names::Command),
+    ("sendemail", "tocmd", Names::Command),
+    ("sendemail", "sendmailcmd", Names::Command),
+    ("sendemail", "cccmd", Names::Command),
+    ("sendemail", "headercmd", Names::Command),
+    ("imap", "tunnel", Names::Command),
+    ("instaweb", "httpd", Names::Command),
+    ("svn", "authorsprog", Names::Command),
 ];
 
 /// Hooks that git runs (githooks(5)), for a directory of hooks that cannot be guarded as a whole.
@@ -112,31 +138,43 @@ struct Gathered<'k> {
 impl Scan {
     /// Guards what the configurations of all repositories that were found name.
     pub fn configurations(&mut self) {
-        let repositories: BTreeSet<Repository> =
-            std::mem::take(&mut self.repositories).into_iter().collect();
-        if repositories.is_empty() {
-            return;
-        }
-        let home = accounts::home();
+        let mut repositories = std::mem::take(&mut self.repositories);
+        repositories.retain(|repository| self.done.insert(repository.clone()));
+        // What lies near the top first: a cell can make others.
+        repositories.sort_by_key(|one| (one.is_linked, one.git.components().count()));
         let known = &mut Known::new();
-        let of_the_user = home.iter().flat_map(|home| OF_THE_USER.map(|name| home.join(name)));
-        let shared: Vec<PathBuf> = of_the_user.chain([OF_THE_SYSTEM.into()]).collect();
-        for Repository { git, mut tops } in repositories {
+        self.configurations_for_all(known);
+        for Repository { git, mut tops, .. } in repositories {
             let who = self.trees.place(&git).unwrap_or(Place { tree: 0, path: PathBuf::new() });
             let common = self.common(&git);
-            let own = [(&common, "config"), (&git, "config.worktree")];
-            let own = own.map(|(directory, name)| (directory.clone(), PathBuf::from(name)));
-            let shared = shared.iter().map(|file| (PathBuf::from("/"), file.clone()));
             let mut gathered = Gathered { known, seen: BTreeSet::new(), settings: Settings::new() };
-            for (from, file) in own.into_iter().chain(shared) {
-                self.gather(&who, (&from, &file), 0, &mut gathered);
+            for (directory, name) in [(&common, "config"), (&git, "config.worktree")] {
+                // In a granted directory its name is guarded as a part of a repository.
+                let depth = usize::from(self.trees.place(directory).is_none());
+                self.gather(&who, (directory, Path::new(name)), depth, &mut gathered);
+            }
+            for file in self.for_all.clone() {
+                self.gather(&who, (Path::new("/"), &file), 1, &mut gathered);
             }
             let settings = gathered.settings;
             let trees = valued(&settings, Names::WorkTree);
             tops.extend(trees.filter_map(|value| self.resolved(&git, &expanded(value))));
-            tops.push(git);
-            self.guard_named(&who, &sorted(tops), &settings);
+            tops.push(git.clone());
+            self.guard_named(&who, (&git, &sorted(tops)), &settings);
         }
+    }
+
+    /// Guards what git reads for every repository, and what that names by absolute paths: also where
+    /// none was found.
+    fn configurations_for_all(&mut self, known: &mut Known) {
+        let who = Place { tree: 0, path: PathBuf::new() };
+        let root = Path::new("/");
+        let mut gathered = Gathered { known, seen: BTreeSet::new(), settings: Settings::new() };
+        for file in self.for_all.clone() {
+            self.gather(&who, (root, &file), 1, &mut gathered);
+        }
+        let settings = gathered.settings;
+        self.guard_named(&who, (root, &[root.to_owned()]), &settings);
     }
 
     /// Adds the settings of the file that `path` leads to from a directory, and of all that it includes.
@@ -148,7 +186,7 @@ impl Scan {
         gathered: &mut Gathered<'_>,
     ) {
         let end = match depth {
-            // Its name is guarded as a part of a repository.
+            // It is guarded already.
             0 => self.follow(from, path).end,
             _ => self.lead(who, from, path),
         };
@@ -171,7 +209,7 @@ impl Scan {
             }
         };
         gathered.settings.push(Rc::clone(&told));
-        for value in valued(&[told], Names::Include).filter(|_| depth < DEEPEST) {
+        for value in valued(&[told], Names::Include).filter(|_| depth <= DEEPEST) {
             self.gather(who, (&directory, &expanded(value)), depth + 1, gathered);
         }
     }
@@ -209,7 +247,7 @@ impl Scan {
         }
     }
 
-    fn guard_named(&mut self, who: &Place, tops: &[PathBuf], settings: &Settings) {
+    fn guard_named(&mut self, who: &Place, (git, tops): (&Path, &[PathBuf]), settings: &Settings) {
         for value in valued(settings, Names::Hooks) {
             let path = expanded(value);
             for top in tops.iter().take(MOST_TOPS) {
@@ -228,20 +266,19 @@ impl Scan {
                 self.lead(who, top, &expanded(value));
             }
         }
-        let aliases = valued(settings, Names::Alias).filter_map(|value| value.strip_prefix(b"!"));
-        let commands = valued(settings, Names::Command).chain(aliases);
+        let commands = valued(settings, Names::Command).chain(valued(settings, Names::Alias));
         for command in commands {
             if self.is_spent() {
                 self.note(who, "names more than could be looked at in time");
                 return;
             }
-            self.command(who, tops, command);
+            self.command(who, (git, tops), command);
         }
     }
 
-    /// Guards files that a command names: its first word where that is a path, and others that are
-    /// there, as scripts of an interpreter are.
-    fn command(&mut self, who: &Place, tops: &[PathBuf], command: &[u8]) {
+    /// Guards files that a command names: each word that is a path, and others after the first
+    /// that are there, as scripts of an interpreter are.
+    fn command(&mut self, who: &Place, (git, tops): (&Path, &[PathBuf]), command: &[u8]) {
         const WORDS: usize = 200;
         let words =
             command.split(|byte| byte.is_ascii_whitespace() || b"!;|&()<>'\"`$=".contains(byte));
@@ -249,11 +286,21 @@ impl Scan {
         for (index, word) in words.take(WORDS).enumerate() {
             let path = expanded(word);
             let is_path = word.contains(&b'/');
+            // Of a repository's own these are references, which git writes to.
+            let is_reference =
+                word.ends_with(b"HEAD") || word.starts_with(b"refs/") || word.starts_with(b"logs/");
             for top in tops.iter().take(MOST_TOPS) {
-                let end = self.follow(top, &path).end;
-                let is_there = matches!(end, End::At(_, Kind::File));
-                if is_there && (is_path || index > 0) || index == 0 && is_path {
-                    self.lead(who, top, &path);
+                if is_reference && top == git {
+                    continue;
+                }
+                match self.follow(top, &path).end {
+                    // No command: it only has to stay one.
+                    End::At(place, Kind::Directory) if is_path => self.pin(&place),
+                    End::At(_, Kind::File) if index > 0 => drop(self.lead(who, top, &path)),
+                    End::At(..) | End::Absent(_) | End::Outside(_) | End::Nowhere if is_path => {
+                        self.lead(who, top, &path);
+                    }
+                    End::At(..) | End::Absent(_) | End::Outside(_) | End::Nowhere => {}
                 }
             }
         }

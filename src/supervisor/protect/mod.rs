@@ -68,8 +68,8 @@ pub fn scan(workspace: &Workspaces) -> Vec<Found> {
         return all;
     }
     let mut scan = Scan::new(trees);
+    scan.tops();
     scan.walk();
-    scan.enclosing();
     scan.configurations();
     scan.other_names();
     for (index, found) in indices.into_iter().zip(scan.found) {

@@ -17,32 +17,52 @@ const LONGEST: usize = 8192;
 impl Scan {
     /// A repository's own directory, in a work tree.
     pub fn repository(&mut self, git: &Place) {
+        self.main_repository(git);
+        self.submodules(git);
+        self.worktrees(git);
+    }
+
+    /// The same, without submodules and linked worktrees: nothing is listed.
+    pub fn main_repository(&mut self, git: &Place) {
         self.pin(git);
+        self.guard_parts(git);
         let host = self.trees.host(git);
-        // Linked worktrees, each with what is its own.
         let tops = host.parent().map(Path::to_owned).into_iter().collect();
+        self.repositories.push(Repository { is_linked: false, git: host, tops });
+    }
+
+    /// Linked worktrees, each with what is its own.
+    fn worktrees(&mut self, git: &Place) {
         let worktrees = git.below(Path::new("worktrees"));
         for (name, kind) in self.entries(&worktrees) {
             let worktree = worktrees.below(&name);
-            if kind != Kind::Directory {
+            if self.is_spent() {
+                return;
+            }
+            let place = self.trees.host(&worktree);
+            // A directory without any of these is no worktree to git.
+            let signs = [COMMONDIR, HEAD, "gitdir"];
+            let is_there = |name: &&str| self.trees.kind(&place.join(name)).is_some();
+            if kind != Kind::Directory || !signs.iter().any(is_there) {
                 continue;
             }
             self.guard_parts(&worktree);
-            let place = self.trees.host(&worktree);
             let told = self.first_line(&place.join("gitdir"), b"");
             let top = told.and_then(|file| self.resolved(&place, file.parent()?));
-            self.repositories.push(Repository { git: place, tops: top.into_iter().collect() });
+            let tops = top.into_iter().collect();
+            self.repositories.push(Repository { is_linked: true, git: place, tops });
         }
-        self.guard_parts(git);
-        self.repositories.push(Repository { git: host, tops });
-        self.submodules(git);
     }
 
     /// A directory with a HEAD in it: a repository without a work tree, or what could become one.
     pub fn bare_repository(&mut self, git: &Place) {
         self.guard_parts(git);
         let host = self.trees.host(git);
-        self.repositories.push(Repository { git: host.clone(), tops: vec![host] });
+        self.repositories.push(Repository {
+            is_linked: false,
+            git: host.clone(),
+            tops: vec![host],
+        });
     }
 
     /// Guards what of a repository's parts is there, and what links in them lead to.
@@ -62,6 +82,9 @@ impl Scan {
     fn submodules(&mut self, git: &Place) {
         let mut left = VecDeque::from([git.below(Path::new("modules"))]);
         while let Some(directory) = left.pop_front() {
+            if self.is_spent() {
+                return;
+            }
             let entries = self.entries(&directory);
             if entries.iter().any(|(name, _)| name.as_os_str().as_bytes() == HEAD.as_bytes()) {
                 self.bare_repository(&directory);
@@ -78,7 +101,11 @@ impl Scan {
         let Some(top) = file.parent() else { return };
         let Some(named) = self.first_line(file, b"gitdir:") else { return };
         if let Some(git) = self.resolved(top, &named) {
-            self.repositories.push(Repository { git, tops: vec![top.to_owned()] });
+            self.repositories.push(Repository {
+                is_linked: false,
+                git,
+                tops: vec![top.to_owned()],
+            });
         }
     }
 
@@ -97,14 +124,14 @@ impl Scan {
                 match self.trees.kind(&git) {
                     Some(Kind::Directory) => {
                         let tops = vec![top.to_owned()];
-                        self.repositories.push(Repository { git, tops });
+                        self.repositories.push(Repository { is_linked: false, git, tops });
                     }
                     Some(Kind::File) => self.git_file(&git),
                     // Followed as git would, for its configuration.
                     Some(Kind::Link) => {
                         if let End::Outside(git) = self.follow(top, Path::new(GIT)).end {
                             let tops = vec![top.to_owned()];
-                            self.repositories.push(Repository { git, tops });
+                            self.repositories.push(Repository { is_linked: false, git, tops });
                         }
                     }
                     Some(Kind::Other) | None => {}

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::Found;
+use super::configured::files_for_all;
 use super::reader::Reader;
 use super::tree::{End, Kind, Led, Place, Trees, shared};
 use crate::cell::guard::names;
@@ -22,6 +23,8 @@ const ENTRIES: usize = 1_000_000;
 const TIME: Duration = Duration::from_millis(200);
 /// Of that, for walking.
 const WALK: Duration = Duration::from_millis(150);
+/// For the names at the top of a granted directory, before that, and for what they lead to.
+const TOP: Duration = Duration::from_millis(50);
 /// Entries that are looked at however long that takes: a busy machine must not cost a small
 /// directory its mounts.
 const ASSURED: usize = 5_000;
@@ -83,11 +86,17 @@ pub struct Scan {
     pub shared: BTreeSet<(u64, u64)>,
     /// Repositories whose configuration is to be read, each with the directories that it is for.
     pub repositories: Vec<Repository>,
+    /// Those whose configuration was read.
+    pub done: BTreeSet<Repository>,
+    /// Files of configuration that git reads for every repository.
+    pub for_all: Vec<PathBuf>,
 }
 
 /// A repository's own directory, and from where its hooks are run; resolved paths of the host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Repository {
+    /// Linked worktrees, which a cell can make many of, come after all others.
+    pub is_linked: bool,
     pub git: PathBuf,
     pub tops: Vec<PathBuf>,
 }
@@ -103,7 +112,45 @@ impl Scan {
             reader: None,
             shared: BTreeSet::new(),
             repositories: Vec::new(),
+            done: BTreeSet::new(),
+            for_all: files_for_all(|name| std::env::var_os(name)),
         }
+    }
+
+    /// Looks by name at what the host obeys at the top of each granted directory and at the
+    /// repositories around it, before any listing: however many entries a cell has left, they
+    /// cannot keep these from being found. Each step has time of its own.
+    pub fn tops(&mut self) {
+        let roots = (0..self.trees.len()).map(|tree| Place { tree, path: PathBuf::new() });
+        let roots: Vec<Place> = roots.collect();
+        self.budget = Budget::new(ENTRIES, TOP);
+        for root in &roots {
+            let git = root.below(Path::new(names::GIT));
+            match self.trees.kind(&self.trees.host(&git)) {
+                Some(Kind::Directory) => self.main_repository(&git),
+                Some(kind) => self.obeyed(&git, kind),
+                None => {}
+            }
+            if self.trees.kind(&self.trees.host(&root.below(Path::new(names::HEAD)))).is_some() {
+                self.bare_repository(root);
+            }
+        }
+        self.enclosing();
+        self.budget = Budget::new(ENTRIES, TOP);
+        self.configurations();
+        self.budget = Budget::new(ENTRIES, TOP);
+        for root in &roots {
+            for (word, _) in names::OBEYED {
+                let place = root.below(Path::new(word));
+                match self.trees.kind(&self.trees.host(&place)) {
+                    Some(Kind::Link) => drop(self.link(&place)),
+                    // What is in a directory the walk looks at.
+                    Some(Kind::Directory | Kind::File | Kind::Other) => self.cover(&place),
+                    None => {}
+                }
+            }
+        }
+        self.budget = Budget::new(ENTRIES, WALK);
     }
 
     /// Looks at every granted directory.
@@ -317,6 +364,10 @@ impl Scan {
 
     /// Reads a file of the host, within the budget.
     pub fn read(&mut self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
+        if !self.budget.spend(1) {
+            return Err(Errno::ETIME);
+        }
+        self.trees.look(host)?;
         if !self.budget.spend(FILE) {
             return Err(Errno::ETIME);
         }

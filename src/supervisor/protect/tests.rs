@@ -169,6 +169,107 @@ fn what_is_over_the_budget_is_told() -> Outcome {
     Ok(())
 }
 
+fn look_at(root: &Path) -> Result<Scan, Errno> {
+    let mut trees = Trees::default();
+    trees.hold(root)?;
+    let mut scan = Scan::new(trees);
+    scan.for_all.clear();
+    Ok(scan)
+}
+
+#[test]
+fn what_lies_at_the_top_is_found_before_anything_is_listed() -> Outcome {
+    let config = "[core]\n hooksPath = tools\n";
+    let files = [(".git/HEAD", ""), (".git/config", config), (".envrc", "")];
+    let root = made(&[".git/hooks", ".vscode", ".sl"], &files, &[])?;
+    let host = root.path().canonicalize()?;
+    let mut scan = look_at(&host)?;
+    scan.tops();
+    scan.budget = Budget::new(0, Duration::ZERO);
+    scan.walk();
+    let found = scan.found.pop().unwrap_or_default();
+    let expected = [".git/hooks", ".git/config", ".vscode", ".sl", ".envrc"];
+    assert_eq!(obeyed(&found), paths(&expected));
+    assert_eq!((found.pinned, found.named), (vec![".git".into()], paths(&["tools", ".git/tools"])));
+    Ok(())
+}
+
+#[test]
+fn worktrees_that_a_cell_made_keep_no_repository_from_being_read() -> Outcome {
+    let config = "[core]\n hooksPath = tools\n";
+    let root = made(&[".git/worktrees", "z/.git"], &[("z/.git/config", config)], &[])?;
+    let host = root.path().canonicalize()?;
+    for index in 0..40 {
+        let real = host.join(format!(".git/worktrees/real{index}"));
+        std::fs::create_dir(&real)?;
+        std::fs::write(real.join("gitdir"), "/nowhere/.git\n")?;
+        std::fs::write(real.join("config.worktree"), "")?;
+        std::fs::create_dir(host.join(format!(".git/worktrees/empty{index}")))?;
+    }
+    let mut scan = look_at(&host)?;
+    scan.walk();
+    let linked = scan.repositories.iter().filter(|one| one.is_linked).count();
+    assert_eq!((linked, scan.repositories.len()), (40, 42));
+    scan.budget = Budget::new(1000, Duration::from_secs(1000));
+    scan.configurations();
+    assert!(scan.is_spent(), "{:?}", scan.budget);
+    let named = scan.found.pop().unwrap_or_default().named;
+    assert_eq!(named, paths(&["z/tools", "z/.git/tools"]));
+    Ok(())
+}
+
+#[test]
+fn configuration_of_the_user_in_the_grant_is_guarded_without_a_repository() -> Outcome {
+    let root = made(&["dotfiles"], &[], &[("dotfiles/git", "real"), ("dotfiles/gone", "later")])?;
+    let host = root.path().canonicalize()?;
+    let config = format!("[core]\n hooksPath = {}\n", host.join("hooks").display());
+    std::fs::write(host.join("dotfiles/real"), config)?;
+    let links = [("one", "dotfiles/git"), ("other", "dotfiles/gone")];
+    let home = tempfile::tempdir()?;
+    for (name, to) in links {
+        symlink(host.join(to), home.path().join(name))?;
+    }
+    let mut scan = look_at(&host)?;
+    scan.for_all = links.map(|(name, _)| home.path().join(name)).to_vec();
+    scan.configurations();
+    let found = scan.found.pop().unwrap_or_default();
+    assert_eq!(obeyed(&found), paths(&["dotfiles/real"]));
+    let named = ["dotfiles/git", "dotfiles/gone", "dotfiles/later", "dotfiles/real", "hooks"];
+    assert_eq!(found.named, paths(&named));
+    Ok(())
+}
+
+#[test]
+fn files_that_the_environment_names_are_read_too() {
+    let files = configured::files_for_all(|name| match name {
+        "XDG_CONFIG_HOME" => Some("/x".into()),
+        "GIT_CONFIG_GLOBAL" => Some("/global".into()),
+        "GIT_CONFIG_SYSTEM" => Some("relative".into()),
+        _ => None,
+    });
+    for file in ["/x/git/config", "/global", "/etc/gitconfig"] {
+        assert!(files.contains(&file.into()), "{file}: {files:?}");
+    }
+    assert!(files.iter().all(|file| file.is_absolute()), "{files:?}");
+}
+
+#[test]
+fn every_word_of_a_command_that_is_a_path_is_guarded() -> Outcome {
+    let config = "[filter \"x\"]\n clean = python3 later/filter.py %f\n[alias]\n a = -c core.pager=scripts/pager log HEAD\n\
+        [imap]\n tunnel = ssh -F conf/ssh\n[lfs \"extension.y\"]\n smudge = tools/y\n[sendemail]\n toCmd = ./to\n\
+        [core]\n pager = less scripts/\n";
+    let found = configured(config)?;
+    let named = ["later", "conf", "tools", "to", "scripts/pager"];
+    for name in named {
+        assert!(found.named.contains(&Path::new("project").join(name)), "{name}: {found:?}");
+    }
+    // A directory is no command, and git writes to its references.
+    for kept in ["project/scripts", "project/.git/HEAD"] {
+        assert!(!found.obeyed.contains(&kept.into()), "{kept}: {found:?}");
+    }
+    Ok(())
+}
+
 /// Guarded and named places of a repository in `project` with this configuration.
 fn configured(config: &str) -> Result<Found, Box<dyn std::error::Error>> {
     let directories = ["project/.git/objects", "project/.git/refs", "project/scripts", "linked"];
