@@ -8,7 +8,7 @@
 //! are shown there as they are: joiners between emoji and behind letters of scripts that join, the two
 //! selectors of a picture's form, and the selectors of Mongolian letters.
 
-/// Whether the character deceives between these two, where there are any.
+/// Returns whether the character deceives between these two, where there are any.
 pub fn deceives(character: char, before: Option<char>, after: Option<char>) -> bool {
     match character {
         '\0'..'\u{ad}' => false,
@@ -34,7 +34,7 @@ const TEXT_FORM: char = '\u{fe0e}';
 const PICTURE_FORM: char = '\u{fe0f}';
 const KEYCAP: char = '\u{20e3}';
 
-/// Whether the character deceives wherever it stands.
+/// Returns whether the character deceives wherever it stands.
 pub fn always_deceives(character: char) -> bool {
     matches!(
         character,
@@ -56,7 +56,7 @@ pub fn always_deceives(character: char) -> bool {
     )
 }
 
-/// Whether a zero-width joiner is ordinary behind this: letters of scripts whose letters join.
+/// Returns whether a zero-width joiner is ordinary behind this: letters of scripts whose letters join.
 fn joins(character: char) -> bool {
     matches!(
         character,
@@ -67,7 +67,7 @@ fn joins(character: char) -> bool {
     )
 }
 
-/// Whether the character can be an emoji, or the colour of one.
+/// Returns whether the character can be an emoji, or the colour of one.
 fn is_picture(character: char) -> bool {
     matches!(
         character,

@@ -23,7 +23,7 @@ const BOUNDS: [(&str, &[u8]); 2] = [
     ("sys/net/ipv4/tcp_wmem", b"4096 16384 212992"),
 ];
 
-/// Whether cells of `profile` can have connections that nothing counts.
+/// Returns whether cells of `profile` can have connections that nothing counts.
 pub fn are_unheld(profile: &Profile, memory: MemoryHold) -> bool {
     let speaks_tcp = [Family::Inet, Family::Inet6].iter().any(|it| profile.families.contains(it));
     memory == MemoryHold::BestEffort && profile.network == Network::Loopback && speaks_tcp

@@ -43,7 +43,7 @@ impl CellIds {
         }
     }
 
-    /// Whether supplementary groups go. A directory that was granted is the operator's as much by a
+    /// Returns whether supplementary groups go. A directory that was granted is the operator's as much by a
     /// group as by the uid: cells with that uid keep the groups.
     pub fn supplementary(self) -> Supplementary {
         match self {

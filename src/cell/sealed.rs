@@ -24,7 +24,7 @@ pub const LOCAL: &str = "/usr/local";
 /// How old what a cell sees of a host directory may be at most, unless a program uses it.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Whether a host path is shown as an overlay if it is a directory.
+/// Returns whether a host path is shown as an overlay if it is a directory.
 pub fn is_sealed(host: &Path) -> bool {
     host.starts_with(LOCAL) || !SYSTEM.iter().any(|tree| host.starts_with(tree))
 }

@@ -109,7 +109,7 @@ impl Ground {
         })
     }
 
-    /// Whether a path without links is in the directory.
+    /// Returns whether a path without links is in the directory.
     fn has(&self, path: &Path) -> bool {
         let within = |place: Where| {
             self.trees.iter().any(|(device, root)| place.0 == *device && place.1.starts_with(root))
@@ -127,7 +127,7 @@ impl Ground {
         Some((mount.device.clone(), place))
     }
 
-    /// Whether a file has more than one name, and a cell could write to it by one of them: it has the
+    /// Returns whether a file has more than one name, and a cell could write to it by one of them: it has the
     /// id of whoever starts cofferdam, or as root that of the directory's owner.
     fn may_link(&self, path: &Path) -> bool {
         let Ok(file) = path.symlink_metadata() else { return false };

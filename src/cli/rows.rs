@@ -46,7 +46,7 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
-/// Whether a terminal does something with the character besides showing it: controls, and what hides
+/// Returns whether a terminal does something with the character besides showing it: controls, and what hides
 /// text or turns it around.
 pub fn acts(character: char) -> bool {
     always_deceives(character) || character.is_control()

@@ -300,7 +300,7 @@ impl Cell {
         }
     }
 
-    /// Whether a socket may have something to say.
+    /// Returns whether a socket may have something to say.
     pub fn listens(&self, to: Socket) -> bool {
         !self.done.contains(&to)
     }

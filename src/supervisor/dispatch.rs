@@ -183,7 +183,7 @@ impl Supervisor {
         memory <= self.caps.memory && tmpfs <= self.caps.tmpfs
     }
 
-    /// Whether the key is a session's, whose slot has another cell of it yet.
+    /// Returns whether the key is a session's, whose slot has another cell of it yet.
     fn waits_for_its_slot(&self, key: usize) -> bool {
         let place = self.sessions.place(key);
         let session = place.and_then(|place| self.sessions.get(place));

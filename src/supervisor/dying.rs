@@ -51,7 +51,7 @@ impl Look {
         self.at
     }
 
-    /// Whether it is time, and no process of the cell can run any more.
+    /// Returns whether it is time, and no process of the cell can run any more.
     pub fn is_over(&mut self, cell: &Cell, shared: &Shared, now: Instant) -> bool {
         if self.at.is_none_or(|at| at > now) {
             return false;
@@ -83,7 +83,7 @@ impl Supervisor {
     }
 }
 
-/// Whether `init` and every process that descends from it is dying. Orphans of a cell are its init's.
+/// Returns whether `init` and every process that descends from it is dying. Orphans of a cell are its init's.
 fn all_killed(proc: &OwnedFd, init: i32) -> Result<bool> {
     let mut parents = BTreeMap::new();
     let mut alive = Vec::new();
@@ -108,7 +108,7 @@ fn all_killed(proc: &OwnedFd, init: i32) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether every thread of a process is on its way out, or is sent there: the kernel keeps no signal for a
+/// Returns whether every thread of a process is on its way out, or is sent there: the kernel keeps no signal for a
 /// process that ends by itself.
 fn is_dying(proc: &OwnedFd, pid: i32) -> Result<bool> {
     for task in numbers(proc, &format!("{pid}/task"))? {
@@ -128,13 +128,13 @@ fn is_dying(proc: &OwnedFd, pid: i32) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether SIGKILL is in a set of signals as proc_pid_status(5) writes it.
+/// Returns whether SIGKILL is in a set of signals as proc_pid_status(5) writes it.
 fn has_kill(set: &str) -> Result<bool> {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     u64::from_str_radix(set, 16).map(|set| set & KILL != 0).map_err(|_| Errno::EPROTO)
 }
 
-/// Whether a thread runs no code of its program any more, by the flags in its line (proc_pid_stat(5)).
+/// Returns whether a thread runs no code of its program any more, by the flags in its line (proc_pid_stat(5)).
 fn is_exiting(stat: &str) -> bool {
     /// PF_EXITING of the kernel's sched.h.
     const EXITING: u64 = 4;
@@ -163,7 +163,7 @@ fn numbers(proc: &OwnedFd, path: &str) -> Result<Vec<i32>> {
     Ok(numbers)
 }
 
-/// Whether `pid` is `init` or a descendant of it.
+/// Returns whether `pid` is `init` or a descendant of it.
 fn descends(parents: &BTreeMap<i32, i32>, pid: i32, init: i32) -> bool {
     let mut at = pid;
     // No chain is longer than there are processes.

@@ -122,7 +122,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Whether the cell has directories in which sockets of the host can be found.
+    /// Returns whether the cell has directories in which sockets of the host can be found.
     pub fn shows_sockets(&self) -> bool {
         self.has_directory || self.is_open
     }

@@ -32,7 +32,7 @@ fn refuse(why: String) -> Result<(), Unusable> {
     Err(Unusable { why, missing_program: None })
 }
 
-/// Whether this host has what the profile requires, but for control groups.
+/// Returns whether this host has what the profile requires, but for control groups.
 pub fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
     // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
     // could not be ruled (landlock(7)).
@@ -56,7 +56,7 @@ pub fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// Whether the control groups that were had hold what the profile wants held.
+/// Returns whether the control groups that were had hold what the profile wants held.
 pub fn can_hold(profile: &Profile, cgroups: &Parent) -> Result<(), Unusable> {
     let held = cgroups.hold();
     if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {

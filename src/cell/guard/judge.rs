@@ -49,7 +49,7 @@ impl<'a> Judge<'a> {
         Ok(self.private.contains(&fstat(directory)?.st_dev))
     }
 
-    /// Whether a file is on a filesystem that no other cell has.
+    /// Returns whether a file is on a filesystem that no other cell has.
     pub fn is_own(&self, file: impl AsFd) -> Result<bool> {
         let device = fstat(file)?.st_dev;
         Ok(self.private.iter().take(self.own).any(|own| *own == device))
@@ -164,7 +164,7 @@ impl<'a> Judge<'a> {
         self.own().descriptor(number, flags)
     }
 
-    /// Whether a path from a directory leads to a spot by the names that it has, and by nothing else.
+    /// Returns whether a path from a directory leads to a spot by the names that it has, and by nothing else.
     pub fn leads_straight(&self, from: &OwnedFd, path: &[u8], spot: &Spot) -> Result<bool> {
         let (mut start, mut end) = ([0; 4096], [0; 4096]);
         let start = if path.starts_with(b"/") { &[][..] } else { self.path(from, &mut start)? };

@@ -71,7 +71,7 @@ impl<'a> Mediator<'a> {
         self.gate.as_mut().map_or(Ok(()), |gate| gate.retry(listener))
     }
 
-    /// Whether a caller waits for somebody else.
+    /// Returns whether a caller waits for somebody else.
     pub fn has_waiting(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| !gate.waiting.is_empty())
     }

@@ -117,7 +117,7 @@ impl Guard {
         watched.verdict.allows(&call.arguments).then_some(watched)
     }
 
-    /// Whether there is a directory of the host whose names or sockets are looked after.
+    /// Returns whether there is a directory of the host whose names or sockets are looked after.
     #[must_use]
     pub fn has_directory(&self) -> bool {
         self.calls.iter().any(|watched| match watched.row.group {

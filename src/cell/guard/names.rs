@@ -132,7 +132,7 @@ fn may_be_short(name: &[u8], word: &[u8]) -> bool {
         && number.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether a name is one of [`OBEYED`].
+/// Returns whether a name is one of [`OBEYED`].
 #[must_use]
 pub fn is_obeyed(name: &[u8]) -> bool {
     OBEYED.iter().any(|(word, _)| may_be(name, word))
@@ -312,7 +312,7 @@ impl Depth {
         }
     }
 
-    /// Whether references and their logs are here.
+    /// Returns whether references and their logs are here.
     fn is_of_references(self) -> bool {
         match self {
             Self::Refs | Self::Logs | Self::Branches | Self::Remotes | Self::References => true,

@@ -68,7 +68,7 @@ pub fn added(
     Ok(Made::Number(i64::from(watch)))
 }
 
-/// Whether nobody but the cell, and who was granted with it, uses this file.
+/// Returns whether nobody but the cell, and who was granted with it, uses this file.
 fn may_watch(gate: &Gate<'_>, held: &OwnedFd) -> Result<bool> {
     if gate.judge.is_own(held)? {
         return Ok(true);
@@ -78,7 +78,7 @@ fn may_watch(gate: &Gate<'_>, held: &OwnedFd) -> Result<bool> {
     Ok(gate.guard.granted.iter().any(|granted| lies_in(path, granted)))
 }
 
-/// Whether an absolute path is another one, or lies beneath it.
+/// Returns whether an absolute path is another one, or lies beneath it.
 #[must_use]
 pub fn lies_in(path: &[u8], granted: &[u8]) -> bool {
     let mut here = names::parts(path);

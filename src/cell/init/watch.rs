@@ -314,7 +314,7 @@ impl Seen {
     }
 }
 
-/// Whether the memory of a process is its parent's, which is counted as that: a child of vfork(2) has it until it
+/// Returns whether the memory of a process is its parent's, which is counted as that: a child of vfork(2) has it until it
 /// executes. Where the kernel does not say, it is not.
 fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
     let (pid, parent) = (process.process.pid, process.parent);

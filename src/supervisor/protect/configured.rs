@@ -318,7 +318,7 @@ fn meaning(told: &Told) -> Option<Names> {
     named_by(&told.section, &told.key)
 }
 
-/// Whether a setting names a place; without allocating, for the reader.
+/// Returns whether a setting names a place; without allocating, for the reader.
 pub fn matters(section: &[u8], key: &[u8]) -> bool {
     named_by(section, key).is_some()
 }

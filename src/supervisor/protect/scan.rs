@@ -331,7 +331,7 @@ impl Scan {
         led
     }
 
-    /// Whether nothing more is looked at.
+    /// Returns whether nothing more is looked at.
     pub fn is_spent(&self) -> bool {
         self.budget.is_spent()
     }
@@ -345,13 +345,13 @@ impl Scan {
         }
     }
 
-    /// Whether a place holds the one that leads to it, or is a granted directory itself.
+    /// Returns whether a place holds the one that leads to it, or is a granted directory itself.
     pub fn is_whole(&self, place: &Place, who: &Place) -> bool {
         let holds = place.tree == who.tree && who.path.starts_with(&place.path);
         place.path.as_os_str().is_empty() || (holds && place.path != who.path)
     }
 
-    /// Whether a place or one above it becomes read-only.
+    /// Returns whether a place or one above it becomes read-only.
     fn is_covered(&self, place: &Place) -> bool {
         let found = self.found.get(place.tree);
         found.is_some_and(|found| found.obeyed.iter().any(|above| place.path.starts_with(above)))

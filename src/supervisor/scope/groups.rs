@@ -99,7 +99,7 @@ pub fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, Processors), String> {
     Ok((directory, processors))
 }
 
-/// Whether version 2 is what is mounted, with the controller of memory.
+/// Returns whether version 2 is what is mounted, with the controller of memory.
 pub fn unified() -> bool {
     fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))
         .is_ok_and(|text| text.split_ascii_whitespace().any(|name| name == "memory"))

@@ -123,7 +123,7 @@ impl Known {
         self.counted.max(so_far)
     }
 
-    /// Whether the process has used so much processor time since it was counted.
+    /// Returns whether the process has used so much processor time since it was counted.
     fn is_due(&self, pid: i32, patience: Duration) -> bool {
         if self.under_way.is_some() {
             return true;
