@@ -40,6 +40,16 @@ pub enum Who {
     User,
 }
 
+impl Who {
+    /// The end of a test's name.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Root => "as root",
+            Self::User => "as a user",
+        }
+    }
+}
+
 /// For whom a claim is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum For {
@@ -91,19 +101,17 @@ impl Claim {
     }
 
     /// As tests: one for each caller there is on this machine.
-    fn trials(self, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
+    fn trials(self, layer: &str, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
         callers()
             .into_iter()
             .filter(|who| self.whom.includes(*who))
-            .map(|who| self.trial(who, shared, must_run))
+            .map(|who| self.trial(layer, who, shared, must_run))
             .collect()
     }
 
-    fn trial(self, who: Who, shared: &Arc<Shared>, must_run: bool) -> Trial {
-        let name = match who {
-            Who::Root => format!("{} as root", self.name),
-            Who::User => format!("{} as a user", self.name),
-        };
+    fn trial(self, layer: &str, who: Who, shared: &Arc<Shared>, must_run: bool) -> Trial {
+        let within = if layer.is_empty() { "" } else { "::" };
+        let name = format!("{layer}{within}{} {}", self.name, who.words());
         let missing = |needs: &[Need]| -> Vec<Need> {
             needs.iter().filter(|need| !need.is_met()).copied().collect()
         };
@@ -127,10 +135,19 @@ fn callers() -> Vec<Who> {
     [Who::Root, Who::User].into_iter().filter(|who| *who == Who::User || is_root).collect()
 }
 
-/// Runs the claims of one layer.
+/// Runs the claims of one program.
 pub fn main(claims: &[Claim]) -> ExitCode {
+    layers(&[("", claims)])
+}
+
+/// Runs the claims of several modules, each claim under the name of its module: `landlock::denies_outside`.
+pub fn layers(layers: &[(&str, &[Claim])]) -> ExitCode {
     let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
-    concluded(|shared| claims.iter().flat_map(|claim| claim.trials(shared, must_run)).collect())
+    concluded(|shared| {
+        let claims =
+            layers.iter().flat_map(|(layer, claims)| claims.iter().map(move |c| (layer, c)));
+        claims.flat_map(|(layer, claim)| claim.trials(layer, shared, must_run)).collect()
+    })
 }
 
 /// Runs one check under many names, for each caller there is and for whom the name is.
@@ -138,10 +155,7 @@ pub fn each(names: &[(String, For)], check: fn(&Caller, &str) -> Check) -> ExitC
     concluded(|shared| {
         let trial = |who: Who, name: &String| {
             let (shared, name) = (Arc::clone(shared), name.clone());
-            let title = match who {
-                Who::Root => format!("{name} as root"),
-                Who::User => format!("{name} as a user"),
-            };
+            let title = format!("{name} {}", who.words());
             Trial::test(title, move || check(&Caller::new(who, shared)?, &name))
         };
         let all = |who| {

@@ -1,35 +1,29 @@
 //! Namespaces: what a cell sees and reaches of processes, network, IPC and host name.
 
-mod support;
+use crate::support::{CALLS, Caller, Check, Claim, Need, claim, equal, holds};
 
-use std::process::ExitCode;
-
-use support::{CALLS, Caller, Check, Need, claim, equal, holds};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("each_of_seven_namespaces_differs_from_the_operators", all_differ),
-        claim("a_cell_sees_its_own_processes_only", own_processes),
-        claim("the_host_name_is_cofferdam_and_cannot_be_set", host_name)
-            .needs(&[Need::Python, Need::X86_64]),
-        claim("a_cell_has_no_controlling_terminal", no_terminal).needs(&[Need::Script]),
-        claim("a_cell_is_a_session_of_its_own", own_session),
-        claim("nested_namespaces_are_refused", nested_refused).needs(&[
-            Need::Python,
-            Need::Unshare,
-            Need::X86_64,
-        ]),
-        claim("no_user_namespace_fits_in_a_cells_even_without_a_filter", nested_count)
-            .needs(&[Need::Nsenter, Need::Unshare]),
-        claim("the_loopback_of_the_host_is_not_the_cells", host_loopback).needs(&[Need::Python]),
-        claim("a_listener_in_a_cell_works_there_and_not_from_the_host", cell_listener)
-            .needs(&[Need::Python]),
-        claim("there_is_no_way_out_of_the_network_namespace", no_route).needs(&[Need::Python]),
-        claim("abstract_sockets_of_the_host_are_not_there", abstract_socket).needs(&[Need::Python]),
-        claim("shared_memory_of_the_host_is_not_there", shared_memory)
-            .needs(&[Need::Python, Need::X86_64]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("each_of_seven_namespaces_differs_from_the_operators", all_differ),
+    claim("a_cell_sees_its_own_processes_only", own_processes),
+    claim("the_host_name_is_cofferdam_and_cannot_be_set", host_name)
+        .needs(&[Need::Python, Need::X86_64]),
+    claim("a_cell_has_no_controlling_terminal", no_terminal).needs(&[Need::Script]),
+    claim("a_cell_is_a_session_of_its_own", own_session),
+    claim("nested_namespaces_are_refused", nested_refused).needs(&[
+        Need::Python,
+        Need::Unshare,
+        Need::X86_64,
+    ]),
+    claim("no_user_namespace_fits_in_a_cells_even_without_a_filter", nested_count)
+        .needs(&[Need::Nsenter, Need::Unshare]),
+    claim("the_loopback_of_the_host_is_not_the_cells", host_loopback).needs(&[Need::Python]),
+    claim("a_listener_in_a_cell_works_there_and_not_from_the_host", cell_listener)
+        .needs(&[Need::Python]),
+    claim("there_is_no_way_out_of_the_network_namespace", no_route).needs(&[Need::Python]),
+    claim("abstract_sockets_of_the_host_are_not_there", abstract_socket).needs(&[Need::Python]),
+    claim("shared_memory_of_the_host_is_not_there", shared_memory)
+        .needs(&[Need::Python, Need::X86_64]),
+];
 
 const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
 
@@ -86,7 +80,7 @@ fn no_terminal(caller: &Caller) -> Check {
     );
     let mut command = caller.outside("script");
     command.args(["--quiet", "--command", &line, "/dev/null"]);
-    let told = support::Told::of(command, support::PATIENCE)?;
+    let told = crate::support::Told::of(command, crate::support::PATIENCE)?;
     let lines: Vec<&str> = told.stdout.lines().map(str::trim_end).collect();
     let has = |wanted: &str| lines.contains(&wanted);
     holds("the terminal opens outside", &lines, has("control"))?;
@@ -96,8 +90,8 @@ fn no_terminal(caller: &Caller) -> Check {
 
 fn own_session(caller: &Caller) -> Check {
     let live = caller.live(&[], "sleep 60")?;
-    let session = |pid: u32| -> Result<String, support::Failed> {
-        let stat = String::from_utf8(support::proc_file(pid, "stat")?)?;
+    let session = |pid: u32| -> Result<String, crate::support::Failed> {
+        let stat = String::from_utf8(crate::support::proc_file(pid, "stat")?)?;
         let rest = stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
         Ok(rest.split(' ').nth(3).unwrap_or_default().to_owned())
     };

@@ -1,29 +1,22 @@
 //! Landlock: a second wall behind the mounts, seen where no mount stands before it.
 
-mod support;
-
-use std::process::ExitCode;
-
+use crate::support::{CALLS, Caller, Check, Claim, Need, Told, claim, equal, holds};
 use serde_json::json;
-use support::{CALLS, Caller, Check, Need, Told, claim, equal, holds};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("the_receipt_names_the_abi_and_what_the_canary_met", receipt),
-        claim("landlock_denies_outside_and_allows_inside", outside_and_inside)
-            .needs(&[Need::Python]),
-        claim("directories_can_be_listed_where_files_are_granted", listing),
-        claim("a_program_cannot_signal_init_and_can_signal_its_children", signals).needs(&[
-            Need::Python,
-            Need::X86_64,
-            Need::LandlockScope,
-        ]),
-        claim("no_signal_to_init_has_an_effect", deaf).needs(&[Need::Python]),
-        claim("a_profile_that_requires_a_newer_abi_is_refused", newer_abi),
-        claim("no_tcp_where_a_profile_has_no_network", no_tcp).needs(&[Need::Bc]),
-        claim("links_and_renames_stay_within_the_grants", refer).needs(&[Need::Python]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("the_receipt_names_the_abi_and_what_the_canary_met", receipt),
+    claim("landlock_denies_outside_and_allows_inside", outside_and_inside).needs(&[Need::Python]),
+    claim("directories_can_be_listed_where_files_are_granted", listing),
+    claim("a_program_cannot_signal_init_and_can_signal_its_children", signals).needs(&[
+        Need::Python,
+        Need::X86_64,
+        Need::LandlockScope,
+    ]),
+    claim("no_signal_to_init_has_an_effect", deaf).needs(&[Need::Python]),
+    claim("a_profile_that_requires_a_newer_abi_is_refused", newer_abi),
+    claim("no_tcp_where_a_profile_has_no_network", no_tcp).needs(&[Need::Bc]),
+    claim("links_and_renames_stay_within_the_grants", refer).needs(&[Need::Python]),
+];
 
 fn receipt(caller: &Caller) -> Check {
     let told = caller.json(&[], &["true"])?;
@@ -95,7 +88,7 @@ fn newer_abi(caller: &Caller) -> Check {
     let abi = cofferdam::cell::landlock::kernel_abi();
     caller.directory("config")?;
     caller.directory("config/sandbox-profiles")?;
-    let run = |needed: u32| -> Result<Told, support::Failed> {
+    let run = |needed: u32| -> Result<Told, crate::support::Failed> {
         caller.file(
             "config/sandbox-profiles/strict.toml",
             &format!(
@@ -105,7 +98,7 @@ fn newer_abi(caller: &Caller) -> Check {
         )?;
         let config = caller.home.join("config").display().to_string();
         let options = ["--config", &config, "run", "--profile", "strict", "--", "echo", "ran"];
-        Told::of(caller.cofferdam(&options), support::PATIENCE)
+        Told::of(caller.cofferdam(&options), crate::support::PATIENCE)
     };
     let here = run(abi)?;
     equal("what this kernel has", (here.code, here.said()), (0, "ran"))?;

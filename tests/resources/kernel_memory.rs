@@ -3,34 +3,25 @@
 //! Each attack says from inside how much it has made, a letter for each piece. Three times the limit is the
 //! most that it may come to before the cell ends.
 
-mod support;
-
-use std::process::ExitCode;
-
+use crate::support::{Caller, Check, Claim, For, Need, claim, denials, equal, holds, text};
 use serde_json::json;
-use support::{Caller, Check, For, Need, claim, denials, equal, holds, text};
 
-fn main() -> ExitCode {
-    const PYTHON: &[Need] = &[Need::Python];
-    const GCC: &[Need] = &[Need::Gcc];
-    support::main(&[
-        claim("full_unix_sockets_end_the_call", unix).needs(PYTHON).only(For::User),
-        claim("full_connections_end_the_call", connections).needs(PYTHON).only(For::User),
-        claim("mappings_end_the_call", mappings).needs(GCC).only(For::User),
-        claim("full_pipes_end_the_call", pipes).needs(PYTHON).only(For::User),
-        claim("a_process_whose_first_thread_ended_is_seen", first_thread)
-            .needs(GCC)
-            .only(For::User),
-        claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
-        claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent)
-            .needs(PYTHON)
-            .only(For::User),
-        claim("two_hundred_connections_at_once_are_nothing_unusual", ordinary).needs(PYTHON),
-        claim("root_s_control_group_counts_connections", counted)
-            .needs(&[Need::Python, Need::MemoryCgroup])
-            .only(For::Root),
-    ])
-}
+const PYTHON: &[Need] = &[Need::Python];
+const GCC: &[Need] = &[Need::Gcc];
+
+pub const CLAIMS: &[Claim] = &[
+    claim("full_unix_sockets_end_the_call", unix).needs(PYTHON).only(For::User),
+    claim("full_connections_end_the_call", connections).needs(PYTHON).only(For::User),
+    claim("mappings_end_the_call", mappings).needs(GCC).only(For::User),
+    claim("full_pipes_end_the_call", pipes).needs(PYTHON).only(For::User),
+    claim("a_process_whose_first_thread_ended_is_seen", first_thread).needs(GCC).only(For::User),
+    claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
+    claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent).needs(PYTHON).only(For::User),
+    claim("two_hundred_connections_at_once_are_nothing_unusual", ordinary).needs(PYTHON),
+    claim("root_s_control_group_counts_connections", counted)
+        .needs(&[Need::Python, Need::MemoryCgroup])
+        .only(For::Root),
+];
 
 const LIMIT: &str = "64M";
 const MIB: usize = 1 << 20;
@@ -94,7 +85,7 @@ time.sleep(60)";
 }
 
 /// A program of the host's compiler, without libraries, at a place that the cell has.
-fn built(caller: &Caller, name: &str, source: &str) -> Result<String, support::Failed> {
+fn built(caller: &Caller, name: &str, source: &str) -> Result<String, crate::support::Failed> {
     let source = caller.file(&format!("{name}.c"), source)?;
     let program = source.with_extension("");
     let (source, place) = (source.display(), program.display());

@@ -1,28 +1,24 @@
 //! `cofferdam profile learn`: a command behind the walls, what they refused it, and what becomes of that.
 
-mod support;
-
 use std::path::Path;
-use std::process::ExitCode;
 
-use support::{CALLS, Caller, Check, Failed, Need, PATIENCE, Told, claim, equal, holds, mode};
+use crate::support::{
+    CALLS, Caller, Check, Claim, Failed, Need, PATIENCE, Told, claim, equal, holds, mode,
+};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("what_was_refused_is_printed_and_nothing_else_happens", printed)
-            .needs(&[Need::Python]),
-        claim("what_no_profile_grants_is_told_with_the_reason", never)
-            .needs(&[Need::Python, Need::X86_64]),
-        claim("once_its_reasons_are_written_what_was_learned_lets_the_command_run", round)
-            .needs(&[Need::Python]),
-        claim("a_program_of_the_host_that_is_not_in_the_cell_is_offered_as_a_path", program),
-        claim("what_the_host_has_and_the_cell_has_not_is_offered_and_granted_it_is_used", paths)
-            .needs(&[Need::Python]),
-        claim("what_no_profile_should_grant_is_a_comment_with_the_reason", comments),
-        claim("a_command_that_nothing_was_refused_learns_nothing", nothing),
-        claim("a_profile_that_does_not_exist_is_told_with_the_nearest", unknown),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("what_was_refused_is_printed_and_nothing_else_happens", printed).needs(&[Need::Python]),
+    claim("what_no_profile_grants_is_told_with_the_reason", never)
+        .needs(&[Need::Python, Need::X86_64]),
+    claim("once_its_reasons_are_written_what_was_learned_lets_the_command_run", round)
+        .needs(&[Need::Python]),
+    claim("a_program_of_the_host_that_is_not_in_the_cell_is_offered_as_a_path", program),
+    claim("what_the_host_has_and_the_cell_has_not_is_offered_and_granted_it_is_used", paths)
+        .needs(&[Need::Python]),
+    claim("what_no_profile_should_grant_is_a_comment_with_the_reason", comments),
+    claim("a_command_that_nothing_was_refused_learns_nothing", nothing),
+    claim("a_profile_that_does_not_exist_is_told_with_the_nearest", unknown),
+];
 
 /// sync(2) takes nothing, may be granted, and is in no shipped profile.
 const SYNC: &str = "import os; os.sync(); print('done')";

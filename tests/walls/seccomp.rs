@@ -1,39 +1,34 @@
 //! The system call filter: what is refused, with which errno, how it is told; and what still works.
 
-mod support;
-
-use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use support::{
-    CALLS, Caller, Check, Need, PATIENCE, Told, Who, claim, denials, equal, holds, text,
+use crate::support::{
+    CALLS, Caller, Check, Claim, Need, PATIENCE, Told, Who, claim, denials, equal, holds, text,
 };
+use serde_json::{Value, json};
 
-fn main() -> ExitCode {
-    const RAW: &[Need] = &[Need::Python, Need::X86_64];
-    support::main(&[
-        claim("kernel_surface_is_refused_with_eperm_and_counted", surface).needs(RAW),
-        claim("calls_whose_flags_no_filter_sees_are_absent", absent).needs(RAW),
-        claim("known_probes_are_refused_and_not_told", quiet).needs(RAW),
-        claim("the_x32_table_is_absent", x32).needs(RAW),
-        claim("the_i386_entry_is_absent", i386).needs(&[Need::Gcc, Need::X86_64]),
-        claim("sockets_are_of_the_granted_families_only", sockets).needs(RAW),
-        claim("a_terminals_input_cannot_be_forged", terminal).needs(RAW),
-        claim("arguments_are_compared_by_their_low_32_bits", low_bits).needs(RAW),
-        claim("set_id_bits_are_refused_and_other_modes_work", set_id).needs(RAW),
-        claim("signals_cannot_be_aimed_through_descriptors", owners).needs(RAW),
-        claim("what_no_shell_needs_is_refused_and_what_stands_beside_it_works", unneeded)
-            .needs(RAW),
-        claim("sockets_take_listed_options_only", options).needs(RAW),
-        claim("memory_without_a_name_needs_a_memory_cgroup", memfd).needs(RAW),
-        claim("every_number_can_be_called_and_the_cell_goes_on", sweep).needs(RAW),
-        claim("ten_thousand_denials_are_counted_and_then_at_least", many).needs(RAW),
-        claim("a_denial_names_the_grant_that_would_allow_it", grants).needs(RAW),
-        claim("a_child_that_outlives_its_parents_filter_listener_is_answered", orphans).needs(RAW),
-        claim("bc_runs_and_can_run_nothing_else", bc_only).needs(&[Need::Bc]),
-    ])
-}
+const RAW: &[Need] = &[Need::Python, Need::X86_64];
+
+pub const CLAIMS: &[Claim] = &[
+    claim("kernel_surface_is_refused_with_eperm_and_counted", surface).needs(RAW),
+    claim("calls_whose_flags_no_filter_sees_are_absent", absent).needs(RAW),
+    claim("known_probes_are_refused_and_not_told", quiet).needs(RAW),
+    claim("the_x32_table_is_absent", x32).needs(RAW),
+    claim("the_i386_entry_is_absent", i386).needs(&[Need::Gcc, Need::X86_64]),
+    claim("sockets_are_of_the_granted_families_only", sockets).needs(RAW),
+    claim("a_terminals_input_cannot_be_forged", terminal).needs(RAW),
+    claim("arguments_are_compared_by_their_low_32_bits", low_bits).needs(RAW),
+    claim("set_id_bits_are_refused_and_other_modes_work", set_id).needs(RAW),
+    claim("signals_cannot_be_aimed_through_descriptors", owners).needs(RAW),
+    claim("what_no_shell_needs_is_refused_and_what_stands_beside_it_works", unneeded).needs(RAW),
+    claim("sockets_take_listed_options_only", options).needs(RAW),
+    claim("memory_without_a_name_needs_a_memory_cgroup", memfd).needs(RAW),
+    claim("every_number_can_be_called_and_the_cell_goes_on", sweep).needs(RAW),
+    claim("ten_thousand_denials_are_counted_and_then_at_least", many).needs(RAW),
+    claim("a_denial_names_the_grant_that_would_allow_it", grants).needs(RAW),
+    claim("a_child_that_outlives_its_parents_filter_listener_is_answered", orphans).needs(RAW),
+    claim("bc_runs_and_can_run_nothing_else", bc_only).needs(&[Need::Bc]),
+];
 
 /// The kernel surface of the threat list, by number on x86_64.
 const SURFACE: [(&str, u32); 77] = [

@@ -3,50 +3,42 @@
 //! Needs a service manager of the tests' user, as `tests/systemd` boots one in a virtual machine. What is
 //! claimed is read in the files of the groups, and asked of systemd itself.
 
-mod support;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, PATIENCE, Told, claim, equal, holds,
+    text,
+};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::{
-    CGROUPS, Caller, Check, Failed, For, Live, Need, PATIENCE, Told, claim, equal, holds, text,
-};
 
 /// How long systemd may take to notice that a group is empty.
 const NOTICED: Duration = Duration::from_secs(60);
 
-fn main() -> ExitCode {
-    const HERE: &[Need] = &[Need::UserManager, Need::RootLooks];
-    const PYTHON: &[Need] = &[Need::UserManager, Need::RootLooks, Need::Python];
-    support::main(&[
-        claim("doctor_says_that_a_scope_holds_memory", doctor).only(For::User).needs(HERE),
-        claim("a_scope_is_asked_for_by_need_and_by_configuration", asked)
-            .only(For::User)
-            .needs(HERE),
-        claim("only_the_supervisor_is_in_the_scope_and_cells_have_their_limits", groups)
-            .only(For::User)
-            .needs(HERE),
-        claim("buffers_of_loopback_connections_end_at_the_limit", tcp)
-            .only(For::User)
-            .needs(PYTHON),
-        claim("pairs_of_unix_sockets_end_at_the_limit", pairs).only(For::User).needs(PYTHON),
-        claim("mappings_end_at_the_limit", mappings).only(For::User).needs(PYTHON),
-        claim("in_a_delegated_group_nothing_is_asked", delegated).only(For::User).needs(HERE),
-        claim("limits_of_the_unit_go_with_its_cells", narrowed).only(For::User).needs(HERE),
-        claim("a_server_ends_with_the_parent_that_started_it", parent)
-            .only(For::User)
-            .needs(PYTHON),
-        claim("a_server_ends_with_its_unit", unit).only(For::User).needs(PYTHON),
-        claim("who_stops_the_scope_ends_the_call", stopped).only(For::User).needs(HERE),
-        claim("a_killed_front_end_leaves_nothing", killed).only(For::User).needs(HERE),
-        claim("a_start_that_fails_leaves_nothing", failed).only(For::User).needs(HERE),
-        claim("the_price_of_a_scope", price).only(For::User).needs(HERE),
-    ])
-}
+const HERE: &[Need] = &[Need::UserManager, Need::RootLooks];
+const PYTHON: &[Need] = &[Need::UserManager, Need::RootLooks, Need::Python];
+
+pub const CLAIMS: &[Claim] = &[
+    claim("doctor_says_that_a_scope_holds_memory", doctor).only(For::User).needs(HERE),
+    claim("a_scope_is_asked_for_by_need_and_by_configuration", asked).only(For::User).needs(HERE),
+    claim("only_the_supervisor_is_in_the_scope_and_cells_have_their_limits", groups)
+        .only(For::User)
+        .needs(HERE),
+    claim("buffers_of_loopback_connections_end_at_the_limit", tcp).only(For::User).needs(PYTHON),
+    claim("pairs_of_unix_sockets_end_at_the_limit", pairs).only(For::User).needs(PYTHON),
+    claim("mappings_end_at_the_limit", mappings).only(For::User).needs(PYTHON),
+    claim("in_a_delegated_group_nothing_is_asked", delegated).only(For::User).needs(HERE),
+    claim("limits_of_the_unit_go_with_its_cells", narrowed).only(For::User).needs(HERE),
+    claim("a_server_ends_with_the_parent_that_started_it", parent).only(For::User).needs(PYTHON),
+    claim("a_server_ends_with_its_unit", unit).only(For::User).needs(PYTHON),
+    claim("who_stops_the_scope_ends_the_call", stopped).only(For::User).needs(HERE),
+    claim("a_killed_front_end_leaves_nothing", killed).only(For::User).needs(HERE),
+    claim("a_start_that_fails_leaves_nothing", failed).only(For::User).needs(HERE),
+    claim("the_price_of_a_scope", price).only(For::User).needs(HERE),
+];
 
 /// A program of systemd's, for the user's own manager.
 fn systemd(caller: &Caller, program: &str, arguments: &[&str]) -> Command {
@@ -107,7 +99,7 @@ fn nothing_left(caller: &Caller, ours: &[PathBuf]) -> Check {
 
 /// The group of a process, of version 2.
 fn group_of(pid: u32) -> Result<PathBuf, Failed> {
-    let table = String::from_utf8(support::proc_file(pid, "cgroup")?)?;
+    let table = String::from_utf8(crate::support::proc_file(pid, "cgroup")?)?;
     let own = table.lines().find_map(|line| line.strip_prefix("0::/"));
     own.map(|path| Path::new(CGROUPS).join(path)).ok_or_else(|| table.clone().into())
 }
@@ -340,8 +332,9 @@ time.sleep(500)";
 fn children_gone(pids: &[u32]) -> Check {
     let end = Instant::now() + NOTICED;
     loop {
-        let alive =
-            |pid: &&u32| support::proc_file(**pid, "cmdline").is_ok_and(|line| !line.is_empty());
+        let alive = |pid: &&u32| {
+            crate::support::proc_file(**pid, "cmdline").is_ok_and(|line| !line.is_empty())
+        };
         let left: Vec<&u32> = pids.iter().filter(alive).collect();
         if left.is_empty() {
             return Ok(());
@@ -356,9 +349,9 @@ fn children_gone(pids: &[u32]) -> Check {
 /// The server that [`PARENT`] tells of: its front end, its supervisor and its scope.
 fn server(live: &mut Live) -> Result<(u32, u32, PathBuf), Failed> {
     let front_end: u32 = live.line()?.parse()?;
-    let supervisor = *support::children(front_end).first().ok_or("no supervisor")?;
+    let supervisor = *crate::support::children(front_end).first().ok_or("no supervisor")?;
     let scope = scope_of_supervisor(supervisor)?;
-    let init = *support::children(supervisor).first().ok_or("no cell")?;
+    let init = *crate::support::children(supervisor).first().ok_or("no cell")?;
     let cell = group_of(init)?;
     holds(
         "its calls are held",

@@ -1,27 +1,23 @@
 //! A socket of the host in a granted directory cannot be connected to; sockets of the cell's own work.
 
-mod support;
-
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
+use crate::support::{
+    CALLS, Caller, Check, Claim, Failed, Need, Told, claim, denials, equal, holds, mode,
+};
 use serde_json::Value;
-use support::{CALLS, Caller, Check, Failed, Need, Told, claim, denials, equal, holds, mode};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("no_way_to_a_socket_of_a_grant_leads_there", no_way).needs(&[Need::Python]),
-        claim("a_socket_that_the_host_makes_later_is_refused_too", later).needs(&[Need::Python]),
-        claim("an_address_or_a_link_that_changes_leads_nowhere", no_race).needs(&[Need::Python]),
-        claim("sockets_of_the_cell_work_as_without_a_grant", own).needs(&[Need::Python]),
-        claim("a_socket_that_is_granted_by_its_own_path_works", by_itself).needs(&[Need::Python]),
-        claim("who_waits_for_a_connection_holds_nobody_up", waiting).needs(&[Need::Python]),
-        claim("a_socket_whose_flags_change_does_not_keep_init_waiting", turned)
-            .needs(&[Need::Python]),
-        claim("a_refused_connection_is_counted_and_told", told).needs(&[Need::Python]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("no_way_to_a_socket_of_a_grant_leads_there", no_way).needs(&[Need::Python]),
+    claim("a_socket_that_the_host_makes_later_is_refused_too", later).needs(&[Need::Python]),
+    claim("an_address_or_a_link_that_changes_leads_nowhere", no_race).needs(&[Need::Python]),
+    claim("sockets_of_the_cell_work_as_without_a_grant", own).needs(&[Need::Python]),
+    claim("a_socket_that_is_granted_by_its_own_path_works", by_itself).needs(&[Need::Python]),
+    claim("who_waits_for_a_connection_holds_nobody_up", waiting).needs(&[Need::Python]),
+    claim("a_socket_whose_flags_change_does_not_keep_init_waiting", turned).needs(&[Need::Python]),
+    claim("a_refused_connection_is_counted_and_told", told).needs(&[Need::Python]),
+];
 
 /// A directory of the caller's with a listener of the host in it, to which everybody may connect.
 struct Host {
@@ -121,11 +117,12 @@ fn later(caller: &Caller) -> Check {
     for (options, base) in host.grants() {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let text = script(base, lines);
-        let live =
-            support::Live::start(caller.run_command(&options, &["/usr/bin/python3", "-c", &text]))?;
+        let live = crate::support::Live::start(
+            caller.run_command(&options, &["/usr/bin/python3", "-c", &text]),
+        )?;
         let path = host.directory.join("later");
         let listener = listening(&path)?;
-        let told = live.finish(support::PATIENCE)?;
+        let told = live.finish(crate::support::PATIENCE)?;
         std::fs::remove_file(&path)?;
         let met = listener.accept().is_ok();
         equal("later", (told.stdout.as_str(), met), ("EPERM\n", false))?;

@@ -5,33 +5,25 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
-#[path = "sessions/server.rs"]
-#[allow(dead_code, reason = "each test program uses its part of what they share")]
-mod server;
-mod support;
-
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::server::{Server, text};
+use crate::support::{Caller, Check, Claim, Failed, Need, claim, equal, holds};
 use serde_json::{Value, json};
-use server::{Server, text};
-use support::{Caller, Check, Failed, Need, claim, equal, holds};
 
 const CONFIG: &str = "[tools]\ngroups = [\"shell\", \"exec\", \"files\"]\n";
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("created_modified_and_deleted_files_are_told_once", told),
-        claim("a_fresh_cell_tells_of_its_own_changes_to_a_grant", granted),
-        claim("what_a_command_did_before_its_shell_ended_is_told", ended),
-        claim("who_cannot_be_asked_any_more_is_told_as_not_looked_at", killed),
-        claim("no_link_and_no_mount_is_crossed", crossed),
-        claim("a_look_has_an_end_whatever_is_there", bounded).needs(&[Need::Python]),
-        claim("nesting_without_end_is_seen_as_far_as_a_path_goes", nested).needs(&[Need::Python]),
-        claim("a_race_spoils_no_look", raced),
-        claim("nothing_is_told_where_it_is_switched_off", off),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("created_modified_and_deleted_files_are_told_once", told),
+    claim("a_fresh_cell_tells_of_its_own_changes_to_a_grant", granted),
+    claim("what_a_command_did_before_its_shell_ended_is_told", ended),
+    claim("who_cannot_be_asked_any_more_is_told_as_not_looked_at", killed),
+    claim("no_link_and_no_mount_is_crossed", crossed),
+    claim("a_look_has_an_end_whatever_is_there", bounded).needs(&[Need::Python]),
+    claim("nesting_without_end_is_seen_as_far_as_a_path_goes", nested).needs(&[Need::Python]),
+    claim("a_race_spoils_no_look", raced),
+    claim("nothing_is_told_where_it_is_switched_off", off),
+];
 
 /// What changed by one command of a tool.
 fn changed(server: &mut Server, tool: &str, command: &str) -> Result<Value, Failed> {

@@ -1,38 +1,32 @@
 //! Ends: how each way of ending is told, and that nothing of a cell is left after it.
 
-mod support;
-
-use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    Caller, Check, Claim, Need, PATIENCE, Told, claim, equal, gone, holds, kill, present,
+};
 use nix::sys::signal::Signal;
 use serde_json::json;
-use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, gone, holds, kill, present};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("a_programs_own_code_is_the_code", own_code),
-        claim("a_signal_is_told_as_128_and_its_number", signal),
-        claim("a_code_that_mimics_cofferdams_is_told_apart_in_json", mimicry),
-        claim("a_program_that_is_not_there_is_127_with_a_hint", not_found),
-        claim("a_program_that_cannot_be_executed_is_126", not_executable),
-        claim("a_directory_that_is_not_there_is_125", no_directory),
-        claim("an_unknown_profile_is_125", no_profile),
-        claim("a_background_child_does_not_hold_the_call", background),
-        claim("interrupt_and_terminate_take_the_call_back", taken_back),
-        claim("the_death_of_cofferdam_is_the_death_of_the_cell", killed),
-        claim("the_death_of_the_supervisor_is_answered", supervisor_killed),
-        claim("the_death_of_init_is_answered", init_killed),
-        claim("a_stopped_program_does_not_outlast_its_time", stopped),
-        claim(
-            "a_cell_that_is_slow_to_die_is_answered_within_two_seconds_of_its_limit",
-            slow_to_die,
-        )
+pub const CLAIMS: &[Claim] = &[
+    claim("a_programs_own_code_is_the_code", own_code),
+    claim("a_signal_is_told_as_128_and_its_number", signal),
+    claim("a_code_that_mimics_cofferdams_is_told_apart_in_json", mimicry),
+    claim("a_program_that_is_not_there_is_127_with_a_hint", not_found),
+    claim("a_program_that_cannot_be_executed_is_126", not_executable),
+    claim("a_directory_that_is_not_there_is_125", no_directory),
+    claim("an_unknown_profile_is_125", no_profile),
+    claim("a_background_child_does_not_hold_the_call", background),
+    claim("interrupt_and_terminate_take_the_call_back", taken_back),
+    claim("the_death_of_cofferdam_is_the_death_of_the_cell", killed),
+    claim("the_death_of_the_supervisor_is_answered", supervisor_killed),
+    claim("the_death_of_init_is_answered", init_killed),
+    claim("a_stopped_program_does_not_outlast_its_time", stopped),
+    claim("a_cell_that_is_slow_to_die_is_answered_within_two_seconds_of_its_limit", slow_to_die)
         .needs(&[Need::Python, Need::FullSpeed]),
-        claim("output_that_nobody_reads_ends_the_call", nobody_reads),
-    ])
-}
+    claim("output_that_nobody_reads_ends_the_call", nobody_reads),
+];
 
 fn own_code(caller: &Caller) -> Check {
     for code in [0, 1, 2, 42, 122, 255] {
@@ -90,7 +84,7 @@ fn not_executable(caller: &Caller) -> Check {
         equal(path, (told.code, told.stderr), (126, expected))?;
     }
     let plain = caller.file("plain", "no magic\n")?;
-    support::mode(&plain, 0o755)?;
+    crate::support::mode(&plain, 0o755)?;
     let told = caller.run(&["--ro", &plain.display().to_string()], &["/mnt/plain"])?;
     holds("no format", &told, told.code == 126 && told.stderr.contains("ENOEXEC"))
 }
@@ -132,7 +126,10 @@ fn background(caller: &Caller) -> Check {
 }
 
 /// A cell with sleepers of three kinds, seen from outside.
-fn sleepers(caller: &Caller, kind: u32) -> Result<(support::Live, String), support::Failed> {
+fn sleepers(
+    caller: &Caller,
+    kind: u32,
+) -> Result<(crate::support::Live, String), crate::support::Failed> {
     let seconds = sentinel(caller, kind);
     let script = format!(
         "sleep {seconds} & (setsid sleep {seconds} &); trap '' TERM; (trap '' TERM INT; sleep {seconds}) & \
@@ -163,7 +160,8 @@ fn killed(caller: &Caller) -> Check {
     // No `finish`: the sleepers hold standard output until they are gone.
     equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())?;
     for pid in [supervisor, init] {
-        let state = || support::status(pid).ok().map(|status| status.get("State").to_owned());
+        let state =
+            || crate::support::status(pid).ok().map(|status| status.get("State").to_owned());
         let end = std::time::Instant::now() + Duration::from_secs(2);
         let mut seen = state();
         // Whoever inherited them may take its time to reap them: a zombie is no process.

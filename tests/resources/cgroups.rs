@@ -3,35 +3,33 @@
 //! Root makes groups of its own; an ordinary user has one given to it, as a systemd scope with
 //! delegation has. What is claimed is read in the files of the group, from outside.
 
-mod support;
-
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use support::{
-    CGROUPS, Caller, Check, Failed, For, Live, Need, PATIENCE, Told, Who, claim, equal, gone, holds,
+use crate::support::{
+    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, PATIENCE, Told, Who, claim, equal,
+    gone, holds,
 };
+use serde_json::{Value, json};
 
-fn main() -> ExitCode {
-    const HERE: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv];
-    const PYTHON: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv, Need::Python];
-    support::main(&[
-        claim("receipt_and_doctor_say_that_the_kernel_holds_memory", told).needs(HERE),
-        claim("the_group_of_a_cell_has_its_limits", files).needs(HERE),
-        claim("a_cell_that_outgrows_its_memory_ends_whole", memory).needs(PYTHON),
-        claim("memory_that_no_process_maps_is_held", unmapped).needs(PYTHON),
-        claim("the_group_counts_every_process_of_the_cell", processes).needs(PYTHON),
-        claim("a_share_of_the_processors_is_held", processors).needs(PYTHON),
-        claim("the_group_is_killed_whole", killed).needs(HERE),
-        claim("a_cell_sees_its_own_group_as_the_root", root_of_its_own).needs(HERE),
-        claim("groups_of_ended_calls_are_cleared_away", cleared).only(For::Root).needs(HERE),
-        claim("a_profile_that_requires_the_cgroup_runs", required).needs(HERE),
-        claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
-    ])
-}
+const HERE: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv];
+const PYTHON: &[Need] = &[Need::CgroupV2, Need::RootLooks, Need::Setpriv, Need::Python];
+
+pub const CLAIMS: &[Claim] = &[
+    claim("receipt_and_doctor_say_that_the_kernel_holds_memory", told).needs(HERE),
+    claim("the_group_of_a_cell_has_its_limits", files).needs(HERE),
+    claim("a_cell_that_outgrows_its_memory_ends_whole", memory).needs(PYTHON),
+    claim("memory_that_no_process_maps_is_held", unmapped).needs(PYTHON),
+    claim("the_group_counts_every_process_of_the_cell", processes).needs(PYTHON),
+    claim("a_share_of_the_processors_is_held", processors).needs(PYTHON),
+    claim("the_group_is_killed_whole", killed).needs(HERE),
+    claim("a_cell_sees_its_own_group_as_the_root", root_of_its_own).needs(HERE),
+    claim("groups_of_ended_calls_are_cleared_away", cleared).only(For::Root).needs(HERE),
+    claim("a_profile_that_requires_the_cgroup_runs", required).needs(HERE),
+    claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
+];
 
 /// Where cofferdam finds its groups: for a user, ones that root has given away.
 struct Place<'a> {
@@ -71,7 +69,7 @@ impl<'a> Place<'a> {
             "echo $$ >{group}/cgroup.procs && exec setpriv --reuid {uid} --regid {uid} --clear-groups -- \"$@\""
         );
         let mut command = Command::new("/bin/bash");
-        command.env_clear().env("HOME", &self.caller.home).env("PATH", support::PATH);
+        command.env_clear().env("HOME", &self.caller.home).env("PATH", crate::support::PATH);
         command.current_dir(&self.caller.home).stdin(Stdio::null());
         command.args(["-c", &enter, "bash"]).arg(self.caller.binary()).args(arguments);
         Ok(command)
@@ -110,7 +108,7 @@ fn command<'a>(before: &[&'a str], options: &[&'a str], argv: &[&'a str]) -> Vec
 
 /// The control group of a live call's cell.
 fn group_of(live: &Live) -> Result<PathBuf, Failed> {
-    let table = String::from_utf8(support::proc_file(live.payload()?, "cgroup")?)?;
+    let table = String::from_utf8(crate::support::proc_file(live.payload()?, "cgroup")?)?;
     let own = table.lines().find_map(|line| line.strip_prefix("0::/"));
     own.map(|path| Path::new(CGROUPS).join(path)).ok_or_else(|| table.clone().into())
 }
@@ -293,7 +291,7 @@ fn root_of_its_own(caller: &Caller) -> Check {
     let told = place.json(&[], &["bash", "-c", look])?;
     equal("in the cell", text(&told, "stdout"), "0::/\n0\n")?;
     let live = place.live(&[], "sleep 60")?;
-    let outside = String::from_utf8(support::proc_file(live.payload()?, "cgroup")?)?;
+    let outside = String::from_utf8(crate::support::proc_file(live.payload()?, "cgroup")?)?;
     holds("from outside", &outside, outside.trim_end().contains("/cell-"))
 }
 
@@ -304,7 +302,7 @@ fn cleared(caller: &Caller) -> Check {
     let live = caller.live(&[], "sleep 60")?;
     let first = above(&live)?;
     // Killed, so that nobody tidies up.
-    support::kill(live.pid(), nix::sys::signal::Signal::SIGKILL)?;
+    crate::support::kill(live.pid(), nix::sys::signal::Signal::SIGKILL)?;
     drop(live);
     let left = first.join("cell-77");
     std::fs::create_dir(&left)?;

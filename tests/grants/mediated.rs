@@ -1,34 +1,30 @@
 //! Calls that init answers in every cell: instances of epoll are counted, watches of inotify stay in the cell.
 
-mod support;
-
-use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use support::{
-    CALLS, Caller, Check, Failed, Need, PATIENCE, Told, claim, denials, equal, holds, text,
+use crate::support::{
+    CALLS, Caller, Check, Claim, Failed, Need, PATIENCE, Told, claim, denials, equal, holds, text,
 };
+use serde_json::{Value, json};
 
-fn main() -> ExitCode {
-    const PYTHON: &[Need] = &[Need::Python];
-    support::main(&[
-        claim("a_cell_has_sixty_four_instances_of_epoll_and_no_more", most).needs(PYTHON),
-        claim("an_instance_lives_as_long_as_anybody_has_it", living).needs(PYTHON),
-        claim("an_instance_works_as_one_that_init_did_not_make", works).needs(PYTHON),
-        claim("programs_that_wait_for_much_work", programs).needs(PYTHON),
-        claim("node_waits_and_watches", node).wants(&[Need::Node]),
-        claim("a_cell_watches_its_own_files_and_its_grants", own_files).needs(PYTHON),
-        claim("no_watch_shows_what_the_host_or_another_cell_does", of_the_host).needs(PYTHON),
-        claim("a_path_that_changes_in_memory_is_not_watched", raced).needs(PYTHON),
-        claim("a_refused_watch_is_counted_and_told", told),
-        claim("watches_of_a_directory_are_those_of_its_user_up_to_a_figure", watches).needs(PYTHON),
-        claim("a_program_that_cannot_be_looked_into_is_refused", untraceable).needs(PYTHON),
-        claim("a_file_follows_its_end_in_a_granted_directory", follows),
-        claim("no_call_that_watches_a_whole_mount_is_there", fanotify)
-            .needs(&[Need::Python, Need::X86_64]),
-    ])
-}
+const PYTHON: &[Need] = &[Need::Python];
+
+pub const CLAIMS: &[Claim] = &[
+    claim("a_cell_has_sixty_four_instances_of_epoll_and_no_more", most).needs(PYTHON),
+    claim("an_instance_lives_as_long_as_anybody_has_it", living).needs(PYTHON),
+    claim("an_instance_works_as_one_that_init_did_not_make", works).needs(PYTHON),
+    claim("programs_that_wait_for_much_work", programs).needs(PYTHON),
+    claim("node_waits_and_watches", node).wants(&[Need::Node]),
+    claim("a_cell_watches_its_own_files_and_its_grants", own_files).needs(PYTHON),
+    claim("no_watch_shows_what_the_host_or_another_cell_does", of_the_host).needs(PYTHON),
+    claim("a_path_that_changes_in_memory_is_not_watched", raced).needs(PYTHON),
+    claim("a_refused_watch_is_counted_and_told", told),
+    claim("watches_of_a_directory_are_those_of_its_user_up_to_a_figure", watches).needs(PYTHON),
+    claim("a_program_that_cannot_be_looked_into_is_refused", untraceable).needs(PYTHON),
+    claim("a_file_follows_its_end_in_a_granted_directory", follows),
+    claim("no_call_that_watches_a_whole_mount_is_there", fanotify)
+        .needs(&[Need::Python, Need::X86_64]),
+];
 
 fn python(caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {
     caller.run(options, &["/usr/bin/python3", "-c", &format!("{CALLS}\n{script}")])

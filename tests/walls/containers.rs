@@ -1,33 +1,28 @@
 //! Conditions of containers and distributions, made here: told apart by doctor, never a weaker run.
 
-mod support;
+use std::process::Command;
 
-use std::process::{Command, ExitCode};
-
+use crate::support::{Caller, Check, Claim, Need, PATIENCE, Told, Who, claim, equal, holds};
 use serde_json::Value;
-use support::{Caller, Check, Need, PATIENCE, Told, Who, claim, equal, holds};
 
-fn main() -> ExitCode {
-    const TOOLS: &[Need] = &[Need::Unshare, Need::Bc];
-    const FILTERS: &[Need] = &[Need::Unshare, Need::Bc, Need::Python, Need::X86_64];
-    support::main(&[
-        claim("here_doctor_finds_everything", healthy).needs(TOOLS),
-        claim("a_masked_proc_is_told_with_its_remedy", masked_doctor).needs(TOOLS),
-        claim("under_a_masked_proc_bash_is_refused_and_bc_runs", masked_runs).needs(TOOLS),
-        claim("no_user_namespaces_is_told_with_its_remedy", none_doctor).needs(TOOLS),
-        claim("without_user_namespaces_everything_is_refused", none_runs).needs(TOOLS),
-        claim("a_containers_filter_is_told_with_its_remedy_and_nothing_runs", filtered)
-            .needs(FILTERS),
-        claim("apparmors_restriction_is_told_with_a_profile_that_lifts_it", apparmor)
-            .needs(FILTERS),
-        claim("a_kernel_without_landlock_is_told_with_its_remedy", no_landlock).needs(FILTERS),
-        claim("landlock_abi_1_is_told_with_its_remedy", old_landlock).needs(FILTERS),
-        claim("a_root_that_cannot_be_left_is_told_with_its_remedy", initramfs).needs(FILTERS),
-        claim("a_machine_without_bc_is_told_what_to_install", no_bc).needs(TOOLS),
-        claim("too_few_open_files_are_told_with_the_way_out", open_files),
-        claim("root_of_a_user_namespace_is_not_taken_for_the_hosts", inner_root).needs(TOOLS),
-    ])
-}
+const TOOLS: &[Need] = &[Need::Unshare, Need::Bc];
+const FILTERS: &[Need] = &[Need::Unshare, Need::Bc, Need::Python, Need::X86_64];
+
+pub const CLAIMS: &[Claim] = &[
+    claim("here_doctor_finds_everything", healthy).needs(TOOLS),
+    claim("a_masked_proc_is_told_with_its_remedy", masked_doctor).needs(TOOLS),
+    claim("under_a_masked_proc_bash_is_refused_and_bc_runs", masked_runs).needs(TOOLS),
+    claim("no_user_namespaces_is_told_with_its_remedy", none_doctor).needs(TOOLS),
+    claim("without_user_namespaces_everything_is_refused", none_runs).needs(TOOLS),
+    claim("a_containers_filter_is_told_with_its_remedy_and_nothing_runs", filtered).needs(FILTERS),
+    claim("apparmors_restriction_is_told_with_a_profile_that_lifts_it", apparmor).needs(FILTERS),
+    claim("a_kernel_without_landlock_is_told_with_its_remedy", no_landlock).needs(FILTERS),
+    claim("landlock_abi_1_is_told_with_its_remedy", old_landlock).needs(FILTERS),
+    claim("a_root_that_cannot_be_left_is_told_with_its_remedy", initramfs).needs(FILTERS),
+    claim("a_machine_without_bc_is_told_what_to_install", no_bc).needs(TOOLS),
+    claim("too_few_open_files_are_told_with_the_way_out", open_files),
+    claim("root_of_a_user_namespace_is_not_taken_for_the_hosts", inner_root).needs(TOOLS),
+];
 
 /// A line of a shell in a container that masks a part of `/proc`, as container engines do.
 fn masked(caller: &Caller, line: &str) -> Command {
@@ -75,7 +70,7 @@ fn doctor(caller: &Caller) -> String {
 /// The verdict, and the layers that are missing with their remedies.
 type Report = (i32, String, Vec<(String, String)>);
 
-fn report(command: Command) -> Result<Report, support::Failed> {
+fn report(command: Command) -> Result<Report, crate::support::Failed> {
     let told = Told::of(command, PATIENCE)?;
     let report: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -151,7 +146,7 @@ fn inner_root(caller: &Caller) -> Check {
         Who::Root => {
             equal("refused", (told.code, told.said()), (125, "0"))?;
             let why = "the payload has host id 0";
-            support::holds("with the reason", &told.stderr, told.stderr.contains(why))
+            crate::support::holds("with the reason", &told.stderr, told.stderr.contains(why))
         }
     }
 }
@@ -207,7 +202,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 "#;
 
 /// A line that starts cofferdam on such a kernel.
-fn answering(caller: &Caller, answers: &str) -> Result<String, support::Failed> {
+fn answering(caller: &Caller, answers: &str) -> Result<String, crate::support::Failed> {
     let kernel = caller.file("kernel.py", KERNEL)?;
     let (kernel, binary) = (kernel.display(), caller.binary());
     Ok(format!("/usr/bin/python3 {kernel} \"{answers}\" {} doctor --json", binary.display()))

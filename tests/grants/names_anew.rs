@@ -1,21 +1,13 @@
 //! What the host makes anew in a writable grant is not the cell's to change, by no call and no race.
 
-mod support;
+use crate::support::{Caller, Check, Claim, Need, claim, equal, holds};
 
-use std::process::ExitCode;
-
-use support::{Caller, Check, Need, claim, equal, holds};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("nothing_that_the_host_made_anew_can_be_changed", anew)
-            .needs(&[Need::Git, Need::Python]),
-        claim("no_two_who_race_put_a_repository_together", pairs).needs(&[Need::Git]),
-        claim("git_keeps_branches_and_remotes_as_without_the_guard", references)
-            .needs(&[Need::Git]),
-        claim("each_process_has_its_own_umask", umasks).needs(&[Need::Python]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("nothing_that_the_host_made_anew_can_be_changed", anew).needs(&[Need::Git, Need::Python]),
+    claim("no_two_who_race_put_a_repository_together", pairs).needs(&[Need::Git]),
+    claim("git_keeps_branches_and_remotes_as_without_the_guard", references).needs(&[Need::Git]),
+    claim("each_process_has_its_own_umask", umasks).needs(&[Need::Python]),
+];
 
 /// Says what it could do to what the host has made anew.
 const ATTACK: &str = r#"
@@ -90,7 +82,7 @@ fn anew(caller: &Caller) -> Check {
         let live = caller.live(&options, ATTACK)?;
         let told = caller.bash_outside(&format!("cd {text} && {HOST}"))?;
         equal("the host", told.said(), "done")?;
-        said.push(live.finish(support::PATIENCE)?.stdout);
+        said.push(live.finish(crate::support::PATIENCE)?.stdout);
     }
     let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard of names each of these is open to the cell.

@@ -1,19 +1,13 @@
 //! Capabilities and no_new_privs, as the host's kernel shows them for the program.
 
-mod support;
+use crate::support::{CALLS, Caller, Check, Claim, For, Need, claim, equal, holds, status};
 
-use std::process::ExitCode;
-
-use support::{CALLS, Caller, Check, For, Need, claim, equal, holds, status};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("all_five_sets_of_program_and_init_are_empty", empty),
-        claim("no_new_privs_is_set_and_stays", no_new_privs).needs(&[Need::Python, Need::X86_64]),
-        claim("a_set_uid_program_gives_nothing", set_uid).only(For::Root),
-        claim("what_needs_a_capability_is_refused", refused).needs(&[Need::Python, Need::X86_64]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("all_five_sets_of_program_and_init_are_empty", empty),
+    claim("no_new_privs_is_set_and_stays", no_new_privs).needs(&[Need::Python, Need::X86_64]),
+    claim("a_set_uid_program_gives_nothing", set_uid).only(For::Root),
+    claim("what_needs_a_capability_is_refused", refused).needs(&[Need::Python, Need::X86_64]),
+];
 
 const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
@@ -47,13 +41,13 @@ fn set_uid(caller: &Caller) -> Check {
     let directory = caller.directory("tools")?;
     let copy = directory.join("id");
     std::fs::copy("/usr/bin/id", &copy)?;
-    support::mode(&copy, 0o4755)?;
+    crate::support::mode(&copy, 0o4755)?;
     let ask = format!("{}:/mnt/tools", directory.display());
     let told = caller.run(&["--ro", &ask], &["/mnt/tools/id", "-u"])?;
     equal("in a cell", (told.code, told.said()), (0, "1000"))?;
     let mut control = std::process::Command::new("setpriv");
     control.args(["--reuid", "64321", "--clear-groups"]).arg(&copy).arg("-u");
-    equal("outside", support::Told::of(control, support::PATIENCE)?.said(), "0")
+    equal("outside", crate::support::Told::of(control, crate::support::PATIENCE)?.said(), "0")
 }
 
 fn refused(caller: &Caller) -> Check {

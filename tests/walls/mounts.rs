@@ -1,34 +1,30 @@
 //! The root of a cell: what is there of the host, and what may be done with it.
 
-mod support;
+use crate::support::{
+    CALLS, Caller, Check, Claim, Failed, For, Need, PATIENCE, Told, claim, equal, holds,
+};
 
-use std::process::ExitCode;
-
-use support::{CALLS, Caller, Check, Failed, For, Need, PATIENCE, Told, claim, equal, holds};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("the_root_has_what_the_profile_lists_and_nothing_else", root_listing),
-        claim("the_devices_are_five_and_no_disk", devices),
-        claim("etc_is_made_up", etc),
-        claim("what_is_not_the_cells_own_is_read_only", read_only),
-        claim("paths_of_the_host_are_not_there", absent),
-        claim("links_and_dots_lead_to_the_cells_own_files", tricks),
-        claim("every_mount_is_nosuid_and_nothing_of_the_host_is_writable", flags),
-        claim("devices_cannot_be_made_and_mounts_cannot_be_changed", mount_calls)
-            .needs(&[Need::Python, Need::X86_64]),
-        claim("a_filesystem_of_the_cell_is_full_at_its_cap", full).needs(&[Need::Python]),
-        claim("inodes_are_full_at_their_cap", inodes).needs(&[Need::Python]),
-        claim("a_read_only_grant_is_read_only_for_its_owner", ro_grant),
-        claim("a_writable_grant_is_written_as_its_owner", rw_grant),
-        claim("a_call_finds_nothing_that_another_left", residue),
-        claim("grants_of_the_whole_machine_are_refused", refused_grants),
-        claim("a_grant_that_leads_to_the_configuration_is_refused", configuration),
-        claim("nor_is_one_in_which_a_mount_shows_it", mounted_configuration)
-            .only(For::Root)
-            .needs(&[Need::Unshare]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("the_root_has_what_the_profile_lists_and_nothing_else", root_listing),
+    claim("the_devices_are_five_and_no_disk", devices),
+    claim("etc_is_made_up", etc),
+    claim("what_is_not_the_cells_own_is_read_only", read_only),
+    claim("paths_of_the_host_are_not_there", absent),
+    claim("links_and_dots_lead_to_the_cells_own_files", tricks),
+    claim("every_mount_is_nosuid_and_nothing_of_the_host_is_writable", flags),
+    claim("devices_cannot_be_made_and_mounts_cannot_be_changed", mount_calls)
+        .needs(&[Need::Python, Need::X86_64]),
+    claim("a_filesystem_of_the_cell_is_full_at_its_cap", full).needs(&[Need::Python]),
+    claim("inodes_are_full_at_their_cap", inodes).needs(&[Need::Python]),
+    claim("a_read_only_grant_is_read_only_for_its_owner", ro_grant),
+    claim("a_writable_grant_is_written_as_its_owner", rw_grant),
+    claim("a_call_finds_nothing_that_another_left", residue),
+    claim("grants_of_the_whole_machine_are_refused", refused_grants),
+    claim("a_grant_that_leads_to_the_configuration_is_refused", configuration),
+    claim("nor_is_one_in_which_a_mount_shows_it", mounted_configuration)
+        .only(For::Root)
+        .needs(&[Need::Unshare]),
+];
 
 fn root_listing(caller: &Caller) -> Check {
     let told =
@@ -163,7 +159,7 @@ fn tricks(caller: &Caller) -> Check {
 
 fn flags(caller: &Caller) -> Check {
     let live = caller.live(&[], "sleep 60")?;
-    let table = support::proc_file(live.payload()?, "mountinfo")?;
+    let table = crate::support::proc_file(live.payload()?, "mountinfo")?;
     let table = String::from_utf8(table)?;
     let own = ["/proc", "/dev/shm", "/workspace", "/tmp"];
     let mut count = 0;

@@ -1,21 +1,15 @@
 //! The environment of a cell: built from nothing, with what the operator adds, checked by name.
 
-mod support;
+use crate::support::{Caller, Check, Claim, PATIENCE, Told, claim, equal, holds};
 
-use std::process::ExitCode;
-
-use support::{Caller, Check, PATIENCE, Told, claim, equal, holds};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("the_environment_is_exactly_the_cells_own", exact),
-        claim("nothing_of_the_callers_environment_reaches_a_cell", nothing_of_the_callers),
-        claim("a_variable_that_is_asked_for_is_there", asked_for),
-        claim("arguments_and_variables_of_any_length_arrive_whole", any_length),
-        claim("names_that_make_programs_run_others_are_refused", refused_names),
-        claim("names_that_are_no_identifiers_are_refused", no_identifiers),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("the_environment_is_exactly_the_cells_own", exact),
+    claim("nothing_of_the_callers_environment_reaches_a_cell", nothing_of_the_callers),
+    claim("a_variable_that_is_asked_for_is_there", asked_for),
+    claim("arguments_and_variables_of_any_length_arrive_whole", any_length),
+    claim("names_that_make_programs_run_others_are_refused", refused_names),
+    claim("names_that_are_no_identifiers_are_refused", no_identifiers),
+];
 
 const OWN: &str = "HOME=/tmp/home\nHOSTNAME=cofferdam\nLANG=C.UTF-8\nLOGNAME=agent\nPAGER=cat\n\
     PATH=/usr/local/bin:/usr/bin:/bin\nSHELL=/bin/bash\nTERM=dumb\nUSER=agent\n";
@@ -71,7 +65,10 @@ fn any_length(caller: &Caller) -> Check {
 }
 
 /// Runs with one variable, which is refused: what standard error says.
-fn refusal(caller: &Caller, variable: &str) -> Result<(i32, String, String), support::Failed> {
+fn refusal(
+    caller: &Caller,
+    variable: &str,
+) -> Result<(i32, String, String), crate::support::Failed> {
     let directory = caller.home.join("granted");
     if !directory.exists() {
         caller.directory("granted")?;

@@ -1,28 +1,21 @@
 //! Ids: who a program is inside its cell, and who it is on the host.
 
-mod support;
+use crate::support::{Caller, Check, Claim, For, Need, Told, Who, claim, equal, holds, status};
 
-use std::process::ExitCode;
-
-use support::{Caller, Check, For, Need, Told, Who, claim, equal, holds, status};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("a_program_is_agent_1000_in_its_cell", agent),
-        claim("a_cell_cannot_use_up_the_inotify_instances_of_its_user", inotify)
-            .needs(&[Need::Python]),
-        claim("no_process_of_a_cell_has_the_hosts_uid_0", never_root),
-        claim("two_cells_at_once_have_two_host_ids", distinct).only(For::Root),
-        claim("an_ordinary_user_is_the_same_user_on_the_host", same_user).only(For::User),
-        claim("supplementary_groups_of_root_are_dropped", groups_dropped)
-            .only(For::Root)
-            .needs(&[Need::Setpriv]),
-        claim("supplementary_groups_of_a_user_are_told", groups_told)
-            .only(For::User)
-            .needs(&[Need::Setpriv, Need::RootLooks]),
-        claim("no_id_but_its_own_can_be_taken", own_id_only).needs(&[Need::Python]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("a_program_is_agent_1000_in_its_cell", agent),
+    claim("a_cell_cannot_use_up_the_inotify_instances_of_its_user", inotify).needs(&[Need::Python]),
+    claim("no_process_of_a_cell_has_the_hosts_uid_0", never_root),
+    claim("two_cells_at_once_have_two_host_ids", distinct).only(For::Root),
+    claim("an_ordinary_user_is_the_same_user_on_the_host", same_user).only(For::User),
+    claim("supplementary_groups_of_root_are_dropped", groups_dropped)
+        .only(For::Root)
+        .needs(&[Need::Setpriv]),
+    claim("supplementary_groups_of_a_user_are_told", groups_told)
+        .only(For::User)
+        .needs(&[Need::Setpriv, Need::RootLooks]),
+    claim("no_id_but_its_own_can_be_taken", own_id_only).needs(&[Need::Python]),
+];
 
 fn agent(caller: &Caller) -> Check {
     let told = caller.bash("id; echo $HOME; whoami")?;
@@ -35,7 +28,7 @@ fn agent(caller: &Caller) -> Check {
 }
 
 /// Whether the caller has groups beyond their own, which show as nogroup in a cell.
-fn kept_groups(caller: &Caller) -> Result<bool, support::Failed> {
+fn kept_groups(caller: &Caller) -> Result<bool, crate::support::Failed> {
     Ok(caller.bash_outside("id -G")?.said().contains(' '))
 }
 
@@ -43,8 +36,8 @@ fn never_root(caller: &Caller) -> Check {
     let live = caller.live(&[], "sleep 60 & wait")?;
     let init = live.init()?;
     let mut cell = vec![init];
-    cell.extend(support::children(init));
-    cell.extend(support::children(live.payload()?));
+    cell.extend(crate::support::children(init));
+    cell.extend(crate::support::children(live.payload()?));
     equal("init, bash and its sleep", cell.len(), 3)?;
     for pid in cell {
         for name in ["Uid", "Gid"] {
@@ -76,20 +69,20 @@ fn same_user(caller: &Caller) -> Check {
 }
 
 /// Runs a line as the caller with a group more than their own.
-fn with_group(caller: &Caller, line: &str) -> Result<Told, support::Failed> {
+fn with_group(caller: &Caller, line: &str) -> Result<Told, crate::support::Failed> {
     let mut command = std::process::Command::new("setpriv");
     let uid = caller.uid().to_string();
     command.env_clear().env("HOME", &caller.home).env("PATH", "/usr/bin:/bin");
     command.args(["--reuid", &uid, "--regid", &uid, "--groups", "4,64322", "bash", "-c", line]);
-    Told::of(command, support::PATIENCE)
+    Told::of(command, crate::support::PATIENCE)
 }
 
 /// A file that only the group 64322 may read, at `/mnt/secret` in the cell.
-fn secret(caller: &Caller) -> Result<String, support::Failed> {
+fn secret(caller: &Caller) -> Result<String, crate::support::Failed> {
     let path = caller.home.join("secret");
     std::fs::write(&path, "of the group\n")?;
     std::os::unix::fs::chown(&path, Some(64_323), Some(64_322))?;
-    support::mode(&path, 0o640)?;
+    crate::support::mode(&path, 0o640)?;
     Ok(path.display().to_string())
 }
 
@@ -120,7 +113,7 @@ fn own_id_only(caller: &Caller) -> Check {
         "{}\nprint([tried(lambda: os.setresuid(i, i, i)) for i in (0, 1, 65534, 1000)])\n\
          print([tried(lambda: os.setresgid(i, i, i)) for i in (0, 1, 65534, 1000)])\n\
          print(tried(lambda: os.setgroups([0])))",
-        support::CALLS
+        crate::support::CALLS
     );
     let told = caller.python(&script)?;
     // EINVAL: the namespace does not even have a name for them.

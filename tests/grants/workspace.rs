@@ -1,23 +1,18 @@
 //! A granted directory: an agent can work in it, and cannot leave there what the host runs later.
 
-mod support;
-
 use std::path::Path;
-use std::process::ExitCode;
 
-use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Need, PATIENCE, Told, claim, equal, holds};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("git_commits_in_a_granted_repository", commits).needs(&[Need::Git]),
-        claim("what_the_host_obeys_cannot_be_changed_or_moved_away", guarded).needs(&[Need::Git]),
-        claim("nested_repositories_and_submodules_are_guarded_too", nested).needs(&[Need::Git]),
-        claim("nothing_a_cell_leaves_runs_at_the_next_commit", layouts).needs(&[Need::Git]),
-        claim("a_link_where_the_host_obeys_is_guarded_or_told", links),
-        claim("no_workspace_hangs_or_prevents_a_start", left).needs(&[Need::Git]),
-        claim("a_read_only_grant_needs_no_guards", read_only),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("git_commits_in_a_granted_repository", commits).needs(&[Need::Git]),
+    claim("what_the_host_obeys_cannot_be_changed_or_moved_away", guarded).needs(&[Need::Git]),
+    claim("nested_repositories_and_submodules_are_guarded_too", nested).needs(&[Need::Git]),
+    claim("nothing_a_cell_leaves_runs_at_the_next_commit", layouts).needs(&[Need::Git]),
+    claim("a_link_where_the_host_obeys_is_guarded_or_told", links),
+    claim("no_workspace_hangs_or_prevents_a_start", left).needs(&[Need::Git]),
+    claim("a_read_only_grant_needs_no_guards", read_only),
+];
 
 /// Makes a repository with one commit, as the caller.
 fn repository(caller: &Caller, name: &str) -> Result<String, libtest_mimic::Failed> {

@@ -1,41 +1,37 @@
 //! Limits: each holds at its figure, and each that ends a call is an outcome of its own.
 
-mod support;
-
-use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::support::{Caller, Check, Claim, For, Need, PATIENCE, Told, claim, equal, gone, holds};
 use serde_json::{Value, json};
-use support::{Caller, Check, For, Need, PATIENCE, Told, claim, equal, gone, holds};
 
-fn main() -> ExitCode {
-    const PYTHON: &[Need] = &[Need::Python];
-    support::main(&[
-        claim("time_ends_a_call_and_what_it_printed_is_kept", wall),
-        claim("a_program_that_ignores_term_is_killed_after_the_grace", ignores_term),
-        claim("a_program_may_tidy_up_within_the_grace", tidies_up),
-        claim("daemons_end_with_the_time", daemons),
-        claim("processes_end_at_their_figure", processes).needs(PYTHON),
-        claim("threads_count_as_processes", threads).needs(PYTHON),
-        claim("open_files_end_at_their_figure", open_files).needs(PYTHON),
-        claim("a_file_that_grows_too_large_ends_the_call", file_size).needs(PYTHON),
-        claim("a_program_that_handles_sigxfsz_meets_efbig", file_size_handled).needs(PYTHON),
-        claim("memory_that_is_touched_ends_the_call", memory).needs(PYTHON),
-        claim("memory_of_many_processes_ends_the_call", shared_memory).needs(PYTHON),
-        claim("a_large_program_may_start_children", children).needs(PYTHON),
-        claim("processor_time_ends_the_call", cpu).needs(&[Need::Bc]),
-        claim("output_past_its_cap_ends_the_call", output),
-        claim("three_hundred_megabytes_are_carried_whole", flood)
-            .needs(&[Need::Python, Need::FullSpeed]),
-        claim("a_crash_leaves_no_core", core),
-        claim("locked_memory_and_queues_end_at_their_figures", locked).needs(PYTHON),
-        claim("limits_cannot_be_raised_from_inside", raised).needs(PYTHON),
-        claim("a_fork_bomb_ends_in_time_while_another_call_answers", fork_bomb),
-        claim("a_limit_may_only_be_lowered", only_lower),
-        claim("programs_give_way_to_what_holds_them", nice),
-        claim("a_cell_that_its_memory_does_not_hold_is_told_as_that", too_small).only(For::Root),
-    ])
-}
+const PYTHON: &[Need] = &[Need::Python];
+
+pub const CLAIMS: &[Claim] = &[
+    claim("time_ends_a_call_and_what_it_printed_is_kept", wall),
+    claim("a_program_that_ignores_term_is_killed_after_the_grace", ignores_term),
+    claim("a_program_may_tidy_up_within_the_grace", tidies_up),
+    claim("daemons_end_with_the_time", daemons),
+    claim("processes_end_at_their_figure", processes).needs(PYTHON),
+    claim("threads_count_as_processes", threads).needs(PYTHON),
+    claim("open_files_end_at_their_figure", open_files).needs(PYTHON),
+    claim("a_file_that_grows_too_large_ends_the_call", file_size).needs(PYTHON),
+    claim("a_program_that_handles_sigxfsz_meets_efbig", file_size_handled).needs(PYTHON),
+    claim("memory_that_is_touched_ends_the_call", memory).needs(PYTHON),
+    claim("memory_of_many_processes_ends_the_call", shared_memory).needs(PYTHON),
+    claim("a_large_program_may_start_children", children).needs(PYTHON),
+    claim("processor_time_ends_the_call", cpu).needs(&[Need::Bc]),
+    claim("output_past_its_cap_ends_the_call", output),
+    claim("three_hundred_megabytes_are_carried_whole", flood)
+        .needs(&[Need::Python, Need::FullSpeed]),
+    claim("a_crash_leaves_no_core", core),
+    claim("locked_memory_and_queues_end_at_their_figures", locked).needs(PYTHON),
+    claim("limits_cannot_be_raised_from_inside", raised).needs(PYTHON),
+    claim("a_fork_bomb_ends_in_time_while_another_call_answers", fork_bomb),
+    claim("a_limit_may_only_be_lowered", only_lower),
+    claim("programs_give_way_to_what_holds_them", nice),
+    claim("a_cell_that_its_memory_does_not_hold_is_told_as_that", too_small).only(For::Root),
+];
 
 fn text<'a>(told: &'a Value, field: &str) -> &'a str {
     told.get(field).and_then(Value::as_str).unwrap_or_default()
@@ -309,7 +305,7 @@ import mmap
 m = mmap.mmap(-1, 1 << 20)
 a = ctypes.addressof(ctypes.c_char.from_buffer(m))
 print(call(149, a, 1 << 12), call(149, a, 1 << 20), call(151, 3))",
-        support::CALLS
+        crate::support::CALLS
     );
     let told = caller.python(&script)?;
     let expected = "(65536, 65536) (0, 0) (1024, 1024) (0, 0) (0, 0)\n0 ENOMEM ENOMEM";
@@ -347,7 +343,7 @@ fn only_lower(caller: &Caller) -> Check {
         [("--memory", "9G", "64M", "1G"), ("--processes", "9999", "9", "256")]
     {
         let clamped = |value| {
-            Ok::<_, support::Failed>(
+            Ok::<_, crate::support::Failed>(
                 caller.json(&[option, value], &["true"])?.get("clamped").cloned(),
             )
         };
@@ -367,8 +363,8 @@ fn only_lower(caller: &Caller) -> Check {
 fn nice(caller: &Caller) -> Check {
     let own: i32 = caller.bash_outside("nice")?.said().parse()?;
     let live = caller.live(&[], "sleep 60")?;
-    let of = |pid: u32| -> Result<i32, support::Failed> {
-        let stat = String::from_utf8_lossy(&support::proc_file(pid, "stat")?).into_owned();
+    let of = |pid: u32| -> Result<i32, crate::support::Failed> {
+        let stat = String::from_utf8_lossy(&crate::support::proc_file(pid, "stat")?).into_owned();
         let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.to_owned());
         Ok(fields.and_then(|f| f.split(' ').nth(16)?.parse().ok()).ok_or("no nice value")?)
     };

@@ -1,27 +1,22 @@
 //! Descriptors: a program has the three it was given, and nothing behind them but streams.
 
-mod support;
-
 use std::fs::File;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 
-use support::{Caller, Check, Need, PATIENCE, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Need, PATIENCE, Told, claim, equal, holds};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("a_program_has_three_descriptors", three),
-        // Its input is a file, at whose end a server gives what runs one second more.
-        claim("a_script_over_mcp_is_not_left_open_to_its_programs", script)
-            .needs(&[Need::FullSpeed]),
-        claim("a_descriptor_that_the_caller_left_open_does_not_reach_a_cell", leaked)
-            .needs(&[Need::RootLooks]),
-        claim("a_directory_as_standard_input_opens_nothing_of_the_host", directory)
-            .needs(&[Need::Python]),
-        claim("standard_input_is_carried_whole", carried),
-        claim("a_file_as_standard_output_cannot_be_read_back_or_truncated", output_file)
-            .needs(&[Need::Python]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("a_program_has_three_descriptors", three),
+    // Its input is a file, at whose end a server gives what runs one second more.
+    claim("a_script_over_mcp_is_not_left_open_to_its_programs", script).needs(&[Need::FullSpeed]),
+    claim("a_descriptor_that_the_caller_left_open_does_not_reach_a_cell", leaked)
+        .needs(&[Need::RootLooks]),
+    claim("a_directory_as_standard_input_opens_nothing_of_the_host", directory)
+        .needs(&[Need::Python]),
+    claim("standard_input_is_carried_whole", carried),
+    claim("a_file_as_standard_output_cannot_be_read_back_or_truncated", output_file)
+        .needs(&[Need::Python]),
+];
 
 /// Lists descriptors without opening one: the kernel tells by fcntl.
 const LIST: &str = "import fcntl, os
@@ -83,7 +78,7 @@ fn leaked(caller: &Caller) -> Check {
     equal("in a cell", told.stdout.as_str(), "0\n1\n2\n3\n")?;
     holds("errno", &told.stderr, told.stderr.contains("9: Bad file descriptor"))?;
     // Nor do the front end, the supervisor and init keep it.
-    let live = support::Live::start({
+    let live = crate::support::Live::start({
         let mut command = caller.outside("/bin/bash");
         let line =
             format!("{open} exec {} run -- bash -c 'echo ready; sleep 60'", binary.display());
@@ -109,10 +104,11 @@ def tried(action):
     try: return action()
     except OSError as error: return error.strerror
 print(tried(lambda: os.fchdir(5)), tried(lambda: os.stat('secret', dir_fd=5).st_size))\"";
-    let with_directory = |mut command: std::process::Command| -> Result<Told, support::Failed> {
-        command.stdin(Stdio::from(File::open(&caller.home)?));
-        Told::of(command, PATIENCE)
-    };
+    let with_directory =
+        |mut command: std::process::Command| -> Result<Told, crate::support::Failed> {
+            command.stdin(Stdio::from(File::open(&caller.home)?));
+            Told::of(command, PATIENCE)
+        };
     let mut outside = caller.outside("/bin/bash");
     outside.args(["-c", look]);
     equal("outside", with_directory(outside)?.said(), "None 12")?;

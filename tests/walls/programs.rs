@@ -1,21 +1,15 @@
 //! Programs at work in a cell: what development needs runs, and nothing of it is told as denied.
 
-mod support;
+use crate::support::{Caller, Check, Claim, Need, claim, denials, equal, holds, text};
 
-use std::process::ExitCode;
-
-use support::{Caller, Check, Need, claim, denials, equal, holds, text};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
-        claim("git_works", git_works).needs(&[Need::Git]),
-        claim("a_compiler_and_its_program_work", gcc_works).needs(&[Need::Gcc]),
-        claim("java_runs_and_sizes_itself_by_the_cell", java).wants(&[Need::Java]),
-        claim("node_runs_and_sizes_itself_by_the_cell", node).wants(&[Need::Node]),
-        claim("names_are_looked_up_and_nothing_is_told_as_denied", names).needs(&[Need::Python]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
+    claim("git_works", git_works).needs(&[Need::Git]),
+    claim("a_compiler_and_its_program_work", gcc_works).needs(&[Need::Gcc]),
+    claim("java_runs_and_sizes_itself_by_the_cell", java).wants(&[Need::Java]),
+    claim("node_runs_and_sizes_itself_by_the_cell", node).wants(&[Need::Node]),
+    claim("names_are_looked_up_and_nothing_is_told_as_denied", names).needs(&[Need::Python]),
+];
 
 fn python_works(caller: &Caller) -> Check {
     let script = "

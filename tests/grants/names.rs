@@ -1,38 +1,32 @@
 //! Names that the host obeys cannot be made in a writable grant, by no call and no trick; all else can.
 
-mod support;
-
 use std::path::Path;
-use std::process::ExitCode;
 
+use crate::support::{CALLS, Caller, Check, Claim, Need, Told, claim, equal, holds};
 use serde_json::Value;
-use support::{CALLS, Caller, Check, Need, Told, claim, equal, holds};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("no_call_makes_a_name_that_the_host_obeys", no_call).needs(&[Need::Python]),
-        claim("no_spelling_and_no_link_makes_one_either", no_spelling).needs(&[Need::Python]),
-        claim("a_path_that_changes_in_memory_makes_no_guarded_name", no_race).needs(&[Need::Gcc]),
-        claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
-        claim("parts_of_a_repository_that_are_not_there_cannot_be_made", parts).needs(&[Need::Git]),
-        claim("what_a_configuration_names_cannot_be_changed_or_made", named).needs(&[Need::Git]),
-        claim("a_socket_is_bound_where_it_was_judged_and_tells_its_name", sockets)
-            .needs(&[Need::Python]),
-        claim("no_two_cells_make_a_socket_with_a_name_of_a_repository", two_cells)
-            .needs(&[Need::Python]),
-        claim("a_file_grows_to_the_limit_of_who_asks_and_no_further", truncated)
-            .needs(&[Need::Python]),
-        claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
-        claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
-        claim("every_odd_call_is_answered_as_without_the_guard", odd)
-            .needs(&[Need::Python, Need::X86_64]),
-        claim("init_is_no_deputy", deputy).needs(&[Need::Python]),
-        claim("who_waits_for_a_fifo_holds_nobody_up", fifo),
-        claim("a_refused_name_is_counted_and_told_with_the_way_out", told),
-        claim("an_operator_can_lift_the_guard", lifted).needs(&[Need::Git]),
-        claim("a_cell_without_a_writable_grant_has_no_guard", without),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("no_call_makes_a_name_that_the_host_obeys", no_call).needs(&[Need::Python]),
+    claim("no_spelling_and_no_link_makes_one_either", no_spelling).needs(&[Need::Python]),
+    claim("a_path_that_changes_in_memory_makes_no_guarded_name", no_race).needs(&[Need::Gcc]),
+    claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
+    claim("parts_of_a_repository_that_are_not_there_cannot_be_made", parts).needs(&[Need::Git]),
+    claim("what_a_configuration_names_cannot_be_changed_or_made", named).needs(&[Need::Git]),
+    claim("a_socket_is_bound_where_it_was_judged_and_tells_its_name", sockets)
+        .needs(&[Need::Python]),
+    claim("no_two_cells_make_a_socket_with_a_name_of_a_repository", two_cells)
+        .needs(&[Need::Python]),
+    claim("a_file_grows_to_the_limit_of_who_asks_and_no_further", truncated).needs(&[Need::Python]),
+    claim("what_the_host_makes_anew_meanwhile_is_guarded_too", anew).needs(&[Need::Git]),
+    claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
+    claim("every_odd_call_is_answered_as_without_the_guard", odd)
+        .needs(&[Need::Python, Need::X86_64]),
+    claim("init_is_no_deputy", deputy).needs(&[Need::Python]),
+    claim("who_waits_for_a_fifo_holds_nobody_up", fifo),
+    claim("a_refused_name_is_counted_and_told_with_the_way_out", told),
+    claim("an_operator_can_lift_the_guard", lifted).needs(&[Need::Git]),
+    claim("a_cell_without_a_writable_grant_has_no_guard", without),
+];
 
 /// Runs Python in a cell with `path` for writing.
 fn python(
@@ -40,7 +34,7 @@ fn python(
     options: &[&str],
     path: &Path,
     script: &str,
-) -> Result<Told, support::Failed> {
+) -> Result<Told, crate::support::Failed> {
     let path = path.display().to_string();
     let options: Vec<&str> = options.iter().copied().chain(["--rw", &path]).collect();
     let script = format!("{CALLS}\n{script}");
@@ -48,7 +42,7 @@ fn python(
 }
 
 /// Runs a script of bash in a cell with `path` for writing.
-fn bash(caller: &Caller, path: &Path, script: &str) -> Result<Told, support::Failed> {
+fn bash(caller: &Caller, path: &Path, script: &str) -> Result<Told, crate::support::Failed> {
     caller.run(&["--rw", &path.display().to_string()], &["bash", "-c", script])
 }
 
@@ -138,7 +132,7 @@ print(sorted(os.listdir("/workspace")), os.listdir("/workspace/a"))
 }
 
 /// One thread makes names, the other changes the name's bytes from a harmless to a guarded one.
-const RACE: &str = include_str!("support/race.c");
+const RACE: &str = include_str!("../support/race.c");
 
 fn no_race(caller: &Caller) -> Check {
     let path = caller.directory("grant")?;
@@ -180,7 +174,7 @@ fn repository(
     caller: &Caller,
     name: &str,
     more: &str,
-) -> Result<std::path::PathBuf, support::Failed> {
+) -> Result<std::path::PathBuf, crate::support::Failed> {
     let path = caller.directory(name)?;
     let script = format!(
         "cd {} && git init -q -b main && git config user.email a@b && git config user.name n && \
@@ -321,7 +315,7 @@ print(sorted(made))"
     let text = path.display().to_string();
     let turning = format!("{CALLS}\n{turn}");
     let command = caller.run_command(&["--rw", &text], &["/usr/bin/python3", "-c", &turning]);
-    let turning = support::Live::start(command)?;
+    let turning = crate::support::Live::start(command)?;
     let told = python(caller, &[], &path, &bind)?;
     let found = caller.bash_outside(&format!(
         "cd {text}; find . -name HEAD -o -name .git -o -name config; echo looked"
@@ -337,7 +331,7 @@ print(sorted(made))"
         &told,
         !told.stdout.contains("'HEAD'") && !told.stdout.contains("'.git'"),
     )?;
-    turning.finish(support::PATIENCE).map(drop)
+    turning.finish(crate::support::PATIENCE).map(drop)
 }
 
 fn truncated(caller: &Caller) -> Check {
@@ -408,7 +402,7 @@ fn anew(caller: &Caller) -> Check {
             git init -q later && touch go && echo done";
         let told = caller.bash_outside(&format!("cd {text} && {host}"))?;
         equal("the host", told.said(), "done")?;
-        said.push(live.finish(support::PATIENCE)?.stdout);
+        said.push(live.finish(crate::support::PATIENCE)?.stdout);
     }
     let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard of names each of these is open to the cell.
@@ -442,7 +436,7 @@ open(\"f~\", \"w\").write(\"new\"); os.replace(\"f~\", \"f\"); print(open(\"f\")
 }
 
 /// Odd calls, one a line with what each met and made; the same in a guarded grant as in another.
-const ODD: &str = include_str!("support/odd_calls.py");
+const ODD: &str = include_str!("../support/odd_calls.py");
 
 fn odd(caller: &Caller) -> Check {
     for place in ["/workspace/odd", "/tmp/odd"] {

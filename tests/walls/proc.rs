@@ -1,35 +1,29 @@
 //! `/proc` of a cell: its own processes, its own size, and nothing that tells of the host.
 
-mod support;
+use crate::support::{CALLS, Caller, Check, Claim, Failed, Need, claim, equal, holds};
 
-use std::process::ExitCode;
-
-use support::{CALLS, Caller, Check, Failed, Need, claim, equal, holds};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("facts_of_the_machine_are_the_cells", facts),
-        claim("programs_that_read_proc_work", programs).needs(&[Need::Procps, Need::Python]),
-        claim("a_call_that_asks_for_less_memory_is_shown_what_it_has", jobs_memory)
-            .needs(&[Need::Procps]),
-        claim("sysinfo_tells_of_the_cell_and_not_of_the_host", sysinfo)
-            .needs(&[Need::Python, Need::X86_64]),
-        claim("clocks_begin_with_the_supervisor_and_agree_with_each_other", clocks).needs(&[
-            Need::Python,
-            Need::X86_64,
-            Need::TimeNamespace,
-        ]),
-        claim("sleeps_and_time_limits_are_as_long_as_they_say", sleeps)
-            .needs(&[Need::Python, Need::TimeNamespace]),
-        claim("every_other_entry_of_the_host_is_absent", hidden),
-        claim("the_links_of_proc_stay", links),
-        claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed)
-            .needs(&[Need::Python, Need::X86_64]),
-        claim("a_program_reads_its_own_entries", own_entries).needs(&[Need::Python]),
-        claim("settings_of_the_kernel_cannot_be_seen_or_written", settings),
-        claim("what_hides_entries_of_proc_cannot_be_removed", stays_hidden),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("facts_of_the_machine_are_the_cells", facts),
+    claim("programs_that_read_proc_work", programs).needs(&[Need::Procps, Need::Python]),
+    claim("a_call_that_asks_for_less_memory_is_shown_what_it_has", jobs_memory)
+        .needs(&[Need::Procps]),
+    claim("sysinfo_tells_of_the_cell_and_not_of_the_host", sysinfo)
+        .needs(&[Need::Python, Need::X86_64]),
+    claim("clocks_begin_with_the_supervisor_and_agree_with_each_other", clocks).needs(&[
+        Need::Python,
+        Need::X86_64,
+        Need::TimeNamespace,
+    ]),
+    claim("sleeps_and_time_limits_are_as_long_as_they_say", sleeps)
+        .needs(&[Need::Python, Need::TimeNamespace]),
+    claim("every_other_entry_of_the_host_is_absent", hidden),
+    claim("the_links_of_proc_stay", links),
+    claim("init_cannot_be_read_or_traced_by_the_program", init_is_closed)
+        .needs(&[Need::Python, Need::X86_64]),
+    claim("a_program_reads_its_own_entries", own_entries).needs(&[Need::Python]),
+    claim("settings_of_the_kernel_cannot_be_seen_or_written", settings),
+    claim("what_hides_entries_of_proc_cannot_be_removed", stays_hidden),
+];
 
 fn facts(caller: &Caller) -> Check {
     let told = caller.bash("cd /proc; head -1 meminfo; cat loadavg version; head -1 stat")?;
@@ -67,9 +61,9 @@ fn jobs_memory(caller: &Caller) -> Check {
     )?;
     let processors = caller.bash_outside("nproc")?.said().to_owned();
     let expected = format!("{}\n{processors}\n", 200 << 20);
-    equal("free and nproc", support::text(&told, "stdout"), expected.as_str())?;
+    equal("free and nproc", crate::support::text(&told, "stdout"), expected.as_str())?;
     let refused = "bash: line 1: /proc/meminfo: Read-only file system\n";
-    equal("it cannot be written", support::text(&told, "stderr"), refused)?;
+    equal("it cannot be written", crate::support::text(&told, "stderr"), refused)?;
     let configured = |field| told.pointer(&format!("/receipt/configured/{field}")).cloned();
     equal("the receipt's memory", configured("memory_bytes"), Some((200 << 20).into()))?;
     equal("and processes", configured("processes"), Some(20.into()))?;
@@ -101,8 +95,8 @@ print(os.read(r, 9).decode())"
         "(0, ('up', 0, 0, 0, {memory}, {memory}, 0, 0, 0, 0, 1, 0, 0, 1))\n{memory}\n\
          EFAULT EFAULT EFAULT\nEPERM\n"
     );
-    equal("the cell's own", support::text(&told, "stdout"), expected.as_str())?;
-    equal("it is no denial", support::denials(&told), vec![])?;
+    equal("the cell's own", crate::support::text(&told, "stdout"), expected.as_str())?;
+    equal("it is no denial", crate::support::denials(&told), vec![])?;
     let control = caller.python_outside(
         "import os; print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))",
     )?;
@@ -156,7 +150,7 @@ threading.Event().wait(0.3)
 print(1.2 <= time.time() - began < 6, time.monotonic() > ends)";
     equal("sleeps of 1.2 s", caller.python(script)?.said(), "True True")?;
     let told = caller.json(&["--timeout", "1s"], &["sleep", "30"])?;
-    equal("a limit of one second", support::text(&told, "outcome"), "timeout")?;
+    equal("a limit of one second", crate::support::text(&told, "outcome"), "timeout")?;
     let took = told.get("duration_ms").and_then(serde_json::Value::as_u64).unwrap_or(0);
     holds("and it was that", took, (900..20_000).contains(&took))
 }
@@ -209,7 +203,7 @@ for name in ('root', 'cwd', 'exe', 'ns/net'):
 print('write', tried(lambda: open('/proc/1/mem', 'r+b')), tried(lambda: open('/proc/1/oom_score_adj', 'w').write('0')))
 fd = os.pidfd_open(1)
 print('calls', call(101, 16, 1, 0, 0), call(310, 1, 0, 0, 0, 0, 0), call(311, 1, 0, 0, 0, 0, 0), call(438, fd, 0, 0))",
-        support::CALLS
+        crate::support::CALLS
     );
     let told = caller.python(&script)?;
     let denied = told.stdout.lines().filter(|line| line.ends_with(" EACCES")).count();
@@ -222,9 +216,9 @@ print('calls', call(101, 16, 1, 0, 0), call(310, 1, 0, 0, 0, 0, 0), call(311, 1,
     // From outside: its environment was wiped before it existed.
     let mut command = caller.run_command(&[], &["bash", "-c", "echo ready; sleep 60"]);
     command.env("SECRET", "hunter2");
-    let live = support::Live::start(command)?;
-    if caller.who == support::Who::Root {
-        let environ = support::proc_file(live.init()?, "environ")?;
+    let live = crate::support::Live::start(command)?;
+    if caller.who == crate::support::Who::Root {
+        let environ = crate::support::proc_file(live.init()?, "environ")?;
         holds("environ", &environ, environ.iter().all(|byte| *byte == 0))?;
     }
     Ok(())

@@ -4,36 +4,28 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
-#[path = "sessions/server.rs"]
-#[allow(dead_code, reason = "each test program uses its part of what they share")]
-mod server;
-mod support;
-
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::server::{Server, story};
+use crate::support::ids::{COUNT, FIRST};
+use crate::support::{Caller, Check, Claim, Failed, For, Need, children, equal, holds, status};
 use serde_json::{Value, json};
-use server::{Server, story};
-use support::ids::{COUNT, FIRST};
-use support::{Caller, Check, Claim, Failed, For, Need, children, equal, holds, status};
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("cells_without_a_grant_have_ids_and_no_groups_of_anybody", own),
-        claim("cells_at_once_and_servers_at_once_have_ids_apart", apart),
-        claim("cells_with_a_granted_directory_keep_the_users_ids_and_groups", granted),
-        claim("a_profile_that_lists_what_only_the_user_reads_keeps_the_users_id", listed),
-        claim("a_cell_that_fills_what_is_counted_for_a_user_harms_nobody_outside", counts),
-        claim("files_of_a_session_are_shared_under_its_own_id", files),
-        claim("whatever_stands_in_the_way_leaves_the_users_id", fallbacks),
-        claim("a_program_that_does_not_end_or_lies_leaves_the_users_id", programs),
-        claim("doctor_tells_of_shared_counts_with_the_remedy", doctor),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("cells_without_a_grant_have_ids_and_no_groups_of_anybody", own),
+    claim("cells_at_once_and_servers_at_once_have_ids_apart", apart),
+    claim("cells_with_a_granted_directory_keep_the_users_ids_and_groups", granted),
+    claim("a_profile_that_lists_what_only_the_user_reads_keeps_the_users_id", listed),
+    claim("a_cell_that_fills_what_is_counted_for_a_user_harms_nobody_outside", counts),
+    claim("files_of_a_session_are_shared_under_its_own_id", files),
+    claim("whatever_stands_in_the_way_leaves_the_users_id", fallbacks),
+    claim("a_program_that_does_not_end_or_lies_leaves_the_users_id", programs),
+    claim("doctor_tells_of_shared_counts_with_the_remedy", doctor),
+];
 
 const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
     const NEEDS: &[Need] = &[Need::Python, Need::RootLooks, Need::Setpriv, Need::Unshare];
-    support::claim(name, check).only(For::User).needs(NEEDS).wants(&[Need::NewUidMap])
+    crate::support::claim(name, check).only(For::User).needs(NEEDS).wants(&[Need::NewUidMap])
 }
 
 /// What the receipt of an answer says of ids: the host uid, the supplementary groups.
@@ -100,7 +92,7 @@ fn granted(caller: &Caller) -> Check {
     let caller = caller.given(|given| Ok(given.with_groups()))?;
     let path = caller.directory("tree")?;
     let private = caller.file("tree/private", "of the user\n")?;
-    support::mode(&private, 0o600)?;
+    crate::support::mode(&private, 0o600)?;
     let tree = path.display().to_string();
     let mut server = Server::configured(&caller, "", &[], &["--workspace", &tree])?;
     let answer = server.bash("cat private; echo made > file")?;
@@ -140,7 +132,7 @@ fn listed(caller: &Caller) -> Check {
     );
     let files = [("sandbox-profiles", profile.as_str()), ("policies", POLICY)];
     let uid = |mode: u32, owner: u32| {
-        support::mode(&tool, mode)?;
+        crate::support::mode(&tool, mode)?;
         std::os::unix::fs::chown(&tool, Some(owner), Some(owner))?;
         let configuration = caller.home.join("configuration");
         if configuration.exists() {
@@ -282,7 +274,10 @@ fn programs(caller: &Caller) -> Check {
 
 fn doctor(caller: &Caller) -> Check {
     let layer = |caller: &Caller| {
-        let told = support::Told::of(caller.cofferdam(&["doctor", "--json"]), support::PATIENCE)?;
+        let told = crate::support::Told::of(
+            caller.cofferdam(&["doctor", "--json"]),
+            crate::support::PATIENCE,
+        )?;
         let told: Value = serde_json::from_str(&told.stdout)?;
         let layers = told["layers"].as_array().cloned().unwrap_or_default();
         let counts = layers.into_iter().find(|layer| layer["name"] == "counts of a user");

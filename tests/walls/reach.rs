@@ -1,33 +1,28 @@
 //! Directories of the host that a profile shows: their files can be used, and nobody is met through them.
 
-mod support;
-
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-use support::{
-    CALLS, Caller, Check, Failed, For, Live, Need, PATIENCE, Told, claim, equal, holds, mode,
+use crate::support::{
+    CALLS, Caller, Check, Claim, Failed, For, Live, Need, PATIENCE, Told, claim, equal, holds, mode,
 };
 
-fn main() -> ExitCode {
-    support::main(&[
-        claim("a_socket_or_fifo_below_a_profile_path_leads_to_nobody", nobody)
-            .needs(&[Need::Python]),
-        claim("nor_does_one_in_usr_local", local).only(For::Root).needs(&[Need::Python]),
-        claim("a_watch_there_does_not_see_the_host", watch).needs(&[Need::Python]),
-        claim("programs_libraries_and_modules_there_work", programs).needs(&[Need::Python]),
-        claim("it_is_one_filesystem_in_which_nothing_can_be_made", filesystem),
-        claim("its_path_may_have_any_characters_and_is_not_shown", characters),
-        claim("a_socket_that_is_itself_the_path_is_refused", itself),
-        claim("where_mounts_lie_below_init_keeps_sockets_out", below)
-            .only(For::Root)
-            .needs(&[Need::Python, Need::Unshare]),
-    ])
-}
+pub const CLAIMS: &[Claim] = &[
+    claim("a_socket_or_fifo_below_a_profile_path_leads_to_nobody", nobody).needs(&[Need::Python]),
+    claim("nor_does_one_in_usr_local", local).only(For::Root).needs(&[Need::Python]),
+    claim("a_watch_there_does_not_see_the_host", watch).needs(&[Need::Python]),
+    claim("programs_libraries_and_modules_there_work", programs).needs(&[Need::Python]),
+    claim("it_is_one_filesystem_in_which_nothing_can_be_made", filesystem),
+    claim("its_path_may_have_any_characters_and_is_not_shown", characters),
+    claim("a_socket_that_is_itself_the_path_is_refused", itself),
+    claim("where_mounts_lie_below_init_keeps_sockets_out", below)
+        .only(For::Root)
+        .needs(&[Need::Python, Need::Unshare]),
+];
 
 /// A directory with a profile `tools` that shows it at `/tools`.
 struct Shown {

@@ -1,35 +1,31 @@
 //! The privilege table of DESIGN.md, read from outside for each process of a call.
 
-mod support;
+use crate::support::{
+    Caller, Check, Claim, For, Live, Need, Who, claim, equal, holds, proc_file, status,
+};
 
-use std::process::ExitCode;
+pub const CLAIMS: &[Claim] = &[
+    claim("the_front_end_has_no_capability_and_a_filter_on_every_thread", front_end),
+    claim("the_supervisor_has_its_namespaces_few_capabilities_and_a_filter", supervisor)
+        .needs(&[Need::RootLooks]),
+    claim("init_has_no_capability_and_a_filter", init),
+    claim("the_program_is_one_landlock_layer_deeper_and_filtered", payload),
+    claim("supervisor_and_init_can_be_read_by_the_operator_only", untraceable).only(For::Root),
+    claim("another_process_of_the_same_user_cannot_read_them", unreadable).only(For::User),
+    claim("nothing_of_the_callers_environment_or_words_is_left_in_them", wiped),
+    claim("each_holds_only_the_descriptors_it_needs", descriptors).needs(&[Need::RootLooks]),
+    claim("no_socket_of_init_is_of_the_hosts_network", sockets).needs(&[Need::RootLooks]),
+    claim("the_front_end_cannot_be_made_to_execute", cannot_execute).needs(&[Need::RootLooks]),
+];
 
-use support::{Caller, Check, For, Live, Need, Who, claim, equal, holds, proc_file, status};
-
-fn main() -> ExitCode {
-    support::main(&[
-        claim("the_front_end_has_no_capability_and_a_filter_on_every_thread", front_end),
-        claim("the_supervisor_has_its_namespaces_few_capabilities_and_a_filter", supervisor)
-            .needs(&[Need::RootLooks]),
-        claim("init_has_no_capability_and_a_filter", init),
-        claim("the_program_is_one_landlock_layer_deeper_and_filtered", payload),
-        claim("supervisor_and_init_can_be_read_by_the_operator_only", untraceable).only(For::Root),
-        claim("another_process_of_the_same_user_cannot_read_them", unreadable).only(For::User),
-        claim("nothing_of_the_callers_environment_or_words_is_left_in_them", wiped),
-        claim("each_holds_only_the_descriptors_it_needs", descriptors).needs(&[Need::RootLooks]),
-        claim("no_socket_of_init_is_of_the_hosts_network", sockets).needs(&[Need::RootLooks]),
-        claim("the_front_end_cannot_be_made_to_execute", cannot_execute).needs(&[Need::RootLooks]),
-    ])
-}
-
-fn cell(caller: &Caller) -> Result<Live, support::Failed> {
+fn cell(caller: &Caller) -> Result<Live, crate::support::Failed> {
     caller.live(&[], "sleep 60")
 }
 
 const NONE: &str = "0000000000000000";
 
 /// `CapInh`, `CapPrm`, `CapEff`, `CapBnd`, `CapAmb`, `NoNewPrivs`, `Seccomp` of a process or thread.
-fn walls(path: &str) -> Result<[String; 7], support::Failed> {
+fn walls(path: &str) -> Result<[String; 7], crate::support::Failed> {
     let text = std::fs::read_to_string(path)?;
     let fields = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"];
     Ok(fields.map(|name| {
@@ -111,7 +107,7 @@ fn untraceable(caller: &Caller) -> Check {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "cat"]);
         command.arg(format!("/proc/{pid}/environ"));
-        let told = support::Told::of(command, support::PATIENCE)?;
+        let told = crate::support::Told::of(command, crate::support::PATIENCE)?;
         holds(role, &told, told.code == 1 && told.stderr.contains("Permission denied"))?;
     }
     holds(
@@ -167,7 +163,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 }
 
 /// Whether a writable mapping of a process has these bytes. Only root may look.
-fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, support::Failed> {
+fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, crate::support::Failed> {
     use std::os::unix::fs::FileExt;
     let maps = String::from_utf8(proc_file(pid, "maps")?)?;
     let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
@@ -187,7 +183,7 @@ fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, support::Failed> {
 }
 
 /// What the descriptors of a process lead to.
-fn held(pid: u32) -> Result<Vec<String>, support::Failed> {
+fn held(pid: u32) -> Result<Vec<String>, crate::support::Failed> {
     let list = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
     let targets = list.flat_map(|fd| std::fs::read_link(fd.path()));
     Ok(targets.map(|path| path.display().to_string()).collect())
@@ -237,5 +233,5 @@ fn cannot_execute(caller: &Caller) -> Check {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe"))?;
         holds("never executed anything", &exe, exe.ends_with("cofferdam"))?;
     }
-    equal("no child but the supervisor", support::children(live.pid()).len(), 1)
+    equal("no child but the supervisor", crate::support::children(live.pid()).len(), 1)
 }

@@ -1,0 +1,30 @@
+//! What of the host a cell is granted, and what is kept from it there.
+
+mod changes;
+mod granted_sockets;
+mod mediated;
+mod names;
+mod names_anew;
+#[path = "../sessions/server.rs"]
+#[allow(
+    dead_code,
+    clippy::indexing_slicing,
+    reason = "each test program uses its part of what they share; a missing field of an answer fails the test"
+)]
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+mod workspace;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    support::layers(&[
+        ("workspace", workspace::CLAIMS),
+        ("names", names::CLAIMS),
+        ("names_anew", names_anew::CLAIMS),
+        ("granted_sockets", granted_sockets::CLAIMS),
+        ("mediated", mediated::CLAIMS),
+        ("changes", changes::CLAIMS),
+    ])
+}

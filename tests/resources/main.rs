@@ -1,0 +1,30 @@
+//! What a call may use, how each way of ending is reported, and that nothing is left.
+
+mod cgroups;
+mod ends;
+mod kernel_memory;
+mod limits;
+mod own_ids;
+mod scope;
+#[path = "../sessions/server.rs"]
+#[allow(
+    dead_code,
+    clippy::indexing_slicing,
+    reason = "each test program uses its part of what they share; a missing field of an answer fails the test"
+)]
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    support::layers(&[
+        ("limits", limits::CLAIMS),
+        ("kernel_memory", kernel_memory::CLAIMS),
+        ("cgroups", cgroups::CLAIMS),
+        ("scope", scope::CLAIMS),
+        ("ends", ends::CLAIMS),
+        ("own_ids", own_ids::CLAIMS),
+    ])
+}

@@ -1,0 +1,39 @@
+//! The walls of a cell, a module for each layer.
+
+mod caps;
+mod containers;
+mod env;
+mod fds;
+mod ids;
+mod landlock;
+mod learn;
+mod mounts;
+mod namespaces;
+mod privileges;
+mod proc;
+mod programs;
+mod reach;
+mod seccomp;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    support::layers(&[
+        ("namespaces", namespaces::CLAIMS),
+        ("ids", ids::CLAIMS),
+        ("caps", caps::CLAIMS),
+        ("env", env::CLAIMS),
+        ("fds", fds::CLAIMS),
+        ("mounts", mounts::CLAIMS),
+        ("proc", proc::CLAIMS),
+        ("landlock", landlock::CLAIMS),
+        ("seccomp", seccomp::CLAIMS),
+        ("programs", programs::CLAIMS),
+        ("reach", reach::CLAIMS),
+        ("containers", containers::CLAIMS),
+        ("privileges", privileges::CLAIMS),
+        ("learn", learn::CLAIMS),
+    ])
+}
