@@ -125,7 +125,6 @@ pub mod profile;
 pub mod receipt;
 pub mod selftest;
 pub mod supervisor;
-pub mod sys;
 pub mod tools;
 pub mod units;
 pub mod wire;

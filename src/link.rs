@@ -29,11 +29,11 @@ use crate::log;
 use crate::outcome::{Ended, Failure, Outcome, Waits};
 use crate::policy::Grant;
 use crate::receipt::Receipt;
-use crate::sys::socket::{self, Received, Wait};
 use crate::wire::{
     self, Block, CallId, Carried, Event, FRAME_BYTES, Input, Ready, Request, Start, StdinKind,
     Unable, WireError,
 };
+use sys::socket::{self, Received, Wait};
 
 /// A handle to the supervisor; clones share the one link.
 #[derive(Debug, Clone)]
@@ -108,6 +108,15 @@ impl Drop for Unstarted<'_> {
     }
 }
 
+/// Registers a socket that it owns with the tokio runtime in force.
+///
+/// # Errors
+/// When the runtime's poll cannot take it.
+#[expect(deprecated, reason = "for types whose descriptor may change; that of an `OwnedFd` cannot")]
+pub fn register(socket: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(socket)
+}
+
 impl Link {
     /// Takes the front end's end of the socket. Must be called inside a tokio runtime.
     ///
@@ -115,7 +124,7 @@ impl Link {
     /// When the socket cannot be registered with the runtime.
     pub fn attach(socket: OwnedFd) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            socket: socket::register(socket)?,
+            socket: register(socket)?,
             state: Mutex::default(),
             greeting: watch::Sender::new(None),
             blocked: Notify::new(),

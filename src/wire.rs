@@ -15,7 +15,7 @@ use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
 use crate::job::{Changes, Job, JobSignal, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
-use crate::sys::memory;
+use sys::memory;
 
 /// Largest frame in bytes, either way.
 pub const FRAME_BYTES: usize = 64 << 10;

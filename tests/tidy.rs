@@ -14,9 +14,11 @@ const LEAVES: &[&str] = &[
     "accounts", "log",
 ];
 
+/// Crates of the workspace, and which of them each may depend on.
+const CRATES: &[(&str, &[&str])] = &[("sys", &[])];
+
 /// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("sys", &[]),
     ("capture", &[]),
     ("profile", &[]),
     ("policy", &["profile"]),
@@ -107,9 +109,18 @@ fn none(faults: &[String]) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Modules that a line names by `crate::`, groups in braces included.
+/// Modules that a line names by `crate::`, groups in braces included, and crates of the workspace.
 fn named(line: &str) -> BTreeSet<&str> {
     let mut modules = BTreeSet::new();
+    for (name, _) in CRATES {
+        let path = format!("{name}::");
+        let mut places = line.match_indices(&path).map(|(at, _)| at);
+        let starts = |at: usize| {
+            let before = line.get(..at).unwrap_or_default().chars().next_back();
+            before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
+        };
+        modules.extend(places.any(starts).then_some(*name));
+    }
     for rest in line.split("crate::").skip(1) {
         let group = rest.strip_prefix('{').map_or(rest, |group| group);
         let words: Box<dyn Iterator<Item = &str>> = if rest.starts_with('{') {
@@ -130,7 +141,9 @@ fn modules_name_only_those_the_arrows_lead_to() {
     let mut faults = Vec::new();
     for source in sources().iter().filter(|source| source.is_product()) {
         let module = source.module();
-        if ["lib", "main"].contains(&module) {
+        // Cargo has the arrows of the crates.
+        let is_crate = CRATES.iter().any(|(name, _)| *name == module);
+        if is_crate || ["lib", "main"].contains(&module) {
             continue;
         }
         let allowed = ARROWS.iter().find(|(name, _)| *name == module).map(|(_, allowed)| *allowed);
@@ -158,10 +171,52 @@ fn modules_name_only_those_the_arrows_lead_to() {
 #[test]
 fn the_reader_of_names_finds_them() {
     let found = |line| named(line).into_iter().collect::<Vec<_>>();
-    assert_eq!(found("use crate::sys::{Result, process};"), ["sys"]);
+    assert_eq!(found("use sys::{Result, process};"), ["sys"]);
+    assert_eq!(found("use nix::sys::stat;"), Vec::<&str>::new());
     assert_eq!(found("use crate::{call, job::Job};"), ["call", "job"]);
     assert_eq!(found("let x: crate::link::Link = crate::cell::y();"), ["cell", "link"]);
     assert_eq!(found("use std::fs;"), Vec::<&str>::new());
+}
+
+/// What `cargo metadata` says of the workspace, or of all that it depends on.
+fn metadata(options: &[&str]) -> serde_json::Value {
+    let mut command = std::process::Command::new(env!("CARGO"));
+    command.args(["metadata", "--format-version=1", "--locked", "--offline"]).args(options);
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("its JSON")
+}
+
+/// A list in JSON; an empty one where there is none.
+fn list<'a>(value: &'a serde_json::Value, key: &str) -> &'a [serde_json::Value] {
+    value.get(key).and_then(serde_json::Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
+    value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default()
+}
+
+#[test]
+fn crates_depend_only_on_those_the_arrows_lead_to() {
+    let metadata = metadata(&["--no-deps"]);
+    let (mut faults, mut seen) = (Vec::new(), BTreeSet::new());
+    for package in list(&metadata, "packages") {
+        let Some(name) = text(package, "name").strip_prefix("cofferdam-") else { continue };
+        let Some((known, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
+            faults.push(format!("`{name}` has no arrow yet"));
+            continue;
+        };
+        seen.insert(*known);
+        // Of its tests and its build script too.
+        for dependency in list(package, "dependencies") {
+            let named = text(dependency, "name").strip_prefix("cofferdam-");
+            if let Some(named) = named.filter(|named| !allowed.contains(named)) {
+                faults.push(format!("`{name}` depends on `{named}`"));
+            }
+        }
+    }
+    none(&faults);
+    assert_eq!(seen, CRATES.iter().map(|(name, _)| *name).collect(), "crates of the workspace");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use ::caps::{CapSet, Capability};
 use nix::errno::Errno;
 
-use crate::sys::{Result, process};
+use sys::{Result, process};
 
 /// Every capability the kernel knows (capabilities(7)), without allocating a set of them.
 const ALL: [Capability; 41] = [

@@ -17,7 +17,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat, write};
 use super::limits::process_room;
 use crate::job::Limits;
 use crate::receipt::MemoryHold;
-use crate::sys::Result;
+use sys::Result;
 
 /// A cell's share where all want the processors; 100 is what any other group has.
 const CPU_WEIGHT: &str = "50";

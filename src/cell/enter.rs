@@ -15,10 +15,10 @@ use super::report::{self, FromInit, FromPayload, ToInit};
 use super::{At, Design, Ground, Root, Shared, Step, StepFailed};
 use super::{buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
 use crate::profile::Network;
-use crate::sys::fork::fork;
-use crate::sys::process::{self, Dumpable};
-use crate::sys::socket::{self, Wait};
-use crate::sys::{bpf, net, sharing};
+use sys::fork::fork;
+use sys::process::{self, Dumpable};
+use sys::socket::{self, Wait};
+use sys::{bpf, net, sharing};
 
 /// What a new cell is made from: all of it was there before the clone.
 #[derive(Debug)]

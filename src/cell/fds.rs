@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
-use crate::sys::{Result, process};
+use sys::{Result, process};
 
 /// Most descriptors that [`keep_only`] can keep.
 pub const MOST: usize = 9;

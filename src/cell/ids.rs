@@ -9,7 +9,7 @@ use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, write};
 
 use super::ProcKind;
 use super::mounts::Slot;
-use crate::sys::Result;
+use sys::Result;
 
 /// uid and gid of `agent`, the user of every cell (rulings R5).
 pub const AGENT: u32 = 1000;

@@ -32,9 +32,9 @@ use super::{Clocks, Design, ProcKind, Shared, proc};
 use crate::outcome::DENIALS_COUNTED;
 use crate::profile::{ProcView, floor};
 use crate::receipt::MemoryHold;
-use crate::sys::process::{self, Dumpable, Reaped};
-use crate::sys::socket::{self, Wait};
-use crate::sys::{Result, mount, notify};
+use sys::process::{self, Dumpable, Reaped};
+use sys::socket::{self, Wait};
+use sys::{Result, mount, notify};
 
 use watch::Watch;
 

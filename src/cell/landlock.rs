@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 
 use super::mounts::Tmpfs;
 use crate::profile::{Network, ProcView, Profile};
-use crate::sys::Result;
+use sys::Result;
 
 /// What may be done beneath a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Inside<'a> {
 
 /// The Landlock ABI of this kernel, 0 where there is none (landlock_create_ruleset(2)).
 pub fn kernel_abi() -> u32 {
-    crate::sys::process::landlock_abi()
+    sys::process::landlock_abi()
 }
 
 /// The newest ABI of the `landlock` crate that this kernel has.

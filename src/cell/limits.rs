@@ -7,7 +7,7 @@ use super::errno_of;
 use crate::job::Limits;
 use crate::profile::Exec;
 use crate::receipt::MemoryHold;
-use crate::sys::Result;
+use sys::Result;
 
 /// Where the descriptor of the one program of [`Exec::Only`] stands. RLIMIT_NOFILE is set below
 /// it, so that nothing can take its place.

@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::Workspace;
 use crate::profile::Profile;
 use crate::receipt::{MemoryHold, NOT_IN_FULL};
-use crate::sys::bpf::Instruction;
+use sys::bpf::Instruction;
 
 /// What every cell of one key (profile and workspace) has in common, computed once.
 #[derive(Debug)]

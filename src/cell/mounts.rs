@@ -14,7 +14,7 @@ use super::sockets::Sockets;
 use super::{At, Step, StepFailed};
 use crate::job::Limits;
 use crate::profile::{ProcView, Profile};
-use crate::sys::Result;
+use sys::Result;
 
 /// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every
 /// cell covers with its own tmpfs, so that no program ever sees it.

@@ -19,10 +19,10 @@ use super::{c_path, limits};
 use crate::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
 use crate::job::Limits;
 use crate::profile::Exec;
-use crate::sys::exec::{self, Filled, Pointers};
-use crate::sys::sharing::Stack;
-use crate::sys::socket::{self, Received, Wait};
-use crate::sys::{Result, process, signals};
+use sys::exec::{self, Filled, Pointers};
+use sys::sharing::Stack;
+use sys::socket::{self, Received, Wait};
+use sys::{Result, process, signals};
 
 /// The file in the template's hidden directory that Landlock must refuse.
 pub const CANARY: &CStr = c"canary";

@@ -16,7 +16,7 @@ use super::mounts::{Plan, Slot, bind};
 use super::size::Fact;
 use super::{At, Shared, Step, StepFailed, ids, size};
 use crate::profile::ProcView;
-use crate::sys::Result;
+use sys::Result;
 
 /// Links into the reader's own directory, by which programs know them: `mounts` and `net`.
 pub type Links = [OwnedFd; 2];

@@ -17,8 +17,8 @@ use nix::unistd::{Pid, write};
 use crate::call::PATH_BYTES;
 use crate::profile::calls;
 use crate::profile::condition::Verdict;
-use crate::sys::Result;
-use crate::sys::notify::Notification;
+use sys::Result;
+use sys::notify::Notification;
 
 /// Most bytes of a record; what comes later is left out, and that is said.
 pub const MOST_BYTES: usize = 512 << 10;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::{Step, StepFailed};
 use crate::job::{JobSignal, Limits};
 use crate::outcome::{DeniedBy, DeniedCall, FilesChanged, Waits};
-pub use crate::sys::raw;
-use crate::sys::{Result, socket};
+pub use sys::raw;
+use sys::{Result, socket};
 
 /// Largest report in bytes: 512 denied calls of at most 8 bytes each, or a hundred changed files with
 /// 16 KiB of paths; and room for the rest.

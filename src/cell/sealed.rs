@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::c_path;
-use crate::sys::mount::{Filesystem, attribute};
+use sys::mount::{Filesystem, attribute};
 
 /// Trees that hold what the distribution installs. Sockets in them are told by `doctor`.
 const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"];

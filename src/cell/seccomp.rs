@@ -15,7 +15,7 @@ use crate::profile::Profile;
 use crate::profile::condition::{Op, Probe, Test, Verdict, Width};
 use crate::profile::floor;
 use crate::receipt::MemoryHold;
-use crate::sys::bpf::Instruction;
+use sys::bpf::Instruction;
 
 /// Calls of the hand-over, between the filter's loading and exec: receiving the job, placing its
 /// streams, lowering limits. All are harmless to the program itself, which has no descriptor that

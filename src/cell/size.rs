@@ -18,7 +18,7 @@ use nix::unistd::write;
 
 use super::Clocks;
 use super::mounts::{HIDDEN, Slot};
-use crate::sys::Result;
+use sys::Result;
 
 /// The directory of these files, in the hidden store.
 pub const DIRECTORY: &str = "size";

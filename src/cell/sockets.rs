@@ -14,7 +14,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{chdir, mkdir};
 
 use super::mounts::Slot;
-use crate::sys::Result;
+use sys::Result;
 
 /// Where the template has such directories, one for each name that [`Sockets::path`] makes.
 pub const STORE: &str = "/tmp/.template/sockets";

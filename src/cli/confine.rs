@@ -13,8 +13,8 @@ use super::error::CliError;
 use crate::cell::seccomp::{Action, compile_for_ours, number};
 use crate::cell::{caps, landlock};
 use crate::profile::condition::{Op, Test, Verdict, Width};
-use crate::sys::bpf::{self, Instruction};
-use crate::sys::process;
+use sys::bpf::{self, Instruction};
+use sys::process;
 
 /// What a front end calls: streams, the link, its runtime, memory, time. `execve`, `mount`,
 /// `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.

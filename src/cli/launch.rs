@@ -10,7 +10,7 @@ use super::{confine, tier};
 use crate::audit::{self, Audit};
 use crate::outcome::in_words;
 use crate::supervisor::{self, Caps, IdRange, Spec};
-use crate::sys::signals;
+use sys::signals;
 
 /// How many instances of root share the configured range of host ids.
 const INSTANCES: u32 = 64;

@@ -53,7 +53,7 @@ use clap::{Parser, Subcommand};
 
 use deferred::Deferred;
 
-use crate::sys::process::close_range;
+use sys::process::close_range;
 
 /// Gives an agent a shell without giving it the machine.
 #[derive(Debug, Parser)]

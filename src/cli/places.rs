@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::accounts;
 use crate::cell::c_path;
 use crate::config::Surroundings;
-use crate::sys::mount::mount_id;
+use sys::mount::mount_id;
 
 /// Links on the way of one path (path_resolution(7)).
 const MOST_LINKS: usize = 40;

@@ -19,9 +19,9 @@ use crate::accounts;
 use crate::cell::ids::write_map;
 use crate::cell::{landlock, report};
 use crate::supervisor::OPEN_FILES_HELD;
-use crate::sys::mount::{attribute, new_filesystem, pivot_here};
-use crate::sys::process::{self, Side};
-use crate::sys::socket::{self, Wait};
+use sys::mount::{attribute, new_filesystem, pivot_here};
+use sys::process::{self, Side};
+use sys::socket::{self, Wait};
 
 /// What a new set of namespaces allowed. An errno is 0 where the call worked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

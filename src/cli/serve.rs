@@ -17,7 +17,7 @@ use crate::mcp::serve;
 use crate::outcome::{Failure, in_words};
 use crate::receipt::Tier;
 use crate::supervisor::{Access, ScopeWish};
-use crate::sys::memory;
+use sys::memory;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cell::record::{self, How};
 use crate::document::Document;
 use crate::profile::{PathKind, Profile, Profiles, shipped};
-use crate::sys::{memory, process};
+use sys::{memory, process};
 
 /// So many files of one directory are offered as the directory.
 const MANY: usize = 4;

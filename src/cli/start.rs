@@ -46,7 +46,7 @@ pub fn conducted<F, T>(socket: OwnedFd, conduct: impl FnOnce(OwnedFd) -> F) -> R
 where
     F: Future<Output = Result<T, CliError>>,
 {
-    crate::sys::memory::keep_freed(KEPT_BYTES);
+    sys::memory::keep_freed(KEPT_BYTES);
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()

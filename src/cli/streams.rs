@@ -21,8 +21,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
+use crate::link;
 use crate::mcp::lines::QUIET;
-use crate::sys::socket;
 
 /// Both streams as they were found. Made before the walls, behind which nothing is opened, and after
 /// the supervisor, which must not hold them.
@@ -59,13 +59,13 @@ impl Streams {
     pub fn opened(self) -> (Input, Output) {
         let input = match self.input {
             Found::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(Input::Pipe),
-            Found::Socket(fd) => socket::register(fd).map(Input::Socket),
+            Found::Socket(fd) => link::register(fd).map(Input::Socket),
             Found::Null => Ok(Input::Null),
             Found::Other => Ok(Input::Other(tokio::io::stdin())),
         };
         let output = match self.output {
             Found::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(Output::Pipe),
-            Found::Socket(fd) => socket::register(fd).map(Output::Socket),
+            Found::Socket(fd) => link::register(fd).map(Output::Socket),
             Found::Null | Found::Other => Ok(Output::Other(tokio::io::stdout())),
         };
         // What cannot be waited for keeps the thread.

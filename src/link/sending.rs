@@ -9,8 +9,8 @@ use tokio::time::sleep;
 
 use super::{Shared, State};
 use crate::outcome::Failure;
-use crate::sys::{raw, socket};
 use crate::wire::CallId;
+use sys::{raw, socket};
 
 /// Until the next attempt, where the socket has room and takes nothing.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);

@@ -10,8 +10,8 @@ use super::{Control, Running};
 use crate::call::Stdin;
 use crate::outcome::{Ended, Failure, Waits, in_words};
 use crate::receipt::Receipt;
-use crate::sys::socket::Received;
 use crate::wire::StdinKind;
+use sys::socket::Received;
 
 impl Running {
     /// Takes the streams that came with a call's start.
@@ -27,7 +27,7 @@ impl Running {
         if received.cut {
             // The kernel had no number of ours left for them (unix(7), MSG_CTRUNC).
             let step = "receiving the program's streams".to_owned();
-            return Err(Failure::Setup { step, errno: crate::sys::raw(Errno::EMFILE) });
+            return Err(Failure::Setup { step, errno: sys::raw(Errno::EMFILE) });
         }
         let mut fds = received.fds.into_iter().flatten();
         let missing = || Failure::Refused { why: "a stream is missing".to_owned() };

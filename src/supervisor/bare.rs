@@ -33,9 +33,9 @@ use crate::cell::{self, Clocks, Design, ProcKind, Shared, c_path, caps, fds, ids
 use crate::profile::tier::LANDLOCK_ABI;
 use crate::profile::{HostPath, PathKind, Presence, Profile};
 use crate::receipt::MemoryHold;
-use crate::sys::fork::fork;
-use crate::sys::process::{self, Dumpable, Side};
-use crate::sys::socket;
+use sys::fork::fork;
+use sys::process::{self, Dumpable, Side};
+use sys::socket;
 
 /// What main prepares for this tier.
 #[derive(Debug, Clone)]

@@ -30,11 +30,11 @@ use crate::job::{ProfileName, Workspace};
 use crate::profile::condition::Verdict;
 use crate::profile::{ProcView, Profile};
 use crate::receipt::MemoryHold;
-use crate::sys::mount::{attribute, new_filesystem};
-use crate::sys::process::{self, Dumpable};
-use crate::sys::signals;
-use crate::sys::socket::{self, Wait};
 use crate::wire::{self, Event, Ready, Unable};
+use sys::mount::{attribute, new_filesystem};
+use sys::process::{self, Dumpable};
+use sys::signals;
+use sys::socket::{self, Wait};
 
 /// What the supervisor waits for before it does anything.
 #[derive(Debug)]

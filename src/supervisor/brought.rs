@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use crate::cell::errno_of;
-use crate::sys::memory;
-use crate::sys::socket::Received;
 use crate::wire::{Block, Carried, Input, Start, WireError};
+use sys::memory;
+use sys::socket::Received;
 
 /// What a job brings, with every memfd checked to be sealed.
 #[derive(Debug)]

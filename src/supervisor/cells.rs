@@ -32,8 +32,8 @@ use crate::cell::report::{self, Probes, ToInit};
 use crate::cell::{Design, Ground, ProcKind, Shared};
 use crate::job::Limits;
 use crate::receipt::{Configured, Receipt};
-use crate::sys::fork::fork;
-use crate::sys::process::{self, Child, Dumpable, Side, Used};
+use sys::fork::fork;
+use sys::process::{self, Child, Dumpable, Side, Used};
 
 /// Namespaces of the floor, but for that of cgroups, which `enter` makes when its group is joined.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER

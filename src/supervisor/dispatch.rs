@@ -16,8 +16,8 @@ use crate::cell::mounts::Slot;
 use crate::cell::report::raw;
 use crate::job::{Limits, ProfileName, Workspace};
 use crate::outcome::{Ended, Failure, Outcome};
-use crate::sys::socket::Received;
 use crate::wire::{CallId, Event, Start};
+use sys::socket::Received;
 
 /// What came of starting a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

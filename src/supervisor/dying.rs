@@ -19,7 +19,7 @@ use super::serve::Supervisor;
 use crate::cell::Shared;
 use crate::cell::measure::{Fields, read_all};
 use crate::outcome::FilesChanged;
-use crate::sys::Result;
+use sys::Result;
 
 /// How long a cell that was killed may take before its caller is answered without its end. With the
 /// grace before it, an answer comes within two seconds of its limit.

@@ -13,7 +13,7 @@ use syscalls::Sysno;
 use super::boot::Key;
 use crate::cell::seccomp::{self, Action, Recording, number};
 use crate::profile::condition::Verdict;
-use crate::sys::bpf;
+use sys::bpf;
 
 /// The loop: waiting, the link, pipes and memfds, clocks.
 const LOOP: [Sysno; 31] = [

@@ -12,8 +12,8 @@ use crate::cell::payload::STRINGS_BYTES;
 use crate::cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
 use crate::cell::{Design, Ground, errno_of};
 use crate::job::{Changes, Limits, Workspace};
-use crate::sys::memory;
 use crate::wire::{Block, Input, Start};
+use sys::memory;
 
 use super::ahead;
 use super::cells::Cell;

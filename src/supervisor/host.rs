@@ -19,8 +19,8 @@ use crate::cell::ids::{CellIds, HostIds, Supplementary, cell_id, write_map};
 use crate::cell::measure::{NAMESPACES, Operator};
 use crate::cell::{c_path, errno_of};
 use crate::receipt::Tier;
-use crate::sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
-use crate::sys::process::{self, Side};
+use sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
+use sys::process::{self, Side};
 
 use super::idmap::IdMap;
 use super::protect::{self, Found};

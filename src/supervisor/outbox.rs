@@ -10,8 +10,8 @@ use nix::poll::PollFlags;
 use super::handover::FarEnds;
 use super::serve::{Fatal, MOST_FAILURES};
 use super::sources::PAUSE;
-use crate::sys::socket;
 use crate::wire::{self, CallId, Event, WireError};
+use sys::socket;
 
 /// With this many frames waiting no request is read: a front end that asks and never listens
 /// fills its own queue, not this process.

@@ -12,7 +12,7 @@ use super::{Access, GrantedDirectory, Kind, WorkspaceGrant};
 use crate::cell::mounts::{self, Slot};
 use crate::cell::sockets::Sockets;
 use crate::cell::{c_path, errno_of};
-use crate::sys::mount::{Filesystem, attach};
+use sys::mount::{Filesystem, attach};
 
 /// What of the host a root has by its profile.
 #[derive(Debug, Default)]

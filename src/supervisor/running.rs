@@ -17,9 +17,9 @@ use crate::cell::{Design, Shared};
 use crate::defaults::GRACE;
 use crate::job::{Changes, Limits, Workspace};
 use crate::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
-use crate::sys::process::Used;
-use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, Start};
+use sys::process::Used;
+use sys::socket::{self, Wait};
 
 /// Where a call stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

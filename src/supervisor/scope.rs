@@ -23,11 +23,11 @@ use self::manager::{Manager, Request};
 use super::start::Inherited;
 use crate::cell::cgroup::{Parent, Processors};
 use crate::cell::report;
-use crate::sys::fork::fork;
-use crate::sys::process::{self, Side};
-use crate::sys::signals;
-use crate::sys::socket::{self, Wait};
 use crate::wire::Scope;
+use sys::fork::fork;
+use sys::process::{self, Side};
+use sys::signals;
+use sys::socket::{self, Wait};
 
 /// How long the asking may take in all.
 const ASKING: Duration = Duration::from_secs(5);

@@ -25,9 +25,9 @@ use crate::cell::mounts::Slot;
 use crate::cell::payload::Scratch;
 use crate::cell::{Design, Shared};
 use crate::outcome::{Ended, Failure, LimitKind, Outcome};
-use crate::sys::process;
-use crate::sys::socket::{self, Wait};
 use crate::wire::{self, CallId, FRAME_BYTES, Request};
+use sys::process;
+use sys::socket::{self, Wait};
 
 /// The supervisor while it serves.
 #[derive(Debug)]

@@ -29,8 +29,8 @@ use crate::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
 };
 use crate::receipt::Receipt;
-use crate::sys::socket::{self, Wait};
 use crate::wire::{Block, CallId};
+use sys::socket::{self, Wait};
 
 /// The program of a session.
 const BASH: &str = "bash";

@@ -23,7 +23,7 @@ use crate::cell::mounts::Slot;
 use crate::cell::sockets::{self, Sockets};
 use crate::cell::{c_path, errno_of};
 use crate::profile::{Profile, SocketName, UnixSockets};
-use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
+use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Nothing of a mounted socket can be changed; connecting to it is no change.
 const ATTRIBUTES: u64 =

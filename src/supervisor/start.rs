@@ -24,10 +24,10 @@ use crate::job::{ProfileName, Workspace};
 use crate::outcome::in_words;
 use crate::profile::{Profile, SocketName};
 use crate::receipt::Tier;
-use crate::sys::fork::fork;
-use crate::sys::process::{self, ArgumentPages, Side};
-use crate::sys::{signals, socket};
 use crate::wire::Scope;
+use sys::fork::fork;
+use sys::process::{self, ArgumentPages, Side};
+use sys::{signals, socket};
 
 /// Why there is no supervisor. Each has its remedy in `cofferdam doctor`.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,7 @@ use super::idmap::{self, Extent};
 use crate::accounts;
 use crate::cell::ids::{CellIds, HostIds};
 use crate::profile::Profile;
-use crate::sys::process;
+use sys::process;
 
 /// Ids of one instance: one for each slot, and the last for the supervisor.
 const BLOCK: u32 = 1024;

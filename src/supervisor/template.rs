@@ -22,7 +22,7 @@ use crate::cell::size::{self, Sizes};
 use crate::cell::sockets::Sockets;
 use crate::cell::{Clocks, ProcKind, c_path, errno_of, payload};
 use crate::profile::{ProcView, Profile};
-use crate::sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
+use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
 use super::driver::DESK;
 use super::pieces::{
@@ -287,7 +287,7 @@ fn enter_stage(cells: Slot) -> Result<(), TemplateError> {
 
 /// Makes the stage the root of this namespace and lets the host's mounts go.
 fn become_root() -> Result<(), TemplateError> {
-    crate::sys::mount::pivot_here().map_err(|errno| {
+    sys::mount::pivot_here().map_err(|errno| {
         let what = if errno == Errno::EINVAL {
             "changing the root (an initramfs cannot be left; `cofferdam doctor` has the remedy)"
         } else {

@@ -12,7 +12,7 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 
 use super::driver::DESK;
 use crate::cell::mounts::HIDDEN_TERMINALS;
-use crate::sys::{Result, terminal};
+use sys::{Result, terminal};
 
 /// Terminals of one session at once, those included whose command has ended and that background
 /// processes still hold.

@@ -12,7 +12,7 @@ use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, raw};
 use crate::outcome::Failure;
 use crate::receipt::Receipt;
-use crate::sys::socket::{self, Wait};
+use sys::socket::{self, Wait};
 
 /// Set-up that takes longer has hung: the cell is killed and the call told.
 const SETUP_TIME: Duration = Duration::from_secs(10);

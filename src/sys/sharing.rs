@@ -98,7 +98,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::sys::process::{self, Side};
+    use crate::process::{self, Side};
 
     /// In a child of its own, whose child the test then is the parent of.
     #[test]

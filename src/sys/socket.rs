@@ -214,12 +214,3 @@ pub fn probe(family: libc::c_int) -> Result<OwnedFd> {
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
-
-/// Registers a socket that it owns with the tokio runtime in force.
-///
-/// # Errors
-/// When the runtime's poll cannot take it.
-pub fn register(socket: OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd is open, is its own and stays the same descriptor until it is dropped.
-    Ok(unsafe { tokio::io::unix::AsyncFd::register(socket) }?)
-}

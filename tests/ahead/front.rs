@@ -12,9 +12,9 @@ use cofferdam::outcome::{Ended, Outcome};
 use cofferdam::profile::{self, Profile, Profiles};
 use cofferdam::receipt::Receipt;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
-use cofferdam::sys::memory;
-use cofferdam::sys::socket::{self, Received};
 use cofferdam::wire::{self, Block, Carried, Event, Input, Request, Start, StdinKind};
+use sys::memory;
+use sys::socket::{self, Received};
 
 use crate::link;
 

@@ -11,7 +11,7 @@ mod link;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
-use cofferdam::sys::process;
+use sys::process;
 
 use front::{Check, Front};
 

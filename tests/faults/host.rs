@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cofferdam::sys::process::{open_pidfd, signal};
 use nix::sys::signal::Signal;
+use sys::process::{open_pidfd, signal};
 
 use crate::support::{Caller, Check, Failed, equal, holds, proc_file, status};
 

@@ -1,7 +1,7 @@
 //! The kernel's machine for seccomp programs (seccomp(2), Documentation/networking/filter.rst), in plain
 //! steps: what the compiled program answers.
 
-use cofferdam::sys::bpf::Instruction;
+use sys::bpf::Instruction;
 
 /// One call as a program sees it (struct seccomp_data).
 #[derive(Debug, Clone, Copy)]

@@ -13,9 +13,9 @@ use cofferdam::cell::seccomp::{Recording, init_filter, payload_filter, payload_v
 use cofferdam::profile::floor::Verdict;
 use cofferdam::profile::{Family, Network, Profile, Profiles, shipped};
 use cofferdam::receipt::MemoryHold;
-use cofferdam::sys::bpf::Instruction;
 use machine::{Call, run};
 use plain::{Answer, Plain};
+use sys::bpf::Instruction;
 
 const X86_64: u32 = 0xc000_003e;
 /// i386, aarch64, and what is no architecture.

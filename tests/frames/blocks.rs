@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use cofferdam::call::{Argv, Cwd, Env};
 use cofferdam::outcome::{Failure, Outcome};
-use cofferdam::sys::memory;
 use cofferdam::wire::{Block, Carried, Input, Request, Start};
+use sys::memory;
 
 use crate::{Check, Front, expect};
 

@@ -15,9 +15,9 @@ use cofferdam::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Wor
 use cofferdam::outcome::{Failure, Outcome};
 use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
-use cofferdam::sys::socket::{self, Received};
-use cofferdam::sys::{memory, process};
 use cofferdam::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
+use sys::socket::{self, Received};
+use sys::{memory, process};
 
 use blocks::block;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use cofferdam::job::{
     Changes, JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace,
 };
-use cofferdam::sys::memory;
 use cofferdam::wire::{self, Carried, FRAME_BYTES, Input, Request, Start};
+use sys::memory;
 
 use crate::dice::Dice;
 use crate::link::{Check, Link, block};

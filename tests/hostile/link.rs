@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use cofferdam::call::{Argv, Cwd, Env};
 use cofferdam::outcome::{Ended, Outcome};
-use cofferdam::sys::memory;
-use cofferdam::sys::socket::{self, Received, Wait};
 use cofferdam::wire::{self, Block, Event, FRAME_BYTES, Request, Start, StdinKind};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use sys::memory;
+use sys::socket::{self, Received, Wait};
 
 pub type Check<T = ()> = Result<T, String>;
 

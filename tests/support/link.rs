@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use cofferdam::sys::socket::{self, Received, Wait};
 use cofferdam::wire::{self, Event, FRAME_BYTES};
+use sys::socket::{self, Received, Wait};
 
 /// The next event of the link.
 pub fn event(link: &OwnedFd, patience: Duration) -> Result<(Event, Received), String> {

@@ -10,8 +10,8 @@ use nix::sys::stat::Mode;
 use super::Domain;
 use crate::cell::enter::{Entry, Prepared, await_maps};
 use crate::cell::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
-use crate::sys::Result;
-use crate::sys::process::{self, Dumpable};
+use sys::Result;
+use sys::process::{self, Dumpable};
 
 /// The steps that init takes before it forks.
 pub(in crate::cell) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFailed> {

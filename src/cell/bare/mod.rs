@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::landlock;
-use crate::sys::Result;
+use sys::Result;
 
 /// What cells of a design stand on in this tier.
 #[derive(Debug)]

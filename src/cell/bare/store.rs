@@ -16,7 +16,7 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
 
 use crate::cell::payload;
-use crate::sys::Result;
+use sys::Result;
 
 /// What is in each private directory, in the order in which it is made.
 const PARTS: [&str; 3] = ["workspace", "tmp", "tmp/home"];

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::tree::{Stamp, Tree};
 use crate::outcome::{Change, FileChange, FilesChanged};
-use crate::sys::lookup::{self, Follow};
+use sys::lookup::{self, Follow};
 
 /// Changes that are told one by one; the others are counted.
 const MOST_LISTED: usize = 100;

@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::tree::{Full, Stamp, Tree};
 use crate::outcome::FileKind;
-use crate::sys::lookup::{self, Follow};
+use sys::lookup::{self, Follow};
 
 /// The longest that a look takes.
 const TIME: Duration = Duration::from_millis(200);

@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 
 use super::paths::Target;
-use crate::sys::notify::{self, Notification};
-use crate::sys::{Result, process};
+use sys::notify::{self, Notification};
+use sys::{Result, process};
 
 /// Whether init's own umask is everybody's: all have it from the supervisor, until one sets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

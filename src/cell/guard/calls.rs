@@ -14,7 +14,7 @@ use super::sockets::Wanted;
 use super::{instances, sockets, watches};
 use crate::profile::condition::{Op, Test, Verdict};
 use crate::profile::floor::number;
-use crate::sys::Result;
+use sys::Result;
 
 /// Answers a call from what its registers hold.
 type Handler =

@@ -18,9 +18,9 @@ use super::names::Renames;
 use super::opening::{finished, hand_over, later, opened};
 use super::paths::{Found, Links, Spot, Target};
 use super::waiting::{MADE, Pending, Waiting, blocked, unblocked};
-use crate::sys::Result;
-use crate::sys::lookup::{self, Follow};
-use crate::sys::notify::{self, Notification};
+use sys::Result;
+use sys::lookup::{self, Follow};
+use sys::notify::{self, Notification};
 
 /// What became of a call that init was asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

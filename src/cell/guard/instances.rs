@@ -16,7 +16,7 @@ use syscalls::Sysno;
 
 use super::gate::{Gate, Made, Unmade};
 use super::judge::Judge;
-use crate::sys::Result;
+use sys::Result;
 
 /// Instances that may live at once in a cell. A process of node has four or five, and ends where it gets none:
 /// a test runner with its workers takes some dozens.

@@ -10,7 +10,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use super::Guard;
 use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place, Renames};
 use super::paths::{Spot, Target};
-use crate::sys::{Result, lookup};
+use sys::{Result, lookup};
 
 /// Private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`, and the one of granted sockets.
 const PRIVATE: usize = 4;

@@ -8,8 +8,8 @@ use nix::sys::stat::Mode;
 
 use super::Guard;
 use super::gate::{Gate, Served};
-use crate::sys::notify::{self, Notification};
-use crate::sys::{Result, interrupt};
+use sys::notify::{self, Notification};
+use sys::{Result, interrupt};
 
 /// What answers the mediated calls of a cell.
 #[derive(Debug)]

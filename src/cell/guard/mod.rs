@@ -35,10 +35,10 @@ use std::path::{Path, PathBuf};
 use syscalls::Sysno;
 
 use super::seccomp::{self, Recording};
-use crate::sys::Result;
-use crate::sys::bpf::Instruction;
-use crate::sys::notify::Notification;
 use calls::{Group, Watched};
+use sys::Result;
+use sys::bpf::Instruction;
+use sys::notify::Notification;
 
 /// What init needs to guard the grants of one key; computed before the clone.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::gate::look;
 use super::paths::Spot;
-use crate::sys::Result;
+use sys::Result;
 
 /// Renames what is no directory, and cannot be made one between a look and the act: a directory has no
 /// second name, and no call that removes a file removes one.

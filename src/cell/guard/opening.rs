@@ -10,9 +10,9 @@ use super::gate::{Made, Unmade};
 use super::judge::Judge;
 use super::paths::Spot;
 use super::waiting::{MADE, Pending, blocked, unblocked};
-use crate::sys::Result;
-use crate::sys::lookup::{self, Follow};
-use crate::sys::notify::{self, Notification};
+use sys::Result;
+use sys::lookup::{self, Follow};
+use sys::notify::{self, Notification};
 
 /// Opens a spot, without ever waiting for the other end of a FIFO.
 pub fn opened(

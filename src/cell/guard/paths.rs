@@ -13,8 +13,8 @@ use nix::sys::stat::Mode;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use super::calls::Named;
-use crate::sys::lookup::{self, Follow};
-use crate::sys::{Result, remote};
+use sys::lookup::{self, Follow};
+use sys::{Result, remote};
 
 /// Bytes of a path with its NUL, as the kernel takes it.
 const PATH: usize = 4096;

@@ -26,8 +26,8 @@ use super::paths::{Found, Links, Spot, Target, Text};
 use super::waiting::Pending;
 use crate::profile::condition::Verdict;
 use crate::profile::floor::number;
-use crate::sys::lookup::{self, Follow};
-use crate::sys::{Result, interrupt, process, remote, socket};
+use sys::lookup::{self, Follow};
+use sys::{Result, interrupt, process, remote, socket};
 
 /// The system calls by which init binds for others, besides those of connecting and of names.
 pub const BINDING: [Sysno; 1] = [Sysno::bind];

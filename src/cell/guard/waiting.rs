@@ -15,8 +15,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::opening::{hand_over, settle};
 use super::paths::Target;
 use super::sockets::Connecting;
-use crate::sys::Result;
-use crate::sys::notify::{self, Notification};
+use sys::Result;
+use sys::notify::{self, Notification};
 
 /// Callers that may wait at once.
 const MOST: usize = 128;

@@ -14,8 +14,8 @@ use super::calls::Named;
 use super::gate::{Gate, Made, Unmade};
 use super::names;
 use super::paths::{Found, Links};
-use crate::sys::lookup::{self, Follow};
-use crate::sys::{Result, process, watch};
+use sys::lookup::{self, Follow};
+use sys::{Result, process, watch};
 
 /// The system calls by which init adds watches, besides those it always needs.
 pub const CALLS: [Sysno; 10] = [

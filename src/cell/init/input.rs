@@ -19,7 +19,7 @@ use nix::unistd::read;
 use super::Init;
 use crate::cell::report::{FromInit, InputFile};
 use crate::outcome::Waits;
-use crate::sys::Result;
+use sys::Result;
 
 /// Between two looks: at first, and at most. A look takes tens of microseconds for a few processes.
 const SHORTEST: Duration = Duration::from_millis(15);

@@ -17,7 +17,7 @@ use super::input::numbers;
 use super::{Init, sent};
 use crate::cell::report::Ticks;
 use crate::job::JobSignal;
-use crate::sys::Result;
+use sys::Result;
 
 /// How often killed processes are looked for again: who forks may have been missed. What outlasts
 /// this, the end of the whole cell meets.

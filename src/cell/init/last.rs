@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Init;
-use crate::sys::Result;
-use crate::sys::process::{self, Reaped};
+use sys::Result;
+use sys::process::{self, Reaped};
 
 /// The longest that init waits for killed processes, to add up what they used.
 const LAST: Duration = Duration::from_millis(200);

@@ -5,8 +5,8 @@ use nix::errno::Errno;
 use super::{Cause, Init};
 use crate::cell::files::Then;
 use crate::cell::report;
-use crate::sys::Result;
-use crate::sys::socket;
+use sys::Result;
+use sys::socket;
 
 impl Init<'_> {
     /// A step of the look that is under way; what was waited for is told at its end.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use crate::cell::Clocks;
 use crate::cell::size::age;
-use crate::sys::{Result, memory, notify};
+use sys::{Result, memory, notify};
 
 /// Answers sysinfo(2) with what the cell has. A caller that ended meanwhile may have left its number
 /// to another: of the same cell, so that what is written there harms nobody else.

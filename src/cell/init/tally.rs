@@ -5,9 +5,9 @@ use nix::errno::Errno;
 use super::watch::Watch;
 use super::{Cause, Init, NUMBERS};
 use crate::cell::report::{self, Counts, FromInit, PayloadEnd};
-use crate::sys::Result;
-use crate::sys::process::{End, Reaped};
-use crate::sys::socket;
+use sys::Result;
+use sys::process::{End, Reaped};
+use sys::socket;
 
 impl Init<'_> {
     /// How often each call was refused, by its number, as a report has it.

@@ -19,8 +19,8 @@ use nix::unistd::read;
 
 use super::{Cause, Init, Turn};
 use crate::cell::bare::Domain;
-use crate::sys::Result;
-use crate::sys::process::{self, End, Reaped, Used};
+use sys::Result;
+use sys::process::{self, End, Reaped, Used};
 
 use maps::{Mappings, Process, Progress};
 

@@ -26,7 +26,7 @@ use self::scan::Scan;
 use self::tree::Trees;
 use super::{Access, Workspaces};
 use crate::cell::c_path;
-use crate::sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
+use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Mounts in one granted directory, at most: each costs every cell time. What is over it is guarded by
 /// its name.

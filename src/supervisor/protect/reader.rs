@@ -17,9 +17,9 @@ use super::configured::matters;
 use super::grammar::{self, VALUE, Whole};
 use crate::cell::seccomp::{self, Action};
 use crate::profile::condition::Verdict;
-use crate::sys::bpf::{self, Instruction};
-use crate::sys::fork::fork;
-use crate::sys::process::{self, Child, Dumpable, Side, close_range};
+use sys::bpf::{self, Instruction};
+use sys::fork::fork;
+use sys::process::{self, Child, Dumpable, Side, close_range};
 
 /// The largest configuration that is read; git's are a few kilobytes.
 pub const MOST: usize = 1 << 20;

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat, fstatat};
 
-use crate::sys::lookup::{self, Follow};
+use sys::lookup::{self, Follow};
 
 /// Symbolic links that one lookup follows (path_resolution(7)).
 const LINKS: usize = 40;

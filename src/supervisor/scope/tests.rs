@@ -14,8 +14,8 @@ use super::dbus::{self, Malformed, Message, Method, Writer};
 use super::groups::UnitLimits;
 use super::manager::{Manager, Refusal, Request};
 use super::{Answer, FIRST_CALL, Wish, received, wait};
-use crate::sys::socket;
 use crate::wire::Scope;
+use sys::socket;
 
 /// The type of an answer (D-Bus specification, "Message Format").
 const RETURN: u8 = 2;

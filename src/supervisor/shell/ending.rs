@@ -14,9 +14,9 @@ use crate::supervisor::account::Processor;
 use crate::supervisor::desk::Desk;
 use crate::supervisor::dying;
 use crate::supervisor::ends;
-use crate::sys::process::Used;
-use crate::sys::socket::{self, Wait};
 use crate::wire::CallId;
+use sys::process::Used;
+use sys::socket::{self, Wait};
 
 impl Shell {
     /// What one call used: the difference to all before it.

@@ -11,7 +11,7 @@ use crate::defaults::GRACE;
 use crate::job::JobSignal;
 use crate::outcome::{Force, LimitKind, Outcome};
 use crate::supervisor::ends::LINGER;
-use crate::sys::Result;
+use sys::Result;
 
 /// Nanoseconds of one tick: the kernel tells starts in USER_HZ, which is 100 everywhere.
 const TICK: i64 = 10_000_000;

@@ -1,9 +1,9 @@
-//! The only `unsafe` of the crate: system calls that no safe wrapper offers.
+//! The only `unsafe` of the program: system calls that no safe wrapper offers.
 //!
 //! Each function is one call with its arguments typed, returns the errno as it
 //! is, and keeps no state. What a safe crate already offers (nix, caps, landlock,
 //! rlimit) is not repeated here.
-#![allow(unsafe_code, reason = "this module exists to hold it; every block names its invariant")]
+#![allow(unsafe_code, reason = "this crate exists to hold it; every block names its invariant")]
 #![allow(clippy::as_conversions, reason = "widths of the kernel's ABI; each cast is between them")]
 
 pub mod bpf;
