@@ -24,13 +24,13 @@
 //! | step | where | type | what it guarantees |
 //! |---|---|---|---|
 //! | message | [`mcp`] | tool arguments | the schema; unknown fields are refused |
-//! | validated | [`tools`] | [`call::Call`] | bounded lengths, no NUL, paths inside /workspace or /tmp |
+//! | validated | [`tools`] | [`model::call::Call`] | bounded lengths, no NUL, paths inside /workspace or /tmp |
 //! | decided | [`policy`] | [`policy::Grant`] or [`policy::Denial`] | a grant cannot be made elsewhere |
-//! | sent | [`link`], [`wire`] | a frame with a [`job::Job`] | only a grant can be sent; every length is capped |
+//! | sent | [`link`], [`model::wire`] | a frame with a [`model::job::Job`] | only a grant can be sent; every length is capped |
 //! | planned | [`supervisor`] | [`cell::Design`] | all that has a length is computed before the clone |
 //! | run | [`cell`] | init and payload | built, measured, then handed the job |
 //! | captured | [`capture`] | [`capture::Captured`] | head and tail are kept, the rest is counted |
-//! | told | [`mcp::reply`], [`cli::run`] | [`outcome::Outcome`], [`receipt::Receipt`] | one story of the end; what was measured |
+//! | told | [`mcp::reply`], [`cli::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | one story of the end; what was measured |
 //!
 //! # Code map
 //!
@@ -49,7 +49,7 @@
 //! [`policy`]: who may call what. [`profile`]: how a call is confined. [`config`] reads the files of both.
 //! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
 //!
-//! [`call`], [`job`], [`wire`], [`link`], [`outcome`], [`receipt`]: the words that the two sides of the link share.
+//! [`model`], [`link`]: the words that the two sides of the link share, and its front end's side.
 //! *Architecture Invariant:* a frame names a profile, it never carries one; what the supervisor
 //! takes from the link it checks again.
 //!
@@ -72,10 +72,9 @@
 //! [`sys`]: system calls that no crate wraps.
 //! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
 //!
-//! [`accounts`], [`defaults`], [`units`], [`document`], [`group`], [`clock`], [`log`]: names of users, values of the rulings, how they are written, mistakes with their place,
-//! which tools are shown together, where log lines go.
+//! [`document`], [`group`]: mistakes with their place, which tools are shown together.
 //!
-//! Arrows go one way: `cli → mcp → tools → policy → call, job`; `supervisor → cell → profile, job`; both ends `→ wire → job`.
+//! Arrows go one way: `cli → mcp → tools → policy → profile → model → sys`; `supervisor → cell → profile`.
 //!
 //! # Invariants
 //!
@@ -104,27 +103,17 @@
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 
-pub mod accounts;
 pub mod audit;
-pub mod call;
 pub mod capture;
 pub mod cell;
 pub mod cli;
-pub mod clock;
 pub mod config;
-pub mod defaults;
 pub mod document;
 pub mod group;
-pub mod job;
 pub mod link;
-pub mod log;
 pub mod mcp;
-pub mod outcome;
 pub mod policy;
 pub mod profile;
-pub mod receipt;
 pub mod selftest;
 pub mod supervisor;
 pub mod tools;
-pub mod units;
-pub mod wire;

@@ -23,13 +23,13 @@ pub use control::Control;
 pub use metrics::Metrics;
 pub use streams::CancelOnDrop;
 
-use crate::call::Stdin;
-use crate::job::SessionId;
-use crate::log;
-use crate::outcome::{Ended, Failure, Outcome, Waits};
 use crate::policy::Grant;
-use crate::receipt::Receipt;
-use crate::wire::{
+use model::call::Stdin;
+use model::job::SessionId;
+use model::log;
+use model::outcome::{Ended, Failure, Outcome, Waits};
+use model::receipt::Receipt;
+use model::wire::{
     self, Block, CallId, Carried, Event, FRAME_BYTES, Input, Ready, Request, Start, StdinKind,
     Unable, WireError,
 };

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam::config::Config;
-use cofferdam::defaults::{self, GIB, KIB, MIB};
 use cofferdam::document::Document;
-use cofferdam::outcome::DENIALS_COUNTED;
 use cofferdam::policy::Policy;
-use cofferdam::{call, job, profile};
+use cofferdam::profile;
+use model::defaults::{self, GIB, KIB, MIB};
+use model::outcome::DENIALS_COUNTED;
+use model::{call, job};
 
 const README: &str = include_str!("../README.md");
 const SECURITY: &str = include_str!("../SECURITY.md");

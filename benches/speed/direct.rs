@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
 use cofferdam::capture::stream::{Follower, Stream};
 use cofferdam::capture::tap::Source;
 use cofferdam::capture::{Captured, KEPT_BYTES, Meter};
 use cofferdam::config::{self, Surroundings};
-use cofferdam::job::{Limits, ProfileName, Workspace};
 use cofferdam::link::Link;
-use cofferdam::outcome::Outcome;
 use cofferdam::policy::{Grant, Policy};
 use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
+use model::call::{Argv, Asked, Call, Env, Stdin};
+use model::job::{Limits, ProfileName, Workspace};
+use model::outcome::Outcome;
 use tokio::runtime::Runtime;
 
 use crate::Result;
@@ -62,7 +62,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         caps,
         ids,
         own_ids: cofferdam::supervisor::OwnIds::Unwanted,
-        tier: cofferdam::receipt::Tier::Full,
+        tier: model::receipt::Tier::Full,
         scope: supervisor::ScopeWish::Never,
         record: None,
         first: None,

@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cofferdam::call::{Argv, Asked, Call, Env, Stdin};
 use cofferdam::capture::Captured;
 use cofferdam::capture::deceptive::always_deceives;
 use cofferdam::capture::text::render;
@@ -16,9 +15,7 @@ use cofferdam::cell::guard::paths::{Text, descriptor_of, split};
 use cofferdam::cell::guard::sockets::{Address, Wanted};
 use cofferdam::cell::guard::{instances, watches};
 use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
-use cofferdam::defaults::INLINE_CHARACTERS;
 use cofferdam::document::Document;
-use cofferdam::job::Workspace;
 use cofferdam::mcp::arguments::{
     AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
 };
@@ -27,12 +24,15 @@ use cofferdam::policy::flags::{Command, Input, Takes};
 use cofferdam::policy::{self, Policy};
 use cofferdam::profile::floor::{self, Verdict};
 use cofferdam::profile::{self, Profiles};
-use cofferdam::receipt::MemoryHold;
 use cofferdam::supervisor::protect::grammar::{self, Whole};
 use cofferdam::tools::bc::{self, BcRun, CalcError, Evaluate};
 use cofferdam::tools::session;
 use cofferdam::tools::shell::{self, BashArgs};
-use cofferdam::wire::{self, Event, Request};
+use model::call::{Argv, Asked, Call, Env, Stdin};
+use model::defaults::INLINE_CHARACTERS;
+use model::job::Workspace;
+use model::receipt::MemoryHold;
+use model::wire::{self, Event, Request};
 use rmcp::transport::Transport;
 use serde_json::Value;
 

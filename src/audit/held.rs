@@ -19,8 +19,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::Options;
 use super::chain::{self, Tip};
 use super::record::Record;
-use crate::clock;
-use crate::outcome::in_words;
+use model::clock;
+use model::outcome::in_words;
 
 /// More than any line has; so much of a file's end holds its last line.
 const TAIL: u64 = 256 << 10;

@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use crate::call::{Call, ToolName};
-use crate::outcome::in_words;
 use crate::policy::{Denial, Grant};
 use held::Held;
 pub use held::HeldError;
+use model::call::{Call, ToolName};
+use model::outcome::in_words;
 pub use record::{Asked, Story};
 use record::{Decision, Ending, Record};
 
@@ -90,7 +90,7 @@ impl Audit {
         Ok(Self(Some(Arc::new(Log {
             held: Mutex::new(state),
             on_error: options.on_error,
-            prefix: format!("{}-{}", crate::clock::now(), std::process::id()),
+            prefix: format!("{}-{}", model::clock::now(), std::process::id()),
             calls: AtomicU64::new(0),
         }))))
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::chain::{self, BadLine, Checked, FIRST, Tip};
 use super::held::numbered;
-use crate::outcome::in_words;
+use model::outcome::in_words;
 
 /// Rotated files are looked for up to this number.
 pub const NUMBERS: u32 = 1000;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::chain::sha256;
-use crate::call::{Call, Stdin, ToolName};
-use crate::job::Limits;
-use crate::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use crate::policy::{Denial, Grant};
 use crate::profile::calls;
-use crate::receipt::Receipt;
+use model::call::{Call, Stdin, ToolName};
+use model::job::Limits;
+use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
+use model::receipt::Receipt;
 
 /// Characters of a command that are kept; its hash and length stand for the rest.
 const START: usize = 200;
@@ -262,11 +262,11 @@ struct UsageTold {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct ReceiptTold {
     profile: String,
-    tier: crate::receipt::Tier,
+    tier: model::receipt::Tier,
     host_uid: u32,
     seccomp_filters: u32,
     landlock_abi: u32,
-    memory: crate::receipt::MemoryHold,
+    memory: model::receipt::MemoryHold,
     workspace: String,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::read::{Unverified, verify};
 use super::*;
-use crate::call::{Argv, Asked as AskedLimits, Env, Stdin};
+use model::call::{Argv, Asked as AskedLimits, Env, Stdin};
 
 fn call() -> Option<Call> {
     let secret = BTreeMap::from([("TOKEN".to_owned(), "hunter2-secret".to_owned())]);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::capture::deceptive::{always_deceives, plain};
-use crate::defaults::INLINE_CHARACTERS;
+use model::defaults::INLINE_CHARACTERS;
 
 fn one(bytes: &[u8], budget: usize) -> String {
     render(&Captured::of(bytes), &Captured::of(b""), budget).stdout

@@ -13,7 +13,7 @@ use nix::unistd::write;
 
 use super::ProcKind;
 use crate::profile::{Family, Network, Profile};
-use crate::receipt::MemoryHold;
+use model::receipt::MemoryHold;
 use sys::Result;
 
 /// Bytes that a socket may hold at least, at first and at most (tcp(7)). Most is what the kernel gives other sockets

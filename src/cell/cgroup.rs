@@ -15,8 +15,8 @@ use nix::sys::uio::pread;
 use nix::unistd::{UnlinkatFlags, unlinkat, write};
 
 use super::limits::process_room;
-use crate::job::Limits;
-use crate::receipt::MemoryHold;
+use model::job::Limits;
+use model::receipt::MemoryHold;
 use sys::Result;
 
 /// A cell's share where all want the processors; 100 is what any other group has.

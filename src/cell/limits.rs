@@ -4,9 +4,9 @@ use nix::errno::Errno;
 use rlimit::{Resource, setrlimit};
 
 use super::errno_of;
-use crate::job::Limits;
 use crate::profile::Exec;
-use crate::receipt::MemoryHold;
+use model::job::Limits;
+use model::receipt::MemoryHold;
 use sys::Result;
 
 /// Where the descriptor of the one program of [`Exec::Only`] stands. RLIMIT_NOFILE is set below

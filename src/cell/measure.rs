@@ -17,7 +17,7 @@ use super::proc::SUBSET;
 use super::report::{Probes, raw};
 use super::{Design, Ground};
 use crate::profile::ProcView;
-use crate::receipt::{Measured, Probed};
+use model::receipt::{Measured, Probed};
 
 /// Namespaces that must not be the operator's.
 pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];

@@ -14,9 +14,9 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Pid, write};
 
-use crate::call::PATH_BYTES;
 use crate::profile::calls;
 use crate::profile::condition::Verdict;
+use model::call::PATH_BYTES;
 use sys::Result;
 use sys::notify::Notification;
 

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{Step, StepFailed};
-use crate::job::{JobSignal, Limits};
-use crate::outcome::{DeniedBy, DeniedCall, FilesChanged, Waits};
+use model::job::{JobSignal, Limits};
+use model::outcome::{DeniedBy, DeniedCall, FilesChanged, Waits};
 pub use sys::raw;
 use sys::{Result, socket};
 

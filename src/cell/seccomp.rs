@@ -14,7 +14,7 @@ use syscalls::Sysno;
 use crate::profile::Profile;
 use crate::profile::condition::{Op, Probe, Test, Verdict, Width};
 use crate::profile::floor;
-use crate::receipt::MemoryHold;
+use model::receipt::MemoryHold;
 use sys::bpf::Instruction;
 
 /// Calls of the hand-over, between the filter's loading and exec: receiving the job, placing its

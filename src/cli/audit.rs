@@ -9,8 +9,8 @@ use super::error::{CliError, print_out};
 use super::rows::acts;
 use super::wiring;
 use crate::audit::read::{self, Unverified};
-use crate::clock;
-use crate::units::{InvalidUnit, Time};
+use model::clock;
+use model::units::{InvalidUnit, Time};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

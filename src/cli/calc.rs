@@ -8,13 +8,13 @@ use super::error::{CliError, print_out};
 use super::launch::{self, Launched};
 use super::live::Live;
 use super::{start, wiring};
-use crate::job::Workspace;
 use crate::link::Link;
 use crate::mcp::arguments::Precision;
 use crate::mcp::backend::{Backend, Exact, Turn};
-use crate::outcome::in_words;
-use crate::receipt::Tier;
 use crate::supervisor::ScopeWish;
+use model::job::Workspace;
+use model::outcome::in_words;
+use model::receipt::Tier;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::CliError;
 use crate::document::{Document, Mistake};
-use crate::outcome::in_words;
+use model::outcome::in_words;
 
 /// Longest file in bytes (1 MiB), as for files in force.
 const FILE_BYTES: u64 = 1 << 20;

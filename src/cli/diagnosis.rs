@@ -9,16 +9,16 @@ use super::launch;
 use super::own_ids::Looked;
 use super::probe::{self, Hints};
 use super::{memory_hold, reach, start, wiring};
-use crate::accounts;
-use crate::call::{Argv, Asked, Call, Env, Stdin};
 use crate::config::server::ScopeRule;
-use crate::job::{ProfileName, Workspace};
 use crate::link::Link;
-use crate::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use crate::policy::Grant;
-use crate::receipt::{Measured, Receipt};
 use crate::supervisor::{Access, Granted, ScopeWish, Workspaces, protect};
-use crate::wire::Ready;
+use model::accounts;
+use model::call::{Argv, Asked, Call, Env, Stdin};
+use model::job::{ProfileName, Workspace};
+use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
+use model::receipt::{Measured, Receipt};
+use model::wire::Ready;
 
 /// What each default profile is tried with: its arguments and its input.
 const TRIALS: [(&str, &[&str], &str); 2] =

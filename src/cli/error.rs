@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::exit::{self, TakenBack};
 use super::rows::plain;
-use crate::outcome::{Failure, in_words};
+use model::outcome::{Failure, in_words};
 
 /// A command that cofferdam did not carry out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,7 @@ impl CliError {
 pub fn print_out(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
-        let code = exit::code(&crate::outcome::Outcome::Cancelled, Some(TakenBack::OutputClosed));
+        let code = exit::code(&model::outcome::Outcome::Cancelled, Some(TakenBack::OutputClosed));
         CliError::new(format!("standard output: {}", in_words(&error))).with_code(code)
     })
 }

@@ -1,6 +1,6 @@
 //! Exit codes of `cofferdam run`: rulings R2, in one place.
 
-use crate::outcome::{Failure, Outcome};
+use model::outcome::{Failure, Outcome};
 
 /// A limit other than time ended the call.
 pub const LIMIT: u8 = 123;
@@ -68,7 +68,7 @@ pub fn failure_code(failure: &Failure) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::LimitKind;
+    use model::outcome::LimitKind;
 
     #[test]
     fn every_outcome_has_the_code_of_r2() {

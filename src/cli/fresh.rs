@@ -3,11 +3,11 @@
 use super::live::{Live, clamped};
 use super::sessions::{Show, shown};
 use crate::capture::lines::Wanted;
-use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::backend::{Refused, Told, Turn};
-use crate::outcome::DeniedCall;
 use crate::tools::denied::ToldDenial;
 use crate::tools::shell::{self, ScriptArgs};
+use model::defaults::INLINE_CHARACTERS;
+use model::outcome::DeniedCall;
 
 /// Tools whose calls have the workspace of the default session. Questions need none.
 const ON_THE_DEFAULT: [&str; 3] = ["bash_exec", "bash_exec_stream", "set_working_dir"];

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use super::live::Live;
 use super::sessions::{Show, shown};
-use crate::call::{STDIN_BYTES, seconds};
 use crate::capture::grep::Pattern;
 use crate::capture::lines::{Wanted, only};
 use crate::capture::text::render;
 use crate::capture::{Captured, KEPT_BYTES};
-use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::arguments::jobs::{
     InputArguments, JobSignal, KillArguments, OutputArguments, Since,
 };
 use crate::mcp::backend::{Cut, Refused, RefusedKind, Stream, Turn};
 use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State, Taken};
-use crate::outcome::{Force, ShellAfter};
 use crate::tools::session::{Command, Eof, Fed, Finished, Offsets, Rest, Shut, Stop};
+use model::call::{STDIN_BYTES, seconds};
+use model::defaults::INLINE_CHARACTERS;
+use model::outcome::{Force, ShellAfter};
 
 /// More characters than what is kept of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;

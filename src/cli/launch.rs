@@ -8,8 +8,8 @@ use super::streams::Streams;
 use super::wiring::Settings;
 use super::{confine, tier};
 use crate::audit::{self, Audit};
-use crate::outcome::in_words;
 use crate::supervisor::{self, Caps, IdRange, Spec};
+use model::outcome::in_words;
 use sys::signals;
 
 /// How many instances of root share the configured range of host ids.

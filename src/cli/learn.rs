@@ -15,15 +15,15 @@ use super::launch;
 use super::run_arguments::{RunArguments, check};
 use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
-use crate::accounts;
-use crate::job::ProfileName;
 use crate::link::Link;
-use crate::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
 use crate::policy::Grant;
 use crate::profile::floor::{self, Grantable};
 use crate::profile::{PathKind, Profile, calls};
 use crate::supervisor::ScopeWish;
-use crate::units::Time;
+use model::accounts;
+use model::job::ProfileName;
+use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
+use model::units::Time;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::wiring::Settings;
 use crate::audit::Audit;
-use crate::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use crate::config::Loaded;
 use crate::group::{Group, ruled_by};
-use crate::job::{Changes, Workspace};
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
@@ -20,10 +18,8 @@ use crate::mcp::files;
 use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
-use crate::outcome::{DeniedCall, Failure};
 use crate::policy::Terms;
 use crate::profile::Profile;
-use crate::receipt::MemoryHold;
 use crate::supervisor::Access;
 use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, InCells};
@@ -31,6 +27,10 @@ use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
 use crate::tools::denied::ToldDenial;
 use crate::tools::shell::ScriptArgs;
 use crate::tools::{Refusal, Workbench};
+use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
+use model::job::{Changes, Workspace};
+use model::outcome::{DeniedCall, Failure};
+use model::receipt::MemoryHold;
 
 /// What stands behind the tools of a server.
 #[derive(Debug)]

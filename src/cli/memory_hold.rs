@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::doctor::{Layer, State};
 use crate::config::server::ScopeRule;
-use crate::receipt::MemoryHold;
-use crate::wire::Scope;
+use model::receipt::MemoryHold;
+use model::wire::Scope;
 
 const BY_HAND: &str = "start cofferdam as root, or in a systemd scope with delegation: systemd-run --user --scope \
     -p Delegate=yes cofferdam …";

@@ -1,8 +1,8 @@
 //! What `doctor` says of the counts that the kernel keeps for each user of the host.
 
 use super::doctor::{Layer, State};
-use crate::accounts;
 use crate::supervisor::{Without, look_for_own_ids};
+use model::accounts;
 
 /// Ranges begin here on most systems (`SUB_UID_MIN` of login.defs(5)).
 const FIRST_RANGE: u64 = 100_000;

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use super::Cli;
 use super::deferred::whole;
 use super::error::{CliError, print_out};
-use crate::outcome::in_words;
+use model::outcome::in_words;
 
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]

@@ -10,9 +10,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::accounts;
 use crate::cell::c_path;
 use crate::config::Surroundings;
+use model::accounts;
 use sys::mount::mount_id;
 
 /// Links on the way of one path (path_resolution(7)).

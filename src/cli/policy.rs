@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::error::{CliError, print_out};
 use super::rows::{Rows, limits, limits_json, plain, pretty};
 use super::{checked, wiring};
-use crate::call::Asked;
 use crate::config::{self, Loaded, Surroundings};
 use crate::document::nearest;
-use crate::job::ProfileName;
 use crate::mcp::catalogue;
 use crate::policy::{Denial, Effect, Policy, Rule, Terms};
 use crate::profile::{self, Profiles};
-use crate::units::{Size, Time};
+use model::call::Asked;
+use model::job::ProfileName;
+use model::units::{Size, Time};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

@@ -15,10 +15,10 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::doctor::{Layer, State};
-use crate::accounts;
 use crate::cell::ids::write_map;
 use crate::cell::{landlock, report};
 use crate::supervisor::OPEN_FILES_HELD;
+use model::accounts;
 use sys::mount::{attribute, new_filesystem, pivot_here};
 use sys::process::{self, Side};
 use sys::socket::{self, Wait};
@@ -200,7 +200,7 @@ fn layer(name: &str, errno: i32, how: &str, remedy: impl FnOnce() -> String) -> 
         name: name.to_owned(),
         state: if refused { State::Missing } else { State::Ok },
         how: if refused {
-            format!("refused: {}", crate::outcome::errno_text(errno))
+            format!("refused: {}", model::outcome::errno_text(errno))
         } else {
             how.to_owned()
         },

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::rows::{Rows, limits, limits_json, plain, wrapped};
-use crate::outcome::errno_text;
 use crate::profile::account::{About, Account};
 use crate::profile::floor::{self, Verdict};
 use crate::profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls};
-use crate::receipt::MemoryHold;
+use model::outcome::errno_text;
+use model::receipt::MemoryHold;
 
 /// A profile, its account, and its system calls in groups.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::outcome::in_words;
+use model::outcome::in_words;
 
 /// One read: as much as a pipe holds.
 const CHUNK: usize = 64 << 10;

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::error::CliError;
 use crate::capture::deceptive::always_deceives;
-use crate::job::Limits;
-use crate::units::{Processors, Size, Time};
+use model::job::Limits;
+use model::units::{Processors, Size, Time};
 
 /// Columns that wrapped text keeps to, where its words let it.
 const COLUMNS: usize = 100;

@@ -16,20 +16,20 @@ use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
 use super::streams::{Input, Output, Streams};
 use super::{start, wiring};
-use crate::accounts;
 use crate::audit::{Audit, Entry, Story};
-use crate::call::Asked;
-use crate::job::Limits;
 use crate::link::{Control, Link, Running};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
-use crate::outcome::{Ended, Failure, Outcome, in_words};
 use crate::policy::Grant;
 use crate::profile::Profile;
-use crate::receipt::Receipt;
 use crate::supervisor::ScopeWish;
 use crate::tools::denied::ToldDenial;
-use crate::units::Size;
+use model::accounts;
+use model::call::Asked;
+use model::job::Limits;
+use model::outcome::{Ended, Failure, Outcome, in_words};
+use model::receipt::Receipt;
+use model::units::Size;
 
 /// The whole command; the exit code is rulings R2's.
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {

@@ -6,12 +6,12 @@ use std::path::{Component, Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
-use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
-use crate::job::ProfileName;
-use crate::outcome::in_words;
-use crate::receipt::Tier;
 use crate::supervisor::Access;
-use crate::units::{Size, Time};
+use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
+use model::job::ProfileName;
+use model::outcome::in_words;
+use model::receipt::Tier;
+use model::units::{Size, Time};
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]

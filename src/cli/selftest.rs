@@ -10,12 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::{CliError, print_out};
 use super::rows;
-use crate::receipt::Tier;
 use crate::selftest::conduct::{self, Found};
 use crate::selftest::corpus::{self, Class, Probe};
 use crate::selftest::judge::Target;
 use crate::selftest::launch::Bench;
 use crate::selftest::{remains, report};
+use model::receipt::Tier;
 
 /// No cell can be made here: nothing was tried (rulings R2).
 const UNAVAILABLE: u8 = 3;

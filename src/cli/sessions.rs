@@ -7,13 +7,13 @@ use crate::capture::deceptive::plain;
 use crate::capture::lines::{Wanted, only};
 use crate::capture::text::render;
 use crate::capture::{Captured, KEPT_BYTES};
-use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::arguments::BashArguments;
 use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
 use crate::mcp::sessions::{Answer, Rest, Running, Shell, ToldSession};
-use crate::outcome::{Ended, Outcome, ShellAfter, Waits};
 use crate::tools::session::{Ask, Command, DEFAULT, Finished, Kept, Lost, Reply, Restart, State};
 use crate::tools::shell::{self, BashArgs};
+use model::defaults::INLINE_CHARACTERS;
+use model::outcome::{Ended, Outcome, ShellAfter, Waits};
 
 /// How long a call waits for a command that is to run in the background anyway: long enough for
 /// one that fails at once to be told so.
@@ -78,7 +78,7 @@ impl Live {
             }
             (State::Never(outcome), _) => (Captured::new(KEPT_BYTES), outcome),
         };
-        let ended = Ended { outcome, ..Ended::failed(crate::outcome::Failure::Lost) };
+        let ended = Ended { outcome, ..Ended::failed(model::outcome::Failure::Lost) };
         let session = ToldSession {
             name: session,
             output_id: String::new(),

@@ -8,8 +8,8 @@ use tokio::runtime::Builder;
 use tracing_subscriber::EnvFilter;
 
 use super::error::CliError;
-use crate::log;
-use crate::outcome::in_words;
+use model::log;
+use model::outcome::in_words;
 
 /// The log of a server when nobody says otherwise: warnings that an operator should act on.
 pub const SERVER_LOG: &str = "warn,rmcp=error";

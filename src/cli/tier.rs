@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::error::CliError;
 use super::probe;
-use crate::receipt::Tier;
 use crate::supervisor::{Access, Granted, StartError};
+use model::receipt::Tier;
 
 /// What is said where no user namespace can be had.
 const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; where there is none, `--tier \

@@ -8,20 +8,20 @@ use super::places::{self, Ground, Reached};
 use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
 use super::tier;
-use crate::accounts;
-use crate::call::Call;
 use crate::config::json::ConfigJson;
 use crate::config::server::ScopeRule;
 use crate::config::{self, Loaded, Surroundings};
 use crate::document::nearest;
 use crate::group::Group;
-use crate::job::{ProfileName, Workspace};
 use crate::mcp::catalogue;
-use crate::outcome::{errno_text, in_words};
 use crate::policy::{Effect, Grant, Policy};
 use crate::profile::Profile;
-use crate::receipt::Tier;
 use crate::supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
+use model::accounts;
+use model::call::Call;
+use model::job::{ProfileName, Workspace};
+use model::outcome::{errno_text, in_words};
+use model::receipt::Tier;
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]

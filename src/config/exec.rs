@@ -6,10 +6,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::server::{Reader, Setting, Shown, Source};
-use crate::call::{Cwd, MAX_TIMEOUT};
-use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
 use crate::document::Mistake;
-use crate::units::Time;
+use model::call::{Cwd, MAX_TIMEOUT};
+use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
+use model::units::Time;
 
 /// Values of `[exec]`, each with where it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +159,7 @@ fn typed<T>(
 fn time(text: &str) -> Result<Duration, (String, &'static str)> {
     let bad = |what: String| (what, TIME_HINT);
     let Time(time) =
-        text.parse().map_err(|error: crate::units::InvalidUnit| bad(error.to_string()))?;
+        text.parse().map_err(|error: model::units::InvalidUnit| bad(error.to_string()))?;
     if time > MAX_TIMEOUT {
         return Err(bad(format!("{} is more than any call may have", Time(time))));
     }

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::directory;
 use super::{ConfigError, Surroundings};
-use crate::call::MAX_TIMEOUT;
 use crate::document::nearest;
+use model::call::MAX_TIMEOUT;
 
 /// What the file says of this server.
 #[derive(Debug, Clone, PartialEq, Eq)]

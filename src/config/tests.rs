@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
-use crate::defaults;
+use model::defaults;
 use server::{UID_BASE, UID_COUNT, WARM};
 
 /// A directory with an empty place for each origin.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Outgoing, Shared};
-use crate::job::JobSignal;
-use crate::wire::{self, CallId, Request};
+use model::job::JobSignal;
+use model::wire::{self, CallId, Request};
 
 /// Ends a running call early. Cheap to clone.
 #[derive(Debug, Clone)]

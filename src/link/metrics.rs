@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Link, State};
-use crate::outcome::{Ended, PoolCounts};
+use model::outcome::{Ended, PoolCounts};
 
 /// Figures since the start of the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use tokio::time::sleep;
 
 use super::{Shared, State};
-use crate::outcome::Failure;
-use crate::wire::CallId;
+use model::outcome::Failure;
+use model::wire::CallId;
 use sys::{raw, socket};
 
 /// Until the next attempt, where the socket has room and takes nothing.

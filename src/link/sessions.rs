@@ -1,8 +1,8 @@
 //! Sessions over the link: ending one, its shell or the whole of it, and hearing of its end.
 
 use super::{Link, Outgoing};
-use crate::job::SessionId;
-use crate::wire::{self, Request};
+use model::job::SessionId;
+use model::wire::{self, Request};
 
 impl Link {
     /// The session's shell ends; its next job gets a new one on the same `/workspace`.

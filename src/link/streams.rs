@@ -7,10 +7,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::{oneshot, watch};
 
 use super::{Control, Running};
-use crate::call::Stdin;
-use crate::outcome::{Ended, Failure, Waits, in_words};
-use crate::receipt::Receipt;
-use crate::wire::StdinKind;
+use model::call::Stdin;
+use model::outcome::{Ended, Failure, Waits, in_words};
+use model::receipt::Receipt;
+use model::wire::StdinKind;
 use sys::socket::Received;
 
 impl Running {

@@ -9,15 +9,15 @@ use super::files;
 use super::jobs;
 use super::rules::Rules;
 use super::sessions::{Answer, ToldSession};
-use crate::call::InvalidCall;
-use crate::outcome::{Failure, FilesChanged, Outcome, Timings, Usage};
 use crate::policy::Denial;
-use crate::receipt::Receipt;
 pub use crate::tools::Caller as Turn;
 use crate::tools::bc::plot::{Drawn, Plot};
 use crate::tools::cli::{Asking, Declared, Done};
 pub use crate::tools::denied::ToldDenial;
 use crate::tools::shell::ScriptArgs;
+use model::call::InvalidCall;
+use model::outcome::{Failure, FilesChanged, Outcome, Timings, Usage};
+use model::receipt::Receipt;
 
 /// What stands behind the tools. The server has one; tests have a fake one.
 ///

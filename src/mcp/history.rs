@@ -16,7 +16,7 @@ use super::exec::Ask;
 use super::exec::reply::exit_code;
 use super::reply;
 use super::server::Server;
-use crate::clock;
+use model::clock;
 
 /// Most commands that one search tells.
 pub const MOST_FOUND: usize = 100;

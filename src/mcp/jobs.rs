@@ -9,7 +9,7 @@ use super::arguments::jobs::{InputArguments, KillArguments, OutputArguments, Sin
 use super::backend::Told;
 use super::reply::{self, millis, outcome_name, time_text};
 use super::sessions::{self, Running};
-use crate::outcome::Outcome;
+use model::outcome::Outcome;
 
 /// Jobs that a list shows.
 pub const LISTED: usize = 50;

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use super::backend::{Clamped, Cut, Refused, RefusedKind, Stream, Told, ToldDenial};
 use super::rules::Rules;
 use super::sessions::{self, ToldSession};
-use crate::outcome::{Outcome, Timings};
-use crate::receipt::Receipt;
 pub use calculator::{calculated, precision_set, scripted};
+use model::outcome::{Outcome, Timings};
+use model::receipt::Receipt;
 
 /// Where a result carries its receipt: clients show models the structured content, not this.
 pub const RECEIPT_KEY: &str = "cofferdam/receipt";

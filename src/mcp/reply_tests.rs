@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::mcp::backend::{Calculated, Exact, Ran, Stream, ToldDenial};
-use crate::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
+use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
 
 fn ran(outcome: Outcome) -> Told {
     Told {

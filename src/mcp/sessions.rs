@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::backend::{Stream, Told};
 use super::reply::{self, millis, time_text};
-use crate::outcome::{Outcome, Waits};
-use crate::receipt::Receipt;
+use model::outcome::{Outcome, Waits};
+use model::receipt::Receipt;
 
 /// What came of a call of `bash`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,11 +8,11 @@ pub mod values;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use crate::call::{Asked, Call, Cwd};
 use crate::document::{Document, Mistake};
 use crate::group::ruled_by;
-use crate::job::{Changes, Job, Limits, ProfileName, SessionId, Within, Workspace};
 use crate::profile::Profile;
+use model::call::{Asked, Call, Cwd};
+use model::job::{Changes, Job, Limits, ProfileName, SessionId, Within, Workspace};
 
 pub use crate::profile::Profiles;
 use flags::Command;

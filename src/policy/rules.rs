@@ -7,11 +7,11 @@ use toml::Spanned;
 
 use super::commands::{self, WrittenCommand};
 use super::flags::Command;
-use crate::call::Asked;
 use crate::document::{Document, Mistake};
-use crate::job::{Limits, ProfileName};
 use crate::profile::Profiles;
-use crate::units::{Size, Time};
+use model::call::Asked;
+use model::job::{Limits, ProfileName};
+use model::units::{Size, Time};
 
 /// One file of `policies/`.
 #[derive(Debug, Deserialize)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::call::{Argv, Env, Stdin};
-use crate::defaults::{GIB, MIB};
+use model::call::{Argv, Env, Stdin};
+use model::defaults::{GIB, MIB};
 
 fn profiles() -> Profiles {
     Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"))

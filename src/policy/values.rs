@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use regex::Regex;
 
-use crate::call::Cwd;
+use model::call::Cwd;
 
 /// Longest word in bytes, unless a type has less.
 pub const WORD_BYTES: usize = 4096;

@@ -5,8 +5,8 @@
 
 use super::Exec;
 use super::layer::Layer;
-use crate::call::{Argv, Cwd, Env};
 use crate::document::Mistake;
+use model::call::{Argv, Cwd, Env};
 
 /// A command of which every job of the profile differs in its input alone, or is another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ mod tests {
     use super::super::{Profiles, shipped};
     use super::*;
     use crate::document::Document;
-    use crate::job::ProfileName;
+    use model::job::ProfileName;
 
     /// The key of a profile `a` that extends `bc` and has these lines.
     fn told(lines: &str) -> Result<Option<Ahead>, String> {

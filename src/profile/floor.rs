@@ -11,7 +11,7 @@ use super::never::{
     ABSENT, FORKS, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason,
 };
 use super::{Exec, Profile, tier};
-use crate::receipt::{MemoryHold, Tier};
+use model::receipt::{MemoryHold, Tier};
 
 /// The call that a cell's init answers where the profile lists it: the kernel would tell the memory,
 /// load and uptime of the host, and the C library sizes programs by it (sysinfo(2)).

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::document::Document;
-use crate::job::ProfileName;
 use crate::profile::{Family, Profiles};
+use model::job::ProfileName;
 
 fn shipped(name: &str) -> Profile {
     let profiles =

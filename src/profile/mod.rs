@@ -31,8 +31,8 @@ pub use set::Profiles;
 pub use shipped::shipped;
 pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
-use crate::job::{Limits, ProfileName};
-use crate::receipt::Tier;
+use model::job::{Limits, ProfileName};
+use model::receipt::Tier;
 
 /// A profile with every value absolute and bounded.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,11 +15,11 @@ use super::schema::{Written, WrittenLimits, WrittenPath};
 use super::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
 };
-use crate::call::{Env, MAX_TIMEOUT};
-use crate::defaults;
 use crate::document::{Document, Mistake};
-use crate::job::{Limits, ProfileName};
-use crate::units::Size;
+use model::call::{Env, MAX_TIMEOUT};
+use model::defaults;
+use model::job::{Limits, ProfileName};
+use model::units::Size;
 
 /// Host paths that are never granted, with all beneath them: they hold sockets, devices and the host's own facts.
 const NEVER_BENEATH: &[&str] = &["/proc", "/sys", "/dev", "/run", "/var/run"];
@@ -77,7 +77,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         env: env(chain)?,
         limits,
         requires: requires(chain)?,
-        tier: crate::receipt::Tier::Full,
+        tier: model::receipt::Tier::Full,
     })
 }
 
@@ -283,7 +283,7 @@ fn open_files(chain: &[&Layer<'_>], exec: &Exec) -> Result<u32, Mistake> {
 
 fn time(
     chain: &[&Layer<'_>],
-    pick: fn(&WrittenLimits) -> Option<&Spanned<crate::units::Time>>,
+    pick: fn(&WrittenLimits) -> Option<&Spanned<model::units::Time>>,
     default: Duration,
 ) -> Result<Duration, Mistake> {
     match latest(chain, pick) {

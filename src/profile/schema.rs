@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Family, Network, ProcView, UnixSockets};
-use crate::units::{Processors, Size, Time};
+use model::units::{Processors, Size, Time};
 
 /// One file of `sandbox-profiles/`.
 #[derive(Debug, Clone, Deserialize)]

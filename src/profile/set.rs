@@ -9,8 +9,8 @@ use super::resolve::resolve;
 use super::schema::Written;
 use super::{Profile, SocketName, shipped};
 use crate::document::{Document, Mistake, nearest};
-use crate::job::ProfileName;
-use crate::receipt::Tier;
+use model::job::ProfileName;
+use model::receipt::Tier;
 
 /// Every profile that was loaded, by name. Clones share them until one is changed.
 #[derive(Debug, Clone)]

@@ -7,9 +7,9 @@ use super::super::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires, UnixSockets,
 };
 use super::*;
-use crate::defaults::MIB;
-use crate::job::Limits;
 use crate::profile::calls::number;
+use model::defaults::MIB;
+use model::job::Limits;
 
 const HEAD: &str = "schema = 1\nname = \"a\"\ndescription = \"d\"\n";
 const EXEC: &str = "exec = { program = \"any\", why = \"w\" }\n";
@@ -69,7 +69,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
             output: Some(256 * MIB),
         },
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
-        tier: crate::receipt::Tier::Full,
+        tier: model::receipt::Tier::Full,
     };
     assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::profile::{Profiles, SocketName, UnixSockets};
-use crate::receipt::Tier;
+use model::receipt::Tier;
 
 fn all() -> Profiles {
     Profiles::parse(&shipped(), &[]).unwrap_or_else(|mistake| panic!("{mistake}"))

@@ -11,7 +11,7 @@ use super::arguments;
 use super::condition::{Op, Test, Verdict};
 use super::never::Group;
 use super::{Family, Network, ProcView, Profile};
-use crate::receipt::{MemoryHold, Tier};
+use model::receipt::{MemoryHold, Tier};
 
 /// The lowest Landlock ABI of the tier [`Tier::Bare`]: from 6 on (Linux 6.12) signals are held, by
 /// which a cell could else end any process of its user, and by which its own processes are told from

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::profile::{Profiles, floor, shipped};
-use crate::receipt::MemoryHold;
+use model::receipt::MemoryHold;
 
 fn bash(tier: Tier) -> Profile {
     let profiles = Profiles::parse(&shipped(), &[]).unwrap_or_else(|error| panic!("{error}"));

@@ -14,7 +14,7 @@ use super::corpus::{Control, Probe, Start};
 use super::judge::{Isolation, Memory, Target};
 use super::stage::{self, Stage};
 use crate::profile::calls;
-use crate::receipt::Tier;
+use model::receipt::Tier;
 
 /// Where the helper is in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";

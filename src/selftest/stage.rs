@@ -15,8 +15,8 @@ use super::corpus::Probe;
 use super::launch::{End, Ran};
 use super::remains::{self, Names};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
-use crate::accounts;
 use crate::profile::calls;
+use model::accounts;
 
 /// Where programs are looked for without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
@@ -326,7 +326,7 @@ fn unlisted() -> String {
     let (low, high) = (0_u32, 600);
     let shipped = crate::profile::shipped();
     let profiles = crate::profile::Profiles::parse(&shipped, &[]).ok();
-    let name = crate::job::ProfileName::new("bash");
+    let name = model::job::ProfileName::new("bash");
     let profile = name.and_then(|name| profiles.as_ref()?.get(&name).cloned());
     let listed = profile.map(|profile| profile.calls).unwrap_or_default();
     // It grants the first two by a key of their own. The others no filter sees: the kernel lets them

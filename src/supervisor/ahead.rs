@@ -19,9 +19,9 @@ use super::young::Growth;
 use crate::cell::mounts::Slot;
 use crate::cell::report::First;
 use crate::cell::{Design, Ground};
-use crate::job::{Changes, Limits, Workspace};
 use crate::profile::Ahead;
-use crate::wire::{Block, Start};
+use model::job::{Changes, Limits, Workspace};
+use model::wire::{Block, Start};
 
 impl Supervisor {
     /// Has the idle cell in `slot` execute its program. Where that fails the cell ends, and the next job

@@ -32,7 +32,7 @@ use crate::cell::seccomp::{self, Recording};
 use crate::cell::{self, Clocks, Design, ProcKind, Shared, c_path, caps, fds, ids, landlock};
 use crate::profile::tier::LANDLOCK_ABI;
 use crate::profile::{HostPath, PathKind, Presence, Profile};
-use crate::receipt::MemoryHold;
+use model::receipt::MemoryHold;
 use sys::fork::fork;
 use sys::process::{self, Dumpable, Side};
 use sys::socket;

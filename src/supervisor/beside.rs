@@ -7,9 +7,9 @@
 use std::time::Instant;
 
 use super::serve::Supervisor;
-use crate::job::{SessionId, Workspace};
-use crate::outcome::{Ended, Failure, Outcome};
-use crate::wire::Start;
+use model::job::{SessionId, Workspace};
+use model::outcome::{Ended, Failure, Outcome};
+use model::wire::Start;
 
 impl Supervisor {
     /// The key of a job beside a session's shell; a new session, without a shell yet, where there is

@@ -26,11 +26,11 @@ use crate::cell::seccomp::Recording;
 use crate::cell::{
     self, Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
 };
-use crate::job::{ProfileName, Workspace};
 use crate::profile::condition::Verdict;
 use crate::profile::{ProcView, Profile};
-use crate::receipt::MemoryHold;
-use crate::wire::{self, Event, Ready, Unable};
+use model::job::{ProfileName, Workspace};
+use model::receipt::MemoryHold;
+use model::wire::{self, Event, Ready, Unable};
 use sys::mount::{attribute, new_filesystem};
 use sys::process::{self, Dumpable};
 use sys::signals;
@@ -206,7 +206,7 @@ pub(super) fn greeted(
 /// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. What is logged from
 /// here on goes over the link.
 pub(super) fn silence() -> Result<(), Errno> {
-    crate::log::keep();
+    model::log::keep();
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     for number in 0..3 {
         process::duplicate_inheritable(&null, number)?;

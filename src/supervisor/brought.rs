@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use crate::cell::errno_of;
-use crate::wire::{Block, Carried, Input, Start, WireError};
+use model::wire::{Block, Carried, Input, Start, WireError};
 use sys::memory;
 use sys::socket::Received;
 

@@ -30,8 +30,8 @@ use crate::cell::mounts::Slot;
 use crate::cell::payload::Scratch;
 use crate::cell::report::{self, Probes, ToInit};
 use crate::cell::{Design, Ground, ProcKind, Shared};
-use crate::job::Limits;
-use crate::receipt::{Configured, Receipt};
+use model::job::Limits;
+use model::receipt::{Configured, Receipt};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, Used};
 
@@ -413,7 +413,7 @@ impl Cell {
 
 /// The limits that a job gets: the profile's, lowered by what the front end sent.
 pub fn clamp(own: &Limits, asked: &Limits) -> Limits {
-    own.lowered(&crate::call::Asked {
+    own.lowered(&model::call::Asked {
         wall: Some(asked.wall),
         memory: Some(asked.memory),
         processes: Some(asked.processes),

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::pieces::{directories, relative};
-use crate::call::CLERK;
+use model::call::CLERK;
 
 /// Made by `build.rs` from `clerk/`.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-clerk"));

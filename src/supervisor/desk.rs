@@ -26,11 +26,11 @@ use super::brought::Bytes;
 use super::driver::{self, DESK};
 use super::handover::FarEnds;
 use super::terminal::{Terminal, Terminals};
-use crate::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use crate::cell::errno_of;
 use crate::cell::mounts::{HIDDEN_DESK, Tmpfs};
 use crate::cell::report::InputFile;
-use crate::wire::StdinKind;
+use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
+use model::wire::StdinKind;
 
 /// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
 const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";

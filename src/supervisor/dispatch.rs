@@ -14,9 +14,9 @@ use super::serve::{Owner, Supervisor, design_of};
 use super::young::{Growth, Young};
 use crate::cell::mounts::Slot;
 use crate::cell::report::raw;
-use crate::job::{Limits, ProfileName, Workspace};
-use crate::outcome::{Ended, Failure, Outcome};
-use crate::wire::{CallId, Event, Start};
+use model::job::{Limits, ProfileName, Workspace};
+use model::outcome::{Ended, Failure, Outcome};
+use model::wire::{CallId, Event, Start};
 use sys::socket::Received;
 
 /// What came of starting a cell.

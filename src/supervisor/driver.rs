@@ -14,8 +14,8 @@
 //! - The command is read from a file (`.`), never typed: quotes and here-documents end with it.
 //! - A loop of one turn stands around it: `break` and `continue` end there.
 
-use crate::call::{Cwd, Env};
-use crate::wire::StdinKind;
+use model::call::{Cwd, Env};
+use model::wire::StdinKind;
 
 /// What runs a command at a terminal of its own.
 const SETSID: &str = "/usr/bin/setsid";

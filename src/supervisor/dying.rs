@@ -18,7 +18,7 @@ use super::cells::Cell;
 use super::serve::Supervisor;
 use crate::cell::Shared;
 use crate::cell::measure::{Fields, read_all};
-use crate::outcome::FilesChanged;
+use model::outcome::FilesChanged;
 use sys::Result;
 
 /// How long a cell that was killed may take before its caller is answered without its end. With the

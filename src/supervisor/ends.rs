@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use super::cells::Cell;
 use super::handover;
 use crate::cell::report::{PayloadEnd, raw};
-use crate::job::Limits;
-use crate::outcome::{Failure, LimitKind, Outcome};
+use model::job::Limits;
+use model::outcome::{Failure, LimitKind, Outcome};
 
 /// An init that has reported its end and is still there after this is killed.
 pub const LINGER: Duration = Duration::from_secs(2);

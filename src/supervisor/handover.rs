@@ -7,12 +7,12 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::pipe2;
 
-use crate::call::Env;
 use crate::cell::payload::STRINGS_BYTES;
 use crate::cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
 use crate::cell::{Design, Ground, errno_of};
-use crate::job::{Changes, Limits, Workspace};
-use crate::wire::{Block, Input, Start};
+use model::call::Env;
+use model::job::{Changes, Limits, Workspace};
+use model::wire::{Block, Input, Start};
 use sys::memory;
 
 use super::ahead;

@@ -18,7 +18,7 @@ use crate::cell::cgroup::{Parent, Processors};
 use crate::cell::ids::{CellIds, HostIds, Supplementary, cell_id, write_map};
 use crate::cell::measure::{NAMESPACES, Operator};
 use crate::cell::{c_path, errno_of};
-use crate::receipt::Tier;
+use model::receipt::Tier;
 use sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
 use sys::process::{self, Side};
 

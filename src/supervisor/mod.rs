@@ -59,9 +59,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::job::{ProfileName, Workspace};
 use crate::profile::Profile;
-use crate::receipt::Tier;
+use model::job::{ProfileName, Workspace};
+use model::receipt::Tier;
 
 pub use scope::Wish as ScopeWish;
 pub use sockets::Socket;

@@ -10,7 +10,7 @@ use nix::poll::PollFlags;
 use super::handover::FarEnds;
 use super::serve::{Fatal, MOST_FAILURES};
 use super::sources::PAUSE;
-use crate::wire::{self, CallId, Event, WireError};
+use model::wire::{self, CallId, Event, WireError};
 use sys::socket;
 
 /// With this many frames waiting no request is read: a front end that asks and never listens

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::outcome::Timings;
+use model::outcome::Timings;
 
 /// Moments of a call that has its cell.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use super::ahead::{Executed, Fits};
 use super::cells::Cell;
 use super::young::Young;
 use crate::cell::mounts::Slot;
-use crate::outcome::PoolCounts;
+use model::outcome::PoolCounts;
 
 /// How long an idle cell is kept.
 const KEEP: Duration = Duration::from_secs(60);

@@ -14,10 +14,10 @@ use super::phases::Phases;
 use super::sources::Socket;
 use crate::cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
 use crate::cell::{Design, Shared};
-use crate::defaults::GRACE;
-use crate::job::{Changes, Limits, Workspace};
-use crate::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
-use crate::wire::{Block, Start};
+use model::defaults::GRACE;
+use model::job::{Changes, Limits, Workspace};
+use model::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
+use model::wire::{Block, Start};
 use sys::process::Used;
 use sys::socket::{self, Wait};
 

@@ -23,7 +23,7 @@ use self::manager::{Manager, Request};
 use super::start::Inherited;
 use crate::cell::cgroup::{Parent, Processors};
 use crate::cell::report;
-use crate::wire::Scope;
+use model::wire::Scope;
 use sys::fork::fork;
 use sys::process::{self, Side};
 use sys::signals;

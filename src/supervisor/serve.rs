@@ -24,8 +24,8 @@ use crate::cell::measure::Operator;
 use crate::cell::mounts::Slot;
 use crate::cell::payload::Scratch;
 use crate::cell::{Design, Shared};
-use crate::outcome::{Ended, Failure, LimitKind, Outcome};
-use crate::wire::{self, CallId, FRAME_BYTES, Request};
+use model::outcome::{Ended, Failure, LimitKind, Outcome};
+use model::wire::{self, CallId, FRAME_BYTES, Request};
 use sys::process;
 use sys::socket::{self, Wait};
 

@@ -11,9 +11,9 @@ use super::shell::Shell;
 use super::usable::Unusable;
 use crate::cell::Shared;
 use crate::cell::mounts::Slot;
-use crate::job::{Limits, ProfileName, SessionId, Workspace};
-use crate::outcome::Ended;
-use crate::wire::CallId;
+use model::job::{Limits, ProfileName, SessionId, Workspace};
+use model::outcome::Ended;
+use model::wire::CallId;
 
 /// One session.
 #[derive(Debug)]

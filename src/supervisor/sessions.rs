@@ -21,10 +21,10 @@ use crate::cell::landlock::Use;
 use crate::cell::mounts::{self, Slot};
 use crate::cell::report::raw;
 use crate::cell::{Design, Ground, Root, errno_of};
-use crate::job::{JobSignal, SessionId, Workspace};
-use crate::outcome::{Ended, Failure, Outcome};
-use crate::receipt::Tier;
-use crate::wire::{CallId, Event, Start};
+use model::job::{JobSignal, SessionId, Workspace};
+use model::outcome::{Ended, Failure, Outcome};
+use model::receipt::Tier;
+use model::wire::{CallId, Event, Start};
 
 /// A desk, and the designs of a session's cells.
 struct Rooms {

@@ -20,16 +20,16 @@ use super::ends::{self, LINGER};
 use super::handover::{self, FarEnds};
 use super::running::Ready;
 use super::sources::Socket;
-use crate::call::{Argv, Cwd, Env};
 use crate::cell::Design;
 use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
 use crate::cell::size::Sizes;
-use crate::job::{Changes, Limits, Place};
-use crate::outcome::{
+use model::call::{Argv, Cwd, Env};
+use model::job::{Changes, Limits, Place};
+use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
 };
-use crate::receipt::Receipt;
-use crate::wire::{Block, CallId};
+use model::receipt::Receipt;
+use model::wire::{Block, CallId};
 use sys::socket::{self, Wait};
 
 /// The program of a session.

@@ -18,9 +18,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::KeyGrant;
 use super::idmap::{self, Extent};
-use crate::accounts;
 use crate::cell::ids::{CellIds, HostIds};
 use crate::profile::Profile;
+use model::accounts;
 use sys::process;
 
 /// Ids of one instance: one for each slot, and the last for the supervisor.

@@ -7,8 +7,8 @@ use super::pieces::{directories, write_file};
 use crate::cell::ids::AGENT;
 use crate::cell::mounts::{HIDDEN, Slot};
 use crate::cell::{c_path, size};
-use crate::defaults::processors;
-use crate::job::Limits;
+use model::defaults::processors;
+use model::job::Limits;
 
 /// The host name of every cell.
 pub const HOST_NAME: &str = "cofferdam";

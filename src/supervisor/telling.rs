@@ -4,9 +4,9 @@ use super::handover::FarEnds;
 use super::outbox::Flushed;
 use super::serve::{Fatal, Supervisor};
 use crate::cell::report::raw;
-use crate::log;
-use crate::outcome::{Ended, Failure, Outcome};
-use crate::wire::{self, CallId, Event};
+use model::log;
+use model::outcome::{Ended, Failure, Outcome};
+use model::wire::{self, CallId, Event};
 
 impl Supervisor {
     /// Tells an event, with the pipes of the call it starts: it goes out in this turn, or when the link

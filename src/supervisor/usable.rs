@@ -5,7 +5,7 @@ use super::template::TemplateError;
 use crate::cell::cgroup::Parent;
 use crate::profile::tier::LANDLOCK_ABI;
 use crate::profile::{Exec, Profile};
-use crate::receipt::{MemoryHold, Tier};
+use model::receipt::{MemoryHold, Tier};
 
 /// Why no cell of a key can be made here.
 #[derive(Debug, Clone, PartialEq, Eq)]

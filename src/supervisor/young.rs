@@ -10,8 +10,8 @@ use super::ends::LINGER;
 use super::sources::Socket;
 use crate::cell::Design;
 use crate::cell::report::{self, FromInit, FromPayload, raw};
-use crate::outcome::Failure;
-use crate::receipt::Receipt;
+use model::outcome::Failure;
+use model::receipt::Receipt;
 use sys::socket::{self, Wait};
 
 /// Set-up that takes longer has hung: the cell is killed and the call told.

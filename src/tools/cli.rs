@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use super::Told;
 use super::denied::ToldDenial;
-use crate::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
 use crate::capture::Captured;
 use crate::capture::text::render;
-use crate::defaults::{KIB, MIB};
-use crate::outcome::{Failure, Outcome};
 use crate::policy::flags::{BadWords, Command, Input};
 use crate::profile::Profile;
-use crate::receipt::Receipt;
+use model::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
+use model::defaults::{KIB, MIB};
+use model::outcome::{Failure, Outcome};
+use model::receipt::Receipt;
 
 /// Characters of each stream in a result: as many as the seed has bytes.
 const STDOUT_CHARACTERS: u64 = MIB;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::shell::ScriptArgs;
-use crate::call::InvalidCall;
+use model::call::InvalidCall;
 
 /// Longest name of a command, page or filter.
 const WORD_BYTES: usize = 256;

@@ -17,14 +17,14 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{Audit, Entry, Story, Unrecorded};
-use crate::call::{Call, Cwd};
 use crate::capture::tap::Tap;
 use crate::capture::{Captured, KEPT_BYTES, Produced};
-use crate::job::{Changes, Limits, Workspace};
 use crate::link::Link;
-use crate::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};
 use crate::policy::{Denial, Grant, Policy, Profiles};
-use crate::receipt::Receipt;
+use model::call::{Call, Cwd};
+use model::job::{Changes, Limits, Workspace};
+use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};
+use model::receipt::Receipt;
 
 /// Tools with a fresh cell whose replies tell what changed in the workspace.
 const TELLING: [&str; 2] = ["bash_exec", "bash_exec_stream"];

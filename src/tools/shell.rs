@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
-use crate::job::ProfileName;
+use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
+use model::job::ProfileName;
 
 /// Makes bash run the script on descriptor 3 as `bash -c SCRIPT` would: the
 /// same `$0`, line numbers and messages, stdin untouched, descriptor 3 closed
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_script_of_1_mib_runs_whole() -> std::io::Result<()> {
-        let mut text = format!(": {}\n", "x".repeat(crate::call::SCRIPT_BYTES - 20));
+        let mut text = format!(": {}\n", "x".repeat(model::call::SCRIPT_BYTES - 20));
         text.push_str("echo the end");
         assert_eq!(on_descriptor_3(&text, "")?, (Some(0), "the end\n".into(), String::new()));
         Ok(())

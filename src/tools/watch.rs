@@ -12,9 +12,9 @@ use super::{Caller, Seen};
 use crate::capture::stream::{Follower, Stream};
 use crate::capture::tap::{Source, Tap};
 use crate::capture::{KEPT_BYTES, Meter};
-use crate::job::Limits;
 use crate::link::{Control, Running};
-use crate::outcome::{Ended, Failure};
+use model::job::Limits;
+use model::outcome::{Ended, Failure};
 
 /// How long output is still read after the end was told. All of it is in the pipes by then, which close
 /// with the cell; where that takes its time, a pause in which nothing comes is the end as well.
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::capture::Captured;
-    use crate::outcome::{LimitKind, Outcome};
+    use model::outcome::{LimitKind, Outcome};
 
     /// A supervisor of one call: tells the end when it is asked to end it.
     #[derive(Clone)]

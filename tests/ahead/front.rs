@@ -5,14 +5,14 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use cofferdam::call::{Argv, Cwd, Env};
 use cofferdam::document::Document;
-use cofferdam::job::{Changes, ProfileName, Workspace};
-use cofferdam::outcome::{Ended, Outcome};
 use cofferdam::profile::{self, Profile, Profiles};
-use cofferdam::receipt::Receipt;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
-use cofferdam::wire::{self, Block, Carried, Event, Input, Request, Start, StdinKind};
+use model::call::{Argv, Cwd, Env};
+use model::job::{Changes, ProfileName, Workspace};
+use model::outcome::{Ended, Outcome};
+use model::receipt::Receipt;
+use model::wire::{self, Block, Carried, Event, Input, Request, Start, StdinKind};
 use sys::memory;
 use sys::socket::{self, Received};
 
@@ -107,7 +107,7 @@ impl Front {
             caps,
             ids: IdRange { first: 2_100_100_000, count: 64 },
             own_ids: cofferdam::supervisor::OwnIds::Unwanted,
-            tier: cofferdam::receipt::Tier::Full,
+            tier: model::receipt::Tier::Full,
             scope: supervisor::ScopeWish::Never,
             record: None,
             first: None,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cofferdam::job::{Changes, Limits};
-use cofferdam::outcome::{LimitKind, Outcome};
-use cofferdam::wire::{Carried, Input};
+use model::job::{Changes, Limits};
+use model::outcome::{LimitKind, Outcome};
+use model::wire::{Carried, Input};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -7,7 +7,7 @@ use cofferdam::cell::guard::calls::{self, Group};
 use cofferdam::cell::guard::{Belongings, Guard, Names, sockets};
 use cofferdam::cell::seccomp::{Recording, payload_filter, payload_verdicts};
 use cofferdam::profile::{Family, Profiles, shipped};
-use cofferdam::receipt::MemoryHold;
+use model::receipt::MemoryHold;
 
 use crate::machine::{Call, run};
 use crate::plain::{Answer, Plain, low};

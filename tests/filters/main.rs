@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use cofferdam::cell::seccomp::{Recording, init_filter, payload_filter, payload_verdicts};
 use cofferdam::profile::floor::Verdict;
 use cofferdam::profile::{Family, Network, Profile, Profiles, shipped};
-use cofferdam::receipt::MemoryHold;
 use machine::{Call, run};
+use model::receipt::MemoryHold;
 use plain::{Answer, Plain};
 use sys::bpf::Instruction;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use cofferdam::cell::seccomp::{Recording, allowed, payload_verdicts};
 use cofferdam::cli::confine;
 use cofferdam::profile::{Profiles, shipped};
-use cofferdam::receipt::MemoryHold;
 use cofferdam::supervisor::filter;
+use model::receipt::MemoryHold;
 
 use crate::machine::{Call, run};
 use crate::plain::{Answer, low};

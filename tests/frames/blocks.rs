@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use cofferdam::call::{Argv, Cwd, Env};
-use cofferdam::outcome::{Failure, Outcome};
-use cofferdam::wire::{Block, Carried, Input, Request, Start};
+use model::call::{Argv, Cwd, Env};
+use model::outcome::{Failure, Outcome};
+use model::wire::{Block, Carried, Input, Request, Start};
 use sys::memory;
 
 use crate::{Check, Front, expect};

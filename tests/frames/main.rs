@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use cofferdam::config::{self, Surroundings};
-use cofferdam::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
-use cofferdam::outcome::{Failure, Outcome};
 use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
-use cofferdam::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
+use model::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
+use model::outcome::{Failure, Outcome};
+use model::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
 use sys::socket::{self, Received};
 use sys::{memory, process};
 
@@ -100,7 +100,7 @@ impl Front {
             },
             ids: IdRange { first: 2_100_000_000, count: 64 },
             own_ids: cofferdam::supervisor::OwnIds::Unwanted,
-            tier: cofferdam::receipt::Tier::Full,
+            tier: model::receipt::Tier::Full,
             scope: supervisor::ScopeWish::Never,
             record: None,
             first: None,

@@ -4,10 +4,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cofferdam::job::{
-    Changes, JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace,
-};
-use cofferdam::wire::{self, Carried, FRAME_BYTES, Input, Request, Start};
+use model::job::{Changes, JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace};
+use model::wire::{self, Carried, FRAME_BYTES, Input, Request, Start};
 use sys::memory;
 
 use crate::dice::Dice;

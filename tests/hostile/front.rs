@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cofferdam::cli::{launch, wiring};
-use cofferdam::job::{Changes, ProfileName, Workspace};
-use cofferdam::outcome::Outcome;
-use cofferdam::wire::{Carried, Input, Start};
+use model::job::{Changes, ProfileName, Workspace};
+use model::outcome::Outcome;
+use model::wire::{Carried, Input, Start};
 
 use crate::acts::{ACTS, Place};
 use crate::dice::Dice;

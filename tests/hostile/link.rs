@@ -5,9 +5,9 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use cofferdam::call::{Argv, Cwd, Env};
-use cofferdam::outcome::{Ended, Outcome};
-use cofferdam::wire::{self, Block, Event, FRAME_BYTES, Request, Start, StdinKind};
+use model::call::{Argv, Cwd, Env};
+use model::outcome::{Ended, Outcome};
+use model::wire::{self, Block, Event, FRAME_BYTES, Request, Start, StdinKind};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use sys::memory;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cofferdam::job::{Limits, ProfileName};
 use cofferdam::mcp::arguments::{BashArguments, Precision};
 use cofferdam::mcp::backend::{
     Backend, Batch, Calculated, Clamped, Exact, Plotted, Ran, Refused, RefusedKind, Stream, Told,
@@ -14,12 +13,13 @@ use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::rules::{Rules, WorkspaceView};
 use cofferdam::mcp::serve::{ServeError, connection};
 use cofferdam::mcp::sessions::Answer;
-use cofferdam::outcome::{Outcome, Timings, Usage};
 use cofferdam::profile::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
 };
-use cofferdam::receipt::{MemoryHold, Tier};
 use cofferdam::tools::bc::plot::{Drawn, Plot};
+use model::job::{Limits, ProfileName};
+use model::outcome::{Outcome, Timings, Usage};
+use model::receipt::{MemoryHold, Tier};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
@@ -192,7 +192,7 @@ pub(crate) fn profile() -> Profile {
             output: Some(256 << 20),
         },
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
-        tier: cofferdam::receipt::Tier::Full,
+        tier: model::receipt::Tier::Full,
     }
 }
 

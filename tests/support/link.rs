@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use cofferdam::wire::{self, Event, FRAME_BYTES};
+use model::wire::{self, Event, FRAME_BYTES};
 use sys::socket::{self, Received, Wait};
 
 /// The next event of the link.

@@ -6,7 +6,7 @@ use nix::fcntl::readlinkat;
 
 use crate::cell::Design;
 use crate::cell::measure::{Fields, NAMESPACES, Operator, Unfit, demand, groups, hard_limits};
-use crate::receipt::Measured;
+use model::receipt::Measured;
 
 /// Measures the process whose procfs directory is `process`.
 ///

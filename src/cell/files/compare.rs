@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 
 use super::tree::{Stamp, Tree};
-use crate::outcome::{Change, FileChange, FilesChanged};
+use model::outcome::{Change, FileChange, FilesChanged};
 use sys::lookup::{self, Follow};
 
 /// Changes that are told one by one; the others are counted.

@@ -14,7 +14,7 @@ mod tree;
 
 use std::time::SystemTime;
 
-use crate::outcome::FilesChanged;
+use model::outcome::FilesChanged;
 use scan::{Progress, Scan};
 use tree::Tree;
 

@@ -11,7 +11,7 @@ use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{Mode, fstatat};
 
 use super::tree::{Full, Stamp, Tree};
-use crate::outcome::FileKind;
+use model::outcome::FileKind;
 use sys::lookup::{self, Follow};
 
 /// The longest that a look takes.

@@ -2,7 +2,7 @@
 
 use nix::sys::stat::{FileStat, SFlag};
 
-use crate::outcome::FileKind;
+use model::outcome::FileKind;
 
 /// The most entries that are remembered.
 pub const MOST_ENTRIES: usize = 50_000;

@@ -18,7 +18,7 @@ use nix::unistd::read;
 
 use super::Init;
 use crate::cell::report::{FromInit, InputFile};
-use crate::outcome::Waits;
+use model::outcome::Waits;
 use sys::Result;
 
 /// Between two looks: at first, and at most. A look takes tens of microseconds for a few processes.

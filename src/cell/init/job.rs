@@ -16,7 +16,7 @@ use nix::unistd::{Pid, read};
 use super::input::numbers;
 use super::{Init, sent};
 use crate::cell::report::Ticks;
-use crate::job::JobSignal;
+use model::job::JobSignal;
 use sys::Result;
 
 /// How often killed processes are looked for again: who forks may have been missed. What outlasts

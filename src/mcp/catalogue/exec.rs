@@ -4,11 +4,11 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::{files_changed, pure, tool};
-use crate::call::SCRIPT_BYTES;
 use crate::mcp::exec::Options;
 use crate::mcp::exec::arguments::Shell;
 use crate::mcp::exec::stream::{BUFFER, LEAST_BUFFER, MOST_BUFFER};
 use crate::mcp::rules::Rules;
+use model::call::SCRIPT_BYTES;
 
 pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
     let description = format!(

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::shell::bash_output;
 use super::{pure, tool};
-use crate::call::STDIN_BYTES;
-use crate::defaults::INLINE_CHARACTERS;
+use model::call::STDIN_BYTES;
+use model::defaults::INLINE_CHARACTERS;
 
 pub fn output() -> Tool {
     let description = "Read the output of a job so far, or of an earlier bash command by its \

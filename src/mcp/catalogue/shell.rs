@@ -6,9 +6,9 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
 use super::{denials, files_changed, tool};
-use crate::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
-use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::rules::Rules;
+use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
+use model::defaults::INLINE_CHARACTERS;
 
 pub fn bash(rules: &Rules) -> Tool {
     let timeout = Duration::from_secs(rules.limits.timeout_s);

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 
 use super::exec::{exec_fields, profile, runs};
 use super::{pure, tool};
-use crate::call::STDIN_BYTES;
 use crate::mcp::exec::Options;
 use crate::mcp::exec::macros::{MOST_COMMANDS, NAME_BYTES, NAME_PATTERN};
 use crate::mcp::exec::pipeline::MOST_STEPS;
+use model::call::STDIN_BYTES;
 
 pub fn pipeline(options: &Options) -> Tool {
     let description = "Run commands one after the other, each in a fresh cell as bash_exec does and \

@@ -27,13 +27,13 @@ use super::arguments::{Arguments, parse};
 use super::backend::{Backend, Refused, RefusedKind, Told};
 use super::history::{ReplayArguments, SearchArguments};
 use super::server::Server;
-use crate::call::{Cwd, seconds};
 use crate::capture::tap::Tap;
-use crate::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use crate::group::Group;
-use crate::outcome::Outcome;
 use crate::tools::inspect::{self, Located, System};
 use crate::tools::shell::{self, ScriptArgs};
+use model::call::{Cwd, seconds};
+use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
+use model::outcome::Outcome;
 
 /// Whether a tool is one of these.
 pub fn answers(tool: &str) -> bool {

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use super::arguments::{ExecArguments, Shell};
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use super::{Ask, Context};
-use crate::call::STDIN_BYTES;
 use crate::capture::tap::Tap;
 use crate::mcp::arguments::{Arguments, BadArguments, Seconds};
 use crate::mcp::backend::{Backend, Refused};
 use crate::mcp::server::Server;
+use model::call::STDIN_BYTES;
 
 /// Most steps of one pipeline.
 pub const MOST_STEPS: usize = 16;

@@ -3,10 +3,10 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use crate::call::Cwd;
 use crate::mcp::backend::Told;
 use crate::mcp::reply;
-use crate::outcome::Outcome;
+use model::call::Cwd;
+use model::outcome::Outcome;
 
 /// Whether a reply has what went to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use super::reply::exit_code;
 use crate::capture::Captured;
 use crate::capture::text::render;
-use crate::defaults::INLINE_CHARACTERS;
 use crate::mcp::backend::Told;
 use crate::mcp::reply;
-use crate::outcome::Outcome;
+use model::defaults::INLINE_CHARACTERS;
+use model::outcome::Outcome;
 
 /// What becomes of the others when one has failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

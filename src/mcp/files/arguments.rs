@@ -4,10 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use crate::call::{FilePath, InvalidCall};
 use crate::mcp::arguments::{Arguments, BadArguments};
 use crate::mcp::backend::Refused;
 use crate::tools::files::{FILE_BYTES, Over, Request};
+use model::call::{FilePath, InvalidCall};
 
 /// Bytes that `get_file` answers with when nobody says.
 pub const GOT: usize = 1 << 20;

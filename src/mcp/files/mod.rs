@@ -12,8 +12,8 @@ use super::arguments::{Arguments, parse};
 use super::backend::{Backend, Refused, ToldDenial};
 use super::server::Server;
 use crate::group::Group;
-use crate::receipt::Receipt;
 use crate::tools::files::Answer;
+use model::receipt::Receipt;
 
 /// Whether a tool is one of these.
 pub fn answers(tool: &str) -> bool {

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
 use crate::mcp::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
-use crate::outcome::in_words;
+use model::outcome::in_words;
 
 /// How long requests already received may take after the end of input.
 const EOF_GRACE: Duration = Duration::from_secs(1);

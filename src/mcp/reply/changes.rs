@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::capture::deceptive::plain;
-use crate::outcome::{Change, FileChange, FileKind, FilesChanged};
+use model::outcome::{Change, FileChange, FileKind, FilesChanged};
 
 /// Names that the line has; the fields have more.
 const NAMED: usize = 10;

@@ -17,8 +17,8 @@ use super::super::arguments::{
 use super::super::backend::{Backend, Calculated, Refused};
 use super::super::reply::{self, calculations};
 use super::Server;
-use crate::call::{InvalidCall, seconds};
 use crate::tools::bc::ledger::Ledger;
+use model::call::{InvalidCall, seconds};
 
 impl<B: Backend> Server<B> {
     pub(super) async fn calculate(

@@ -11,7 +11,7 @@ use super::grammar::Whole;
 use super::reader::{MOST, Reader, Told};
 use super::scan::{Repository, Scan, sorted};
 use super::tree::{End, Kind, Place, path_of};
-use crate::accounts;
+use model::accounts;
 
 /// How deep git follows includes (config.c: MAX_INCLUDE_DEPTH).
 const DEEPEST: usize = 10;

@@ -9,7 +9,7 @@ use nix::sys::stat::Mode;
 
 use super::super::host::{enable, put};
 use crate::cell::cgroup::Processors;
-use crate::outcome::in_words;
+use model::outcome::in_words;
 
 /// Where version 2 is mounted.
 const ROOT: &str = "/sys/fs/cgroup";

@@ -14,7 +14,7 @@ use super::dbus::{self, Malformed, Message, Method, Writer};
 use super::groups::UnitLimits;
 use super::manager::{Manager, Refusal, Request};
 use super::{Answer, FIRST_CALL, Wish, received, wait};
-use crate::wire::Scope;
+use model::wire::Scope;
 use sys::socket;
 
 /// The type of an answer (D-Bus specification, "Message Format").

@@ -5,7 +5,7 @@
 
 use super::{Shell, Stage, Step};
 use crate::cell::report::ToInit;
-use crate::outcome::Waits;
+use model::outcome::Waits;
 
 /// Questions about one call.
 #[derive(Debug, Default)]

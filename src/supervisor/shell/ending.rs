@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use super::{Current, Shell, Step};
 use crate::cell::Shared;
 use crate::cell::report::{self, Counts, FromInit, REPORT_BYTES};
-use crate::job::Changes;
-use crate::outcome::{
-    DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, ShellAfter, Timings,
-    Usage,
-};
 use crate::supervisor::account::Processor;
 use crate::supervisor::desk::Desk;
 use crate::supervisor::dying;
 use crate::supervisor::ends;
-use crate::wire::CallId;
+use model::job::Changes;
+use model::outcome::{
+    DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, ShellAfter, Timings,
+    Usage,
+};
+use model::wire::CallId;
 use sys::process::Used;
 use sys::socket::{self, Wait};
 

@@ -7,10 +7,10 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::{KILLED, Shell, Stage, Step};
 use crate::cell::report::{Ticks, ToInit};
-use crate::defaults::GRACE;
-use crate::job::JobSignal;
-use crate::outcome::{Force, LimitKind, Outcome};
 use crate::supervisor::ends::LINGER;
+use model::defaults::GRACE;
+use model::job::JobSignal;
+use model::outcome::{Force, LimitKind, Outcome};
 use sys::Result;
 
 /// Nanoseconds of one tick: the kernel tells starts in USER_HZ, which is 100 everywhere.

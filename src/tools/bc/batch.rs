@@ -9,7 +9,7 @@ use super::estimate::Estimate;
 use super::evaluate::{self, Evaluate, last_line, value};
 use super::rewrite::{Expression, Shape};
 use super::{CalcError, evaluated, first_scale, library, near, settled, validate};
-use crate::defaults::CALCULATOR_TIMEOUT;
+use model::defaults::CALCULATOR_TIMEOUT;
 
 /// Most expressions of one call.
 pub const MOST_EXPRESSIONS: usize = 100;

@@ -8,11 +8,11 @@ use super::CalcError;
 use super::decimal::Decimal;
 use super::library;
 use super::rewrite::{Expression, Shape};
-use crate::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
-use crate::defaults::CALCULATOR_TIMEOUT;
-use crate::outcome::{Failure, LimitKind, Outcome};
-use crate::receipt::Receipt;
 use crate::tools::{Caller, Told, Workbench};
+use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
+use model::defaults::CALCULATOR_TIMEOUT;
+use model::outcome::{Failure, LimitKind, Outcome};
+use model::receipt::Receipt;
 
 /// What bc left behind when it ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

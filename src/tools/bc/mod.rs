@@ -34,8 +34,8 @@ pub use evaluate::{BcRun, Evaluate, InCells};
 pub use validate::EXPRESSION_CHARACTERS;
 
 use super::Refusal;
-use crate::defaults::CALCULATOR_TIMEOUT;
-use crate::outcome::LimitKind;
+use model::defaults::CALCULATOR_TIMEOUT;
+use model::outcome::LimitKind;
 
 /// Decimal places of a result unless asked otherwise.
 pub const PRECISION: u32 = 20;

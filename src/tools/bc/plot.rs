@@ -6,7 +6,7 @@ use super::evaluate::{Evaluate, Fault, last_line, value};
 use super::library::{self, Gives};
 use super::rewrite::{Expression, KEYWORDS, Kind};
 use super::{CalcError, validate};
-use crate::defaults::CALCULATOR_TIMEOUT;
+use model::defaults::CALCULATOR_TIMEOUT;
 
 pub use draw::Drawn;
 

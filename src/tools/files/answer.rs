@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::outcome::errno_text;
+use model::outcome::errno_text;
 
 /// What was done, in the clerk's words.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,11 +15,11 @@ pub use answer::{Answer, Entry, Kind, No, Region, Was, read};
 use super::session::{self, Kept, Lost, Reply, State};
 use super::shell::{self, ScriptArgs};
 use super::{Caller, Refusal, Workbench};
-use crate::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
 use crate::capture::Captured;
-use crate::job::Workspace;
-use crate::outcome::{DeniedCall, Ended, Failure, Outcome};
-use crate::receipt::Receipt;
+use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
+use model::job::Workspace;
+use model::outcome::{DeniedCall, Ended, Failure, Outcome};
+use model::receipt::Receipt;
 
 /// The most bytes of a file that are read or written in one request.
 pub const FILE_BYTES: usize = STDIN_BYTES;
@@ -111,7 +111,7 @@ impl Request {
 /// The call that starts the clerk by itself.
 fn alone(tool: &'static str, words: Vec<String>, stdin: Stdin) -> Result<Call, InvalidCall> {
     let words = std::iter::once(CLERK.to_owned()).chain(words).collect();
-    let call = shell::run(words, crate::call::Env::default(), Asked::default())?;
+    let call = shell::run(words, model::call::Env::default(), Asked::default())?;
     Ok(Call { tool: tool.into(), stdin, ..call })
 }
 

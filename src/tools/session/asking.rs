@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Command;
-use crate::outcome::Waits;
+use model::outcome::Waits;
 
 /// How long an answer is awaited: init gives it at once.
 const ANSWER: Duration = Duration::from_millis(300);

@@ -14,10 +14,10 @@ use crate::audit::{Entry, Story};
 use crate::capture::stream::{Follower, Stream};
 use crate::capture::tap::{Source, Tap};
 use crate::capture::{Captured, KEPT_BYTES, Meter, Produced};
-use crate::job::Limits;
 use crate::link::{Control, Running};
-use crate::outcome::{Ended, Failure};
-use crate::receipt::Receipt;
+use model::job::Limits;
+use model::outcome::{Ended, Failure};
+use model::receipt::Receipt;
 
 /// How long after its time a command is given up on. The supervisor ends it in time, INT and
 /// grace included; this bound is for a stopped one.

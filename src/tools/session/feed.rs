@@ -9,7 +9,7 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::call::STDIN_BYTES;
+use model::call::STDIN_BYTES;
 
 /// The input of one command.
 #[derive(Debug)]

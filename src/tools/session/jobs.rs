@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::feed::{Eof, Fed, Rest, Shut};
 use super::spool::{MOST_BYTES, MOST_COMMANDS};
 use super::{Command, Finished};
-use crate::job::JobSignal;
 use crate::tools::{Caller, Refusal, Workbench};
+use model::job::JobSignal;
 
 const KEPT_MIB: u64 = MOST_BYTES >> 20;
 /// How often a caller that waits looks for output.

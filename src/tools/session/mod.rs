@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::call::Call;
-use crate::job::{Limits, SessionId};
-use crate::outcome::Outcome;
 pub use command::{Command, Finished};
 pub use feed::{Eof, Fed, Rest, Shut};
 pub use jobs::{NoJob, Offsets, Stop};
+use model::call::Call;
+use model::job::{Limits, SessionId};
+use model::outcome::Outcome;
 pub use seat::Lost;
 use seat::Seat;
 use spool::Spool;

@@ -14,12 +14,12 @@ use super::{
     Unseated, check_name,
 };
 use crate::audit::Entry;
-use crate::call::Stdin;
 use crate::capture::KEPT_BYTES;
-use crate::job::{Place, Within, Workspace};
-use crate::outcome::Outcome;
 use crate::policy::Grant;
 use crate::tools::{Caller, Refusal, Seen, Workbench};
+use model::call::Stdin;
+use model::job::{Place, Within, Workspace};
+use model::outcome::Outcome;
 
 /// Whose profile a session has: the first that is allowed.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::JoinHandle;
 
 use super::command::Command;
-use crate::job::SessionId;
-use crate::outcome::{Ended, Failure, Outcome, ShellAfter};
+use model::job::SessionId;
+use model::outcome::{Ended, Failure, Outcome, ShellAfter};
 
 /// Streams of commands that have ended, which background processes may still hold. Beyond these
 /// the oldest are closed, or commands could use up this process's descriptors.

@@ -1,0 +1,14 @@
+//! Words that all sides share: calls, jobs, outcomes, receipts, the frames between front end and supervisor.
+//!
+//! *Architecture Invariant:* nothing here reads JSON or TOML, and no runtime is needed.
+
+pub mod accounts;
+pub mod call;
+pub mod clock;
+pub mod defaults;
+pub mod job;
+pub mod log;
+pub mod outcome;
+pub mod receipt;
+pub mod units;
+pub mod wire;
