@@ -13,6 +13,10 @@
 //! - Streams are opened by path for each call, so a command may close every descriptor.
 //! - The command is read from a file (`.`), never typed: quotes and here-documents end with it.
 //! - A loop of one turn stands around it: `break` and `continue` end there.
+//! - Bash leaves every redirection before an EXIT trap runs, so for the time of a call the shell's own
+//!   output is the call's. Around the command stands a group without output: a DEBUG or ERR trap of
+//!   the command's runs for our lines too, and prints nothing there. The group has its input as it was:
+//!   with another, bash would leave that to commands in the background.
 
 use model::call::{Cwd, Env};
 use model::wire::StdinKind;
@@ -39,6 +43,8 @@ const UNSTOPPED: &str = concat!(
     "if ((${COFFERDAM_STOP-0})); then ",
     "\\builtin trap - DEBUG; \\builtin shopt -u extdebug; ( ((1)) ); fi\n",
 );
+/// Succeeds if a function hides `exec`: its redirections last under no other name.
+const HAS_EXEC: &str = r"\builtin declare -F exec >/dev/null";
 /// The loop itself; where it starts is put before it. What it waits to open is no standard input: for
 /// one, bash forks a child that opens it, which whoever ends the processes of a call can meet, and which
 /// each call would wait for. A signal does not end the opening.
@@ -70,6 +76,8 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
             "COFFERDAM_CWD=${{PWD-}}\n\\builtin cd -- {cwd} 2>|{stderr} || COFFERDAM_OPEN=2\n"
         ));
     }
+    // Not with functrace, by which a DEBUG trap would print at these lines.
+    text.push_str(&format!("[[ -o functrace ]] || {HAS_EXEC} || \\exec >|{stdout} 2>|{stderr}\n"));
     let mut assignments = String::new();
     for (name, value) in env.iter() {
         assignments.push_str(&format!("{name}={} ", quoted(value)));
@@ -88,7 +96,8 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
         StdinKind::Pipe | StdinKind::Terminal => place("fed"),
     };
     text.push_str(&format!(
-        "for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
+        "COFFERDAM_STATUS=1\n\
+         {{ for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
          {assignments}{source} . {command} {streams}; done\n\
          COFFERDAM_STATUS=$?\n\
          if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
@@ -97,7 +106,18 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
     if cwd.is_some() {
         text.push_str("\\builtin cd -- \"$COFFERDAM_CWD\"\n");
     }
-    let (end, next) = (place("end"), number.saturating_add(1));
+    text.push_str(&report(number));
+    text
+}
+
+/// The lines after the command: the streams are let go, the end is reported, and the loop goes on.
+fn report(number: u64) -> String {
+    let (end, next) = (place("end", number), number.saturating_add(1));
+    // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
+    let mut text = format!(
+        "[[ -o functrace ]] || \\builtin trap - DEBUG\n}} >/dev/null 2>&1\n\
+         {HAS_EXEC} || \\exec >/dev/null 2>&1\n",
+    );
     // What is not sure to go on does not report, and ends: `builtin` may have become a function that
     // does nothing, and one of our names a constant, at which bash drops the rest of its line. Where
     // there is nothing to report to, somebody else has ended the call: the next may be waiting.

@@ -13,6 +13,7 @@ mod server;
 #[path = "../support/mod.rs"]
 mod support;
 mod terminal;
+mod traps;
 mod waiting;
 
 use std::process::ExitCode;
@@ -21,10 +22,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use server::{Server, story, text};
-use support::{Caller, Check, Failed, Need, PATIENCE, claim, equal, gone, holds};
+use support::{Caller, Check, Claim, Failed, Need, PATIENCE, claim, equal, gone, holds};
 
 fn main() -> ExitCode {
-    support::main(&[
+    support::main(&[shells(), others()].concat())
+}
+
+fn shells() -> Vec<Claim> {
+    vec![
         claim("directory_variables_functions_options_and_jobs_last_between_calls", lasts),
         claim("an_ended_shell_is_told_and_the_next_call_has_a_new_one", ends),
         claim("restart_gives_a_new_shell_in_the_same_workspace", restart),
@@ -39,6 +44,17 @@ fn main() -> ExitCode {
             .needs(&[Need::TimeNamespace]),
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
+        claim(
+            "output_of_an_exit_trap_is_in_the_reply_of_the_call_that_ends_the_shell",
+            traps::exits,
+        ),
+        claim("traps_print_for_the_commands_of_a_call_and_for_no_line_of_ours", traps::others),
+        claim("nothing_is_left_when_the_server_is_killed", killed),
+    ]
+}
+
+fn others() -> Vec<Claim> {
+    vec![
         claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
         claim("a_job_is_read_piece_by_piece_with_nothing_lost", jobs::pieces),
         claim("reading_a_job_waits_for_output_or_its_end", jobs::waits),
@@ -78,8 +94,7 @@ fn main() -> ExitCode {
         claim("control_characters_interrupt_and_stop_what_runs_at_a_terminal", terminal::control),
         claim("a_terminal_is_the_sessions_own_and_takes_no_pushed_input", terminal::private),
         claim("a_command_at_a_terminal_leaves_the_shell_as_it_was", terminal::shell),
-        claim("nothing_is_left_when_the_server_is_killed", killed),
-    ])
+    ]
 }
 
 fn lasts(caller: &Caller) -> Check {
