@@ -1,5 +1,6 @@
 //! Jobs as they really are: looked at and ended through `tools`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::live::Live;
@@ -11,7 +12,7 @@ use crate::capture::{Captured, KEPT_BYTES};
 use crate::mcp::arguments::jobs::{
     InputArguments, JobSignal, KillArguments, OutputArguments, Since,
 };
-use crate::mcp::backend::{Cut, Refused, RefusedKind, Stream, Turn};
+use crate::mcp::backend::{Cut, JobEnd, Refused, RefusedKind, Stream, Turn};
 use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State, Taken};
 use crate::tools::session::{Command, Eof, Fed, Finished, Offsets, Rest, Shut, Stop};
 use model::call::{STDIN_BYTES, seconds};
@@ -131,6 +132,18 @@ impl Live {
             None => State::Running(Box::new(self.running(command, None, streams))),
         };
         Answer::One(Box::new(Looked { id: command.id.clone(), state, next, note, taken }))
+    }
+}
+
+/// Waits for the end of a command; it holds nothing of the server that runs it.
+pub(super) async fn end_of(command: Arc<Command>) -> JobEnd {
+    let Finished { ended, .. } = command.end().await;
+    let (stdout, stderr) = command.output();
+    JobEnd {
+        outcome: ended.outcome,
+        took: ended.usage.wall,
+        printed: stdout.total() + stderr.total(),
+        fed: command.input.taken(),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The tools as they really run: through `tools`, policy and the link.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::jobs::end_of;
 use super::wiring::Settings;
 use crate::audit::Audit;
 use crate::config::Loaded;
@@ -10,7 +12,8 @@ use crate::group::{Group, ruled_by};
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
-    Backend, Batch, Calculated, Clamped, Exact, Plotted, Ran, Refused, RefusedKind, Told, Turn,
+    Backend, Batch, Calculated, Clamped, Exact, JobEnd, Plotted, Ran, Refused, RefusedKind, Told,
+    Turn,
 };
 use crate::mcp::catalogue;
 use crate::mcp::exec::Options;
@@ -357,6 +360,11 @@ impl Backend for Live {
                 | Refusal::Job(_)),
             ) => Err(refusal.into()),
         }
+    }
+
+    fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {
+        let command = self.workbench.command(job)?;
+        Some(Box::pin(end_of(command)))
     }
 
     fn invalid(&self, tool: &str, why: &str) {

@@ -66,7 +66,7 @@ impl Live {
     }
 
     fn answer(&self, reply: Reply, show: Show) -> Answer {
-        let Reply { state, finished, session, lost, limits, clamped: less } = reply;
+        let Reply { state, finished, session, began, lost, limits, clamped: less } = reply;
         let renewed = lost.as_ref().map(why_new);
         let (command, outcome) = match (state, finished) {
             (State::Started(command), Some(finished)) => {
@@ -81,6 +81,7 @@ impl Live {
         let ended = Ended { outcome, ..Ended::failed(model::outcome::Failure::Lost) };
         let session = ToldSession {
             name: session,
+            began: harmless(&began),
             output_id: String::new(),
             rest: Rest::Gone,
             shell: Shell::None,
@@ -141,8 +142,9 @@ impl Live {
         renewed: Option<String>,
     ) -> ToldSession {
         let (name, output_id) = (command.session.clone(), command.id.clone());
+        let began = harmless(&command.began);
         let rest = if self.lists("bash_output") { Rest::Readable } else { Rest::Gone };
-        ToldSession { name, output_id, rest, shell, renewed }
+        ToldSession { name, began, output_id, rest, shell, renewed }
     }
 
     pub(super) fn running(

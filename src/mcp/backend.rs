@@ -1,6 +1,7 @@
 //! The seam between the protocol and what runs: what a tool call needs, and what it tells.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use super::arguments::{BadArguments, BashArguments, Precision};
@@ -136,6 +137,12 @@ pub trait Backend: Send + Sync + 'static {
         std::future::ready(Err(Refused::failed("there are no jobs here")))
     }
 
+    /// Returns a future that resolves at the end of a job, or `None` where there is no such job.
+    fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {
+        let _: &str = job;
+        None
+    }
+
     /// Notes that the arguments of a call were not taken, so that nothing was decided about it.
     fn invalid(&self, tool: &str, why: &str) {
         tracing::debug!(tool, why, "arguments that were not taken");
@@ -179,6 +186,18 @@ pub struct Told {
 pub enum Clamped {
     No,
     Yes,
+}
+
+/// The end of a command that nobody waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobEnd {
+    pub outcome: Outcome,
+    /// Wall time.
+    pub took: Duration,
+    /// Bytes of both streams.
+    pub printed: u64,
+    /// Bytes that it was given while it ran.
+    pub fed: usize,
 }
 
 /// One output stream, made fit for text.

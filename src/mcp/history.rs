@@ -1,7 +1,7 @@
 //! What has run on one connection: remembered, searched, run again. In memory, and gone with the server.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rmcp::RoleServer;
 use rmcp::model::CallToolResult;
@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::arguments::{Arguments, BadArguments};
-use super::backend::{Backend, Refused, RefusedKind, Told};
+use super::backend::{Backend, JobEnd, Refused, RefusedKind, Told};
 use super::exec::Ask;
 use super::exec::reply::exit_code;
 use super::reply;
 use super::server::Server;
+use super::sessions::Running;
+use model::call::Cwd;
 use model::clock;
 
 /// Most commands that one search tells.
@@ -54,10 +56,16 @@ impl Arguments for ReplayArguments {
 }
 
 impl Ask {
-    /// The same, in the directory in which it started; where a session's shell was is not known here.
-    fn again(mut self, told: &Told) -> Self {
-        if told.session.is_none() {
-            self.arguments.working_dir = Some(told.cwd.clone());
+    /// The same, in the directory in which it began. A call starts inside /workspace or /tmp; from
+    /// there the command goes on to another one by itself.
+    fn again(mut self, began: &str) -> Self {
+        match Cwd::new("working_dir", began) {
+            Ok(_) => self.arguments.working_dir = Some(began.to_owned()),
+            Err(_outside) => {
+                let quoted = began.replace('\'', r"'\''");
+                let command = format!("cd -- '{quoted}' || exit; {}", self.arguments.command);
+                self.arguments.command = command;
+            }
         }
         self
     }
@@ -68,77 +76,131 @@ impl Ask {
 pub struct Ran {
     timestamp: String,
     command: String,
+    /// The directory in which it began.
     working_dir: String,
-    exit_code: u8,
-    duration_ms: u64,
-    output_size_bytes: u64,
+    #[serde(flatten)]
+    state: State,
+}
+
+/// A command that runs has its job, and one that has ended its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+enum State {
+    Running { job: String },
+    Ended { exit_code: u8, duration_ms: u64, output_size_bytes: u64 },
 }
 
 #[derive(Debug, Clone)]
 struct Record {
     id: u64,
     ran: Ran,
-    /// `None` where not all of it is kept.
-    again: Option<Ask>,
+    asked: Asked,
+}
+
+/// What is kept of a call, to run it again.
+#[derive(Debug, Clone)]
+enum Asked {
+    Whole(Box<Ask>),
+    Part,
+}
+
+impl Asked {
+    fn of(asked: Ask) -> Self {
+        let words = asked.words.iter().map(String::len).sum::<usize>();
+        let whole =
+            asked.arguments.command.len() + words <= COMMAND_BYTES && asked.stdin.is_empty();
+        if whole { Self::Whole(Box::new(asked)) } else { Self::Part }
+    }
 }
 
 /// The last commands of a connection.
 #[derive(Debug)]
 pub struct History {
     most: usize,
-    records: Mutex<VecDeque<Record>>,
-    /// The last id: who waits for a command waits for this.
-    last: watch::Sender<u64>,
+    kept: Mutex<Kept>,
+    /// Changes with each command that is added and with each end of a job.
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The last id.
+    last: u64,
+    records: VecDeque<Record>,
 }
 
 impl History {
     pub fn new(most: usize) -> Self {
-        Self { most, records: Mutex::default(), last: watch::Sender::new(0) }
+        Self { most, kept: Mutex::default(), changed: watch::Sender::new(()) }
     }
 
-    fn records(&self) -> MutexGuard<'_, VecDeque<Record>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers a command that has ended; the oldest is forgotten for it.
     pub fn add(&self, told: &Told, asked: Ask) {
-        let words = asked.words.iter().map(String::len).sum::<usize>();
-        let whole =
-            asked.arguments.command.len() + words <= COMMAND_BYTES && asked.stdin.is_empty();
-        let mut command = asked.arguments.command.clone();
-        let kept = (0..=COMMAND_BYTES).rev().find(|end| command.is_char_boundary(*end));
-        command.truncate(kept.unwrap_or_default());
-        let ran = Ran {
-            timestamp: clock::ago(told.usage.wall),
-            command,
-            working_dir: told.cwd.clone(),
+        let began = told.session.as_ref().map_or(&told.cwd, |session| &session.began);
+        let ended = State::Ended {
             exit_code: exit_code(&told.outcome),
             duration_ms: reply::millis(told.usage.wall),
             output_size_bytes: told.stdout.bytes + told.stderr.bytes,
         };
-        let mut records = self.records();
-        let id = *self.last.borrow() + 1;
-        records.push_back(Record { id, ran, again: whole.then(|| asked.again(told)) });
-        while records.len() > self.most {
-            records.pop_front();
-        }
-        drop(records);
-        self.last.send_replace(id);
+        self.push(clock::ago(told.usage.wall), began, ended, asked);
     }
 
-    /// Changes with every command.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.last.subscribe()
+    /// Remembers a command that goes on as a job.
+    fn begin(&self, job: &Running, asked: Ask) -> u64 {
+        let running = State::Running { job: job.session.output_id.clone() };
+        self.push(clock::ago(job.elapsed), &job.session.began, running, asked)
+    }
+
+    fn push(&self, timestamp: String, began: &str, state: State, asked: Ask) -> u64 {
+        let mut command = asked.arguments.command.clone();
+        let whole = (0..=COMMAND_BYTES).rev().find(|end| command.is_char_boundary(*end));
+        command.truncate(whole.unwrap_or_default());
+        let ran = Ran { timestamp, command, working_dir: began.to_owned(), state };
+        let mut kept = self.kept();
+        kept.last += 1;
+        let id = kept.last;
+        kept.records.push_back(Record { id, ran, asked: Asked::of(asked) });
+        while kept.records.len() > self.most {
+            kept.records.pop_front();
+        }
+        drop(kept);
+        self.changed.send_replace(());
+        id
+    }
+
+    /// Notes the end of a job, if it is remembered still.
+    fn end(&self, id: u64, end: &JobEnd) {
+        let mut kept = self.kept();
+        let Some(record) = kept.records.iter_mut().find(|record| record.id == id) else { return };
+        record.ran.state = State::Ended {
+            exit_code: exit_code(&end.outcome),
+            duration_ms: reply::millis(end.took),
+            output_size_bytes: end.printed,
+        };
+        if end.fed > 0 {
+            record.asked = Asked::Part;
+        }
+        drop(kept);
+        self.changed.send_replace(());
+    }
+
+    /// Changes with every command, and with the end of one that became a job.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     /// Every command that is remembered, the oldest first.
     pub fn recent(&self) -> Vec<Ran> {
-        self.records().iter().map(|record| record.ran.clone()).collect()
+        self.kept().records.iter().map(|record| record.ran.clone()).collect()
     }
 
     fn search(&self, query: &str, limit: usize) -> Vec<Value> {
-        let records = self.records();
-        let found = records.iter().rev().filter(|record| record.ran.command.contains(query));
+        let kept = self.kept();
+        let found = kept.records.iter().rev().filter(|record| record.ran.command.contains(query));
         let told = |record: &Record| {
             let mut fields = reply::to_value(&record.ran);
             if let Some(map) = fields.as_object_mut() {
@@ -149,12 +211,28 @@ impl History {
         found.take(limit).map(told).collect()
     }
 
+    /// The call that runs a command again, where it is remembered, and where all of it is.
     fn find(&self, id: u64) -> Option<Option<Ask>> {
-        self.records().iter().find(|record| record.id == id).map(|record| record.again.clone())
+        let kept = self.kept();
+        let record = kept.records.iter().find(|record| record.id == id)?;
+        Some(match &record.asked {
+            Asked::Whole(asked) => Some(asked.as_ref().clone().again(&record.ran.working_dir)),
+            Asked::Part => None,
+        })
     }
 }
 
 impl<B: Backend> Server<B> {
+    /// Remembers a job, and its end when that comes.
+    pub(super) fn remember(&self, job: &Running, asked: Ask) {
+        let id = self.0.history.begin(job, asked);
+        if let Some(end) = self.0.backend.end_of(&job.session.output_id) {
+            // It outlives the connection by nothing: every command ends with the supervisor.
+            let history = Arc::clone(&self.0.history);
+            tokio::spawn(async move { history.end(id, &end.await) });
+        }
+    }
+
     pub(super) fn search(&self, arguments: SearchArguments) -> Result<CallToolResult, Refused> {
         let limit = arguments.limit.unwrap_or(FOUND);
         if !(1..=MOST_FOUND).contains(&limit) {

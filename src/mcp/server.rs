@@ -54,7 +54,7 @@ pub(super) struct Shared<B> {
     /// Decimal places that `set_precision` set; on stdio the session is the process.
     precision: AtomicU8,
     pub(super) working_dir: WorkingDir,
-    pub(super) history: History,
+    pub(super) history: Arc<History>,
     pub(super) macros: Macros,
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
@@ -75,7 +75,7 @@ impl<B: Backend> Server<B> {
         let precision = AtomicU8::new(Precision::DEFAULT.places());
         let options = backend.exec_options();
         let working_dir = WorkingDir::new(options.working_dir);
-        let history = History::new(options.history);
+        let history = Arc::new(History::new(options.history));
         Self(Arc::new(Shared {
             backend,
             precision,
@@ -177,7 +177,10 @@ impl<B: Backend> Server<B> {
                 self.0.history.add(&told, asked);
                 reply::told(&told)
             }
-            Answer::Running(job) => sessions::running(&job),
+            Answer::Running(job) => {
+                self.remember(&job, asked);
+                sessions::running(&job)
+            }
             Answer::Restarted { session } => sessions::restarted(&session),
         })
     }

@@ -32,6 +32,8 @@ impl From<Told> for Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldSession {
     pub name: String,
+    /// The directory in which the command began.
+    pub began: String,
     /// The handle of the command's output.
     pub output_id: String,
     /// Whether bash_output shows what a reply leaves out.

@@ -94,6 +94,81 @@ fn a_command_of_a_session_is_run_again_with_its_directory_and_variables_and_neve
 }
 
 #[test]
+fn an_entry_has_the_directory_where_its_command_began_and_is_run_again_there() {
+    let mut server = Server::start(ALL);
+    let bash = |server: &mut Server, arguments: Value| {
+        server.result("bash", arguments);
+        commands(server, "")[0]["working_dir"].clone()
+    };
+    assert_eq!(bash(&mut server, json!({"command": "mkdir -p sub; cd sub"})), "/workspace");
+    assert_eq!(bash(&mut server, json!({"command": "pwd; cd /usr/share"})), "/workspace/sub");
+    assert_eq!(bash(&mut server, json!({"command": "pwd # there"})), "/usr/share");
+    assert_eq!(bash(&mut server, json!({"command": "pwd", "cwd": "/tmp"})), "/tmp");
+    assert_eq!(bash(&mut server, json!({"command": "exit 3"})), "/usr/share");
+    assert_eq!(bash(&mut server, json!({"command": "cd sub"})), "/workspace", "a new shell");
+    assert_eq!(bash(&mut server, json!({"command": "pwd", "restart": true})), "/workspace");
+    for (id, directory) in [(2, "/workspace/sub\n"), (3, "/usr/share\n"), (4, "/tmp\n")] {
+        let again = fields(&mut server, "history_replay", json!({"id": id}));
+        assert_eq!((&again["stdout"], &again["exit_code"]), (&json!(directory), &json!(0)));
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+/// The entry with this id, once it has ended.
+fn ended(server: &mut Server, id: u64) -> Value {
+    loop {
+        let entry = commands(server, "").into_iter().find(|one| one["id"] == id);
+        let entry = entry.expect("it is remembered");
+        if entry.get("exit_code").is_some() {
+            return entry;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_job_is_in_the_history_while_it_runs_and_has_its_end_when_it_ends() {
+    let config = tempfile::tempdir().expect("a directory");
+    let text = "schema = 1\n[tools]\ngroups = [\"shell\", \"exec\", \"info\", \"history\"]\n\
+                [sessions]\nyield = \"1s\"\n";
+    std::fs::write(config.path().join("cofferdam.toml"), text).expect("written");
+    let mut server = Server::start(&["--config", config.path().to_str().expect("plain")]);
+    let background = json!({
+        "command": "sleep 2; echo four; exit 4", "background": true, "session": "a", "cwd": "/tmp"
+    });
+    let job = fields(&mut server, "bash", background)["job"].clone();
+    let mut entry = commands(&mut server, "four")[0].clone();
+    assert!(entry["timestamp"].take().is_string());
+    let running = json!({
+        "id": 1, "timestamp": null, "command": "sleep 2; echo four; exit 4",
+        "working_dir": "/tmp", "job": job
+    });
+    assert_eq!(entry, running);
+    // One that is waited for until it is left to run.
+    let left = fields(&mut server, "bash", json!({"command": "sleep 1.5; echo x; echo yy >&2"}));
+    assert_eq!(left["outcome"], "running");
+    let first = ended(&mut server, 1);
+    assert_eq!((&first["exit_code"], &first["output_size_bytes"]), (&json!(4), &json!(5)));
+    assert!(first["duration_ms"].as_u64().is_some_and(|took| took >= 2000), "{first}");
+    assert_eq!(first.get("job"), None);
+    let second = ended(&mut server, 2);
+    assert_eq!((&second["exit_code"], &second["output_size_bytes"]), (&json!(0), &json!(5)));
+    let again = fields(&mut server, "history_replay", json!({"id": 1}));
+    assert_eq!((&again["stdout"], &again["working_dir"]), (&json!("four\n"), &json!("/tmp")));
+    // What was killed has its end too, and what was fed cannot be run again without its input.
+    let killed = json!({"command": "sleep 600", "background": true});
+    let job = fields(&mut server, "bash", killed)["job"].clone();
+    server.result("bash_kill", json!({"job": job, "signal": "KILL"}));
+    assert_eq!(ended(&mut server, 4)["exit_code"], 137);
+    let job = fields(&mut server, "bash", json!({"command": "cat", "input": true}))["job"].clone();
+    server.result("bash_input", json!({"job": job, "text": "given", "eof": true}));
+    ended(&mut server, 5);
+    let refused = refusal(&mut server, "history_replay", json!({"id": 5}));
+    assert_eq!(refused, "history_replay: not all of this command is kept");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
 fn a_command_that_is_not_all_kept_is_not_run_again() {
     let mut server = Server::start(ALL);
     let long = format!("echo {}", "é".repeat(9000));

@@ -9,7 +9,8 @@ use crate::mcp::exec::Options;
 use crate::mcp::history::MOST_FOUND;
 
 pub fn search() -> Tool {
-    let description = "Search the commands that bash and bash_exec have run, the newest first.";
+    let description =
+        "Search the commands that bash and bash_exec have run or still run, the newest first.";
     let input = json!({
         "type": "object",
         "properties": {
@@ -34,18 +35,19 @@ fn record() -> Value {
         "type": "object",
         "properties": {
             "id": { "type": "integer", "minimum": 1, "description": "For history_replay." },
-            "timestamp": text, "command": text, "working_dir": text, "exit_code": count,
-            "duration_ms": count, "output_size_bytes": count
+            "timestamp": text, "command": text,
+            "working_dir": { "type": "string", "description": "Where it began." },
+            "job": { "type": "string", "description": "Of a command that runs; the next three are there when it has ended." },
+            "exit_code": count, "duration_ms": count, "output_size_bytes": count
         },
-        "required": ["id", "timestamp", "command", "working_dir", "exit_code", "duration_ms",
-            "output_size_bytes"],
+        "required": ["id", "timestamp", "command", "working_dir"],
         "additionalProperties": false
     })
 }
 
 pub fn replay(options: &Options) -> Tool {
-    let description = "Run a command of the history again, by bash_exec: in a fresh cell. One \
-        of bash_exec has its directory and variables again; one of bash has no state of its shell.";
+    let description = "Run a command of the history again, by bash_exec: in a fresh cell, \
+        with its variables and in the directory where it began; one of bash has no state of its shell.";
     let mut input = json!({
         "type": "object",
         "properties": {

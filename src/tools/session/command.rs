@@ -31,6 +31,8 @@ pub struct Command {
     pub session: String,
     /// The first characters of its text.
     pub text: String,
+    /// The directory in which it began, as the shell has it.
+    pub began: String,
     pub receipt: Receipt,
     /// Which command of its shell it is.
     pub turn: u64,
@@ -62,6 +64,7 @@ pub struct About {
     pub id: String,
     pub session: String,
     pub text: String,
+    pub began: String,
     pub limits: Limits,
     pub clamped: bool,
     /// Bytes of its output that are kept.
@@ -85,13 +88,14 @@ impl Command {
     pub fn follow(about: About, running: Running, mut behind: Behind) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: told, guard } =
             running;
-        let About { id, session, text, limits, clamped, keep } = about;
+        let About { id, session, text, began, limits, clamped, keep } = about;
         let (input, turn_of_first) = Feed::new(stdin, behind.kind);
         let meter = Arc::new(Meter::counting(limits.output, behind.produced.clone()));
         let command = Arc::new(Self {
             id,
             session,
             text,
+            began,
             receipt,
             turn,
             limits,

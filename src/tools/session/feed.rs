@@ -97,6 +97,11 @@ impl Feed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that were written so far.
+    pub fn taken(&self) -> usize {
+        self.state().taken
+    }
+
     /// Whether more can be written.
     pub fn is_open(&self) -> bool {
         self.state().pipe.is_some()

@@ -97,6 +97,12 @@ impl Workbench {
         Ok(command)
     }
 
+    /// The command with this handle, for the server itself: no rule is asked.
+    #[must_use]
+    pub fn command(&self, id: &str) -> Option<Arc<Command>> {
+        self.sessions.spool.find(id).ok()
+    }
+
     /// Jobs that run and that have ended, the newest first.
     ///
     /// # Errors

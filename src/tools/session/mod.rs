@@ -91,6 +91,8 @@ pub struct Reply {
     /// How it ended, unless it goes on as a job.
     pub finished: Option<Finished>,
     pub session: String,
+    /// The directory in which it began.
+    pub began: String,
     /// What became of the shell before, if this command found a new one.
     pub lost: Option<Lost>,
     pub limits: Limits,

@@ -122,16 +122,27 @@ impl Workbench {
             Kept::Spooled => KEPT_BYTES,
             Kept::Apart { bytes } => bytes,
         };
-        let about = About { id: self.sessions.spool.name(), session, text, limits, clamped, keep };
-        let session = about.session.clone();
-        let reply =
-            |state, finished, lost| Reply { state, finished, session, lost, limits, clamped };
+        // In a shell that has run something, [`Workbench::start`] knows better.
+        let began = decided.grant.job().cwd.as_str().to_owned();
+        let id = self.sessions.spool.name();
+        let about = About { id, session, text, began, limits, clamped, keep };
+        let (session, given) = (about.session.clone(), about.began.clone());
+        let reply = |state, began, finished, lost| Reply {
+            state,
+            finished,
+            session,
+            began,
+            lost,
+            limits,
+            clamped,
+        };
         match self.start(&named, seat, about, decided, caller).await {
             Ok((command, lost)) => {
                 let finished = wait(&command, patience, caller).await;
-                Ok(reply(State::Started(command), finished, lost))
+                let began = command.began.clone();
+                Ok(reply(State::Started(command), began, finished, lost))
             }
-            Err(outcome) => Ok(reply(State::Never(outcome), None, None)),
+            Err(outcome) => Ok(reply(State::Never(outcome), given, None, None)),
         }
     }
 
@@ -164,7 +175,7 @@ impl Workbench {
         &self,
         named: &Named,
         mut seat: OwnedMutexGuard<Seat>,
-        about: About,
+        mut about: About,
         decided: Decided,
         caller: &Caller,
     ) -> Result<(Arc<Command>, Option<Lost>), Outcome> {
@@ -195,6 +206,9 @@ impl Workbench {
                 }
                 self.sessions.forget(&ended);
                 let lost = seat.takes(running.turn);
+                if let (Place::Stay, Some(cwd)) = (place, &seat.cwd) {
+                    about.began.clone_from(cwd);
+                }
                 let (produced, tap) = (caller.produced.clone(), caller.tap.clone());
                 let behind = Behind { seat, entry, first, kind, produced, tap };
                 let session = about.session.clone();

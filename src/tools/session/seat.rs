@@ -21,6 +21,8 @@ pub struct Seat {
     pub lost: Option<Lost>,
     /// Whether a command has run in the shell that is there.
     pub started: bool,
+    /// The directory of the shell; `None` for one that has run nothing.
+    pub cwd: Option<String>,
     late: Late,
 }
 
@@ -39,13 +41,16 @@ pub enum Lost {
 
 impl Seat {
     pub fn new(id: SessionId, lost: Option<Lost>) -> Self {
-        Self { id, lost, started: false, late: Late::default() }
+        Self { id, lost, started: false, cwd: None, late: Late::default() }
     }
 
     /// A command has ended.
     pub fn after(&mut self, told: &Ended) {
         match &told.shell {
-            ShellAfter::Kept { .. } => self.started = true,
+            ShellAfter::Kept { cwd } => {
+                self.started = true;
+                self.cwd = Some(cwd.clone());
+            }
             ShellAfter::Ended => self.end(Lost::Command(told.outcome.clone())),
             ShellAfter::None => {
                 if told.outcome == Outcome::Failed(Failure::Supervisor) {
@@ -58,6 +63,7 @@ impl Seat {
     /// The shell is gone.
     pub fn end(&mut self, lost: Lost) {
         self.started = false;
+        self.cwd = None;
         self.lost = Some(lost);
     }
 
@@ -65,7 +71,7 @@ impl Seat {
     pub fn takes(&mut self, turn: u64) -> Option<Lost> {
         if turn == 1 && self.started {
             // It had ended by itself, between two commands.
-            self.lost = Some(Lost::Meanwhile);
+            self.end(Lost::Meanwhile);
         }
         self.started = true;
         self.lost.take()
