@@ -9,11 +9,11 @@ use std::time::Duration;
 use cofferdam::capture::Captured;
 use cofferdam::capture::deceptive::always_deceives;
 use cofferdam::capture::text::render;
-use cofferdam::cell::guard::calls::int;
-use cofferdam::cell::guard::names::{self, Depth, Kind, Place};
-use cofferdam::cell::guard::paths::{Text, descriptor_of, split};
-use cofferdam::cell::guard::sockets::{Address, Wanted};
-use cofferdam::cell::guard::{instances, watches};
+use cofferdam::cell::mediate::calls::int;
+use cofferdam::cell::mediate::names::{self, Depth, Kind, Place};
+use cofferdam::cell::mediate::paths::{Text, descriptor_of, split};
+use cofferdam::cell::mediate::sockets::{Address, SocketArguments};
+use cofferdam::cell::mediate::{epoll, inotify};
 use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
 use cofferdam::document::Document;
 use cofferdam::mcp::arguments::{
@@ -270,8 +270,8 @@ fn path(bytes: &[u8]) {
         assert!(expected && !text.contains(".."), "{text}");
     }
     // A grant holds what is beneath it, and nothing by the likeness of a name.
-    assert!(watches::lies_in(b"/workspace/x", b"/workspace"));
-    if watches::lies_in(bytes, b"/workspace") {
+    assert!(inotify::lies_in(b"/workspace/x", b"/workspace"));
+    if inotify::lies_in(bytes, b"/workspace") {
         let mut parts = bytes.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
         assert_eq!((bytes.first(), parts.next()), (Some(&b'/'), Some(&b"workspace"[..])));
     }
@@ -302,9 +302,9 @@ fn registers(bytes: &[u8]) {
         i32::from_le_bytes(value.to_le_bytes().first_chunk().copied().unwrap_or_default())
     };
     assert_eq!(int(first), low(first));
-    let wanted = Wanted::of(&arguments);
+    let wanted = SocketArguments::of(&arguments);
     assert_eq!((wanted.socket, wanted.address, wanted.length), (low(first), second, low(third)));
-    assert!(instances::watched(bytes) <= bytes.split(|byte| *byte == b'\n').count());
+    assert!(epoll::watched_files(bytes) <= bytes.split(|byte| *byte == b'\n').count());
 }
 
 fn name(name: &[u8], directory: &[u8]) {

@@ -203,8 +203,8 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
 
 /// Init's last step: its own filter.
 fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, StepFailed> {
-    let guard = entry.design.guard.as_ref();
-    let filter = guard.map_or(&entry.shared.init_filter, |guard| &guard.init_filter);
+    let mediation = entry.design.mediation.as_ref();
+    let filter = mediation.map_or(&entry.shared.init_filter, |mediation| &mediation.init_filter);
     bpf::load(filter).at(Step::Seccomp)?;
     let Prepared { procfs, links, domain, .. } = prepared;
     Ok(init::Ready { procfs, links, domain })

@@ -23,9 +23,9 @@ use nix::unistd::Pid;
 use super::bare::Domain;
 use super::enter::Entry;
 use super::files::{Files, Then};
-use super::guard::gate::Served;
-use super::guard::mediator::Mediator;
-use super::guard::waiting::AGAIN;
+use super::mediate::handlers::Served;
+use super::mediate::mediator::Mediator;
+use super::mediate::pending::AGAIN;
 use super::record::{PathCall, Recorder};
 use super::report::{self, First, FromInit, ToInit};
 use super::{Clocks, Design, ProcKind, Shared, proc};
@@ -58,10 +58,9 @@ pub struct Ready {
 /// mediated calls: of other calls than those about names and sockets only where the cell has no `/proc`.
 /// Absent where neither is on, and where a container forbids a procfs.
 pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
-    let mediates = design
-        .guard
-        .as_ref()
-        .is_some_and(|guard| guard.has_directory() || design.profile.proc == ProcView::None);
+    let mediates = design.mediation.as_ref().is_some_and(|mediation| {
+        mediation.has_directory() || design.profile.proc == ProcView::None
+    });
     let wanted = watches(shared) || mediates;
     match shared.proc_kind {
         ProcKind::Own if wanted => {
@@ -139,7 +138,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         }
         Some(_) | None => None,
     };
-    let mediator = Mediator::new(entry.design.guard.as_ref(), procfs)?;
+    let mediator = Mediator::new(entry.design.mediation.as_ref(), procfs)?;
     let mut init = Init {
         control: entry.control,
         // Told in a moment.
@@ -282,7 +281,7 @@ impl Init<'_> {
         let counts = match self.mediator.serve(listener, notification)? {
             Served::Answered => return Ok(()),
             Served::Guarded => &mut self.guarded,
-            Served::NotMine => {
+            Served::NotMediated => {
                 notify::refuse(listener, notification, Errno::EPERM)?;
                 &mut self.denied
             }

@@ -1,7 +1,7 @@
 //! The cell: what one call runs in, and the processes that make it.
 //!
 //! Read `enter` first: it holds the steps in the order they must come. Each layer
-//! has a file; `bare` has the tier without namespaces: `ids`, `proc`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `guard`.
+//! has a file; `bare` has the tier without namespaces: `ids`, `proc`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `mediate`.
 //! `init` is pid 1 of the cell, `payload` the process that becomes the program,
 //! `measure` looks at both from outside. `report` is what they tell the supervisor.
 //!
@@ -15,12 +15,12 @@ pub mod cgroup;
 pub mod enter;
 pub mod fds;
 pub mod files;
-pub mod guard;
 pub mod ids;
 pub mod init;
 pub mod landlock;
 pub mod limits;
 pub mod measure;
+pub mod mediate;
 pub mod mounts;
 pub mod payload;
 pub mod proc;
@@ -57,7 +57,7 @@ pub struct Design {
     pub devices: OwnedFd,
     /// What keeps names that the host obeys from being made in granted directories, unless the operator
     /// lifted it, and their sockets from being connected to; none where nothing is granted.
-    pub guard: Option<guard::Guard>,
+    pub mediation: Option<mediate::Mediation>,
     /// Granted directories the cell may write to, as it sees them.
     pub writable: Vec<String>,
     /// What of them is not guarded in full, and why.
@@ -117,7 +117,7 @@ impl Design {
 
     /// Whether names that the host obeys are kept from being made.
     pub fn guards_names(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guard| guard.probe.is_some())
+        self.mediation.as_ref().is_some_and(|mediation| mediation.probe.is_some())
     }
 
     /// The cell's workspace in words.

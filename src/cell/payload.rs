@@ -183,7 +183,12 @@ fn probe(entry: &Entry<'_>) -> Probes {
         canary: refusal(canary),
         namespace: refusal(namespace),
         packet: refusal(packet),
-        names: entry.design.guard.as_ref().and_then(|guard| guard.probe.as_deref()).map(names),
+        names: entry
+            .design
+            .mediation
+            .as_ref()
+            .and_then(|mediation| mediation.probe.as_deref())
+            .map(names),
     }
 }
 

@@ -172,7 +172,7 @@ fn design(
         ground: crate::cell::Ground::Bare(Ground { store: Rc::clone(store) }),
         hidden: hidden.map_err(|error| system(cell::errno_of(&error)))?,
         devices: open("/dev", directory, Mode::empty()).map_err(system)?,
-        guard: None,
+        mediation: None,
         writable: Vec::new(),
         notes: Vec::new(),
         // Of a whole supervisor, which took them on: there are no maps.

@@ -19,9 +19,9 @@ use super::subordinate::{Ids, SUPERVISOR};
 use super::template::{Namespace, Template, TemplateError, Workshop};
 use super::usable::{Unusable, can_hold, usable};
 use super::{HOST_NAME, KeyGrant, bare, clocks, scope};
-use crate::cell::guard::calls::{self, Group};
-use crate::cell::guard::{Belongings, Guard, Names, sockets};
 use crate::cell::ids::CellIds;
+use crate::cell::mediate::calls::{self, CallGroup};
+use crate::cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use crate::cell::seccomp::Recording;
 use crate::cell::{
     self, Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
@@ -315,22 +315,22 @@ fn recording(inherited: &Inherited) -> Recording {
 }
 
 /// The mediated calls of a template's cells, and the verdicts that make init be asked about them.
-fn guard(
+fn mediation(
     profile: &Profile,
     template: &Template,
     tmpfs: &[mounts::Tmpfs],
     held: Held,
     verdicts: &mut BTreeMap<u32, Verdict>,
-) -> Result<Option<Guard>, Unusable> {
+) -> Result<Option<Mediation>, Unusable> {
     let names = template.guarded.first();
-    let names = names.map(|directory| Names { directory, named: &template.named });
+    let names = names.map(|directory| GuardedNames { directory, named: &template.named });
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let mut watched = Vec::new();
     match (held.proc_kind, names) {
         (_, None) if !template.shows_sockets() => {}
         (ProcKind::Own, _) => {
             if names.is_some() {
-                watched.extend(calls::take(verdicts, Group::Names).map_err(system)?);
+                watched.extend(calls::take(verdicts, CallGroup::Names).map_err(system)?);
             }
             watched.extend(sockets::take(verdicts, names.is_some()).map_err(system)?);
         }
@@ -340,7 +340,7 @@ fn guard(
             return Err(Unusable { why: why.to_owned(), missing_program: None });
         }
     }
-    for group in [Group::Epoll, Group::Inotify] {
+    for group in [CallGroup::Epoll, CallGroup::Inotify] {
         match (held.proc_kind, profile.proc) {
             (ProcKind::Outer, ProcView::None) => calls::refuse(verdicts, group),
             (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {
@@ -356,7 +356,7 @@ fn guard(
         sockets: template.sockets.place().map(CStr::to_owned),
         granted: &template.granted,
     };
-    Guard::new(watched, names, own, held.recording).map(Some).map_err(system)
+    Mediation::new(watched, names, own, held.recording).map(Some).map_err(system)
 }
 
 /// The calls whose paths are recorded. One that the guard makes must not go on by itself: where names
@@ -364,14 +364,14 @@ fn guard(
 fn recorded(
     recording: Recording,
     verdicts: &BTreeMap<u32, Verdict>,
-    guard: Option<&Guard>,
+    mediation: Option<&Mediation>,
 ) -> Vec<record::PathCall> {
     let mut recorded = match recording {
         Recording::On => record::path_calls(verdicts),
         Recording::Off => Vec::new(),
     };
-    let guarded = guard.map_or(&[][..], |guard| &guard.calls);
-    recorded.retain(|call| guarded.iter().all(|watched| watched.number != call.number));
+    let mediated = mediation.map_or(&[][..], |mediation| &mediation.calls);
+    recorded.retain(|path| mediated.iter().all(|call| call.number != path.number));
     recorded
 }
 
@@ -386,12 +386,12 @@ fn design(
     let tmpfs = mounts::tmpfs(profile, &template.granted);
     let mut verdicts = seccomp::payload_verdicts(profile, memory);
     let mut allowed: Vec<u32> = seccomp::allowed(&verdicts).collect();
-    let guard = guard(profile, &template, &tmpfs, held, &mut verdicts)?;
-    if let Some(guard) = &guard {
+    let mediation = mediation(profile, &template, &tmpfs, held, &mut verdicts)?;
+    if let Some(mediation) = &mediation {
         // Init makes the calls, and the supervisor's filter is its own too.
-        allowed.extend(guard.own_calls.iter().copied().map(seccomp::number));
+        allowed.extend(mediation.own_calls.iter().copied().map(seccomp::number));
     }
-    let recorded = recorded(recording, &verdicts, guard.as_ref());
+    let recorded = recorded(recording, &verdicts, mediation.as_ref());
     let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();
     let plan = mounts::Plan {
         proc: profile.proc,
@@ -431,7 +431,7 @@ fn design(
         filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
         recorded,
         allowed,
-        guard,
+        mediation,
     })
 }
 

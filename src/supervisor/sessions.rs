@@ -56,7 +56,7 @@ fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<D
         notes: design.notes.clone(),
         ids: design.ids,
         landlock: design.landlock.clone(),
-        guard: design.guard.clone(),
+        mediation: design.mediation.clone(),
         filter: design.filter.clone(),
         allowed: Vec::new(),
         recorded: design.recorded.clone(),

@@ -105,7 +105,7 @@ pub fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError> {
 /// Makes the store, with a directory of sockets for each id in it.
 ///
 /// It is a filesystem of its own: by that init knows which sockets were granted as such, and which
-/// lie in a granted directory (`cell::guard::sockets`).
+/// lie in a granted directory (`cell::mediate::sockets`).
 pub fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
     if grants.is_empty() {
         return Ok(Sockets::None);

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use cofferdam::cell::guard::calls::{self, Group};
-use cofferdam::cell::guard::{Belongings, Guard, Names, sockets};
+use cofferdam::cell::mediate::calls::{self, CallGroup};
+use cofferdam::cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use cofferdam::cell::seccomp::{Recording, payload_filter, payload_verdicts};
 use cofferdam::profile::{Family, Profiles, shipped};
 use model::receipt::MemoryHold;
@@ -66,7 +66,8 @@ fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
         for grant in [Grant::None, Grant::ReadOnly, Grant::Writable, Grant::Blind] {
             let mut verdicts = payload_verdicts(profile, MemoryHold::CgroupV2);
             if grant == Grant::Writable {
-                calls::take(&mut verdicts, Group::Names).expect("verdicts that the guard knows");
+                calls::take(&mut verdicts, CallGroup::Names)
+                    .expect("verdicts that the guard knows");
             }
             match grant {
                 Grant::None => {}
@@ -76,7 +77,7 @@ fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
                 }
                 Grant::Blind => sockets::close(&mut verdicts),
             }
-            for group in [Group::Epoll, Group::Inotify] {
+            for group in [CallGroup::Epoll, CallGroup::Inotify] {
                 match grant {
                     Grant::Blind => calls::refuse(&mut verdicts, group),
                     Grant::None | Grant::ReadOnly | Grant::Writable => {
@@ -122,20 +123,21 @@ fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
     let bash = profiles.iter().find(|profile| profile.name.as_str() == "bash").expect("bash");
     let verdicts = payload_verdicts(bash, MemoryHold::CgroupV2);
     let directory = Path::new("/workspace");
-    let guard = |names: Option<Names<'_>>, groups: &[Group]| {
+    let mediation = |names: Option<GuardedNames<'_>>, groups: &[CallGroup]| {
         let mut verdicts = verdicts.clone();
         let taken = groups.iter().map(|group| calls::take(&mut verdicts, *group).expect("calls"));
         let watched = taken.flatten().collect();
-        Guard::new(watched, names, Belongings::default(), Recording::Off).expect("a guard")
+        Mediation::new(watched, names, Belongings::default(), Recording::Off).expect("a mediation")
     };
-    let names = Some(Names { directory, named: &[] });
-    let (making, both) = (&[Group::Names][..], &[Group::Names, Group::Bind, Group::Connect][..]);
+    let names = Some(GuardedNames { directory, named: &[] });
+    let (making, both) =
+        (&[CallGroup::Names][..], &[CallGroup::Names, CallGroup::Bind, CallGroup::Connect][..]);
     let cells = [
-        guard(None, &[Group::Epoll]),
-        guard(None, &[Group::Inotify]),
-        guard(None, &[Group::Connect]),
-        guard(names, making),
-        guard(names, both),
+        mediation(None, &[CallGroup::Epoll]),
+        mediation(None, &[CallGroup::Inotify]),
+        mediation(None, &[CallGroup::Connect]),
+        mediation(names, making),
+        mediation(names, both),
     ];
     // Which of these inits have each call.
     let lists = [

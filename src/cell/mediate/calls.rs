@@ -1,36 +1,39 @@
-//! The table of mediated calls: which cells' filters ask init about a call, and what answers it.
+//! The table of mediated calls: for each, the cells whose filters notify init, and the handler.
 //!
-//! Not among them: openat2, which is answered as by a kernel without it; O_TMPFILE, whose file has no
-//! name until it is linked.
+//! Two calls are absent: openat2 gives ENOSYS, as on a kernel without it, and O_TMPFILE makes a file that has
+//! no name until linkat(2).
 
 use std::collections::BTreeMap;
 
 use nix::errno::Errno;
 use syscalls::Sysno;
 
-use super::caller::Caller;
-use super::gate::{Gate, Made, Unmade};
-use super::sockets::Wanted;
-use super::{instances, sockets, watches};
+use super::caller::TargetCall;
+use super::handlers::{CallError, Handlers, Response};
+use super::sockets::SocketArguments;
+use super::{epoll, inotify, sockets};
 use crate::profile::condition::{Op, Test, Verdict};
 use crate::profile::floor::number;
 use sys::Result;
 
 /// Answers a call from what its registers hold.
-type Handler =
-    for<'g, 'c> fn(&Gate<'g>, &Caller<'c>, &[u64; 6]) -> std::result::Result<Made, Unmade>;
+type Handler = for<'g, 'c> fn(
+    &Handlers<'g>,
+    &TargetCall<'c>,
+    &[u64; 6],
+) -> std::result::Result<Response, CallError>;
 
-/// A mediated call: in which cells it is, and its handler.
+/// A row of the table: a call, the group that says in which cells it is mediated, and its handler.
 #[derive(Debug)]
 pub struct Row {
     pub call: &'static str,
-    pub group: Group,
+    pub group: CallGroup,
     pub handler: Handler,
 }
 
-/// Why a call is mediated, and so in which cells.
+/// Reason for which a call is mediated, which decides in which cells it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
+pub enum CallGroup {
     /// It makes a name, or opens a file to write: cells with a guarded grant.
     Names,
     /// It names a socket: cells with sockets and a guarded grant.
@@ -43,16 +46,16 @@ pub enum Group {
     Inotify,
 }
 
-impl Group {
-    /// The system calls by which init answers, besides those it always needs.
+impl CallGroup {
+    /// Returns the system calls that init needs to answer, besides those that every init needs.
     #[must_use]
     pub fn calls(self) -> &'static [Sysno] {
         match self {
             Self::Names => &MAKING,
             Self::Bind => &sockets::BINDING,
             Self::Connect => &sockets::CONNECTING,
-            Self::Epoll => &instances::CALLS,
-            Self::Inotify => &watches::CALLS,
+            Self::Epoll => &epoll::CALLS,
+            Self::Inotify => &inotify::CALLS,
         }
     }
 }
@@ -81,95 +84,103 @@ const MAKING: [Sysno; 17] = [
     Sysno::tgkill,
 ];
 
-const fn row(call: &'static str, group: Group, handler: Handler) -> Row {
+const fn row(call: &'static str, group: CallGroup, handler: Handler) -> Row {
     Row { call, group, handler }
 }
 
-/// Every mediated call. An `int` is the low half of its register, as for the kernel.
+/// Every mediated call. The kernel takes an `int` from the low half of its register, and so do the handlers.
 pub static TABLE: [Row; 21] = [
-    row("open", Group::Names, |gate, caller, &[a, b, c, ..]| {
-        gate.open(caller, here(a), int(b), low(c))
+    row("open", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
+        handlers.open(caller, here(a), int(b), low(c))
     }),
-    row("openat", Group::Names, |gate, caller, &[a, b, c, d, ..]| {
-        gate.open(caller, at(a, b), int(c), low(d))
+    row("openat", CallGroup::Names, |handlers, caller, &[a, b, c, d, ..]| {
+        handlers.open(caller, at(a, b), int(c), low(d))
     }),
-    row("creat", Group::Names, |gate, caller, &[a, b, ..]| {
-        gate.open(caller, here(a), libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, low(b))
+    row("creat", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
+        handlers.open(caller, here(a), libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, low(b))
     }),
-    row("mkdir", Group::Names, |gate, caller, &[a, b, ..]| gate.directory(caller, here(a), low(b))),
-    row("mkdirat", Group::Names, |gate, caller, &[a, b, c, ..]| {
-        gate.directory(caller, at(a, b), low(c))
+    row("mkdir", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
+        handlers.directory(caller, here(a), low(b))
     }),
-    row("mknod", Group::Names, |gate, caller, &[a, b, c, ..]| {
-        gate.node(caller, here(a), low(b), c)
+    row("mkdirat", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
+        handlers.directory(caller, at(a, b), low(c))
     }),
-    row("mknodat", Group::Names, |gate, caller, &[a, b, c, d, ..]| {
-        gate.node(caller, at(a, b), low(c), d)
+    row("mknod", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
+        handlers.node(caller, here(a), low(b), c)
     }),
-    row("symlink", Group::Names, |gate, caller, &[a, b, ..]| gate.symlink(caller, a, here(b))),
-    row("symlinkat", Group::Names, |gate, caller, &[a, b, c, ..]| {
-        gate.symlink(caller, a, at(b, c))
+    row("mknodat", CallGroup::Names, |handlers, caller, &[a, b, c, d, ..]| {
+        handlers.node(caller, at(a, b), low(c), d)
     }),
-    row("link", Group::Names, |gate, caller, &[a, b, ..]| gate.link(caller, here(a), here(b), 0)),
-    row("linkat", Group::Names, |gate, caller, &[a, b, c, d, e, _]| {
-        gate.link(caller, at(a, b), at(c, d), int(e))
+    row("symlink", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
+        handlers.symlink(caller, a, here(b))
     }),
-    row("rename", Group::Names, |gate, caller, &[a, b, ..]| {
-        gate.rename(caller, here(a), here(b), 0)
+    row("symlinkat", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
+        handlers.symlink(caller, a, at(b, c))
     }),
-    row("renameat", Group::Names, |gate, caller, &[a, b, c, d, ..]| {
-        gate.rename(caller, at(a, b), at(c, d), 0)
+    row("link", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
+        handlers.link(caller, here(a), here(b), 0)
     }),
-    row("renameat2", Group::Names, |gate, caller, &[a, b, c, d, e, _]| {
-        gate.rename(caller, at(a, b), at(c, d), low(e))
+    row("linkat", CallGroup::Names, |handlers, caller, &[a, b, c, d, e, _]| {
+        handlers.link(caller, at(a, b), at(c, d), int(e))
     }),
-    row("truncate", Group::Names, |gate, caller, &[a, b, ..]| {
-        gate.truncate(caller, here(a), b.cast_signed())
+    row("rename", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
+        handlers.rename(caller, here(a), here(b), 0)
     }),
-    row("umask", Group::Names, |gate, _, _| Ok(gate.umask_differs())),
-    row("bind", Group::Bind, |gate, caller, arguments| {
-        sockets::bound(gate, caller, Wanted::of(arguments))
+    row("renameat", CallGroup::Names, |handlers, caller, &[a, b, c, d, ..]| {
+        handlers.rename(caller, at(a, b), at(c, d), 0)
     }),
-    row("connect", Group::Connect, |gate, caller, arguments| {
-        sockets::connected(caller, &gate.judge, Wanted::of(arguments))
+    row("renameat2", CallGroup::Names, |handlers, caller, &[a, b, c, d, e, _]| {
+        handlers.rename(caller, at(a, b), at(c, d), low(e))
     }),
-    row("epoll_create", Group::Epoll, |gate, _, &[size, ..]| {
-        instances::made_for_size(gate, int(size))
+    row("truncate", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
+        handlers.truncate(caller, here(a), b.cast_signed())
     }),
-    row("epoll_create1", Group::Epoll, |gate, _, &[flags, ..]| instances::made(gate, int(flags))),
-    row("inotify_add_watch", Group::Inotify, |gate, caller, &[a, b, c, ..]| {
-        watches::added(gate, caller, int(a), here(b), low(c))
+    row("umask", CallGroup::Names, |handlers, _, _| Ok(handlers.umask_differs())),
+    row("bind", CallGroup::Bind, |handlers, caller, arguments| {
+        sockets::bound(handlers, caller, SocketArguments::of(arguments))
+    }),
+    row("connect", CallGroup::Connect, |handlers, caller, arguments| {
+        sockets::connected(caller, &handlers.name_guard, SocketArguments::of(arguments))
+    }),
+    row("epoll_create", CallGroup::Epoll, |handlers, _, &[size, ..]| {
+        epoll::create_sized(handlers, int(size))
+    }),
+    row("epoll_create1", CallGroup::Epoll, |handlers, _, &[flags, ..]| {
+        epoll::create(handlers, int(flags))
+    }),
+    row("inotify_add_watch", CallGroup::Inotify, |handlers, caller, &[a, b, c, ..]| {
+        inotify::add_watch(handlers, caller, int(a), here(b), low(c))
     }),
 ];
 
-/// A mediated call of a cell: its number, what answers it, what the floor asks of its arguments.
+/// A mediated call of a cell: its number, its row, and the conditions of the profile on its arguments.
 #[derive(Debug, Clone)]
-pub struct Watched {
+pub struct MediatedCall {
     pub number: u32,
     pub row: &'static Row,
     pub verdict: Verdict,
 }
 
 const O_CREAT: u32 = libc::O_CREAT.cast_unsigned();
-/// With O_TRUNC, a file that is opened to read is emptied all the same.
+/// O_TRUNC is among them: it empties even a file that is opened for reading.
 const O_WRITE: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC).cast_unsigned();
 const O_TMPFILE: u32 = libc::O_TMPFILE.cast_unsigned();
 const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 
-/// Takes the calls of a group out of `verdicts`, so that the filter asks the listener about each; what
-/// opens a file without making one stays.
+/// Takes the calls of a group out of `verdicts`, so that the filter notifies the listener of each. An open that
+/// neither makes a file nor writes stays.
 ///
 /// # Errors
-/// ENOTSUP: a verdict on one of them that the guard does not know.
-pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: Group) -> Result<Vec<Watched>> {
+/// ENOTSUP: a verdict on one of them that mediation does not support.
+pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<Vec<MediatedCall>> {
     let mut taken = Vec::new();
     for row in TABLE.iter().filter(|row| row.group == group) {
         let Some(number) = number(row.call) else { continue };
         let verdict = match verdicts.get(&number) {
             Some(verdict @ (Verdict::Allow | Verdict::AllowIf(_))) => verdict.clone(),
-            // Refused anyway.
+            // The profile refuses it.
             Some(Verdict::Errno(_)) | None => continue,
-            // The floor has none of these here; one that came must not pass unseen.
+            // No profile has one of these today; a new one must not pass unnoticed.
             Some(Verdict::AllowOrProbe(..) | Verdict::Answered) => return Err(Errno::ENOTSUP),
         };
         verdicts.remove(&number);
@@ -181,20 +192,20 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: Group) -> Result<Vec<W
         if let Some(flags) = flags {
             verdicts.insert(number, unless_it_writes(&verdict, flags));
         }
-        taken.push(Watched { number, row, verdict });
+        taken.push(MediatedCall { number, row, verdict });
     }
     Ok(taken)
 }
 
-/// Refuses the calls of a group: where no init can answer them.
-pub fn refuse(verdicts: &mut BTreeMap<u32, Verdict>, group: Group) {
+/// Refuses the calls of a group, for cells whose init cannot answer them.
+pub fn refuse(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) {
     for row in TABLE.iter().filter(|row| row.group == group) {
         number(row.call).and_then(|number| verdicts.remove(&number));
     }
 }
 
-/// The verdict with one more condition: the flags ask neither for a file to be made nor for one
-/// to be written to. A file without a name is no matter of names, nor is one that is only held.
+/// Adds a condition to the verdict: the flags neither make a file nor write to one. O_TMPFILE makes no name,
+/// and O_PATH opens nothing.
 fn unless_it_writes(verdict: &Verdict, flags: u8) -> Verdict {
     let with = |bits: u32| Test::low(flags, Op::MaskedEq(u64::from(bits)), bits);
     let harmless = [
@@ -205,7 +216,7 @@ fn unless_it_writes(verdict: &Verdict, flags: u8) -> Verdict {
     let alternatives = match verdict {
         Verdict::AllowIf(alternatives) => alternatives.clone(),
         Verdict::Allow => vec![Vec::new()],
-        // `take` has refused these.
+        // Refused by `take`.
         Verdict::Errno(_) | Verdict::AllowOrProbe(..) | Verdict::Answered => Vec::new(),
     };
     let all = alternatives.iter().flat_map(|tests| {
@@ -214,24 +225,24 @@ fn unless_it_writes(verdict: &Verdict, flags: u8) -> Verdict {
     Verdict::AllowIf(all.collect())
 }
 
-/// A path as a call names it: a descriptor to start from, and where the text is.
+/// A path argument: the descriptor to start from, and the address of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Named {
+pub struct PathArgument {
     pub from: i32,
     pub text: u64,
 }
 
-/// A path from the current directory.
-fn here(text: u64) -> Named {
-    Named { from: libc::AT_FDCWD, text }
+/// Returns a path argument that starts at the current directory.
+fn here(text: u64) -> PathArgument {
+    PathArgument { from: libc::AT_FDCWD, text }
 }
 
-/// A path from a descriptor.
-fn at(from: u64, text: u64) -> Named {
-    Named { from: int(from), text }
+/// Returns a path argument that starts at a descriptor.
+fn at(from: u64, text: u64) -> PathArgument {
+    PathArgument { from: int(from), text }
 }
 
-/// An `int`, the low half of its register.
+/// Returns an `int` argument: the low half of its register.
 #[must_use]
 pub fn int(value: u64) -> i32 {
     low(value).cast_signed()
@@ -250,7 +261,7 @@ mod tests {
         let numbers = TABLE.iter().filter_map(|row| number(row.call));
         let mut verdicts: BTreeMap<u32, Verdict> =
             numbers.map(|number| (number, Verdict::Allow)).collect();
-        let taken = take(&mut verdicts, Group::Names).unwrap_or_default();
+        let taken = take(&mut verdicts, CallGroup::Names).unwrap_or_default();
         let openat = number("openat").unwrap_or_default();
         let allows = |flags: i32| {
             let flags = u64::from(flags.cast_unsigned());
@@ -270,13 +281,13 @@ mod tests {
     fn a_call_that_the_profile_refuses_stays_refused() {
         let mkdirat = number("mkdirat").unwrap_or_default();
         let mut verdicts = BTreeMap::from([(mkdirat, Verdict::Errno(1))]);
-        assert!(take(&mut verdicts, Group::Names).is_ok_and(|taken| taken.is_empty()));
+        assert!(take(&mut verdicts, CallGroup::Names).is_ok_and(|taken| taken.is_empty()));
         assert_eq!(verdicts.get(&mkdirat), Some(&Verdict::Errno(1)));
     }
 
     #[test]
     fn an_int_is_the_low_half_of_its_register() {
-        assert_eq!(at(0xffff_ffff_ffff_ff9c, 7), Named { from: libc::AT_FDCWD, text: 7 });
+        assert_eq!(at(0xffff_ffff_ffff_ff9c, 7), PathArgument { from: libc::AT_FDCWD, text: 7 });
         assert_eq!((int(0xdead_beef_0000_0041), low(0xdead_beef_0000_01a4)), (0o101, 0o644));
     }
 

@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use syscalls::Sysno;
 
-use super::caller::Caller;
-use super::calls::Named;
-use super::gate::{Gate, Made, Unmade};
+use super::caller::TargetCall;
+use super::calls::PathArgument;
+use super::handlers::{CallError, Handlers, Response};
 use super::names;
 use super::paths::{Found, Links};
 use sys::lookup::{self, Follow};
@@ -32,13 +32,13 @@ pub const CALLS: [Sysno; 10] = [
 ];
 
 /// inotify_add_watch(2), on the inode that was judged.
-pub fn added(
-    gate: &Gate<'_>,
-    caller: &Caller<'_>,
+pub fn add_watch(
+    handlers: &Handlers<'_>,
+    caller: &TargetCall<'_>,
     instance: i32,
-    path: Named,
+    path: PathArgument,
     mask: u32,
-) -> std::result::Result<Made, Unmade> {
+) -> std::result::Result<Response, CallError> {
     let target = caller.target;
     let number = u32::try_from(instance).map_err(|_| Errno::EBADF)?;
     let leader = process::open_pidfd(target.status()?.process)?;
@@ -57,25 +57,25 @@ pub fn added(
         Found::Descriptor(number) => target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?,
     };
     caller.still_waits()?;
-    if !may_watch(gate, &held)? {
-        return Err(Unmade::Guarded);
+    if !may_watch(handlers, &held)? {
+        return Err(CallError::Guarded);
     }
     let mut entry = [0; 64];
     let own = format_args!("fd/{}", held.as_raw_fd());
     // From the procfs, which is the current directory.
-    let entry = gate.judge.own().entry(&mut entry, own)?;
+    let entry = handlers.name_guard.own().entry(&mut entry, own)?;
     let watch = watch::add(&instance, entry, mask & !libc::IN_DONT_FOLLOW)?;
-    Ok(Made::Number(i64::from(watch)))
+    Ok(Response::Value(i64::from(watch)))
 }
 
 /// Returns whether nobody but the cell, and who was granted with it, uses this file.
-fn may_watch(gate: &Gate<'_>, held: &OwnedFd) -> Result<bool> {
-    if gate.judge.is_own(held)? {
+fn may_watch(handlers: &Handlers<'_>, held: &OwnedFd) -> Result<bool> {
+    if handlers.name_guard.is_own(held)? {
         return Ok(true);
     }
     let mut buffer = [0; 4096];
-    let path = gate.judge.path(held, &mut buffer)?;
-    Ok(gate.guard.granted.iter().any(|granted| lies_in(path, granted)))
+    let path = handlers.name_guard.path(held, &mut buffer)?;
+    Ok(handlers.mediation.granted.iter().any(|granted| lies_in(path, granted)))
 }
 
 /// Returns whether an absolute path is another one, or lies beneath it.

@@ -14,8 +14,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::read;
 use syscalls::Sysno;
 
-use super::gate::{Gate, Made, Unmade};
-use super::judge::Judge;
+use super::guard::NameGuard;
+use super::handlers::{CallError, Handlers, Response};
 use sys::Result;
 
 /// Instances that may live at once in a cell. A process of node has four or five, and ends where it gets none:
@@ -36,33 +36,36 @@ pub struct Instances {
 }
 
 /// epoll_create(2), which has a size that means nothing.
-pub fn made_for_size(gate: &Gate<'_>, size: i32) -> std::result::Result<Made, Unmade> {
+pub fn create_sized(
+    handlers: &Handlers<'_>,
+    size: i32,
+) -> std::result::Result<Response, CallError> {
     if size <= 0 {
-        return Err(Unmade::Errno(Errno::EINVAL));
+        return Err(CallError::Errno(Errno::EINVAL));
     }
-    made(gate, 0)
+    create(handlers, 0)
 }
 
 /// epoll_create1(2).
 ///
 /// # Errors
 /// EMFILE: as many live as may.
-pub fn made(gate: &Gate<'_>, flags: i32) -> std::result::Result<Made, Unmade> {
+pub fn create(handlers: &Handlers<'_>, flags: i32) -> std::result::Result<Response, CallError> {
     if flags & !libc::EPOLL_CLOEXEC != 0 {
-        return Err(Unmade::Errno(Errno::EINVAL));
+        return Err(CallError::Errno(Errno::EINVAL));
     }
-    let instances = &gate.instances;
+    let instances = &handlers.instances;
     if instances.at_most.get() >= MOST {
-        instances.at_most.set(instances.living(&gate.judge)?);
+        instances.at_most.set(instances.living(&handlers.name_guard)?);
     }
     if instances.at_most.get() >= MOST {
-        return Err(Unmade::Errno(Errno::EMFILE));
+        return Err(CallError::Errno(Errno::EMFILE));
     }
     let instance = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let nothing = EpollEvent::new(EpollFlags::empty(), 0);
     instances.all()?.add(&instance.0, nothing)?;
     instances.at_most.update(|count| count + 1);
-    Ok(Made::File(instance.0, flags))
+    Ok(Response::Descriptor(instance.0, flags))
 }
 
 impl Instances {
@@ -79,12 +82,12 @@ impl Instances {
     ///
     /// # Errors
     /// EPERM: what the kernel shows is longer than of so many.
-    fn living(&self, judge: &Judge<'_>) -> Result<usize> {
+    fn living(&self, name_guard: &NameGuard<'_>) -> Result<usize> {
         let mut entry = [0; 64];
         let number = self.all()?.0.as_raw_fd();
-        let entry = judge.own().entry(&mut entry, format_args!("fdinfo/{number}"))?;
+        let entry = name_guard.own().entry(&mut entry, format_args!("fdinfo/{number}"))?;
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let shown = openat(&judge.proc, entry, flags, Mode::empty())?;
+        let shown = openat(&name_guard.proc, entry, flags, Mode::empty())?;
         // A line of at most 100 bytes for each.
         let mut buffer = [0; 16384];
         let mut length = 0;
@@ -95,13 +98,13 @@ impl Instances {
                 more => length += more,
             }
         }
-        Ok(watched(buffer.get(..length).unwrap_or_default()))
+        Ok(watched_files(buffer.get(..length).unwrap_or_default()))
     }
 }
 
 /// The number of files that an instance watches, as `/proc/PID/fdinfo` shows it (proc(5)).
 #[must_use]
-pub fn watched(fdinfo: &[u8]) -> usize {
+pub fn watched_files(fdinfo: &[u8]) -> usize {
     fdinfo.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"tfd:")).count()
 }
 
@@ -114,7 +117,7 @@ mod tests {
         let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let counted = || {
             let path = format!("/proc/self/fdinfo/{}", all.0.as_raw_fd());
-            watched(&std::fs::read(path).unwrap_or_default())
+            watched_files(&std::fs::read(path).unwrap_or_default())
         };
         let mut instances = Vec::new();
         for count in 0..MOST {

@@ -1,4 +1,4 @@
-//! Who waits for an answer of the guard.
+//! The thread that waits for init to answer its call.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,11 +7,11 @@ use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 
-use super::paths::Target;
+use super::paths::TargetThread;
 use sys::notify::{self, Notification};
 use sys::{Result, process};
 
-/// Whether init's own umask is everybody's: all have it from the supervisor, until one sets another.
+/// State of the umasks of a cell: all processes inherit the supervisor's, until one calls umask(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Umasks {
     Inherited,
@@ -19,15 +19,15 @@ pub enum Umasks {
 }
 
 /// A call that is being served.
-pub struct Caller<'c> {
-    pub target: Target<'c>,
+pub struct TargetCall<'c> {
+    pub target: TargetThread<'c>,
     pub listener: BorrowedFd<'c>,
     pub notification: Notification,
     pub umasks: Umasks,
 }
 
-impl Caller<'_> {
-    /// After everything that was looked up by the caller's pid: it was the caller's own.
+impl TargetCall<'_> {
+    /// Confirms that the caller still waits. Called after each lookup by pid: only then was it the caller's.
     pub fn still_waits(&self) -> Result<()> {
         if notify::is_waiting(self.listener, self.notification) {
             Ok(())
@@ -36,8 +36,8 @@ impl Caller<'_> {
         }
     }
 
-    /// Takes on the caller's umask, which the kernel applies, or not where a directory has default
-    /// permissions of its own (acl(5)).
+    /// Sets init's umask to the caller's, so that the kernel applies it, or ignores it where a directory has
+    /// a default ACL (acl(5)).
     pub fn lend_umask(&self) -> Result<()> {
         match self.umasks {
             Umasks::Inherited => {}
@@ -47,8 +47,9 @@ impl Caller<'_> {
         }
         Ok(())
     }
-    /// Holds a file that grows to the caller's limit (RLIMIT_FSIZE), as the kernel does for a call of the
-    /// caller's own: past it there is a SIGXFSZ for the thread, and EFBIG.
+
+    /// Enforces the caller's RLIMIT_FSIZE on a file that grows, as the kernel does: beyond the limit the
+    /// thread gets SIGXFSZ, and the call EFBIG.
     pub fn may_grow_to(&self, length: i64) -> Result<()> {
         let limit = process::limit_of(self.target.pid, Resource::RLIMIT_FSIZE)?;
         if u64::try_from(length).is_ok_and(|length| length <= limit) {

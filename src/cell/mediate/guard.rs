@@ -7,9 +7,9 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstat, fstatat, stat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
-use super::Guard;
+use super::Mediation;
 use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place, Renames};
-use super::paths::{Spot, Target};
+use super::paths::{Spot, TargetThread};
 use sys::{Result, lookup};
 
 /// Private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`, and the one of granted sockets.
@@ -17,7 +17,7 @@ const PRIVATE: usize = 4;
 
 /// Decides on names, in the init of one cell.
 #[derive(Debug)]
-pub struct Judge<'a> {
+pub struct NameGuard<'a> {
     /// Places that a configuration names, of which none may be made or written to: directory and
     /// name.
     named: &'a [(Vec<u8>, Vec<u8>)],
@@ -29,8 +29,8 @@ pub struct Judge<'a> {
     own: usize,
 }
 
-impl<'a> Judge<'a> {
-    pub fn new(guard: &'a Guard, proc: OwnedFd) -> Result<Self> {
+impl<'a> NameGuard<'a> {
+    pub fn new(guard: &'a Mediation, proc: OwnedFd) -> Result<Self> {
         let mut private = [0; PRIVATE];
         for (place, path) in private.iter_mut().zip(guard.private.iter().chain(&guard.sockets)) {
             *place = stat(path.as_c_str())?.st_dev;
@@ -154,8 +154,8 @@ impl<'a> Judge<'a> {
     }
 
     /// Init itself, in the procfs.
-    pub fn own(&self) -> Target<'_> {
-        Target { proc: self.proc.as_fd(), pid: 1 }
+    pub fn own(&self) -> TargetThread<'_> {
+        TargetThread { proc: self.proc.as_fd(), pid: 1 }
     }
 
     /// Opens what is held.

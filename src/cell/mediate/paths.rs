@@ -12,7 +12,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
-use super::calls::Named;
+use super::calls::PathArgument;
 use sys::lookup::{self, Follow};
 use sys::{Result, remote};
 
@@ -107,14 +107,14 @@ pub enum Links {
 
 /// The thread that waits, and the procfs of its pid namespace.
 #[derive(Debug, Clone, Copy)]
-pub struct Target<'a> {
+pub struct TargetThread<'a> {
     pub proc: BorrowedFd<'a>,
     pub pid: i32,
 }
 
 const HOLD: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
-impl Target<'_> {
+impl TargetThread<'_> {
     /// Copies a NUL-terminated text out of the caller's memory.
     pub fn text(&self, address: u64) -> Result<Text> {
         let mut bytes = [0; PATH];
@@ -177,7 +177,7 @@ impl Target<'_> {
     }
 
     /// Where the name lies that a call makes: the last part is not followed.
-    pub fn spot(&self, named: Named) -> Result<Spot> {
+    pub fn spot(&self, named: PathArgument) -> Result<Spot> {
         self.spot_of(named.from, &self.text(named.text)?)
     }
 
@@ -206,7 +206,7 @@ impl Target<'_> {
     /// # Errors
     /// EACCES: into a procfs, where `self` would be init; only the caller's own descriptors can be
     /// reached there.
-    pub fn find(&self, named: Named, links: Links) -> Result<Found> {
+    pub fn find(&self, named: PathArgument, links: Links) -> Result<Found> {
         self.led(named.from, self.text(named.text)?, links)
     }
 

@@ -6,18 +6,18 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use super::Guard;
-use super::gate::{Gate, Served};
+use super::Mediation;
+use super::handlers::{Handlers, Served};
 use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
 
 /// What answers the mediated calls of a cell.
 #[derive(Debug)]
 pub struct Mediator<'a> {
-    guard: Option<&'a Guard>,
+    mediation: Option<&'a Mediation>,
     /// A procfs that is mounted nowhere, until the gate has it.
     procfs: Option<OwnedFd>,
-    gate: Option<Box<Gate<'a>>>,
+    handlers: Option<Box<Handlers<'a>>>,
 }
 
 impl<'a> Mediator<'a> {
@@ -25,13 +25,13 @@ impl<'a> Mediator<'a> {
     ///
     /// # Errors
     /// The gate cannot be made.
-    pub fn new(guard: Option<&'a Guard>, procfs: Option<OwnedFd>) -> Result<Self> {
-        let mut mediator = Self { guard, procfs, gate: None };
-        if let (Some(guard), true) = (guard, mediator.procfs.is_some())
-            && guard.has_directory()
+    pub fn new(mediation: Option<&'a Mediation>, procfs: Option<OwnedFd>) -> Result<Self> {
+        let mut mediator = Self { mediation, procfs, handlers: None };
+        if let (Some(mediation), true) = (mediation, mediator.procfs.is_some())
+            && mediation.has_directory()
         {
             interrupt::prepare()?;
-            mediator.make(guard)?;
+            mediator.make(mediation)?;
         }
         // Without a procfs the payload's probe shows it.
         Ok(mediator)
@@ -39,7 +39,7 @@ impl<'a> Mediator<'a> {
 
     /// Lets answers come in step with their callers. Kernels before 6.6 have it not: then they take longer.
     pub fn meet(&self, listener: impl AsFd) {
-        if self.gate.is_some() {
+        if self.handlers.is_some() {
             notify::wake_in_step(listener);
         }
     }
@@ -49,44 +49,45 @@ impl<'a> Mediator<'a> {
     /// # Errors
     /// The listener does not take the answer.
     pub fn serve(&mut self, listener: impl AsFd, call: Notification) -> Result<Served> {
-        let Some(guard) = self.guard.filter(|guard| guard.watched(call).is_some()) else {
-            return Ok(Served::NotMine);
+        let Some(mediation) = self.mediation.filter(|mediation| mediation.find(call).is_some())
+        else {
+            return Ok(Served::NotMediated);
         };
-        if self.gate.is_none() {
+        if self.handlers.is_none() {
             // What keeps the gate from being made refuses the call, and ends nothing.
-            if let Err(errno) = self.make(guard) {
+            if let Err(errno) = self.make(mediation) {
                 notify::refuse(listener, call, errno)?;
                 return Ok(Served::Answered);
             }
             self.meet(&listener);
         }
-        match &mut self.gate {
-            Some(gate) => gate.serve(listener, call),
-            None => Ok(Served::NotMine),
+        match &mut self.handlers {
+            Some(handlers) => handlers.serve(listener, call),
+            None => Ok(Served::NotMediated),
         }
     }
 
     /// Tries again what waits for the other end of a FIFO.
     pub fn retry(&mut self, listener: impl AsFd) -> Result<()> {
-        self.gate.as_mut().map_or(Ok(()), |gate| gate.retry(listener))
+        self.handlers.as_mut().map_or(Ok(()), |handlers| handlers.retry(listener))
     }
 
     /// Returns whether a caller waits for somebody else.
     pub fn has_waiting(&self) -> bool {
-        self.gate.as_ref().is_some_and(|gate| !gate.waiting.is_empty())
+        self.handlers.as_ref().is_some_and(|handlers| !handlers.pending_calls.is_empty())
     }
 
-    fn make(&mut self, guard: &'a Guard) -> Result<()> {
+    fn make(&mut self, mediation: &'a Mediation) -> Result<()> {
         let proc = match self.procfs.take() {
             Some(proc) => proc,
             // A cell with a directory of the host has one of its own, which is mounted nowhere.
-            None if guard.has_directory() => return Err(Errno::EPERM),
+            None if mediation.has_directory() => return Err(Errno::EPERM),
             None => {
                 let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
                 open(c"/proc", flags, Mode::empty())?
             }
         };
-        self.gate = Some(Gate::new(guard, proc)?);
+        self.handlers = Some(Handlers::new(mediation, proc)?);
         Ok(())
     }
 }

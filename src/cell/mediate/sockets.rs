@@ -18,12 +18,12 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::fchdir;
 use syscalls::Sysno;
 
-use super::caller::Caller;
-use super::calls::{self, Group, Watched, int};
-use super::gate::{Gate, Made, Unmade, look};
-use super::judge::Judge;
-use super::paths::{Found, Links, Spot, Target, Text};
-use super::waiting::Pending;
+use super::caller::TargetCall;
+use super::calls::{self, CallGroup, MediatedCall, int};
+use super::guard::NameGuard;
+use super::handlers::{CallError, Handlers, Response, look};
+use super::paths::{Found, Links, Spot, TargetThread, Text};
+use super::pending::Retry;
 use crate::profile::condition::Verdict;
 use crate::profile::floor::number;
 use sys::lookup::{self, Follow};
@@ -56,7 +56,7 @@ const SEQUENCED: [u64; 6] = [1, 5, 0, 0, 0, 0];
 ///
 /// # Errors
 /// ENOTSUP: a verdict on one of them that the guard does not know.
-pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, guarded: bool) -> Result<Vec<Watched>> {
+pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, guarded: bool) -> Result<Vec<MediatedCall>> {
     let socket = number("socket").and_then(|number| verdicts.get(&number));
     let has = |kind| socket.is_some_and(|socket| socket.allows(kind));
     if ![STREAM, DATAGRAM, SEQUENCED].iter().any(has) {
@@ -64,9 +64,9 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, guarded: bool) -> Result<Vec<
     }
     without(verdicts, "socket", &[DATAGRAM]);
     without(verdicts, "socketpair", &[DATAGRAM]);
-    let mut watched = calls::take(verdicts, Group::Connect)?;
+    let mut watched = calls::take(verdicts, CallGroup::Connect)?;
     if guarded {
-        watched.extend(calls::take(verdicts, Group::Bind)?);
+        watched.extend(calls::take(verdicts, CallGroup::Bind)?);
     }
     Ok(watched)
 }
@@ -97,20 +97,20 @@ fn without(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, kinds: &[[u64; 6]]
 
 /// A connect(2) or a bind(2): the caller's number of the socket, and where its address is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SocketArguments {
     pub socket: i32,
     pub address: u64,
     pub length: i32,
 }
 
-impl Wanted {
+impl SocketArguments {
     #[must_use]
     pub fn of(&[socket, address, length, ..]: &[u64; 6]) -> Self {
         Self { socket: int(socket), address, length: int(length) }
     }
 
     /// A copy of the caller's socket.
-    fn socket_of(self, target: Target<'_>) -> Result<OwnedFd> {
+    fn socket_of(self, target: TargetThread<'_>) -> Result<OwnedFd> {
         let number = u32::try_from(self.socket).map_err(|_| Errno::EBADF)?;
         process::take_descriptor(process::open_pidfd(target.status()?.process)?, number)
     }
@@ -133,7 +133,7 @@ pub struct Address {
 }
 
 impl Address {
-    fn of(target: Target<'_>, wanted: Wanted) -> Result<Self> {
+    fn of(target: TargetThread<'_>, wanted: SocketArguments) -> Result<Self> {
         let length = usize::try_from(wanted.length).map_err(|_| Errno::EINVAL)?;
         let mut address = Self { bytes: [0; MOST], length };
         let room = address.bytes.get_mut(..length).ok_or(Errno::EINVAL)?;
@@ -235,16 +235,16 @@ impl Connecting {
 
 /// Connects for the caller, unless it is to a socket in a directory of the host.
 pub fn connected(
-    caller: &Caller<'_>,
-    judge: &Judge<'_>,
-    wanted: Wanted,
-) -> std::result::Result<Made, Unmade> {
+    caller: &TargetCall<'_>,
+    name_guard: &NameGuard<'_>,
+    wanted: SocketArguments,
+) -> std::result::Result<Response, CallError> {
     let target = caller.target;
     let socket = wanted.socket_of(target)?;
     let address = Address::of(target, wanted)?;
     let (address, held) = match address.path() {
         Some(path) => {
-            let held = judged(target, judge, Text::new(path)?)?;
+            let held = judged(target, name_guard, Text::new(path)?)?;
             (Address::of_held(&held)?, Some(held))
         }
         None => (address, None),
@@ -252,34 +252,34 @@ pub fn connected(
     caller.still_waits()?;
     let connecting = Connecting { socket, address, held };
     match connecting.tried()? {
-        true => Ok(Made::Number(0)),
-        false => Ok(Made::Later(Pending::Connection(connecting))),
+        true => Ok(Response::Value(0)),
+        false => Ok(Response::Later(Retry::Connection(connecting))),
     }
 }
 
 /// Holds the socket that a path leads to, if its directory is the cell's own.
 fn judged(
-    target: Target<'_>,
-    judge: &Judge<'_>,
+    target: TargetThread<'_>,
+    name_guard: &NameGuard<'_>,
     path: Text,
-) -> std::result::Result<OwnedFd, Unmade> {
+) -> std::result::Result<OwnedFd, CallError> {
     let from = libc::AT_FDCWD;
     let spot = match target.led(from, path, Links::Follow)? {
         Found::Spot(spot) => spot,
         // Of what a descriptor holds the directory is not known.
-        Found::Descriptor(_) => return Err(Unmade::Errno(Errno::EACCES)),
+        Found::Descriptor(_) => return Err(CallError::Errno(Errno::EACCES)),
     };
     if spot.is_no_file() {
-        return Err(Unmade::Errno(Errno::ECONNREFUSED));
+        return Err(CallError::Errno(Errno::ECONNREFUSED));
     }
-    if !judge.is_private(&spot.parent)? {
+    if !name_guard.is_private(&spot.parent)? {
         return Err(match look(&spot)? {
-            Some(SFlag::S_IFSOCK) => Unmade::Guarded,
-            Some(_) => Unmade::Errno(Errno::ECONNREFUSED),
-            None => Unmade::Errno(Errno::ENOENT),
+            Some(SFlag::S_IFSOCK) => CallError::Guarded,
+            Some(_) => CallError::Errno(Errno::ECONNREFUSED),
+            None => CallError::Errno(Errno::ENOENT),
         });
     }
-    held(&spot).map_err(Unmade::Errno)
+    held(&spot).map_err(CallError::Errno)
 }
 
 fn held(spot: &Spot) -> Result<OwnedFd> {
@@ -297,45 +297,51 @@ fn held(spot: &Spot) -> Result<OwnedFd> {
 /// of the cell's own filesystems; elsewhere, where somebody else could turn a link on the way, it is the name
 /// alone, in the directory that was judged.
 pub fn bound(
-    gate: &Gate<'_>,
-    caller: &Caller<'_>,
-    wanted: Wanted,
-) -> std::result::Result<Made, Unmade> {
-    let (target, judge) = (caller.target, &gate.judge);
+    handlers: &Handlers<'_>,
+    caller: &TargetCall<'_>,
+    wanted: SocketArguments,
+) -> std::result::Result<Response, CallError> {
+    let (target, name_guard) = (caller.target, &handlers.name_guard);
     let socket = wanted.socket_of(target)?;
     let address = Address::of(target, wanted)?;
     let Some(path) = address.path() else {
         caller.still_waits()?;
         socket::bind(&socket, address.bytes())?;
-        return Ok(Made::Number(0));
+        return Ok(Response::Value(0));
     };
     let spot = target.spot_of(libc::AT_FDCWD, &Text::new(path)?)?;
     let no_file = spot.is_no_file();
-    if no_file || judge.is_guarded(&spot)? {
+    if no_file || name_guard.is_guarded(&spot)? {
         return Err(match look(&spot.without_slashes()?)? {
-            Some(_) => Unmade::Errno(Errno::EADDRINUSE),
+            Some(_) => CallError::Errno(Errno::EADDRINUSE),
             // With a slash behind it, it would be a directory.
-            None if no_file => Unmade::Errno(Errno::ENOENT),
-            None => Unmade::Guarded,
+            None if no_file => CallError::Errno(Errno::ENOENT),
+            None => CallError::Guarded,
         });
     }
     let from = target.start_of(path)?;
-    let straight = judge.is_private(&spot.parent)? && judge.leads_straight(&from, path, &spot)?;
+    let straight =
+        name_guard.is_private(&spot.parent)? && name_guard.leads_straight(&from, path, &spot)?;
     caller.lend_umask()?;
     caller.still_waits()?;
     if straight {
-        bind_from(judge, &from, &socket, address.bytes())?;
+        bind_from(name_guard, &from, &socket, address.bytes())?;
     } else {
-        bind_from(judge, &spot.parent, &socket, Address::of_path(spot.name())?.bytes())?;
+        bind_from(name_guard, &spot.parent, &socket, Address::of_path(spot.name())?.bytes())?;
     }
-    Ok(Made::Number(0))
+    Ok(Response::Value(0))
 }
 
 /// Binds with a directory for the current one.
-fn bind_from(judge: &Judge<'_>, from: &OwnedFd, socket: &OwnedFd, address: &[u8]) -> Result<()> {
+fn bind_from(
+    name_guard: &NameGuard<'_>,
+    from: &OwnedFd,
+    socket: &OwnedFd,
+    address: &[u8],
+) -> Result<()> {
     fchdir(from)?;
     let result = socket::bind(socket, address);
-    if fchdir(&judge.proc).is_err() {
+    if fchdir(&name_guard.proc).is_err() {
         // By paths from there init names what it holds: elsewhere they would name something else.
         process::exit_now(1);
     }

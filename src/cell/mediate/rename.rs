@@ -1,11 +1,11 @@
-//! A rename that can move no directory.
+//! Renames files without ever moving a directory.
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::SFlag;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::gate::look;
+use super::handlers::look;
 use super::paths::Spot;
 use sys::Result;
 

@@ -1,9 +1,9 @@
-//! Callers that wait, for the other end of a FIFO or of a connection: init must not wait with them.
+//! Pending calls: callers that wait for the other end of a FIFO or of a connection. Init itself never waits.
 //!
-//! A writer that waits in open(2) counts as a writer already (fifo(7)): a reader that comes finds it, and
-//! meets no end of file before it has been served. So init holds the end that such a caller will get, and
-//! hands it over once somebody reads. A reader that opens and closes without reading, between two looks, is
-//! not seen: then the caller waits on, where the kernel would have let it go to meet EPIPE.
+//! A writer that waits in open(2) counts as a writer already (fifo(7)): a new reader finds it, and gets no
+//! end of file before the writer has been served. So init holds the end that such a caller will get, and
+//! hands it over once there is a reader. A reader that opens and closes without reading, between two rounds, is
+//! not noticed: the caller then waits on, while the kernel would have let it continue and get EPIPE.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,80 +12,80 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::opening::{hand_over, settle};
-use super::paths::Target;
+use super::open::{hand_over, settle};
+use super::paths::TargetThread;
 use super::sockets::Connecting;
 use sys::Result;
 use sys::notify::{self, Notification};
 
-/// Callers that may wait at once.
+/// Most calls that may be pending at once; a caller beyond that gets an errno.
 const MOST: usize = 128;
-/// How long until the next try.
+/// Time between two rounds.
 pub const AGAIN: Duration = Duration::from_millis(3);
 
-/// What one round of tries may take: each that is made to wait costs a millisecond.
+/// Longest time of one round: a caller that makes init wait costs it one millisecond.
 const ROUND: Duration = Duration::from_millis(4);
 
-/// What is tried again.
+/// How a pending call is tried again.
 #[derive(Debug)]
-pub enum Pending {
-    /// To open what is held, which another process has a lease on or, for a FIFO that it may not read,
-    /// nobody reads.
+pub enum Retry {
+    /// Open a held file: one with a lease of another process, or a FIFO without a reader that the caller may
+    /// not read itself.
     Open { held: OwnedFd, flags: i32 },
-    /// To be given this end of a FIFO: nobody has read it yet.
-    Writer { end: OwnedFd, flags: i32, is_read: bool },
-    /// To connect: nobody has room for one more.
+    /// Hand over this writing end of a FIFO once a reader has it open.
+    FifoWriter { end: OwnedFd, flags: i32, is_read: bool },
+    /// Connect: the backlog of the listening socket is full.
     Connection(Connecting),
 }
 
-/// One that waits, and for what.
+/// A call that waits, and how it is tried again.
 #[derive(Debug)]
-struct Parked {
+struct PendingCall {
     call: Notification,
-    pending: Pending,
+    retry: Retry,
 }
 
-/// All that wait.
+/// All pending calls of a cell.
 #[derive(Debug)]
-pub struct Waiting {
-    places: [Option<Parked>; MOST],
-    /// When they are tried again: not with each call of a program that makes many.
+pub struct PendingCalls {
+    places: [Option<PendingCall>; MOST],
+    /// Time of the next round: a program that makes many calls does not cause one for each.
     next: Instant,
 }
 
-impl Default for Waiting {
+impl Default for PendingCalls {
     fn default() -> Self {
         Self { places: [const { None }; MOST], next: Instant::now() }
     }
 }
 
-impl Waiting {
+impl PendingCalls {
     pub fn is_empty(&self) -> bool {
         self.places.iter().all(Option::is_none)
     }
 
-    /// Keeps one for later.
+    /// Keeps a call for later rounds.
     ///
     /// # Errors
-    /// There is no place; what a caller meets then that would not wait.
-    pub fn park(&mut self, call: Notification, pending: Pending) -> Result<()> {
-        match (self.places.iter_mut().find(|place| place.is_none()), &pending) {
-            (Some(place), _) => *place = Some(Parked { call, pending }),
-            (None, Pending::Open { .. } | Pending::Writer { .. }) => return Err(Errno::ENXIO),
-            (None, Pending::Connection(_)) => return Err(Errno::EAGAIN),
+    /// No place is free: the errno that a caller gets who does not wait.
+    pub fn park(&mut self, call: Notification, retry: Retry) -> Result<()> {
+        match (self.places.iter_mut().find(|place| place.is_none()), &retry) {
+            (Some(place), _) => *place = Some(PendingCall { call, retry }),
+            (None, Retry::Open { .. } | Retry::FifoWriter { .. }) => return Err(Errno::ENXIO),
+            (None, Retry::Connection(_)) => return Err(Errno::EAGAIN),
         }
         Ok(())
     }
 
-    /// Tries each again, and lets those go that were answered or have ended. Who made it last too long is
-    /// answered (EINTR) and gone, so that the others have their turn in the next round.
+    /// Tries each call again, and removes those that were answered or whose caller has ended. A call that
+    /// exceeded its time was answered with EINTR and removed, so the others get their turn in the next round.
     pub fn retry(&mut self, proc: &OwnedFd, listener: BorrowedFd<'_>) -> Result<()> {
         let now = Instant::now();
         if self.is_empty() || now < self.next {
             return Ok(());
         }
         self.next = now + AGAIN;
-        // All of them before the first is served: its reader may leave with what that one writes.
+        // Look for all readers first: a reader may leave as soon as the first writer is served.
         for parked in self.places.iter_mut().flatten() {
             parked.look_for_reader();
         }
@@ -104,14 +104,14 @@ impl Waiting {
     }
 }
 
-impl Parked {
-    /// Notes that somebody reads the FIFO, which stays true for who waits for that.
+impl PendingCall {
+    /// Records that the FIFO has a reader; once true, it stays true for this call.
     fn look_for_reader(&mut self) {
-        if let Pending::Writer { end, is_read, .. } = &mut self.pending
+        if let Retry::FifoWriter { end, is_read, .. } = &mut self.retry
             && !*is_read
         {
             let mut events = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
-            // Where it cannot be asked now, it is in the next round.
+            // If poll(2) fails, the next round asks again.
             let asked = poll(&mut events, PollTimeout::ZERO);
             let [event] = events;
             let met = event.revents().unwrap_or(PollFlags::POLLERR);
@@ -120,17 +120,17 @@ impl Parked {
     }
 
     fn is_answered(&self, proc: BorrowedFd<'_>, listener: BorrowedFd<'_>) -> Result<bool> {
-        let (held, flags) = match &self.pending {
-            Pending::Open { held, flags } => (held, *flags),
-            Pending::Writer { is_read: false, .. } => return Ok(false),
-            Pending::Writer { end, flags, is_read: true } => {
+        let (held, flags) = match &self.retry {
+            Retry::Open { held, flags } => (held, *flags),
+            Retry::FifoWriter { is_read: false, .. } => return Ok(false),
+            Retry::FifoWriter { end, flags, is_read: true } => {
                 match settle(end, *flags) {
                     Ok(()) => hand_over(listener, self.call, end, *flags)?,
                     Err(errno) => notify::refuse(listener, self.call, errno)?,
                 }
                 return Ok(true);
             }
-            Pending::Connection(connecting) => {
+            Retry::Connection(connecting) => {
                 match connecting.tried() {
                     Ok(true) => notify::succeed(listener, self.call)?,
                     Ok(false) => return Ok(false),
@@ -139,11 +139,11 @@ impl Parked {
                 return Ok(true);
             }
         };
-        let own = Target { proc, pid: 1 };
+        let own = TargetThread { proc, pid: 1 };
         let wanted = OFlag::from_bits_retain(unblocked(flags & !MADE));
         let number = u32::try_from(held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         match own.descriptor(number, wanted) {
-            // Whatever one file says must not end the cell.
+            // The error of one file must not end the cell.
             Ok(file) => match settle(&file, flags) {
                 Ok(()) => hand_over(listener, self.call, &file, flags)?,
                 Err(errno) => notify::refuse(listener, self.call, errno)?,
@@ -155,15 +155,15 @@ impl Parked {
     }
 }
 
-/// What an open(2) asks for of the name, which what is held has been found by.
+/// Flags of open(2) about the name, which do not apply to a file that is held already.
 pub const MADE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
 
-/// The flags of an open that never waits and takes no terminal.
+/// Returns the flags of an open that never waits and takes no controlling terminal.
 pub fn unblocked(flags: i32) -> i32 {
     flags | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC
 }
 
-/// Whether the caller would wait where init, which does not, met this.
+/// Returns true if the caller would have waited where init got `errno`, because init never waits.
 pub fn blocked(errno: Errno, flags: i32) -> bool {
     flags & libc::O_NONBLOCK == 0 && matches!(errno, Errno::ENXIO | Errno::EWOULDBLOCK)
 }

@@ -1,0 +1,394 @@
+//! Handlers of the calls that make, rename and open names, and the state that all handlers of a cell share.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, renameat2};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat, mknodat};
+use nix::unistd::{fchdir, ftruncate, linkat, symlinkat};
+
+use super::Mediation;
+use super::caller::{TargetCall, Umasks};
+use super::calls::PathArgument;
+use super::epoll::Instances;
+use super::guard::NameGuard;
+use super::names::Renames;
+use super::open::{finished, hand_over, later, opened};
+use super::paths::{Found, Links, Spot, TargetThread};
+use super::pending::{MADE, PendingCalls, Retry, blocked, unblocked};
+use super::rename::rename_file;
+use sys::Result;
+use sys::lookup::{self, Follow};
+use sys::notify::{self, Notification};
+
+/// Result of one notification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// Answered as the kernel would have done.
+    Answered,
+    /// Refused: the name, or the owner of the socket, is guarded.
+    Guarded,
+    /// No row of the table applies, and nothing has been answered.
+    NotMediated,
+}
+
+/// How init answers a call that succeeded, or one that cannot be answered yet.
+pub enum Response {
+    /// The call returns 0.
+    Done,
+    /// The call returns this descriptor, installed in the caller with the flags that it asked for.
+    Descriptor(OwnedFd, i32),
+    /// The call returns this number, as a connection or a watch does.
+    Value(i64),
+    /// The call waits for another process and is tried again.
+    Later(Retry),
+    /// The kernel executes the call with its own registers (SECCOMP_USER_NOTIF_FLAG_CONTINUE).
+    Continue,
+}
+
+/// Why a call failed: refused by the name guard (EPERM, counted), or as the kernel answered.
+pub enum CallError {
+    Guarded,
+    Errno(Errno),
+}
+
+impl From<Errno> for CallError {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// State that the handlers of one cell share.
+#[derive(Debug)]
+pub struct Handlers<'a> {
+    pub mediation: &'a Mediation,
+    pub name_guard: NameGuard<'a>,
+    umasks: Cell<Umasks>,
+    pub instances: Instances,
+    pub pending_calls: PendingCalls,
+}
+
+impl<'a> Handlers<'a> {
+    /// Allocates the state in a box, out of line: 27 KiB on the stack would touch pages in every init,
+    /// and most cells mediate nothing.
+    #[inline(never)]
+    pub fn new(mediation: &'a Mediation, proc: OwnedFd) -> Result<Box<Self>> {
+        let name_guard = NameGuard::new(mediation, proc)?;
+        // Paths of init's own descriptors are relative to this procfs.
+        fchdir(&name_guard.proc)?;
+        let umasks = Cell::new(Umasks::Inherited);
+        let (instances, pending_calls) = (Instances::default(), PendingCalls::default());
+        Ok(Box::new(Self { mediation, name_guard, umasks, instances, pending_calls }))
+    }
+
+    /// Serves a call and answers it, unless the table has no row for it.
+    ///
+    /// # Errors
+    /// The listener does not take the answer.
+    pub fn serve(&mut self, listener: impl AsFd, call: Notification) -> Result<Served> {
+        let listener = listener.as_fd();
+        let Some(mediated) = self.mediation.find(call) else { return Ok(Served::NotMediated) };
+        let target = TargetThread { proc: self.name_guard.proc.as_fd(), pid: call.pid };
+        let umasks = self.umasks.get();
+        let caller = TargetCall { target, listener, notification: call, umasks };
+        match (mediated.row.handler)(self, &caller, &call.arguments) {
+            Ok(Response::Done) => notify::succeed(listener, call)?,
+            Ok(Response::Value(number)) => notify::answer(listener, call, number)?,
+            Ok(Response::Continue) => notify::proceed(listener, call)?,
+            Ok(Response::Descriptor(file, flags)) => hand_over(listener, call, &file, flags)?,
+            Ok(Response::Later(pending)) => {
+                // Without a free place the caller gets the errno of a call that does not wait.
+                if let Err(errno) = self.pending_calls.park(call, pending) {
+                    notify::refuse(listener, call, errno)?;
+                }
+            }
+            Err(CallError::Errno(errno)) => notify::refuse(listener, call, errno)?,
+            Err(CallError::Guarded) => {
+                notify::refuse(listener, call, Errno::EPERM)?;
+                return Ok(Served::Guarded);
+            }
+        }
+        Ok(Served::Answered)
+    }
+
+    /// Tries again what waits for the other end of a FIFO.
+    pub fn retry(&mut self, listener: impl AsFd) -> Result<()> {
+        self.pending_calls.retry(&self.name_guard.proc, listener.as_fd())
+    }
+
+    /// Serves mkdir(2).
+    pub fn directory(
+        &self,
+        caller: &TargetCall<'_>,
+        path: PathArgument,
+        mode: u32,
+    ) -> std::result::Result<Response, CallError> {
+        let spot = self.free(caller, path)?;
+        caller.lend_umask()?;
+        caller.still_waits()?;
+        mkdirat(&spot.parent, spot.last()?, Mode::from_bits_truncate(mode))?;
+        Ok(Response::Done)
+    }
+
+    /// Serves mknod(2).
+    pub fn node(
+        &self,
+        caller: &TargetCall<'_>,
+        path: PathArgument,
+        mode: u32,
+        device: u64,
+    ) -> std::result::Result<Response, CallError> {
+        let spot = self.free(caller, path)?;
+        caller.lend_umask()?;
+        caller.still_waits()?;
+        let (kind, mode) = (SFlag::from_bits_truncate(mode), Mode::from_bits_truncate(mode));
+        mknodat(&spot.parent, spot.last()?, kind, mode, device)?;
+        Ok(Response::Done)
+    }
+
+    /// Serves symlink(2); `content` is the address of the link's text.
+    pub fn symlink(
+        &self,
+        caller: &TargetCall<'_>,
+        content: u64,
+        path: PathArgument,
+    ) -> std::result::Result<Response, CallError> {
+        let content = caller.target.text(content)?;
+        let spot = self.free(caller, path)?;
+        caller.still_waits()?;
+        symlinkat(content.as_c()?, &spot.parent, spot.last()?)?;
+        Ok(Response::Done)
+    }
+
+    /// Serves umask(2), which the kernel executes: from now on init looks each caller's umask up. Recorded
+    /// before the call continues.
+    pub fn umask_differs(&self) -> Response {
+        self.umasks.set(Umasks::Various);
+        Response::Continue
+    }
+
+    /// Returns the place of a new name, if the name may be made.
+    fn free(
+        &self,
+        caller: &TargetCall<'_>,
+        path: PathArgument,
+    ) -> std::result::Result<Spot, CallError> {
+        let spot = caller.target.spot(path)?;
+        if self.name_guard.is_guarded(&spot)? {
+            // An existing name gives EEXIST, as without the guard.
+            return match look(&spot)? {
+                Some(_) => Err(CallError::Errno(Errno::EEXIST)),
+                None => Err(CallError::Guarded),
+            };
+        }
+        Ok(spot)
+    }
+
+    /// Serves open(2).
+    pub fn open(
+        &self,
+        caller: &TargetCall<'_>,
+        path: PathArgument,
+        flags: i32,
+        mode: u32,
+    ) -> std::result::Result<Response, CallError> {
+        // The kernel itself says whether these flags exclude each other: kernels differ. It does so before
+        // it looks at the path.
+        if flags & libc::O_DIRECTORY != 0
+            && let Err(Errno::EINVAL) = lookup::open(AT_FDCWD, c"", flags, mode, Follow::Nothing)
+        {
+            return Err(CallError::Errno(Errno::EINVAL));
+        }
+        let creates = flags & libc::O_CREAT != 0;
+        let exclusive = creates && flags & libc::O_EXCL != 0;
+        let stays = exclusive || flags & libc::O_NOFOLLOW != 0;
+        let links = if stays { Links::Stay } else { Links::Follow };
+        let spot = match caller.target.find(path, links)? {
+            Found::Spot(spot) => spot,
+            Found::Descriptor(_) if exclusive => return Err(CallError::Errno(Errno::EEXIST)),
+            Found::Descriptor(_) if stays => return Err(CallError::Errno(Errno::ELOOP)),
+            Found::Descriptor(number) => return self.reopen(caller, number, flags),
+        };
+        if !spot.is_no_file() && self.name_guard.is_guarded(&spot)? {
+            return match look(&spot)? {
+                None if creates => Err(CallError::Guarded),
+                None => Err(CallError::Errno(Errno::ENOENT)),
+                Some(_) if exclusive => Err(CallError::Errno(Errno::EEXIST)),
+                Some(kind) if kind == SFlag::S_IFDIR => Err(CallError::Errno(Errno::EISDIR)),
+                Some(_) => self.open_kept(caller, &spot, flags & !libc::O_CREAT),
+            };
+        }
+        if creates {
+            caller.lend_umask()?;
+        }
+        caller.still_waits()?;
+        opened(&self.name_guard, &spot, flags, mode)
+    }
+
+    /// Opens an existing file at a guarded name; for writing only if the host does not obey that file.
+    fn open_kept(
+        &self,
+        caller: &TargetCall<'_>,
+        spot: &Spot,
+        flags: i32,
+    ) -> std::result::Result<Response, CallError> {
+        caller.still_waits()?;
+        let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
+        if writes && self.name_guard.keeps(spot)? {
+            // The errno of a read-only mount comes first.
+            opened(&self.name_guard, spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
+            return Err(CallError::Guarded);
+        }
+        opened(&self.name_guard, spot, flags, 0)
+    }
+
+    /// Opens the file of one of the caller's descriptors again.
+    fn reopen(
+        &self,
+        caller: &TargetCall<'_>,
+        number: u32,
+        flags: i32,
+    ) -> std::result::Result<Response, CallError> {
+        caller.still_waits()?;
+        let wanted = OFlag::from_bits_retain(unblocked(flags & !MADE));
+        let held = caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
+        if fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            return Err(CallError::Errno(Errno::EISDIR));
+        }
+        let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
+        if writes && self.name_guard.keeps_file(&held)? {
+            return Err(CallError::Guarded);
+        }
+        // Through the held file that was checked: the caller may have changed the descriptor since.
+        match self.name_guard.open_held(&held, wanted) {
+            Ok(file) => finished(file, flags),
+            Err(errno) if blocked(errno, flags) => later(&self.name_guard, held, flags, errno),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Serves link(2).
+    pub fn link(
+        &self,
+        caller: &TargetCall<'_>,
+        old: PathArgument,
+        new: PathArgument,
+        flags: i32,
+    ) -> std::result::Result<Response, CallError> {
+        const EMPTY: i32 = libc::AT_EMPTY_PATH;
+        const FOLLOW: i32 = libc::AT_SYMLINK_FOLLOW;
+        if flags & !(EMPTY | FOLLOW) != 0 {
+            return Err(CallError::Errno(Errno::EINVAL));
+        }
+        let target = &caller.target;
+        let found = if flags & EMPTY != 0 && target.text(old.text)?.bytes().is_empty() {
+            Found::Descriptor(u32::try_from(old.from).map_err(|_| Errno::ENOENT)?)
+        } else if flags & FOLLOW != 0 {
+            target.find(old, Links::Follow)?
+        } else {
+            Found::Spot(target.spot(old)?)
+        };
+        let to = self.free(caller, new)?;
+        caller.still_waits()?;
+        match found {
+            // A second name would make the file writable.
+            Found::Spot(spot) if self.name_guard.keeps(&spot)? => return Err(CallError::Guarded),
+            Found::Spot(spot) => {
+                linkat(&spot.parent, spot.last()?, &to.parent, to.last()?, AtFlags::empty())?;
+            }
+            // For example a file opened with O_TMPFILE, which gets its first name.
+            Found::Descriptor(number) => {
+                let held = target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
+                if self.name_guard.keeps_file(&held)? {
+                    return Err(CallError::Guarded);
+                }
+                // The held file that was checked: the caller may have changed the descriptor since.
+                let mut buffer = [0; 64];
+                let own = self.name_guard.own();
+                let entry = own.entry(&mut buffer, format_args!("fd/{}", held.as_raw_fd()))?;
+                let follow = AtFlags::AT_SYMLINK_FOLLOW;
+                linkat(own.proc, entry, &to.parent, to.last()?, follow)?;
+            }
+        }
+        Ok(Response::Done)
+    }
+
+    /// Serves rename(2).
+    pub fn rename(
+        &self,
+        caller: &TargetCall<'_>,
+        old: PathArgument,
+        new: PathArgument,
+        flags: u32,
+    ) -> std::result::Result<Response, CallError> {
+        let (from, to) = (caller.target.spot(old)?, caller.target.spot(new)?);
+        let flags = RenameFlags::from_bits_retain(flags);
+        let swaps = flags.contains(RenameFlags::RENAME_EXCHANGE);
+        if self.name_guard.is_guarded(&to)? || (swaps && self.name_guard.is_guarded(&from)?) {
+            return Err(CallError::Guarded);
+        }
+        let renames = match self.name_guard.is_private(&to.parent)? {
+            true => Renames::Anything,
+            false => self.name_guard.renames(&from, &to)?,
+        };
+        caller.still_waits()?;
+        match renames {
+            Renames::Anything => {
+                renameat2(&from.parent, from.last()?, &to.parent, to.last()?, flags)?;
+            }
+            Renames::Files if flags.is_empty() => rename_file(&from, &to)?,
+            // EXDEV makes mv(1) copy, name by name, as between filesystems.
+            Renames::Files | Renames::Nothing => return Err(CallError::Errno(Errno::EXDEV)),
+        }
+        Ok(Response::Done)
+    }
+
+    /// Serves truncate(2).
+    pub fn truncate(
+        &self,
+        caller: &TargetCall<'_>,
+        path: PathArgument,
+        length: i64,
+    ) -> std::result::Result<Response, CallError> {
+        if length < 0 {
+            return Err(CallError::Errno(Errno::EINVAL));
+        }
+        let hold = libc::O_PATH | libc::O_CLOEXEC;
+        let held = match caller.target.find(path, Links::Follow)? {
+            Found::Spot(spot) => {
+                let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
+                lookup::open(&spot.parent, spot.last()?, hold, 0, follow)?
+            }
+            Found::Descriptor(number) => {
+                caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?
+            }
+        };
+        caller.still_waits()?;
+        match fstat(&held)?.st_mode & libc::S_IFMT {
+            libc::S_IFREG => {}
+            libc::S_IFDIR => return Err(CallError::Errno(Errno::EISDIR)),
+            _ => return Err(CallError::Errno(Errno::EINVAL)),
+        }
+        let write = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = self.name_guard.open_held(&held, write)?;
+        // The open above gives the errno of a read-only mount first.
+        if self.name_guard.keeps_file(&held)? {
+            return Err(CallError::Guarded);
+        }
+        if length > fstat(&file)?.st_size {
+            caller.may_grow_to(length)?;
+        }
+        ftruncate(file, length)?;
+        Ok(Response::Done)
+    }
+}
+
+/// Returns the kind of the file at a spot, or none if the name is free.
+pub fn look(spot: &Spot) -> Result<Option<SFlag>> {
+    match fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(Some(SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT))),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
