@@ -15,12 +15,14 @@ const MAP_SHARED: usize = 1;
 const MAP_PRIVATE: usize = 2;
 const MAP_ANONYMOUS: usize = 0x20;
 
-/// Takes memory and writes to each page: `private`, `shared` (and out of sight at once),
-/// `memfd`, `shm` (System V) or `locked`.
+/// Takes memory and writes to each page: `private`, `shared` (and out of sight at once), `rest` (the same, but for its
+/// first page), `zero` (of the device), `memfd`, `shm` (System V) or `locked`.
 pub fn touch(kind: &CStr, mib: usize) -> Option<Answer> {
     let piece = match kind.to_bytes() {
         b"private" => || mapped(MAP_PRIVATE),
         b"shared" => hidden,
+        b"rest" => first_page,
+        b"zero" => of_the_device,
         b"memfd" => return Some(memfd(mib)),
         b"shm" => shm,
         b"locked" => locked,
@@ -52,6 +54,28 @@ fn mapped(how: usize) -> Result<()> {
 fn hidden() -> Result<()> {
     const MADV_DONTNEED: usize = 4;
     let address = map(MAP_SHARED)?;
+    write_to(address);
+    sys::call(number::MADVISE, &[address, PIECE, MADV_DONTNEED]).map(drop)
+}
+
+/// Shared memory of which one page stays mapped, and with it all.
+fn first_page() -> Result<()> {
+    let address = map(MAP_SHARED)?;
+    write_to(address);
+    sys::call(number::MUNMAP, &[address + PAGE, PIECE - PAGE]).map(drop)
+}
+
+/// The same as shared memory, by a file that is no memory.
+fn of_the_device() -> Result<()> {
+    const READ_WRITE: usize = 3;
+    const O_RDWR: usize = 2;
+    const MADV_DONTNEED: usize = 4;
+    const HERE: usize = usize::MAX - 99;
+    let path = sys::address(c"/dev/zero".to_bytes_with_nul());
+    let file = sys::call(number::OPENAT, &[HERE, path, O_RDWR])?;
+    let address = sys::call(number::MMAP, &[0, PIECE, READ_WRITE, MAP_SHARED, file, 0]);
+    sys::call(number::CLOSE, &[file])?;
+    let address = address?;
     write_to(address);
     sys::call(number::MADVISE, &[address, PIECE, MADV_DONTNEED]).map(drop)
 }

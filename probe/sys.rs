@@ -33,6 +33,7 @@ pub mod number {
     pub const CHDIR: usize = 80;
     pub const MLOCK: usize = 149;
     pub const MMAP: usize = 9;
+    pub const MUNMAP: usize = 11;
     pub const MPROTECT: usize = 10;
     pub const NANOSLEEP: usize = 35;
     pub const OPENAT: usize = 257;
@@ -72,6 +73,7 @@ pub mod number {
     pub const MKDIRAT: usize = 34;
     pub const CHDIR: usize = 49;
     pub const MLOCK: usize = 228;
+    pub const MUNMAP: usize = 215;
     pub const MMAP: usize = 222;
     pub const MPROTECT: usize = 226;
     pub const NANOSLEEP: usize = 101;

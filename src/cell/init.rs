@@ -94,6 +94,8 @@ struct Init<'a> {
     input: Option<input::Asked>,
     /// The number of sysinfo(2), where the profile lets it be asked.
     sysinfo: Option<u32>,
+    /// The number of mmap(2).
+    shares: Option<u32>,
     clocks: Clocks,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
     memory: u64,
@@ -149,6 +151,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         denied: [0; NUMBERS],
         sysinfo: floor::number(floor::ANSWERED)
             .filter(|number| entry.design.profile.calls.contains(number)),
+        shares: floor::number(floor::SHARES),
         clocks: entry.shared.clocks,
         memory: entry.design.profile.limits.memory,
         recorded: &entry.design.recorded,
@@ -271,6 +274,9 @@ impl Init<'_> {
         let Some(notification) = notify::receive(listener)? else { return Ok(()) };
         if Some(notification.number) == self.sysinfo {
             return sysinfo::answer(listener, notification, self.memory, self.clocks);
+        }
+        if Some(notification.number) == self.shares {
+            return self.share(notification);
         }
         if let Some(recorder) = &mut self.recorder
             && let Some(call) = self.recorded.iter().find(|call| call.number == notification.number)

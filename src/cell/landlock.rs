@@ -4,7 +4,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
@@ -16,6 +16,7 @@ use nix::sys::stat::Mode;
 
 use super::mounts::Tmpfs;
 use crate::profile::{Network, ProcView, Profile};
+use crate::receipt::MemoryHold;
 use sys::Result;
 
 /// What may be done beneath a path.
@@ -27,6 +28,8 @@ pub enum Use {
     Read,
     /// Read and write a device that is there already.
     Device,
+    /// Read a device that is there already.
+    ReadDevice,
     /// Everything but making devices.
     Write,
 }
@@ -45,10 +48,14 @@ pub struct Plan {
 ///
 /// # Errors
 /// A path with a NUL in it.
-pub fn rules(profile: &Profile, inside: &Inside<'_>) -> Result<Vec<(CString, Use)>> {
+pub fn rules(
+    profile: &Profile,
+    memory: MemoryHold,
+    inside: &Inside<'_>,
+) -> Result<Vec<(CString, Use)>> {
     let mut rules = vec![(c"/".to_owned(), Use::List), (c"/etc".to_owned(), Use::Read)];
     for path in inside.readable {
-        let what = if path.starts_with("/dev") { Use::Device } else { Use::Read };
+        let what = if path.starts_with("/dev") { device(path, memory) } else { Use::Read };
         rules.push((super::c_path(path)?, what));
     }
     for path in inside.granted {
@@ -61,6 +68,18 @@ pub fn rules(profile: &Profile, inside: &Inside<'_>) -> Result<Vec<(CString, Use
     let private = inside.private.iter().map(|tmpfs| (tmpfs.target.to_owned(), Use::Write));
     rules.extend(private);
     Ok(rules)
+}
+
+/// Returns what may be done with a device that cells have.
+///
+/// Who has `/dev/zero` open for writing can map it shared, which makes memory that is in no account once it is let go
+/// of (`init::watch` counts what is mapped without a file).
+#[must_use]
+pub fn device(path: &Path, memory: MemoryHold) -> Use {
+    match memory {
+        MemoryHold::BestEffort if path.ends_with("zero") => Use::ReadDevice,
+        MemoryHold::BestEffort | MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => Use::Device,
+    }
 }
 
 /// What a cell's root has in it, as the cell has the paths.
@@ -101,6 +120,7 @@ fn rights(what: Use, abi: ABI, kind: Kind) -> BitFlags<AccessFs> {
         Use::List => AccessFs::ReadDir.into(),
         Use::Read => AccessFs::from_read(abi),
         Use::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
+        Use::ReadDevice => AccessFs::ReadFile | AccessFs::IoctlDev,
         Use::Write => all & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev),
     };
     // The kernel takes no right on a file that only a directory can have.

@@ -139,6 +139,7 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "sendmsg" => when(vec![in_band(2)]),
         "futex" => Some(futex()),
         "madvise" => Some(advice()),
+        "mmap" if memory == MemoryHold::BestEffort => Some(private_or_of_a_file()),
         "timer_create" | "clock_nanosleep" => Some(Verdict::one_of(0, CLOCKS)),
         "fallocate" => Some(room_within_limits()),
         _ => file_mode(call),
@@ -251,6 +252,17 @@ fn advice() -> Verdict {
     ];
     let other = Probe { when: vec![vec![Test::low(2, Op::Ge, 5)]], errno: libc::EINVAL };
     Verdict::AllowOrProbe(advice.map(|range| within(2, range)).into(), other)
+}
+
+/// mmap(2) of what is private or a file's. Of any other init is asked, which answers in the kernel's place: shared memory
+/// without a file is in no account once it is let go of.
+fn private_or_of_a_file() -> Verdict {
+    const MAP_SHARED: u32 = libc::MAP_SHARED.cast_unsigned();
+    const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
+    Verdict::AllowIf(vec![
+        vec![Test::none_of(3, MAP_SHARED)],
+        vec![Test::none_of(3, MAP_ANONYMOUS)],
+    ])
 }
 
 /// execve(2) and execveat(2) as the profile's `exec` key has them.

@@ -17,6 +17,10 @@ use model::receipt::{MemoryHold, Tier};
 /// load and uptime of the host, and the C library sizes programs by it (sysinfo(2)).
 pub const ANSWERED: &str = "sysinfo";
 
+/// The call about which a cell's init is asked where it makes shared memory without a file, and no control group
+/// holds memory.
+pub const SHARES: &str = "mmap";
+
 /// The verdict on each call that has one. A number that is not in the map is denied and counted.
 #[must_use]
 pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
@@ -189,6 +193,9 @@ pub fn condition(call: &str) -> Option<&'static str> {
         "execveat" => Some("the profile's one program, once, by its held descriptor"),
         "socket" | "socketpair" => Some(
             "stream, datagram and sequenced-packet sockets of the granted families; libc's question for addresses (route netlink) is answered EAFNOSUPPORT and not counted",
+        ),
+        SHARES => Some(
+            "without a control group, shared memory without a file is ENOMEM beyond the cell's limit",
         ),
         ANSWERED => Some("answered with the cell's own memory; load and uptime are made up"),
         _ if needs_memory_cgroup(call) => {

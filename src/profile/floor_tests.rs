@@ -120,8 +120,21 @@ fn hot_calls_have_no_condition() {
     ];
     let bash = shipped("bash");
     for name in hot.iter().filter(|name| number(name).is_some()) {
-        assert_eq!(verdict(name, &bash, MemoryHold::BestEffort), Some(Verdict::Allow), "{name}");
+        assert_eq!(verdict(name, &bash, MemoryHold::CgroupV2), Some(Verdict::Allow), "{name}");
+        let best_effort = verdict(name, &bash, MemoryHold::BestEffort);
+        assert!(*name == SHARES || best_effort == Some(Verdict::Allow), "{name}");
     }
+}
+
+#[test]
+fn shared_memory_without_a_file_is_asked_about_where_nothing_holds_memory() {
+    let mmap = verdict(SHARES, &shipped("bash"), MemoryHold::BestEffort);
+    let (shared, private, anonymous) = (1, 2, 0x20);
+    let allows = |flags| mmap.as_ref().is_some_and(|mmap| mmap.allows(&[0, 1, 3, flags, 0, 0]));
+    assert!(allows(private | anonymous) && allows(shared) && allows(private));
+    assert!(!allows(shared | anonymous) && !allows(shared | anonymous | 0x4000));
+    // SHARED_VALIDATE, which the kernel refuses without a file.
+    assert!(!allows(3 | anonymous));
 }
 
 #[test]

@@ -206,7 +206,9 @@ fn rules(profile: &Profile, grant: Option<&WorkspaceGrant>) -> Result<Rules, Tem
         readable.insert(granted.host.clone(), Use::Read);
     }
     for name in DEVICES {
-        readable.insert(Path::new("/dev").join(name), Use::Device);
+        let path = Path::new("/dev").join(name);
+        let what = landlock::device(&path, MemoryHold::BestEffort);
+        readable.insert(path, what);
     }
     let named = |(path, what): (PathBuf, Use)| {
         c_path(&path).map(|name| (name, what)).map_err(|errno| TemplateError::Path { path, errno })

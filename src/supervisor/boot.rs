@@ -407,7 +407,7 @@ fn design(
         writable: &template.writable,
         private: &plan.tmpfs,
     };
-    let rules = landlock::rules(profile, &inside);
+    let rules = landlock::rules(profile, memory, &inside);
     let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
     Ok(Design {
         profile: profile.clone(),

@@ -17,6 +17,11 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_process_whose_first_thread_ended_is_seen", first_thread).needs(GCC).only(For::User),
     claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
     claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent).needs(PYTHON).only(For::User),
+    claim("shared_memory_counts_until_nobody_has_any_of_it", shared).needs(PYTHON).only(For::User),
+    claim("shared_memory_is_granted_again_once_it_is_gone", shared_again)
+        .needs(PYTHON)
+        .only(For::User),
+    claim("the_device_for_zeroes_makes_no_shared_memory", device).needs(PYTHON).only(For::User),
     claim("two_hundred_connections_at_once_are_nothing_unusual", ordinary).needs(PYTHON),
     claim("root_s_control_group_counts_connections", counted)
         .needs(&[Need::Python, Need::MemoryCgroup])
@@ -199,6 +204,97 @@ with open('/tmp/a', 'rb') as file: print(one.sendfile(file, 0, 1000))";
     equal("told to nobody", denials(&told), vec![])?;
     let outside = caller.python_outside(&script.replace("/tmp/", "./"))?;
     holds("the control", outside.said(), outside.said().starts_with("1 "))
+}
+
+/// Ways to have shared memory without a file that no process's account shows: let go of, but for a page, in children
+/// that end, by threads at once. Each says how many pieces of 8 MiB it could have.
+const SHARED: &str = "
+import ctypes, mmap, os, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+PIECE, GONE = 8 << 20, ctypes.c_void_p(-1).value
+def piece(how):
+    at = libc.mmap(None, PIECE, 3, 0x21, -1, 0)
+    if at == GONE: return ctypes.get_errno()
+    ctypes.memset(at, 1, PIECE)
+    if how == 'named': libc.prctl(0x53564d41, 0, at, PIECE, ctypes.cast(ctypes.c_char_p(b'mine'), ctypes.c_void_p).value)
+    if how == 'rest': libc.munmap(at + 4096, PIECE - 4096)
+    else: libc.madvise(at, PIECE, 4)
+    return 0
+def pieces(how):
+    for count in range(24):
+        errno = piece(how)
+        if errno: return count, errno
+    return 24, 0
+how = sys.argv[1]
+if how == 'threads':
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(pieces(''))) for _ in range(6)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print(min(24, sum([count for count, _ in found])), found[0][1])
+elif how == 'children':
+    total = 0
+    for _ in range(12):
+        near, far = os.pipe()
+        if os.fork() == 0:
+            count, errno = pieces('')
+            os.write(far, bytes([count, errno])); os.read(os.pipe()[0], 1)
+        count, errno = os.read(near, 2); total += count
+    print(min(24, total), errno); os.kill(0, 9)
+else: print(*pieces(how))";
+
+fn shared(caller: &Caller) -> Check {
+    for how in ["let go", "rest", "named", "threads", "children"] {
+        let options = ["--memory", LIMIT];
+        let told = caller.json(&options, &["/usr/bin/python3", "-uc", SHARED, how])?;
+        // No more than the limit, and ENOMEM for what is beyond it.
+        equal(how, text(&told, "stdout"), "8 12\n")?;
+        equal("told to nobody", denials(&told), vec![])?;
+    }
+    // The control: outside of a cell nothing counts it.
+    let outside = caller.python_outside(&SHARED.replace("sys.argv[1]", "'rest'"))?;
+    equal("outside", outside.said(), "24 0")
+}
+
+/// More than the limit one after the other, in one process and in many.
+fn shared_again(caller: &Caller) -> Check {
+    let script = "
+import mmap, os, threading
+def again(count):
+    for _ in range(count):
+        page = mmap.mmap(-1, 40 << 20); page[0] = 1; page.close()
+again(500)
+for _ in range(40):
+    if os.fork() == 0: again(3); os._exit(0)
+    print(os.wait()[1], end=' ')
+thread = threading.Thread(target=again, args=(50,)); thread.start(); thread.join()
+kept = [mmap.mmap(-1, 4096) for _ in range(5000)]
+print(len(kept))";
+    let told = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
+    let found = (text(&told, "stdout"), text(&told, "stderr"));
+    equal("granted each time", found, (format!("{}5000\n", "0 ".repeat(40)).as_str(), ""))
+}
+
+fn device(caller: &Caller) -> Check {
+    let script = "
+import errno, mmap, os
+for flags in os.O_RDWR, os.O_RDONLY:
+    try: file = os.open('/dev/zero', flags); print(len(os.read(file, 9)))
+    except OSError as error: print(errno.errorcode[error.errno])
+page = mmap.mmap(os.open('/dev/zero', 0), 40 << 20, mmap.MAP_SHARED, mmap.PROT_READ)
+sizes = [line.split()[1] for line in open('/proc/self/maps') if line.endswith('/dev/zero (deleted)\\n')]
+print(page[1], sizes)";
+    let told = caller.json(&[], &["/usr/bin/python3", "-c", script])?;
+    equal("read, and mapped as nothing shared", text(&told, "stdout"), "EACCES\n9\n0 []\n")?;
+    let outside = caller.python_outside(
+        &script.replace("mmap(os.open('/dev/zero', 0)", "mmap(os.open('/dev/zero', 2)"),
+    )?;
+    equal("the control", outside.said(), "9\n9\n0 ['r--s']")
 }
 
 /// A server and its clients, with the default limit.

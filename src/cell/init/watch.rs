@@ -1,10 +1,10 @@
 //! The memory watch: where no cgroup holds a cell's memory, init adds it up and ends the cell.
 //!
-//! It is best-effort and every reply says so: shared memory that no process maps any more is not seen, and growth
-//! between two looks is not either. Kernel memory is charged by what can be counted: sockets, mappings,
-//! places for descriptors.
+//! It is best-effort and every reply says so: growth between two looks is not seen. Kernel memory is charged by what
+//! can be counted: sockets, mappings, places for descriptors. Shared memory without a file has an account of its own.
 
 mod maps;
+mod shared;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -23,6 +23,7 @@ use sys::Result;
 use sys::process::{self, End, Reaped, Used};
 
 use maps::{Mappings, Process, Progress};
+use shared::SharedMemory;
 
 /// Looks are at least this far apart, so that a large cell is not slowed by them.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -53,6 +54,7 @@ pub struct Watch {
     /// Bytes charged for each socket; absent where sockets are not the cell's alone, or it has none.
     socket: Option<u64>,
     mappings: Mappings,
+    shared: SharedMemory,
     /// Bytes of the host's kernel objects when all mappings were counted.
     slab: u64,
     /// Looks in a row that left it open what processes share.
@@ -78,8 +80,18 @@ impl Init<'_> {
 impl Watch {
     /// A watch that looks at nothing until it is started.
     pub fn new(proc: OwnedFd, limit: u64, domain: Option<Domain>, socket: Option<u64>) -> Self {
-        let mappings = Mappings::default();
-        Self { proc, domain, limit, socket, mappings, slab: 0, postponed: 0, next: None, peak: 0 }
+        Self {
+            proc,
+            domain,
+            limit,
+            socket,
+            mappings: Mappings::default(),
+            shared: SharedMemory::default(),
+            slab: 0,
+            postponed: 0,
+            next: None,
+            peak: 0,
+        }
     }
 
     /// Starts looking, with the limit the job has.

@@ -1,0 +1,260 @@
+//! Shared memory without a file (MAP_SHARED with MAP_ANONYMOUS, mmap(2)): granted up to the cell's limit.
+//!
+//! Its pages stay until the last mapping of any part of it is gone, and are in no process's account once they are let
+//! go of (MADV_DONTNEED, munmap(2) of the rest). So the filter asks init about each such mapping, and what was granted
+//! counts in full until no process of the cell has any of it mapped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::read;
+
+use super::{Seen, Watch};
+use crate::cell::init::Init;
+use crate::sys::Result;
+use crate::sys::notify::{self, Notification};
+
+const PAGE: u64 = 4096;
+/// Grants that are remembered one by one; with more, a look settles them.
+const REMEMBERED: usize = 4096;
+/// Processor time that a look at all mappings may take; one that takes longer gives nothing back.
+const BUDGET: Duration = Duration::from_millis(5);
+/// Bytes that are read at a time.
+const BLOCK: usize = 1 << 16;
+
+/// What was granted of shared memory and may still be there.
+#[derive(Debug, Default)]
+pub struct SharedMemory {
+    /// Bytes of each object that was mapped at the last look, by its inode: no fewer than were granted for it.
+    mapped: BTreeMap<u64, u64>,
+    granted: Vec<Granted>,
+    /// Bytes of the largest grant ever.
+    largest: u64,
+}
+
+/// A grant whose object no look has seen yet.
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    /// The thread that was told to go on.
+    thread: i32,
+    bytes: u64,
+}
+
+impl Init<'_> {
+    /// Answers mmap(2) of shared memory without a file: goes on, or ENOMEM.
+    ///
+    /// A call that goes on is the one that was judged: there is no pointer in it, and its registers do not change.
+    pub(in super::super) fn share(&mut self, asked: Notification) -> Result<()> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        let [_, length, ..] = asked.arguments;
+        // Without a watch the filter asks about none.
+        let has_room = match &mut self.watch {
+            Some(watch) => watch.grants(asked.pid, length)?,
+            None => false,
+        };
+        match has_room {
+            true => notify::proceed(listener, asked),
+            false => notify::refuse(listener, asked, Errno::ENOMEM),
+        }
+    }
+}
+
+impl Watch {
+    /// Grants so many bytes of shared memory, if the cell has room for them.
+    fn grants(&mut self, thread: i32, length: u64) -> Result<bool> {
+        let bytes = length.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        if !self.shared.has_room(bytes, self.limit)
+            && let Some(mapped) = self.shared_objects()?
+        {
+            let mut shared = std::mem::take(&mut self.shared);
+            shared.settle(&mapped, |other| other == thread || self.is_elsewhere(other));
+            self.shared = shared;
+        }
+        Ok(self.shared.grant(thread, bytes, self.limit))
+    }
+
+    /// Returns the inodes of shared memory without a file that processes of the cell have mapped.
+    ///
+    /// Absent where that is not certain: a process cannot be read, one was made meanwhile, or it takes too long.
+    fn shared_objects(&self) -> Result<Option<BTreeSet<u64>>> {
+        let until = processor_time()? + BUDGET;
+        let pids = |seen: &[Seen]| -> BTreeSet<i32> {
+            seen.iter().map(|process| process.process.pid).collect()
+        };
+        let seen = self.processes()?;
+        let mut objects = BTreeSet::new();
+        for process in &seen {
+            // Init has none; one that is ending has no memory any more.
+            if process.process.pid == 1 || process.process.size == 0 {
+                continue;
+            }
+            match self.objects_of(&process.process.directory, until) {
+                Some(more) => objects.extend(more),
+                None => return Ok(None),
+            }
+        }
+        // A process that ended before it was read may have left what it had to a child.
+        let after = pids(&self.processes()?);
+        Ok(after.is_subset(&pids(&seen)).then_some(objects))
+    }
+
+    /// The same of one process. One that has ended has none.
+    fn objects_of(&self, directory: &str, until: Duration) -> Option<Vec<u64>> {
+        let path = format!("{directory}/maps");
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let file = match openat(&self.proc, path.as_str(), flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::ENOENT | Errno::ESRCH) => return Some(Vec::new()),
+            Err(_) => return None,
+        };
+        let (mut text, mut length) = (Vec::new(), 0_usize);
+        loop {
+            if processor_time().ok()? >= until {
+                return None;
+            }
+            text.resize(length.saturating_add(BLOCK), 0);
+            match read(&file, text.get_mut(length..)?) {
+                Ok(0) => break,
+                Ok(more) => length = length.saturating_add(more),
+                Err(Errno::ESRCH) => break,
+                Err(_) => return None,
+            }
+        }
+        let lines = text.get(..length)?.split(|byte| *byte == b'\n');
+        Some(lines.filter_map(shared_object).collect())
+    }
+
+    /// Returns whether a thread has left the call that it was told to go on with: it has ended, or it waits in another.
+    fn is_elsewhere(&self, thread: i32) -> bool {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let path = format!("{thread}/syscall");
+        match openat(&self.proc, path.as_str(), flags, Mode::empty()) {
+            Err(errno) => errno == Errno::ENOENT || errno == Errno::ESRCH,
+            Ok(file) => {
+                let mut buffer = [0; 32];
+                let length = match read(&file, &mut buffer) {
+                    Ok(length) => length,
+                    Err(errno) => return errno == Errno::ESRCH,
+                };
+                let text = buffer.get(..length).unwrap_or_default();
+                let number = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+                let number = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
+                // A thread that runs may be on its way still.
+                number.is_some_and(|number: i64| number != libc::SYS_mmap)
+            }
+        }
+    }
+}
+
+/// Processor time of init: a machine that is busy must not make a look too long.
+fn processor_time() -> Result<Duration> {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from)
+}
+
+/// The inode of shared memory without a file, of a line of `/proc/PID/maps` (proc(5)).
+fn shared_object(line: &[u8]) -> Option<u64> {
+    let line = std::str::from_utf8(line).ok()?;
+    // Its own name, and that of one that a program has named (PR_SET_VMA).
+    let is_one = line.ends_with(" /dev/zero (deleted)") || line.contains(" [anon_shmem:");
+    let inode = line.split_ascii_whitespace().nth(4).filter(|_| is_one)?;
+    inode.parse().ok()
+}
+
+impl SharedMemory {
+    fn has_room(&self, bytes: u64, limit: u64) -> bool {
+        let granted = self.granted.iter().map(|granted| granted.bytes);
+        let known = self.mapped.values().copied().chain(granted).fold(bytes, u64::saturating_add);
+        known <= limit && self.granted.len() < REMEMBERED
+    }
+
+    fn grant(&mut self, thread: i32, bytes: u64, limit: u64) -> bool {
+        let has_room = self.has_room(bytes, limit);
+        if has_room {
+            self.granted.push(Granted { thread, bytes });
+            self.largest = self.largest.max(bytes);
+        }
+        has_room
+    }
+
+    /// Forgets what is not mapped any more; `is_done` says of a thread that it is not about to map what it was granted.
+    ///
+    /// Nobody knows which grant a new object was made by: it counts as the largest that it can be.
+    fn settle(&mut self, mapped: &BTreeSet<u64>, is_done: impl Fn(i32) -> bool) {
+        self.mapped.retain(|inode, _| mapped.contains(inode));
+        let mut sizes: Vec<u64> = self.granted.iter().map(|granted| granted.bytes).collect();
+        sizes.sort_unstable();
+        for inode in mapped {
+            self.mapped.entry(*inode).or_insert_with(|| sizes.pop().unwrap_or(self.largest));
+        }
+        self.granted.retain(|granted| !is_done(granted.thread));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 64 << 20;
+    const MIB: u64 = 1 << 20;
+
+    fn with(sizes: &[u64]) -> SharedMemory {
+        let mut shared = SharedMemory::default();
+        for bytes in sizes {
+            assert!(shared.grant(2, *bytes, LIMIT));
+        }
+        shared
+    }
+
+    #[test]
+    fn what_no_process_has_mapped_is_given_back_and_the_rest_is_not() {
+        let mut shared = with(&[40 * MIB, 20 * MIB]);
+        assert!(!shared.grant(2, 8 * MIB, LIMIT));
+        shared.settle(&BTreeSet::from([7, 8]), |_| true);
+        assert!(!shared.grant(2, 8 * MIB, LIMIT), "both are there");
+        shared.settle(&BTreeSet::new(), |_| true);
+        assert!(shared.grant(2, LIMIT, LIMIT));
+    }
+
+    #[test]
+    fn an_object_counts_as_the_largest_that_it_can_be() {
+        let mut shared = with(&[40 * MIB, 4096]);
+        shared.settle(&BTreeSet::from([7]), |_| true);
+        assert_eq!(shared.mapped, BTreeMap::from([(7, 40 * MIB)]));
+        // One that no grant is left for.
+        shared.settle(&BTreeSet::from([8]), |_| true);
+        assert_eq!(shared.mapped, BTreeMap::from([(8, 40 * MIB)]));
+    }
+
+    #[test]
+    fn a_grant_of_a_thread_that_may_be_on_its_way_stays() {
+        let mut shared = with(&[40 * MIB]);
+        shared.settle(&BTreeSet::new(), |_| false);
+        assert!(!shared.grant(2, 40 * MIB, LIMIT));
+        shared.settle(&BTreeSet::from([7]), |_| false);
+        shared.settle(&BTreeSet::from([7]), |_| true);
+        assert_eq!(shared.mapped, BTreeMap::from([(7, 40 * MIB)]), "not given back with it");
+    }
+
+    #[test]
+    fn small_grants_without_end_are_looked_at() {
+        let mut shared = with(&[4096; REMEMBERED]);
+        assert!(!shared.grant(2, 4096, LIMIT));
+        shared.settle(&BTreeSet::from([7]), |_| true);
+        assert!(shared.grant(2, 4096, LIMIT));
+    }
+
+    #[test]
+    fn shared_memory_is_known_by_either_of_its_names() {
+        let line = |name: &str| {
+            shared_object(format!("7f00-7f10 rw-s 00000000 00:01 1055   {name}").as_bytes())
+        };
+        assert_eq!(line("/dev/zero (deleted)"), Some(1055));
+        assert_eq!(line("[anon_shmem:mine]"), Some(1055));
+        assert_eq!(line("/tmp/a"), None);
+        assert_eq!(line(""), None);
+    }
+}
