@@ -87,7 +87,7 @@ pub fn memory(caller: &Caller) -> Check {
 import mmap, os, time
 for _ in range(4):
     if os.fork() == 0:
-        held = mmap.mmap(-1, 40 << 20)
+        held = mmap.mmap(-1, 40 << 20, mmap.MAP_PRIVATE)
         for at in range(0, 40 << 20, 4096): held[at] = 1
         time.sleep(60)
 time.sleep(60)
