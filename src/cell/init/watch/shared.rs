@@ -22,7 +22,7 @@ const PAGE: u64 = 4096;
 /// Grants that are remembered one by one; with more, a look settles them.
 const REMEMBERED: usize = 4096;
 /// Processor time that a look at all mappings may take; one that takes longer gives nothing back.
-const BUDGET: Duration = Duration::from_millis(5);
+const BUDGET: Duration = Duration::from_millis(20);
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 16;
 
