@@ -35,6 +35,9 @@ pub(super) const SEQPACKET: u32 = 5;
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 
+const MSG_OOB: u32 = 1;
+const MSG_ZEROCOPY: u32 = 0x400_0000;
+
 /// `SCHED_RESET_ON_FORK`, which rides on a policy.
 const RESET_ON_FORK: u32 = 0x4000_0000;
 
@@ -135,8 +138,8 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "ioprio_set" => Some(Verdict::in_ranges(0, &[(1, 2)])),
         "sched_setscheduler" => Some(ordinary_schedulers()),
         "setsockopt" => Some(options::verdict(memory)),
-        "sendto" | "sendmmsg" => when(vec![in_band(3)]),
-        "sendmsg" => when(vec![in_band(2)]),
+        "sendto" | "sendmmsg" => when(vec![sent(3, memory)]),
+        "sendmsg" => when(vec![sent(2, memory)]),
         "futex" => Some(futex()),
         "madvise" => Some(advice()),
         "mmap" if memory == MemoryHold::BestEffort => Some(private_or_of_a_file()),
@@ -156,7 +159,9 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
         "setpriority" | "ioprio_set" => "a process may lower its own priority only",
         "sched_setscheduler" => "only the ordinary schedulers are allowed",
         "setsockopt" => "only ordinary options of sockets are allowed",
-        "sendto" | "sendmsg" | "sendmmsg" => "data out of band is not allowed",
+        "sendto" | "sendmsg" | "sendmmsg" => {
+            "data out of band is not allowed, nor pages that a socket borrows"
+        }
         "futex" => "futexes that lend their priority are absent",
         "madvise" => "pages are not merged, nor made huge on demand",
         "timer_create" | "clock_nanosleep" => "timers count real time, not a processor's",
@@ -214,8 +219,16 @@ fn nodes(mode: u8) -> Verdict {
 /// Flags of a sendto(2) or sendmsg(2) without MSG_OOB: urgent data of TCP, and a byte beside the queue of a Unix
 /// socket that no shell uses.
 pub(super) const fn in_band(flags: u8) -> Test {
-    const MSG_OOB: u32 = 1;
     Test::none_of(flags, MSG_OOB)
+}
+
+/// The same, and without MSG_ZEROCOPY where nothing counts what a socket holds: a page that it borrows counts as the
+/// bytes that are sent of it.
+fn sent(flags: u8, memory: MemoryHold) -> Test {
+    match memory {
+        MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => in_band(flags),
+        MemoryHold::BestEffort => Test::none_of(flags, MSG_OOB | MSG_ZEROCOPY),
+    }
 }
 
 /// futex(2) without priority inheritance, as by a kernel that was built without it (CONFIG_FUTEX_PI): libc

@@ -142,23 +142,40 @@ fn no_file_gets_a_set_id_bit() {
 
 #[test]
 fn sockets_take_listed_options_and_nothing_that_the_kernel_has_to_run_or_parse() {
-    // SO_REUSEADDR, SO_KEEPALIVE, SO_SNDBUF, TCP_NODELAY, TCP_KEEPIDLE, TCP_FASTOPEN, IPV6_V6ONLY, IP_TOS,
+    // SO_REUSEADDR, SO_KEEPALIVE, SO_SNDBUF, SO_REUSEPORT, SO_SNDTIMEO_NEW, SO_INQ, TCP_NODELAY, TCP_KEEPIDLE, TCP_FASTOPEN, IPV6_V6ONLY, IP_TOS,
     // IP_ADD_MEMBERSHIP, UDP_SEGMENT.
-    let listed =
-        [(1, 2), (1, 9), (1, 7), (6, 1), (6, 4), (6, 23), (41, 26), (0, 1), (0, 35), (17, 103)];
+    let listed = [
+        (1, 2),
+        (1, 9),
+        (1, 7),
+        (1, 15),
+        (1, 67),
+        (1, 84),
+        (6, 1),
+        (6, 4),
+        (6, 23),
+        (41, 26),
+        (0, 1),
+        (0, 35),
+        (17, 103),
+    ];
     for (level, option) in listed {
         assert!(allows("setsockopt", &[0, level, option]), "{level} {option}");
         assert!(allows("setsockopt", &[0, dirty(level), dirty(option)]), "{level} {option}");
     }
     // SO_ATTACH_FILTER, SO_ATTACH_BPF, reuseport programs, SOL_TLS, UDP_ENCAP, SOL_ALG, SOL_PACKET.
     let programs = [(1, 26), (1, 50), (1, 51), (1, 52), (282, 1), (17, 100), (279, 1), (263, 1)];
+    // SO_BUSY_POLL, SO_ZEROCOPY, SO_TXTIME, SO_PREFER_BUSY_POLL, SO_BUSY_POLL_BUDGET, SO_RESERVE_MEM, memory of
+    // devices; what no kernel has yet.
+    let lent = [46, 60, 61, 69, 70, 73, 78, 79, 80, 85, 86, 200, 0x7fff_ffff, 0xffff_ffff];
+    let lent = lent.map(|option| (1, option));
     // TCP_CONGESTION, TCP_MD5SIG, TCP_REPAIR, TCP_ULP, TCP_FASTOPEN_KEY, TCP_ZEROCOPY_RECEIVE.
     let tcp = [(6, 13), (6, 14), (6, 19), (6, 31), (6, 33), (6, 35)];
     // IP_OPTIONS, IP_IPSEC_POLICY, IP_MSFILTER, IPT_SO_SET_REPLACE, MRT_INIT.
     let ip = [(0, 4), (0, 16), (0, 41), (0, 64), (0, 200)];
     // IPV6_ADDRFORM, IPV6_FLOWLABEL_MGR, IPV6_HOPOPTS, IPV6_RTHDR, IPV6_DSTOPTS, MCAST_MSFILTER.
     let ipv6 = [(41, 1), (41, 32), (41, 54), (41, 57), (41, 59), (41, 48)];
-    for (level, option) in [&programs[..], &tcp, &ip, &ipv6].concat() {
+    for (level, option) in [&programs[..], &lent, &tcp, &ip, &ipv6].concat() {
         assert!(!allows("setsockopt", &[0, level, option]), "{level} {option}");
         assert!(!allows("setsockopt", &[0, dirty(level), dirty(option)]), "{level} {option}");
     }
@@ -182,6 +199,23 @@ fn what_a_socket_may_hold_is_left_as_it_is_where_nothing_counts_it() {
     }
     assert_eq!(verdict(MemoryHold::BestEffort).quiet(&[0, 6, 7, 0, 0, 0]), None);
     assert_eq!(told(MemoryHold::BestEffort, 26), (false, None), "a filter is told");
+}
+
+#[test]
+fn no_socket_borrows_pages_where_nothing_counts_what_it_holds() {
+    for (call, flags) in [("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)] {
+        let sent = |memory, value| {
+            let mut arguments = [0; 6];
+            if let Some(place) = arguments.get_mut(flags) {
+                *place = dirty(value);
+            }
+            condition(call, memory).is_some_and(|verdict| verdict.allows(&arguments))
+        };
+        // MSG_ZEROCOPY, MSG_NOSIGNAL with MSG_DONTWAIT.
+        assert!(!sent(MemoryHold::BestEffort, 0x400_0000), "{call}");
+        assert!(sent(MemoryHold::BestEffort, 0x4040), "{call}");
+        assert!(sent(MemoryHold::CgroupV2, 0x400_0000), "{call}");
+    }
 }
 
 #[test]

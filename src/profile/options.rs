@@ -14,12 +14,29 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 const IPV6: u32 = 41;
 
-/// Options of sockets themselves: SO_ATTACH_FILTER (26), SO_ATTACH_BPF (50) and the two of
-/// SO_REUSEPORT (51, 52) are not among them.
-const OF_SOCKETS: &[(u32, u32)] = &[(0, 25), (27, 49), (53, u32::MAX)];
+/// Options of sockets themselves, up to the newest that is known: SO_INQ (84). Not among them:
+/// - SO_ATTACH_FILTER (26), SO_ATTACH_BPF (50) and the two of SO_REUSEPORT (51, 52): programs for the kernel;
+/// - SO_BUSY_POLL (46), SO_PREFER_BUSY_POLL (69), SO_BUSY_POLL_BUDGET (70): they have the kernel spin for a device,
+///   of which a cell has none;
+/// - SO_ZEROCOPY (60) and memory of devices (78 to 80): they lend pages to a socket, as splice(2) does;
+/// - SO_TXTIME (61): packets wait in a queue for their time;
+/// - SO_RESERVE_MEM (73): memory of a control group, set aside.
+const OF_SOCKETS: &[(u32, u32)] =
+    &[(0, 25), (27, 45), (47, 49), (53, 59), (62, 68), (71, 72), (74, 77), (81, 84)];
 
 /// The same without those that set how much a socket may hold: [`SIZES`].
-const OF_SOCKETS_NOT_SIZES: &[(u32, u32)] = &[(0, 6), (9, 25), (27, 31), (34, 49), (53, u32::MAX)];
+const OF_SOCKETS_NOT_SIZES: &[(u32, u32)] = &[
+    (0, 6),
+    (9, 25),
+    (27, 31),
+    (34, 45),
+    (47, 49),
+    (53, 59),
+    (62, 68),
+    (71, 72),
+    (74, 77),
+    (81, 84),
+];
 
 /// SO_SNDBUF and SO_RCVBUF; SO_SNDBUFFORCE and SO_RCVBUFFORCE.
 const SIZES: &[(u32, u32)] = &[(7, 8), (32, 33)];
