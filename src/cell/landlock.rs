@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 
 use super::mounts::Tmpfs;
 use crate::profile::{Network, ProcView, Profile};
-use crate::receipt::MemoryHold;
+use model::receipt::MemoryHold;
 use sys::Result;
 
 /// What may be done beneath a path.

@@ -15,8 +15,8 @@ use nix::unistd::read;
 
 use super::{Seen, Watch};
 use crate::cell::init::Init;
-use crate::sys::Result;
-use crate::sys::notify::{self, Notification};
+use sys::Result;
+use sys::notify::{self, Notification};
 
 const PAGE: u64 = 4096;
 /// Grants that are remembered one by one; with more, a look settles them.
