@@ -1,16 +1,12 @@
 //! Makes `cofferdam-probe`, the helper of the self-test, and `cofferdam-clerk`, which reads and writes
 //! files in cells, for the library to embed: static programs without a C library, so that neither
-//! needs a compiler or a second file. And has the program itself linked without shared libraries, and the
-//! configuration that is compiled in parsed.
+//! needs a compiler or a second file. And has the program itself linked without shared libraries.
 
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=probe");
@@ -19,7 +15,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rustc-check-cfg=cfg(freestanding)");
     freestanding("probe")?;
     freestanding("clerk")?;
-    shipped()?;
     without_shared_libraries()
 }
 
@@ -146,94 +141,4 @@ fn freestanding(name: &str) -> Result<(), Box<dyn Error>> {
         return Err(format!("cofferdam-{name} cannot be made: {status}").into());
     }
     Ok(())
-}
-
-/// Parses the files that are compiled in, and writes what is in them as a value of Rust.
-fn shipped() -> Result<(), Box<dyn Error>> {
-    let mut paths = Vec::new();
-    for directory in ["policies", "sandbox-profiles"] {
-        println!("cargo::rerun-if-changed={directory}");
-        for entry in fs::read_dir(directory)? {
-            paths.push(entry?.path());
-        }
-    }
-    paths.sort();
-    let (mut parsed, mut files) = (Parsed::default(), Vec::new());
-    for path in paths {
-        let text = fs::read_to_string(&path)?;
-        let table =
-            DeTable::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let value = parsed.table(table.get_ref())?;
-        let name = parsed.text(&path.to_string_lossy());
-        files.push(format!("({name}, {})", node(&table.span(), &value)));
-    }
-    let directory = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo has set no OUT_DIR")?);
-    let Parsed { text, nodes, entries } = parsed;
-    let (nodes, entries, files) = (nodes.join(",\n"), entries.join(",\n"), files.join(",\n"));
-    let all = format!(
-        "Shipped {{ text: {text:?}, nodes: &[{nodes}], entries: &[{entries}], files: &[{files}] }}"
-    );
-    Ok(fs::write(directory.join("shipped.rs"), all)?)
-}
-
-/// What `document::parsed` has of all files: by numbers and not by pointers, each of which would be
-/// relocated at each start.
-#[derive(Default)]
-struct Parsed {
-    /// Every text and key, some within others.
-    text: String,
-    /// The values of each list, behind each other.
-    nodes: Vec<String>,
-    /// The entries of each table, behind each other.
-    entries: Vec<String>,
-}
-
-impl Parsed {
-    fn text(&mut self, text: &str) -> String {
-        let at = self.text.find(text).unwrap_or_else(|| {
-            self.text.push_str(text);
-            self.text.len() - text.len()
-        });
-        format!("Text {{ at: {at}, long: {} }}", text.len())
-    }
-
-    fn table(&mut self, table: &DeTable<'_>) -> Result<String, Box<dyn Error>> {
-        let mut entries = Vec::new();
-        for (key, value) in table {
-            let (key, value) = (self.text(key.get_ref()), self.value(value)?);
-            entries.push(format!("({key}, {value})"));
-        }
-        Ok(format!("Value::Table({})", behind(&mut self.entries, entries)))
-    }
-
-    fn value(&mut self, value: &Spanned<DeValue<'_>>) -> Result<String, Box<dyn Error>> {
-        let written = match value.get_ref() {
-            DeValue::String(text) => format!("Value::Text({})", self.text(text)),
-            DeValue::Integer(number) => {
-                format!("Value::Whole({})", i64::from_str_radix(number.as_str(), number.radix())?)
-            }
-            DeValue::Boolean(flag) => format!("Value::Flag({flag})"),
-            DeValue::Array(values) => {
-                let nodes =
-                    values.iter().map(|value| self.value(value)).collect::<Result<Vec<_>, _>>()?;
-                format!("Value::List({})", behind(&mut self.nodes, nodes))
-            }
-            DeValue::Table(table) => self.table(table)?,
-            other @ (DeValue::Float(_) | DeValue::Datetime(_)) => {
-                return Err(format!("{other:?} is in none of our schemas").into());
-            }
-        };
-        Ok(node(&value.span(), &written))
-    }
-}
-
-/// Puts these behind those that are there: where they are.
-fn behind(all: &mut Vec<String>, these: Vec<String>) -> String {
-    let (first, count) = (all.len(), these.len());
-    all.extend(these);
-    format!("Part {{ first: {first}, count: {count} }}")
-}
-
-fn node(span: &std::ops::Range<usize>, value: &str) -> String {
-    format!("Node {{ from: {}, to: {}, value: {value} }}", span.start, span.end)
 }

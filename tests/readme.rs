@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam::config::Config;
-use cofferdam::document::Document;
 use cofferdam::policy::Policy;
-use cofferdam::profile;
 use model::defaults::{self, GIB, KIB, MIB};
 use model::outcome::DENIALS_COUNTED;
 use model::{call, job};
+use profile::document::Document;
 
 const README: &str = include_str!("../README.md");
 const SECURITY: &str = include_str!("../SECURITY.md");

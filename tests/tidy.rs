@@ -9,19 +9,19 @@ const FILE: usize = 600;
 const FUNCTION: usize = 60;
 
 /// Values and shapes that name nobody but each other: everybody may name them.
-const LEAVES: &[&str] = &["model", "document", "group"];
+const LEAVES: &[&str] = &["model", "group"];
 
 /// Crates of the workspace, and which of them each may depend on.
 const CRATES: &[(&str, &[&str])] = &[
     ("sys", &[]),
     // Frames carry descriptors, which `sys` checks.
     ("model", &["sys"]),
+    ("profile", &["model"]),
 ];
 
 /// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.
 const ARROWS: &[(&str, &[&str])] = &[
     ("capture", &[]),
-    ("profile", &[]),
     ("policy", &["profile"]),
     ("cell", &["profile", "sys"]),
     ("supervisor", &["cell", "profile", "sys"]),
@@ -67,10 +67,12 @@ impl Source {
         first.strip_suffix(".rs").unwrap_or(first)
     }
 
-    /// Code of the product: not of its tests, which may look anywhere.
+    /// Code of the product: not of its tests, which may look anywhere, nor of what builds it.
     fn is_product(&self) -> bool {
         let stem = self.path.file_stem().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
-        self.path.starts_with("src") && stem != "tests" && !stem.ends_with("_tests")
+        self.path.starts_with("src")
+            && !["tests", "build"].contains(&stem)
+            && !stem.ends_with("_tests")
     }
 
     /// Its lines with their numbers, without comments and without the tests at its end.

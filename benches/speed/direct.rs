@@ -11,11 +11,11 @@ use cofferdam::capture::{Captured, KEPT_BYTES, Meter};
 use cofferdam::config::{self, Surroundings};
 use cofferdam::link::Link;
 use cofferdam::policy::{Grant, Policy};
-use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
+use profile::Profile;
 use tokio::runtime::Runtime;
 
 use crate::Result;

@@ -15,15 +15,12 @@ use cofferdam::cell::mediate::paths::{Text, descriptor_of, split};
 use cofferdam::cell::mediate::sockets::{Address, SocketArguments};
 use cofferdam::cell::mediate::{epoll, inotify};
 use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
-use cofferdam::document::Document;
 use cofferdam::mcp::arguments::{
     AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
 };
 use cofferdam::mcp::lines::{Ends, Lines};
 use cofferdam::policy::flags::{Command, Input, Takes};
 use cofferdam::policy::{self, Policy};
-use cofferdam::profile::floor::{self, Verdict};
-use cofferdam::profile::{self, Profiles};
 use cofferdam::supervisor::protect::grammar::{self, Whole};
 use cofferdam::tools::bc::{self, BcRun, CalcError, Evaluate};
 use cofferdam::tools::session;
@@ -33,6 +30,9 @@ use model::defaults::INLINE_CHARACTERS;
 use model::job::Workspace;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Request};
+use profile::Profiles;
+use profile::document::Document;
+use profile::floor::{self, Verdict};
 use rmcp::transport::Transport;
 use serde_json::Value;
 

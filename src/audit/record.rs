@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::chain::sha256;
 use crate::policy::{Denial, Grant};
-use crate::profile::calls;
 use model::call::{Call, Stdin, ToolName};
 use model::job::Limits;
 use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use model::receipt::Receipt;
+use profile::calls;
 
 /// Characters of a command that are kept; its hash and length stand for the rest.
 const START: usize = 200;

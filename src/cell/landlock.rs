@@ -15,7 +15,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use super::mounts::Tmpfs;
-use crate::profile::{Network, ProcView, Profile};
+use profile::{Network, ProcView, Profile};
 use model::receipt::MemoryHold;
 use sys::Result;
 

@@ -4,14 +4,14 @@ use nix::errno::Errno;
 use rlimit::{Resource, setrlimit};
 
 use super::errno_of;
-use crate::profile::Exec;
 use model::job::Limits;
 use model::receipt::MemoryHold;
+use profile::Exec;
 use sys::Result;
 
 /// Where the descriptor of the one program of [`Exec::Only`] stands. RLIMIT_NOFILE is set below
 /// it, so that nothing can take its place.
-pub const PROGRAM_FD: u32 = crate::profile::HELD_DESCRIPTOR;
+pub const PROGRAM_FD: u32 = profile::HELD_DESCRIPTOR;
 /// The most open files a cell with [`Exec::Only`] gets, below [`PROGRAM_FD`].
 const OPEN_FILES_ONLY: u32 = 512;
 /// Steps by which programs give way to supervisor, init and the rest of the machine: a third of the

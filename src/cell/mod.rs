@@ -39,9 +39,9 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::profile::Profile;
 use model::job::Workspace;
 use model::receipt::{MemoryHold, NOT_IN_FULL};
+use profile::Profile;
 use sys::bpf::Instruction;
 
 /// What every cell of one key (profile and workspace) has in common, computed once.

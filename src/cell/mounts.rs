@@ -12,8 +12,8 @@ use nix::sys::stat::Mode;
 
 use super::sockets::Sockets;
 use super::{At, Step, StepFailed};
-use crate::profile::{ProcView, Profile};
 use model::job::Limits;
+use profile::{ProcView, Profile};
 use sys::Result;
 
 /// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every

@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use super::mounts::{Plan, Slot, bind};
 use super::size::Fact;
 use super::{At, Shared, Step, StepFailed, ids, size};
-use crate::profile::ProcView;
+use profile::ProcView;
 use sys::Result;
 
 /// Links into the reader's own directory, by which programs know them: `mounts` and `net`.

@@ -14,9 +14,9 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Pid, write};
 
-use crate::profile::calls;
-use crate::profile::condition::Verdict;
 use model::call::PATH_BYTES;
+use profile::calls;
+use profile::condition::Verdict;
 use sys::Result;
 use sys::notify::Notification;
 

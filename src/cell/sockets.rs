@@ -18,7 +18,7 @@ use sys::Result;
 
 /// Where the template has such directories, one for each name that [`Sockets::path`] makes.
 pub const STORE: &str = "/tmp/.template/sockets";
-/// Where a cell has its own: [`crate::profile::SOCKETS_DIRECTORY`].
+/// Where a cell has its own: [`profile::SOCKETS_DIRECTORY`].
 const PLACE: &CStr = c"/tmp/mcp-sockets";
 const NONE: Option<&CStr> = None;
 
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_place_is_the_one_that_programs_are_told() {
-        assert_eq!(PLACE.to_str(), Ok(crate::profile::SOCKETS_DIRECTORY));
+        assert_eq!(PLACE.to_str(), Ok(profile::SOCKETS_DIRECTORY));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::error::CliError;
-use crate::document::{Document, Mistake};
 use model::outcome::in_words;
+use profile::document::{Document, Mistake};
 
 /// Longest file in bytes (1 MiB), as for files in force.
 const FILE_BYTES: u64 = 1 << 20;

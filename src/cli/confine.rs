@@ -12,7 +12,7 @@ use syscalls::Sysno;
 use super::error::CliError;
 use crate::cell::seccomp::{Action, compile_for_ours, number};
 use crate::cell::{caps, landlock};
-use crate::profile::condition::{Op, Test, Verdict, Width};
+use profile::condition::{Op, Test, Verdict, Width};
 use sys::bpf::{self, Instruction};
 use sys::process;
 

@@ -17,13 +17,13 @@ use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
 use crate::link::Link;
 use crate::policy::Grant;
-use crate::profile::floor::{self, Grantable};
-use crate::profile::{PathKind, Profile, calls};
 use crate::supervisor::ScopeWish;
 use model::accounts;
 use model::job::ProfileName;
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
 use model::units::Time;
+use profile::floor::{self, Grantable};
+use profile::{PathKind, Profile, calls};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
@@ -310,8 +310,8 @@ fn times(count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Document;
-    use crate::profile::{Profiles, shipped};
+    use profile::document::Document;
+    use profile::{Profiles, shipped};
 
     fn denied(call: &str, count: u32) -> DeniedCall {
         let number = calls::number(call).unwrap_or(u32::MAX);

@@ -22,7 +22,6 @@ use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
 use crate::policy::Terms;
-use crate::profile::Profile;
 use crate::supervisor::Access;
 use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, InCells};
@@ -34,6 +33,7 @@ use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use model::job::{Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::receipt::MemoryHold;
+use profile::Profile;
 
 /// What stands behind the tools of a server.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use super::error::{CliError, print_out};
 use super::rows::{Rows, limits, limits_json, plain, pretty};
 use super::{checked, wiring};
 use crate::config::{self, Loaded, Surroundings};
-use crate::document::nearest;
 use crate::mcp::catalogue;
 use crate::policy::{Denial, Effect, Policy, Rule, Terms};
-use crate::profile::{self, Profiles};
 use model::call::Asked;
 use model::job::ProfileName;
 use model::units::{Size, Time};
+use profile::Profiles;
+use profile::document::nearest;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

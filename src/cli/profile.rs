@@ -11,8 +11,8 @@ use super::profile_view::View;
 use super::rows::{Rows, plain, pretty};
 use super::{checked, wiring};
 use crate::config::{self, Surroundings};
-use crate::profile::{self, Profile, Profiles};
 use model::job::ProfileName;
+use profile::{Profile, Profiles};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::rows::{Rows, limits, limits_json, plain, wrapped};
-use crate::profile::account::{About, Account};
-use crate::profile::floor::{self, Verdict};
-use crate::profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls};
 use model::outcome::errno_text;
 use model::receipt::MemoryHold;
+use profile::account::{About, Account};
+use profile::floor::{self, Verdict};
+use profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls};
 
 /// A profile, its account, and its system calls in groups.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::doctor::{Layer, State};
 use crate::cell::sealed;
-use crate::profile::{PathKind, Profile};
+use profile::{PathKind, Profile};
 
 /// Sockets that are named.
 const SHOWN: usize = 3;

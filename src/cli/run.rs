@@ -21,7 +21,6 @@ use crate::link::{Control, Link, Running};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
 use crate::policy::Grant;
-use crate::profile::Profile;
 use crate::supervisor::ScopeWish;
 use crate::tools::denied::ToldDenial;
 use model::accounts;
@@ -30,6 +29,7 @@ use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
 use model::receipt::Receipt;
 use model::units::Size;
+use profile::Profile;
 
 /// The whole command; the exit code is rulings R2's.
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {

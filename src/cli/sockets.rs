@@ -14,9 +14,9 @@ use super::error::CliError;
 use super::places::Ground;
 use super::wiring::Settings;
 use crate::cell::report::raw;
-use crate::profile::{SocketName, UnixSockets};
 use crate::supervisor::{Access, Socket};
 use model::outcome::{errno_text, in_words};
+use profile::{SocketName, UnixSockets};
 
 /// The most that one server grants: each is a mount in every cell.
 const MOST: usize = 16;

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::record::{self, How};
-use crate::document::Document;
-use crate::profile::{PathKind, Profile, Profiles, shipped};
+use profile::document::Document;
+use profile::{PathKind, Profile, Profiles, shipped};
 use sys::{memory, process};
 
 /// So many files of one directory are offered as the directory.

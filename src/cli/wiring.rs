@@ -11,17 +11,17 @@ use super::tier;
 use crate::config::json::ConfigJson;
 use crate::config::server::ScopeRule;
 use crate::config::{self, Loaded, Surroundings};
-use crate::document::nearest;
 use crate::group::Group;
 use crate::mcp::catalogue;
 use crate::policy::{Effect, Grant, Policy};
-use crate::profile::Profile;
 use crate::supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
 use model::accounts;
 use model::call::Call;
 use model::job::{ProfileName, Workspace};
 use model::outcome::{errno_text, in_words};
 use model::receipt::Tier;
+use profile::Profile;
+use profile::document::nearest;
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]

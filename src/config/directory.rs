@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{ConfigError, Origin, Surroundings};
-use crate::document::Document;
+use profile::document::Document;
 
 /// Longest configuration file in bytes (1 MiB).
 const FILE_BYTES: u64 = 1 << 20;

@@ -6,10 +6,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::server::{Reader, Setting, Shown, Source};
-use crate::document::Mistake;
 use model::call::{Cwd, MAX_TIMEOUT};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
 use model::units::Time;
+use profile::document::Mistake;
 
 /// Values of `[exec]`, each with where it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,7 +181,7 @@ fn history(text: &str) -> Result<usize, (String, &'static str)> {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::document::Document;
+    use profile::document::Document;
 
     fn of(text: &str) -> Result<Exec, String> {
         let document = Document::new("c.toml", &format!("schema = 1\n{text}"));

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::directory;
 use super::{ConfigError, Surroundings};
-use crate::document::nearest;
 use model::call::MAX_TIMEOUT;
+use profile::document::nearest;
 
 /// What the file says of this server.
 #[derive(Debug, Clone, PartialEq, Eq)]

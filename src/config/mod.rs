@@ -17,11 +17,11 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::document::{Document, Mistake};
 use crate::policy::{self, Policy};
-use crate::profile::{self, Profiles};
 use model::defaults;
 use model::outcome::in_words;
+use profile::Profiles;
+use profile::document::{Document, Mistake};
 
 pub use server::{Config, Setting, Shown, Source};
 

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::server::{Reader, Setting};
-use crate::document::Mistake;
-use crate::profile::SocketName;
+use profile::SocketName;
+use profile::document::Mistake;
 
 /// Sockets by name; whether each is one is looked at when it is granted.
 pub type Sockets = BTreeMap<SocketName, PathBuf>;

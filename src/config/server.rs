@@ -13,10 +13,10 @@ use super::exec::{Exec, WrittenExec};
 use super::nested;
 use crate::audit::OnError;
 use crate::audit::read::NUMBERS as AUDIT_FILES;
-use crate::document::{Document, Mistake};
 use crate::group::Group;
 use model::defaults;
 use model::units::{Size, Time};
+use profile::document::{Document, Mistake};
 
 /// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from
 /// 100,000) and of systemd's containers (to 1,879,048,191), below 2^31.

@@ -218,7 +218,7 @@ fn mistakes_are_told_with_the_file_they_are_in() -> io::Result<()> {
 }
 
 fn config(text: &str) -> Result<Config, String> {
-    let document = crate::document::Document::new("c.toml", text);
+    let document = profile::document::Document::new("c.toml", text);
     Config::parse(Some(&document), 4).map_err(|mistake| mistake.to_string())
 }
 

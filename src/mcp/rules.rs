@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::profile::{Exec, Family, Network, ProcView, Profile, SOCKETS_DIRECTORY};
 use model::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::{GIB, KIB, MIB};
 use model::receipt::{MemoryHold, Tier};
+use profile::{Exec, Family, Network, ProcView, Profile, SOCKETS_DIRECTORY};
 
 /// The rules in force for `bash`, and the calculator's time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

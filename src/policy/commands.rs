@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::flags::{BadWords, Changes, Command, Flag, Input, Positional, Takes};
 use super::values::{Kind, Pattern, Type, WORD_BYTES, plain};
-use crate::document::{Document, Mistake};
+use profile::document::{Document, Mistake};
 
 /// Fields that every declared tool may have; its own have other names.
 const FIELDS: &[&str] = &["extra_args", "stdin", "timeout_sec", "correlation_id"];

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::values::{Kind, Type, plain};
-use crate::document::nearest;
 use model::call::{Argv, InvalidCall};
+use profile::document::nearest;
 
 /// Most words that one call gives as flags and their values.
 pub const MOST_WORDS: usize = 64;

@@ -9,8 +9,7 @@ use crate::policy::{Policy, Profiles};
 
 fn command(tool: &str) -> Command {
     static POLICY: LazyLock<Policy> = LazyLock::new(|| {
-        let profiles =
-            Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
+        let profiles = Profiles::parse(&profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
         Policy::parse(&[], &profiles).unwrap_or_else(|e| panic!("{e}"))
     });
     POLICY.command(tool).cloned().unwrap_or_else(|| panic!("{tool} is shipped"))

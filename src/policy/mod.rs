@@ -8,14 +8,14 @@ pub mod values;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use crate::document::{Document, Mistake};
 use crate::group::ruled_by;
-use crate::profile::Profile;
 use model::call::{Asked, Call, Cwd};
 use model::job::{Changes, Job, Limits, ProfileName, SessionId, Within, Workspace};
+use profile::Profile;
+use profile::document::{Document, Mistake};
 
-pub use crate::profile::Profiles;
 use flags::Command;
+pub use profile::Profiles;
 pub use rules::{Effect, Rule};
 
 /// Permission to run one job. It cannot be built outside this module.

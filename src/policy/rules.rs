@@ -7,11 +7,11 @@ use toml::Spanned;
 
 use super::commands::{self, WrittenCommand};
 use super::flags::Command;
-use crate::document::{Document, Mistake};
-use crate::profile::Profiles;
 use model::call::Asked;
 use model::job::{Limits, ProfileName};
 use model::units::{Size, Time};
+use profile::Profiles;
+use profile::document::{Document, Mistake};
 
 /// One file of `policies/`.
 #[derive(Debug, Deserialize)]

@@ -8,7 +8,7 @@ use model::call::{Argv, Env, Stdin};
 use model::defaults::{GIB, MIB};
 
 fn profiles() -> Profiles {
-    Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"))
+    Profiles::parse(&profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn parsed(rules: &[&str]) -> Result<Policy, Mistake> {

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::document::Document;
-use crate::profile::{Family, Profiles};
+use crate::{Family, Profiles};
 use model::job::ProfileName;
 
 fn shipped(name: &str) -> Profile {
-    let profiles =
-        Profiles::parse(&crate::profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
+    let profiles = Profiles::parse(&crate::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
     let profile = ProfileName::new(name).and_then(|name| profiles.get(&name).cloned());
     profile.unwrap_or_else(|| panic!("no profile `{name}`"))
 }
@@ -46,7 +45,7 @@ fn every_call_of_the_table_is_classified_exactly_once() {
 fn every_name_of_the_floor_is_a_system_call() {
     let other = NEEDS_MEMORY_CGROUP.iter().chain(FORKS).copied();
     for name in classified().chain(other) {
-        assert!(crate::profile::calls::lookup(name).is_some(), "{name}");
+        assert!(crate::calls::lookup(name).is_some(), "{name}");
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires, UnixSockets,
 };
 use super::*;
-use crate::profile::calls::number;
+use crate::calls::number;
 use model::defaults::MIB;
 use model::job::Limits;
 

@@ -1,7 +1,7 @@
 //! Claims about what the lower tier refuses, on the shipped profile that lists most.
 
 use super::*;
-use crate::profile::{Profiles, floor, shipped};
+use crate::{Profiles, floor, shipped};
 use model::receipt::MemoryHold;
 
 fn bash(tier: Tier) -> Profile {

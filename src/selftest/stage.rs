@@ -15,8 +15,8 @@ use super::corpus::Probe;
 use super::launch::{End, Ran};
 use super::remains::{self, Names};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
-use crate::profile::calls;
 use model::accounts;
+use profile::calls;
 
 /// Where programs are looked for without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
@@ -324,8 +324,8 @@ fn user() -> String {
 /// Numbers of system calls that the profile `bash` does not list, with commas between them.
 fn unlisted() -> String {
     let (low, high) = (0_u32, 600);
-    let shipped = crate::profile::shipped();
-    let profiles = crate::profile::Profiles::parse(&shipped, &[]).ok();
+    let shipped = profile::shipped();
+    let profiles = profile::Profiles::parse(&shipped, &[]).ok();
     let name = model::job::ProfileName::new("bash");
     let profile = name.and_then(|name| profiles.as_ref()?.get(&name).cloned());
     let listed = profile.map(|profile| profile.calls).unwrap_or_default();

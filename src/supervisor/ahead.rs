@@ -19,9 +19,9 @@ use super::young::Growth;
 use crate::cell::mounts::Slot;
 use crate::cell::report::First;
 use crate::cell::{Design, Ground};
-use crate::profile::Ahead;
 use model::job::{Changes, Limits, Workspace};
 use model::wire::{Block, Start};
+use profile::Ahead;
 
 impl Supervisor {
     /// Has the idle cell in `slot` execute its program. Where that fails the cell ends, and the next job

@@ -26,11 +26,11 @@ use crate::cell::seccomp::Recording;
 use crate::cell::{
     self, Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
 };
-use crate::profile::condition::Verdict;
-use crate::profile::{ProcView, Profile};
 use model::job::{ProfileName, Workspace};
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Ready, Unable};
+use profile::condition::Verdict;
+use profile::{ProcView, Profile};
 use sys::mount::{attribute, new_filesystem};
 use sys::process::{self, Dumpable};
 use sys::signals;

@@ -12,7 +12,7 @@ use syscalls::Sysno;
 
 use super::boot::Key;
 use crate::cell::seccomp::{self, Action, Recording, number};
-use crate::profile::condition::Verdict;
+use profile::condition::Verdict;
 use sys::bpf;
 
 /// The loop: waiting, the link, pipes and memfds, clocks.

@@ -59,9 +59,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::profile::Profile;
 use model::job::{ProfileName, Workspace};
 use model::receipt::Tier;
+use profile::Profile;
 
 pub use scope::Wish as ScopeWish;
 pub use sockets::Socket;

@@ -13,7 +13,7 @@ use super::template::{During, STAGE, TemplateError};
 use super::{Access, Kind, WorkspaceGrant, program};
 use crate::cell::mounts::HIDDEN;
 use crate::cell::{c_path, errno_of, sealed};
-use crate::profile::{HostPath, PathKind, Presence, Profile};
+use profile::{HostPath, PathKind, Presence, Profile};
 use sys::mount::{
     Filesystem, Reach, attach, attribute, clone_held, clone_tree, open_resolved, set_attributes,
 };

@@ -22,7 +22,7 @@ use crate::cell::ids::cell_id;
 use crate::cell::mounts::Slot;
 use crate::cell::sockets::{self, Sockets};
 use crate::cell::{c_path, errno_of};
-use crate::profile::{Profile, SocketName, UnixSockets};
+use profile::{Profile, SocketName, UnixSockets};
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Nothing of a mounted socket can be changed; connecting to it is no change.
@@ -175,5 +175,5 @@ fn here(which: Sockets, slot: Slot) -> Result<PathBuf, Errno> {
 
 /// What a caller may be told of: not the host's path.
 fn place_of(name: &SocketName) -> PathBuf {
-    Path::new(crate::profile::SOCKETS_DIRECTORY).join(name.file())
+    Path::new(profile::SOCKETS_DIRECTORY).join(name.file())
 }

@@ -19,8 +19,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::KeyGrant;
 use super::idmap::{self, Extent};
 use crate::cell::ids::{CellIds, HostIds};
-use crate::profile::Profile;
 use model::accounts;
+use profile::Profile;
 use sys::process;
 
 /// Ids of one instance: one for each slot, and the last for the supervisor.

@@ -21,7 +21,7 @@ use crate::cell::sealed::Overlays;
 use crate::cell::size::{self, Sizes};
 use crate::cell::sockets::Sockets;
 use crate::cell::{Clocks, ProcKind, c_path, errno_of, payload};
-use crate::profile::{ProcView, Profile};
+use profile::{ProcView, Profile};
 use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
 use super::driver::DESK;

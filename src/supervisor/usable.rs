@@ -3,9 +3,9 @@
 use super::start::OPEN_FILES_HELD;
 use super::template::TemplateError;
 use crate::cell::cgroup::Parent;
-use crate::profile::tier::LANDLOCK_ABI;
-use crate::profile::{Exec, Profile};
 use model::receipt::{MemoryHold, Tier};
+use profile::tier::LANDLOCK_ABI;
+use profile::{Exec, Profile};
 
 /// Why no cell of a key can be made here.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::profile::{Profile, calls, floor};
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
+use profile::{Profile, calls, floor};
 
 /// What an operator does about a name that the guard of a writable grant refused.
 const LIFTS_THE_GUARD: &str =

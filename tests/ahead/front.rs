@@ -5,14 +5,14 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use cofferdam::document::Document;
-use cofferdam::profile::{self, Profile, Profiles};
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
 use model::call::{Argv, Cwd, Env};
 use model::job::{Changes, ProfileName, Workspace};
 use model::outcome::{Ended, Outcome};
 use model::receipt::Receipt;
 use model::wire::{self, Block, Carried, Event, Input, Request, Start, StdinKind};
+use profile::document::Document;
+use profile::{Profile, Profiles};
 use sys::memory;
 use sys::socket::{self, Received};
 

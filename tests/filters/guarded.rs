@@ -6,8 +6,8 @@ use std::path::Path;
 use cofferdam::cell::mediate::calls::{self, CallGroup};
 use cofferdam::cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use cofferdam::cell::seccomp::{Recording, payload_filter, payload_verdicts};
-use cofferdam::profile::{Family, Profiles, shipped};
 use model::receipt::MemoryHold;
+use profile::{Family, Profiles, shipped};
 
 use crate::machine::{Call, run};
 use crate::plain::{Answer, Plain, low};

@@ -10,11 +10,11 @@ mod processes;
 use std::collections::BTreeSet;
 
 use cofferdam::cell::seccomp::{Recording, init_filter, payload_filter, payload_verdicts};
-use cofferdam::profile::floor::Verdict;
-use cofferdam::profile::{Family, Network, Profile, Profiles, shipped};
 use machine::{Call, run};
 use model::receipt::MemoryHold;
 use plain::{Answer, Plain};
+use profile::floor::Verdict;
+use profile::{Family, Network, Profile, Profiles, shipped};
 use sys::bpf::Instruction;
 
 const X86_64: u32 = 0xc000_003e;

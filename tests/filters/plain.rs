@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use cofferdam::profile::Family;
+use profile::Family;
 use toml::Value;
 
 /// What a filter is asked to answer.

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use cofferdam::cell::seccomp::{Recording, allowed, payload_verdicts};
 use cofferdam::cli::confine;
-use cofferdam::profile::{Profiles, shipped};
 use cofferdam::supervisor::filter;
 use model::receipt::MemoryHold;
+use profile::{Profiles, shipped};
 
 use crate::machine::{Call, run};
 use crate::plain::{Answer, low};

@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use cofferdam::config::{self, Surroundings};
-use cofferdam::profile::Profile;
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
 use model::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
+use profile::Profile;
 use sys::socket::{self, Received};
 use sys::{memory, process};
 

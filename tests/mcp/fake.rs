@@ -13,13 +13,13 @@ use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::rules::{Rules, WorkspaceView};
 use cofferdam::mcp::serve::{ServeError, connection};
 use cofferdam::mcp::sessions::Answer;
-use cofferdam::profile::{
-    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
-};
 use cofferdam::tools::bc::plot::{Drawn, Plot};
 use model::job::{Limits, ProfileName};
 use model::outcome::{Outcome, Timings, Usage};
 use model::receipt::{MemoryHold, Tier};
+use profile::{
+    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;

@@ -24,8 +24,8 @@ use super::guard::NameGuard;
 use super::handlers::{CallError, Handlers, Response, look};
 use super::paths::{Found, Links, Spot, TargetThread, Text};
 use super::pending::Retry;
-use crate::profile::condition::Verdict;
-use crate::profile::floor::number;
+use profile::condition::Verdict;
+use profile::floor::number;
 use sys::lookup::{self, Follow};
 use sys::{Result, interrupt, process, remote, socket};
 

@@ -16,7 +16,7 @@ use syscalls::Sysno;
 use super::configured::matters;
 use super::grammar::{self, VALUE, Whole};
 use crate::cell::seccomp::{self, Action};
-use crate::profile::condition::Verdict;
+use profile::condition::Verdict;
 use sys::bpf::{self, Instruction};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, close_range};

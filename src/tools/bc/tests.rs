@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::*;
-use crate::profile::{self, Profiles};
+use profile::Profiles;
 
 mod arithmetic;
 mod differential;

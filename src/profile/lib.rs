@@ -1,4 +1,4 @@
-//! A profile: how a call is confined. This module holds what the rest of the program uses; `schema` is
+//! A profile: how a call is confined. This file holds what the rest of the program uses; `schema` is
 //! the TOML as written, a `layer` one file of it, and `resolve` makes a profile of those that extend each other;
 //! `set` has all of them, and `shipped` those that are compiled in, each read when it is asked for.
 //!
@@ -9,6 +9,7 @@ mod ahead;
 mod arguments;
 pub mod calls;
 pub mod condition;
+pub mod document;
 pub mod floor;
 mod layer;
 pub mod never;

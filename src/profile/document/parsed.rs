@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn every_shipped_file_is_here_as_its_text_has_it() -> std::io::Result<()> {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let mut seen = 0;
         for directory in ["policies", "sandbox-profiles"] {
             for entry in std::fs::read_dir(root.join(directory))? {
@@ -257,7 +257,7 @@ mod tests {
             absent: Option<bool>,
         }
         let path = "sandbox-profiles/bash.toml";
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let text = std::fs::read_to_string(root.join(path))?;
         let node = shipped(path).ok_or("not compiled in")?;
         let file = File::deserialize(node)?;
