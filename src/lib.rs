@@ -46,7 +46,7 @@
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
 //! must be put together with ours.
 //!
-//! [`policy`]: who may call what. [`profile`]: how a call is confined, and mistakes in files with their place. [`config`] reads the files of both.
+//! [`policy`]: who may call what, and which tools are shown together. [`profile`]: how a call is confined, and mistakes in files with their place. [`config`] reads the files of both.
 //! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
 //!
 //! [`model`], [`link`]: the words that the two sides of the link share, and its front end's side.
@@ -71,8 +71,6 @@
 //!
 //! [`sys`]: system calls that no crate wraps.
 //! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
-//!
-//! [`group`]: which tools are shown together.
 //!
 //! Arrows go one way: `cli → mcp → tools → policy → profile → model → sys`; `supervisor → cell → profile`.
 //!
@@ -108,10 +106,8 @@ pub mod capture;
 pub mod cell;
 pub mod cli;
 pub mod config;
-pub mod group;
 pub mod link;
 pub mod mcp;
-pub mod policy;
 pub mod selftest;
 pub mod supervisor;
 pub mod tools;

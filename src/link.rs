@@ -23,7 +23,6 @@ pub use control::Control;
 pub use metrics::Metrics;
 pub use streams::CancelOnDrop;
 
-use crate::policy::Grant;
 use model::call::Stdin;
 use model::job::SessionId;
 use model::log;
@@ -33,6 +32,7 @@ use model::wire::{
     self, Block, CallId, Carried, Event, FRAME_BYTES, Input, Ready, Request, Start, StdinKind,
     Unable, WireError,
 };
+use policy::Grant;
 use sys::socket::{self, Received, Wait};
 
 /// A handle to the supervisor; clones share the one link.

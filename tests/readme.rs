@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam::config::Config;
-use cofferdam::policy::Policy;
 use model::defaults::{self, GIB, KIB, MIB};
 use model::outcome::DENIALS_COUNTED;
 use model::{call, job};
+use policy::Policy;
 use profile::document::Document;
 
 const README: &str = include_str!("../README.md");

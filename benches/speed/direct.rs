@@ -10,11 +10,11 @@ use cofferdam::capture::tap::Source;
 use cofferdam::capture::{Captured, KEPT_BYTES, Meter};
 use cofferdam::config::{self, Surroundings};
 use cofferdam::link::Link;
-use cofferdam::policy::{Grant, Policy};
 use cofferdam::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
+use policy::{Grant, Policy};
 use profile::Profile;
 use tokio::runtime::Runtime;
 

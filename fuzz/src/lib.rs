@@ -19,8 +19,6 @@ use cofferdam::mcp::arguments::{
     AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
 };
 use cofferdam::mcp::lines::{Ends, Lines};
-use cofferdam::policy::flags::{Command, Input, Takes};
-use cofferdam::policy::{self, Policy};
 use cofferdam::supervisor::protect::grammar::{self, Whole};
 use cofferdam::tools::bc::{self, BcRun, CalcError, Evaluate};
 use cofferdam::tools::session;
@@ -30,6 +28,8 @@ use model::defaults::INLINE_CHARACTERS;
 use model::job::Workspace;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Request};
+use policy::Policy;
+use policy::flags::{Command, Input, Takes};
 use profile::Profiles;
 use profile::document::Document;
 use profile::floor::{self, Verdict};

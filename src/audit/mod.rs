@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use crate::policy::{Denial, Grant};
 use held::Held;
 pub use held::HeldError;
 use model::call::{Call, ToolName};
 use model::outcome::in_words;
+use policy::{Denial, Grant};
 pub use record::{Asked, Story};
 use record::{Decision, Ending, Record};
 

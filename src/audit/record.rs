@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::chain::sha256;
-use crate::policy::{Denial, Grant};
 use model::call::{Call, Stdin, ToolName};
 use model::job::Limits;
 use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use model::receipt::Receipt;
+use policy::{Denial, Grant};
 use profile::calls;
 
 /// Characters of a command that are kept; its hash and length stand for the rest.

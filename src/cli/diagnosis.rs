@@ -11,7 +11,6 @@ use super::probe::{self, Hints};
 use super::{memory_hold, reach, start, wiring};
 use crate::config::server::ScopeRule;
 use crate::link::Link;
-use crate::policy::Grant;
 use crate::supervisor::{Access, Granted, ScopeWish, Workspaces, protect};
 use model::accounts;
 use model::call::{Argv, Asked, Call, Env, Stdin};
@@ -19,6 +18,7 @@ use model::job::{ProfileName, Workspace};
 use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::{Measured, Receipt};
 use model::wire::Ready;
+use policy::Grant;
 
 /// What each default profile is tried with: its arguments and its input.
 const TRIALS: [(&str, &[&str], &str); 2] =

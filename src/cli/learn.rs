@@ -16,12 +16,12 @@ use super::run_arguments::{RunArguments, check};
 use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
 use crate::link::Link;
-use crate::policy::Grant;
 use crate::supervisor::ScopeWish;
 use model::accounts;
 use model::job::ProfileName;
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
 use model::units::Time;
+use policy::Grant;
 use profile::floor::{self, Grantable};
 use profile::{PathKind, Profile, calls};
 

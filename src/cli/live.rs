@@ -8,7 +8,6 @@ use super::jobs::end_of;
 use super::wiring::Settings;
 use crate::audit::Audit;
 use crate::config::Loaded;
-use crate::group::{Group, ruled_by};
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
@@ -21,7 +20,6 @@ use crate::mcp::files;
 use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
-use crate::policy::Terms;
 use crate::supervisor::Access;
 use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, InCells};
@@ -33,6 +31,8 @@ use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use model::job::{Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::receipt::MemoryHold;
+use policy::Terms;
+use policy::group::{Group, ruled_by};
 use profile::Profile;
 
 /// What stands behind the tools of a server.

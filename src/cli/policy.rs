@@ -11,10 +11,10 @@ use super::rows::{Rows, limits, limits_json, plain, pretty};
 use super::{checked, wiring};
 use crate::config::{self, Loaded, Surroundings};
 use crate::mcp::catalogue;
-use crate::policy::{Denial, Effect, Policy, Rule, Terms};
 use model::call::Asked;
 use model::job::ProfileName;
 use model::units::{Size, Time};
+use policy::{Denial, Effect, Policy, Rule, Terms};
 use profile::Profiles;
 use profile::document::nearest;
 

@@ -20,7 +20,6 @@ use crate::audit::{Audit, Entry, Story};
 use crate::link::{Control, Link, Running};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
-use crate::policy::Grant;
 use crate::supervisor::ScopeWish;
 use crate::tools::denied::ToldDenial;
 use model::accounts;
@@ -29,6 +28,7 @@ use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
 use model::receipt::Receipt;
 use model::units::Size;
+use policy::Grant;
 use profile::Profile;
 
 /// The whole command; the exit code is rulings R2's.

@@ -10,13 +10,13 @@ use super::exec_said::{self, ExecFlags};
 use super::launch::{self, Launched};
 use super::live::Live;
 use super::{metrics, start, wiring};
-use crate::group::Group;
 use crate::link::Link;
 use crate::mcp::serve;
 use crate::supervisor::{Access, ScopeWish};
 use model::accounts;
 use model::outcome::{Failure, in_words};
 use model::receipt::Tier;
+use policy::group::Group;
 use sys::memory;
 
 /// As typed.

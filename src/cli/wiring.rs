@@ -11,15 +11,15 @@ use super::tier;
 use crate::config::json::ConfigJson;
 use crate::config::server::ScopeRule;
 use crate::config::{self, Loaded, Surroundings};
-use crate::group::Group;
 use crate::mcp::catalogue;
-use crate::policy::{Effect, Grant, Policy};
 use crate::supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
 use model::accounts;
 use model::call::Call;
 use model::job::{ProfileName, Workspace};
 use model::outcome::{errno_text, in_words};
 use model::receipt::Tier;
+use policy::group::Group;
+use policy::{Effect, Grant, Policy};
 use profile::Profile;
 use profile::document::nearest;
 

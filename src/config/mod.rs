@@ -17,9 +17,9 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::policy::{self, Policy};
 use model::defaults;
 use model::outcome::in_words;
+use policy::Policy;
 use profile::Profiles;
 use profile::document::{Document, Mistake};
 

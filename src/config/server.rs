@@ -13,9 +13,9 @@ use super::exec::{Exec, WrittenExec};
 use super::nested;
 use crate::audit::OnError;
 use crate::audit::read::NUMBERS as AUDIT_FILES;
-use crate::group::Group;
 use model::defaults;
 use model::units::{Size, Time};
+use policy::group::Group;
 use profile::document::{Document, Mistake};
 
 /// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from

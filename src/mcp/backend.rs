@@ -10,7 +10,6 @@ use super::files;
 use super::jobs;
 use super::rules::Rules;
 use super::sessions::{Answer, ToldSession};
-use crate::policy::Denial;
 pub use crate::tools::Caller as Turn;
 use crate::tools::bc::plot::{Drawn, Plot};
 use crate::tools::cli::{Asking, Declared, Done};
@@ -19,6 +18,7 @@ use crate::tools::shell::ScriptArgs;
 use model::call::InvalidCall;
 use model::outcome::{Failure, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
+use policy::Denial;
 
 /// What stands behind the tools. The server has one; tests have a fake one.
 ///

@@ -318,3 +318,31 @@ fn rules_output() -> Value {
         "additionalProperties": false
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use policy::Policy;
+    use policy::group::Group;
+    use profile::Profiles;
+
+    use super::*;
+
+    #[test]
+    fn every_tool_but_the_rules_is_in_a_group() {
+        let grouped = Group::ALL.iter().flat_map(|group| group.tools()).copied();
+        let mut all: BTreeSet<&str> = grouped.collect();
+        assert!(all.insert("sandbox_rules"));
+        assert_eq!(all, NAMES.iter().copied().collect());
+    }
+
+    #[test]
+    fn no_shipped_flag_list_has_the_name_of_a_tool() -> Result<(), profile::document::Mistake> {
+        let policy = Policy::parse(&policy::shipped(), &Profiles::compiled_in())?;
+        assert!(!policy.commands().is_empty());
+        let taken = policy.commands().iter().find(|command| NAMES.contains(&command.name.as_str()));
+        assert_eq!(taken, None);
+        Ok(())
+    }
+}

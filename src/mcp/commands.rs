@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
 use super::{catalogue, reply};
-use crate::policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
-use crate::policy::values::{Kind, Type};
 use crate::tools::cli::{Asking, Declared, Done, ErrorType, Words};
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
+use policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
+use policy::values::{Kind, Type};
 
 /// What every declared command takes besides its own fields.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

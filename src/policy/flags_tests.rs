@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{Policy, Profiles};
+use crate::{Policy, Profiles};
 
 fn command(tool: &str) -> Command {
     static POLICY: LazyLock<Policy> = LazyLock::new(|| {

@@ -10,11 +10,11 @@ use super::Told;
 use super::denied::ToldDenial;
 use crate::capture::Captured;
 use crate::capture::text::render;
-use crate::policy::flags::{BadWords, Command, Input};
 use model::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
 use model::defaults::{KIB, MIB};
 use model::outcome::{Failure, Outcome};
 use model::receipt::Receipt;
+use policy::flags::{BadWords, Command, Input};
 use profile::Profile;
 
 /// Characters of each stream in a result: as many as the seed has bytes.

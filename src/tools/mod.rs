@@ -20,11 +20,11 @@ use crate::audit::{Audit, Entry, Story, Unrecorded};
 use crate::capture::tap::Tap;
 use crate::capture::{Captured, KEPT_BYTES, Produced};
 use crate::link::Link;
-use crate::policy::{Denial, Grant, Policy, Profiles};
 use model::call::{Call, Cwd};
 use model::job::{Changes, Limits, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
+use policy::{Denial, Grant, Policy, Profiles};
 
 /// Tools with a fresh cell whose replies tell what changed in the workspace.
 const TELLING: [&str; 2] = ["bash_exec", "bash_exec_stream"];

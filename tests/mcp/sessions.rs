@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use cofferdam::group::Group;
 use cofferdam::mcp::catalogue::NAMES;
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::serve::connection;
+use policy::group::Group;
 use rmcp::ServiceExt;
 use rmcp::model::CallToolRequestParams;
 use serde_json::{Value, json};

@@ -28,12 +28,12 @@ use super::backend::{Backend, Refused, RefusedKind, Told};
 use super::history::{ReplayArguments, SearchArguments};
 use super::server::Server;
 use crate::capture::tap::Tap;
-use crate::group::Group;
 use crate::tools::inspect::{self, Located, System};
 use crate::tools::shell::{self, ScriptArgs};
 use model::call::{Cwd, seconds};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::outcome::Outcome;
+use policy::group::Group;
 
 /// Whether a tool is one of these.
 pub fn answers(tool: &str) -> bool {

@@ -11,9 +11,9 @@ use self::arguments::{Asked, EditArguments, GetArguments, PutArguments};
 use super::arguments::{Arguments, parse};
 use super::backend::{Backend, Refused, ToldDenial};
 use super::server::Server;
-use crate::group::Group;
 use crate::tools::files::Answer;
 use model::receipt::Receipt;
+use policy::group::Group;
 
 /// Whether a tool is one of these.
 pub fn answers(tool: &str) -> bool {

@@ -15,11 +15,11 @@ use super::{
 };
 use crate::audit::Entry;
 use crate::capture::KEPT_BYTES;
-use crate::policy::Grant;
 use crate::tools::{Caller, Refusal, Seen, Workbench};
 use model::call::Stdin;
 use model::job::{Place, Within, Workspace};
 use model::outcome::Outcome;
+use policy::Grant;
 
 /// Whose profile a session has: the first that is allowed.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];

@@ -126,14 +126,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tool_but_the_rules_is_in_a_group() {
-        let grouped = Group::ALL.iter().flat_map(|group| group.tools()).copied();
-        let mut all: BTreeSet<&str> = grouped.collect();
-        assert!(all.insert("sandbox_rules"));
-        assert_eq!(all, crate::mcp::catalogue::NAMES.iter().copied().collect());
-    }
-
-    #[test]
     fn the_remedy_for_a_group_keeps_what_is_shown() {
         let remedy = Group::Math.remedy(&Group::shown_by_default());
         assert!(remedy.ends_with(" --tools calc,math,shell`"), "{remedy}");

@@ -2,6 +2,7 @@
 
 mod commands;
 pub mod flags;
+pub mod group;
 mod rules;
 pub mod values;
 
@@ -18,7 +19,7 @@ use flags::Command;
 pub use profile::Profiles;
 pub use rules::{Effect, Rule};
 
-/// Permission to run one job. It cannot be built outside this module.
+/// Permission to run one job. It cannot be built outside this crate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     job: Job,
