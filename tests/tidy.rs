@@ -18,6 +18,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("model", &["sys"]),
     ("profile", &["model"]),
     ("policy", &["model", "profile"]),
+    ("audit", &["model", "policy", "profile"]),
 ];
 
 /// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.
@@ -26,7 +27,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cell", &["profile", "sys"]),
     ("supervisor", &["cell", "profile", "sys"]),
     ("link", &["policy", "sys"]),
-    ("audit", &["policy", "profile"]),
     // For what the key `on_error` may be.
     ("config", &["policy", "profile", "audit"]),
     ("tools", &["policy", "profile", "link", "capture", "audit"]),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::error::{CliError, print_out};
 use super::rows::acts;
 use super::wiring;
-use crate::audit::read::{self, Unverified};
+use audit::read::{self, Unverified};
 use model::clock;
 use model::units::{InvalidUnit, Time};
 

@@ -7,8 +7,8 @@ use super::error::CliError;
 use super::streams::Streams;
 use super::wiring::Settings;
 use super::{confine, tier};
-use crate::audit::{self, Audit};
 use crate::supervisor::{self, Caps, IdRange, Spec};
+use audit::Audit;
 use model::outcome::in_words;
 use sys::signals;
 

@@ -11,8 +11,8 @@ use toml::Spanned;
 
 use super::exec::{Exec, WrittenExec};
 use super::nested;
-use crate::audit::OnError;
-use crate::audit::read::NUMBERS as AUDIT_FILES;
+use audit::OnError;
+use audit::read::NUMBERS as AUDIT_FILES;
 use model::defaults;
 use model::units::{Size, Time};
 use policy::group::Group;
