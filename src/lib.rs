@@ -104,7 +104,6 @@
 pub mod capture;
 pub mod cell;
 pub mod cli;
-pub mod config;
 pub mod link;
 pub mod mcp;
 pub mod selftest;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cofferdam::config::Config;
+use config::Config;
 use model::defaults::{self, GIB, KIB, MIB};
 use model::outcome::DENIALS_COUNTED;
 use model::{call, job};

@@ -19,6 +19,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("profile", &["model"]),
     ("policy", &["model", "profile"]),
     ("audit", &["model", "policy", "profile"]),
+    // For what the key `on_error` may be.
+    ("config", &["audit", "model", "policy", "profile"]),
 ];
 
 /// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.
@@ -27,8 +29,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cell", &["profile", "sys"]),
     ("supervisor", &["cell", "profile", "sys"]),
     ("link", &["policy", "sys"]),
-    // For what the key `on_error` may be.
-    ("config", &["policy", "profile", "audit"]),
     ("tools", &["policy", "profile", "link", "capture", "audit"]),
     ("mcp", &["tools", "policy", "profile", "capture"]),
     // For the numbers of system calls, and those that the profile `bash` lists.

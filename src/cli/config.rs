@@ -10,7 +10,7 @@ use super::error::{CliError, print_out};
 use super::exec_said::{self, ExecFlags};
 use super::rows::{Rows, pretty};
 use super::wiring;
-use crate::config::{Loaded, Source};
+use config::{Loaded, Source};
 
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]

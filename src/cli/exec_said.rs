@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 use super::error::CliError;
-use crate::config::exec::{Exec, Said, Typed};
+use config::exec::{Exec, Said, Typed};
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -56,7 +56,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
-    use crate::config::{Config, Source};
+    use config::{Config, Source};
 
     #[test]
     fn flags_are_before_the_environment_and_each_value_says_where_it_is_from() {
@@ -71,8 +71,7 @@ mod tests {
             let Exec { default_timeout, history, max_timeout, .. } = exec;
             (default_timeout.value.as_secs(), default_timeout.source, history, max_timeout.source)
         });
-        let history =
-            crate::config::Setting { value: 9, source: Source::Said("BASH_MCP_MAX_HISTORY") };
+        let history = config::Setting { value: 9, source: Source::Said("BASH_MCP_MAX_HISTORY") };
         assert_eq!(told, Ok((5, Source::Said("--default-timeout"), history, Source::Default)));
         let odd = |_| Some(OsString::from_vec(vec![0xff]));
         let refused = in_force(exec, &ExecFlags::default(), odd).map_err(|error| error.text());

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::jobs::end_of;
 use super::wiring::Settings;
-use crate::config::Loaded;
 use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
@@ -27,6 +26,7 @@ use crate::tools::denied::ToldDenial;
 use crate::tools::shell::ScriptArgs;
 use crate::tools::{Refusal, Workbench};
 use audit::Audit;
+use config::Loaded;
 use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use model::job::{Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::doctor::{Layer, State};
-use crate::config::server::ScopeRule;
+use config::server::ScopeRule;
 use model::receipt::MemoryHold;
 use model::wire::Scope;
 

@@ -10,7 +10,7 @@ use super::learn::{self, LearnArguments};
 use super::profile_view::View;
 use super::rows::{Rows, plain, pretty};
 use super::{checked, wiring};
-use crate::config::{self, Surroundings};
+use config::Surroundings;
 use model::job::ProfileName;
 use profile::{Profile, Profiles};
 

@@ -180,7 +180,7 @@ fn history(text: &str) -> Result<usize, (String, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
     use profile::document::Document;
 
     fn of(text: &str) -> Result<Exec, String> {

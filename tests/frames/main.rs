@@ -10,8 +10,8 @@ mod link;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cofferdam::config::{self, Surroundings};
 use cofferdam::supervisor::{self, Caps, IdRange, Spec};
+use config::Surroundings;
 use model::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
