@@ -101,10 +101,8 @@
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 
-pub mod capture;
 pub mod cell;
 pub mod cli;
-pub mod link;
 pub mod mcp;
 pub mod selftest;
 pub mod supervisor;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cofferdam::capture::stream::{Follower, Stream};
-use cofferdam::capture::tap::Source;
-use cofferdam::capture::{Captured, KEPT_BYTES, Meter};
-use cofferdam::link::Link;
+use capture::stream::{Follower, Stream};
+use capture::tap::Source;
+use capture::{Captured, KEPT_BYTES, Meter};
 use cofferdam::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 use config::Surroundings;
+use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{Limits, ProfileName, Workspace};
 use model::outcome::Outcome;

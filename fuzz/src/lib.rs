@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cofferdam::capture::Captured;
-use cofferdam::capture::deceptive::always_deceives;
-use cofferdam::capture::text::render;
+use capture::Captured;
+use capture::deceptive::always_deceives;
+use capture::text::render;
 use cofferdam::cell::mediate::calls::int;
 use cofferdam::cell::mediate::names::{self, Depth, Kind, Place};
 use cofferdam::cell::mediate::paths::{Text, descriptor_of, split};

@@ -15,8 +15,8 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use super::mounts::Tmpfs;
-use profile::{Network, ProcView, Profile};
 use model::receipt::MemoryHold;
+use profile::{Network, ProcView, Profile};
 use sys::Result;
 
 /// What may be done beneath a path.

@@ -9,9 +9,9 @@ use super::launch;
 use super::own_ids::Looked;
 use super::probe::{self, Hints};
 use super::{memory_hold, reach, start, wiring};
-use crate::link::Link;
 use crate::supervisor::{Access, Granted, ScopeWish, Workspaces, protect};
 use config::server::ScopeRule;
+use link::Link;
 use model::accounts;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{ProfileName, Workspace};
@@ -144,7 +144,7 @@ async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (Layer, Option<Re
         Err(failure) => return (refused(&name, &failure), None),
     };
     let receipt = running.receipt.clone();
-    let crate::link::Running { stdin, stdout, stderr, ended, .. } = running;
+    let link::Running { stdin, stdout, stderr, ended, .. } = running;
     // Both programs print a line at most: nothing is read, and the pipes close unread.
     drop((stdin, stdout, stderr));
     let ended = ended.await.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));

@@ -2,10 +2,10 @@
 
 use super::live::{Live, clamped};
 use super::sessions::{Show, shown};
-use crate::capture::lines::Wanted;
 use crate::mcp::backend::{Refused, Told, Turn};
 use crate::tools::denied::ToldDenial;
 use crate::tools::shell::{self, ScriptArgs};
+use capture::lines::Wanted;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::DeniedCall;
 

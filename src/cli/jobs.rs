@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::live::Live;
 use super::sessions::{Show, shown};
-use crate::capture::grep::Pattern;
-use crate::capture::lines::{Wanted, only};
-use crate::capture::text::render;
-use crate::capture::{Captured, KEPT_BYTES};
 use crate::mcp::arguments::jobs::{
     InputArguments, JobSignal, KillArguments, OutputArguments, Since,
 };
 use crate::mcp::backend::{Cut, JobEnd, Refused, RefusedKind, Stream, Turn};
 use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State, Taken};
 use crate::tools::session::{Command, Eof, Fed, Finished, Offsets, Rest, Shut, Stop};
+use capture::grep::Pattern;
+use capture::lines::{Wanted, only};
+use capture::text::render;
+use capture::{Captured, KEPT_BYTES};
 use model::call::{STDIN_BYTES, seconds};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Force, ShellAfter};
@@ -253,7 +253,7 @@ fn chosen(
     pattern: Option<&Pattern>,
     lines: Wanted,
     room: usize,
-) -> Result<Seen, crate::capture::grep::NoMatch> {
+) -> Result<Seen, capture::grep::NoMatch> {
     let (out, err) = (command.stdout.all(), command.stderr.all());
     let all = render(&out.since(since.stdout), &err.since(since.stderr), ALL);
     let choose = |text: String| {

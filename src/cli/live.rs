@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::jobs::end_of;
 use super::wiring::Settings;
-use crate::link::Link;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
     Backend, Batch, Calculated, Clamped, Exact, JobEnd, Plotted, Ran, Refused, RefusedKind, Told,
@@ -27,6 +26,7 @@ use crate::tools::shell::ScriptArgs;
 use crate::tools::{Refusal, Workbench};
 use audit::Audit;
 use config::Loaded;
+use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use model::job::{Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::link::Link;
+use link::Link;
 
 /// Writes the metrics to standard error at each SIGUSR1, a JSON object on a line. Never returns.
 pub async fn at_signal(link: Link) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::error::CliError;
-use crate::capture::deceptive::always_deceives;
+use capture::deceptive::always_deceives;
 use model::job::Limits;
 use model::units::{Processors, Size, Time};
 

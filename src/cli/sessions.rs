@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::live::{Live, clamped};
-use crate::capture::deceptive::plain;
-use crate::capture::lines::{Wanted, only};
-use crate::capture::text::render;
-use crate::capture::{Captured, KEPT_BYTES};
 use crate::mcp::arguments::BashArguments;
 use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
 use crate::mcp::sessions::{Answer, Rest, Running, Shell, ToldSession};
 use crate::tools::session::{Ask, Command, DEFAULT, Finished, Kept, Lost, Reply, Restart, State};
 use crate::tools::shell::{self, BashArgs};
+use capture::deceptive::plain;
+use capture::lines::{Wanted, only};
+use capture::text::render;
+use capture::{Captured, KEPT_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Ended, Outcome, ShellAfter, Waits};
 

@@ -21,7 +21,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
-use crate::link;
 use crate::mcp::lines::QUIET;
 
 /// Both streams as they were found. Made before the walls, behind which nothing is opened, and after

@@ -7,10 +7,10 @@ use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::{Peer, RoleServer};
 use tokio::sync::mpsc::Receiver;
 
-use crate::capture::Captured;
-use crate::capture::tap::{Piece, Source};
-use crate::capture::text::{render, without_cut_character};
 use crate::mcp::logs::CallLog;
+use capture::Captured;
+use capture::tap::{Piece, Source};
+use capture::text::{render, without_cut_character};
 
 /// Bytes of one notification at most, and when nobody says.
 pub const MOST: usize = 65_536;

@@ -6,7 +6,7 @@ use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::{Peer, RoleServer};
 use tokio::time::Instant;
 
-use crate::capture::Produced;
+use capture::Produced;
 
 /// How often a client that asked hears of a running call.
 pub const INTERVAL: Duration = Duration::from_secs(1);

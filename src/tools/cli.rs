@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::Told;
 use super::denied::ToldDenial;
-use crate::capture::Captured;
-use crate::capture::text::render;
+use capture::Captured;
+use capture::text::render;
 use model::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
 use model::defaults::{KIB, MIB};
 use model::outcome::{Failure, Outcome};

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-use crate::capture::tap::Tap;
-use crate::capture::{Captured, KEPT_BYTES, Produced};
-use crate::link::Link;
 use audit::{Audit, Entry, Story, Unrecorded};
+use capture::tap::Tap;
+use capture::{Captured, KEPT_BYTES, Produced};
+use link::Link;
 use model::call::{Call, Cwd};
 use model::job::{Changes, Limits, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};

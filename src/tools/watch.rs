@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Caller, Seen};
-use crate::capture::stream::{Follower, Stream};
-use crate::capture::tap::{Source, Tap};
-use crate::capture::{KEPT_BYTES, Meter};
-use crate::link::{Control, Running};
+use capture::stream::{Follower, Stream};
+use capture::tap::{Source, Tap};
+use capture::{KEPT_BYTES, Meter};
+use link::{Control, Running};
 use model::job::Limits;
 use model::outcome::{Ended, Failure};
 
@@ -127,7 +127,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     use super::*;
-    use crate::capture::Captured;
+    use capture::Captured;
     use model::outcome::{LimitKind, Outcome};
 
     /// A supervisor of one call: tells the end when it is asked to end it.

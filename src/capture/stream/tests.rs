@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
-use crate::capture::KEPT_BYTES;
+use crate::KEPT_BYTES;
 
 /// Counts how often it was told that there is too much, and keeps what it heard.
 #[derive(Default)]

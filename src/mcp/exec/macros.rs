@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::arguments::ExecArguments;
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use super::{Ask, Context};
-use crate::capture::tap::Tap;
 use crate::mcp::arguments::{Arguments, BadArguments, Seconds, nearest};
 use crate::mcp::backend::{Backend, Refused};
 use crate::mcp::reply;
 use crate::mcp::server::Server;
+use capture::tap::Tap;
 
 /// Most macros of a session, commands of one, and bytes of all of them together.
 pub const MOST_MACROS: usize = 64;

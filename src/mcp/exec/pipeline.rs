@@ -8,10 +8,10 @@ use serde::Deserialize;
 use super::arguments::{ExecArguments, Shell};
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use super::{Ask, Context};
-use crate::capture::tap::Tap;
 use crate::mcp::arguments::{Arguments, BadArguments, Seconds};
 use crate::mcp::backend::{Backend, Refused};
 use crate::mcp::server::Server;
+use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 
 /// Most steps of one pipeline.

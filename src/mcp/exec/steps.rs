@@ -4,10 +4,10 @@ use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
 
 use super::reply::exit_code;
-use crate::capture::Captured;
-use crate::capture::text::render;
 use crate::mcp::backend::Told;
 use crate::mcp::reply;
+use capture::Captured;
+use capture::text::render;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::Outcome;
 

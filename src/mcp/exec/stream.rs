@@ -5,11 +5,11 @@ use rmcp::model::CallToolResult;
 
 use super::arguments::{ExecArguments, StreamArguments};
 use super::{Ask, Context};
-use crate::capture::tap::Tap;
 use crate::mcp::arguments::{Arguments, BadArguments};
 use crate::mcp::backend::{Backend, Refused};
 use crate::mcp::live::{Live, MOST, USUAL};
 use crate::mcp::server::Server;
+use capture::tap::Tap;
 
 /// Bytes of one notification, when nobody says, and what may be said.
 pub const BUFFER: usize = USUAL;

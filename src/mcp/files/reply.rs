@@ -8,10 +8,10 @@ use sha2::{Digest, Sha256};
 
 use super::Filed;
 use super::arguments::Asked;
-use crate::capture::deceptive::plain;
 use crate::mcp::reply;
 use crate::mcp::reply::changes::name;
 use crate::tools::files::{Answer, Entry, Kind, Region, Request, Was};
+use capture::deceptive::plain;
 use model::defaults::INLINE_CHARACTERS;
 
 /// What of a request its reply needs.

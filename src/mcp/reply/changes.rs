@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::capture::deceptive::plain;
+use capture::deceptive::plain;
 use model::outcome::{Change, FileChange, FileKind, FilesChanged};
 
 /// Names that the line has; the fields have more.

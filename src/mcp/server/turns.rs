@@ -4,11 +4,11 @@ use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 
 use super::Server;
-use crate::capture::Produced;
-use crate::capture::tap::Tap;
 use crate::mcp::backend::{Backend, Refused, Turn};
 use crate::mcp::live::{self, Live};
 use crate::mcp::progress;
+use capture::Produced;
+use capture::tap::Tap;
 
 /// Whether a client that asked for progress is told every second that the call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ pub use answer::{Answer, Entry, Kind, No, Region, Was, read};
 use super::session::{self, Kept, Lost, Reply, State};
 use super::shell::{self, ScriptArgs};
 use super::{Caller, Refusal, Workbench};
-use crate::capture::Captured;
+use capture::Captured;
 use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
 use model::job::Workspace;
 use model::outcome::{DeniedCall, Ended, Failure, Outcome};

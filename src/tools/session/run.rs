@@ -13,9 +13,9 @@ use super::{
     Ask, Command, DEFAULT, Finished, Kept, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State,
     Unseated, check_name,
 };
-use crate::capture::KEPT_BYTES;
 use crate::tools::{Caller, Refusal, Seen, Workbench};
 use audit::Entry;
+use capture::KEPT_BYTES;
 use model::call::Stdin;
 use model::job::{Place, Within, Workspace};
 use model::outcome::Outcome;
