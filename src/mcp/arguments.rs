@@ -13,7 +13,7 @@ use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 /// The most decimal places a calculation may ask for.
 pub const MAX_PRECISION: u8 = 100;
 
-/// Arguments that were not taken. The agent sees this as a result, never as a protocol error.
+/// Arguments that were refused. The agent sees this as a result, never as a protocol error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct BadArguments {
@@ -21,17 +21,17 @@ pub struct BadArguments {
     pub hint: Option<String>,
 }
 
-/// What one tool takes. `FIELDS` is every name it knows, in the order of its schema.
+/// Arguments of one tool. `FIELDS` lists every accepted name, in the order of the schema.
 pub trait Arguments: DeserializeOwned {
     const TOOL: &'static str;
     const FIELDS: &'static [&'static str];
 }
 
-/// Arguments of `bash` (rulings R4).
+/// Arguments of `bash`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BashArguments {
-    /// Absent only where `restart` is all that is asked for.
+    /// Text of the command. Absent only when the call asks for nothing but `restart`.
     pub command: Option<String>,
     pub stdin: Option<String>,
     pub cwd: Option<String>,
@@ -42,17 +42,18 @@ pub struct BashArguments {
     pub restart: bool,
     #[serde(default)]
     pub background: bool,
-    /// Whether more input can be given while it runs; absent: in the background, without `stdin`.
+    /// Standard input stays open for `bash_input`. By default it does for a background command that
+    /// has no `stdin`.
     pub input: Option<bool>,
-    /// Whether it has a terminal of its own.
+    /// Terminal: the command runs on one of its own.
     #[serde(default)]
     pub tty: bool,
-    /// Characters of output in the reply.
+    /// Characters of output in the reply, at most.
     pub max_output: Option<usize>,
-    /// Lines of each stream in the reply: the first, the last.
+    /// First (`head`) and last (`tail`) lines of each stream in the reply.
     pub head: Option<usize>,
     pub tail: Option<usize>,
-    /// For whoever reads the transcript; nothing obeys it.
+    /// Note for people who read the transcript; it has no effect.
     pub description: Option<String>,
 }
 
@@ -126,19 +127,19 @@ impl Arguments for RulesArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
-/// A number of seconds as typed; `call::seconds` checks its range.
+/// Number of seconds as typed; `call::seconds` checks its range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seconds(pub f64);
 
-/// Decimal places, 0 to [`MAX_PRECISION`].
+/// Number of decimal places, 0 to [`MAX_PRECISION`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Precision(u8);
 
 impl Precision {
-    /// What a session starts with.
+    /// Precision of a new session, in decimal places.
     pub const DEFAULT: Self = Self(20);
 
-    /// Takes 0 to [`MAX_PRECISION`].
+    /// Accepts 0 to [`MAX_PRECISION`] places.
     pub fn new(places: u8) -> Option<Self> {
         (places <= MAX_PRECISION).then_some(Self(places))
     }
@@ -210,7 +211,7 @@ impl<'de> Deserialize<'de> for Precision {
     }
 }
 
-/// Takes the arguments of one call; none at all is an empty object.
+/// Parses the arguments of one call; absent arguments count as an empty object.
 pub fn parse<A: Arguments>(given: Option<JsonObject>) -> Result<A, BadArguments> {
     let given = given.unwrap_or_default();
     known_fields(A::TOOL, A::FIELDS, &given)?;
@@ -225,12 +226,12 @@ pub fn known_fields(tool: &str, fields: &[&str], given: &JsonObject) -> Result<(
     }
 }
 
-/// The fields of an object as they are typed; the one that is not is named.
+/// Deserializes the fields of an object. An error names the field that does not fit.
 pub fn typed<T: DeserializeOwned>(tool: &str, given: JsonObject) -> Result<T, BadArguments> {
     serde_path_to_error::deserialize(serde_json::Value::Object(given)).map_err(|error| {
         let path = error.path().to_string();
         let cause = error.inner();
-        // A field that is missing has no path of its own; serde's text names it.
+        // A missing field has no path of its own; serde's text names it.
         let message = if path == "." {
             format!("{tool}: {cause}")
         } else {
@@ -254,7 +255,7 @@ fn unknown_field(tool: &str, fields: &[&str], unknown: &str) -> BadArguments {
     BadArguments { message: format!("{tool}: unknown field `{shown}`"), hint: Some(hint) }
 }
 
-/// The known name closest to `word`, when it is close enough to be a slip.
+/// Returns the known name closest to `word`, if it is close enough to be a misspelling.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     // Distances are quadratic in length; no known name is near a word this long.
     if word.len() > 64 {

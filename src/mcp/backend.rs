@@ -1,4 +1,5 @@
-//! The seam between the protocol and what runs: what a tool call needs, and what it tells.
+//! The interface between the protocol and the executor: the requests of a tool call, and the types
+//! of its result.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,10 +21,10 @@ use model::outcome::{Failure, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
 use policy::Denial;
 
-/// What stands behind the tools. The server has one; tests have a fake one.
+/// The executor behind the tools. The server has one; tests have a fake one.
 ///
-/// Every future must end soon after `turn.cancel` is tripped, and within 2 s at the latest:
-/// the cell is killed whole and what it had printed is told.
+/// Every future must end soon after `turn.cancel` is tripped, within 2 s at the latest: the whole
+/// cell is killed, and the result has the output up to then.
 pub trait Backend: Send + Sync + 'static {
     /// Runs a command in the shell of its session.
     fn bash(
@@ -32,7 +33,7 @@ pub trait Backend: Send + Sync + 'static {
         turn: Turn,
     ) -> impl Future<Output = Result<Answer, Refused>> + Send;
 
-    /// Evaluates one expression and rounds it to `precision` (rulings R9).
+    /// Evaluates one expression and rounds it to `precision` decimal places.
     fn calculate(
         &self,
         expression: String,
@@ -41,7 +42,7 @@ pub trait Backend: Send + Sync + 'static {
         turn: Turn,
     ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
 
-    /// Runs a bc script; its raw output, every line.
+    /// Runs a bc script and returns every line of its output.
     fn calculate_advanced(
         &self,
         script: String,
@@ -72,12 +73,12 @@ pub trait Backend: Send + Sync + 'static {
         std::future::ready(Err(Refused::failed(format!("`{tool}` has no files here"))))
     }
 
-    /// What the operator says of `bash_exec`.
+    /// Returns the operator's settings of `bash_exec`.
     fn exec_options(&self) -> Options {
         Options::default()
     }
 
-    /// Evaluates expressions, each on its own; what is wrong with one is told in its entry.
+    /// Evaluates each expression on its own; the error of one stands in its own entry.
     fn calculate_batch(
         &self,
         expressions: Vec<String>,
@@ -85,35 +86,37 @@ pub trait Backend: Send + Sync + 'static {
         turn: Turn,
     ) -> impl Future<Output = Result<Batch, Refused>> + Send;
 
-    /// Draws a function.
+    /// Plots a function.
     fn calculate_plot(
         &self,
         plot: Plot,
         turn: Turn,
     ) -> impl Future<Output = Result<Plotted, Refused>> + Send;
 
-    /// Calls that run or wait for a turn now.
+    /// Returns the number of calls that run or are queued now.
     fn pending(&self) -> usize {
         0
     }
 
-    /// The declared commands that are offered here.
+    /// Returns the declared commands that are offered here.
     fn commands(&self) -> &[Declared] {
         &[]
     }
 
-    /// Whether a built-in tool is listed. A call of one that is not is still decided, and recorded.
+    /// Returns true if a built-in tool is listed. A call of an unlisted tool is still decided and
+    /// recorded.
     fn lists(&self, tool: &str) -> bool {
         self.withheld(tool).is_none()
     }
 
-    /// Why a tool that exists is not offered; `None` for one that is, or that does not exist.
+    /// Returns the reason for which an existing tool is not offered; `None` for an offered or
+    /// unknown tool.
     fn withheld(&self, tool: &str) -> Option<Refused> {
         let _: &str = tool;
         None
     }
 
-    /// Runs one of [`Backend::commands`]; what is wrong with its words is told in the result.
+    /// Runs one of [`Backend::commands`]; the result reports an error in its arguments.
     fn command(
         &self,
         declared: &Declared,
@@ -127,7 +130,7 @@ pub trait Backend: Send + Sync + 'static {
         ))))
     }
 
-    /// Looks at jobs, or ends one.
+    /// Inspects jobs, or ends one.
     fn job(
         &self,
         ask: jobs::Ask,
@@ -143,21 +146,21 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Notes that the arguments of a call were not taken, so that nothing was decided about it.
+    /// Records that the arguments of a call were refused, so no decision was made about the call.
     fn invalid(&self, tool: &str, why: &str) {
         tracing::debug!(tool, why, "arguments that were not taken");
     }
 
-    /// Resolves when it is known what cells can be had here.
+    /// Resolves once the supervisor has reported which cells this host can have.
     fn settled(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 
-    /// What an agent may do here, as it is in force.
+    /// Returns the rules in force for an agent.
     fn rules(&self) -> Rules;
 }
 
-/// The story of one command that got as far as a cell.
+/// Report of one command that got as far as a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     pub outcome: Outcome,
@@ -165,23 +168,24 @@ pub struct Told {
     pub stderr: Stream,
     pub usage: Usage,
     pub denials: Vec<ToldDenial>,
-    /// The directory it started in, as the cell sees it; for a session, where its shell is now.
+    /// Directory in which it started, as the cell sees it; for a session, the current directory of
+    /// its shell.
     pub cwd: String,
-    /// The wall time it had.
+    /// Wall time limit of the call.
     pub timeout: Duration,
-    /// Whether it had asked for more.
+    /// `Yes` if the call had asked for more time than this.
     pub clamped: Clamped,
     pub receipt: Option<Receipt>,
     pub timings: Timings,
-    /// Lines that the audit log lacks, and why, while it cannot be written.
+    /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
     /// Absent for a cell of its own.
     pub session: Option<ToldSession>,
-    /// What changed in the workspace, where something did or is not known.
+    /// Changes in the workspace; absent if nothing changed.
     pub files_changed: Option<FilesChanged>,
 }
 
-/// Whether a call got the time it asked for.
+/// Outcome of comparing the asked-for time with the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clamped {
     No,
@@ -210,56 +214,56 @@ pub struct Stream {
     pub cut: Cut,
 }
 
-/// Whether a stream's text is all of it.
+/// Extent of a stream's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cut {
     #[default]
     Whole,
     HeadAndTail,
-    /// What follows is read with the next call.
+    /// The rest is read with the next call.
     Part,
 }
 
-/// What a calculation gave.
+/// Result of a calculation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calculated {
     /// Empty when nothing was printed.
     pub result: String,
-    /// Whether two working scales agreed on every digit shown.
+    /// Result of comparing two working scales: exact if they agree on every digit shown.
     pub exact: Exact,
     pub took: Duration,
     pub ran: Ran,
-    /// Lines that the audit log lacks, and why, while it cannot be written.
+    /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ran {
-    /// From a cell, protected by this.
+    /// Calculated in a cell that had this protection.
     InCell(Option<Box<Receipt>>),
-    /// It was calculated before by this server: no cell ran.
+    /// Calculated before by this server: no cell ran.
     Remembered,
 }
 
-/// What a batch of calculations gave.
+/// Result of a batch of calculations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// For each expression its value, or why it has none.
+    /// Value of each expression, or the reason why it has none.
     pub entries: Vec<Result<(String, Exact), String>>,
     pub took: Duration,
     pub receipt: Option<Receipt>,
-    /// Lines that the audit log lacks, and why, while it cannot be written.
+    /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
 }
 
-/// A function that was drawn.
+/// A plotted function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plotted {
     pub drawn: Drawn,
     pub took: Duration,
     pub receipt: Option<Receipt>,
-    /// Lines that the audit log lacks, and why, while it cannot be written.
+    /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
 }
 
@@ -269,25 +273,25 @@ pub enum Exact {
     No,
 }
 
-/// A call that has no story to tell: nothing ran, or what ran gave no result.
+/// A call without a report: nothing ran, or the cell that ran gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refused {
     pub kind: RefusedKind,
     pub message: String,
     pub hint: Option<String>,
-    /// What protected the cell, where one ran and gave no result.
+    /// Protection of the cell, if one ran and gave no result.
     pub receipt: Option<Box<Receipt>>,
 }
 
-/// Why there is no story.
+/// Reason why there is no report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedKind {
-    /// The arguments were not taken.
+    /// The arguments were refused.
     Arguments,
     /// Policy forbids it.
     Denied,
-    /// The caller took it back before it had a cell.
+    /// The client cancelled it before it had a cell.
     Cancelled,
     /// cofferdam could not do it, or the calculator answered with an error.
     Failed,
@@ -298,7 +302,7 @@ impl Refused {
         Self { kind, message: message.into(), hint: None, receipt: None }
     }
 
-    /// A failure told in words alone, such as `BC error: divide by zero`.
+    /// Makes a failure that has a message only, such as `BC error: divide by zero`.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(RefusedKind::Failed, message)
     }
@@ -309,14 +313,14 @@ impl Refused {
         self
     }
 
-    /// The same, with what protected the cell that ran.
+    /// Adds the protection of the cell that ran.
     #[must_use]
     pub fn protected_by(mut self, receipt: Option<Receipt>) -> Self {
         self.receipt = receipt.map(Box::new);
         self
     }
 
-    /// Taken back before anything ran.
+    /// Makes the refusal of a call that was cancelled before anything ran.
     pub fn cancelled() -> Self {
         Self::new(RefusedKind::Cancelled, "cancelled before it started")
     }

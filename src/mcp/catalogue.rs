@@ -1,7 +1,7 @@
 //! The tools as an agent sees them: names, descriptions, schemas, annotations.
 //!
-//! Schemas are written out rather than derived: every word of them is read by a model, and a
-//! derived one says `["integer", "null"]` for what may simply be left out.
+//! Schemas are written out rather than derived: a model reads every word of them, and a derived
+//! schema says `["integer", "null"]` for an optional field.
 
 mod calculator;
 mod exec;
@@ -19,7 +19,7 @@ use super::arguments::MAX_PRECISION;
 use super::exec::Options;
 use super::rules::Rules;
 
-/// Every tool, in the order it is listed. Descriptions state the rules in force.
+/// Returns every tool in the order of the list. Descriptions state the rules in force.
 pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
     let mut tools = vec![
         shell::bash(rules),
@@ -87,7 +87,7 @@ pub const NAMES: &[&str] = &[
     "get_file",
 ];
 
-/// Those of them that are answered without a cell, so that no rule is asked.
+/// Tools of that list that are answered without a cell, so that no rule is asked.
 pub const WITHOUT_CELL: &[&str] = &[
     "calculate_functions",
     "calculate_stats",
@@ -98,7 +98,7 @@ pub const WITHOUT_CELL: &[&str] = &[
     "history_search",
 ];
 
-/// What the server tells a model about itself.
+/// Instructions of the server to a model.
 pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \
     in a contained cell of its own; the reply says when a shell has ended. Calculations get a \
     fresh cell each. Call sandbox_rules to see paths, limits and network before trying to work around a refusal.";
@@ -109,7 +109,7 @@ fn tool(name: &'static str, title: &str, description: String, input: Value, outp
         .with_raw_output_schema(std::sync::Arc::new(object(output)))
 }
 
-/// Refused system calls, in every result that has them.
+/// Returns the schema of refused system calls, for every result that has them.
 pub(super) fn denials() -> Value {
     json!({
         "type": "array",
@@ -127,7 +127,7 @@ pub(super) fn denials() -> Value {
     })
 }
 
-/// What changed in the workspace, in the results of commands.
+/// Returns the schema of changes in the workspace, for the results of commands.
 pub(super) fn files_changed() -> Value {
     let file = json!({
         "type": "object",
@@ -160,7 +160,7 @@ fn precision_schema(description: &str) -> Value {
     })
 }
 
-/// A calculation's own time; the operator's is never passed.
+/// Returns the schema of a calculation's time limit; it never exceeds the operator's.
 fn time_schema(rules: &Rules) -> Value {
     json!({
         "type": "number", "exclusiveMinimum": 0, "default": rules.limits.calculator_timeout_s,
@@ -190,7 +190,7 @@ fn calculator_output(echo: &str, echoed: &str) -> Value {
     output
 }
 
-/// Only reads, gives the same again, and reaches nothing outside.
+/// Annotates a tool that only reads, is repeatable, and reaches nothing outside.
 fn pure() -> ToolAnnotations {
     ToolAnnotations::new().read_only(true).destructive(false).idempotent(true).open_world(false)
 }

@@ -1,4 +1,4 @@
-//! Declared commands as an agent sees them: schemas, arguments, and results with the seed's fields.
+//! Declared commands as an agent sees them: schemas, arguments, and results with the reference implementation's fields.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
 use policy::values::{Kind, Type};
 
-/// What every declared command takes besides its own fields.
+/// Fields that every declared command has besides its own.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Common {
@@ -24,7 +24,7 @@ struct Common {
     correlation_id: Option<String>,
 }
 
-/// The fields of a command, in the order of its schema.
+/// Returns the fields of a command, in the order of its schema.
 fn fields(command: &Command) -> Vec<&str> {
     let own = command.positionals.iter().map(|one| one.name.as_str());
     let flags = (!command.flags.is_empty()).then_some("extra_args");
@@ -32,10 +32,10 @@ fn fields(command: &Command) -> Vec<&str> {
     own.chain(flags).chain(stdin).chain(["timeout_sec", "correlation_id"]).collect()
 }
 
-/// The arguments of one call.
+/// Parses the arguments of one call.
 ///
 /// # Errors
-/// When they are not the tool's.
+/// Fields that the tool does not have, or values of another type.
 pub fn asking(declared: &Declared, given: Option<JsonObject>) -> Result<Asking, BadArguments> {
     let mut rest = given.unwrap_or_default();
     known_fields(&declared.command.name, &fields(&declared.command), &rest)?;
@@ -58,7 +58,7 @@ pub fn asking(declared: &Declared, given: Option<JsonObject>) -> Result<Asking, 
     })
 }
 
-/// A field's value: one word, or a list where more than one is taken.
+/// Returns a field's value: one word, or a list where the field accepts more than one.
 fn words(tool: &str, one: &Positional, value: Value) -> Result<Vec<String>, BadArguments> {
     let expected = if one.max > 1 { "a string or a list of strings" } else { "a string" };
     let bad = || BadArguments {
@@ -76,13 +76,13 @@ fn words(tool: &str, one: &Positional, value: Value) -> Result<Vec<String>, BadA
     }
 }
 
-/// The result of arguments that were not the tool's.
+/// Makes the result of arguments that the tool does not have.
 pub fn invalid(bad: BadArguments) -> Done {
     let hint = bad.hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
     Done::refused(ErrorType::ValidationError, format!("{}{hint}", bad.message), None)
 }
 
-/// The result as MCP has it: output and error for a model, all fields for a program.
+/// Makes the MCP result: output and error for a model, all fields for a program.
 pub fn reply(done: &Done) -> CallToolResult {
     let mut text: String = done.stdout.chars().take(INLINE_CHARACTERS).collect();
     if text.len() < done.stdout.len() {
@@ -107,7 +107,7 @@ pub fn reply(done: &Done) -> CallToolResult {
     result
 }
 
-/// An offered command as it is listed.
+/// Describes an offered command for the list of tools.
 pub fn tool(declared: &Declared) -> Tool {
     let command = &declared.command;
     let reads = command.changes == Changes::Nothing;
@@ -156,7 +156,7 @@ fn input(command: &Command) -> Value {
     })
 }
 
-/// `-r`, `--indent INT`, `--indent=INT`.
+/// Formats a flag: `-r`, `--indent INT`, `--indent=INT`.
 fn flag(flag: &Flag) -> String {
     match &flag.takes {
         Takes::Nothing => flag.name.clone(),

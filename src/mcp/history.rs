@@ -1,4 +1,5 @@
-//! What has run on one connection: remembered, searched, run again. In memory, and gone with the server.
+//! Command history of one connection: recorded, searched, run again. In memory, so the server's end
+//! is its end.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,11 +21,12 @@ use super::sessions::Running;
 use model::call::Cwd;
 use model::clock;
 
-/// Most commands that one search tells.
+/// Commands in the answer to one search, at most.
 pub const MOST_FOUND: usize = 100;
-/// What a search tells when nobody says.
+/// Commands in the answer to a search that gives no limit.
 const FOUND: usize = 20;
-/// Bytes of a command that are kept; a longer one is kept by its beginning, and not run again.
+/// Bytes of a command that are kept. Of a longer one the beginning is kept, and it cannot be run
+/// again.
 const COMMAND_BYTES: usize = 16 << 10;
 
 /// Arguments of `history_search`.
@@ -46,7 +48,7 @@ impl Arguments for SearchArguments {
 #[serde(deny_unknown_fields)]
 pub struct ReplayArguments {
     id: u64,
-    /// As `bash_exec` takes it: a replay is that call, and is decided as that.
+    /// Profile as in `bash_exec`: a replay is such a call, and is decided as one.
     profile: Option<String>,
 }
 
@@ -56,8 +58,8 @@ impl Arguments for ReplayArguments {
 }
 
 impl Ask {
-    /// The same, in the directory in which it began. A call starts inside /workspace or /tmp; from
-    /// there the command goes on to another one by itself.
+    /// Restores the directory in which the command began. A call can start only inside /workspace or
+    /// /tmp; from there the command changes to any other directory itself.
     fn again(mut self, began: &str) -> Self {
         match Cwd::new("working_dir", began) {
             Ok(_) => self.arguments.working_dir = Some(began.to_owned()),
@@ -71,7 +73,7 @@ impl Ask {
     }
 }
 
-/// A command that has run: the seed's fields.
+/// A command that has run, with the reference implementation's fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ran {
     timestamp: String,
@@ -97,7 +99,7 @@ struct Record {
     asked: Asked,
 }
 
-/// What is kept of a call, to run it again.
+/// Arguments of a call, kept to run it again.
 #[derive(Debug, Clone)]
 enum Asked {
     Whole(Box<Ask>),
@@ -113,7 +115,7 @@ impl Asked {
     }
 }
 
-/// The last commands of a connection.
+/// Most recent commands of a connection.
 #[derive(Debug)]
 pub struct History {
     most: usize,
@@ -124,7 +126,7 @@ pub struct History {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The last id.
+    /// Id of the newest record.
     last: u64,
     records: VecDeque<Record>,
 }
@@ -138,7 +140,7 @@ impl History {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a command that has ended; the oldest is forgotten for it.
+    /// Records a command that has ended, in place of the oldest if the history is full.
     pub fn add(&self, told: &Told, asked: Ask) {
         let began = told.session.as_ref().map_or(&told.cwd, |session| &session.began);
         let ended = State::Ended {
@@ -149,7 +151,7 @@ impl History {
         self.push(clock::ago(told.usage.wall), began, ended, asked);
     }
 
-    /// Remembers a command that goes on as a job.
+    /// Records a command that continues as a job.
     fn begin(&self, job: &Running, asked: Ask) -> u64 {
         let running = State::Running { job: job.session.output_id.clone() };
         self.push(clock::ago(job.elapsed), &job.session.began, running, asked)
@@ -172,7 +174,7 @@ impl History {
         id
     }
 
-    /// Notes the end of a job, if it is remembered still.
+    /// Records the end of a job, if the job is still in the history.
     fn end(&self, id: u64, end: &JobEnd) {
         let mut kept = self.kept();
         let Some(record) = kept.records.iter_mut().find(|record| record.id == id) else { return };
@@ -188,12 +190,12 @@ impl History {
         self.changed.send_replace(());
     }
 
-    /// Changes with every command, and with the end of one that became a job.
+    /// Returns a receiver that changes with every command, and with the end of a job.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Every command that is remembered, the oldest first.
+    /// Returns all recorded commands, the oldest first.
     pub fn recent(&self) -> Vec<Ran> {
         self.kept().records.iter().map(|record| record.ran.clone()).collect()
     }

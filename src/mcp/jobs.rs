@@ -1,4 +1,4 @@
-//! What `bash_output`, `bash_input`, `bash_jobs` and `bash_kill` ask and answer.
+//! Requests and results of `bash_output`, `bash_input`, `bash_jobs` and `bash_kill`.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::reply::{self, millis, outcome_name, time_text};
 use super::sessions::{self, Running};
 use model::outcome::Outcome;
 
-/// Jobs that a list shows.
+/// Jobs in one list, at most.
 pub const LISTED: usize = 50;
 
-/// A call of one of the tools.
+/// A call of one of these tools.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
     Output(OutputArguments),
@@ -23,7 +23,7 @@ pub enum Ask {
     Kill(KillArguments),
 }
 
-/// What came of it.
+/// Answer to such a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     One(Box<Looked>),
@@ -31,29 +31,29 @@ pub enum Answer {
     List(Vec<Listed>),
 }
 
-/// A command, and what it printed.
+/// A command with its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Looked {
     pub id: String,
     pub state: State,
-    /// Where to read on.
+    /// Byte offsets at which the next call reads on.
     pub next: Since,
-    /// What else there is to say, a line.
+    /// Additional remark, one line.
     pub note: Option<String>,
-    /// How much of a text was written to its input.
+    /// Amount of text that was written to its input.
     pub taken: Option<Taken>,
 }
 
-/// What became of a text for a command's input.
+/// Result of writing to a command's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// So many bytes of it.
+    /// Number of bytes written.
     Bytes(usize),
-    /// Nothing: nobody reads it.
+    /// Nothing: no process reads the input.
     Nothing,
 }
 
-/// How far a command is.
+/// Progress of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Ended(Box<Told>),
@@ -65,7 +65,7 @@ pub enum State {
 pub struct Listed {
     pub id: String,
     pub session: String,
-    /// The beginning of its text.
+    /// Beginning of its text.
     pub command: String,
     /// `None` while it runs.
     pub outcome: Option<Outcome>,
@@ -73,7 +73,7 @@ pub struct Listed {
     pub printed: Since,
 }
 
-/// The result of any of the tools.
+/// Makes the result of any of the tools.
 pub fn answer(answer: &Answer) -> CallToolResult {
     match answer {
         Answer::One(looked) => one(looked),
@@ -87,7 +87,7 @@ fn one(looked: &Looked) -> CallToolResult {
         State::Ended(told) => reply::told(told),
         State::Running(job) => sessions::running(job),
     };
-    // However the command ended: that it could be told is what was asked.
+    // The command's exit code does not matter here: this call asked for its state, and has it.
     result.is_error = Some(*taken == Some(Taken::Nothing));
     let offsets = json!({ "stdout": next.stdout, "stderr": next.stderr });
     let mut more = format!("[{id}: read on with since {offsets}]");

@@ -2,7 +2,7 @@
 //!
 //! rmcp 3.9 stays silent on a line that is not JSON, drops lines that are too long, and forgets a
 //! last line without its newline; a client then waits for ever. Here each gets an answer. The end
-//! of input is held back until requests already received are answered (rulings R10).
+//! of input is held back until requests already received are answered.
 
 mod reading;
 
@@ -24,24 +24,25 @@ use tokio_util::sync::CancellationToken;
 use super::message::Gate;
 use reading::Reading;
 
-/// The longest line that is read, in bytes (16 MiB).
+/// Length of the longest line that is read, in bytes (16 MiB).
 pub const LINE_BYTES: usize = 16 << 20;
-/// How long killed calls may take to tell what they had printed (rulings: a cell dies within 2 s).
+/// Time for killed calls to return their output so far (a cell dies within 2 s).
 const KILL_GRACE: Duration = Duration::from_secs(3);
 
-/// How long what was sent takes to be read, where the runtime waits for it by itself.
+/// Time in which sent lines arrive, where the runtime waits for that by itself.
 pub const QUIET: Duration = Duration::from_millis(20);
 
-/// How a connection is told to end. Clones are the same switches.
+/// Switches that end a connection. Clones are the same switches.
 #[derive(Debug, Clone)]
 pub struct Ends {
-    /// How long no line comes until all that was sent before a signal to stop is read.
+    /// Time without a line after which all lines sent before a signal to stop count as read.
     pub quiet: Duration,
-    /// No new requests are taken; calls in flight may finish.
+    /// Refuses new requests; calls in flight may finish.
     pub stop: CancellationToken,
-    /// The same, because no call can be served any more. What was asked by then is taken, and told so.
+    /// Refuses new requests because no call can run any more. Requests sent before that are read
+    /// and answered with the reason.
     pub lost: CancellationToken,
-    /// Calls in flight are killed.
+    /// Kills calls in flight.
     pub kill: CancellationToken,
 }
 
@@ -69,7 +70,7 @@ impl Ends {
 /// Ids of requests that have no answer yet.
 type Open = Arc<watch::Sender<HashSet<RequestId>>>;
 
-/// One line on its way out, and who waits until it is written.
+/// One line of output, with the sender that waits until it is written.
 struct Outgoing {
     line: Vec<u8>,
     written: oneshot::Sender<()>,
@@ -92,7 +93,7 @@ impl Lines {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        // Small: whoever sends faster than the other side reads has to wait.
+        // Small, so that a client that sends faster than the service reads has to wait.
         let (to_service, incoming) = mpsc::channel(16);
         let (outgoing, to_write) = mpsc::channel(64);
         let open = Open::default();
@@ -161,7 +162,7 @@ impl Transport<RoleServer> for Lines {
     }
 }
 
-/// The id that a message answers.
+/// Returns the id that a message answers.
 fn answers(message: &TxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
     match message {
         JsonRpcMessage::Response(response) => Some(response.id.clone()),
@@ -174,7 +175,7 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the connection is closed")
 }
 
-/// Hands a line to the writing task and waits until it is written.
+/// Passes a line to the writing task and waits until it is written.
 async fn write_line(outgoing: &mpsc::Sender<Outgoing>, line: Vec<u8>) -> io::Result<()> {
     let (written, done) = oneshot::channel();
     outgoing.send(Outgoing { line, written }).await.map_err(|_| closed())?;
@@ -193,7 +194,7 @@ async fn write_lines<W: AsyncWrite + Unpin>(
             writer.flush().await
         };
         if let Err(error) = wrote.await {
-            // Nobody reads any more: what still runs would run for nobody.
+            // The client reads no more, so results of running calls have no reader.
             tracing::debug!(%error, "the client is gone");
             ends.kill.cancel();
             ends.stop.cancel();

@@ -1,4 +1,4 @@
-//! Output of a running call as progress and log messages: told while it comes, bounded, and made fit
+//! Output of a running call as progress and log messages: sent as it arrives, bounded, and made fit
 //! for text.
 
 use std::time::Instant;
@@ -12,13 +12,13 @@ use capture::Captured;
 use capture::tap::{Piece, Source};
 use capture::text::{render, without_cut_character};
 
-/// Bytes of one notification at most, and when nobody says.
+/// Bytes of one notification: the maximum, and the default.
 pub const MOST: usize = 65_536;
 pub const USUAL: usize = 4096;
-/// Bytes of one command that are told while it runs.
+/// Bytes of output sent for one command while it runs, at most.
 const LIVE_BYTES: usize = 1 << 20;
 
-/// A client that hears of output.
+/// A client that receives output.
 #[derive(Debug)]
 pub struct Live<'s> {
     peer: Peer<RoleServer>,
@@ -29,18 +29,18 @@ pub struct Live<'s> {
 }
 
 impl<'s> Live<'s> {
-    /// Tells `peer` in notifications of at most `size` bytes of output.
+    /// Sends `peer` notifications of at most `size` bytes of output.
     pub fn new(peer: Peer<RoleServer>, token: Option<ProgressToken>, size: usize) -> Self {
         Self { peer, token, logs: None, size, started: Instant::now() }
     }
 
-    /// The same, with log messages where the client hears them.
+    /// Adds log messages, if the client wants them.
     #[must_use]
     pub fn logged(self, logs: Option<CallLog<'s>>) -> Self {
         Self { logs, ..self }
     }
 
-    /// Tells pieces until there are no more.
+    /// Sends pieces of output until there are no more.
     pub async fn tell(self, mut pieces: Receiver<Piece>) {
         let (mut out, mut err, mut told) = (Vec::new(), Vec::new(), 0);
         while let Some(Piece { source, bytes, after_gap }) = pieces.recv().await {
@@ -69,7 +69,7 @@ impl<'s> Live<'s> {
         }
     }
 
-    /// Tells all but the beginning of a character that is not all there yet.
+    /// Sends everything but an incomplete character at the end.
     async fn chunks(&self, source: Source, rest: &mut Vec<u8>) {
         loop {
             let first = rest.get(..self.size).unwrap_or(rest);
@@ -96,7 +96,7 @@ impl<'s> Live<'s> {
         }
     }
 
-    /// A remark of cofferdam's own.
+    /// Sends a remark of cofferdam's own.
     async fn say(&self, text: &str) {
         self.log("note", text).await;
         self.progress(text).await;

@@ -1,4 +1,5 @@
-//! Log messages for a client that wants them: what a running command prints, as `notifications/message`.
+//! Log messages for a client that wants them: the output of a running command as
+//! `notifications/message`.
 #![expect(
     deprecated,
     reason = "the newest revision drops logging; clients of those before it have it"
@@ -12,15 +13,15 @@ use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value};
 
-/// Messages that a client hears in each [`WINDOW`]; the rest is counted.
+/// Messages that a client receives in each [`WINDOW`], at most; the rest is counted.
 pub const MOST: u32 = 100;
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// What a level may be, for whoever sent another.
+/// Error message for an unknown level.
 pub const LEVELS: &str =
     "level: expected debug, info, notice, warning, error, critical, alert or emergency";
 
-/// What one client hears. Nothing, until it sets a level.
+/// Log level of one client. Nothing is sent until the client sets one.
 #[derive(Debug, Default)]
 pub struct Logs {
     level: Mutex<Option<LoggingLevel>>,
@@ -35,7 +36,8 @@ struct Window {
 }
 
 impl Window {
-    /// A place for one more message, and how many had none since the last one that had.
+    /// Reserves one more message and returns how many were dropped since the last one that was
+    /// sent.
     fn place(slot: &mut Option<Self>, now: Instant) -> Option<u32> {
         let window = slot.get_or_insert(Self { since: now, told: 0, left_out: 0 });
         if now.saturating_duration_since(window.since) >= WINDOW {
@@ -51,13 +53,13 @@ impl Window {
 }
 
 impl Logs {
-    /// The least level that the client hears from now on.
+    /// Sets the least level that the client receives from now on.
     pub fn set(&self, level: LoggingLevel) {
         *self.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
     }
 
-    /// Whether output, which is told as `info`, is heard: by the level of a request that has one of its
-    /// own, else by the level that was set.
+    /// Returns true if output, which has level `info`, passes: by the request's own level if it has
+    /// one, else by the level that was set.
     fn hear_output(&self, of_request: Option<LoggingLevel>) -> bool {
         let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
         match of_request.or(set) {
@@ -74,7 +76,7 @@ impl Logs {
         }
     }
 
-    /// The log of one call's output, where the client hears that.
+    /// Returns the log of one call's output, if the client receives output.
     pub fn for_output(
         &self,
         context: &RequestContext<RoleServer>,
@@ -91,12 +93,12 @@ impl Logs {
 pub struct CallLog<'s> {
     logs: &'s Logs,
     logger: &'static str,
-    /// The call's id, which messages do not name by themselves.
+    /// Id of the call, which messages do not name by themselves.
     request: Value,
 }
 
 impl CallLog<'_> {
-    /// Tells of output, or counts what is more than a client is to hear.
+    /// Sends output, or counts it once the client's limit is reached.
     pub async fn tell(&self, peer: &Peer<RoleServer>, what: &'static str, text: &str) {
         let place = {
             let mut window = self.logs.window.lock().unwrap_or_else(PoisonError::into_inner);

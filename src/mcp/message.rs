@@ -1,4 +1,4 @@
-//! One line of input, judged: a message, or what is wrong with it. Pure.
+//! Parses one line of input into a message or a fault. Has no side effects.
 
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const PARSE_ERROR: i32 = -32700;
 const INVALID_REQUEST: i32 = -32600;
 
-/// What a line turned out to be.
+/// Kind of an input line.
 #[derive(Debug)]
 pub enum Judged {
     /// Blank, or a notification that makes no sense: JSON-RPC answers neither.
@@ -33,12 +33,12 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Not JSON (-32700).
+    /// Makes the error for text that is not JSON (-32700).
     fn parse(message: impl Into<String>) -> Self {
         Self { id: None, code: PARSE_ERROR, message: message.into() }
     }
 
-    /// JSON, but not a request that can be taken (-32600).
+    /// Makes the error for JSON that is not an acceptable request (-32600).
     pub fn request(message: impl Into<String>) -> Self {
         Self { id: None, code: INVALID_REQUEST, message: message.into() }
     }
@@ -49,8 +49,8 @@ impl Fault {
         self
     }
 
-    /// The answer as a line without its newline. An id that could not be read is null, as
-    /// JSON-RPC 2.0 has it; rmcp's own type would leave it out.
+    /// Returns the answer as a line without its newline. An unreadable id is null, as in JSON-RPC
+    /// 2.0; rmcp's own type would omit it.
     pub fn to_line(&self) -> Vec<u8> {
         json!({
             "jsonrpc": "2.0",
@@ -62,7 +62,7 @@ impl Fault {
     }
 }
 
-/// Judges one line, without its newline.
+/// Parses one line, without its newline.
 pub fn judge(line: &[u8]) -> Judged {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
@@ -84,7 +84,7 @@ pub fn judge(line: &[u8]) -> Judged {
     }
 }
 
-/// What a request has and nothing else: with a `result` beside them a line is no message.
+/// Exactly the fields of a request: with a `result` beside them a line is no message.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RequestAlone {
@@ -98,8 +98,8 @@ struct RequestAlone {
     _params: IgnoredAny,
 }
 
-/// The message most lines are, read as that alone: rmcp tries a line as each kind of message, which
-/// takes twice as long. `None` for whatever is none: it is read as any other line.
+/// Parses the most frequent message, a tool call, directly. rmcp tries a line as each kind of
+/// message, which takes twice as long. `None` for any other line, which then takes the usual path.
 fn tool_call(text: &str) -> Option<RxJsonRpcMessage<RoleServer>> {
     if !text.contains("\"tools/call\"") {
         return None;
@@ -111,7 +111,7 @@ fn tool_call(text: &str) -> Option<RxJsonRpcMessage<RoleServer>> {
     Some(JsonRpcMessage::Request(JsonRpcRequest { jsonrpc, id, request }))
 }
 
-/// Judges one part of a batch.
+/// Parses one part of a batch.
 pub fn judge_part(part: Value) -> Judged {
     match RxJsonRpcMessage::<RoleServer>::deserialize(&part) {
         Ok(message) => Judged::Message(Box::new(message)),
@@ -122,7 +122,7 @@ pub fn judge_part(part: Value) -> Judged {
     }
 }
 
-/// JSON that is no message of the protocol.
+/// Classifies JSON that is no message of the protocol.
 fn judge_value(value: Value) -> Judged {
     let fields = match value {
         Value::Array(parts) if parts.is_empty() => {
@@ -153,7 +153,7 @@ fn judge_value(value: Value) -> Judged {
     Judged::Fault(Fault { id, code: INVALID_REQUEST, message })
 }
 
-/// The request that a message takes back.
+/// Returns the id of the request that a message cancels.
 pub fn cancelled_id(message: &RxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
     let JsonRpcMessage::Notification(notification) = message else { return None };
     let ClientNotification::CancelledNotification(cancelled) = &notification.notification else {
@@ -162,7 +162,7 @@ pub fn cancelled_id(message: &RxJsonRpcMessage<RoleServer>) -> Option<RequestId>
     cancelled.params.request_id.clone()
 }
 
-/// Keeps back what rmcp would end the connection for: before a session is open it takes
+/// Holds back messages for which rmcp would end the connection: before a session is open it accepts
 /// requests only, and anything else is an error that stops the server.
 #[derive(Debug, Default)]
 pub struct Gate {
@@ -170,7 +170,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Whether the message may go on. Requests always may.
+    /// Returns true if the message may pass. Requests always may.
     pub fn admits(&mut self, message: &RxJsonRpcMessage<RoleServer>) -> bool {
         let JsonRpcMessage::Request(request) = message else {
             if !self.open {
@@ -183,7 +183,8 @@ impl Gate {
     }
 }
 
-/// Whether rmcp leaves its opening phase with this request (its `serve_server_with_ct_inner`).
+/// Returns true if rmcp leaves its opening phase with this request (its
+/// `serve_server_with_ct_inner`).
 fn opens(request: &ClientRequest) -> bool {
     if matches!(request, ClientRequest::InitializeRequest(_)) {
         return true;

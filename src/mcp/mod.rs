@@ -1,8 +1,9 @@
-//! The MCP front door: requests in, calls out, results back. Parses everything hostile and runs nothing itself.
+//! The MCP front door: requests in, calls out, results back. Parses all hostile input and runs
+//! nothing itself.
 //!
-//! A message comes in as a line ([`lines`]), is dispatched by rmcp to [`server`], its arguments are
-//! checked ([`arguments`]), a [`backend::Backend`] runs it when its turn has come, and [`reply`] tells
-//! what happened. [`serve`] decides when all of that ends.
+//! A message arrives as a line ([`lines`]); rmcp dispatches it to [`server`]; its arguments are
+//! checked ([`arguments`]); a [`backend::Backend`] runs it when its turn has come; [`reply`] makes
+//! the result. [`serve`] decides when all of that ends.
 
 pub mod arguments;
 pub mod backend;

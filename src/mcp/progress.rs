@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use capture::Produced;
 
-/// How often a client that asked hears of a running call.
+/// Interval of progress notifications.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends a notification every [`INTERVAL`] until dropped. Never resolves: race it with the call.

@@ -1,6 +1,6 @@
-//! What happened, told as a tool result: output and a status line for a model, fields for a program.
+//! Tool results: output and a status line for a model, fields for a program.
 //!
-//! The fields are rulings R3's; what is absent is left out, never null.
+//! An absent value has no field; it is never null.
 
 pub mod calculations;
 mod calculator;
@@ -20,11 +20,11 @@ pub use calculator::{calculated, precision_set, scripted};
 use model::outcome::{Outcome, Timings};
 use model::receipt::Receipt;
 
-/// Where a result carries its receipt: clients show models the structured content, not this.
+/// Key of the receipt, in `_meta`: clients show models the structured content, not this.
 pub const RECEIPT_KEY: &str = "cofferdam/receipt";
-/// Where a result says that the audit log lacks lines: `{lost, why}`.
+/// Key of the note that the audit log lacks lines: `{lost, why}`.
 pub const AUDIT_KEY: &str = "cofferdam/audit";
-/// Where a result carries the time it had: `{timeout_s, clamped}`.
+/// Key of the call's time limit: `{timeout_s, clamped}`.
 pub const TIMEOUT_KEY: &str = "cofferdam/timeout";
 
 #[derive(Debug, Serialize)]
@@ -60,7 +60,7 @@ struct StructuredUsage {
     peak_memory_bytes: u64,
 }
 
-/// The outcome's word in `structuredContent`.
+/// Returns the outcome's word in `structuredContent`.
 pub fn outcome_name(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Exited { .. } => "exited",
@@ -72,7 +72,7 @@ pub fn outcome_name(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// `SIGSEGV`, or `signal 40` for one without a name.
+/// Formats a signal: `SIGSEGV`, or `signal 40` for one without a name.
 pub fn signal_name(signal: u8) -> String {
     match Signal::try_from(i32::from(signal)) {
         Ok(known) => known.as_str().to_owned(),
@@ -84,7 +84,7 @@ pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A time for people: `12 ms`, `1.5 s`, `600 s`.
+/// Formats a time for people: `12 ms`, `1.5 s`, `600 s`.
 pub fn time_text(time: Duration) -> String {
     if time < Duration::from_secs(1) {
         return format!("{} ms", time.as_millis());
@@ -96,7 +96,7 @@ pub fn time_text(time: Duration) -> String {
     }
 }
 
-/// The result of a command that got as far as a cell.
+/// Makes the result of a command that got as far as a cell.
 pub fn told(told: &Told) -> CallToolResult {
     let mut text = String::new();
     push_streams(&mut text, &told.stdout, &told.stderr);
@@ -107,7 +107,7 @@ pub fn told(told: &Told) -> CallToolResult {
     result
 }
 
-/// Whether an end is an error of the call: a non-zero exit is data (rulings C5).
+/// Returns true if an outcome is an error of the call. A non-zero exit is data.
 pub fn is_error(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Exited { .. } | Outcome::Signaled { .. } => false,
@@ -115,7 +115,7 @@ pub fn is_error(outcome: &Outcome) -> bool {
     }
 }
 
-/// What protected a command, and the time it had.
+/// Returns the protection of a command and its time limit.
 pub(super) fn told_meta(told: &Told) -> MetaObject {
     let mut meta = meta(told.receipt.as_ref(), told.unrecorded.as_ref());
     if let Some(receipt) = &told.receipt {
@@ -127,7 +127,7 @@ pub(super) fn told_meta(told: &Told) -> MetaObject {
     meta
 }
 
-/// The fields of a command's story: rulings R3.
+/// Returns the fields of a command's report.
 pub fn fields(told: &Told) -> Value {
     to_value(&structured(told))
 }
@@ -183,7 +183,7 @@ fn is_cut(told: &Told) -> bool {
     are_cut(&told.stdout, &told.stderr)
 }
 
-/// Whether a reply has less than both streams.
+/// Returns true if a reply has less than both streams.
 pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
     stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
 }
@@ -196,7 +196,7 @@ fn at_its_ends(told: &Told) -> bool {
     told.stdout.cut == Cut::HeadAndTail || told.stderr.cut == Cut::HeadAndTail
 }
 
-/// The last line of the text: how it ended, how long it took, what time it had, what was refused.
+/// Returns the last line of the text: outcome, duration, time limit, refused system calls.
 pub(super) fn status(told: &Told) -> String {
     let took = time_text(told.usage.wall);
     let what = told.session.as_ref().map_or("the cell was killed", ToldSession::killed);
@@ -249,7 +249,7 @@ pub(super) fn status(told: &Told) -> String {
     line
 }
 
-/// Both streams, each with a last newline.
+/// Appends both streams, each with a last newline.
 pub fn push_streams(text: &mut String, stdout: &Stream, stderr: &Stream) {
     push_stream(text, &stdout.text);
     if !stderr.text.is_empty() {
@@ -265,7 +265,7 @@ fn push_stream(text: &mut String, stream: &str) {
     }
 }
 
-/// The result of a call that has no story: an error, with what to do about it.
+/// Makes the result of a call without a report: an error, with a hint.
 pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
     let mut text = match refused.kind {
         RefusedKind::Denied => format!("[{}]", refused.message),
@@ -285,7 +285,8 @@ pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
     result
 }
 
-/// Bad arguments have no outcome: nothing was a call yet.
+/// Returns the fields of a call that ran nothing. Bad arguments have no outcome: there was no call
+/// yet.
 fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
     let outcome = match kind {
         RefusedKind::Arguments => return None,
@@ -313,20 +314,20 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
     })
 }
 
-/// The result of `sandbox_rules`.
+/// Makes the result of `sandbox_rules`.
 pub fn rules(rules: &Rules) -> CallToolResult {
     let mut result = result(rules.text(), false);
     result.structured_content = Some(to_value(rules));
     result
 }
 
-/// A result of this text.
+/// Makes a result of this text.
 pub fn result(text: String, error: bool) -> CallToolResult {
     let content = vec![ContentBlock::text(text)];
     if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
 }
 
-/// A receipt, with what its tier lacks where that is anything.
+/// Returns a receipt as JSON, with the protections that its tier lacks, if any.
 fn receipt_value(receipt: &Receipt) -> Value {
     let mut value = to_value(receipt);
     let lacks = receipt.lacks();
@@ -338,7 +339,7 @@ fn receipt_value(receipt: &Receipt) -> Value {
     value
 }
 
-/// A receipt with where the time went, in microseconds.
+/// Adds the timings in microseconds to a receipt.
 pub fn with_timings(receipt: &Receipt, timings: &Timings) -> Value {
     let mut value = receipt_value(receipt);
     if let Some(map) = value.as_object_mut() {
@@ -360,12 +361,12 @@ pub(super) fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>
     meta
 }
 
-/// Whole seconds as a whole number, anything else as a fraction.
+/// Formats whole seconds as an integer, anything else as a fraction.
 fn seconds(time: Duration) -> Value {
     if time.subsec_nanos() == 0 { json!(time.as_secs()) } else { json!(time.as_secs_f64()) }
 }
 
-/// None of the types told here can fail to serialise; if one did, the reply would say so.
+/// Serializes fields. None of the types used here can fail to; if one did, the reply would say so.
 pub fn to_value<T: Serialize>(fields: &T) -> Value {
     serde_json::to_value(fields)
         .unwrap_or_else(|error| json!({ "error": format!("not serialised: {error}") }))

@@ -1,4 +1,4 @@
-//! What replies say, word for word.
+//! Compares replies word for word.
 #![expect(clippy::unwrap_used, reason = "a missing part of a reply is a failed test")]
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 

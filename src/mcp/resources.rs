@@ -1,6 +1,6 @@
-//! Resources: what a client may read without a tool, told of the cell and never of the server.
+//! Resources: a client may read these without a tool. They describe the cell and never the server.
 //!
-//! What a tool answers is answered here by the same call, decided and recorded as that tool's.
+//! Each is answered by the call of a tool, which is decided and recorded as that tool's.
 
 use rmcp::model::{
     CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData, ReadResourceResult,
@@ -24,19 +24,19 @@ const HISTORY: &str = "bash://history/recent";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain";
 
-/// What is told of a command, by its name.
+/// A resource of one command, named in its address.
 struct Template {
-    /// Before the name.
+    /// Part of the address before the name.
     prefix: &'static str,
     uri: &'static str,
     tool: &'static str,
     name: &'static str,
     about: &'static str,
-    /// The field of the tool's answer that is the text; without one, all of it is.
+    /// Field of the tool's answer that has the text; `None` for the whole answer.
     field: Option<&'static str>,
 }
 
-/// Each has the tool that answers for it, and names of commands to complete.
+/// Each entry has the tool that answers for it, and names of commands for completion.
 const TEMPLATES: [Template; 3] = [
     Template {
         prefix: "bash://man/",
@@ -69,20 +69,20 @@ impl Template {
         if self.field.is_some() { TEXT } else { JSON }
     }
 
-    /// The templates whose tools are shown.
+    /// Returns the templates whose tools are listed.
     fn shown<B: Backend>(backend: &B) -> impl Iterator<Item = &'static Self> {
         TEMPLATES.iter().filter(|template| backend.lists(template.tool))
     }
 }
 
-/// Each resource with the tool that answers for it.
+/// Each entry is a resource with the tool that answers for it.
 const ALL: [(&str, &str, &str, &str); 3] = [
     (SYSTEM, "system_info", "System information", "What a cell runs on."),
     (ENVIRONMENT, "get_env", "Environment", "The variables that a command in a cell has."),
     (HISTORY, "history_search", "Command history", "The last commands, the oldest first."),
 ];
 
-/// The resources whose tools are shown.
+/// Returns the resources whose tools are listed.
 pub fn listed<B: Backend>(backend: &B) -> Vec<Resource> {
     let shown = ALL.iter().filter(|(_, tool, _, _)| backend.lists(tool));
     let resource = |(uri, _, name, about): &(&str, &str, &str, &str)| {
@@ -91,7 +91,7 @@ pub fn listed<B: Backend>(backend: &B) -> Vec<Resource> {
     shown.map(resource).collect()
 }
 
-/// The templates whose tools are shown.
+/// Returns the templates whose tools are listed.
 pub fn templates<B: Backend>(backend: &B) -> Vec<ResourceTemplate> {
     let template = |one: &Template| {
         let template = ResourceTemplate::new(one.uri, one.name);
@@ -100,7 +100,8 @@ pub fn templates<B: Backend>(backend: &B) -> Vec<ResourceTemplate> {
     Template::shown(backend).map(template).collect()
 }
 
-/// Of what a client wants to hear of: what there is. Only the history changes while the server runs.
+/// Returns the part of a subscription that exists here. Only the history changes while the server
+/// runs.
 pub fn accepted<B: Backend>(backend: &B, requested: &SubscriptionFilter) -> SubscriptionFilter {
     let mut accepted = SubscriptionFilter::default();
     let uris = requested.resource_subscriptions.iter().flatten();
@@ -145,7 +146,7 @@ impl<B: Backend> Server<B> {
         Ok(ReadResourceResult::new(vec![contents]))
     }
 
-    /// The fields of a tool's answer.
+    /// Returns the fields of a tool's answer.
     async fn answer(
         &self,
         tool: &str,
@@ -157,11 +158,11 @@ impl<B: Backend> Server<B> {
         Ok(result.structured_content.unwrap_or_default())
     }
 
-    /// Tells a client of an older revision when a resource has changed, until it has enough.
+    /// Notifies a client of an older revision of changes to a resource, until it unsubscribes.
     pub(super) fn watch(&self, uri: &str, peer: Peer<RoleServer>) -> Result<(), ErrorData> {
         self.known(uri)?;
         if uri != HISTORY {
-            // What a cell runs on and its variables are the same until the server ends.
+            // The system and the variables of a cell stay the same until the server ends.
             return Ok(());
         }
         let mut changes = self.0.history.changes();
@@ -209,7 +210,7 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    /// Names of commands in a cell, for the templates that take one.
+    /// Returns names of commands in a cell, for the templates that take one.
     pub(super) async fn completions(
         &self,
         request: &CompleteRequestParams,
@@ -255,7 +256,7 @@ fn failed(refused: &Refused) -> ErrorData {
     ErrorData::internal_error(refused.message.clone(), None)
 }
 
-/// The task that tells a client of changes; it ends with this.
+/// The task that notifies a client of changes; dropping this ends it.
 #[derive(Debug, Default)]
 pub struct Watching(std::sync::Mutex<Option<tokio::task::JoinHandle<()>>>);
 

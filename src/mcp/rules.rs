@@ -1,4 +1,5 @@
-//! What `sandbox_rules` answers: the effective profile, limits and grants, so that an agent can read what it may do.
+//! The result of `sandbox_rules`: the effective profile, limits and grants, so that an agent can
+//! read its permissions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,11 +17,11 @@ pub struct Rules {
     pub profile: String,
     pub description: String,
     pub tier: Tier,
-    /// What holds the memory limit.
+    /// Mechanism that enforces the memory limit.
     pub memory_held_by: MemoryHold,
     pub network: String,
     pub workspace: String,
-    /// What of the host is in a cell, read-only, as the cell sees it.
+    /// Host paths that a cell has read-only, as the cell sees them.
     pub read_only_paths: Vec<String>,
     pub programs: String,
     pub proc: String,
@@ -28,10 +29,10 @@ pub struct Rules {
     /// Sockets of the host, where the cell has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub granted_sockets: Vec<String>,
-    /// Variables every cell has on top of the floor's.
+    /// Variables of every cell in addition to the floor's.
     pub env: BTreeMap<String, String>,
     pub limits: RuleLimits,
-    /// How to get more.
+    /// Instructions for getting more.
     pub to_change: String,
 }
 
@@ -57,7 +58,7 @@ pub struct RuleLimits {
     pub env_bytes: usize,
 }
 
-/// What stands at `/workspace` for every call.
+/// Source of `/workspace` for every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkspaceView {
     Fresh,
@@ -67,7 +68,7 @@ pub enum WorkspaceView {
 }
 
 impl WorkspaceView {
-    /// One line for an agent.
+    /// Describes it in one line for an agent.
     pub fn text(self) -> &'static str {
         match self {
             Self::Fresh => "/workspace is private to a session and lasts as long as it does",
@@ -83,7 +84,7 @@ impl WorkspaceView {
 }
 
 impl Rules {
-    /// The rules that follow from the profile of `bash`.
+    /// Derives the rules from the profile of `bash`.
     pub fn of(
         profile: &Profile,
         workspace: WorkspaceView,
@@ -129,7 +130,7 @@ impl Rules {
 }
 
 impl Rules {
-    /// The same where a call that asks for no time has less than it may ask for.
+    /// Sets the time limit of a call that asks for none, where that is less than the maximum.
     #[must_use]
     pub fn with_default_timeout(mut self, seconds: Option<f64>) -> Self {
         let default = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -139,7 +140,7 @@ impl Rules {
         self
     }
 
-    /// The same as lines that a model reads.
+    /// Formats the rules as lines for a model.
     pub fn text(&self) -> String {
         let listed = |list: &[String]| match list.is_empty() {
             true => "none".to_owned(),
@@ -193,7 +194,7 @@ fn held(memory: MemoryHold) -> &'static str {
     }
 }
 
-/// `1 GiB`, `64 KiB`, `1000 bytes`.
+/// Formats a size: `1 GiB`, `64 KiB`, `1000 bytes`.
 fn size(bytes: u64) -> String {
     let units = [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
     match units.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {

@@ -1,4 +1,5 @@
-//! One connection from its start to its end: who may end it, and how calls in flight end (rulings R10).
+//! One connection from its start to its end: the events that end it, and the end of calls in
+//! flight.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::backend::Backend;
 use super::lines::{Ends, Lines};
 use super::server::Server;
 
-/// Why serving ended other than as asked.
+/// Failures that end serving.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("signals cannot be watched")]
@@ -23,10 +24,10 @@ pub enum ServeError {
     Fault(#[source] tokio::task::JoinError),
 }
 
-/// Serves on the process's streams until end of input, SIGTERM or SIGINT, or until `gone`
-/// resolves: then calls in flight are answered and no others are taken.
+/// Serves on the process's streams until end of input, SIGTERM or SIGINT, or until `gone` resolves:
+/// then calls in flight are answered and no others are accepted.
 ///
-/// No line for `quiet` means that none was sent before.
+/// A pause of `quiet` without a line means that no earlier line is still unread.
 pub async fn stdio<B, R, W>(
     backend: B,
     (reader, quiet): (R, Duration),
@@ -53,7 +54,7 @@ where
     served
 }
 
-/// The first signal stops, the second kills at once.
+/// Stops at the first signal, and kills at the second.
 async fn watch_signals(mut terminate: Signal, mut interrupt: Signal, ends: Ends) {
     for switch in [&ends.stop, &ends.kill] {
         tokio::select! {
@@ -64,7 +65,7 @@ async fn watch_signals(mut terminate: Signal, mut interrupt: Signal, ends: Ends)
     }
 }
 
-/// Serves one connection until its input ends or `ends` says so.
+/// Serves one connection until its input ends or one of the `ends` is tripped.
 pub async fn connection<B, R, W>(
     backend: B,
     reader: R,

@@ -41,7 +41,7 @@ use super::{catalogue, commands, jobs, reply};
 use crate::tools::bc::ledger::Ledger;
 use crate::tools::cli::Declared;
 
-/// The key of `_meta` in which a result names the server (2026-07-28).
+/// Key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
 
 /// The MCP server of one connection. Clones are the same server.
@@ -58,7 +58,7 @@ pub(super) struct Shared<B> {
     pub(super) macros: Macros,
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
-    /// What the session has calculated.
+    /// Calculations of the session.
     ledger: Mutex<Ledger>,
     kill: CancellationToken,
 }
@@ -89,8 +89,8 @@ impl<B: Backend> Server<B> {
         }))
     }
 
-    /// The tools as they are listed. Made for who asks, which a client does once or never: their
-    /// schemas are half a megabyte on the heap.
+    /// Builds the list of tools. It is not kept: a client asks for it once or never, and the
+    /// schemas take half a megabyte of heap.
     fn tools(&self) -> Vec<Tool> {
         let backend = &self.0.backend;
         let mut tools = catalogue::tools(&backend.rules(), &backend.exec_options());
@@ -99,7 +99,7 @@ impl<B: Backend> Server<B> {
         tools
     }
 
-    /// The names of the same.
+    /// Returns the names of these tools.
     fn offered(&self) -> Vec<&str> {
         let backend = &self.0.backend;
         let built_in = catalogue::NAMES.iter().copied().filter(|name| backend.lists(name));
@@ -212,7 +212,7 @@ impl<B: Backend> Server<B> {
     }
 }
 
-/// What the server is called.
+/// Returns the server's name and version.
 fn implementation() -> Implementation {
     Implementation::new("cofferdam", env!("CARGO_PKG_VERSION")).with_title("cofferdam")
 }
@@ -243,7 +243,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         ServerConfig::new(capabilities)
             .with_server_info(implementation())
             .with_instructions(catalogue::INSTRUCTIONS)
-            // What an `initialize` that asks for an unknown revision is answered with.
+            // Version for an `initialize` that asks for an unknown revision.
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 
@@ -328,7 +328,8 @@ impl<B: Backend> ServerHandler for Server<B> {
         Ok(())
     }
 
-    /// What rmcp knows no form of: a method that is not there, or parameters that are not its own.
+    /// Answers a request that rmcp cannot parse: an unknown method, or invalid parameters of a
+    /// known one.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -359,7 +360,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        // One that exists and is off is told as such, and not as one that does not exist.
+        // A tool that is disabled gets its own error, different from that of an unknown tool.
         let (backend, name) = (&self.0.backend, request.name.as_ref());
         if !catalogue::NAMES.contains(&name)
             && !backend.commands().iter().any(|declared| declared.command.name == name)
@@ -372,8 +373,8 @@ impl<B: Backend> ServerHandler for Server<B> {
             .protocol_version()
             .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
         let (server, name) = (self.clone(), tool.clone());
-        // A task of its own: a panic ends the task, not the answer. rmcp would leave the client
-        // waiting for ever.
+        // The call has a task of its own, so that a panic ends the task and the client still gets
+        // an answer. rmcp would leave the client waiting for ever.
         let task = tokio::spawn(async move {
             let done = server.perform(request, &context).await;
             if let Err(Refused { kind: RefusedKind::Arguments, message, .. }) = &done {

@@ -1,4 +1,4 @@
-//! Sessions and jobs as an agent is told of them.
+//! Sessions and jobs in results for an agent.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::reply::{self, millis, time_text};
 use model::outcome::{Outcome, Waits};
 use model::receipt::Receipt;
 
-/// What came of a call of `bash`.
+/// Result of a call of `bash`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The command has ended.
     Ended(Box<Told>),
-    /// It goes on as a job.
+    /// The command continues as a job.
     Running(Box<Running>),
-    /// There was none: the session gets a new shell.
+    /// The call had no command: the session gets a new shell.
     Restarted { session: String },
 }
 
@@ -28,38 +28,38 @@ impl From<Told> for Answer {
     }
 }
 
-/// The session a command ran in.
+/// The session in which a command ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldSession {
     pub name: String,
-    /// The directory in which the command began.
+    /// Directory in which the command began.
     pub began: String,
-    /// The handle of the command's output.
+    /// Handle of the command's output.
     pub output_id: String,
-    /// Whether bash_output shows what a reply leaves out.
+    /// Availability of the output that a reply leaves out.
     pub rest: Rest,
     pub shell: Shell,
-    /// Why the command found a new shell, where there had been another.
+    /// Reason why the command found a new shell, where there had been another.
     pub renewed: Option<String>,
 }
 
-/// Whether there is a tool for what a reply leaves out.
+/// Availability of a tool (bash_output) for the output that a reply leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     Readable,
     Gone,
 }
 
-/// What a command left of the shell.
+/// State of the shell after a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shell {
     Kept,
     Ended,
-    /// It never had one.
+    /// The session never had one.
     None,
 }
 
-/// A command that goes on.
+/// A command that continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
     pub session: ToldSession,
@@ -67,14 +67,14 @@ pub struct Running {
     pub stderr: Stream,
     pub input: Waits,
     pub elapsed: Duration,
-    /// When it is interrupted.
+    /// Wall time after which it is interrupted.
     pub timeout: Duration,
     pub receipt: Option<Receipt>,
-    /// Those of bash_output, bash_input and bash_kill that are of use.
+    /// Names of those among bash_output, bash_input and bash_kill that are of use.
     pub tools: Vec<&'static str>,
 }
 
-/// The session's part of `structuredContent`.
+/// Part of `structuredContent` that describes the session.
 #[derive(Debug, Serialize)]
 pub struct Structured<'a> {
     id: &'a str,
@@ -83,7 +83,7 @@ pub struct Structured<'a> {
 }
 
 impl ToldSession {
-    /// Its fields: what is usual is left out.
+    /// Returns its fields, without those that have the usual value.
     pub fn fields(&self) -> Structured<'_> {
         let shell = match (self.shell, &self.renewed) {
             (Shell::Ended, _) => Some("ended"),
@@ -93,13 +93,13 @@ impl ToldSession {
         Structured { id: &self.name, shell }
     }
 
-    /// The handle of a shortened output, where the rest can be read.
+    /// Returns the handle of a shortened output, if the rest can be read.
     pub fn rest_of(&self, stdout: &Stream, stderr: &Stream) -> Option<&str> {
         let readable = self.rest == Rest::Readable && reply::are_cut(stdout, stderr);
         readable.then_some(self.output_id.as_str())
     }
 
-    /// What is told of the shell in words, a line each.
+    /// Returns remarks about the shell, a line each.
     pub fn notes(&self, outcome: &Outcome) -> String {
         let mut notes = String::new();
         if let Some(why) = &self.renewed {
@@ -111,7 +111,7 @@ impl ToldSession {
         notes
     }
 
-    /// What was ended when a command was.
+    /// Describes the effect on the shell of ending a command.
     pub fn killed(&self) -> &'static str {
         match self.shell {
             Shell::Kept => "it was interrupted and the shell is kept",
@@ -121,7 +121,7 @@ impl ToldSession {
     }
 }
 
-/// The result of a command that goes on.
+/// Makes the result of a command that continues.
 pub fn running(job: &Running) -> CallToolResult {
     let id = &job.session.output_id;
     let mut text = String::new();
@@ -163,7 +163,7 @@ pub fn running(job: &Running) -> CallToolResult {
     result
 }
 
-/// The result of a call that only restarts.
+/// Makes the result of a call that only restarts.
 pub fn restarted(session: &str) -> CallToolResult {
     let text = format!(
         "[session `{session}`: the shell and all that ran in it has ended; the next call starts a \

@@ -10,7 +10,7 @@ use crate::tools::bc::MOST_EXPRESSIONS;
 use crate::tools::bc::ledger::REMEMBERED;
 use crate::tools::bc::plot::{HEIGHT, Plot, WIDTH};
 
-/// Calculations that `calculate_history` tells when it is not asked for a number.
+/// Calculations that `calculate_history` returns when it is not asked for a number.
 pub const USUAL_HISTORY: u16 = 20;
 
 /// Arguments of `calculate_batch`.
@@ -60,7 +60,7 @@ impl Arguments for PlotArguments {
 }
 
 impl PlotArguments {
-    /// What is to be drawn, with what was left out.
+    /// Returns the plot, with defaults for absent fields.
     pub fn plot(self) -> Plot {
         Plot {
             expression: self.expression,
@@ -118,7 +118,7 @@ impl<'de, const LEAST: u16, const MOST: u16> Deserialize<'de> for Within<LEAST, 
     }
 }
 
-/// Most calculations that `calculate_history` can be asked for: all that are remembered.
+/// Calculations that `calculate_history` can be asked for, at most: all that are kept.
 pub const MOST_HISTORY: u16 = 200;
 const _: () = assert!(REMEMBERED == 200);
 

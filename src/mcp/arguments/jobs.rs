@@ -74,7 +74,7 @@ impl Arguments for KillArguments {
     const FIELDS: &'static [&'static str] = &["job", "signal"];
 }
 
-/// What a job is ended with.
+/// Signal that ends a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum JobSignal {
     #[default]

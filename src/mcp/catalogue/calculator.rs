@@ -112,7 +112,7 @@ pub(super) fn plot() -> Tool {
         .annotate(pure())
 }
 
-/// Gives something else after each calculation, and changes nothing.
+/// Annotates a tool whose result changes with each calculation, and which changes nothing itself.
 fn about_the_session() -> ToolAnnotations {
     ToolAnnotations::new().read_only(true).destructive(false).idempotent(false).open_world(false)
 }

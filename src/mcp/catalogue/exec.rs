@@ -1,4 +1,5 @@
-//! `bash_exec` and the directory it starts in, as an agent sees them. The fields are the seed's.
+//! `bash_exec` and its working directory, as an agent sees them, with the reference
+//! implementation's fields.
 
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
     tool("bash_exec", title, description, exec_input(options), exec_output()).annotate(runs())
 }
 
-/// What `bash_exec` answers.
+/// Returns the output schema of `bash_exec`.
 pub(super) fn exec_output() -> Value {
     json!({
         "type": "object",
@@ -41,7 +42,7 @@ pub(super) fn exec_output() -> Value {
     })
 }
 
-/// The choice of a profile, where there is one.
+/// Returns the schema of the profile argument, if there is a choice.
 pub(super) fn profile(options: &Options) -> Option<(String, Value)> {
     let [own, _, ..] = options.profiles.as_slice() else { return None };
     let schema = json!({
@@ -110,7 +111,8 @@ pub fn bash_exec_stream(options: &Options) -> Tool {
     tool("bash_exec_stream", title, description.to_owned(), input, exec_output()).annotate(runs())
 }
 
-/// What a command does is its own affair, and nothing outside of its cell.
+/// Annotates a tool that runs a command: it may change anything inside of its cell, and nothing
+/// outside.
 pub(super) fn runs() -> ToolAnnotations {
     ToolAnnotations::new().read_only(false).destructive(true).idempotent(false).open_world(false)
 }

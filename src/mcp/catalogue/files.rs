@@ -7,7 +7,7 @@ use super::{pure, tool};
 use crate::mcp::files::arguments::GOT;
 use crate::tools::files::FILE_BYTES;
 
-/// All of them.
+/// Returns all of them.
 pub fn tools() -> [Tool; 3] {
     [edit(), put(), get()]
 }

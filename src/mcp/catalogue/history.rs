@@ -1,4 +1,4 @@
-//! What has run, as an agent sees it.
+//! Command history, as an agent sees it.
 
 use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};

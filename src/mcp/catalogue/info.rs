@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 use super::tool;
 use crate::mcp::exec::arguments::Section;
 
-/// Every one of them.
+/// Returns all of them.
 pub fn tools() -> Vec<Tool> {
     vec![get_env(), system_info(), process_info(), which_command(), command_help(), man_page()]
 }
 
-/// Changes nothing and reaches nothing outside; the answer may be another one the next time.
+/// Annotates a tool that changes nothing and reaches nothing outside; its answer may differ the
+/// next time.
 fn asks() -> ToolAnnotations {
     ToolAnnotations::new().read_only(true).destructive(false).open_world(false)
 }
@@ -123,7 +124,7 @@ fn command_help() -> Tool {
         }),
         &["command", "help", "exit_code"],
     );
-    // The program that is named runs: what it does in its own cell is not known.
+    // The named program runs; its effect on its own cell is not known.
     let annotations = ToolAnnotations::new().read_only(false).destructive(false).open_world(false);
     tool("command_help", "Help of a command", description.to_owned(), input, output)
         .annotate(annotations)

@@ -40,7 +40,7 @@ pub fn output() -> Tool {
         "additionalProperties": false
     });
     let title = "Read a job's output";
-    // The same call may see more the next time.
+    // The same call may return more the next time.
     tool("bash_output", title, description.to_owned(), input, of_a_job())
         .annotate(pure().idempotent(false))
 }
@@ -118,7 +118,7 @@ fn offset() -> Value {
     json!({ "type": "integer", "minimum": 0, "default": 0 })
 }
 
-/// As of `bash`, and where to read on.
+/// Returns the schema of a `bash` result, with the offsets for the next read.
 fn of_a_job() -> Value {
     let next = json!({
         "type": "object",
@@ -130,7 +130,7 @@ fn of_a_job() -> Value {
     with(bash_output(), "next", next)
 }
 
-/// The schema with one more property.
+/// Adds one property to a schema.
 fn with(mut schema: Value, name: &str, property: Value) -> Value {
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.insert(name.to_owned(), property);

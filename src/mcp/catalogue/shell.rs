@@ -29,12 +29,12 @@ pub fn bash(rules: &Rules) -> Tool {
             .read_only(false)
             .destructive(true)
             .idempotent(false)
-            // A cell has no way out to the network: its world is the cell.
+            // A cell has no route to the network: its world is the cell.
             .open_world(false),
     )
 }
 
-/// The fields of two objects as one.
+/// Merges the fields of two objects.
 fn together(first: Value, second: Value) -> Value {
     let fields = |value: Value| value.as_object().cloned().unwrap_or_default();
     let all: Map<String, Value> = fields(first).into_iter().chain(fields(second)).collect();

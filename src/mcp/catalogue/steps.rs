@@ -39,7 +39,7 @@ pub fn pipeline(options: &Options) -> Tool {
     tool("pipeline", "Run a pipeline", description.to_owned(), input, steps()).annotate(runs())
 }
 
-/// Save, run, list, delete.
+/// Returns the tools that save, run, list and delete macros.
 pub fn macros(options: &Options) -> [Tool; 4] {
     [save(), run(options), list(), delete()]
 }
@@ -143,7 +143,7 @@ fn delete() -> Tool {
         .annotate(gone.idempotent(false))
 }
 
-/// These fields as `bash_exec` has them, and its choice of a profile.
+/// Returns these fields as in `bash_exec`, with its choice of a profile.
 fn fields(options: &Options, named: &[&str]) -> Map<String, Value> {
     let of_exec = exec_fields(options);
     let properties = of_exec.get("properties").and_then(Value::as_object);
@@ -164,7 +164,7 @@ fn keep_going(description: &str) -> Value {
     json!({ "type": "boolean", "default": false, "description": description })
 }
 
-/// What is told of steps.
+/// Returns the schema of steps.
 fn steps() -> Value {
     let (text, count) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
     let step = json!({

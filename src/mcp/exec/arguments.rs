@@ -41,7 +41,7 @@ pub struct ExecArguments {
     pub env: Option<BTreeMap<String, String>>,
     #[serde(default)]
     pub shell: Shell,
-    /// Where policy leaves the choice.
+    /// Name of a profile, if policy leaves the choice.
     pub profile: Option<String>,
 }
 
@@ -52,11 +52,11 @@ pub struct StreamArguments {
     pub command: String,
     pub working_dir: Option<String>,
     pub timeout: Option<Seconds>,
-    /// Most bytes of one notification.
+    /// Bytes of one notification, at most.
     pub buffer_size: Option<usize>,
 }
 
-/// Which shell reads a command.
+/// Shell that interprets a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shell {

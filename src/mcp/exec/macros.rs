@@ -1,6 +1,6 @@
 //! Macros: commands that a session keeps under a name, to run them again with other parameters.
 //!
-//! A parameter is a word of a command's `$1` and on. It is never part of its text.
+//! Parameters are passed as `$1`, `$2`, …; they are never inserted into a command's text.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,11 +18,11 @@ use crate::mcp::reply;
 use crate::mcp::server::Server;
 use capture::tap::Tap;
 
-/// Most macros of a session, commands of one, and bytes of all of them together.
+/// Limits: macros of a session, commands of one macro, and bytes of all macros together.
 pub const MOST_MACROS: usize = 64;
 pub const MOST_COMMANDS: usize = 32;
 pub const MOST_BYTES: usize = 1 << 20;
-/// Longest name, and what it is made of, as a schema has it.
+/// Length of the longest name in bytes, and the pattern of a name for the schema.
 pub const NAME_BYTES: usize = 64;
 pub const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
 
@@ -44,7 +44,7 @@ impl Arguments for SaveArguments {
 #[serde(deny_unknown_fields)]
 pub struct RunArguments {
     name: String,
-    /// The commands' `$1` and on.
+    /// Parameters of the commands, from `$1` on.
     #[serde(default)]
     arguments: Vec<String>,
     env: Option<BTreeMap<String, String>>,
@@ -83,11 +83,11 @@ impl Arguments for DeleteArguments {
     const FIELDS: &'static [&'static str] = &["name"];
 }
 
-/// The macros of one connection.
+/// Macros of one connection.
 #[derive(Debug, Default)]
 pub struct Macros(Mutex<BTreeMap<String, Vec<String>>>);
 
-/// Whether there was one of that name.
+/// Existence of a macro of that name before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     None,
@@ -99,7 +99,7 @@ impl Macros {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps commands under a name, in the place of those that it had.
+    /// Stores commands under a name, in place of earlier ones.
     fn save(&self, name: &str, commands: Vec<String>) -> Result<Before, String> {
         check(name, &commands)?;
         let size = |name: &str, commands: &[String]| {
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(refused("a", vec!["true".into(), " \n".into()]), "`commands[1]` is empty");
         let large = vec!["x".repeat(MOST_BYTES - 1)];
         assert_eq!(macros.save("a", large.clone()), Ok(Before::None));
-        // Its own place counts as free.
+        // A replaced macro's own size counts as free.
         assert_eq!(macros.save("a", large), Ok(Before::Replaced));
         assert_eq!(refused("b", commands(1)), "all macros together have 1048576 bytes at most");
         macros.delete("a");

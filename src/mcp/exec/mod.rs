@@ -1,6 +1,6 @@
 //! Tools that have a fresh cell for each call: `bash_exec`, and questions about a cell and its programs.
 //!
-//! What lasts between their calls is one directory, in which the next one starts.
+//! Only one directory persists between their calls: the one in which the next call starts.
 
 pub mod arguments;
 pub mod macros;
@@ -35,7 +35,7 @@ use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::outcome::Outcome;
 use policy::group::Group;
 
-/// Whether a tool is one of these.
+/// Returns true if a tool is one of these.
 pub fn answers(tool: &str) -> bool {
     Group::of(tool).is_some_and(|group| match group {
         Group::Exec | Group::Info | Group::History => true,
@@ -43,11 +43,11 @@ pub fn answers(tool: &str) -> bool {
     })
 }
 
-/// A command for a fresh cell, with what only cofferdam gives it.
+/// A command for a fresh cell, with the input that only cofferdam gives it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ask {
     pub arguments: ExecArguments,
-    /// Its positional parameters.
+    /// Positional parameters.
     pub words: Vec<String>,
     pub stdin: Vec<u8>,
 }
@@ -58,20 +58,20 @@ impl Ask {
     }
 }
 
-/// What `ps` shows when nobody says.
+/// Default format of `ps`.
 const PS_FORMAT: &str = "aux";
 
-/// What an operator says of `bash_exec` when the server starts.
+/// Operator's settings of `bash_exec`, given at the start of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Time of a command that asks for none, and the most that one may ask for.
+    /// Time limit of a command that asks for none, and the maximum.
     pub default_timeout: Duration,
     pub max_timeout: Duration,
-    /// Where commands start until `set_working_dir` is called.
+    /// Directory in which commands start until `set_working_dir` is called.
     pub working_dir: Cwd,
-    /// Commands that are remembered.
+    /// Number of commands in the history.
     pub history: usize,
-    /// Profiles that a command may name; the first is its own when it names none.
+    /// Profiles that a command may name; the first is the default.
     pub profiles: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ impl Default for Options {
     }
 }
 
-/// The directory in which the next command starts: of one connection.
+/// Directory in which the next command of one connection starts.
 #[derive(Debug)]
 pub struct WorkingDir(Mutex<Cwd>);
 
@@ -108,7 +108,7 @@ impl WorkingDir {
 type Context = RequestContext<RoleServer>;
 
 impl<B: Backend> Server<B> {
-    /// One call of a tool that [`answers`] knows.
+    /// Runs one call of a tool that [`answers`] knows.
     pub(super) async fn fresh(
         &self,
         tool: &str,
@@ -153,7 +153,8 @@ impl<B: Backend> Server<B> {
         self.executed(ExecArguments::TOOL, ask, Tap::default(), context).await
     }
 
-    /// A command as a call of `tool`, its output heard by `tap`, told with the seed's fields.
+    /// Runs a command as a call of `tool`, passes its output to `tap`, and returns the reference
+    /// implementation's fields.
     async fn executed(
         &self,
         tool: &'static str,
@@ -167,7 +168,7 @@ impl<B: Backend> Server<B> {
         Ok(reply::executed(&told, &command, stderr))
     }
 
-    /// A command as a call of `tool`, its output heard by `tap`: decided, run and remembered.
+    /// Decides, runs and records a command as a call of `tool`; passes its output to `tap`.
     async fn ran(
         &self,
         tool: &'static str,
@@ -327,7 +328,7 @@ impl<B: Backend> Server<B> {
         Ok(reply::shown(&told, &page, fields))
     }
 
-    /// A script in a fresh cell, as a call of `tool`.
+    /// Runs a script in a fresh cell, as a call of `tool`.
     pub(super) async fn script(
         &self,
         tool: &'static str,
@@ -339,7 +340,7 @@ impl<B: Backend> Server<B> {
     }
 }
 
-/// The answer of a script that ended well, as it is read.
+/// Parses the output of a script that ended well.
 fn read<T>(told: &Told, of: impl FnOnce(&str) -> Option<T>) -> Result<T, Refused> {
     well(told)?;
     let none = || Refused::failed("the cell's answer was not understood");
@@ -358,7 +359,7 @@ fn well(told: &Told) -> Result<(), Refused> {
     }
 }
 
-/// A script that gave no answer: what it said of it, else how it ended.
+/// Makes the failure of a script that gave no answer: its own message, else its outcome.
 fn failed(told: &Told) -> Refused {
     let said = told.stderr.text.trim_end();
     let message = match (&told.outcome, said) {

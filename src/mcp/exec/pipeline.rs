@@ -1,4 +1,4 @@
-//! `pipeline`: commands of which each reads what the one before it printed, each in a cell of its own.
+//! `pipeline`: commands, each in a cell of its own, that read the output of the one before.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::mcp::server::Server;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 
-/// Most steps of one pipeline.
+/// Steps of one pipeline, at most.
 pub const MOST_STEPS: usize = 16;
 
 /// Arguments of `pipeline`.
@@ -22,7 +22,7 @@ pub const MOST_STEPS: usize = 16;
 #[serde(deny_unknown_fields)]
 pub struct PipelineArguments {
     steps: Vec<Step>,
-    /// What the first step reads.
+    /// Input of the first step.
     #[serde(default)]
     stdin: String,
     #[serde(default)]
@@ -34,7 +34,7 @@ impl Arguments for PipelineArguments {
     const FIELDS: &'static [&'static str] = &["steps", "stdin", "keep_going"];
 }
 
-/// One command, with what `bash_exec` takes.
+/// One command, with the options of `bash_exec`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {
@@ -67,7 +67,8 @@ impl<B: Backend> Server<B> {
             let command = step.command.clone();
             let ask = step.ask(std::mem::take(&mut input));
             let ran = self.ran(ExecArguments::TOOL, ask, tap, context).await;
-            // What is refused at first is refused; later on, what has run before is told too.
+            // A refused first step refuses the call; a later one is reported beside the steps that
+            // ran.
             let told = match ran {
                 Err(refused) if number == 1 => return Err(refused),
                 Err(refused) => {

@@ -1,4 +1,5 @@
-//! Answers of these tools: the seed's field names, and a text that a model can read.
+//! Results of these tools: the reference implementation's field names, and a text that a model can
+//! read.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::mcp::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
 
-/// Whether a reply has what went to standard error.
+/// Presence of standard error in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StderrIs {
     Told,
@@ -16,14 +17,14 @@ pub enum StderrIs {
 }
 
 impl StderrIs {
-    /// It is told unless the caller says no.
+    /// Includes it unless the caller asks not to.
     pub fn asked(capture: Option<bool>) -> Self {
         if capture == Some(false) { Self::LeftOut } else { Self::Told }
     }
 }
 
-/// The result of `bash_exec`: six fields, and the same as text. What they cannot say, such as a time
-/// limit that was reached, stands in a second text.
+/// Makes the result of `bash_exec`: six fields, and the same as text. A second text has what they
+/// cannot express, such as an exceeded time limit.
 pub fn executed(told: &Told, command: &str, stderr: StderrIs) -> CallToolResult {
     let error = match stderr {
         StderrIs::Told => told.stderr.text.as_str(),
@@ -51,7 +52,7 @@ pub fn executed(told: &Told, command: &str, stderr: StderrIs) -> CallToolResult 
     with(result, told, fields)
 }
 
-/// One number for every end: the program's own, or the one that `cofferdam run` exits with.
+/// Returns one number for every outcome: the program's own, or the exit code of `cofferdam run`.
 pub fn exit_code(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Exited { code } => *code,
@@ -62,7 +63,7 @@ pub fn exit_code(outcome: &Outcome) -> u8 {
     }
 }
 
-/// The result of the two tools that tell the directory.
+/// Makes the result of the two tools that report the directory.
 pub fn working_dir(directory: &Cwd) -> CallToolResult {
     let fields = json!({ "working_dir": directory.as_str() });
     let mut result = reply::result(reply::pretty(&fields), false);
@@ -70,13 +71,13 @@ pub fn working_dir(directory: &Cwd) -> CallToolResult {
     result
 }
 
-/// The result of a question whose fields are all of the answer.
+/// Makes the result of a question that is answered by fields alone.
 pub fn answered(told: &Told, fields: Value) -> CallToolResult {
     let text = reply::pretty(&fields);
     with(reply::result(text, false), told, fields)
 }
 
-/// The result of a question whose answer is a text.
+/// Makes the result of a question that is answered by a text.
 pub fn shown(told: &Told, text: &str, fields: Value) -> CallToolResult {
     with(reply::result(text.to_owned(), false), told, fields)
 }

@@ -1,4 +1,4 @@
-//! Commands one after the other, each in a cell of its own, and how a reply tells of them.
+//! Commands in sequence, each in a cell of its own, and their report in a reply.
 
 use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use capture::text::render;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::Outcome;
 
-/// What becomes of the others when one has failed.
+/// Treatment of later steps after a failed one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AfterFailure {
     #[default]
@@ -25,30 +25,30 @@ impl AfterFailure {
     }
 }
 
-/// Whether a step did what it should.
+/// Returns true if a step exited with 0.
 pub fn is_well(told: &Told) -> bool {
     told.outcome == (Outcome::Exited { code: 0 })
 }
 
-/// Whether more can follow: a call that was taken back ends all of it.
+/// Returns true if no step may follow: cancelling a call ends all of it.
 pub fn is_final(told: &Told) -> bool {
     told.outcome == Outcome::Cancelled
 }
 
-/// How much of a step's standard output a reply has.
+/// Amount of a step's standard output in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stdout {
     Shown,
-    /// It went to the next step: its length is told.
+    /// Passed to the next step: the reply has its length.
     Counted,
 }
 
-/// Steps that ran, of those that there are.
+/// Steps that ran, out of a known number.
 #[derive(Debug)]
 pub struct Steps {
     of: usize,
     told: Vec<(Value, bool)>,
-    /// The last one's, which stands for all.
+    /// Report of the last step, which stands for all.
     last: Option<Told>,
     stopped: Option<String>,
 }
@@ -58,12 +58,12 @@ impl Steps {
         Self { of, told: Vec::new(), last: None, stopped: None }
     }
 
-    /// The number of the next step, from 1 on.
+    /// Returns the number of the next step, from 1 on.
     pub fn next(&self) -> usize {
         self.told.len() + 1
     }
 
-    /// Takes the story of the next step; the reply has room for so much of each.
+    /// Adds the report of the next step; each gets an equal share of the reply.
     pub fn add(&mut self, command: &str, told: Told, stdout: Stdout) {
         let room = INLINE_CHARACTERS / self.of.max(1);
         let streams = render(
@@ -89,12 +89,12 @@ impl Steps {
         self.last = Some(told);
     }
 
-    /// Why what follows was not run.
+    /// Records the reason why later steps did not run.
     pub fn stop(&mut self, why: impl Into<String>) {
         self.stopped.get_or_insert(why.into());
     }
 
-    /// Whether every step has run.
+    /// Returns true if every step has run.
     pub fn is_last(&self) -> bool {
         self.told.len() == self.of
     }
@@ -103,8 +103,8 @@ impl Steps {
         self.stopped.is_some()
     }
 
-    /// The result: `isError` where a step could not end by itself, or not all were run for another
-    /// reason than an exit code.
+    /// Makes the result: `isError` if a step could not end by itself, or if steps did not run for
+    /// another reason than an exit code.
     pub fn result(self) -> CallToolResult {
         let Self { of, told, last, stopped } = self;
         let ran = told.len();
@@ -126,7 +126,7 @@ impl Steps {
     }
 }
 
-/// Enough of a command to know it by: whoever sent it has the rest.
+/// Returns enough of a command to recognize it: the client has the rest.
 pub fn start_of(command: &str) -> String {
     const SHOWN: usize = 200;
     let mut characters = command.chars();

@@ -1,4 +1,4 @@
-//! `bash_exec_stream`: what a command prints is told while it runs, as progress to a client that gave a
+//! `bash_exec_stream`: sends a command's output while it runs, as progress to a client that gave a
 //! token, and as log messages to one that set a level.
 
 use rmcp::model::CallToolResult;
@@ -11,7 +11,7 @@ use crate::mcp::live::{Live, MOST, USUAL};
 use crate::mcp::server::Server;
 use capture::tap::Tap;
 
-/// Bytes of one notification, when nobody says, and what may be said.
+/// Bytes of one notification: the default, and the least and greatest allowed.
 pub const BUFFER: usize = USUAL;
 pub const LEAST_BUFFER: usize = 16;
 pub const MOST_BUFFER: usize = MOST;
@@ -39,7 +39,7 @@ impl<B: Backend> Server<B> {
         }
         let (tap, pieces) = Tap::listened();
         let live = Live::new(context.peer.clone(), token, size).logged(logs);
-        // The tap is gone when the call has ended: then all that it passed on has been told.
+        // The end of the call drops the tap; by then all output that it passed on has been sent.
         let run = self.executed(StreamArguments::TOOL, asked, tap, context);
         tokio::join!(run, live.tell(pieces)).0
     }

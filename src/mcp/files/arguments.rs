@@ -1,4 +1,4 @@
-//! Arguments of the tools for files of `/workspace`, made into requests of the clerk.
+//! Arguments of the tools for files of `/workspace`, converted to requests of the clerk.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use crate::mcp::backend::Refused;
 use crate::tools::files::{FILE_BYTES, Over, Request};
 use model::call::{FilePath, InvalidCall};
 
-/// Bytes that `get_file` answers with when nobody says.
+/// Bytes of a `get_file` answer by default.
 pub const GOT: usize = 1 << 20;
 
 /// Arguments of `edit`: those of the text editor tool that models know.
@@ -42,7 +42,7 @@ impl Arguments for EditArguments {
     ];
 }
 
-/// What `edit` does.
+/// Command of `edit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -87,7 +87,7 @@ impl Arguments for GetArguments {
     const FIELDS: &'static [&'static str] = &["path", "offset", "length", "session"];
 }
 
-/// A request with its place.
+/// A request with its path and session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     pub path: FilePath,
@@ -99,7 +99,7 @@ fn bad(message: String) -> BadArguments {
     BadArguments { message, hint: None }
 }
 
-/// A field that a command cannot do without.
+/// Returns a field that a command requires.
 fn needed<T>(command: &str, field: &str, value: Option<T>) -> Result<T, BadArguments> {
     value.ok_or_else(|| bad(format!("edit: `{command}` needs `{field}`")))
 }
@@ -112,7 +112,7 @@ fn bounded(field: &'static str, bytes: Vec<u8>) -> Result<Vec<u8>, InvalidCall> 
 }
 
 impl EditArguments {
-    /// The request that they make.
+    /// Converts them to a request.
     ///
     /// # Errors
     /// A field that is missing or out of its bounds.
@@ -147,7 +147,7 @@ impl EditArguments {
     }
 }
 
-/// First and last line; 0 for the last line there is.
+/// Returns the first and last line; 0 stands for the last line of the file.
 fn lines(range: Option<(i64, i64)>) -> Result<(usize, usize), BadArguments> {
     let Some((first, last)) = range else { return Ok((1, 0)) };
     let number = |value: i64| usize::try_from(value).ok().filter(|number| *number > 0);
@@ -163,7 +163,7 @@ fn lines(range: Option<(i64, i64)>) -> Result<(usize, usize), BadArguments> {
 }
 
 impl PutArguments {
-    /// The request that they make.
+    /// Converts them to a request.
     ///
     /// # Errors
     /// A field that is missing or out of its bounds.
@@ -188,7 +188,7 @@ impl PutArguments {
     }
 }
 
-/// Permissions in octal digits, without set-id and sticky bits.
+/// Parses permissions in octal digits, without set-id and sticky bits.
 fn permissions(digits: &str) -> Result<u16, BadArguments> {
     let mode = u16::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
     let plain = digits.len() <= 4 && digits.bytes().all(|digit| digit.is_ascii_digit());
@@ -198,7 +198,7 @@ fn permissions(digits: &str) -> Result<u16, BadArguments> {
 }
 
 impl GetArguments {
-    /// The request that they make.
+    /// Converts them to a request.
     ///
     /// # Errors
     /// A field that is out of its bounds.

@@ -15,25 +15,25 @@ use crate::tools::files::Answer;
 use model::receipt::Receipt;
 use policy::group::Group;
 
-/// Whether a tool is one of these.
+/// Returns true if a tool is one of these.
 pub fn answers(tool: &str) -> bool {
     Group::of(tool) == Some(Group::Files)
 }
 
-/// What was done to a file, and where.
+/// Result of a request for a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filed {
     pub answer: Answer,
     pub denials: Vec<ToldDenial>,
     pub receipt: Option<Receipt>,
-    /// Why the session has a new shell, where it had another.
+    /// Reason why the session has a new shell, where it had another.
     pub renewed: Option<String>,
-    /// Lines that the audit log lacks, and why, while it cannot be written.
+    /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
 }
 
 impl<B: Backend> Server<B> {
-    /// One call of a tool that [`answers`] knows.
+    /// Runs one call of a tool that [`answers`] knows.
     pub(super) async fn file(
         &self,
         tool: &str,
@@ -53,7 +53,7 @@ impl<B: Backend> Server<B> {
 }
 
 impl Asked {
-    /// The session whose shell is asked, where the workspace is a session's.
+    /// Returns the session whose shell is asked, if the workspace is a session's.
     pub fn session(&self) -> &str {
         self.session.as_deref().unwrap_or(crate::tools::session::DEFAULT)
     }

@@ -1,4 +1,4 @@
-//! What was done to a file, as an agent is told: lines with their numbers, or fields and bytes.
+//! Results of the file tools: lines with their numbers, or fields and bytes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,12 +14,12 @@ use crate::tools::files::{Answer, Entry, Kind, Region, Request, Was};
 use capture::deceptive::plain;
 use model::defaults::INLINE_CHARACTERS;
 
-/// What of a request its reply needs.
+/// Parts of a request that its reply repeats.
 #[derive(Debug)]
 pub struct About {
     path: String,
     offset: u64,
-    /// Of what was put.
+    /// SHA-256 of the content that was put.
     sha256: Option<String>,
 }
 
@@ -38,7 +38,7 @@ fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The result of a request that was answered.
+/// Makes the result of an answered request.
 pub fn filed(about: &About, filed: &Filed) -> CallToolResult {
     let mut fields = Map::from_iter([("path".to_owned(), json!(about.path))]);
     let mut content = match &filed.answer {
@@ -67,8 +67,7 @@ fn texts(text: String) -> Vec<ContentBlock> {
     vec![ContentBlock::text(text)]
 }
 
-/// Lines with their numbers, as `cat -n` has them, and the number of the last that is shown whole
-/// or in part.
+/// Numbers lines as `cat -n` does; returns also the number of the last line shown whole or in part.
 fn numbered(region: &Region) -> (String, usize) {
     let text = String::from_utf8_lossy(&region.text);
     let (mut shown, mut room, mut last) = (String::new(), INLINE_CHARACTERS, region.first);
@@ -76,7 +75,7 @@ fn numbered(region: &Region) -> (String, usize) {
         if room == 0 {
             break;
         }
-        // A carriage return is shown: whoever replaces text must know of it.
+        // A carriage return is shown, because an agent that replaces text must know of it.
         let line = line.strip_suffix('\n').unwrap_or(line).replace('\r', "\\r");
         let kept: String = plain(&line).chars().take(room).map(harmless).collect();
         room = room.saturating_sub(kept.chars().count() + 8);
@@ -86,7 +85,7 @@ fn numbered(region: &Region) -> (String, usize) {
     (shown, last)
 }
 
-/// What a terminal would obey is replaced.
+/// Replaces a control character, which a terminal would obey.
 fn harmless(c: char) -> char {
     if c.is_control() && c != '\t' { char::REPLACEMENT_CHARACTER } else { c }
 }
@@ -152,7 +151,7 @@ fn directory(
     texts(text)
 }
 
-/// What is told where the file before had more names.
+/// Returns the remark for a file that had several names.
 fn links(was: Was) -> &'static str {
     match was {
         Was::File { names } if names > 1 => {
@@ -196,7 +195,7 @@ fn edited(
     texts(format!("{head}{snippet}{cut}{}{ends}", links(was)))
 }
 
-/// Bytes as text where they are text: a character that the end cuts in two is left for the next read.
+/// Returns bytes as text where they are text. A character cut at the end is left for the next read.
 fn text_of(bytes: &[u8], is_end: bool) -> Option<&str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Some(text),
@@ -245,7 +244,7 @@ fn got(
     }
 }
 
-/// The file's address: of the cell, not of the host.
+/// Returns the file's address in the cell, not on the host.
 fn uri(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
     let coded = path.bytes().map(|byte| match plain(byte) {

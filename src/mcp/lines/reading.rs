@@ -1,5 +1,5 @@
-//! The task that reads: a line at a time, until the end of input or a signal, and no request is lost
-//! between the two.
+//! The task that reads a line at a time until the end of input or a signal, without losing a
+//! request between the two.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,15 +19,15 @@ use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
 use crate::mcp::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
 use model::outcome::in_words;
 
-/// How long requests already received may take after the end of input.
+/// Time for requests already received, after the end of input.
 const EOF_GRACE: Duration = Duration::from_secs(1);
-/// How long calls in flight may take after a signal to stop.
+/// Time for calls in flight, after a signal to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Lines that are read after a signal to stop, from a client that never pauses. No time: on a busy machine
-/// it can pass while a request lies there.
+/// Lines that are read after a signal to stop, from a client that never pauses. A count and not a
+/// time: on a busy machine a time can pass while a request still lies unread.
 const READ_ON: usize = 4096;
 
-/// How many ids of cancelled requests are remembered; calls behind older ones ended long ago.
+/// Number of cancelled ids that are kept; calls behind older ones ended long ago.
 const TAKEN_BACK: usize = 4096;
 
 /// A line as read.
@@ -95,14 +95,14 @@ impl Reading {
             () = async { ends.ending().await; sleep(STOP_GRACE).await } => Duration::ZERO,
         };
         self.drain(grace).await;
-        // Dropping the channel to the service tells it that there is no more.
+        // Dropping the channel signals the end of input to the service.
     }
 
-    /// Reads until the end of input, or until nobody wants what is read; returns the time that open
-    /// requests have from then on.
+    /// Reads until the end of input, or until the service accepts no more. Returns the time that
+    /// open requests have from then on.
     ///
-    /// A signal to stop interrupts no line and no delivery, and lines that were sent before it are still
-    /// read: a request is answered or was never sent.
+    /// A signal to stop interrupts no line and no delivery, and lines sent before it are still
+    /// read, so that each of their requests is answered.
     async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut BufReader<R>) -> Duration {
         let ends = self.ends.clone();
         let mut read_on = 0;
@@ -187,7 +187,7 @@ impl Reading {
         write_line(&self.outgoing, fault.to_line()).await
     }
 
-    /// Waits until every request has its answer; kills what takes longer than `grace`.
+    /// Waits until every request has its answer; kills calls that take longer than `grace`.
     async fn drain(&self, grace: Duration) {
         let mut open = self.open.subscribe();
         let answered = async |time: Duration, open: &mut watch::Receiver<HashSet<RequestId>>| {
@@ -247,14 +247,15 @@ mod tests {
         assert_eq!(lines_of(b"123456", 5).await, vec![Read::TooLong, Read::End]);
     }
 
-    /// What lies unread at a signal to stop: more than the service and its channel hold at once.
+    /// Returns unread input at a signal to stop: more lines than the service and its channel hold
+    /// at once.
     fn asked(count: u64) -> String {
         (1..=count)
             .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}\n"))
             .collect()
     }
 
-    /// The transport over such an input, which does not end, and what it writes.
+    /// Opens the transport over an input that does not end, and returns both with its output.
     async fn stopped(ends: &Ends, input: &str) -> (Lines, [DuplexStream; 2]) {
         let (mut client, reader) = duplex(1 << 20);
         let (writer, answers) = duplex(1 << 20);

@@ -9,7 +9,7 @@ use crate::tools::bc::ledger::{Entry, Statistics};
 use crate::tools::bc::library;
 use crate::tools::bc::plot::Plot;
 
-/// The result of `calculate_batch`: an error of an expression is data.
+/// Makes the result of `calculate_batch`: an error of an expression is data.
 pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolResult {
     let entry = |(expression, entry): (&String, &Result<(String, Exact), String>)| match entry {
         Ok((result, Exact::Yes)) => json!({ "expression": expression, "result": result }),
@@ -31,7 +31,7 @@ pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolRes
     told
 }
 
-/// The result of `calculate_plot`: the drawing is its text.
+/// Makes the result of `calculate_plot`: the drawing is its text.
 pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
     let drawn = &done.drawn;
     let mut text = drawn.plot.clone();
@@ -53,7 +53,7 @@ pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
     told
 }
 
-/// The result of `calculate_stats`, with how many calls run or wait for a turn now.
+/// Makes the result of `calculate_stats`, with the number of calls that run or are queued now.
 pub fn stats(statistics: &Statistics, pending: usize) -> CallToolResult {
     let mut fields = to_value(statistics);
     if let Some(map) = fields.as_object_mut() {
@@ -62,13 +62,13 @@ pub fn stats(statistics: &Statistics, pending: usize) -> CallToolResult {
     with_fields(pretty(&fields), fields)
 }
 
-/// The result of `calculate_history`.
+/// Makes the result of `calculate_history`.
 pub fn history(entries: &[Entry]) -> CallToolResult {
     let fields = json!({ "calculations": entries });
     with_fields(pretty(&fields), fields)
 }
 
-/// The result of `calculate_functions`.
+/// Makes the result of `calculate_functions`.
 pub fn functions() -> CallToolResult {
     let functions: Vec<Value> = library::functions()
         .map(|function| {

@@ -1,4 +1,4 @@
-//! Results of the calculator, with the seed's fields.
+//! Results of the calculator, with the reference implementation's fields.
 
 use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{RECEIPT_KEY, meta, millis, pretty, result};
 use crate::mcp::backend::{Calculated, Exact, Ran};
 
-/// The result of `calculate`: the seed's fields, and `exact: false` where digits may be wrong.
+/// Makes the result of `calculate`, with `exact: false` if digits may be wrong.
 pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
     let mut fields = json!({
         "result": done.result,
@@ -20,7 +20,7 @@ pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToo
     calculator(done, fields)
 }
 
-/// The result of `calculate_advanced`; the script is told back by its first 100 characters.
+/// Makes the result of `calculate_advanced`, with the first 100 characters of the script.
 pub fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
     let mut shown: String = script.chars().take(100).collect();
     if shown.len() < script.len() {
@@ -51,7 +51,7 @@ fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
     result
 }
 
-/// The result of `set_precision`.
+/// Makes the result of `set_precision`.
 pub fn precision_set(precision: u8) -> CallToolResult {
     let fields = json!({ "precision": precision });
     let mut result = result(format!("precision is now {precision} decimal places"), false);

@@ -1,14 +1,14 @@
-//! What a command changed in the workspace, in fields and in a line.
+//! Workspace changes of a command, as fields and as a line.
 
 use serde_json::{Map, Value, json};
 
 use capture::deceptive::plain;
 use model::outcome::{Change, FileChange, FileKind, FilesChanged};
 
-/// Names that the line has; the fields have more.
+/// Names in the line, at most; the fields have more.
 const NAMED: usize = 10;
 
-/// A path that may be any bytes, as one line.
+/// Formats a path of any bytes as one line.
 pub fn name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => plain(text),
@@ -16,7 +16,8 @@ pub fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// Files by what happened to them, how many more there are, and whether not all was seen.
+/// Groups files by kind of change, with the number of further files and a mark if not all was
+/// observed.
 pub fn fields(changed: &FilesChanged) -> Value {
     let of = |change: Change| -> Vec<Value> {
         let these = changed.listed.iter().filter(|one| one.change == change);
@@ -65,7 +66,7 @@ fn is_executable(one: &FileChange) -> bool {
     one.kind == FileKind::File && one.mode & 0o111 != 0
 }
 
-/// The path, ended as a listing does for what is no plain file.
+/// Formats the path, with the suffix of a listing for anything but a plain file.
 fn shown(one: &FileChange) -> String {
     let end = match one.kind {
         FileKind::Directory => "/",
@@ -75,7 +76,7 @@ fn shown(one: &FileChange) -> String {
     name(&one.path) + end
 }
 
-/// One line for a model.
+/// Formats the changes as one line for a model.
 pub fn line(changed: &FilesChanged) -> String {
     let mut parts: Vec<String> = Vec::new();
     let (mut told, mut before) = (0, None);

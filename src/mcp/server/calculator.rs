@@ -129,7 +129,7 @@ impl<B: Backend> Server<B> {
         with(&mut self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The precision of one calculation: its own, else the session's.
+    /// Returns the precision of one calculation: its own, else the session's.
     fn precision(&self, asked: Option<Precision>) -> Precision {
         let session =
             || Precision::new(self.0.precision.load(std::sync::atomic::Ordering::Acquire));
@@ -137,7 +137,7 @@ impl<B: Backend> Server<B> {
     }
 }
 
-/// The time that a calculation asks for, if any.
+/// Returns the time that a calculation asks for, if any.
 fn within(timeout: Option<Seconds>) -> Result<Option<Duration>, InvalidCall> {
     timeout.map(|Seconds(value)| seconds("timeout", value)).transpose()
 }

@@ -1,4 +1,4 @@
-//! One call from its start to its answer: progress while it runs, and what takes it back.
+//! One call from its start to its answer: progress while it runs, and its cancellation.
 
 use rmcp::RoleServer;
 use rmcp::service::RequestContext;
@@ -10,7 +10,7 @@ use crate::mcp::progress;
 use capture::Produced;
 use capture::tap::Tap;
 
-/// Whether a client that asked for progress is told every second that the call runs.
+/// Progress notifications every second, for a client that asked for progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ticks {
     No,
@@ -18,8 +18,9 @@ enum Ticks {
 }
 
 impl<B: Backend> Server<B> {
-    /// Runs `call` with progress, until it ends: a cancelled call is told to end, and is still
-    /// awaited, so that its cell is gone when the reply is made. It waits for its turn by itself.
+    /// Runs `call` with progress until it ends. A cancelled call is asked to end and is still
+    /// awaited, so that its cell is gone when the reply is made. The call waits for its turn by
+    /// itself.
     pub(in crate::mcp) async fn turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
@@ -31,7 +32,7 @@ impl<B: Backend> Server<B> {
         self.tapped_turn(context, Tap::default(), call).await
     }
 
-    /// As [`Server::turn`], and what is printed meanwhile is told as progress too.
+    /// Runs a call as [`Server::turn`] does, and sends its output as progress too.
     pub(super) async fn heard<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
@@ -45,12 +46,13 @@ impl<B: Backend> Server<B> {
         };
         let (tap, pieces) = Tap::listened();
         let live = Live::new(context.peer.clone(), Some(token), live::USUAL);
-        // Who has the tap drops it when the call is answered, and all that it passed on is told.
+        // The owner of the tap drops it when the call is answered; by then all that it passed on is
+        // sent.
         let run = self.watched_turn(context, tap, Ticks::Yes, call);
         tokio::join!(run, live.tell(pieces)).0
     }
 
-    /// As [`Server::turn`]; who listens to the tap has no need of other progress.
+    /// Runs a call as [`Server::turn`] does, without progress: the reader of the tap needs none.
     pub(in crate::mcp) async fn tapped_turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
