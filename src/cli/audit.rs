@@ -50,7 +50,7 @@ fn since(text: &str) -> Result<String, String> {
     Ok(clock::ago(time.0))
 }
 
-/// The whole command.
+/// Runs the command.
 pub fn main(typed: &AuditArguments, config: Option<&Path>) -> Result<u8, CliError> {
     match &typed.command {
         AuditCommand::Verify { file } => verify(&log(file.as_deref(), config)?),
@@ -105,7 +105,8 @@ fn verify(file: &Path) -> Result<u8, CliError> {
     }
 }
 
-/// A line for people. What it quotes was escaped when it was written; a file may have been changed.
+/// Formats a line for people. Quoted text was escaped when it was written, but a file may have been
+/// changed.
 fn shown(fields: &Value) -> String {
     let words = ["time", "event", "tool", "job", "decision", "outcome", "rule", "profile", "why"]
         .into_iter()
@@ -118,7 +119,7 @@ fn shown(fields: &Value) -> String {
     words.chain(numbers).collect::<Vec<_>>().join("  ")
 }
 
-/// A character that a terminal obeys, or that hides text, escaped; another as it is.
+/// Escapes a character that a terminal obeys or that hides text; returns any other unchanged.
 fn plain(c: char) -> Vec<char> {
     if acts(c) { c.escape_default().collect() } else { vec![c] }
 }

@@ -39,7 +39,7 @@ fn precision(text: &str) -> Result<Precision, String> {
     places.ok_or_else(|| format!("`{text}` is not a whole number from 0 to 100"))
 }
 
-/// The whole command: 0 with the value on standard output, else 125 with the reason.
+/// Runs the command: 0 with the value on standard output, else 125 with the reason.
 pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let settings = wiring::load(config)?.in_tier(typed.tier).scoped(ScopeWish::Never);
     let calculating = settings.clone();

@@ -1,4 +1,4 @@
-//! Files named to be checked: read as they are, with nothing put in force, and every mistake told.
+//! Files that are only checked: read without putting them in force, with every mistake reported.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,13 +8,13 @@ use super::error::CliError;
 use model::outcome::in_words;
 use profile::document::{Document, Mistake};
 
-/// Longest file in bytes (1 MiB), as for files in force.
+/// Length of the longest file in bytes (1 MiB), as for files in force.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Reads files by the names that were typed; who may write them matters only once they are in force.
+/// Reads the named files. Their write permissions matter only once they are in force.
 ///
 /// # Errors
-/// The first that cannot be read.
+/// The first file that cannot be read.
 pub fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, CliError> {
     paths.iter().map(|path| document(path)).collect()
 }
@@ -34,8 +34,8 @@ fn document(path: &Path) -> Result<Document, CliError> {
     Ok(Document::new(&path.display().to_string(), &text))
 }
 
-/// Reads all the documents together. Where that fails, the first mistake of each is told, and
-/// only where each is well by itself, how they disagree.
+/// Reads all the documents together. If that fails, reports the first mistake of each; if each is
+/// valid by itself, reports how they disagree.
 ///
 /// # Errors
 /// The mistakes, each with its place.

@@ -19,7 +19,7 @@ pub struct ConfigArguments {
     pub command: ConfigCommand,
 }
 
-/// What to do with the configuration.
+/// Subcommand of `config`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum ConfigCommand {
     /// Print each value with its source, and the profiles and policies that are loaded
@@ -34,7 +34,7 @@ pub struct ShowArguments {
     pub json: bool,
 }
 
-/// The whole command: 0, or 125 where the configuration is broken.
+/// Runs the command: 0, or 125 if the configuration is broken.
 pub fn main(typed: &ConfigArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let ConfigCommand::Show(typed) = typed.command;
     let mut loaded = wiring::load(config)?.loaded;
@@ -44,12 +44,12 @@ pub fn main(typed: &ConfigArguments, config: Option<&Path>) -> Result<u8, CliErr
     Ok(0)
 }
 
-/// The files that rules are from, each once.
+/// Returns the files of the rules, each once.
 fn policy_files(loaded: &Loaded) -> BTreeSet<&str> {
     loaded.policy.rules().iter().map(|rule| rule.file.as_str()).collect()
 }
 
-/// A profile's own file.
+/// Returns each profile with its own file.
 fn profile_files(loaded: &Loaded) -> impl Iterator<Item = (&str, &str)> {
     loaded.profiles.iter().map(|profile| {
         let account = loaded.profiles.account(&profile.name);

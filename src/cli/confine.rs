@@ -1,6 +1,6 @@
-//! The front end's own walls, put up before its runtime exists.
+//! Confinement of the front end itself, before its runtime exists.
 //!
-//! It parses everything hostile, so it gets what any caller could ask for and no more: no
+//! It parses all hostile input, so it keeps only what a client could ask of it anyway: no
 //! capability, no file to open, no exec, no namespace. Threads made later inherit all of it.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use profile::condition::{Op, Test, Verdict, Width};
 use sys::bpf::{self, Instruction};
 use sys::process;
 
-/// What a front end calls: streams, the link, its runtime, memory, time. `execve`, `mount`,
-/// `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.
+/// System calls of a front end: for streams, the link, its runtime, memory, time. `execve`,
+/// `mount`, `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.
 const ALLOWED: [Sysno; 61] = [
     Sysno::read,
     Sysno::write,
@@ -34,7 +34,7 @@ const ALLOWED: [Sysno; 61] = [
     Sysno::splice,
     Sysno::recvmsg,
     Sysno::recvfrom,
-    // To whom is behind a pointer; of the sockets that can be had, none sends to an address.
+    // The address is behind a pointer; of the sockets that can be had, none sends to an address.
     Sysno::sendmsg,
     Sysno::shutdown,
     Sysno::getsockopt,
@@ -49,7 +49,7 @@ const ALLOWED: [Sysno; 61] = [
     Sysno::ppoll,
     Sysno::memfd_create,
     Sysno::ftruncate,
-    // Landlock leaves nothing to open but what is open already, by /proc/self/fd.
+    // Landlock leaves nothing to open but already open files, by /proc/self/fd.
     Sysno::openat,
     Sysno::fstat,
     Sysno::newfstatat,
@@ -84,22 +84,22 @@ const ALLOWED: [Sysno; 61] = [
     Sysno::set_tid_address,
 ];
 
-/// The same under their older names.
+/// Older names of the same calls.
 #[cfg(target_arch = "x86_64")]
 const OLDER: [Sysno; 5] =
     [Sysno::epoll_wait, Sysno::poll, Sysno::open, Sysno::readlink, Sysno::dup2];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 
-/// What a log in a held directory needs besides: its lock, and its rotation.
+/// Further calls for a log in a held directory: its lock, and its rotation.
 const LOG: [Sysno; 5] =
     [Sysno::flock, Sysno::fdatasync, Sysno::renameat, Sysno::renameat2, Sysno::unlinkat];
 
-/// What `ioctl` may ask of a descriptor: whether it is a terminal, how much it holds, two flags of its
-/// own. TIOCSTI is absent on purpose: it types commands into the operator's terminal.
+/// Requests of `ioctl` on a descriptor: terminal or not, bytes to read, two flags of its own.
+/// TIOCSTI is absent on purpose: it types commands into the operator's terminal.
 const IOCTLS: [u64; 6] =
     [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
-/// What `fcntl` may do: copy, flags, seals. F_SETOWN and leases are absent: they signal others.
+/// Operations of `fcntl`: copy, flags, seals. F_SETOWN and leases are absent: they signal others.
 const FCNTLS: [i32; 8] = [
     libc::F_DUPFD,
     libc::F_GETFD,
@@ -111,7 +111,7 @@ const FCNTLS: [i32; 8] = [
     libc::F_GET_SEALS,
 ];
 
-/// Calls of which an argument is looked at.
+/// Returns the calls whose arguments are checked.
 fn conditional() -> [(Sysno, Verdict); 8] {
     let unsigned = |value: i32| u64::from(value.unsigned_abs());
     let test = |argument, op, value| Test { argument, width: Width::Low32, op, value };
@@ -123,15 +123,15 @@ fn conditional() -> [(Sysno, Verdict); 8] {
     let thread = unsigned(libc::CLONE_THREAD);
     let flags = u64::from(u32::MAX) & !unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     [
-        // Threads, and nothing that would be a process of its own.
+        // Threads are allowed, and no clone that makes a process.
         (Sysno::clone, Verdict::AllowIf(vec![vec![test(0, Op::MaskedEq(thread), thread)]])),
-        // Naming a thread is all a front end asks of prctl.
+        // Naming a thread is all that a front end asks of prctl.
         (Sysno::prctl, only(0, unsigned(libc::PR_SET_NAME))),
         // Its own signals (abort) and limits: other processes of the operator have the same uid.
         (Sysno::tgkill, only(0, u64::from(std::process::id()))),
         (Sysno::prlimit64, only(0, 0)),
-        // Pairs of its own for the runtime. Not datagrams: from such a socket a packet goes to any
-        // other that the uid may write to, whatever it was paired with (unix(7)).
+        // Socket pairs of its own for the runtime. Not datagrams: such a socket can send to any
+        // other that the uid may write to, whatever its pair is (unix(7)).
         (
             Sysno::socketpair,
             Verdict::AllowIf(vec![vec![
@@ -148,7 +148,7 @@ fn conditional() -> [(Sysno, Verdict); 8] {
 /// Confines the calling process, which must have one thread.
 ///
 /// # Errors
-/// The wall that could not be put up; the process must not go on then.
+/// The part of the confinement that failed; the process must not go on then.
 pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
     let wall = |what: &str, errno: Errno| {
         CliError::new(format!("the front end could not be confined: {what}: {errno}"))
@@ -157,14 +157,15 @@ pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
     if threads != 1 {
         return Err(wall("it has more than one thread", Errno::EBUSY));
     }
-    // Only who has capabilities may empty the bounding set; no_new_privs makes it moot for others.
+    // Emptying the bounding set takes a capability; without one, no_new_privs makes the set
+    // irrelevant.
     if nix::unistd::geteuid().is_root() {
         caps::drop_bounding(&[]).map_err(|errno| wall("bounding capabilities", errno))?;
     }
     caps::clear_current().map_err(|errno| wall("capabilities", errno))?;
     process::set_no_new_privs().map_err(|errno| wall("no_new_privs", errno))?;
     let abi = landlock::kernel_abi();
-    // Without Landlock no profile can be used, so there is nothing to guard but the refusals.
+    // Without Landlock no profile can be used, so only refusals remain to be guarded.
     if abi > 0 {
         landlock::only(abi, held)
             .and_then(|ruleset| ruleset.restrict())
@@ -175,18 +176,18 @@ pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
         .map_err(|errno| wall("system call filter", errno))
 }
 
-/// The filter of a front end, which may keep a log.
+/// Compiles the filter of a front end, which may keep a log.
 ///
 /// # Errors
-/// E2BIG: a mistake of ours.
+/// E2BIG: the filter itself is wrong.
 pub fn program(logs: bool) -> Result<Vec<Instruction>, Errno> {
     let log = LOG.into_iter().filter(|_| logs);
     let plain = ALLOWED.into_iter().chain(OLDER).chain(log);
     let mut verdicts: BTreeMap<u32, Verdict> =
         plain.map(|call| (number(call), Verdict::Allow)).collect();
     verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
-    // clone3's flags are behind a pointer, where no filter sees them: ENOSYS makes the C library
-    // use clone.
+    // The flags of clone3 are behind a pointer, where no filter sees them: ENOSYS makes the C
+    // library use clone.
     verdicts.insert(number(Sysno::clone3), Verdict::Errno(libc::ENOSYS));
     compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
 }

@@ -1,4 +1,4 @@
-//! Arguments of a command that are put together only where that command was typed.
+//! Arguments of a command that are built only if that command was typed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,20 +6,20 @@ use clap::builder::Resettable;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Id};
 
-/// A command's arguments. The command line has some hundred, and one command of it is run: what the
-/// others take would be half of the time that reading it takes.
+/// Arguments of one command. The command line has about a hundred and runs one command; building
+/// the arguments of the others would take half of the time of parsing.
 #[derive(Debug)]
 pub struct Deferred<T>(pub T);
 
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// The whole command line, with nothing deferred: for what is made of all of it.
+/// Builds the whole command line with nothing deferred, for pages that describe all of it.
 pub fn whole<C: CommandFactory>() -> Command {
     AT_ONCE.store(true, Ordering::Relaxed);
     C::command()
 }
 
-/// With the arguments of `T`. What the command is about is said where it is listed, and stays.
+/// Adds the arguments of `T`. The description of the command is that of the list, and is kept.
 fn with<T: Args>(command: Command) -> Command {
     let (about, long) = (command.get_about().cloned(), command.get_long_about().cloned());
     T::augment_args(command).about(Resettable::from(about)).long_about(Resettable::from(long))

@@ -1,4 +1,4 @@
-//! From probes and real cells to the report that `doctor` prints.
+//! The report of `doctor`, from probes and real cells.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -20,7 +20,7 @@ use model::receipt::{Measured, Receipt};
 use model::wire::Ready;
 use policy::Grant;
 
-/// What each default profile is tried with: its arguments and its input.
+/// Arguments and input with which each default profile is tried.
 const TRIALS: [(&str, &[&str], &str); 2] =
     [("bash", &["bash", "-c", "true"], ""), ("bc", &["bc", "-l", "-q"], "1+1\n")];
 
@@ -46,14 +46,14 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.extend(settings.sockets_layer());
     layers.push(reach::layer(&settings.profiles));
     layers.extend(directory_layer());
-    // A policy need not use the default profiles; whether they can run is asked all the same.
+    // A policy need not use the default profiles; they are tried all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
     let settings = wiring::with_profiles(settings, &names.collect::<Vec<_>>());
-    // As a server does.
+    // A server asks for a scope in the same way.
     let settings = settings.scoped(ScopeWish::Needed);
     let rule = settings.loaded.config.scope.value;
     let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, trial)).collect();
-    // As a server has them: a command that makes one call takes no time for it.
+    // A server has them too; a command that makes one call takes no time for it.
     let settings = settings.with_own_ids();
     let own = Looked::now(u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX));
     let cells = match launch::unrecorded(settings) {
@@ -69,12 +69,12 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     })
 }
 
-/// What of the current directory would not be guarded in full, were it granted.
+/// Describes names in the current directory that would not be fully guarded if it were granted.
 fn directory_layer() -> Option<Layer> {
     let host = std::env::current_dir().ok()?.canonicalize().ok()?;
     let home = accounts::home().and_then(|home| home.canonicalize().ok());
     if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
-        // Never granted.
+        // This directory is never granted.
         return None;
     }
     let access = Access::ReadWrite;
@@ -145,7 +145,7 @@ async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (Layer, Option<Re
     };
     let receipt = running.receipt.clone();
     let link::Running { stdin, stdout, stderr, ended, .. } = running;
-    // Both programs print a line at most: nothing is read, and the pipes close unread.
+    // Both programs print a line at most, so nothing is read and the pipes close unread.
     drop((stdin, stdout, stderr));
     let ended = ended.await.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));
     let layer = match ended.outcome {
@@ -197,7 +197,7 @@ fn refused(name: &str, failure: &Failure) -> Layer {
     }
 }
 
-/// What the receipt of a real cell shows of the other layers.
+/// Derives the other layers from the receipt of a real cell.
 fn measured(receipt: &Receipt) -> Vec<Layer> {
     let Receipt { measured, probed, .. } = receipt;
     vec![
@@ -217,7 +217,7 @@ fn measured(receipt: &Receipt) -> Vec<Layer> {
     ]
 }
 
-/// Whose monotonic and boot clocks cells read.
+/// Reports which monotonic and boot clocks cells read.
 fn clocks(measured: &Measured) -> Layer {
     if measured.namespaces.iter().any(|name| name == "time") {
         return ok(

@@ -1,4 +1,4 @@
-//! `cofferdam doctor`: each layer, how it is held, and the exact remedy for what is missing.
+//! `cofferdam doctor`: each layer, its mechanism, and the exact remedy for a missing one.
 //!
 //! This file asks for a [`Report`] and prints it; the probing is behind `wiring::probe`.
 
@@ -19,17 +19,17 @@ pub struct DoctorArguments {
     pub json: bool,
 }
 
-/// What this machine can hold.
+/// Protections that this machine can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The tier that calls would run in, or why there is none.
+    /// Tier in which calls would run, or the reason why there is none.
     pub tier: String,
-    /// Whether the default profiles can run: the exit code.
+    /// Verdict on the default profiles: the exit code.
     pub verdict: Verdict,
     pub layers: Vec<Layer>,
 }
 
-/// Whether the default profiles can run here.
+/// Verdict on the default profiles on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -42,9 +42,9 @@ pub enum Verdict {
 pub struct Layer {
     pub name: String,
     pub state: State,
-    /// How it was seen, or what refused it.
+    /// Evidence for the layer, or the refusal of it.
     pub how: String,
-    /// The exact thing to do about it.
+    /// Exact command or setting that mends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -52,11 +52,11 @@ pub struct Layer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Held.
+    /// The layer holds.
     Ok,
-    /// Not held as it could be; calls run and their replies say so.
+    /// The layer holds less than it could; calls run and their replies report that.
     Weak,
-    /// Not to be had; profiles that require it are refused.
+    /// The layer is not available; profiles that require it are refused.
     Missing,
 }
 
@@ -70,7 +70,7 @@ impl State {
     }
 }
 
-/// The whole command: 0 only if the default profiles can run.
+/// Runs the command: 0 only if the default profiles can run.
 pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let report = diagnosis::report(config)?;
     if typed.json {
@@ -87,7 +87,7 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
 }
 
 impl Report {
-    /// The report for people: a line a layer, its remedy beneath it.
+    /// Formats the report for people: a line a layer, its remedy beneath it.
     pub fn text(&self) -> String {
         let widest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
         let width = widest.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Errors as a person at a terminal reads them: what, where, and the way out.
+//! Errors for a person at a terminal: the fault, its place, and a hint.
 
 use std::io::Write;
 
@@ -10,15 +10,15 @@ use model::outcome::{Failure, in_words};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CliError {
-    /// What went wrong and where, as `what: where`.
+    /// Fault and its place, as `what: where`.
     pub message: String,
     pub hint: Option<String>,
-    /// The exit code (rulings R2).
+    /// Exit code of the process.
     pub code: u8,
 }
 
 impl CliError {
-    /// A refusal or failure of cofferdam's own.
+    /// Makes an error of cofferdam's own, with exit code 125.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, code: exit::REFUSED }
     }
@@ -35,9 +35,9 @@ impl CliError {
         self
     }
 
-    /// The text for standard error, without a newline at its end.
+    /// Returns the text for standard error, without a newline at its end.
     ///
-    /// What a message quotes may come from anyone's file; only the lines are left as they are.
+    /// A message may quote a file that anyone could write, so only its line breaks are kept.
     pub fn text(&self) -> String {
         let text = match &self.hint {
             Some(hint) => format!("cofferdam: {}\nhint: {hint}", self.message),
@@ -52,7 +52,7 @@ impl CliError {
     }
 }
 
-/// Prints to standard output. `println!` would panic where nobody reads it.
+/// Prints to standard output. `println!` would panic if the reader is gone.
 pub fn print_out(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What is typed about `bash_exec`: flags of `serve`, and variables of the environment.
+//! Settings of `bash_exec` as typed: flags of `serve`, and variables of the environment.
 
 use std::ffi::OsString;
 
@@ -16,7 +16,7 @@ pub struct ExecFlags {
     /// Time a bash_exec may ask for at most [default: $BASH_MCP_MAX_TIMEOUT, else 300]
     #[arg(long, value_name = "SECONDS")]
     pub max_timeout: Option<String>,
-    /// Where bash_exec starts, in the cell [default: $BASH_MCP_WORKING_DIR, else /workspace]
+    /// Directory in the cell in which bash_exec starts [default: $BASH_MCP_WORKING_DIR, else /workspace]
     #[arg(long, value_name = "DIR")]
     pub working_dir: Option<String>,
     /// Commands that the history keeps [default: $BASH_MCP_MAX_HISTORY, else 100]
@@ -24,10 +24,10 @@ pub struct ExecFlags {
     pub history_size: Option<String>,
 }
 
-/// What is in force: a flag, else the environment, else the file, else the default.
+/// Returns the settings in force: a flag, else the environment, else the file, else the default.
 ///
 /// # Errors
-/// A value that cannot be right, by the name that it was typed for.
+/// An invalid value, with the name under which it was typed.
 pub fn in_force(
     exec: Exec,
     flags: &ExecFlags,

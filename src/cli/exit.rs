@@ -1,4 +1,4 @@
-//! Exit codes of `cofferdam run`: rulings R2, in one place.
+//! Exit codes of `cofferdam run`, in one place.
 
 use model::outcome::{Failure, Outcome};
 
@@ -13,19 +13,19 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// The program is not in the cell.
 pub const NOT_FOUND: u8 = 127;
 
-/// Why a call was taken back at the command line.
+/// Reason why a call was cancelled at the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenBack {
     /// SIGINT: the user pressed Ctrl-C.
     Interrupt,
     /// SIGTERM.
     Terminate,
-    /// Nobody reads the output any more; a program of its own would have got SIGPIPE.
+    /// The output has no reader any more; a program of its own would have got SIGPIPE.
     OutputClosed,
 }
 
 impl TakenBack {
-    /// The signal that it stands for.
+    /// Returns the signal that it stands for.
     fn signal(self) -> u8 {
         match self {
             Self::Interrupt => 2,
@@ -35,8 +35,8 @@ impl TakenBack {
     }
 }
 
-/// The exit code for an outcome. `taken_back` counts only where the outcome is a cancellation: a
-/// program that ended by itself just before has its own code.
+/// Returns the exit code of an outcome. `taken_back` counts only if the outcome is a cancellation:
+/// a program that ended by itself just before has its own code.
 pub fn code(outcome: &Outcome, taken_back: Option<TakenBack>) -> u8 {
     match outcome {
         Outcome::Exited { code } => *code,
@@ -50,7 +50,7 @@ pub fn code(outcome: &Outcome, taken_back: Option<TakenBack>) -> u8 {
     }
 }
 
-/// The exit code for a call that produced no outcome of its program.
+/// Returns the exit code of a call that produced no outcome of its program.
 pub fn failure_code(failure: &Failure) -> u8 {
     match failure {
         Failure::NotFound { .. } => NOT_FOUND,

@@ -1,4 +1,4 @@
-//! Files of the workspace as they really are: through `tools`, in the cell that has them.
+//! File requests, carried out through `tools` in the cell that has the files.
 
 use nix::errno::Errno;
 
@@ -48,7 +48,7 @@ impl Live {
         }
     }
 
-    /// Why the kernel says no where nothing is wrong with the request.
+    /// Explains an errno of the kernel for a request that is valid.
     fn of_errno(&self, errno: Errno) -> Option<&'static str> {
         let guarded = "a cell cannot make or change what the host obeys: .git/hooks, .git/config, \
                        .envrc, .vscode, .idea, .claude, .mcp.json and the like";

@@ -1,4 +1,4 @@
-//! `bash_exec` and its kin as they really run: each script in a cell of its own.
+//! `bash_exec` and related tools, carried out: each script in a cell of its own.
 
 use super::live::{Live, clamped};
 use super::sessions::{Show, shown};

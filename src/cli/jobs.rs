@@ -1,4 +1,4 @@
-//! Jobs as they really are: looked at and ended through `tools`.
+//! Job requests, carried out through `tools`: inspected and ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use model::call::{STDIN_BYTES, seconds};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Force, ShellAfter};
 
-/// More characters than what is kept of both streams can have.
+/// Characters in the reply: more than the kept part of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;
 
-/// How long a program that was given input is waited for, when nobody says.
+/// Time to wait for a program that was given input, by default.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Lines of each stream that are shown of a job that was ended: the rest may have been read before.
+/// Lines of each stream shown of an ended job: the rest may have been read before.
 const LAST: usize = 20;
 
-/// Both streams as a reply shows them, and where to read on.
+/// Both streams as a reply shows them, with the offsets at which to read on.
 struct Seen {
     stdout: Stream,
     stderr: Stream,
@@ -147,7 +147,7 @@ pub(super) async fn end_of(command: Arc<Command>) -> JobEnd {
     }
 }
 
-/// What became of a text of so many bytes, for people and for programs.
+/// Describes how much of a text of so many bytes was written, for people and for programs.
 fn told_of_text(bytes: usize, fed: Fed, eof: Eof) -> (String, Taken) {
     let Fed { taken, rest } = fed;
     let of = format!("{taken} of {bytes} bytes were taken");
@@ -166,7 +166,7 @@ fn told_of_text(bytes: usize, fed: Fed, eof: Eof) -> (String, Taken) {
     }
 }
 
-/// What it took to end a job.
+/// Describes the means by which a job was ended.
 fn what_ended(stop: Stop, finished: Option<&Finished>) -> &'static str {
     let Some(Finished { ended, .. }) = finished else { return "it has not ended yet" };
     match (stop, ended.force, &ended.shell) {
@@ -198,7 +198,7 @@ fn listed(command: &Command) -> Listed {
     let finished = command.finished();
     let took = finished.as_ref().map_or_else(|| command.started.elapsed(), |end| end.took);
     let printed = command.printed();
-    // A command is the caller's own text; what a terminal would obey stays out of a list.
+    // A command is the client's own text; control characters stay out of a list.
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     Listed {
         id: command.id.clone(),
@@ -210,7 +210,7 @@ fn listed(command: &Command) -> Listed {
     }
 }
 
-/// Head and tail, or the lines that are wanted.
+/// Returns head and tail, or the lines that are wanted.
 fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> Seen {
     let (out, err) = (command.stdout.all(), command.stderr.all());
     let show = Show { characters: room, lines };
@@ -218,7 +218,7 @@ fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> Seen {
     Seen { stdout, stderr, next: Since { stdout: out.total(), stderr: err.total() } }
 }
 
-/// What follows on an offset, with nothing left out that is kept.
+/// Returns output from an offset on, with nothing omitted that is kept.
 fn piece(command: &Command, since: Since, room: usize) -> Seen {
     let (out, err) = (command.stdout.all(), command.stderr.all());
     let half = room / 2;
@@ -246,7 +246,7 @@ fn piece(command: &Command, since: Since, room: usize) -> Seen {
     }
 }
 
-/// The lines that are asked for, of all that is kept.
+/// Returns the requested lines of all that is kept.
 fn chosen(
     command: &Command,
     since: Since,

@@ -1,4 +1,4 @@
-//! From settings to a supervisor that runs and a front end that is confined.
+//! Start of the supervisor and confinement of the front end, from settings.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use audit::Audit;
 use model::outcome::in_words;
 use sys::signals;
 
-/// How many instances of root share the configured range of host ids.
+/// Number of instances of root that share the configured range of host ids.
 const INSTANCES: u32 = 64;
 
-/// The front end's end of the link, and the log that calls are recorded in.
+/// The front end's end of the link, and the log in which calls are recorded.
 #[derive(Debug)]
 pub struct Launched {
     pub link: OwnedFd,
@@ -23,10 +23,11 @@ pub struct Launched {
     pub streams: Streams,
 }
 
-/// As [`unrecorded`], for what makes calls on someone's behalf: with the log that is configured.
+/// Starts as [`unrecorded`] does, with the configured log, for a process that makes calls on behalf
+/// of a client.
 ///
 /// # Errors
-/// As [`unrecorded`], or the log cannot be used.
+/// The same as of [`unrecorded`], or a log that cannot be used.
 pub fn recorded(settings: Settings) -> Result<Launched, CliError> {
     let config = &settings.loaded.config;
     let options = config.audit_file.value.clone().map(|file| audit::Options {
@@ -38,19 +39,19 @@ pub fn recorded(settings: Settings) -> Result<Launched, CliError> {
     with(settings, options.as_ref(), None)
 }
 
-/// Starts the supervisor, then confines this process. Called while there is one thread; what
-/// comes back is the front end's end of the link.
+/// Starts the supervisor, then confines this process. Called while there is one thread. Returns the
+/// front end's end of the link.
 ///
 /// # Errors
-/// Why there is no supervisor, or which wall of the front end could not be put up.
+/// The reason why there is no supervisor, or the part of the front end's confinement that failed.
 pub fn unrecorded(settings: Settings) -> Result<OwnedFd, CliError> {
     with(settings, None, None).map(|launched| launched.link)
 }
 
-/// As [`unrecorded`], with the paths that commands name recorded in `record`.
+/// Starts as [`unrecorded`] does, and records in `record` the paths that commands name.
 ///
 /// # Errors
-/// As [`unrecorded`].
+/// The same as of [`unrecorded`].
 pub fn recording_paths(settings: Settings, record: Arc<OwnedFd>) -> Result<OwnedFd, CliError> {
     with(settings, None, Some(record)).map(|launched| launched.link)
 }
@@ -85,11 +86,12 @@ fn with(
         let hint = tier::remedy(&error);
         CliError::new(error.to_string()).with_hint(hint)
     })?;
-    // A limit of the operator's on files must cost lines of the log, and not this process. After the
-    // supervisor is made, whose cells have every signal as usual.
+    // An operator's limit on file size must cost lines of the log, and not this process. Set after
+    // the supervisor is made, whose cells have every signal as usual.
     signals::ignore_file_size_signal()
         .map_err(|errno| CliError::new(format!("signals cannot be set: {errno}")))?;
-    // After the supervisor, which must not hold it; before the walls, behind which no path opens.
+    // Opened after the supervisor, which must not hold it, and before the confinement, after which
+    // no path opens.
     let audit = match log {
         Some(options) => Audit::open(options)
             .map_err(|error| CliError::new(format!("the audit log cannot be used: {error}")))?,
@@ -99,7 +101,7 @@ fn with(
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
     let streams = Streams::found();
     confine::confine(held.as_ref().map(AsFd::as_fd))?;
-    // It holds the instance's lock and must live as long as this process.
+    // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
     Ok(Launched { link: started.link, audit, streams })
 }

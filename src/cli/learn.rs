@@ -1,7 +1,8 @@
-//! `cofferdam profile learn`: what a command was refused under a profile, as TOML to complete.
+//! `cofferdam profile learn`: the refusals that a command met under a profile, as TOML to complete.
 //!
-//! It runs the command as `run` does, behind the same walls, and reads what they refused. It grants
-//! nothing and writes no file, and each `why` is left blank, so that no loader takes the text as it is.
+//! It runs the command as `run` does, under the same confinement, and reads its refusals. It grants
+//! nothing and writes no file. Each `why` is left blank, so that no loader accepts the text
+//! unchanged.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -64,7 +65,7 @@ pub struct LearnArguments {
     pub argv: Vec<String>,
 }
 
-/// The whole command.
+/// Runs the command.
 pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let run = RunArguments {
         profile: typed.profile.clone(),
@@ -92,22 +93,22 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     })
 }
 
-/// A program that the host has and the cell has not.
+/// A program that exists on the host and not in the cell.
 #[derive(Debug, PartialEq, Eq)]
 struct OnHost {
     path: PathBuf,
-    /// Only of an ELF file is it known which libraries it needs.
+    /// Kind of file; only of an ELF file are the needed libraries known.
     kind: PathKind,
 }
 
-/// What is known of the host where no path of it can be seen.
+/// Facts about the host that must be found before confinement.
 #[derive(Debug)]
 struct OnHostToo {
     program: Option<OnHost>,
     looker: Looker,
 }
 
-/// Where the host has a program of this name.
+/// Finds a program of this name on the host.
 fn on_host(word: &str, profile: &Profile) -> Option<OnHost> {
     let path = if word.contains('/') {
         Path::new(word).is_absolute().then(|| PathBuf::from(word)).filter(|path| path.is_file())
@@ -117,7 +118,7 @@ fn on_host(word: &str, profile: &Profile) -> Option<OnHost> {
     }?;
     let mut magic = [0; 4];
     let read = std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut magic));
-    // With /usr the cell has the libraries that are where the loader looks by itself.
+    // With /usr the cell has the libraries in the loader's default directories.
     let has_libraries = profile.paths.iter().any(|path| path.cell == Path::new("/usr"));
     let kind = match read {
         Ok(()) if magic == *b"\x7fELF" && !has_libraries => PathKind::Program,
@@ -136,7 +137,7 @@ async fn conduct(
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
     })?;
     let running = link.start(grant).await?;
-    // Both streams: standard output is for the TOML alone.
+    // Both streams go there: standard output is for the TOML alone.
     let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());
     let input = tokio::io::stdin();
     let (ended, taken_back) = run::follow(running, input, None, &mut stdout, &mut stderr).await?;
@@ -148,7 +149,7 @@ async fn conduct(
     learned.sought = Sought::of(answer);
     let code = match &ended.outcome {
         Outcome::Failed(Failure::NotFound { .. }) if program.is_some() => {
-            // It was looked for like anything else, and is told once.
+            // The program was recorded as a missing path too, and is reported once.
             let is_it = |path: &PathBuf| program.as_ref().is_some_and(|it| it.path == *path);
             learned.sought.offered.retain(|path| !is_it(path));
             learned.program = program;
@@ -181,19 +182,20 @@ fn end_text(outcome: &Outcome) -> String {
     }
 }
 
-/// What a command was refused, sorted by what can be done about it.
+/// Refusals that a command met, sorted by their remedy.
 #[derive(Debug, PartialEq, Eq)]
 struct Learned {
     profile: ProfileName,
-    /// Keys that take no list of calls, each as a line of TOML without its reason, and for what.
+    /// Keys that take no list of calls, each as a line of TOML without its reason, with the calls
+    /// that need it.
     keys: BTreeMap<String, Vec<String>>,
-    /// Calls to grant by name, each with what is known of it.
+    /// Calls to grant by name, each with its known facts.
     calls: Vec<(String, String)>,
-    /// Calls that nothing grants, each with the reason.
+    /// Calls that no profile can grant, each with the reason.
     never: Vec<(String, String)>,
-    /// The program itself, where the host has it and the cell has not.
+    /// Program itself, if it exists on the host and not in the cell.
     program: Option<OnHost>,
-    /// What else it looked for that the host has and the cell has not.
+    /// Other missing paths that exist on the host and not in the cell.
     sought: Sought,
 }
 
@@ -208,7 +210,7 @@ impl Learned {
             program: None,
             sought: Sought::default(),
         };
-        // What the guard of a grant refused is no matter of a profile.
+        // Refusals by the guard of a grant are no matter of a profile.
         let filtered = denials.iter().filter(|denied| denied.by == DeniedBy::Filter);
         for denied in filtered {
             let call = calls::name(denied.number);
@@ -243,7 +245,7 @@ impl Learned {
         learned
     }
 
-    /// A profile that extends the one used. Not one that can be loaded: every `why` is blank.
+    /// Formats a profile that extends the one used. It cannot be loaded: every `why` is blank.
     fn toml(&self) -> String {
         let mut text = String::new();
         if self.keys.is_empty()
@@ -275,7 +277,7 @@ impl Learned {
              # strike what is not needed, write each `why`, then `cofferdam profile check FILE`.\n\
              schema = 1\nname = \"{profile}-learned\"\ndescription = \"\"\nextends = \"{profile}\"\n"
         );
-        // Keys before tables: in TOML what follows a table's head belongs to the table.
+        // Keys come before tables: in TOML the lines after a table's head belong to the table.
         for (line, calls) in &self.keys {
             let open = line.strip_suffix(" }").unwrap_or(line);
             text.push_str(&format!("\n# {}\n{open}, why = \"\" }}\n", calls.join("; ")));

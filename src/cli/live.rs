@@ -1,4 +1,4 @@
-//! The tools as they really run: through `tools`, policy and the link.
+//! The executor behind the tools: through `tools`, policy and the link.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,17 +35,17 @@ use policy::Terms;
 use policy::group::{Group, ruled_by};
 use profile::Profile;
 
-/// What stands behind the tools of a server.
+/// Executor behind the tools of a server.
 #[derive(Debug)]
 pub struct Live {
     pub(super) workbench: Workbench,
     link: Link,
     pub(super) audit: Audit,
-    /// How long a call waits before its command becomes a job.
+    /// Time that a call waits before its command becomes a job.
     pub(super) yield_after: Duration,
-    /// Seconds of a `bash` call that asks for none, where that is not all that its rule leaves it.
+    /// Time limit in seconds of a `bash` call that asks for none, if less than its rule leaves it.
     pub(super) default_timeout: Option<f64>,
-    /// The profile of `bash`, with the limits its rule leaves it.
+    /// Profile of `bash`, with the limits that its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
     pub(super) view: WorkspaceView,
@@ -97,7 +97,7 @@ impl Live {
         }
     }
 
-    /// A refused call, with what would allow it to `bash`.
+    /// Describes a refused call, with the grant that would allow it to `bash`.
     pub(super) fn denial(&self, denied: &DeniedCall) -> ToldDenial {
         match &self.shell {
             Some(profile) => ToldDenial::of(denied, profile),
@@ -111,7 +111,8 @@ impl Live {
     }
 }
 
-/// What is said of `bash_exec`, in the bounds of its rule: what is told of it is what a call gets.
+/// Returns the settings of `bash_exec` within the limits of its rule, so that its description is
+/// exact.
 fn exec_options(loaded: &Loaded) -> Options {
     let exec = &loaded.config.exec;
     let rule = loaded.policy.terms("bash_exec", &loaded.profiles);
@@ -131,12 +132,13 @@ fn exec_options(loaded: &Loaded) -> Options {
     }
 }
 
-/// Whether a call got less time than it asked for.
+/// Converts a flag: did a call get less time than it asked for?
 pub(super) fn clamped(less: bool) -> Clamped {
     if less { Clamped::Yes } else { Clamped::No }
 }
 
-/// Named by `[tools] on`, not by `[tools] off`, declared, and allowed by a rule.
+/// Returns the declared commands that `[tools] on` names, `[tools] off` does not name, and a rule
+/// allows.
 fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
     let Loaded { policy, config, .. } = &settings.loaded;
     if config.tools_on.value.is_empty() {
@@ -151,7 +153,7 @@ fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
     .collect()
 }
 
-/// Why a tool that exists is not offered.
+/// Returns the reason why an existing tool is not offered.
 fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     let Loaded { config, policy, profiles, .. } = loaded;
     let declared = policy.declares(tool);
@@ -177,7 +179,7 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     denied.map(Refused::from)
 }
 
-/// The profile of a tool with the limits that its rule leaves: what a call of it would get.
+/// Returns the profile of a tool with the limits that its rule leaves, as a call of it would get.
 fn effective(settings: &Settings, tool: ToolName, workspace: Workspace) -> Option<Profile> {
     let loaded = &settings.loaded;
     let call = Call {
@@ -372,7 +374,7 @@ impl Backend for Live {
     }
 
     async fn settled(&self) {
-        // Why it did not come up is told by the next call; here it only stops being awaited.
+        // The next call reports why the supervisor failed to start; here the wait just ends.
         let failed: Option<Failure> = self.link.ready().await.err();
         if let Some(failure) = failed {
             tracing::warn!(%failure, "no cell can be made");

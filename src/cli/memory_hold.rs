@@ -1,4 +1,5 @@
-//! What `doctor` says of how memory is held, and how an ordinary user comes to have it held by the kernel.
+//! The memory layer of `doctor`, with the steps by which an ordinary user gets enforcement by the
+//! kernel.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,10 +15,11 @@ const BY_HAND: &str = "start cofferdam as root, or in a systemd scope with deleg
 const NO_MANAGER: &str = "have a service manager of your own: log in by ssh or on a terminal, or once, as root: \
     loginctl enable-linger USER; else start cofferdam as root";
 
-/// Longer than a server's first call waits for a scope.
+/// Time beyond which asking for a scope counts as slow: longer than a server's first call waits for
+/// one.
 const SLOW: Duration = Duration::from_millis(50);
 
-/// The layer of the memory limit, by what a real supervisor had.
+/// Describes the layer of the memory limit, as a real supervisor has it.
 pub fn layer(hold: MemoryHold, scope: &Scope, rule: ScopeRule) -> Layer {
     let booted = Path::new("/run/systemd/system").exists();
     let (how, remedy) = match (hold, scope) {

@@ -1,4 +1,4 @@
-//! Figures for the operator of a server, when asked by a signal: no caller can send one.
+//! Figures for the operator of a server, on a signal: no client can send one.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ pub async fn at_signal(link: Link) {
     };
     while asked.recv().await.is_some() {
         let line = serde_json::json!({ "cofferdam_metrics": link.metrics() });
-        // Nobody reads it: then nobody misses it.
+        // A failure to write has no other place to be reported.
         writeln!(std::io::stderr(), "{line}").unwrap_or_default();
     }
 }

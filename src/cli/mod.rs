@@ -1,4 +1,4 @@
-//! The command line: what is typed, and in which order a process turns into a front end.
+//! The command line: its arguments, and the order of steps by which a process becomes a front end.
 //!
 //! One file per command. Each has a part that runs while the process is small and has one thread
 //! (arguments, configuration, what the supervisor needs) and a part that runs on the runtime with
@@ -76,7 +76,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What to do.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program in a fresh cell
@@ -105,12 +105,13 @@ pub enum Command {
     Audit(Deferred<audit::AuditArguments>),
 }
 
-/// The whole program: parses the arguments, does what they say, tells how it went.
+/// Runs the whole program: parses the arguments, runs the command, reports its result.
 ///
 /// Must be called before the process has a second thread.
 pub fn main() -> ExitCode {
-    // First, before anything is opened: what the caller left open is nobody's here. The supervisor
-    // and every cell's init would have it otherwise, since neither execs.
+    // This comes first, before anything is opened: descriptors inherited from the caller have no
+    // use here. The supervisor and every cell's init would have them otherwise, since neither
+    // execs.
     if let Err(errno) = close_range(3, u32::MAX) {
         eprintln!("cofferdam: inherited descriptors cannot be closed: {errno}");
         return ExitCode::from(exit::REFUSED);
@@ -144,8 +145,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Help and version are no errors; anything else is a refusal by cofferdam, not by a program
-/// that it ran (rulings R2), so clap's own code 2 will not do.
+/// Reports a usage error. Help and version are no errors; anything else is a refusal by cofferdam,
+/// not by a program that it ran, so clap's own code 2 will not do.
 fn usage_error(usage: &clap::Error) -> ExitCode {
     if usage.print().is_err() || usage.use_stderr() {
         return ExitCode::from(exit::REFUSED);

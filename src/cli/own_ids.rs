@@ -1,14 +1,14 @@
-//! What `doctor` says of the counts that the kernel keeps for each user of the host.
+//! The layer of `doctor` for the counts that the kernel keeps for each user of the host.
 
 use super::doctor::{Layer, State};
 use crate::supervisor::{Without, look_for_own_ids};
 use model::accounts;
 
-/// Ranges begin here on most systems (`SUB_UID_MIN` of login.defs(5)).
+/// First id of a range on most systems (`SUB_UID_MIN` of login.defs(5)).
 const FIRST_RANGE: u64 = 100_000;
 const RANGE: u64 = 65_536;
 
-/// What can be told only before the walls of the front end are up: who asks, and what the files say.
+/// Facts that must be found before confinement: the user, and the contents of the files.
 #[derive(Debug)]
 pub struct Looked {
     uid: u32,
@@ -17,7 +17,7 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// Looks at the programs and files of this machine, for a server with as many cells.
+    /// Inspects the programs and files of this machine, for a server with this many cells.
     pub fn now(cells: u16) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
         let looked = look_for_own_ids(uid, cells);
@@ -28,7 +28,7 @@ impl Looked {
         Self { uid, why, remedy: remedy(uid, looked) }
     }
 
-    /// The layer, by the host uid that a cell was measured to have.
+    /// Describes the layer, by the host uid that a cell was measured to have.
     pub fn layer(&self, host_uid: u32) -> Layer {
         let name = "counts of a user".to_owned();
         if self.uid == 0 || host_uid != self.uid {
@@ -45,7 +45,7 @@ impl Looked {
     }
 }
 
-/// What to do so that cells get ids of their own.
+/// Returns the steps by which cells get ids of their own.
 fn remedy(uid: u32, looked: Result<(), Without>) -> String {
     let user = accounts::user(uid);
     let named = user.clone().unwrap_or_else(|| uid.to_string());
@@ -82,7 +82,7 @@ fn remedy(uid: u32, looked: Result<(), Without>) -> String {
     }
 }
 
-/// The first id behind every range that is given.
+/// Returns the first id behind every range that is given.
 fn free_range() -> u64 {
     let ends = ["/etc/subuid", "/etc/subgid"].into_iter().flat_map(|file| {
         let table = std::fs::read(file).unwrap_or_default();
@@ -92,7 +92,7 @@ fn free_range() -> u64 {
     ends.max().unwrap_or(FIRST_RANGE).max(FIRST_RANGE)
 }
 
-/// The first id behind the range of a line.
+/// Returns the first id behind the range of a line.
 fn end_of(line: &str) -> Option<u64> {
     let mut numbers = line.split(':').skip(1).map(|word| word.trim().parse::<u64>());
     numbers.next()?.ok()?.checked_add(numbers.next()?.ok()?)

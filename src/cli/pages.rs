@@ -1,4 +1,4 @@
-//! `cofferdam completions` and `cofferdam man`: what the command line says of itself, for shells and man(1).
+//! `cofferdam completions` and `cofferdam man`: the command line described for shells and man(1).
 
 use std::path::PathBuf;
 

@@ -1,8 +1,9 @@
-//! Places by which cofferdam is configured, and whether a cell that may write to a directory reaches one.
+//! Places that configure cofferdam, and a check for a cell that could write to one through a
+//! granted directory.
 //!
-//! A directory is compared by where it is on its filesystem, so that a bind mount or another spelling of
-//! its path makes no difference, and a path is followed name by name: who may replace a link on the way, or make
-//! what is missing at its end, decides what the path leads to.
+//! A directory is compared by its location on its filesystem, so that a bind mount or another
+//! spelling of its path makes no difference. A path is followed name by name: the right to replace
+//! a link on the way, or to create a missing name at its end, decides where the path leads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -15,11 +16,11 @@ use config::Surroundings;
 use model::accounts;
 use sys::mount::mount_id;
 
-/// Links on the way of one path (path_resolution(7)).
+/// Links on the way of one path, at most (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// Every file and directory that configures cofferdam now, or would when it is made: `named` are
-/// what the command line, or the configuration itself, says.
+/// Returns every file and directory that configures cofferdam now, or would once it is created.
+/// `named` are the places named on the command line or in the configuration itself.
 pub fn of_configuration(named: Vec<PathBuf>, surroundings: &Surroundings) -> Vec<PathBuf> {
     let home = accounts::home();
     let of_user = [
@@ -34,7 +35,7 @@ pub fn of_configuration(named: Vec<PathBuf>, surroundings: &Surroundings) -> Vec
     all.filter_map(absolute).flat_map(|place| with_parts(&place)).collect()
 }
 
-/// A place, and what is read of it where it is a directory.
+/// Returns a place with its parts, if it is a directory of which some files are read.
 fn with_parts(place: &Path) -> Vec<PathBuf> {
     let mut all = vec![place.to_owned()];
     if !place.is_dir() {
@@ -50,12 +51,12 @@ fn with_parts(place: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// How a place is reached by who may write to a directory.
+/// Way in which a writer to a directory reaches a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reached {
-    /// It is in there, or its path leads through it.
+    /// The place is in the directory, or its path leads through it.
     Through,
-    /// It has another name, which may be in there.
+    /// The place has another name, which may be in the directory.
     Linked,
 }
 
@@ -63,27 +64,27 @@ pub enum Reached {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     device: String,
-    /// The directory of the filesystem that it shows.
+    /// Directory of the filesystem that it shows.
     root: PathBuf,
     point: PathBuf,
 }
 
-/// Where something is: its filesystem, and the path in it.
+/// Location of a file: its filesystem, and the path in it.
 type Where = (String, PathBuf);
 
-/// A directory that is to be granted for writing, with all that is mounted below.
+/// A directory that is to be granted for writing, with all mounts below it.
 #[derive(Debug)]
 pub struct Ground {
     path: PathBuf,
     owner: u32,
     mounts: BTreeMap<u64, Mount>,
-    /// What of filesystems is in it.
+    /// Parts of filesystems that are in it.
     trees: Vec<Where>,
 }
 
 impl Ground {
     /// # Errors
-    /// Where the directory or the mounts cannot be looked at.
+    /// A directory or mounts that cannot be examined.
     pub fn of(path: &Path) -> std::io::Result<Self> {
         let mounts = mounts(&std::fs::read("/proc/self/mountinfo")?);
         let owner = std::fs::metadata(path)?.uid();
@@ -94,7 +95,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// The first of these places that whoever may write here reaches.
+    /// Returns the first of these places that a writer to this directory reaches.
     pub fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Reached)> {
         let mut seen = BTreeMap::new();
         places.iter().find_map(|place| {
@@ -109,7 +110,7 @@ impl Ground {
         })
     }
 
-    /// Returns whether a path without links is in the directory.
+    /// Returns true if a path without links is in the directory.
     fn has(&self, path: &Path) -> bool {
         let within = |place: Where| {
             self.trees.iter().any(|(device, root)| place.0 == *device && place.1.starts_with(root))
@@ -127,8 +128,8 @@ impl Ground {
         Some((mount.device.clone(), place))
     }
 
-    /// Returns whether a file has more than one name, and a cell could write to it by one of them: it has the
-    /// id of whoever starts cofferdam, or as root that of the directory's owner.
+    /// Returns true if a file has more than one name and a cell could write to it by one of them:
+    /// its owner is the user who starts cofferdam, or for root the owner of the directory.
     fn may_link(&self, path: &Path) -> bool {
         let Ok(file) = path.symlink_metadata() else { return false };
         let euid = nix::unistd::geteuid().as_raw();
@@ -139,8 +140,8 @@ impl Ground {
     }
 }
 
-/// Directories in which a name of the path is looked up, and what is at its end: each without links. It ends
-/// where a name is missing.
+/// Returns the directories in which a name of the path is looked up, and the file at its end, each
+/// without links. The list ends where a name is missing.
 fn visited(path: &Path) -> Vec<PathBuf> {
     let names = |path: &Path| path.iter().map(OsStr::to_owned).collect::<VecDeque<OsString>>();
     let mut rest = names(path);
@@ -177,7 +178,7 @@ fn visited(path: &Path) -> Vec<PathBuf> {
     visited
 }
 
-/// Mounts by their ids.
+/// Parses mounts by their ids.
 fn mounts(table: &[u8]) -> BTreeMap<u64, Mount> {
     let lines = table.split(|byte| *byte == b'\n');
     lines
@@ -191,7 +192,7 @@ fn mounts(table: &[u8]) -> BTreeMap<u64, Mount> {
         .collect()
 }
 
-/// A path of which blanks and backslashes are written in octal.
+/// Decodes a path in which blanks and backslashes are written in octal.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -262,7 +263,7 @@ mod tests {
             symlink(self.path(target), path).unwrap_or_else(|error| panic!("{error}"));
         }
 
-        /// What of the configuration who may write to `grant` reaches, and how.
+        /// Returns the part of the configuration that a writer to `grant` reaches, and how.
         fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Reached)> {
             let ground = Ground::of(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
             let places = with_parts(&self.path(config));
@@ -309,7 +310,7 @@ mod tests {
             let place = format!("{CONFIG}/{part}");
             host.link(target, &place);
             assert_eq!(host.reached("grant", CONFIG), through(&place), "{part}");
-            // And to what is not there yet.
+            // The same holds for a place that does not exist yet.
             host.link("grant/missing/deep", &place);
             assert_eq!(host.reached("grant", CONFIG), through(&place), "{part}");
         }

@@ -1,4 +1,4 @@
-//! `cofferdam policy`: whether rules say what they mean, and what they decide for a tool.
+//! `cofferdam policy`: checks rules against their examples, and explains decisions for a tool.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct PolicyArguments {
     pub command: PolicyCommand,
 }
 
-/// What to do with the policy.
+/// Subcommand of `policy`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum PolicyCommand {
     /// Check the policies in force, or these files, and print each rule with its examples
@@ -58,7 +58,7 @@ pub struct ExplainArguments {
     pub json: bool,
 }
 
-/// The whole command.
+/// Runs the command.
 pub fn main(typed: &PolicyArguments, config: Option<&Path>) -> Result<u8, CliError> {
     match &typed.command {
         PolicyCommand::Check(typed) => check(typed, config),
@@ -121,12 +121,12 @@ fn rule_text(rule: &Rule) -> String {
     format!("{}:{}: rule `{}`\n{}", plain(&rule.file), rule.line, rule.id, rows.text())
 }
 
-/// Profiles that a call may name.
+/// Lists the profiles that a call may name.
 fn names<'p>(profiles: impl Iterator<Item = &'p ProfileName>) -> String {
     profiles.map(ProfileName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// The limits that a rule lowers.
+/// Lists the limits that a rule lowers.
 fn lowered(limits: &Asked) -> String {
     let Asked { wall, memory, processes, output } = *limits;
     let told = [
@@ -157,7 +157,7 @@ fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliErr
     Ok(0)
 }
 
-/// What is decided for the calls of one tool.
+/// Decision for the calls of one tool.
 enum Explained<'p> {
     Allowed {
         terms: Terms<'p>,
@@ -167,7 +167,7 @@ enum Explained<'p> {
         denial: Denial,
         rule: Option<&'p Rule>,
     },
-    /// It is answered without a cell.
+    /// Answered without a cell.
     NotAsked,
 }
 
@@ -182,7 +182,7 @@ fn explained<'p>(loaded: &'p Loaded, tool: &str) -> Explained<'p> {
     }
 }
 
-/// The reason of a tool that no rule is asked about.
+/// Reason of a tool that no rule is asked about.
 const NOT_ASKED: &str = "it runs nothing, so no rule is asked";
 
 impl Explained<'_> {

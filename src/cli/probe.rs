@@ -1,8 +1,8 @@
-//! What `doctor` finds: each layer tried by using it, here and now.
+//! Probes of `doctor`: each layer tried by using it, here and now.
 //!
-//! First a throw-away process tries what a cell's set-up needs, one call at a time, so that a
-//! refusal can be told by its call and errno. Then real cells of the default profiles run, and
-//! what they measured is the answer for the rest.
+//! First a throw-away process tries the steps of a cell's set-up, one call at a time, so that a
+//! refusal can be reported by its call and errno. Then real cells of the default profiles run, and
+//! their measurements give the other layers.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -23,7 +23,7 @@ use sys::mount::{attribute, new_filesystem, pivot_here};
 use sys::process::{self, Side};
 use sys::socket::{self, Wait};
 
-/// What a new set of namespaces allowed. An errno is 0 where the call worked.
+/// Result of each step in a new set of namespaces: an errno, or 0 if the call worked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     /// clone3(2) with every namespace.
@@ -87,7 +87,7 @@ fn map(pid: i32) -> Result<(), Errno> {
     write_map(process.as_fd(), "uid_map", &format!("0 {uid} 1"))
 }
 
-/// The child's side: waits for its maps, tries, tells.
+/// Runs the child's side: waits for its maps, tries each step, reports.
 fn try_mounts(parent: BorrowedFd<'_>) -> Result<(), Errno> {
     const NONE: Option<&str> = None;
     socket::receive(parent, &mut [0; 8], Wait::Yes)?;
@@ -96,7 +96,7 @@ fn try_mounts(parent: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let tmpfs =
         private.and_then(|()| mount(Some("tmpfs"), "/tmp", Some("tmpfs"), flags, Some("size=1m")));
-    // Before the root changes: then nothing of the outer /proc is in sight.
+    // Mounted before the root changes, after which nothing of the outer /proc is in sight.
     let proc = new_filesystem(c"proc", attribute::NOSUID).map(drop);
     let pivot = match tmpfs {
         Ok(()) => nix::unistd::chdir("/tmp").and_then(|()| pivot_here()),
@@ -112,18 +112,18 @@ fn try_mounts(parent: BorrowedFd<'_>) -> Result<(), Errno> {
     report::send(parent, &found, &[])
 }
 
-/// Files of the system that tell why something is refused.
+/// Settings of the system that explain a refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hints {
     /// `kernel.apparmor_restrict_unprivileged_userns` is 1.
     pub apparmor: bool,
-    /// `user.max_user_namespaces`.
+    /// Value of `user.max_user_namespaces`.
     pub most_namespaces: Option<u64>,
-    /// `kernel.unprivileged_userns_clone`, which Debian's kernels had.
+    /// Value of `kernel.unprivileged_userns_clone`, which Debian's kernels had.
     pub debian_switch: Option<u64>,
     /// This looks like a container.
     pub container: bool,
-    /// The path of this program, for a profile that names it.
+    /// Path of this program, for an AppArmor profile that names it.
     pub program: String,
 }
 
@@ -154,12 +154,12 @@ const ROOT_REMEDY: &str = "the root is the initramfs, which cannot be left by pi
     from a root of its own, such as a tmpfs with a copy of it: mount -t tmpfs none /mnt && \
     cp -ax / /mnt && exec switch_root /mnt /sbin/init";
 
-/// What to do where a process may have too few open files.
+/// Remedy for a process that may have too few open files.
 pub const OPEN_FILES_REMEDY: &str = "raise the hard limit, as root: `ulimit -Hn 4096` in the shell \
     that starts cofferdam, LimitNOFILE=4096 in its systemd unit, --ulimit nofile=4096 for its \
     container";
 
-/// The limit on open files, where it is too low.
+/// Describes the limit on open files, if it is too low.
 pub fn open_files_layer() -> Option<Layer> {
     let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).ok()?;
     (most < OPEN_FILES_HELD).then(|| Layer {
@@ -170,7 +170,7 @@ pub fn open_files_layer() -> Option<Layer> {
     })
 }
 
-/// The layers that namespaces make, each with its remedy where it is refused.
+/// Describes the layers that namespaces make, each with its remedy if it is refused.
 pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
     let root = layer("root", found.pivot, "", || ROOT_REMEDY.to_owned());
     let mut layers = vec![
@@ -189,7 +189,7 @@ pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
             }
         }),
     ];
-    // Told only where it is in the way.
+    // The root is listed only if it is refused.
     layers.extend(Some(root).filter(|root| root.state != State::Ok));
     layers
 }
@@ -231,7 +231,7 @@ fn mount_remedy(hints: &Hints) -> String {
     }
 }
 
-/// Landlock, by its version call; that it holds is shown by the cells.
+/// Describes Landlock by its version call; the cells show that it holds.
 pub fn landlock_layer() -> Layer {
     let abi = landlock::kernel_abi();
     let (state, how, remedy) = match abi {
@@ -258,17 +258,18 @@ pub fn landlock_layer() -> Layer {
     Layer { name: "Landlock".to_owned(), state, how, remedy }
 }
 
-/// Groups that are root by another name: cells of an ordinary user keep supplementary groups.
+/// Groups that are equivalent to root: cells of an ordinary user keep supplementary groups.
 const POWERFUL: [&str; 8] = ["docker", "disk", "kvm", "sudo", "wheel", "adm", "lxd", "shadow"];
 
-/// Supplementary groups, which only root can take from a cell (setgroups(2) in user namespaces).
+/// Describes supplementary groups, which only root can take from a cell (setgroups(2) in user
+/// namespaces).
 pub fn groups_layer() -> Layer {
     let name = "supplementary groups".to_owned();
     if nix::unistd::geteuid().is_root() {
         let how = "started as root: cells have none".to_owned();
         return Layer { name, state: State::Ok, how, remedy: None };
     }
-    // As `serve` has it, where a grant has the operator's ids (`own_ids` tells of those).
+    // `serve` has the same cells, where a grant has the operator's ids (see `own_ids`).
     let uid = nix::unistd::geteuid().as_raw();
     let cells = match crate::supervisor::look_for_own_ids(uid, 1) {
         Ok(()) => "cells with a grant",

@@ -1,4 +1,5 @@
-//! `cofferdam profile`: which profiles there are, what one grants and why, and whether files are well.
+//! `cofferdam profile`: lists profiles, shows the grants of one with their reasons, and checks
+//! files.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub struct ProfileArguments {
     pub command: ProfileCommand,
 }
 
-/// What to do with profiles.
+/// Subcommand of `profile`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum ProfileCommand {
     /// List the profiles that are loaded
@@ -64,7 +65,7 @@ pub struct CheckArguments {
     pub files: Vec<PathBuf>,
 }
 
-/// The whole command.
+/// Runs the command.
 pub fn main(typed: &ProfileArguments, config: Option<&Path>) -> Result<u8, CliError> {
     match &typed.command {
         ProfileCommand::List(typed) => list(*typed, config),
@@ -96,7 +97,7 @@ fn list(typed: ListArguments, config: Option<&Path>) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// The profile's own file.
+/// Returns the profile's own file.
 fn file<'p>(profiles: &'p Profiles, profile: &Profile) -> Option<&'p str> {
     profiles.account(&profile.name)?.files.last().map(String::as_str)
 }

@@ -1,4 +1,5 @@
-//! A profile in full, as `cofferdam profile show` tells it: every grant with its reason, and what is refused.
+//! A profile in full, as `cofferdam profile show` prints it: every grant with its reason, and every
+//! refusal.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +17,13 @@ use profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls};
 pub struct View<'p> {
     profile: &'p Profile,
     account: &'p Account,
-    /// Allowed whatever the arguments are, with the reason of each group.
+    /// Calls allowed with any arguments, with the reason of each group.
     allowed: Vec<Group<'p>>,
-    /// Allowed on a condition, and that condition.
+    /// Calls allowed on a condition, with that condition.
     conditional: BTreeMap<String, &'static str>,
-    /// Refused and not counted.
+    /// Calls refused and not counted.
     quiet: Vec<Group<'p>>,
-    /// No profile grants them: names, the answer, why.
+    /// Calls that no profile grants: names, errno, reason.
     never: Vec<(floor::Group, i32)>,
 }
 
@@ -33,7 +34,7 @@ struct Group<'p> {
     why: Option<&'p str>,
 }
 
-/// The reason shown for calls that a key of the profile brings.
+/// Returns the reason shown for calls that a key of the profile brings.
 fn keyed<'p>(account: &'p Account, call: &str) -> Option<&'p str> {
     account.call(call).or_else(|| match call {
         "execve" | "execveat" => account.key("exec"),
@@ -45,7 +46,8 @@ impl<'p> View<'p> {
     pub fn new(profile: &'p Profile, account: &'p Account) -> Self {
         let (mut allowed, mut quiet) = (Vec::new(), Vec::new());
         let mut conditional = BTreeMap::new();
-        // As where the kernel gives most; what depends on the cgroup is told as a condition.
+        // The verdicts are those where the kernel enforces most; those that depend on the cgroup
+        // are shown as a condition.
         for (number, verdict) in floor::verdicts(profile, MemoryHold::CgroupV2) {
             let name = calls::name(number);
             let gated = floor::needs_memory_cgroup(&name);
@@ -59,7 +61,8 @@ impl<'p> View<'p> {
                     conditional.insert(name, condition);
                 }
                 Verdict::Errno(libc::EPERM) => quiet.push(name),
-                // Answered as by a kernel without it; listed with what no profile grants.
+                // Answered as by a kernel without the call; listed among those that no profile
+                // grants.
                 Verdict::Errno(_) => {}
             }
         }
@@ -73,7 +76,7 @@ impl<'p> View<'p> {
         }
     }
 
-    /// The profile for people.
+    /// Formats the profile for people.
     pub fn text(&self) -> String {
         let mut text = self.head();
         text.push_str("\npaths of the host, read-only\n");
@@ -106,7 +109,7 @@ impl<'p> View<'p> {
         text
     }
 
-    /// What is not a list: name, files, keys, limits.
+    /// Formats the parts that are no lists: name, files, keys, limits.
     fn head(&self) -> String {
         let profile = self.profile;
         let mut rows = Rows::default();
@@ -145,7 +148,7 @@ impl<'p> View<'p> {
         self.profile.families.iter().map(|family| family.name().to_owned()).collect()
     }
 
-    /// The profile for programs.
+    /// Formats the profile for programs.
     pub fn json(&self) -> Value {
         let (profile, account) = (self.profile, self.account);
         let groups = |groups: &[Group<'_>]| -> Vec<Value> {
@@ -189,7 +192,7 @@ impl<'p> View<'p> {
     }
 }
 
-/// Calls by their reasons, in the order in which the files give them.
+/// Groups calls by their reasons, in the order in which the files give them.
 fn grouped(names: Vec<String>, account: &Account) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for reason in account.reasons() {

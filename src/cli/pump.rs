@@ -1,4 +1,5 @@
-//! Bytes between the caller's streams and a cell's pipes, as they come, under one output limit.
+//! Bytes between the user's streams and a cell's pipes, passed on as they come, under one output
+//! limit.
 
 use std::io;
 use std::pin::Pin;
@@ -12,26 +13,26 @@ use tokio::time::sleep;
 
 use model::outcome::in_words;
 
-/// One read: as much as a pipe holds.
+/// Bytes of one read: the capacity of a pipe.
 const CHUNK: usize = 64 << 10;
-/// How long a pipe is silent before nothing more is expected of a call that is over.
+/// Time of silence after which no more output is expected of a call that is over.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The most bytes of one stream that `--json` keeps (16 MiB); the rest is counted.
+/// Bytes of one stream that `--json` keeps, at most (16 MiB); the rest is counted.
 pub const KEPT: usize = 16 << 20;
 
-/// How many bytes a call may print, over both streams.
+/// Number of bytes that a call may print, over both streams.
 #[derive(Debug)]
 pub struct Budget {
     left: Option<AtomicU64>,
 }
 
 impl Budget {
-    /// `None`: no bound.
+    /// Makes a budget; `None` has no bound.
     pub fn new(limit: Option<u64>) -> Self {
         Self { left: limit.map(AtomicU64::new) }
     }
 
-    /// Takes up to `wanted` bytes; less than that means the budget is used up.
+    /// Takes up to `wanted` bytes; a smaller result means that the budget is used up.
     fn take(&self, wanted: u64) -> u64 {
         let Some(left) = &self.left else { return wanted };
         let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
@@ -41,22 +42,22 @@ impl Budget {
     }
 }
 
-/// Why a stream stopped before its end.
+/// Reason why a stream stopped before its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
     /// The call printed more than it may.
     #[error("the output limit is reached")]
     Budget,
-    /// The far end does not take any more.
+    /// The far end accepts no more.
     #[error("the output cannot be written")]
     Closed(#[source] io::Error),
     #[error("the cell's output cannot be read")]
     Read(#[source] io::Error),
 }
 
-/// Copies one output stream to its end; every chunk is flushed, so that it is live. When the call is over,
-/// what was printed is in the pipe: then a pause is an end as well, as processes that are slow to die
-/// hold the pipe open.
+/// Copies one output stream to its end; every chunk is flushed, so that it is live. When the call
+/// is over, all its output is in the pipe. From then on a pause counts as the end too, because
+/// processes that are slow to die hold the pipe open.
 pub async fn output<R, W>(
     mut from: R,
     to: &mut W,
@@ -92,13 +93,13 @@ where
 
 /// Waits for the end of the call, and then for a little longer.
 async fn pause(over: &mut watch::Receiver<bool>) {
-    // Nobody is left to tell it: it is over.
+    // An error means that the sender is gone: the call is over.
     over.wait_for(|over| *over).await.map(drop).unwrap_or_default();
     sleep(PAUSE).await;
 }
 
-/// Feeds a program's standard input; ends with the caller's end of file, or when the program
-/// reads no more. Dropping `to` at the end is the program's end of file.
+/// Feeds a program's standard input; ends with the user's end of file, or when the program reads no
+/// more. Dropping `to` at the end is the program's end of file.
 pub async fn input<R, W>(mut from: R, mut to: W)
 where
     R: AsyncRead + Unpin,
@@ -158,7 +159,7 @@ impl AsyncWrite for Head {
 mod tests {
     use super::*;
 
-    /// Of a call that goes on, as far as a stream without pauses can tell.
+    /// Returns a receiver for a call that continues, as far as a stream without pauses can see.
     fn during() -> watch::Receiver<bool> {
         watch::channel(false).1
     }

@@ -1,4 +1,4 @@
-//! Sockets of the host that cells can see: those in the trees that are shown as they are.
+//! Sockets of the host that cells can see: those in trees that are shown unchanged.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use super::doctor::{Layer, State};
 use crate::cell::sealed;
 use profile::{PathKind, Profile};
 
-/// Sockets that are named.
+/// Number of sockets that are named.
 const SHOWN: usize = 3;
 
-/// Looks for sockets in the trees that these profiles show and that are no overlays.
+/// Looks for sockets in the trees that these profiles show without an overlay.
 pub fn layer(profiles: &[Profile]) -> Layer {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     told(&found(&table, &open_trees(profiles), is_socket))
 }
 
-/// Directories that the cells of these profiles have as they are, resolved.
+/// Returns the resolved directories that the cells of these profiles have unchanged.
 fn open_trees(profiles: &[Profile]) -> Vec<PathBuf> {
     let paths = profiles.iter().flat_map(|profile| &profile.paths);
     let trees = paths.filter(|path| path.kind == PathKind::Tree);
@@ -27,10 +27,10 @@ fn open_trees(profiles: &[Profile]) -> Vec<PathBuf> {
     trees
 }
 
-/// Sockets of a table of `/proc/net/unix` that lie below one of `trees`.
+/// Returns the sockets of a table of `/proc/net/unix` that lie below one of `trees`.
 fn found(table: &str, trees: &[PathBuf], is_there: fn(&Path) -> bool) -> Vec<PathBuf> {
     let paths = table.lines().skip(1).filter_map(path).filter_map(|path| {
-        // As it was bound: a link may be on the way.
+        // The table has the path as it was bound: a link may be on the way.
         Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
     });
     let shown = |path: &PathBuf| {
@@ -42,7 +42,7 @@ fn found(table: &str, trees: &[PathBuf], is_there: fn(&Path) -> bool) -> Vec<Pat
     found
 }
 
-/// The path at the end of a line, after seven fields (proc_net_unix(5)).
+/// Returns the path at the end of a line, after seven fields (proc_net_unix(5)).
 fn path(line: &str) -> Option<&Path> {
     let mut rest = line;
     for _ in 0..7 {

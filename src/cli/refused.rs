@@ -1,4 +1,4 @@
-//! What the tools refuse, as MCP tells it: the words, and the way out as a hint.
+//! Refusals of the tools, converted for MCP: the message, and the remedy as a hint.
 
 use crate::mcp::backend::{Refused, RefusedKind};
 use crate::tools::Refusal;

@@ -1,4 +1,4 @@
-//! Text in rows: a name and what belongs to it, aligned and wrapped; the limits of a cell as rows.
+//! Text in rows: a name and its description, aligned and wrapped; the limits of a cell as rows.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use capture::deceptive::always_deceives;
 use model::job::Limits;
 use model::units::{Processors, Size, Time};
 
-/// Columns that wrapped text keeps to, where its words let it.
+/// Columns of wrapped text, if its words allow it.
 const COLUMNS: usize = 100;
 
-/// Names on the left, what belongs to each on the right, in one column.
+/// Names on the left, their descriptions in one column on the right.
 #[derive(Debug, Default)]
 pub struct Rows {
     rows: Vec<(String, String)>,
@@ -21,7 +21,7 @@ impl Rows {
         self.rows.push((plain(&name.into()), plain(&text.into())));
     }
 
-    /// Each row on a line of its own; one without text is its name alone.
+    /// Formats each row on a line of its own; a row without description is its name alone.
     pub fn text(&self) -> String {
         let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         let line = |(name, text): &(String, String)| {
@@ -32,8 +32,8 @@ impl Rows {
     }
 }
 
-/// Text from a file on one line, with nothing in it that a terminal would act on: a file that is
-/// only being checked may be anyone's.
+/// Puts text from a file on one line and escapes every character that a terminal would act on: a
+/// file that is only being checked may be anyone's.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
@@ -46,13 +46,13 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
-/// Returns whether a terminal does something with the character besides showing it: controls, and what hides
-/// text or turns it around.
+/// Returns true if a terminal does something with the character besides showing it: control
+/// characters, and those that hide or reverse text.
 pub fn acts(character: char) -> bool {
     always_deceives(character) || character.is_control()
 }
 
-/// Words with commas between them, in lines that start with `indent`.
+/// Joins words with commas, in lines that start with `indent`.
 pub fn wrapped<'a>(words: impl IntoIterator<Item = &'a str>, indent: &str) -> String {
     let words: Vec<&str> = words.into_iter().collect();
     let mut text = String::new();
@@ -73,7 +73,7 @@ pub fn wrapped<'a>(words: impl IntoIterator<Item = &'a str>, indent: &str) -> St
     text + &line + "\n"
 }
 
-/// The limits of a cell by the keys of a profile, for people.
+/// Lists the limits of a cell by the keys of a profile, for people.
 pub fn limits(limits: &Limits) -> Vec<(&'static str, String)> {
     let size = |bytes| Size(bytes).to_string();
     let processors = |hundredths| ("processors", Processors(hundredths).to_string());
@@ -90,11 +90,11 @@ pub fn limits(limits: &Limits) -> Vec<(&'static str, String)> {
         ("inodes", limits.inodes.to_string()),
         ("output", limits.output.map_or_else(|| "no bound".to_owned(), size)),
     ];
-    // Of few profiles; what is not limited is not listed.
+    // Few profiles limit processors; a limit that is not set is not listed.
     listed.into_iter().chain(limits.processors.map(processors)).collect()
 }
 
-/// The same for programs; each name says its unit.
+/// Lists the limits for programs; each name has its unit.
 pub fn limits_json(limits: &Limits) -> Value {
     json!({
         "timeout_s": limits.wall.as_secs_f64(),
@@ -112,7 +112,7 @@ pub fn limits_json(limits: &Limits) -> Value {
     })
 }
 
-/// A value as indented JSON with a newline at its end.
+/// Formats a value as indented JSON with a newline at its end.
 ///
 /// # Errors
 /// A value that JSON cannot hold.

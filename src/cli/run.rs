@@ -31,12 +31,12 @@ use model::units::Size;
 use policy::Grant;
 use profile::Profile;
 
-/// The whole command; the exit code is rulings R2's.
+/// Runs the command; the exit code is that of [`super::exit`].
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = accounts::home();
     let request = check(typed, home.as_deref())?;
     let told_as = request.told;
-    // The profile's output limit is for replies; a run is a pipe, bounded only where asked (R1).
+    // The profile's output limit is for replies; a run is a pipe, bounded only on request.
     let asked = request.call.asked;
     let output = asked.output;
     let (grant, profile, launched, entry) = prepare(request, config)?;
@@ -46,7 +46,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, streams, entry))
 }
 
-/// While there is one thread: configuration, the grant, the supervisor.
+/// Prepares, while there is one thread: configuration, the grant, the supervisor.
 fn prepare(
     request: RunRequest,
     config: Option<&Path>,
@@ -67,7 +67,7 @@ fn prepare(
     Ok((grant, profile, launched, entry))
 }
 
-/// On the runtime: the call from its start to its end.
+/// Runs the call on the runtime, from its start to its end.
 async fn conduct(
     grant: Grant,
     terms: Terms,
@@ -103,7 +103,7 @@ async fn conduct(
     }
 }
 
-/// What was asked for and is more than there is.
+/// Lists requests that exceed their limit.
 fn lowered(asked: &Asked, limits: &Limits) -> Vec<(&'static str, String)> {
     let wall = asked.wall.filter(|wall| *wall > limits.wall);
     let memory = asked.memory.filter(|memory| *memory > limits.memory);
@@ -118,18 +118,18 @@ fn lowered(asked: &Asked, limits: &Limits) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// What of a grant the end of the call is told with.
+/// Parts of a grant that the report of the end needs.
 #[derive(Debug, Clone)]
 struct Terms {
     cwd: String,
     timeout: Duration,
     clamped: Clamped,
-    /// Options that asked for more than there is, with what they got.
+    /// Options that asked for more than their limit, with what they got.
     lowered: Vec<(&'static str, String)>,
     output: Option<u64>,
-    /// For the grants that denials are told with.
+    /// Profile for the grants that are named with denials.
     profile: Profile,
-    /// For the lines that it lacks.
+    /// Log whose missing lines are reported.
     audit: Audit,
 }
 
@@ -179,7 +179,7 @@ fn stream(head: Head) -> Stream {
     }
 }
 
-/// What the audit log says of an end.
+/// Builds the audit record of an end.
 fn story<'a>(ended: &'a Ended, receipt: Option<&'a Receipt>) -> Story<'a> {
     let Ended { outcome, usage, denials, timings, .. } = ended;
     Story { outcome, usage, timings, denials, receipt }
@@ -251,7 +251,7 @@ fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliErr
     Ok(exit::code(&told.outcome, taken_back))
 }
 
-/// Carries the streams until the call has ended, and takes it back where the caller does.
+/// Carries the streams until the call has ended, and cancels it if the user does.
 pub(super) async fn follow<I, O, E>(
     running: Running,
     input: I,
@@ -295,16 +295,16 @@ where
     Ok((ended, taken_back))
 }
 
-/// What is left of one stream.
+/// Rest of one stream.
 struct Left<R> {
-    /// Nobody reads it any more.
+    /// Cancellation by the loss of its reader.
     closed: Option<TakenBack>,
     /// Held until the call has ended: a program that met a closed pipe would end by SIGPIPE before
-    /// the limit ends it, and be told as that.
+    /// the limit ends it, and be reported as such.
     _held: Option<R>,
 }
 
-/// One stream; when it stops early, so does the call.
+/// Copies one stream; if it stops early, so does the call.
 async fn watched<R, W>(
     mut from: R,
     to: &mut W,
@@ -335,7 +335,7 @@ where
     }
 }
 
-/// Takes the call back on SIGINT or SIGTERM; its end is then awaited as usual.
+/// Cancels the call on SIGINT or SIGTERM; its end is then awaited as usual.
 async fn interrupts(
     control: &Control,
     taken_back: &mut Option<TakenBack>,

@@ -73,7 +73,7 @@ pub struct RunArguments {
     pub argv: Vec<String>,
 }
 
-/// As checked.
+/// Arguments as checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRequest {
     pub profile: ProfileName,
@@ -84,17 +84,17 @@ pub struct RunRequest {
     pub told: ToldAs,
 }
 
-/// A host path the operator grants to this one call.
+/// A host path that the operator grants to this one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountAsk {
-    /// Absolute, not resolved yet.
+    /// Absolute path, not resolved yet.
     pub host: PathBuf,
-    /// Absolute, without `.` and `..`.
+    /// Absolute path, without `.` and `..`.
     pub cell: PathBuf,
     pub access: Access,
 }
 
-/// How a run is told.
+/// Form of a run's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToldAs {
     /// Output as it comes.
@@ -103,10 +103,10 @@ pub enum ToldAs {
     Json,
 }
 
-/// Checks what was typed. `home` is the user's own directory, which is never granted whole.
+/// Checks the arguments. `home` is the user's own directory, which is never granted whole.
 ///
 /// # Errors
-/// Names the flag, and the way out where there is one.
+/// The flag, with a hint if there is one.
 pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, CliError> {
     let profile = ProfileName::new(&typed.profile).ok_or_else(|| {
         CliError::new(format!("--profile: `{}` is not a profile's name", typed.profile))

@@ -1,4 +1,4 @@
-//! What may be typed after `cofferdam run`, and what is said about the rest.
+//! Arguments that `cofferdam run` accepts, and the errors for those that it refuses.
 #![expect(clippy::unwrap_used, reason = "a command line that does not parse is a failed test")]
 
 use std::time::Duration;

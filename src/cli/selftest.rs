@@ -17,11 +17,11 @@ use crate::selftest::launch::Bench;
 use crate::selftest::{remains, report};
 use model::receipt::Tier;
 
-/// No cell can be made here: nothing was tried (rulings R2).
+/// No cell can be made here: nothing was tried.
 const UNAVAILABLE: u8 = 3;
-/// Nothing could be told: an error of the test itself (rulings R2).
+/// No verdict was possible: an error of the test itself.
 const NO_VERDICT: u8 = 2;
-/// As a shell has it for SIGINT (rulings R2).
+/// Exit code of a shell for SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// As typed.
@@ -56,7 +56,7 @@ pub struct SelftestArguments {
     pub junit: Option<PathBuf>,
 }
 
-/// The whole command; the exit code is rulings R2's.
+/// Runs the command; the exit code is one of those above, or the verdict's.
 pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     let probes = chosen(typed)?;
     if typed.list {
@@ -80,7 +80,7 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     let text = if typed.json {
         report::json(&found, &words).map_err(|error| CliError::new(format!("selftest: {error}")))?
     } else {
-        // What was seen may be anything; only the lines are left as they are.
+        // Observations may contain any bytes; only their line breaks are kept.
         report::text(&found).lines().map(|line| rows::plain(line) + "\n").collect()
     };
     print_out(&text)?;
@@ -91,7 +91,8 @@ fn broken(error: impl std::fmt::Display) -> CliError {
     CliError::new(format!("selftest: {error}")).with_code(NO_VERDICT)
 }
 
-/// Runs the attacks. When it returns, whatever they left is gone, also where it was interrupted.
+/// Runs the attacks. When it returns, everything that they left is removed, also after an
+/// interruption.
 fn verdicts(target: Target, probes: &[Probe]) -> Result<Vec<Found>, CliError> {
     let directory = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir();
     let directory = directory.map_err(broken)?;
@@ -151,7 +152,8 @@ fn chosen(typed: &SelftestArguments) -> Result<Vec<Probe>, CliError> {
     Ok(probes)
 }
 
-/// Sees that the sandbox runs a program at all: what does not start holds everything.
+/// Checks that the sandbox runs a program at all: a sandbox that starts nothing would pass every
+/// attack.
 fn starts(bench: &Bench) -> Result<(), CliError> {
     let words = bench.trial();
     let (program, arguments) =

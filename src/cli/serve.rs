@@ -54,12 +54,12 @@ pub struct ServeArguments {
 /// A directory of the host that every call has at `/workspace`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkspaceAsk {
-    /// Absolute, not resolved yet.
+    /// Absolute path, not resolved yet.
     pub host: PathBuf,
     pub access: Access,
 }
 
-/// The whole command: 0 when it was ended as it should be (rulings R10).
+/// Runs the command: 0 if it ended as requested.
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = accounts::home();
     let ask = typed.workspace.as_deref();
@@ -86,7 +86,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let supervisor = link.clone();
         let metrics = tokio::spawn(metrics::at_signal(link.clone()));
         let gone = async move {
-            // One that never came up is told by each call, with the remedy.
+            // Each call reports a supervisor that failed to start, with the remedy.
             match link.ready().await {
                 Ok(_) => {
                     started();
@@ -102,7 +102,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             .map_err(|error| CliError::new(format!("serve: {}", error)))?;
         metrics.abort();
         tracing::info!(metrics = ?supervisor.metrics(), "calls");
-        // Without a supervisor no call could be served: whoever started the server may start it anew.
+        // Without a supervisor no call could run: the client may start the server again.
         match supervisor.greeted().is_some() && supervisor.is_closed() {
             true => Err(Failure::Supervisor.into()),
             false => Ok(0),
@@ -110,14 +110,14 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     })
 }
 
-/// Gives back what only a start needs: parsing, the command line, the supervisor's set-up.
+/// Returns memory that only a start needs: parsing, the command line, the supervisor's set-up.
 fn started() {
     if let Err(errno) = memory::forget_code() {
         tracing::debug!(%errno, "the code of the start stays mapped");
     }
 }
 
-/// What `--unguarded` makes of an access.
+/// Applies `--unguarded` to an access.
 fn unguarded(access: Access) -> Result<Access, CliError> {
     match access {
         Access::ReadWrite | Access::Unguarded => Ok(Access::Unguarded),
@@ -126,7 +126,7 @@ fn unguarded(access: Access) -> Result<Access, CliError> {
     }
 }
 
-/// Checks `PATH[:ro]`. Never granted: `/`, and the user's own directory as a whole (rulings R6).
+/// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
 fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceAsk, CliError> {
     let (path, access) = match ask.strip_suffix(":ro") {
         Some(path) => (path, Access::ReadOnly),

@@ -1,4 +1,4 @@
-//! `bash` as it really runs: in sessions, through `tools` and the link.
+//! `bash`, carried out: in sessions, through `tools` and the link.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use capture::{Captured, KEPT_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Ended, Outcome, ShellAfter, Waits};
 
-/// How long a call waits for a command that is to run in the background anyway: long enough for
-/// one that fails at once to be told so.
+/// Time that a call waits for a command that is to run in the background anyway: long enough to
+/// report one that fails at once.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
-/// How much of the output a reply shows.
+/// Amount of the output that a reply shows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Show {
     pub characters: usize,
@@ -176,13 +176,13 @@ impl From<Running> for Answer {
     }
 }
 
-/// What a command printed before its end, as a reply shows it.
+/// Returns the output of a command before its end, as a reply shows it.
 fn printed(command: &Command, show: Show) -> (Stream, Stream) {
     let (stdout, stderr) = command.output();
     shown(&stdout, &stderr, show)
 }
 
-/// Both streams as a reply shows them.
+/// Returns both streams as a reply shows them.
 pub(super) fn shown(stdout: &Captured, stderr: &Captured, show: Show) -> (Stream, Stream) {
     let text = render(stdout, stderr, show.characters);
     let stream = |whole: String, captured: &Captured| {
@@ -193,7 +193,7 @@ pub(super) fn shown(stdout: &Captured, stderr: &Captured, show: Show) -> (Stream
     (stream(text.stdout.clone(), stdout), stream(text.stderr.clone(), stderr))
 }
 
-/// A path as the shell tells it, without what a terminal would obey.
+/// Removes control characters from a path that the shell reports.
 fn harmless(path: &str) -> String {
     plain(path)
         .chars()
@@ -201,7 +201,7 @@ fn harmless(path: &str) -> String {
         .collect()
 }
 
-/// Why there is a new shell, for a reply.
+/// Explains in a reply why there is a new shell.
 pub(super) fn why_new(lost: &Lost) -> String {
     let kept = "/workspace is as it was, nothing else is";
     match lost {

@@ -1,4 +1,5 @@
-//! Sockets that the operator grants: `--socket NAME=PATH` and `[nested] sockets`, looked at before any cell.
+//! Sockets that the operator grants: `--socket NAME=PATH` and `[nested] sockets`, examined before
+//! any cell.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -18,21 +19,22 @@ use crate::supervisor::{Access, Socket};
 use model::outcome::{errno_text, in_words};
 use profile::{SocketName, UnixSockets};
 
-/// The most that one server grants: each is a mount in every cell.
+/// Sockets that one server grants, at most: each is a mount in every cell.
 const MOST: usize = 16;
-/// Rights that nobody but the owner of a socket may have, and those that the owner needs.
+/// Permission bits of a socket that are forbidden to all but its owner, and those that the owner
+/// needs.
 const OTHERS: u32 = 0o177;
 const OWNER: u32 = 0o600;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// What lets cells have them.
+/// Hint for sockets that no profile in use takes.
 const LET_A_PROFILE: &str = "let a rule of the policy, or --profile, name `nested` or one like it";
 
-/// Where a socket is named, and its path.
+/// Origin of a socket's name, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketAsk {
-    /// `--socket`, or the line of a file.
+    /// Origin: `--socket`, or the line of a file.
     pub by: String,
     pub host: PathBuf,
 }
@@ -41,11 +43,11 @@ pub struct SocketAsk {
 pub type Asks = BTreeMap<SocketName, SocketAsk>;
 
 impl Settings {
-    /// These, with the sockets that the configuration names and those that `flags` name, for the
-    /// profiles that take them.
+    /// Adds the sockets that the configuration names and those that `flags` name, for the profiles
+    /// that take them.
     ///
     /// # Errors
-    /// A socket that is not granted; a flag where no profile in use takes sockets.
+    /// A socket that is refused; a flag if no profile in use takes sockets.
     pub fn with_sockets(mut self, flags: &[String]) -> Result<Self, CliError> {
         let named = &self.loaded.config.nested_sockets;
         let asks = configured(&named.value, &named.source.to_string());
@@ -71,7 +73,7 @@ impl Settings {
         self.profiles.iter().any(|profile| profile.unix_sockets == UnixSockets::Private)
     }
 
-    /// What `doctor` tells of the sockets that the configuration names.
+    /// Describes for `doctor` the sockets that the configuration names.
     pub(super) fn sockets_layer(&self) -> Option<Layer> {
         let named = &self.loaded.config.nested_sockets;
         let asks = configured(&named.value, &named.source.to_string());
@@ -93,8 +95,8 @@ impl Settings {
         }
     }
 
-    /// A cell that may write where a socket lies could put its own server in its place, for
-    /// every client on the host.
+    /// Refuses a socket in a directory that a cell may write to: the cell could put its own server
+    /// in its place, for every client on the host.
     fn apart_from_workspaces(&self) -> Result<(), CliError> {
         let directories = self.workspaces.iter().flat_map(|workspace| &workspace.directories);
         let writable = directories.filter(|granted| granted.access != Access::ReadOnly);
@@ -115,10 +117,10 @@ impl Settings {
     }
 }
 
-/// Adds what flags say to what the configuration says; a flag counts more.
+/// Adds the flags to the configured sockets; a flag has precedence.
 ///
 /// # Errors
-/// A flag that is not `NAME=PATH`, or names the same twice.
+/// A flag that is not `NAME=PATH`, or a name given twice.
 pub fn with_flags(mut asks: Asks, flags: &[String]) -> Result<Asks, CliError> {
     let mut typed = Asks::new();
     for flag in flags {
@@ -139,10 +141,10 @@ pub fn with_flags(mut asks: Asks, flags: &[String]) -> Result<Asks, CliError> {
     Ok(asks)
 }
 
-/// Looks at every socket and holds it.
+/// Examines every socket and holds it.
 ///
 /// # Errors
-/// The first that is not a socket of the operator's alone, with what to do.
+/// The first that is not a socket of the operator's alone, with a hint.
 pub fn hold(asks: &Asks) -> Result<Vec<Socket>, CliError> {
     if asks.len() > MOST {
         return Err(CliError::new(format!(
@@ -181,15 +183,15 @@ fn checked(ask: &SocketAsk) -> Result<(PathBuf, OwnedFd), CliError> {
     Ok((parent.join(name), held))
 }
 
-/// Why a file is not granted as a socket, and what to do; `{}` is its path.
+/// Reason why a file is not granted as a socket, and a hint; `{}` stands for its path.
 #[derive(Debug, PartialEq, Eq)]
 struct Unfit {
     why: String,
     hint: &'static str,
 }
 
-/// A socket file of the operator's (as root: of anybody whom nobody else can act for), to which
-/// nobody else can connect.
+/// Accepts a socket file of the operator's to which no other user can connect. For root, it may be
+/// any user's in whose place no other can act.
 fn judge(directory: &FileStat, file: &FileStat, euid: u32) -> Result<(), Unfit> {
     let unfit = |why: String, hint| Err(Unfit { why, hint });
     match kind(file) {
@@ -233,7 +235,7 @@ fn kind(file: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(file.st_mode & SFlag::S_IFMT.bits())
 }
 
-/// The sockets as the configuration has them.
+/// Returns the sockets as the configuration names them.
 pub fn configured(sockets: &BTreeMap<SocketName, PathBuf>, by: &str) -> Asks {
     let ask = |host: &Path| SocketAsk { by: by.to_owned(), host: host.to_owned() };
     sockets.iter().map(|(name, path)| (name.clone(), ask(path))).collect()

@@ -1,9 +1,9 @@
-//! Paths that a command looked for and its cell does not have: which of them the host has, and
-//! which of those a profile could grant.
+//! Missing paths: names that a command looked for and its cell does not have. Finds those that
+//! exist on the host, and among them those that a profile could grant.
 //!
-//! The process that runs the command is confined and sees no path of the host, so another one
-//! looks for it: a child of main's from before the walls, which reads the record when the command
-//! has ended, asks the host what is there, tells it and ends. It opens nothing of what is named.
+//! The process that runs the command is confined and sees no path of the host. So another one
+//! looks: a child of the main process, made before confinement. It reads the record when the
+//! command has ended, examines each path on the host, reports and ends. It opens none of them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,11 +21,11 @@ use profile::document::Document;
 use profile::{PathKind, Profile, Profiles, shipped};
 use sys::{memory, process};
 
-/// So many files of one directory are offered as the directory.
+/// Number of files of one directory from which the directory is offered instead.
 const MANY: usize = 4;
-/// Most paths that are told; a command that looks for more is told so.
+/// Paths in the report, at most; further ones are reported as left out.
 const MOST: usize = 256;
-/// Names that hold secrets wherever they are: nothing below them is offered.
+/// Names that hold secrets in any directory: nothing below them is offered.
 const SECRETS: [&str; 14] = [
     ".ssh",
     ".gnupg",
@@ -43,11 +43,11 @@ const SECRETS: [&str; 14] = [
     "shadow",
 ];
 
-/// What the C library looks for in every program and does without.
+/// Files that the C library looks for in every program and does not need.
 const DONE_WITHOUT: [&str; 4] =
     ["/etc/locale.alias", "/etc/ld.so.preload", "/etc/host.conf", "/etc/gai.conf"];
 
-/// What the host has under a path that was looked for.
+/// File that exists on the host at a missing path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     path: PathBuf,
@@ -59,20 +59,20 @@ enum What {
     File,
     /// A directory that was opened, and so listed.
     Listed,
-    /// A directory that was only looked at.
+    /// A directory that was only examined.
     Directory,
     /// A socket, a device: no profile grants one.
     Other,
 }
 
-/// What the looker tells.
+/// Report of the looker.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     found: Vec<Found>,
     cut: bool,
 }
 
-/// The process that still sees the host.
+/// Child process that still sees the host.
 #[derive(Debug)]
 pub struct Looker {
     record: Arc<OwnedFd>,
@@ -80,10 +80,11 @@ pub struct Looker {
 }
 
 impl Looker {
-    /// Starts it. Call it while there is one thread, and before the supervisor is started.
+    /// Starts the process. Must be called while there is one thread, and before the supervisor is
+    /// started.
     ///
     /// # Errors
-    /// What memfd_create(2), socketpair(2) or clone3(2) say.
+    /// An error of memfd_create(2), socketpair(2) or clone3(2).
     pub fn start(profile: &Profile) -> std::io::Result<Self> {
         let record = Arc::new(memory::writable(c"paths")?);
         let (socket, theirs) = UnixStream::pair()?;
@@ -97,17 +98,17 @@ impl Looker {
         }
     }
 
-    /// Where the cell's init writes.
+    /// Returns the record to which the cell's init writes.
     pub fn record(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.record)
     }
 
-    /// What the host has of what was recorded. Call it when the command has ended.
+    /// Asks which recorded paths exist on the host. Must be called when the command has ended.
     ///
     /// # Errors
-    /// When the looker has gone.
+    /// The looker has ended.
     pub fn ask(mut self) -> std::io::Result<Answer> {
-        // Not by closing it: the supervisor has a copy of this end.
+        // Closing the socket would not do: the supervisor has a copy of this end.
         self.socket.shutdown(Shutdown::Write)?;
         let mut bytes = Vec::new();
         self.socket.read_to_end(&mut bytes)?;
@@ -115,7 +116,7 @@ impl Looker {
     }
 }
 
-/// The looker's life: waits for the end of the command, looks, tells.
+/// Runs the child: waits for the end of the command, looks, reports.
 fn tell(mut socket: UnixStream, record: &OwnedFd, profile: &Profile) -> std::io::Result<()> {
     let mut nothing = Vec::new();
     socket.read_to_end(&mut nothing)?;
@@ -125,11 +126,11 @@ fn tell(mut socket: UnixStream, record: &OwnedFd, profile: &Profile) -> std::io:
     socket.write_all(&serde_json::to_vec(&answer)?)
 }
 
-/// Asks the host for each recorded path.
+/// Examines each recorded path on the host.
 fn look(recorded: record::Recorded, profile: &Profile) -> Answer {
     let mut answer = Answer { found: Vec::new(), cut: recorded.cut };
     for (path, how) in recorded.paths {
-        // A path that is no text cannot stand in a profile.
+        // A path that is not text cannot stand in a profile.
         let Some(found) = String::from_utf8(path).ok().and_then(|path| at(&path, how, profile))
         else {
             continue;
@@ -145,7 +146,7 @@ fn look(recorded: record::Recorded, profile: &Profile) -> Answer {
     answer
 }
 
-/// What the host has at a path, if anything.
+/// Examines a path on the host; `None` if nothing is there.
 fn at(path: &str, how: How, profile: &Profile) -> Option<Found> {
     let asked = Path::new(path);
     let there = asked.canonicalize().ok()?;
@@ -156,7 +157,7 @@ fn at(path: &str, how: How, profile: &Profile) -> Option<Found> {
         (_, true, How::Look | How::Execute) => What::Directory,
         (false, false, _) => What::Other,
     };
-    // A link that the cell has leads to something that it has not: that is what is missing.
+    // A link that the cell has may lead to a path that it has not: that path is missing.
     let in_view = |granted: &Path| asked.starts_with(granted);
     let linked =
         profile.paths.iter().any(|path| path.kind == PathKind::Tree && in_view(&path.cell));
@@ -168,7 +169,7 @@ fn at(path: &str, how: How, profile: &Profile) -> Option<Found> {
     Some(Found { path, what })
 }
 
-/// What of that is worth writing into a profile, and what is not, with the reason.
+/// Paths that are worth writing into a profile, and others with the reason why not.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Sought {
     pub offered: Vec<PathBuf>,
@@ -177,13 +178,14 @@ pub struct Sought {
 }
 
 impl Sought {
-    /// Sorts what was found: whole directories where they were listed or much of them was wanted.
+    /// Sorts the found paths: offers whole directories if they were listed, or many of their files
+    /// were wanted.
     pub fn of(answer: Answer) -> Self {
         let mut sought = Self { cut: answer.cut, ..Self::default() };
         let (mut trees, mut files, mut seen) = (Vec::new(), Vec::new(), Vec::new());
         for Found { path, what } in answer.found {
             match (refusal(&path), what) {
-                // Each step on the way to a file is looked at by programs that resolve links.
+                // Programs that resolve links examine each step on the way to a file.
                 (_, What::Directory) => seen.push(path),
                 (Some(why), _) => sought.refused.push((path, why)),
                 (None, What::Other) => {
@@ -200,7 +202,7 @@ impl Sought {
                 trees.push(parent.to_owned());
             }
         }
-        // Looked at, and nothing below it was: then it is the directory that is wanted.
+        // The directory was examined and nothing below it: so the directory itself is wanted.
         let below = |path: &PathBuf| {
             let mut all = files.iter().chain(&trees).chain(&seen);
             all.any(|other| other != path && other.starts_with(path))
@@ -220,7 +222,7 @@ impl Sought {
         sought
     }
 
-    /// As tables of a profile that wait for their reasons.
+    /// Formats them as tables of a profile, with blank reasons.
     pub fn tables(&self) -> String {
         let table = |path: &PathBuf| {
             format!(
@@ -232,7 +234,7 @@ impl Sought {
         self.offered.iter().map(table).collect()
     }
 
-    /// What is not offered, as comments.
+    /// Formats the paths that are not offered, as comments.
     pub fn comments(&self) -> String {
         let mut text = String::new();
         if !self.refused.is_empty() {
@@ -252,12 +254,13 @@ impl Sought {
     }
 }
 
-/// A string of JSON is one of TOML.
+/// Quotes a path for TOML: a string of JSON is one of TOML.
 pub fn quoted(path: &Path) -> String {
     serde_json::Value::from(path.display().to_string()).to_string()
 }
 
-/// Why a path is not offered: the loader's own answer, and what no loader knows.
+/// Returns the reason why a path is not offered: the loader's own answer, or a further rule of this
+/// file.
 fn refusal(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     if text.chars().any(char::is_control) {

@@ -1,4 +1,4 @@
-//! From a small process with one thread to a front end with a runtime: the order of steps, once.
+//! Start of a front end: the order of steps from a small process with one thread to a runtime.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -11,16 +11,16 @@ use super::error::CliError;
 use model::log;
 use model::outcome::in_words;
 
-/// The log of a server when nobody says otherwise: warnings that an operator should act on.
+/// Default log of a server: warnings that an operator should act on.
 pub const SERVER_LOG: &str = "warn,rmcp=error";
-/// The same for a command that makes one call: it says itself how that call failed.
+/// Default log of a command that makes one call, which reports the failure of that call itself.
 pub const COMMAND_LOG: &str = "warn,cofferdam::supervisor::dispatch=error";
 
 /// Freed memory that a front end keeps, in bytes: a call's buffers, several times over.
 const KEPT_BYTES: i32 = 2 << 20;
 
-/// Logs to standard error, as `COFFERDAM_LOG` or else `RUST_LOG` says, and otherwise as `usual` does. Both
-/// are read here, before confinement and before the environment is cleared.
+/// Logs to standard error, at the level of `COFFERDAM_LOG` or else `RUST_LOG`, and otherwise of
+/// `usual`. Both are read here, before confinement and before the environment is cleared.
 pub fn logging(usual: &str) {
     let wanted = ["COFFERDAM_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
     let wanted = wanted.unwrap_or_else(|| usual.to_owned());
@@ -40,8 +40,8 @@ pub fn logging(usual: &str) {
 
 /// Builds the runtime and runs `conduct` on it with the link's socket.
 ///
-/// The supervisor runs and the front end is confined by now; a runtime built earlier would have
-/// had threads that the confinement does not reach.
+/// The supervisor runs and the front end is confined by now; an earlier runtime would have had
+/// threads that the confinement does not reach.
 pub fn conducted<F, T>(socket: OwnedFd, conduct: impl FnOnce(OwnedFd) -> F) -> Result<T, CliError>
 where
     F: Future<Output = Result<T, CliError>>,
@@ -52,7 +52,7 @@ where
         .build()
         .map_err(|error| CliError::new(format!("no runtime: {}", in_words(&error))))?;
     let done = runtime.block_on(conduct(socket));
-    // A thread may sit in a read of standard input that nobody will end.
+    // A thread may be blocked for ever in a read of standard input.
     runtime.shutdown_background();
     done
 }

@@ -1,9 +1,9 @@
-//! Standard input and output for the runtime, without a thread where the kernel can tell when to go on.
+//! Standard input and output for the runtime, without a thread if the kernel can report readiness.
 //!
-//! A pipe without a name is opened anew: `O_NONBLOCK` is then of our own description, and not of the one that the
-//! client and its other children may share. A socket cannot be opened anew; there each call says
-//! that it does not wait. Whatever else it is (a terminal, a file) keeps the runtime's thread,
-//! in which a read or a write may wait for ever without anybody else waiting for it.
+//! A pipe without a name is opened again, so that `O_NONBLOCK` is set on our own description and
+//! not on one that the client and its other children may share. A socket cannot be opened again;
+//! there each call asks not to wait. Any other kind (a terminal, a file) keeps the runtime's
+//! thread, in which a read or a write may wait for ever without blocking others.
 
 use std::fs::File;
 use std::io;
@@ -23,18 +23,18 @@ use tokio::net::unix::pipe;
 
 use crate::mcp::lines::QUIET;
 
-/// Both streams as they were found. Made before the walls, behind which nothing is opened, and after
-/// the supervisor, which must not hold them.
+/// Both streams as they were found. Made before confinement, after which nothing is opened, and
+/// after the supervisor, which must not hold them.
 #[derive(Debug)]
 pub struct Streams {
     input: Found,
     output: Found,
 }
 
-/// Where pipes without a name are (PIPEFS_MAGIC of linux/magic.h).
+/// Filesystem of pipes without a name (PIPEFS_MAGIC of linux/magic.h).
 const PIPEFS: FsType = FsType(0x5049_5045);
 
-/// What a stream is.
+/// Kind of a stream.
 #[derive(Debug)]
 enum Found {
     Pipe(OwnedFd),
@@ -45,7 +45,7 @@ enum Found {
 }
 
 impl Streams {
-    /// Looks at the streams of this process.
+    /// Inspects the streams of this process.
     #[must_use]
     pub fn found() -> Self {
         let input = Found::of(io::stdin().as_fd(), OFlag::O_RDONLY);
@@ -53,7 +53,7 @@ impl Streams {
         Self { input: input.unwrap_or(Found::Other), output: output.unwrap_or(Found::Other) }
     }
 
-    /// The streams. Must be called inside a tokio runtime.
+    /// Opens the streams. Must be called inside a tokio runtime.
     #[must_use]
     pub fn opened(self) -> (Input, Output) {
         let input = match self.input {
@@ -67,19 +67,19 @@ impl Streams {
             Found::Socket(fd) => link::register(fd).map(Output::Socket),
             Found::Null | Found::Other => Ok(Output::Other(tokio::io::stdout())),
         };
-        // What cannot be waited for keeps the thread.
+        // A descriptor that cannot be waited for keeps the thread.
         let input = input.unwrap_or_else(|_| Input::Other(tokio::io::stdin()));
         (input, output.unwrap_or_else(|_| Output::Other(tokio::io::stdout())))
     }
 }
 
 impl Found {
-    /// `use_as` is how it is to be opened anew.
+    /// Inspects a descriptor; `use_as` is the mode for opening it again.
     fn of(fd: BorrowedFd<'_>, use_as: OFlag) -> io::Result<Self> {
         let own = File::from(fd.try_clone_to_owned()?);
         let is = own.metadata()?;
-        // The end of the other use gives no right to this one. A FIFO with a name may have lost its last
-        // writer already: who opens it then is never told of its end.
+        // The end of the other use gives no right to this one. A FIFO with a name may have lost its
+        // last writer already: a new reader would never see its end.
         let mode = OFlag::from_bits_retain(fcntl(&own, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
         if mode != use_as && mode != OFlag::O_RDWR {
             return Ok(Self::Other);
@@ -119,7 +119,8 @@ pub enum Output {
 }
 
 impl Input {
-    /// How long what was sent takes to be read at most. A thread has to be given a processor for it.
+    /// Returns the time within which sent data is read, at most. A thread has to be given a
+    /// processor for it.
     #[must_use]
     pub fn quiet(&self) -> Duration {
         match self {
@@ -176,7 +177,7 @@ impl AsyncWrite for Output {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Other(stdout) => Pin::new(stdout).poll_flush(cx),
-            // Written is with the kernel already.
+            // Written data is with the kernel already.
             Self::Pipe(_) | Self::Socket(_) => Poll::Ready(Ok(())),
         }
     }

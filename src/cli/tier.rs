@@ -1,4 +1,4 @@
-//! The lower tier on the command line: what is refused in it, and where it is named as a way out.
+//! The lower tier on the command line: refusals in it, and hints that name it.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use super::probe;
 use crate::supervisor::{Access, Granted, StartError};
 use model::receipt::Tier;
 
-/// What is said where no user namespace can be had.
+/// Hint for a machine that has no user namespaces.
 const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; where there is none, `--tier \
     landlock+seccomp` runs in a weaker tier, of which SECURITY.md tells";
 
-/// The way out where no supervisor could be started.
+/// Returns the hint for a supervisor that could not be started.
 pub fn remedy(error: &StartError) -> &'static str {
     match error {
         StartError::OpenFiles { .. } => probe::OPEN_FILES_REMEDY,
@@ -29,10 +29,10 @@ pub fn remedy(error: &StartError) -> &'static str {
     }
 }
 
-/// A grant of `run` as the tier has it: without mounts a path stands where the host has it.
+/// Adapts a grant of `run` to the tier: without mounts a path has the same name as on the host.
 ///
 /// # Errors
-/// What would take a mount.
+/// A grant that would take a mount.
 pub fn granted(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
     match (tier, granted.access) {
         (Tier::Full, _) => return Ok(granted),
@@ -50,10 +50,10 @@ pub fn granted(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
     Ok(Granted { cell: granted.host.clone(), ..granted })
 }
 
-/// The workspace of a server, which the tier cannot grant.
+/// Refuses the workspace of a server, which the tier cannot grant.
 ///
 /// # Errors
-/// Always in the lower tier.
+/// Any workspace in the lower tier.
 pub fn workspace(tier: Tier, granted: Granted) -> Result<Granted, CliError> {
     match tier {
         Tier::Full => Ok(granted),

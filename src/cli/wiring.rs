@@ -1,4 +1,4 @@
-//! Where the command line meets the rest: configuration and grants.
+//! Configuration and grants for the command line.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,24 +27,24 @@ use profile::document::nearest;
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub loaded: Loaded,
-    /// The profiles that cells are made for.
+    /// Profiles for which cells are made.
     pub(super) profiles: Vec<Profile>,
     pub(super) workspaces: Vec<Workspaces>,
-    /// Held since they were looked at.
+    /// Descriptors, held since the sockets were examined.
     pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
     pub(super) warm: u16,
-    /// Sessions that may be opened: only a server has any.
+    /// Number of sessions that may be opened: only a server has any.
     pub(super) sessions: u16,
-    /// Whether cells are to have ids of their own: only a server takes the time.
+    /// Choice of host ids for cells: only a server takes the time for its own.
     pub(super) own_ids: OwnIds,
-    /// What the one call that is made asks for.
+    /// Profile and workspace of the only call, if there is just one.
     pub(super) first: Option<(ProfileName, Workspace)>,
-    /// By what cells are held: the operator's word on the command line.
+    /// Tier of the cells, chosen by the operator on the command line.
     pub tier: Tier,
-    /// Places of configuration as the command line has them.
+    /// Places of configuration as named on the command line.
     asked: Vec<PathBuf>,
-    /// Whether a scope is asked for.
+    /// Choice of asking for a scope.
     pub(super) scope: ScopeWish,
     /// A `config.json` that was named.
     pub json: Option<ConfigJson>,
@@ -72,13 +72,13 @@ impl Settings {
         }
     }
 
-    /// These, of a configuration that was named so.
+    /// Adds the directory of configuration that was named.
     fn named(mut self, directory: Option<&Path>) -> Self {
         self.asked.extend(directory.map(Path::to_owned));
         self
     }
 
-    /// These, in the tier that the operator asked for.
+    /// Sets the tier that the operator asked for.
     #[must_use]
     pub fn in_tier(mut self, tier: Option<Tier>) -> Self {
         self.tier = tier.unwrap_or_default();
@@ -88,16 +88,17 @@ impl Settings {
         self
     }
 
-    /// These, for a command that makes one call: it has one cell, which is built at once.
+    /// Adapts them to a command that makes one call: it has one cell, which is built at once.
     #[must_use]
     pub fn for_one_call(mut self, profile: &ProfileName, workspace: Workspace) -> Self {
-        // A root, and as root each grant, is made for as many as there may be.
+        // A root directory, and for root each grant, is otherwise made for the maximum number of
+        // cells.
         self.loaded.config.cells.value = 1;
         self.first = Some((profile.clone(), workspace));
         self
     }
 
-    /// These, for a server: cells are made in advance, as `[pool] warm` says.
+    /// Adapts them to a server: cells are made in advance, as `[pool] warm` configures.
     #[must_use]
     pub fn serving(self) -> Self {
         let warm = u16::try_from(self.loaded.config.warm.value).unwrap_or(u16::MAX);
@@ -107,13 +108,13 @@ impl Settings {
         Self { warm, sessions, own_ids, loaded: Loaded { profiles, ..self.loaded }, ..self }
     }
 
-    /// These, with host ids for cells as a server has them.
+    /// Gives cells host ids of their own, as on a server.
     #[must_use]
     pub fn with_own_ids(self) -> Self {
         Self { own_ids: OwnIds::Wanted, ..self }
     }
 
-    /// These, with a scope asked for: as `wish` says, unless the configuration or a profile says more.
+    /// Asks for a scope as `wish` says, unless the configuration or a profile asks for more.
     #[must_use]
     pub fn scoped(mut self, wish: ScopeWish) -> Self {
         let mut profiles = self.profiles.iter();
@@ -128,7 +129,7 @@ impl Settings {
         self
     }
 
-    /// These, with what `serve` was told of groups of tools.
+    /// Sets the groups of tools that `serve` was given.
     #[must_use]
     pub fn told(mut self, groups: Option<BTreeSet<Group>>) -> Self {
         if let Some(groups) = groups {
@@ -137,10 +138,10 @@ impl Settings {
         self
     }
 
-    /// These, with what a `config.json` says.
+    /// Applies a `config.json`.
     ///
     /// # Errors
-    /// When it cannot be taken, or says that the server is not to start.
+    /// A file that cannot be used, or one that forbids the server to start.
     pub fn with_config_json(self, file: Option<&Path>) -> Result<Self, CliError> {
         let Some(file) = file else { return Ok(self) };
         let json = config::json::read(file, &Surroundings::of_this_process())
@@ -148,14 +149,14 @@ impl Settings {
         Ok(Self { json: Some(json), ..self }.named(Some(file)))
     }
 
-    /// Seconds of a `bash` call that asks for none, where somebody said so: no more than its rule
-    /// leaves it.
+    /// Returns the time limit in seconds of a `bash` call that asks for none, if one is configured;
+    /// it is no more than the rule leaves.
     pub fn default_timeout(&self, shell: Option<&Profile>) -> Option<f64> {
         let told = self.json.as_ref()?.command_timeout?;
         Some(shell.map_or(told, |shell| told.min(shell.limits.wall)).as_secs_f64())
     }
 
-    /// The same without what only the supervisor needs.
+    /// Returns them without the parts that only the supervisor needs.
     #[must_use]
     pub fn for_the_front_end(&self) -> Self {
         let (loaded, workspaces) = (self.loaded.clone(), self.workspaces.clone());
@@ -163,17 +164,17 @@ impl Settings {
         Self { workspaces, tier, json, ..Self::of(loaded, Vec::new()) }
     }
 
-    /// What calls may do with the granted workspace; `None` where none is granted.
+    /// Returns the access of calls to the granted workspace; `None` if none is granted.
     pub fn access(&self) -> Option<Access> {
         let workspace = self.workspaces.first()?;
         workspace.directories.first().map(|directory| directory.access)
     }
 }
 
-/// Reads the configuration: the first directory found, whole, else what is built in (rulings R8).
+/// Reads the configuration: the first directory found, as a whole, else the built-in one.
 ///
 /// # Errors
-/// A file that is broken, missing where it was named, or writable by others.
+/// A file that is broken, missing although it was named, or writable by others.
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
@@ -193,10 +194,10 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
     Ok(Settings::of(loaded, profiles).named(directory))
 }
 
-/// Reads what one call of the operator's needs.
+/// Reads the configuration that one call of the operator's needs.
 ///
 /// # Errors
-/// As [`load`].
+/// The same as of [`load`].
 pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
     let loaded = config::load_one(directory, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
@@ -204,7 +205,7 @@ pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
     Ok(Settings::of(loaded, Vec::new()).named(directory))
 }
 
-/// The named profiles beside those that the policy uses, for `doctor`, which tries them all.
+/// Adds the named profiles to those that the policy uses, for `doctor`, which tries them all.
 pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings {
     for name in names {
         let there = settings.profiles.iter().any(|profile| profile.name == *name);
@@ -214,8 +215,8 @@ pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings 
     settings
 }
 
-/// Names in `[tools]` are of tools that exist, and a declared tool does not take a built-in's name:
-/// a slip of the pen must not leave a tool on.
+/// Checks that names in `[tools]` are of tools that exist, and that a declared tool does not take a
+/// built-in's name: a spelling mistake must not leave a tool on.
 fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
     let policy = &loaded.policy;
     let mut given = policy.given_commands().iter().map(|command| command.name.as_str());
@@ -243,10 +244,10 @@ fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The profile named, alone, with the operator's mounts added; what `--rw` grants is the workspace.
+/// Selects one profile and adds the operator's mounts; a path of `--rw` is the workspace.
 ///
 /// # Errors
-/// An unknown profile, a path that is not there, or one that is never granted.
+/// An unknown profile, a path that does not exist, or one that is never granted.
 pub fn with_mounts(
     settings: Settings,
     name: &ProfileName,
@@ -286,10 +287,10 @@ fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile
     })
 }
 
-/// The workspace that `serve --workspace` grants to every call.
+/// Adds the workspace that `serve --workspace` grants to every call.
 ///
 /// # Errors
-/// A directory that is not there, or one that is never granted.
+/// A directory that does not exist, or one that is never granted.
 pub fn with_workspace(
     settings: Settings,
     ask: Option<&WorkspaceAsk>,
@@ -305,7 +306,7 @@ pub fn with_workspace(
     Ok((Settings { workspaces, ..settings }, Workspace::Granted(0)))
 }
 
-/// A host path with its links resolved, once and for all.
+/// Resolves the links of a host path, once and for all.
 fn resolved(flag: &str, path: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| {
         let why = errno_text(error.raw_os_error().unwrap_or(0));
@@ -313,8 +314,8 @@ fn resolved(flag: &str, path: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
-/// A directory that cells may write to: never the whole machine, a whole home, or what
-/// configures cofferdam itself (rulings R6).
+/// Checks a directory that cells may write to: never the whole machine, a whole home, or a place
+/// that configures cofferdam itself.
 fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, CliError> {
     let host = resolved(flag, path)?;
     let bad = |why: &str| CliError::new(format!("{flag}: `{}` {why}", path.display()));
@@ -345,7 +346,7 @@ fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, Cl
     }
 }
 
-/// Every place that configures cofferdam now, or would when it is made.
+/// Returns every place that configures cofferdam now, or would once it is created.
 fn places_of_configuration(settings: &Settings) -> Vec<PathBuf> {
     let Settings { loaded, asked, .. } = settings;
     let found = loaded.origin.directory().map(Path::to_owned);
@@ -354,7 +355,7 @@ fn places_of_configuration(settings: &Settings) -> Vec<PathBuf> {
     places::of_configuration(named, &Surroundings::of_this_process())
 }
 
-/// What the operator asks for at the command line, granted under a profile.
+/// Grants the operator's request on the command line under a profile.
 ///
 /// # Errors
 /// An unknown profile.
@@ -367,7 +368,7 @@ pub fn operator_grant(
     Ok(Policy::operator(call, profile(settings, name)?, workspace))
 }
 
-/// The profile that the operator's grant runs under, as it is after the command line's additions.
+/// Returns the profile of the operator's grant, with the command line's additions.
 ///
 /// # Errors
 /// An unknown profile.

@@ -1,4 +1,5 @@
-//! Declared commands: words checked by a flag list, run alone in a cell, told with the seed's fields.
+//! Declared commands: words checked against a flag list, run alone in a cell, reported with the
+//! reference implementation's fields.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,26 +18,27 @@ use model::receipt::Receipt;
 use policy::flags::{BadWords, Command, Input};
 use profile::Profile;
 
-/// Characters of each stream in a result: as many as the seed has bytes.
+/// Characters of each stream in a result, at most. The reference implementation has the same
+/// numbers in bytes.
 const STDOUT_CHARACTERS: u64 = MIB;
 const STDERR_CHARACTERS: u64 = 256 * KIB;
-/// Longest correlation id that is echoed.
+/// Length of the longest correlation id that is echoed, in bytes.
 const CORRELATION_BYTES: usize = 128;
-/// What timeout(1) exits with; the seed has it too.
+/// Exit code of timeout(1), which the reference implementation also uses.
 const TIMED_OUT: i32 = 124;
 
 /// A declared command that is offered.
 #[derive(Debug, Clone)]
 pub struct Declared {
     pub command: Command,
-    /// What its cells are confined by, with the limits that the rules leave.
+    /// Profile of its cells, with the limits that the rules leave.
     pub profile: Profile,
 }
 
-/// One call of a declared command, as it was asked for.
+/// One call of a declared command, as the client sent it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asking {
-    /// Words that are no flags, by their names in the list.
+    /// Words that are no flags, each with its name in the list.
     pub given: Vec<(String, String)>,
     pub flags: Vec<String>,
     pub stdin: Option<String>,
@@ -44,7 +46,7 @@ pub struct Asking {
     pub correlation: Option<String>,
 }
 
-/// Why a call was not made.
+/// Reason why a call was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadAsking {
     #[error(transparent)]
@@ -58,7 +60,7 @@ pub enum BadAsking {
 }
 
 impl BadAsking {
-    /// The result that tells it, with the way out.
+    /// Makes the result that reports it, with a hint.
     pub fn told(&self, correlation: Option<String>) -> Done {
         let hint = match self {
             Self::Words(bad) => bad.hint(),
@@ -73,7 +75,7 @@ impl BadAsking {
 
 /// `extra_args`: a list of words, or one text that is split at spaces.
 ///
-/// Only spaces: quotes and backslashes stay in the words, and no flag has one.
+/// Splits at spaces only: quotes and backslashes stay in the words, and no flag has one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum Words {
@@ -92,10 +94,10 @@ impl Words {
     }
 }
 
-/// The call of `command` that `asking` describes.
+/// Builds the call of `command` that `asking` describes.
 ///
 /// # Errors
-/// On the first word or value that is not taken.
+/// The first word or value that is refused.
 pub fn call(command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
     one_input(command, asking)?;
     if asking.correlation.as_ref().is_some_and(|id| id.len() > CORRELATION_BYTES) {
@@ -120,7 +122,8 @@ pub fn call(command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
     })
 }
 
-/// A file or standard input; never both, and one of them where the program cannot tell by itself.
+/// Checks for a file or standard input: never both, and one of them if the program cannot choose by
+/// itself.
 fn one_input(command: &Command, asking: &Asking) -> Result<(), BadAsking> {
     let Some(file) = command.file().map(|file| file.name.clone()) else { return Ok(()) };
     let tool = command.name.clone();
@@ -132,7 +135,7 @@ fn one_input(command: &Command, asking: &Asking) -> Result<(), BadAsking> {
     }
 }
 
-/// Why a command gave no result, in the seed's words.
+/// Reason why a command gave no result, in the reference implementation's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorType {
@@ -143,7 +146,7 @@ pub enum ErrorType {
     ResourceExhausted,
 }
 
-/// What a command gave; field names are the seed's.
+/// Result of a command; the field names are the reference implementation's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Done {
     pub stdout: String,
@@ -156,22 +159,22 @@ pub struct Done {
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<ErrorType>,
-    /// Seconds.
+    /// Wall time in seconds.
     pub execution_time: f64,
     pub correlation_id: String,
     /// System calls that were refused.
     pub denials: Vec<ToldDenial>,
     pub metadata: Value,
-    /// What protected the cell, where there was one; told beside the fields.
+    /// Protection of the cell, if there was one; reported beside the fields.
     #[serde(skip)]
     pub receipt: Option<Receipt>,
-    /// Whether the program ended by itself; told by the result's `isError`.
+    /// True if the program ended by itself; reported as the result's `isError`.
     #[serde(skip)]
     exited: bool,
 }
 
 impl Done {
-    /// A call that did not run.
+    /// Makes the result of a call that did not run.
     pub fn refused(kind: ErrorType, error: String, correlation: Option<String>) -> Self {
         Self {
             stdout: String::new(),
@@ -191,7 +194,7 @@ impl Done {
         }
     }
 
-    /// A call that came to an end of some kind.
+    /// Makes the result of a call that ran.
     pub fn of(declared: &Declared, told: Told, correlation: Option<String>) -> Self {
         let (stdout, truncated_stdout) = stream(&told.stdout, STDOUT_CHARACTERS);
         let (stderr, truncated_stderr) = stream(&told.stderr, STDERR_CHARACTERS);
@@ -221,7 +224,8 @@ impl Done {
         }
     }
 
-    /// Whether the tool failed. A program's own exit code is data, not a failure of the tool.
+    /// Returns true if the tool failed. A program's own exit code is data, not a failure of the
+    /// tool.
     pub fn is_error(&self) -> bool {
         !self.exited
     }
@@ -233,7 +237,7 @@ fn stream(captured: &Captured, most: u64) -> (String, bool) {
     (rendered.stdout, rendered.truncated)
 }
 
-/// The return code, and the error where there is one.
+/// Returns the exit code, and the error if there is one.
 fn ended(program: &str, outcome: &Outcome) -> (i32, Option<(ErrorType, String)>) {
     let failed = |code, kind, text: String| (code, Some((kind, text)));
     match outcome {
@@ -287,7 +291,7 @@ fn ended(program: &str, outcome: &Outcome) -> (i32, Option<(ErrorType, String)>)
     }
 }
 
-/// An id for a call that brought none: the time and a number, so that log lines can be joined.
+/// Makes an id for a call that has none: the time and a number, so that log lines can be joined.
 fn fresh() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());

@@ -1,34 +1,35 @@
-//! Refused system calls as replies tell them: by name, with the grant that would allow them.
+//! Refused system calls in replies: by name, with the grant that would allow them.
 
 use serde::Serialize;
 
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
 use profile::{Profile, calls, floor};
 
-/// What an operator does about a name that the guard of a writable grant refused.
+/// Grant that lifts the guard on names in a writable granted directory.
 const LIFTS_THE_GUARD: &str =
     "--unguarded, since the host obeys what has such a name; in /tmp it can be made";
 
-/// A system call that was refused, with what would allow it.
+/// A system call that was refused, with the grant that would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToldDenial {
-    /// The call's name.
+    /// Name of the call.
     pub syscall: String,
     pub count: u32,
-    /// What an operator can grant; `None` when nothing grants it.
+    /// Grant that an operator can give; `None` if no grant allows the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
 }
 
 impl ToldDenial {
-    /// What a cell of this profile refused.
+    /// Describes a call that a cell of this profile refused.
     pub fn of(denied: &DeniedCall, profile: &Profile) -> Self {
         Self {
             syscall: calls::name(denied.number),
             count: denied.count,
             grant: match denied.by {
                 DeniedBy::Filter => floor::grant_for(denied.number, profile).grant(),
-                // A socket of the host in a granted directory, or a watch on what is not the cell's.
+                // A connection to a host socket in a granted directory, or a watch on a file
+                // outside of the cell.
                 DeniedBy::NameGuard if is_of(denied.number, &["connect", "inotify_add_watch"]) => {
                     None
                 }
@@ -37,7 +38,7 @@ impl ToldDenial {
         }
     }
 
-    /// For a model to read.
+    /// Formats it as a line for a model.
     pub fn line(&self) -> String {
         let times = match self.count {
             1 => "once".to_owned(),

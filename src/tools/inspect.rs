@@ -1,15 +1,16 @@
-//! Questions about a cell and its programs: each a script for a fresh cell, and how its answer is read.
+//! Questions about a cell and its programs: each a script for a fresh cell, with a parser of its
+//! answer.
 //!
-//! What a caller names reaches a script as a line of its standard input, never as its text.
+//! Names from the client reach a script as lines of its standard input, never as its text.
 
 use std::collections::BTreeMap;
 
 use super::shell::ScriptArgs;
 use model::call::InvalidCall;
 
-/// Longest name of a command, page or filter.
+/// Length of the longest name of a command, page or filter, in bytes.
 const WORD_BYTES: usize = 256;
-/// Seconds that a program has to tell its own help.
+/// Time for a program to print its help, in seconds.
 const HELP_SECONDS: f64 = 10.0;
 
 const ENVIRONMENT: &str = "env -0 | od -An -v -tx1 | tr -d ' \\n'";
@@ -36,13 +37,13 @@ case $(type -t -- "$name") in
   *) printf '%s\n' "no command of that name is in this cell" >&2; exit 127 ;;
 esac"#;
 
-/// A prefix of nothing would be every command there is.
+/// An empty prefix would match every command.
 const COMPLETE: &str = r#"IFS= read -r prefix
 compgen -c -- "$prefix" | sort -u | head -n 1001
 exit 0"#;
 
-/// The first line says what made the rest. Manuals are the host's, under /usr; the configuration of
-/// `man` is not in a cell, so it is given an empty one.
+/// The first line names the program that made the rest. Manuals are the host's, under /usr; a cell
+/// has no configuration of `man`, so it gets an empty one.
 const MANUAL: &str = r#"IFS= read -r name; IFS= read -r section
 export MANPAGER=cat PAGER=cat MANWIDTH=80 GROFF_NO_SGR=1 MANROFFOPT=-c MAN_DISABLE_SECCOMP=1
 shown() { [ -n "$2" ] && printf '%s\n%s\n' "$1" "$2" && exit 0; }
@@ -63,10 +64,10 @@ done
 compgen -G '/usr/share/man/man1/*' >/dev/null || { echo "no manual pages are on this machine" >&2; exit 16; }
 echo "no manual page of that name is on this machine" >&2; exit 16"#;
 
-/// A word from a caller that a script reads as one line.
+/// Checks a word from the client that a script reads as one line.
 ///
 /// # Errors
-/// When it is empty, too long, has control characters, or would be taken for an option.
+/// An empty or too long word, a control character, or a word that would be taken for an option.
 pub fn word(field: &'static str, word: String) -> Result<String, InvalidCall> {
     if word.is_empty() {
         return Err(InvalidCall::Empty { field });
@@ -79,10 +80,10 @@ pub fn word(field: &'static str, word: String) -> Result<String, InvalidCall> {
     Ok(word)
 }
 
-/// Text from a caller that a script reads as one line.
+/// Checks text from the client that a script reads as one line.
 ///
 /// # Errors
-/// When it is too long or has control characters.
+/// Text that is too long or has control characters.
 pub fn line(field: &'static str, text: String) -> Result<String, InvalidCall> {
     if text.len() > WORD_BYTES {
         return Err(InvalidCall::TooLong { field, bytes: text.len(), limit: WORD_BYTES });
@@ -100,12 +101,12 @@ fn asking(script: &str, lines: &[&str]) -> ScriptArgs {
     ScriptArgs { command: script.to_owned(), stdin, ..ScriptArgs::default() }
 }
 
-/// Asks for every variable that a command has; [`environment_of`] reads the answer.
+/// Asks for all variables of a command; [`environment_of`] parses the answer.
 pub fn environment() -> ScriptArgs {
     asking(ENVIRONMENT, &[])
 }
 
-/// Asks what a cell runs on; [`System::of`] reads the answer.
+/// Asks for a description of the cell's system; [`System::of`] parses the answer.
 pub fn system() -> ScriptArgs {
     asking(SYSTEM, &[])
 }
@@ -115,12 +116,12 @@ pub fn processes(format: &str, filter: &str) -> ScriptArgs {
     asking(PROCESSES, &[format, filter])
 }
 
-/// Asks where a command is; [`Located::of`] reads the answer.
+/// Asks for the location of a command; [`Located::of`] parses the answer.
 pub fn which(name: &str) -> ScriptArgs {
     asking(WHICH, &[name])
 }
 
-/// Asks for the commands that begin so, a line each.
+/// Asks for the commands with a prefix, a line each.
 pub fn complete(prefix: &str) -> ScriptArgs {
     asking(COMPLETE, &[prefix])
 }
@@ -130,17 +131,18 @@ pub fn help(name: &str) -> ScriptArgs {
     ScriptArgs { timeout: Some(HELP_SECONDS), ..asking(HELP, &[name]) }
 }
 
-/// Asks for a manual page; [`manual_of`] reads the answer.
+/// Asks for a manual page; [`manual_of`] parses the answer.
 pub fn manual(name: &str, section: &str) -> ScriptArgs {
     asking(MANUAL, &[name, section])
 }
 
-/// Whether a directory is there, and can be entered.
+/// Tests that a directory exists and can be entered.
 pub fn directory(path: &str) -> ScriptArgs {
     asking("IFS= read -r path; cd -- \"$path\"", &[path])
 }
 
-/// The variables in hexadecimal digits of `NAME=VALUE`, each ended by NUL. `None` when they are not.
+/// Parses variables: the hexadecimal digits of `NAME=VALUE`, each ended by NUL. `None` if the text
+/// is different.
 pub fn environment_of(text: &str) -> Option<BTreeMap<String, String>> {
     let digits: Vec<u32> =
         text.trim_end().chars().map(|c| c.to_digit(16)).collect::<Option<_>>()?;
@@ -151,12 +153,12 @@ pub fn environment_of(text: &str) -> Option<BTreeMap<String, String>> {
     let bytes: Vec<u8> = digits.chunks(2).map(byte).collect::<Option<_>>()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let variables = text.split_terminator('\0').filter_map(|one| one.split_once('='));
-    // `_` names the program that was asked.
+    // `_` names the program that printed the variables.
     let own = variables.filter(|(name, _)| *name != "_");
     Some(own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-/// What a cell runs on.
+/// Description of a cell's system.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct System {
     hostname: String,
@@ -170,7 +172,7 @@ pub struct System {
 }
 
 impl System {
-    /// From eight lines; `None` when they are not.
+    /// Parses eight lines; `None` if the text is different.
     pub fn of(text: &str) -> Option<Self> {
         let mut lines = text.lines().map(str::to_owned);
         Some(Self {
@@ -186,7 +188,7 @@ impl System {
     }
 }
 
-/// Where a command is.
+/// Location of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// `file`, `builtin`, `keyword`, `function`, `alias` or `none`.
@@ -196,14 +198,14 @@ pub struct Located {
 }
 
 impl Located {
-    /// From the kind and a line for each file.
+    /// Parses the kind and a line for each file.
     pub fn of(text: &str) -> Option<Self> {
         let mut lines = text.lines().map(str::to_owned);
         Some(Self { kind: lines.next()?, paths: lines.collect() })
     }
 }
 
-/// What made a manual page's text, and the text.
+/// Splits an answer into the program that made the manual page, and the page's text.
 pub fn manual_of(text: &str) -> Option<(&str, &str)> {
     text.split_once('\n')
 }

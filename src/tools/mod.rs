@@ -1,5 +1,5 @@
-//! What an agent can call, and the one path by which each call runs: decided
-//! by policy, queued, started in a cell, captured, told.
+//! Tools that an agent can call, and the one path by which each call runs: decided by policy,
+//! queued, started in a cell, captured, reported.
 
 pub mod bc;
 pub mod cli;
@@ -26,60 +26,61 @@ use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings,
 use model::receipt::Receipt;
 use policy::{Denial, Grant, Policy, Profiles};
 
-/// Tools with a fresh cell whose replies tell what changed in the workspace.
+/// Tools with a fresh cell whose replies list changes in the workspace.
 const TELLING: [&str; 2] = ["bash_exec", "bash_exec_stream"];
 
-/// Who waits for a call: how it is taken back, and where its output is counted meanwhile.
+/// The waiting side of a call: its means to cancel the call, and to count and read output
+/// meanwhile.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
-    /// Tripped when the caller takes the call back or the server ends.
+    /// Tripped when the client cancels the call, or the server ends.
     pub cancel: CancellationToken,
-    /// Told of output as it arrives.
+    /// Counter of output bytes, updated as they arrive.
     pub produced: Produced,
-    /// Hears the output of a cell of its own as it is printed.
+    /// Receiver of a one-shot cell's output as it is printed.
     pub tap: Tap,
 }
 
-/// Why a call was not run at all.
+/// Reason why a call was not run at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(transparent)]
     Denied(#[from] Denial),
-    /// The audit log cannot be written, and the operator wants no call without it.
+    /// The audit log cannot be written, and the operator allows no unrecorded call.
     #[error(transparent)]
     Unrecorded(#[from] Unrecorded),
-    /// As many calls run and wait as the server takes.
+    /// The server runs and queues as many calls as it may.
     #[error(
         "the queue is full: {running} calls run and {waiting} wait\nhint: call again when one has ended"
     )]
     QueueFull { running: usize, waiting: usize },
-    /// The session that was named cannot take a command.
+    /// The named session cannot take a command.
     #[error(transparent)]
     Session(#[from] session::Unseated),
-    /// The job that was named is none.
+    /// The named job does not exist.
     #[error(transparent)]
     Job(#[from] session::NoJob),
 }
 
-/// How one call ended, with everything a reply is made of.
+/// Report of one call, with everything a reply is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     pub outcome: Outcome,
     pub usage: Usage,
     pub denials: Vec<DeniedCall>,
     pub timings: Timings,
-    /// Absent where no cell was made: the start failed, or the call was cancelled while it waited.
+    /// Absent if no cell was made: the start failed, or the call was cancelled while it waited.
     pub receipt: Option<Receipt>,
     pub stdout: Captured,
     pub stderr: Captured,
     pub files_changed: Option<FilesChanged>,
-    /// The directory the program started in.
+    /// Directory in which the program started.
     pub cwd: Cwd,
-    /// The limits in force, wall time among them.
+    /// Limits in force, wall time among them.
     pub limits: Limits,
-    /// Whether the caller asked for more time than it got.
+    /// True if the call had asked for more time than it got.
     pub clamped: bool,
-    /// From the grant to the end of the output, waiting included.
+    /// Time from the grant to the end of the output, waiting included.
     pub duration: Duration,
 }
 
@@ -95,7 +96,8 @@ impl Told {
     }
 }
 
-/// Where calls are run: the link to the supervisor with what decides and bounds its use.
+/// Runs calls: the link to the supervisor, with the policy, queue and audit log that govern its
+/// use.
 #[derive(Debug)]
 pub struct Workbench {
     link: Link,
@@ -109,7 +111,7 @@ pub struct Workbench {
 }
 
 impl Workbench {
-    /// `concurrency` calls run at once; `waiting` more wait for their turn, in order.
+    /// Runs up to `concurrency` calls at once; up to `waiting` more are queued, in order.
     pub fn new(
         link: Link,
         policy: Arc<Policy>,
@@ -130,13 +132,13 @@ impl Workbench {
         }
     }
 
-    /// The same, with every call recorded in `audit`.
+    /// Records every call in `audit`.
     #[must_use]
     pub fn recorded(self, audit: Audit) -> Self {
         Self { audit, ..self }
     }
 
-    /// The same, with what changes in the workspace told by the tools that run commands.
+    /// Reports changes in the workspace for tools that run commands.
     #[must_use]
     pub fn telling(self, changes: Changes) -> Self {
         Self { changes, ..self }
@@ -150,7 +152,7 @@ impl Workbench {
         self.workspace
     }
 
-    /// Calls that run or wait now.
+    /// Returns the number of calls that run or are queued now.
     pub fn pending(&self) -> usize {
         self.queue.pending()
     }
@@ -171,15 +173,15 @@ impl Workbench {
         }
     }
 
-    /// Decides and runs one call. Dropping the future takes the call back.
+    /// Decides and runs one call. Dropping the future cancels it.
     ///
     /// # Errors
-    /// When policy denies the call or the queue is full: nothing ran.
+    /// A denial by policy, or a full queue: nothing ran.
     pub async fn call(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
         self.call_keeping(call, KEPT_BYTES, caller).await
     }
 
-    /// As [`Workbench::call`], with so many bytes of each stream kept.
+    /// Runs a call as [`Workbench::call`] does, and keeps so many bytes of each stream.
     async fn call_keeping(
         &self,
         call: Call,
@@ -190,11 +192,11 @@ impl Workbench {
         self.recorded_run(grant, entry, keep, caller).await
     }
 
-    /// As [`Workbench::call`], on the private workspace of the default session where that has one of
-    /// its own and the call's profile.
+    /// Runs a call as [`Workbench::call`] does, on the private workspace of the default session if
+    /// that has one, and has the call's profile.
     ///
     /// # Errors
-    /// As [`Workbench::call`].
+    /// The same as of [`Workbench::call`].
     pub async fn call_beside(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
         let (grant, entry) = self.decide(call)?;
         let grant = self.beside_the_default(grant);
@@ -219,7 +221,7 @@ impl Workbench {
     /// Decides and records a call whose answer is known already: nothing runs.
     ///
     /// # Errors
-    /// When policy denies the call, or it cannot be recorded and no call is to go on then.
+    /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
     pub fn remembered(&self, call: Call) -> Result<(), Refusal> {
         let asked = self.audit.asked(&call);
         match self.policy.decide(call, &self.profiles, self.workspace) {
@@ -232,10 +234,10 @@ impl Workbench {
         Ok(())
     }
 
-    /// Runs what is granted and recorded.
+    /// Runs a granted and recorded call.
     ///
     /// # Errors
-    /// When the queue is full: nothing ran.
+    /// A full queue: nothing ran.
     async fn run(&self, grant: Grant, keep: usize, caller: &Caller) -> Result<Told, Refusal> {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
@@ -261,8 +263,8 @@ impl Workbench {
     }
 
     async fn seen(&self, grant: Grant, limits: &Limits, keep: usize, caller: &Caller) -> Seen {
-        // Not given up on cancel: a cell that is just being handed over must be
-        // ended by its control, and starting is bounded by the supervisor.
+        // Cancelling does not stop this step: a cell that is being handed over must be ended by its
+        // control, and the supervisor bounds the time of a start.
         match self.link.start(grant).await {
             Err(failure) => Seen::nothing(Outcome::Failed(failure)),
             Ok(running) => watch::to_the_end(running, limits, keep, caller).await,
@@ -270,7 +272,7 @@ impl Workbench {
     }
 }
 
-/// What was seen of a call that had its turn.
+/// Observations of a call that had its turn.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     ended: Ended,
@@ -290,27 +292,27 @@ impl Seen {
         }
     }
 
-    /// A call of which nothing ran.
+    /// Makes the observations of a call of which nothing ran.
     fn nothing(outcome: Outcome) -> Self {
         let ended = Ended { outcome, ..Ended::failed(Failure::Supervisor) };
         Self { ended, receipt: None, stdout: Captured::of(b""), stderr: Captured::of(b"") }
     }
 }
 
-/// Bounds how many calls run and how many wait; first come, first served.
+/// Bounds the number of running and queued calls; first come, first served.
 #[derive(Debug)]
 struct Queue {
-    /// A place for each call that runs or waits: taken at once or not at all.
+    /// A place for each call that runs or waits: taken at once or refused.
     places: Semaphore,
-    /// A turn for each call that runs: waited for.
+    /// A turn for each running call: waited for.
     turns: Semaphore,
     concurrency: usize,
     waiting: usize,
 }
 
-/// The end of waiting.
+/// Result of waiting in the queue.
 enum Turn<'queue> {
-    /// Run now; the next call's turn comes when these are dropped.
+    /// The call may run; dropping these permits gives the turn to the next.
     Yours((SemaphorePermit<'queue>, SemaphorePermit<'queue>)),
     Cancelled,
 }
@@ -327,7 +329,7 @@ impl Queue {
         (self.concurrency + self.waiting).saturating_sub(self.places.available_permits())
     }
 
-    /// A place among those that run and wait.
+    /// Takes a place among the running and waiting calls.
     fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
         self.places.try_acquire().map_err(|_| self.full())
     }
@@ -378,7 +380,7 @@ mod tests {
         drop(running);
     }
 
-    /// One look at a future: its value, if it is there already.
+    /// Polls a future once: its value, if it is ready.
     async fn glance<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         tokio::select! { biased; value = future => Some(value), () = std::future::ready(()) => None }
     }

@@ -1,8 +1,7 @@
-//! Arguments of `bash` and the words of `run`, made into calls.
+//! Calls for `bash` and for the words of `run`, built from their arguments.
 //!
-//! A script reaches bash on descriptor 3, never through argv (which ends at
-//! 128 KiB a word and is visible in `/proc`) and never through stdin, which is
-//! the script's own.
+//! A script reaches bash on descriptor 3. It is never part of argv, which ends at 128 KiB a word
+//! and is visible in `/proc`, and never on stdin, which is the script's own.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +11,13 @@ use serde::Deserialize;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
 use model::job::ProfileName;
 
-/// Makes bash run the script on descriptor 3 as `bash -c SCRIPT` would: the
-/// same `$0`, line numbers and messages, stdin untouched, descriptor 3 closed
-/// before the script's first word, no fork.
+/// Makes bash run the script on descriptor 3 as `bash -c SCRIPT` would: the same `$0`, line numbers
+/// and messages, stdin untouched, descriptor 3 closed before the script's first word, no fork.
 ///
-/// The variable is the one in which bash itself keeps the text of `-c`, so
-/// nothing is left over that the script would not see otherwise. It is emptied
-/// first: without a descriptor 3 the call must fail, not evaluate this line again.
-/// `eval` takes the text as it is: here-documents, comments and a missing last
+/// The variable is the one in which bash itself keeps the text of `-c`, so nothing remains that the
+/// script would not see otherwise. It is emptied first: without a descriptor 3 the call must fail,
+/// not evaluate this line again. `eval` takes the text unchanged: here-documents, comments and a
+/// missing last newline need no care.
 /// newline need no care.
 const RUN_SCRIPT: &str = concat!(
     r#"BASH_EXECUTION_STRING=; IFS= read -rd "" -u 3 BASH_EXECUTION_STRING; exec 3<&-; "#,
@@ -51,34 +49,34 @@ pub struct BashArgs {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScriptArgs {
     pub command: String,
-    /// Its positional parameters: `$1` and on. They are words of argv and never part of the text.
+    /// Positional parameters, from `$1` on. They are words of argv and never part of the text.
     pub words: Vec<String>,
     pub stdin: Vec<u8>,
     pub cwd: Option<String>,
     pub env: Option<BTreeMap<String, String>>,
     pub timeout: Option<f64>,
-    /// The profile it is to run under, where a rule leaves the choice.
+    /// Name of the profile to run under, if a rule leaves the choice.
     pub profile: Option<String>,
 }
 
-/// The call that runs `args.command` in bash.
+/// Builds the call that runs `args.command` in bash.
 ///
 /// # Errors
-/// When an argument is out of its bounds; the error names the field.
+/// An argument out of its bounds; the error names the field.
 pub fn bash(args: BashArgs) -> Result<Call, InvalidCall> {
     let BashArgs { command, stdin, cwd, env, timeout } = args;
     let stdin = stdin.unwrap_or_default().into_bytes();
     script("bash", ScriptArgs { command, stdin, cwd, env, timeout, ..ScriptArgs::default() })
 }
 
-/// As [`bash`], for another tool that policy knows by its own name.
+/// Builds a call as [`bash`] does, for another tool that policy knows by its own name.
 ///
 /// # Errors
-/// When an argument is out of its bounds; the error names the field.
+/// An argument out of its bounds; the error names the field.
 pub fn script(tool: &'static str, args: ScriptArgs) -> Result<Call, InvalidCall> {
     let mut words = ["bash", "-c", RUN_SCRIPT].map(str::to_owned).to_vec();
     if !args.words.is_empty() {
-        // `$0` as it is without parameters.
+        // Bash sets the same `$0` if there are no parameters.
         words.push("bash".to_owned());
         words.extend(args.words);
     }
@@ -105,8 +103,8 @@ pub fn script(tool: &'static str, args: ScriptArgs) -> Result<Call, InvalidCall>
     })
 }
 
-/// The same command, read by another shell of the cell: bash only hands it over. What is longer than a
-/// word of argv may be (128 KiB) cannot be handed over, and bash says so.
+/// Has another shell of the cell interpret the command: bash only passes it on. A command longer
+/// than a word of argv (128 KiB) cannot be passed on, and bash reports that.
 #[must_use]
 pub fn read_by(shell: &str, args: ScriptArgs) -> ScriptArgs {
     let quoted = args.command.replace('\'', r"'\''");
@@ -120,11 +118,11 @@ pub fn read_by(shell: &str, args: ScriptArgs) -> ScriptArgs {
     ScriptArgs { command, ..args }
 }
 
-/// The call that runs `words` as they are, without a shell, its stdin a pipe
-/// that the caller feeds: `cofferdam run`.
+/// Builds the call that runs `words` unchanged, without a shell. Its stdin is a pipe that the
+/// caller feeds: `cofferdam run`.
 ///
 /// # Errors
-/// When the words are none or too long.
+/// No words, or too many bytes of them.
 pub fn run(words: Vec<String>, env: Env, asked: Asked) -> Result<Call, InvalidCall> {
     Ok(Call {
         tool: "run".into(),
@@ -161,7 +159,7 @@ mod tests {
         Ok(file.into())
     }
 
-    /// As the supervisor starts it, without the cell: the script on descriptor 3.
+    /// Runs a script as the supervisor starts it, but without the cell: on descriptor 3.
     fn on_descriptor_3(script: &str, stdin: &str) -> std::io::Result<Shown> {
         let mut file = tempfile::tempfile()?;
         file.write_all(script.as_bytes())?;

@@ -1,5 +1,5 @@
-//! Watches one running call to its end: drains its output, ends it when the
-//! caller or a limit says so, and never waits without a bound.
+//! Follows one running call to its end: drains its output, ends it on cancel or at a limit, and
+//! never waits without a bound.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,17 @@ use link::{Control, Running};
 use model::job::Limits;
 use model::outcome::{Ended, Failure};
 
-/// How long output is still read after the end was told. All of it is in the pipes by then, which close
-/// with the cell; where that takes its time, a pause in which nothing comes is the end as well.
+/// Time in which output is still read after the report of the end. All of it is in the pipes by
+/// then, and they close with the cell. If closing is slow, a pause without output is the end as
+/// well.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long after its wall time a call is given up on. The supervisor ends
-/// calls in time, TERM and grace included; this bound is for a stopped one.
+/// Time after the wall limit at which a call is given up. The supervisor ends calls in time, TERM
+/// and grace included; this bound is for a stopped supervisor.
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
 
-/// What ends a running call early; tests stand in for the link's control.
+/// Ends a running call early; tests replace the link's control.
 trait End: Send + Sync + 'static {
     fn cancel(&self);
     fn output_limit(&self);
@@ -41,7 +42,7 @@ impl End for Control {
     }
 }
 
-/// Hears the output of one call while it is read.
+/// Passes on the output of one call while it is read.
 struct Following<E> {
     tap: Tap,
     end: E,
@@ -57,14 +58,14 @@ impl<E: End> Follower for Following<E> {
     }
 }
 
-/// Follows `running` until its end is told and its output read.
+/// Follows `running` until its end is reported and its output read.
 pub(super) async fn to_the_end(
     running: Running,
     limits: &Limits,
     keep: usize,
     caller: &Caller,
 ) -> Seen {
-    // What is left of `running` cancels the call when this function is left early.
+    // Dropping the rest of `running` cancels the call if this function returns early.
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
     drop(stdin);
@@ -75,7 +76,7 @@ pub(super) async fn to_the_end(
     Seen { receipt: Some(receipt), ..seen }
 }
 
-/// What was seen, and how long output was read after the end was told.
+/// Returns the observations, and the time that output was read after the report of the end.
 async fn follow(
     (stdout, stderr): (pipe::Receiver, pipe::Receiver),
     keep: usize,
@@ -130,7 +131,7 @@ mod tests {
     use capture::Captured;
     use model::outcome::{LimitKind, Outcome};
 
-    /// A supervisor of one call: tells the end when it is asked to end it.
+    /// A supervisor of one call: reports the end when it is asked to end the call.
     #[derive(Clone)]
     struct Fake(Arc<Mutex<Option<oneshot::Sender<Ended>>>>);
 

@@ -1,19 +1,20 @@
-//! The clerk's answer, which any program of its cell may have written: read as such.
+//! The clerk's answer. Any program of its cell may have written it, so it is parsed as hostile
+//! input.
 
 use std::collections::BTreeMap;
 
 use model::outcome::errno_text;
 
-/// What was done, in the clerk's words.
+/// Result of a request, as the clerk reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Lines(Region),
     Directory {
         entries: Vec<Entry>,
-        /// Whether these are all.
+        /// True if no entry was left out.
         is_whole: bool,
     },
-    /// A file was put there; `links` are the names that the one before had.
+    /// A file was put there; `links` counts the names of the file before.
     Put {
         was: Was,
         size: u64,
@@ -23,7 +24,7 @@ pub enum Answer {
         line: usize,
         region: Region,
         was: Was,
-        /// Whether text was given the file's ends of lines, those of DOS.
+        /// True if the text got DOS line endings, which the file has.
         dos: bool,
     },
     Bytes {
@@ -39,14 +40,14 @@ pub struct Region {
     /// Number of the first of them, from 1 on.
     pub first: usize,
     pub text: Vec<u8>,
-    /// Whether the text is all of what was asked for.
+    /// True if the text is everything that was asked for.
     pub is_whole: bool,
-    /// Of the whole file.
+    /// Number of lines of the whole file.
     pub lines: usize,
     pub size: u64,
 }
 
-/// What stood where a file was put.
+/// Kind of file that was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Was {
     Nothing,
@@ -56,15 +57,15 @@ pub enum Was {
     },
 }
 
-/// What is in a directory, or in a directory in it.
+/// An entry of a directory, or of a directory in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// From the directory on that was asked for.
+    /// Path relative to the listed directory.
     pub path: Vec<u8>,
     pub kind: Kind,
 }
 
-/// Kinds of files as a listing tells them apart.
+/// Kind of file, as a listing shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     File,
@@ -73,7 +74,7 @@ pub enum Kind {
     Other,
 }
 
-/// Why nothing was done.
+/// Reason why nothing was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum No {
     #[error("is not there")]
@@ -94,12 +95,12 @@ pub enum No {
     Range { lines: usize },
     #[error("became another file meanwhile")]
     Changed,
-    /// The kernel's answer to a step.
+    /// Errno of a failed step.
     #[error("{step}: {}", errno_text(*.errno))]
     Errno { step: String, errno: i32 },
 }
 
-/// Facts of an answer.
+/// Key-value pairs of an answer.
 struct Facts<'a>(BTreeMap<&'a str, &'a str>);
 
 impl Facts<'_> {
@@ -117,7 +118,7 @@ impl Facts<'_> {
     }
 }
 
-/// Reads an answer; `None` where it is not one, or not all of one.
+/// Parses an answer; `None` if it is malformed or incomplete.
 pub fn read(bytes: &[u8]) -> Option<Result<Answer, No>> {
     let rest = bytes.strip_prefix(b"cofferdam-clerk 1\n")?;
     let end = rest.windows(2).position(|pair| pair == b"\n\n")?;

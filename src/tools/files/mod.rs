@@ -1,10 +1,13 @@
-//! Files of `/workspace`, read and written by the clerk, a program of ours in the cell that has them.
+//! Files of `/workspace`, read and written by the clerk, cofferdam's own program in the cell that
+//! has them.
 //!
-//! A private `/workspace` is there only in the cells of its session, so its shell starts the clerk,
-//! as it would any command. A granted directory has a fresh cell for each request: that does not
-//! wait for a command which runs in a session, and knows nothing of what one did to its shell.
+//! A private `/workspace` exists only in the cells of its session, so the session's shell starts
+//! the clerk like any command. A granted directory gets a fresh cell for each request: such a
+//! request does not wait for a command that runs in a session, and is independent of changes to its
+//! shell.
 //!
-//! *Invariant:* nothing here opens a file. The answer comes from a cell and is read as such.
+//! *Invariant:* nothing here opens a file. The answer comes from a cell and is parsed as hostile
+//! input.
 
 mod answer;
 
@@ -21,47 +24,48 @@ use model::job::Workspace;
 use model::outcome::{DeniedCall, Ended, Failure, Outcome};
 use model::receipt::Receipt;
 
-/// The most bytes of a file that are read or written in one request.
+/// Bytes of a file that are read or written in one request, at most.
 pub const FILE_BYTES: usize = STDIN_BYTES;
-/// The most bytes of an answer: a file, and what is told of it.
+/// Bytes of an answer, at most: a file, and its description.
 const ANSWER_BYTES: usize = FILE_BYTES + (64 << 10);
-/// The longest that a request takes; the limit of the tool's rule may be lower.
+/// Time of a request, at most; the limit of the tool's rule may be lower.
 const TIME: Duration = Duration::from_secs(30);
 
-/// What is asked of the clerk.
+/// A request to the clerk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Lines of a file, or what is in a directory. `last` is 0 for the last line there is.
+    /// Shows lines of a file, or the entries of a directory. `last` is 0 for the last line of the
+    /// file.
     View { first: usize, last: usize },
-    /// A file of these bytes.
+    /// Writes a file of these bytes.
     Put { bytes: Vec<u8>, mode: Option<u16>, over: Over },
-    /// `new` instead of `old`, which stands in the file once.
+    /// Replaces `old`, which occurs in the file once, by `new`.
     Replace { old: Vec<u8>, new: Vec<u8> },
-    /// Text behind line `after`, 0 being before the first.
+    /// Inserts text after line `after`; 0 means before the first line.
     Insert { after: usize, text: Vec<u8> },
-    /// Bytes from an offset on.
+    /// Reads bytes from an offset on.
     Get { offset: u64, length: usize },
 }
 
-/// Whether a file that is there may be replaced.
+/// Permission to replace an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
     Nothing,
     Any,
 }
 
-/// What came of a request that got as far as a cell.
+/// Result of a request that got as far as a cell.
 #[derive(Debug)]
 pub struct Filed {
-    /// The clerk's own words.
+    /// Answer of the clerk.
     pub answer: Result<Answer, No>,
     pub denials: Vec<DeniedCall>,
     pub receipt: Option<Receipt>,
-    /// What became of the shell before, if this found a new one.
+    /// End of the previous shell, if the request found a new one.
     pub lost: Option<Lost>,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfiled {
     #[error(transparent)]
@@ -79,7 +83,7 @@ pub enum Unfiled {
 }
 
 impl Request {
-    /// The words behind the program's name, and what it reads.
+    /// Returns the words after the program's name, and its standard input.
     fn parts(self, path: &FilePath) -> (Vec<String>, Vec<u8>) {
         let path = path.as_str().to_owned();
         match self {
@@ -108,14 +112,14 @@ impl Request {
     }
 }
 
-/// The call that starts the clerk by itself.
+/// Builds the call that starts the clerk by itself.
 fn alone(tool: &'static str, words: Vec<String>, stdin: Stdin) -> Result<Call, InvalidCall> {
     let words = std::iter::once(CLERK.to_owned()).chain(words).collect();
     let call = shell::run(words, model::call::Env::default(), Asked::default())?;
     Ok(Call { tool: tool.into(), stdin, ..call })
 }
 
-/// The call that has a session's shell start the clerk: in a subshell, which it replaces.
+/// Builds the call for a session's shell, which starts the clerk in a subshell that it replaces.
 fn in_shell(tool: &'static str, words: &[String], stdin: Stdin) -> Result<Call, InvalidCall> {
     let quoted = |word: &String| format!(" '{}'", word.replace('\'', r"'\''"));
     let words: String = words.iter().map(quoted).collect();
@@ -125,10 +129,10 @@ fn in_shell(tool: &'static str, words: &[String], stdin: Stdin) -> Result<Call, 
 }
 
 impl Workbench {
-    /// Has a request of `tool` answered by the cell that has the file.
+    /// Passes a request of `tool` to the cell that has the file, and returns its answer.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     pub async fn file(
         &self,
         tool: &'static str,
@@ -172,7 +176,7 @@ fn of_session(reply: Reply) -> Result<Filed, Unfiled> {
             let Ended { outcome, denials, .. } = finished.ended;
             filed(&outcome, &stdout, &stderr, denials, Some(command.receipt.clone()), lost)
         }
-        // Without a bound on patience it is waited for.
+        // A request without a bound on patience is waited for.
         (State::Started(_), None) => Err(Unfiled::Late),
         (State::Never(Outcome::Failed(failure)), _) => Err(failure.into()),
         (State::Never(_), _) => Err(Unfiled::Cancelled),
@@ -188,7 +192,7 @@ fn filed(
     lost: Option<Lost>,
 ) -> Result<Filed, Unfiled> {
     let answer = match outcome {
-        // The clerk ends with 0 whatever it says; a shell may make of it what it likes.
+        // The clerk exits with 0 whatever its answer; a shell could change that number.
         Outcome::Exited { .. } => stdout.whole().and_then(|bytes| read(&bytes)),
         Outcome::Timeout => return Err(Unfiled::Late),
         Outcome::Cancelled => return Err(Unfiled::Cancelled),

@@ -1,4 +1,4 @@
-//! Whether a command waits for input, as the supervisor tells when it is asked.
+//! Asks the supervisor for each command: does it wait for input?
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::time::timeout;
 use super::Command;
 use model::outcome::Waits;
 
-/// How long an answer is awaited: init gives it at once.
+/// Time to wait for an answer: init gives it at once.
 const ANSWER: Duration = Duration::from_millis(300);
 
-/// Questions about one command's input, and what was told.
+/// Questions about one command's input, with the last answer.
 #[derive(Debug)]
 pub struct Asking {
-    /// The last question; what was told of one before is of no account.
+    /// Number of the last question; answers to earlier ones are ignored.
     asked: AtomicU32,
     told: watch::Receiver<(u32, Waits)>,
 }
@@ -25,7 +25,7 @@ impl Asking {
         Self { asked: AtomicU32::new(0), told }
     }
 
-    /// What was told of the last question.
+    /// Returns the answer to the last question.
     fn told(&self) -> Option<Waits> {
         let (number, waits) = *self.told.borrow();
         (number > 0 && number == self.asked.load(Ordering::Acquire)).then_some(waits)
@@ -33,7 +33,7 @@ impl Asking {
 }
 
 impl Command {
-    /// Asks anew: its input has changed, or time has passed.
+    /// Asks again: its input has changed, or time has passed.
     pub(super) fn ask(&self) {
         if self.input.is_open() {
             let number = self.asking.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -41,12 +41,12 @@ impl Command {
         }
     }
 
-    /// Whether it waits for input, as was last told.
+    /// Returns true if it waits for input, by the last answer.
     pub fn waits_for_input(&self) -> bool {
         self.input.is_open() && self.finished().is_none() && self.asking.told() == Some(Waits::Yes)
     }
 
-    /// Resolves when it waits for input; it may never.
+    /// Resolves when it waits for input; that may never happen.
     pub(super) async fn waits(&self) {
         let mut told = self.asking.told.clone();
         while !self.waits_for_input() {
@@ -56,7 +56,7 @@ impl Command {
         }
     }
 
-    /// Asks anew, and waits for the answer.
+    /// Asks again, and waits for the answer.
     pub(super) async fn asked(&self) {
         if !self.input.is_open() || self.finished().is_some() {
             return;

@@ -1,4 +1,4 @@
-//! One command of a session, from its start to its end, whether somebody waits for it or not.
+//! One command of a session, from its start to its end, in the foreground or as a job.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,22 +19,22 @@ use model::job::Limits;
 use model::outcome::{Ended, Failure};
 use model::receipt::Receipt;
 
-/// How long after its time a command is given up on. The supervisor ends it in time, INT and
-/// grace included; this bound is for a stopped one.
+/// Time after the wall limit at which a command is given up. The supervisor ends it in time, INT
+/// and grace included; this bound is for a stopped supervisor.
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
 
 /// A command that runs or has run.
 #[derive(Debug)]
 pub struct Command {
-    /// The handle of its job and of its output: `c1`, `c2`, …
+    /// Handle of its job and of its output: `c1`, `c2`, …
     pub id: String,
     pub session: String,
-    /// The first characters of its text.
+    /// First characters of its text.
     pub text: String,
     /// The directory in which it began, as the shell has it.
     pub began: String,
     pub receipt: Receipt,
-    /// Which command of its shell it is.
+    /// Number of the command in its shell.
     pub turn: u64,
     pub limits: Limits,
     pub clamped: bool,
@@ -45,20 +45,20 @@ pub struct Command {
     pub(super) asking: Asking,
     pub control: Control,
     finished: watch::Sender<Option<Finished>>,
-    /// Whether nobody waits for it any more.
+    /// True once no call waits for the command any more.
     job: AtomicBool,
-    /// Who hears the output while somebody waits for the command.
+    /// Receiver of output while a call waits for the command.
     tap: Mutex<Tap>,
 }
 
-/// How it ended.
+/// End of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
     pub ended: Ended,
     pub took: Duration,
 }
 
-/// What is known of a command before it starts.
+/// Description of a command before it starts.
 #[derive(Debug)]
 pub struct About {
     pub id: String,
@@ -71,12 +71,12 @@ pub struct About {
     pub keep: usize,
 }
 
-/// What goes on behind a command's back: its seat, its line in the log, its input.
+/// Resources that the follower of a command holds: its seat, its line in the log, its input.
 #[derive(Debug)]
 pub struct Behind {
     pub seat: OwnedMutexGuard<Seat>,
     pub entry: Entry,
-    /// What is written to an open input first.
+    /// Bytes that are written to an open input first.
     pub first: Vec<u8>,
     pub kind: Kind,
     pub produced: Produced,
@@ -84,7 +84,7 @@ pub struct Behind {
 }
 
 impl Command {
-    /// Starts to follow a command that runs.
+    /// Starts the follower of a running command.
     pub fn follow(about: About, running: Running, mut behind: Behind) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: told, guard } =
             running;
@@ -120,20 +120,20 @@ impl Command {
         }
         let follower = Arc::clone(&command);
         tokio::spawn(async move {
-            // Held until the end: who drops it takes the call back.
+            // Held until the end: dropping the guard cancels the call.
             let _guard = guard;
             follower.to_the_end(ended, behind).await;
         });
         command
     }
 
-    /// Nobody waits for it any more: it goes on by itself.
+    /// Turns the command into a job: no call waits for it any more, and it continues by itself.
     pub fn becomes_job(&self) {
         self.job.store(true, Ordering::Release);
         self.hush();
     }
 
-    /// Nobody hears of it any more.
+    /// Drops the receiver of its output.
     fn hush(&self) {
         drop(std::mem::take(&mut *self.tap.lock().unwrap_or_else(PoisonError::into_inner)));
     }
@@ -142,7 +142,7 @@ impl Command {
         self.job.load(Ordering::Acquire)
     }
 
-    /// How it ended, once it has.
+    /// Returns its end, once it has ended.
     pub fn finished(&self) -> Option<Finished> {
         self.finished.borrow().clone()
     }
@@ -198,7 +198,8 @@ impl Command {
             receipt: Some(&self.receipt),
         });
         let late = seat.late();
-        // The seat is free before anybody hears of the end: who hears of it may ask for the next.
+        // The seat is freed before the end is reported: the receiver of the report may ask for the
+        // next command.
         drop(seat);
         let finished = Finished { ended: told, took: self.started.elapsed() };
         self.finished.send_replace(Some(finished));
@@ -206,12 +207,12 @@ impl Command {
         late.keep(self, reader);
     }
 
-    /// Reads what background processes still print, so that they are never blocked by it.
+    /// Reads later output of background processes, so that they never block on a full pipe.
     async fn drain_late(self: Arc<Self>) {
         tokio::join!(self.stdout.to_the_end(&self), self.stderr.to_the_end(&self));
     }
 
-    /// Both streams, as far as they are kept.
+    /// Returns the kept part of both streams.
     pub fn output(&self) -> (Captured, Captured) {
         (self.stdout.captured(), self.stderr.captured())
     }
@@ -219,7 +220,8 @@ impl Command {
 
 impl Follower for Command {
     fn heard(&self, source: Source, bytes: &[u8]) {
-        // Not held on to: who listens waits until nobody has it any more.
+        // The tap is not held beyond this call: its receiver waits until every holder has dropped
+        // it.
         self.tap.lock().unwrap_or_else(PoisonError::into_inner).pass(source, bytes);
     }
 

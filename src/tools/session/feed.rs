@@ -1,4 +1,4 @@
-//! What a command reads while it runs: written as far as it is taken, and never waited for long.
+//! Input of a running command: written as far as the command takes it, with a bound on waiting.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use model::call::STDIN_BYTES;
 #[derive(Debug)]
 pub struct Feed {
     state: Mutex<State>,
-    /// Of who writes: one text is not mixed with another.
+    /// Order of writers: one text is not mixed with another.
     turn: Arc<Turn<()>>,
     kind: Kind,
     /// Tripped when nothing can be written any more.
@@ -25,66 +25,67 @@ pub struct Feed {
 #[derive(Debug)]
 struct State {
     pipe: Option<Arc<pipe::Sender>>,
-    /// Counts where there is no pipe.
+    /// Reason for the absence of a pipe.
     shut: Shut,
-    /// Bytes that were written so far.
+    /// Number of bytes that were written so far.
     taken: usize,
 }
 
-/// What is written to.
+/// Kind of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Pipe,
-    /// Its end is a character, by which a program is told of it and the terminal stays.
+    /// A terminal. End of input is a character, which the program sees while the terminal stays
+    /// open.
     Terminal,
 }
 
-/// What ends the input of a program that reads lines from a terminal: ^D.
+/// Character that ends the input of a program that reads lines from a terminal: ^D.
 const END_OF_INPUT: &[u8] = &[4];
-/// How long a terminal may take to pass a text on, before who reads it is looked at.
+/// Time for a terminal to pass a text on before its reader is examined.
 const PASSED_ON: Duration = Duration::from_millis(50);
 
-/// Why nothing can be written.
+/// Reason why nothing can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shut {
-    /// It was started with an input that is all there, or empty.
+    /// The command was started with its whole input, or with none.
     Never,
-    /// Its end was given.
+    /// The client ended the input.
     Eof,
-    /// Nobody reads it any more: the command has closed it or ended.
+    /// The input has no reader any more: the command has closed it or ended.
     Over,
 }
 
-/// Whether the input ends with a text.
+/// End of the input after a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eof {
     No,
     Yes,
 }
 
-/// How much of a text was written.
+/// Amount of a text that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fed {
     pub taken: usize,
-    /// Why it was not all of it.
+    /// Reason why it was not all of it.
     pub rest: Option<Rest>,
 }
 
-/// Why a text was not written to its end.
+/// Reason why a text was not written to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     /// The pipe is full: the program does not read, or not fast enough.
     Full,
-    /// A command takes [`STDIN_BYTES`] in all.
+    /// The command has been given [`STDIN_BYTES`] in all.
     Limit,
     Shut(Shut),
 }
 
-/// The turn of a text that came with the command: no other is written before it.
+/// Turn of the text that came with the command: no other is written before it.
 pub type First = OwnedMutexGuard<()>;
 
 impl Feed {
-    /// The input of a command that reads from `pipe`, and the first turn of it.
+    /// Makes the input of a command that reads from `pipe`, and the first turn to write.
     pub fn new(pipe: Option<pipe::Sender>, kind: Kind) -> (Self, Option<First>) {
         let state = State { pipe: pipe.map(Arc::new), shut: Shut::Never, taken: 0 };
         let turn = Arc::new(Turn::new(()));
@@ -97,25 +98,25 @@ impl Feed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that were written so far.
+    /// Returns the number of bytes that were written so far.
     pub fn taken(&self) -> usize {
         self.state().taken
     }
 
-    /// Whether more can be written.
+    /// Returns true if more can be written.
     pub fn is_open(&self) -> bool {
         self.state().pipe.is_some()
     }
 
-    /// Writes the text that came with the command, however long the program takes for it.
+    /// Writes the text that came with the command, without a bound on time.
     pub async fn first(&self, bytes: &[u8], turn: First) {
         let fed = self.write(bytes, None).await;
         drop(turn);
         tracing::debug!(?fed, "what came with a command");
     }
 
-    /// Writes `bytes`, and the end of the input where all of them were taken; waits for `patience`
-    /// at most.
+    /// Writes `bytes`, and then ends the input if all of them were taken and `eof` asks for that;
+    /// waits for `patience` at most.
     pub async fn give(&self, bytes: &[u8], eof: Eof, patience: Duration) -> Fed {
         let until = Instant::now() + patience;
         let Ok(_turn) = timeout_at(until, self.turn.lock()).await else {
@@ -133,7 +134,7 @@ impl Feed {
         fed
     }
 
-    /// Resolves when what was written is with the program, as far as that takes time of itself.
+    /// Resolves when the terminal has had time to pass a written text to the program.
     pub async fn passed_on(&self) {
         match self.kind {
             Kind::Pipe => {}
@@ -141,7 +142,7 @@ impl Feed {
         }
     }
 
-    /// Ends the input. How it ended first is what counts.
+    /// Ends the input. The first reason is kept.
     pub fn shut(&self, shut: Shut) {
         let mut state = self.state();
         if state.pipe.take().is_some() {
@@ -182,14 +183,14 @@ impl Feed {
         Fed { taken, rest }
     }
 
-    /// The pipe, and how many bytes the command may still be given.
+    /// Returns the pipe, and the number of bytes that the command may still be given.
     fn open(&self) -> Result<(Arc<pipe::Sender>, usize), Shut> {
         let state = self.state();
         let pipe = state.pipe.clone().ok_or(state.shut)?;
         Ok((pipe, STDIN_BYTES.saturating_sub(state.taken)))
     }
 
-    /// Waits until something fits into the pipe; whether it is still full when the time is over.
+    /// Waits until the pipe has room; returns true if it is still full at the end of the time.
     async fn full(&self, pipe: &pipe::Sender, until: Option<Instant>) -> bool {
         let time = async {
             match until {
@@ -200,7 +201,7 @@ impl Feed {
         tokio::select! {
             biased;
             () = self.over.cancelled() => false,
-            // What is wrong with it, the next write meets.
+            // The next write returns an error of the pipe, if there is one.
             _ = pipe.writable() => false,
             () = time => true,
         }

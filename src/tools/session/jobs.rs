@@ -1,7 +1,7 @@
-//! Jobs: commands that nobody waits for any more, looked at and ended by their handle.
+//! Jobs: commands that continue without a waiting call, inspected and ended by their handle.
 //!
-//! They are one principal's: who has the handle may read the output and end the command, from
-//! whatever session. The rule of `bash` is asked each time, as the job came by it.
+//! They belong to one principal: with the handle it may read the output and end the command from
+//! any session. The rule of `bash`, which started the job, is asked each time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::tools::{Caller, Refusal, Workbench};
 use model::job::JobSignal;
 
 const KEPT_MIB: u64 = MOST_BYTES >> 20;
-/// How often a caller that waits looks for output.
+/// Interval at which a waiting call looks for output.
 const GLANCE: Duration = Duration::from_millis(50);
-/// How long the end of a command that is ended is awaited: INT, grace and the end of the cell.
+/// Time to wait for the end of a job: INT, grace and the end of the cell.
 const END: Duration = Duration::from_secs(8);
 
-/// How long a text waits for a program that reads slowly.
+/// Time to wait for a program that reads its input slowly.
 const TAKEN: Duration = Duration::from_secs(1);
 
-/// Why there is nothing to look at.
+/// Reason why there is no job to inspect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoJob {
     #[error("there is no job `{0}`\nhint: bash_jobs lists them")]
@@ -35,37 +35,37 @@ pub enum NoJob {
     Forgotten(String),
 }
 
-/// How far each stream was read.
+/// Byte offset up to which each stream was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offsets {
     pub stdout: u64,
     pub stderr: u64,
 }
 
-/// How a job is ended.
+/// Way to end a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// As ^C does; what does not heed it is killed with its shell.
+    /// Interrupts it as ^C does; a process that ignores that is killed with its shell.
     Interrupt,
-    /// TERM to its processes; what does not heed it is killed.
+    /// Sends TERM to its processes; kills those that ignore it.
     Terminate,
-    /// KILL to its processes.
+    /// Sends KILL to its processes.
     Kill,
 }
 
 impl Command {
-    /// How much both streams have so far, with what background processes printed after the end.
+    /// Returns the length of both streams so far, with later output of background processes.
     pub fn printed(&self) -> Offsets {
         Offsets { stdout: self.stdout.printed(), stderr: self.stderr.printed() }
     }
 }
 
 impl Workbench {
-    /// The command with this handle, once there is more than `seen` of its output, it has ended,
-    /// or `wait` is over.
+    /// Returns the command with this handle, once it has more than `seen` of output, has ended, or
+    /// `wait` is over.
     ///
     /// # Errors
-    /// When policy denies it, or there is no such command.
+    /// A denial by policy, or an unknown handle.
     pub async fn look(
         &self,
         id: &str,
@@ -97,26 +97,26 @@ impl Workbench {
         Ok(command)
     }
 
-    /// The command with this handle, for the server itself: no rule is asked.
+    /// Returns the command with this handle, for the server itself: no rule is asked.
     #[must_use]
     pub fn command(&self, id: &str) -> Option<Arc<Command>> {
         self.sessions.spool.find(id).ok()
     }
 
-    /// Jobs that run and that have ended, the newest first.
+    /// Returns running and ended jobs, the newest first.
     ///
     /// # Errors
-    /// When policy denies it.
+    /// A denial by policy.
     pub fn jobs(&self) -> Result<Vec<Arc<Command>>, Refusal> {
         self.allowed("bash_jobs", "", None)?;
         Ok(self.sessions.spool.jobs())
     }
 
-    /// Writes to the input of a command that runs, and waits until it has ended, waits for more, or
-    /// the time is over. What it had printed before is told too.
+    /// Writes to the input of a running command, and waits until it has ended, waits for more, or
+    /// the time is over. Returns earlier output too.
     ///
     /// # Errors
-    /// When policy denies it, or there is no such command.
+    /// A denial by policy, or an unknown handle.
     pub async fn feed(
         &self,
         id: &str,
@@ -146,10 +146,10 @@ impl Workbench {
         Ok((command, fed, before))
     }
 
-    /// Ends a command, and waits for its end; how it had ended before, if it had.
+    /// Ends a command and waits for its end; returns how it had ended if it had before.
     ///
     /// # Errors
-    /// When policy denies it, or there is no such command.
+    /// A denial by policy, or an unknown handle.
     pub async fn stop(
         &self,
         id: &str,
@@ -164,13 +164,13 @@ impl Workbench {
                 Stop::Terminate => command.control.signal(JobSignal::Terminate),
                 Stop::Kill => command.control.signal(JobSignal::Kill),
             }
-            // It may be that it does not end; then it is told as one that runs.
+            // A command that does not end in this time is reported as running.
             drop(tokio::time::timeout(END, command.end()).await);
         }
         Ok((command, before))
     }
 
-    /// Asks the rule of `bash`, and records what it says.
+    /// Asks the rule of `bash`, and records its answer.
     fn allowed(&self, tool: &'static str, job: &str, input: Option<&str>) -> Result<(), Refusal> {
         let terms = self.policy.terms(tool, &self.profiles);
         self.audit.of_job(tool, job, input, terms.as_ref().map(|terms| terms.rule))?;

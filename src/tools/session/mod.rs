@@ -1,8 +1,8 @@
-//! Shell sessions: commands that share a shell, each seen to its end, or left to run as a job.
+//! Shell sessions: commands that share a shell, each followed to its end, or left to run as a job.
 //!
-//! A session is a name of the caller's and a number of ours. The supervisor keeps its shell; here
-//! is who may run what in it, when, and what came of it. Names are those of one principal: a
-//! server that has several keeps a [`Sessions`] for each.
+//! A session has a name, chosen by the client, and a number, chosen here. The supervisor keeps its
+//! shell; this module orders its commands and follows them. Names belong to one principal: a server
+//! for several keeps a [`Sessions`] for each.
 
 mod asking;
 mod command;
@@ -29,16 +29,16 @@ pub use seat::Lost;
 use seat::Seat;
 use spool::Spool;
 
-/// The session of a call that names none.
+/// Session of a call that names none.
 pub const DEFAULT: &str = "default";
-/// Longest name of a session.
+/// Length of the longest name of a session, in bytes.
 const NAME_BYTES: usize = 64;
-/// Names that are remembered after their sessions have ended.
+/// Names that are kept after their sessions have ended, at most.
 const MOST_IDLE: usize = 256;
-/// Characters of a command that are shown where jobs are listed.
+/// Characters of a command in a list of jobs.
 const SHOWN_CHARACTERS: usize = 120;
 
-/// Why a command has no place in its session. Nothing ran.
+/// Reason why a command has no place in its session. Nothing ran.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unseated {
     #[error(
@@ -55,28 +55,28 @@ pub enum Unseated {
     Cancelled,
 }
 
-/// A command as it was asked for.
+/// A command as the client sent it.
 #[derive(Debug)]
 pub struct Ask {
     pub session: String,
     pub call: Call,
-    /// Whether the shell ends first.
+    /// Restart of the shell before the command.
     pub restart: Restart,
-    /// How long the caller waits before the command becomes a job; `None`: to its end.
+    /// Time that the call waits before the command becomes a job; `None`: until its end.
     pub patience: Option<Duration>,
     pub kept: Kept,
 }
 
-/// What becomes of a command's output.
+/// Storage of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// It can be read later, by its handle.
+    /// Kept under its handle, to be read later.
     Spooled,
-    /// So much of it is for the caller alone: it is what a program of ours answers.
+    /// Kept up to so many bytes, for the caller alone: the answer of a program of cofferdam's own.
     Apart { bytes: usize },
 }
 
-/// Whether a session gets a new shell first.
+/// Restart of the shell before the command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Restart {
     #[default]
@@ -88,27 +88,27 @@ pub enum Restart {
 #[derive(Debug)]
 pub struct Reply {
     pub state: State,
-    /// How it ended, unless it goes on as a job.
+    /// End of the command; `None` if it continues as a job.
     pub finished: Option<Finished>,
     pub session: String,
-    /// The directory in which it began.
+    /// Directory in which the command began.
     pub began: String,
-    /// What became of the shell before, if this command found a new one.
+    /// End of the previous shell, if this command found a new one.
     pub lost: Option<Lost>,
     pub limits: Limits,
     pub clamped: bool,
 }
 
-/// How far a command got.
+/// Progress of a command.
 #[derive(Debug)]
 pub enum State {
-    /// It has a shell: it runs, or has ended ([`Command::finished`]).
+    /// The command has a shell: it runs, or has ended ([`Command::finished`]).
     Started(Arc<Command>),
-    /// It never had one: it failed, or was taken back.
+    /// The command never had a shell: it failed, or was cancelled.
     Never(Outcome),
 }
 
-/// The sessions of one principal, by name.
+/// Sessions of one principal, by name.
 #[derive(Debug, Default)]
 pub struct Sessions {
     table: Lock<Table>,
@@ -118,7 +118,7 @@ pub struct Sessions {
 #[derive(Debug, Default)]
 struct Table {
     last: u64,
-    /// Names of sessions that ended because nobody used them.
+    /// Names of sessions that the supervisor ended because they were not used.
     idle: BTreeSet<String>,
     named: BTreeMap<String, Named>,
 }
@@ -127,11 +127,11 @@ struct Table {
 struct Named {
     id: SessionId,
     seat: Arc<Mutex<Seat>>,
-    /// The command that has the seat.
+    /// Command that has the seat.
     runs: Option<Arc<Command>>,
-    /// Whether a new shell was asked for since the last command.
+    /// True if a new shell was asked for since the last command.
     restarted: Arc<AtomicBool>,
-    /// Whether calls beside the shell use its workspace, so that it is kept without a shell too.
+    /// True if one-shot cells use the session's workspace, so that it is kept without a shell too.
     beside: bool,
 }
 
@@ -141,7 +141,7 @@ impl Sessions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session of this name, new where there is none.
+    /// Returns the session of this name; makes it if there is none.
     fn named(&self, name: &str) -> Named {
         let mut table = self.table();
         if let Some(named) = table.named.get(name) {
@@ -154,12 +154,12 @@ impl Sessions {
         named
     }
 
-    /// The session of this name, where there is one.
+    /// Returns the session of this name, if there is one.
     fn find(&self, name: &str) -> Option<Named> {
         self.table().named.get(name).cloned()
     }
 
-    /// Lets go of sessions that the supervisor has ended.
+    /// Removes sessions that the supervisor has ended.
     fn forget(&self, ended: &[SessionId]) {
         let mut table = self.table();
         let gone = |named: &Named| ended.contains(&named.id);
@@ -171,14 +171,14 @@ impl Sessions {
             .collect();
         for name in names {
             table.named.remove(&name);
-            // What is told of names that do not come back is not kept for ever.
+            // The reason is not kept for ever for a name that is never used again.
             if table.idle.len() < MOST_IDLE {
                 table.idle.insert(name);
             }
         }
     }
 
-    /// A session that never had a shell leaves no trace.
+    /// Removes a session that never had a shell.
     fn never_was(&self, name: &str) {
         let mut table = self.table();
         if table.named.get(name).is_some_and(|named| !named.beside) {
@@ -198,7 +198,7 @@ impl Sessions {
         }
     }
 
-    /// Every session that has had a command, with the job that runs in it.
+    /// Returns every session that has had a command, with its running job.
     pub fn list(&self) -> Vec<(String, Option<Arc<Command>>)> {
         let table = self.table();
         let running = |named: &Named| {
@@ -220,7 +220,7 @@ impl Named {
     }
 }
 
-/// Whether a name can be a session's.
+/// Checks that a name can be a session's.
 pub fn check_name(name: &str) -> Result<(), Unseated> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match (1..=NAME_BYTES).contains(&name.len()) && name.chars().all(fits) {

@@ -1,4 +1,4 @@
-//! From a command that was asked for to one that runs in its session.
+//! Starting a command: from the client's request to a running command in its session.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,13 +21,13 @@ use model::job::{Place, Within, Workspace};
 use model::outcome::Outcome;
 use policy::Grant;
 
-/// Whose profile a session has: the first that is allowed.
+/// Tools whose profile a session has: the first allowed one.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];
 
-/// How often a command that waits looks whether the one before has become a job.
+/// Interval at which a waiting command checks: has the one before become a job?
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// What was decided about a command before it has its seat.
+/// Decision about a command before it has its seat.
 struct Decided {
     grant: Grant,
     entry: Entry,
@@ -36,10 +36,10 @@ struct Decided {
 }
 
 impl Workbench {
-    /// Decides a command and runs it in its session. Dropping the future takes it back.
+    /// Decides a command and runs it in its session. Dropping the future cancels it.
     ///
     /// # Errors
-    /// When policy denies it, or the session cannot take it: nothing ran.
+    /// A denial by policy, or a session that cannot take the command: nothing ran.
     pub async fn in_session(&self, ask: Ask, caller: &Caller) -> Result<Reply, Refusal> {
         check_name(&ask.session)?;
         let Ask { session, call, restart, patience, kept } = ask;
@@ -49,7 +49,7 @@ impl Workbench {
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
         let (grant, entry) = self.decide(call)?;
-        // Its turn is the session's to give; a place is what all that wait have.
+        // The session gives a command its turn; a place in the queue bounds the number that wait.
         let _waits = match self.queue.place() {
             Ok(waits) => waits,
             Err(full) => {
@@ -61,10 +61,11 @@ impl Workbench {
         self.seated(session, text, restart, patience, decided, caller).await
     }
 
-    /// A grant on the workspace of the default session, where it can have that.
+    /// Moves a grant to the workspace of the default session, if it may use that.
     pub(in crate::tools) fn beside_the_default(&self, grant: Grant) -> Grant {
         let job = grant.job();
-        // A session has one profile: that of its shell, or of who uses it where it has none.
+        // A session has one profile: that of its shell, or without a shell that of its one-shot
+        // calls.
         let terms = OF_SESSIONS.iter().find_map(|tool| {
             let terms = self.policy.terms(tool, &self.profiles);
             terms.ok()
@@ -81,7 +82,8 @@ impl Workbench {
         grant.beside(id)
     }
 
-    /// Ends the shell of a session, with what runs in it; the next command gets a new one.
+    /// Ends the shell of a session, with everything that runs in it; the next command gets a new
+    /// one.
     ///
     /// # Errors
     /// A name that no session can have.
@@ -146,7 +148,7 @@ impl Workbench {
         }
     }
 
-    /// Waits for the one place in the shell; not behind a job, which may take it for long.
+    /// Waits for the one place in the shell, unless a job has it, which may take long.
     async fn seat(
         &self,
         session: &str,
@@ -194,13 +196,14 @@ impl Workbench {
         };
         let id = named.id;
         let within = Within { session: id, place };
-        // Not given up on cancel: a command that is just being handed over must be ended by its
-        // control, and starting is bounded by the supervisor.
+        // Cancelling does not stop this step: a command that is being handed over must be ended by
+        // its control, and the supervisor bounds the time of a start.
         match self.link.start(grant.within(within).telling(self.changes)).await {
             Ok(running) => {
                 let mut ended = self.link.forgotten();
                 if ended.contains(&id) {
-                    // It ended while this was on its way, and began anew with it.
+                    // The session had ended while this start was on its way, and began again with
+                    // it.
                     ended.retain(|one| *one != id);
                     seat.end(Lost::Idle);
                 }
@@ -231,7 +234,7 @@ impl Workbench {
     }
 }
 
-/// Waits for the end of a command: as long as the caller will, or until it is taken back.
+/// Waits for the end of a command: for the caller's patience, or until the call is cancelled.
 async fn wait(
     command: &Arc<Command>,
     patience: Option<Duration>,
@@ -246,7 +249,7 @@ async fn wait(
         }
     };
     tokio::pin!(patience);
-    // Of what asks for input nobody knows how long it will: it is told at once.
+    // A command that waits for input may do so for ever: it is reported at once.
     loop {
         tokio::select! {
             biased;
@@ -267,7 +270,7 @@ async fn wait(
     None
 }
 
-/// Cancels a command that nobody waits for and that has not become a job.
+/// Cancels a command that has no waiting call and has not become a job.
 struct TakenBack(Option<Arc<Command>>);
 
 impl Drop for TakenBack {

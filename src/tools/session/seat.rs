@@ -1,4 +1,4 @@
-//! The one place in a session's shell: who has it runs a command there.
+//! The one place in a session's shell: the command that has it runs there.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,33 +9,33 @@ use super::command::Command;
 use model::job::SessionId;
 use model::outcome::{Ended, Failure, Outcome, ShellAfter};
 
-/// Streams of commands that have ended, which background processes may still hold. Beyond these
-/// the oldest are closed, or commands could use up this process's descriptors.
+/// Streams of ended commands, which background processes may still hold. Beyond this number the
+/// oldest are closed, or commands could use up this process's descriptors.
 const MOST_LATE: usize = 32;
 
-/// What is known of a session's shell between commands.
+/// State of a session's shell between commands.
 #[derive(Debug)]
 pub struct Seat {
     pub id: SessionId,
-    /// How the last shell ended, until that is told.
+    /// End of the last shell, until it is reported.
     pub lost: Option<Lost>,
-    /// Whether a command has run in the shell that is there.
+    /// True if a command has run in the present shell.
     pub started: bool,
-    /// The directory of the shell; `None` for one that has run nothing.
+    /// Directory of the shell; `None` for one that has run nothing.
     pub cwd: Option<String>,
     late: Late,
 }
 
-/// Why a shell is no more.
+/// Reason why a shell has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lost {
-    /// With a command, which ended like this.
+    /// A command ended like this, and the shell with it.
     Command(Outcome),
-    /// It was asked for.
+    /// The client asked for a new shell.
     Restart,
-    /// Between two commands.
+    /// The shell ended between two commands.
     Meanwhile,
-    /// With the whole session, which nobody used.
+    /// The supervisor ended the unused session.
     Idle,
 }
 
@@ -44,7 +44,7 @@ impl Seat {
         Self { id, lost, started: false, cwd: None, late: Late::default() }
     }
 
-    /// A command has ended.
+    /// Records the end of a command.
     pub fn after(&mut self, told: &Ended) {
         match &told.shell {
             ShellAfter::Kept { cwd } => {
@@ -60,17 +60,18 @@ impl Seat {
         }
     }
 
-    /// The shell is gone.
+    /// Records the end of the shell.
     pub fn end(&mut self, lost: Lost) {
         self.started = false;
         self.cwd = None;
         self.lost = Some(lost);
     }
 
-    /// A command has started as number `turn` of its shell. What became of the shell before.
+    /// Records the start of command number `turn` of its shell. Returns the end of the previous
+    /// shell.
     pub fn takes(&mut self, turn: u64) -> Option<Lost> {
         if turn == 1 && self.started {
-            // It had ended by itself, between two commands.
+            // The shell had ended by itself, between two commands.
             self.end(Lost::Meanwhile);
         }
         self.started = true;
@@ -82,7 +83,7 @@ impl Seat {
     }
 }
 
-/// Readers of what comes after the ends.
+/// Readers of output after the end of commands.
 #[derive(Debug, Clone, Default)]
 pub struct Late(Arc<Mutex<VecDeque<Reader>>>);
 

@@ -1,6 +1,6 @@
-//! Commands that have run, with what is kept of their output, for whoever asks for it later.
+//! Commands that have run, with the kept part of their output, for later calls.
 //!
-//! It is memory of this process and nothing else: bounded, and gone with it.
+//! It is memory of this process and nothing else: bounded, and lost at its end.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use super::jobs::NoJob;
 
 /// Bytes of output that are kept over all commands.
 pub(super) const MOST_BYTES: u64 = 64 << 20;
-/// Commands that are kept.
+/// Number of commands that are kept.
 pub(super) const MOST_COMMANDS: usize = 256;
 
 /// Commands by their handle, the oldest first.
@@ -29,17 +29,17 @@ impl Spool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle that no command has had.
+    /// Returns a handle that no command has had.
     pub fn name(&self) -> String {
         let mut kept = self.kept();
         kept.last += 1;
         format!("c{}", kept.last)
     }
 
-    /// The command of this handle.
+    /// Returns the command of this handle.
     ///
     /// # Errors
-    /// When there was none, or it is forgotten.
+    /// An unknown handle, or one that is no longer kept.
     pub fn find(&self, id: &str) -> Result<Arc<Command>, NoJob> {
         let kept = self.kept();
         if let Some(command) = kept.commands.iter().find(|command| command.id == id) {
@@ -53,13 +53,13 @@ impl Spool {
         })
     }
 
-    /// Commands that went on when nobody waited for them, the newest first.
+    /// Returns the commands that became jobs, the newest first.
     pub fn jobs(&self) -> Vec<Arc<Command>> {
         let kept = self.kept();
         kept.commands.iter().rev().filter(|command| command.is_job()).cloned().collect()
     }
 
-    /// Keeps a command; the oldest that have ended go when there is too much.
+    /// Keeps a command, and drops the oldest ended ones beyond the limits.
     pub fn keep(&self, command: Arc<Command>) {
         let mut kept = self.kept();
         kept.commands.push_back(command);
