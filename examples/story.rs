@@ -223,7 +223,7 @@ async fn main() -> Outcome<()> {
     serve.arg("serve").arg("--workspace").arg(granted.path()).args(OPTIONS);
     let mut out = std::io::stdout();
     play(serve, &mut out).await?;
-    // What the owner has now.
+    // The owner's repository after the agent's work.
     let log = ["log", "--oneline", "--format=%an: %s", "tally-without-a-loop"];
     let log = Command::new("git").arg("-C").arg(granted.path().join("tally")).args(log).output()?;
     print!("\n# On the host\n\n$ git log --format='%an: %s' tally-without-a-loop\n");

@@ -1,7 +1,7 @@
 //! cofferdam runs every call in a cell of its own: a shell for agents, without the machine.
 //!
-//! This page is the bird's eye view; five minutes here save an hour in the files. What a user
-//! meets is in README.md, what holds and what does not is in SECURITY.md.
+//! This page is the bird's eye view; five minutes here save an hour in the files. README.md has the
+//! user's view; SECURITY.md states which protections hold and which do not.
 //!
 //! # Processes
 //!
@@ -83,7 +83,7 @@
 //! 5. The host never opens by path what a cell has written; the lower tier's sweeper removes by name.
 //! 6. Nothing of the server's environment, descriptors or secrets reaches a cell.
 //! 7. `unsafe` lives in `sys`.
-//! 8. What a reply calls measured was measured, and probed was probed.
+//! 8. A reply calls measured only what was measured, and probed only what was probed.
 //!
 //! # Glossary
 //!

@@ -13,7 +13,7 @@ use dice::Dice;
 
 /// Mutations of each target: few, as this runs in every build.
 const MUTATIONS: u32 = 400;
-/// What a change is made of besides bits: what the formats give a meaning to.
+/// Pieces of a mutation besides single bits: byte strings that the formats give a meaning to.
 const WORDS: [&[u8]; 14] = [
     b"\0",
     b"\n",

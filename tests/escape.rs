@@ -1,7 +1,7 @@
 //! The escape corpus, an attack a test: `cofferdam selftest` as root and as an ordinary user.
 //!
-//! The whole corpus runs once for each of them, as a user of it would run it; a test is the verdict on
-//! its attack. What the self-test itself says when something is not held is tested at the end.
+//! The whole corpus runs once for each of them, as a user would run it; a test is the verdict on
+//! its attack. The self-test's own report of a protection that fails is tested at the end.
 
 mod support;
 
@@ -14,12 +14,12 @@ use cofferdam::selftest::corpus::{Probe, corpus};
 use serde_json::Value;
 use support::{Caller, Check, Failed, For, Told, Who, equal, holds};
 
-/// What the whole corpus may take on a machine that does other things as well.
+/// Time for the whole corpus on a machine that does other things as well.
 const WHOLE: Duration = Duration::from_secs(600);
 
 type Checked = fn(&Caller) -> Check;
 
-/// What does not name an attack.
+/// Tests that are no attack.
 const OTHERS: [(&str, For, Checked); 6] = [
     ("a_sandbox_that_holds_nothing_is_a_breach", For::Both, nothing_held),
     ("a_sandbox_that_holds_nothing_is_left_as_it_was", For::User, nothing_left),

@@ -1,4 +1,5 @@
-//! What the process that starts cofferdam leaves to it: none of it may hang, break or weaken a call.
+//! State inherited from the process that starts cofferdam: none of it may hang, break or weaken a
+//! call.
 
 use std::process::{Command, Output};
 
@@ -12,7 +13,7 @@ fn told(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether this machine can make cells at all; where it cannot there is nothing to test.
+/// Returns true if this machine can make cells at all; without them there is nothing to test.
 fn can_run() -> std::io::Result<bool> {
     let can = run_under(":", "echo ok")?.status.success();
     let must = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
@@ -29,7 +30,7 @@ fn signals_masks_and_lower_limits_of_the_parent_do_not_matter() -> std::io::Resu
         "trap '' CHLD",
         "umask 077",
         "umask 777",
-        // What the one before may have left behind is no hindrance.
+        // The remains of the case before are no hindrance.
         ":",
         "ulimit -n 512",
         "ulimit -t 30",

@@ -1,6 +1,7 @@
-//! Load: a flood of calls at once, and many in a row. What may grow is counted before and after.
+//! Load: a flood of calls at once, and many in a row. Everything that could grow is counted before
+//! and after.
 //!
-//! `COFFERDAM_SOAK=50000` makes the row longer and prints what was counted (`make soak`).
+//! `COFFERDAM_SOAK=50000` makes the row longer and prints the counts (`make soak`).
 #![expect(
     clippy::indexing_slicing,
     reason = "a missing field of an answer fails the test either way"
@@ -109,7 +110,7 @@ fn two_thousand_calls_at_once_are_each_answered_once_and_what_is_too_much_at_onc
     assert_eq!(child.wait().expect("ours").code(), Some(0));
 }
 
-/// What a server has at one moment.
+/// Resources of a server at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
     /// Resident kilobytes of front end and supervisor.
@@ -117,7 +118,7 @@ struct Held {
     counted: Counted,
 }
 
-/// What must be the same after any number of calls.
+/// Counts that must be the same after any number of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Counted {
     /// Of front end and supervisor, where this user may look.
@@ -205,7 +206,7 @@ fn held(front_end: u32) -> Held {
     }
 }
 
-/// What is held when the pool is full again; a pool that fills is not growth.
+/// Returns the resources once the pool is full again; a pool that fills is not growth.
 fn settled(front_end: u32, like: Option<&Held>) -> Held {
     let end = Instant::now() + Duration::from_secs(20);
     let mut before = held(front_end);

@@ -1,6 +1,8 @@
-//! What a new user tries first, and what they see when a file of theirs is wrong: the binary, in real cells.
+//! The first commands of a new user, and the errors for a broken file of theirs: the binary, in
+//! real cells.
 //!
-//! Where no cell can be made, the tests show as ignored; with COFFERDAM_MUST_RUN=1 they fail.
+//! The tests show as ignored on a machine that can make no cell; with COFFERDAM_MUST_RUN=1 they
+//! fail.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What `cofferdam` is as a file: the clones that cells begin as have its mappings.
+//! Properties of `cofferdam` as a file: the clones from which cells begin have its mappings.
 
 #[path = "support/copy.rs"]
 mod copy;
@@ -9,7 +9,7 @@ use elf::endian::AnyEndian;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_cofferdam");
 
-/// Whether a segment is of this kind, and its flags.
+/// Returns the flags of the segment of this kind, if there is one.
 fn segment(kind: u32) -> Option<u32> {
     let bytes = std::fs::read(PROGRAM).ok()?;
     let file = ElfBytes::<AnyEndian>::minimal_parse(&bytes).ok()?;

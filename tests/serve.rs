@@ -22,7 +22,7 @@ fn run(server: &mut Server, command: &str) -> Value {
     server.result("bash", json!({"command": command}))
 }
 
-/// Whether a process with `word` in its arguments is on this host.
+/// Returns true if a process with `word` in its arguments is on this host.
 fn is_running(word: &str) -> bool {
     let processes = std::fs::read_dir("/proc").expect("procfs").flatten();
     processes
@@ -160,7 +160,7 @@ fn a_granted_workspace_is_kept_and_a_read_only_one_is_not_written() {
 fn a_cancelled_call_leaves_no_process() {
     let mut server = Server::start(&[]);
     let seconds = unique(1);
-    // Who ignores INT is not left alone: the cell is killed whole, with what ran beside it.
+    // A cell that ignores INT is killed whole, with every process that ran beside the command.
     let command = format!("trap '' INT TERM; sleep {seconds} & sleep {seconds}; sleep {seconds}");
     let id = server.call("bash", json!({"command": command}));
     assert!(within(PATIENCE, || is_running(&seconds)), "the command runs");
@@ -173,7 +173,7 @@ fn a_cancelled_call_leaves_no_process() {
     assert_eq!(server.close(), Some(0));
 }
 
-/// Where all cells are in use or of another profile, the first that waits gets the next.
+/// With all cells in use or of another profile, the first waiting call gets the next cell.
 #[test]
 fn calls_of_two_profiles_share_one_cell() {
     let config = tempfile::tempdir().expect("a directory");

@@ -28,7 +28,7 @@ fn plays(caller: &Caller) -> Check {
     let played = runtime.block_on(story::play(serve, &mut transcript));
     let transcript = String::from_utf8(transcript)?;
     played.map_err(|error| Failed::from(format!("{error}; so far:\n{transcript}")))?;
-    // What the agent handed back is there, by git outside the cell.
+    // The agent's commits have arrived, by git outside the cell.
     let log = "git -C granted/tally log --format='%an: %s' tally-without-a-loop";
     let handed = caller.bash_outside(log)?;
     equal("on the host", handed.said(), "Agent: Tally without a loop\nOwner: Tally numbers")?;

@@ -1,5 +1,5 @@
-//! What a client may give a server as its standard input and output: each kind is served, and only what
-//! cannot be waited for takes a thread.
+//! Kinds of standard input and output that a client may give a server: each is served, and only
+//! those that cannot be waited for take a thread.
 #![expect(
     clippy::indexing_slicing,
     reason = "a missing field of an answer fails the test either way"
@@ -65,7 +65,7 @@ fn pipe() -> (File, File) {
     (OwnedFd::from(reader).into(), OwnedFd::from(writer).into())
 }
 
-/// Whether calls on this open file description wait.
+/// Returns true if calls on this open file description wait.
 fn waits(fd: impl AsFd) -> bool {
     let flags = fcntl(fd, FcntlArg::F_GETFL).expect("flags");
     !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK)

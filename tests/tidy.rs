@@ -180,7 +180,7 @@ fn the_reader_of_names_finds_them() {
     assert_eq!(found("use std::fs;"), Vec::<&str>::new());
 }
 
-/// What `cargo metadata` says of the workspace, or of all that it depends on.
+/// Returns the answer of `cargo metadata` for the workspace, or for all of its dependencies.
 fn metadata(options: &[&str]) -> serde_json::Value {
     let mut command = std::process::Command::new(env!("CARGO"));
     command.args(["metadata", "--format-version=1", "--locked", "--offline"]).args(options);

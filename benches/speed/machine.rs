@@ -1,4 +1,4 @@
-//! What the machine as a whole says: calls in a second, memory, and what is left behind.
+//! Measurements of the machine as a whole: calls in a second, memory, and remains.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,7 +93,7 @@ fn sustained_by(words: &[&str], clients: usize, time: Duration) -> Result<f64> {
     .map(|()| f64::from(done.load(Ordering::Relaxed)) / time.as_secs_f64())
 }
 
-/// What could be left behind.
+/// Resources that could be left behind.
 struct Left {
     namespaces: usize,
     processes: usize,

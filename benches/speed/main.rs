@@ -29,7 +29,7 @@ cargo bench [-- OPTIONS] [CASE…]
                  `cargo install` installs; by default the one that cargo built beside the benchmark
   CASE           warm, mcp, calculate, cold, start, sustained, memory, work, output; all by default";
 
-/// What was asked for.
+/// Options of the run.
 pub struct Asked {
     pub rounds: Rounds,
     pub seconds: u64,
@@ -55,7 +55,7 @@ impl Asked {
                 "--seconds" => asked.seconds = value()?.parse()?,
                 "--json" => asked.json = Some(value()?),
                 "--program" => asked.program = Some(value()?),
-                // What cargo says to every bench.
+                // Flag that cargo passes to every bench.
                 "--bench" => {}
                 "--help" => return Ok(None),
                 option if option.starts_with('-') => {

@@ -25,7 +25,7 @@ pub fn timed<T>(once: impl FnOnce() -> Result<T>) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// What one contender was measured to take.
+/// Measurements of one contender.
 pub struct Row {
     pub name: String,
     /// Sorted.
@@ -52,7 +52,7 @@ impl Row {
 pub struct Table {
     pub title: String,
     pub rows: Vec<Row>,
-    /// What of the goal the table shows, in words.
+    /// Part of the goal that the table shows, in words.
     pub goal: &'static str,
 }
 
@@ -104,7 +104,7 @@ pub fn ratio(time: Duration, than: Duration) -> f64 {
 }
 
 impl Table {
-    /// The table as text. Where the control, the first contender a second time, is not at 1.00,
+    /// Prints the table as text. If the control, the first contender a second time, is not at 1.00,
     /// differences of that size mean nothing.
     pub fn print(&self) {
         println!("\n{} ({} rounds)", self.title, self.rows.first().map_or(0, |r| r.times.len()));

@@ -1,4 +1,4 @@
-//! What is fuzzed, target by target: bytes of somebody hostile in, a property that must hold out.
+//! Fuzzing targets: each takes hostile bytes and checks a property that must hold.
 //!
 //! `fuzz_targets` runs these under libFuzzer, and `tests/corpus.rs` of the crate itself runs them on
 //! the corpora and on mutations of them, without any tool.
@@ -75,7 +75,8 @@ const NEVER: [&str; 8] = [
     "process_vm_writev",
 ];
 
-/// Text of a profile: read, or refused with a place. What is read compiles and stays on the floor.
+/// Checks the text of a profile: it is parsed, or refused with a place. A parsed profile compiles
+/// and stays on the floor.
 pub fn profiles(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let written = Document::new("fuzz.toml", text);
@@ -90,7 +91,8 @@ pub fn profiles(bytes: &[u8]) {
     }
 }
 
-/// Text of a policy: read, or refused with a place. What it grants is within the profile's limits.
+/// Checks the text of a policy: it is parsed, or refused with a place. Its grants are within the
+/// profile's limits.
 pub fn policies(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(profiles) = Profiles::parse(&profile::shipped(), &[]) else { return };
@@ -234,8 +236,8 @@ pub fn lines(bytes: &[u8]) {
     });
 }
 
-/// What a program in a cell has in its memory and its registers when init answers a call for it: a path, an
-/// address, a name. What is read of it is what the kernel reads, and a guarded name stays one in every spelling.
+/// Checks the memory and registers of a program whose call init answers: a path, an address, a
+/// name. Init reads the same bytes as the kernel, and a guarded name stays one in every spelling.
 pub fn mediated(bytes: &[u8]) {
     path(bytes);
     address(bytes);
@@ -382,7 +384,7 @@ fn spaced(value: &[u8]) -> Vec<u8> {
 /// A setting's name and value.
 type Listed = (Vec<u8>, Option<Vec<u8>>);
 
-/// What `git config --list` says of a text, or that git refuses it; `None` where there is no git.
+/// Returns the output of `git config --list` for a text, or its refusal; `None` if there is no git.
 fn listed_by_git(bytes: &[u8]) -> Option<Result<Vec<Listed>, String>> {
     use std::io::Write;
     use std::process::{Command, Stdio};

@@ -20,7 +20,7 @@ pub enum Group {
     Exec,
     /// Questions about a cell and its programs.
     Info,
-    /// What has run.
+    /// Command history.
     History,
     /// Files of the workspace.
     Files,
@@ -30,7 +30,8 @@ impl Group {
     pub const ALL: [Self; 7] =
         [Self::Calc, Self::Math, Self::Shell, Self::Exec, Self::Info, Self::History, Self::Files];
 
-    /// What a server shows when nobody says otherwise: few tools, none like another.
+    /// Returns the groups that a server shows by default: few tools, each different from the
+    /// others.
     pub fn shown_by_default() -> BTreeSet<Self> {
         BTreeSet::from([Self::Calc, Self::Shell])
     }

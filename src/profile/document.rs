@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue, Deserializer};
 /// The schema that this version reads, of all three kinds of file.
 pub const SCHEMA: i64 = 1;
 
-/// What is wrong in a file, and where.
+/// A mistake in a file, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Mistake {
     /// The file's name as the operator knows it.

@@ -71,7 +71,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// What a caller is told of it.
+    /// Returns outcome and output, as a caller gets them.
     pub fn told(&self) -> (&Outcome, &str, &str) {
         (&self.ended.outcome, &self.stdout, &self.stderr)
     }

@@ -87,7 +87,7 @@ pub fn differs(front: &mut Front) -> Check {
         expect(done.told(), (&WELL, wanted, "")).map_err(|why| format!("{what}: {why}"))?;
         expect(front.waiting(), before).map_err(|why| format!("{what}: {why}"))?;
     }
-    // What the front end holds by itself is none of the cell's.
+    // Output that the front end holds by itself is not counted for the cell.
     let mut job = front.job("((SECONDS > 0)) && echo it waited");
     job.start.limits = Limits { output: Some(1), wall: Duration::from_secs(9), ..job.start.limits };
     expect(front.run(&job)?.told(), (&WELL, "it waited\n", ""))
@@ -147,7 +147,7 @@ pub fn limits(front: &mut Front) -> Check {
             job.start.limits.wall = wall;
             let executed = job.argv.last() == Some(&MARK);
             let done = front.run(&job)?;
-            // What took no time had begun before.
+            // A step of zero duration had begun before.
             expect(done.ended.timings.exec.is_zero(), executed)?;
             expect(&done.ended.outcome, &outcome).map_err(|why| format!("{script}: {why}"))?;
             // Of the time before the job nothing counts.

@@ -35,7 +35,7 @@ fn serving(configuration: &Path, workspace: Option<&Path>) -> Server {
     Server::start(&arguments)
 }
 
-/// Whether these hosts have the programs; a host without them has nothing to test here.
+/// Returns true if this host has the program; a host without it has nothing to test here.
 fn has(program: &str) -> bool {
     let has = Path::new(program).exists();
     assert!(has || std::env::var_os("COFFERDAM_MUST_RUN").is_none(), "{program} is not here");

@@ -1,4 +1,4 @@
-//! What has run is found, and run again.
+//! Commands that have run are found in the history, and run again.
 
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ fn a_command_of_a_session_is_run_again_with_its_directory_and_variables_and_neve
     server.result("bash", first);
     let again = fields(&mut server, "history_replay", json!({"id": 1}));
     assert_eq!(again["stdout"], "1 /tmp\n");
-    // Where the shell went is not there in another cell.
+    // A directory that a shell made is absent from another cell.
     server.result("bash", json!({"command": "mkdir -p sub && cd sub && pwd"}));
     let again = fields(&mut server, "history_replay", json!({"id": 3}));
     assert_eq!(again["stdout"], "/workspace/sub\n");
@@ -155,7 +155,8 @@ fn a_job_is_in_the_history_while_it_runs_and_has_its_end_when_it_ends() {
     assert_eq!((&second["exit_code"], &second["output_size_bytes"]), (&json!(0), &json!(5)));
     let again = fields(&mut server, "history_replay", json!({"id": 1}));
     assert_eq!((&again["stdout"], &again["working_dir"]), (&json!("four\n"), &json!("/tmp")));
-    // What was killed has its end too, and what was fed cannot be run again without its input.
+    // A killed command has its end too, and a command that was fed input cannot be run again
+    // without it.
     let killed = json!({"command": "sleep 600", "background": true});
     let job = fields(&mut server, "bash", killed)["job"].clone();
     server.result("bash_kill", json!({"job": job, "signal": "KILL"}));

@@ -155,7 +155,7 @@ fn set_working_dir_holds_for_later_commands_and_takes_only_what_is_there() {
     assert_eq!(told(&mut server), json!({"working_dir": "/workspace"}));
     let set = fields(&mut server, "set_working_dir", json!({"directory": "sub"}));
     assert_eq!(set, json!({"working_dir": "/workspace/sub"}));
-    // What a command changes is its own.
+    // A command's own changes of directory do not outlive it.
     let moved = fields(&mut server, "bash_exec", json!({"command": "pwd; cd /tmp"}));
     assert_eq!(moved["stdout"], "/workspace/sub\n");
     assert_eq!(told(&mut server), json!({"working_dir": "/workspace/sub"}));

@@ -77,7 +77,7 @@ fn a_command_and_its_replay_run_under_a_profile_that_the_rule_leaves_to_choose()
     assert_eq!(small["stdout"], "16\n");
     let replayed = json!({"id": 1, "profile": "small"});
     assert_eq!(fields(&mut server, "history_replay", replayed)["stdout"], "16\n");
-    // What named a profile names it again, and another where that is asked for.
+    // A replay names the profile of the original call, or another if asked to.
     assert_eq!(ran_under(&mut server, "history_replay", json!({"id": 2})), "small");
     let back = json!({"id": 2, "profile": "bash"});
     assert_eq!(ran_under(&mut server, "history_replay", back), "bash");

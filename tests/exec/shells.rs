@@ -1,4 +1,4 @@
-//! What reads a command: bash, or another shell that the cell has.
+//! Shells that interpret a command: bash, or another one in the cell.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::fields;
 use super::server::Server;
 
-/// Whether a cell finds this shell: it has the host's /usr.
+/// Returns true if a cell finds this shell: it has the host's /usr.
 fn is_there(shell: &str) -> bool {
     ["/usr/local/bin", "/usr/bin"].iter().any(|path| Path::new(path).join(shell).exists())
 }
@@ -20,7 +20,7 @@ fn ran(server: &mut Server, shell: &str, command: &str) -> (Value, Value, Value)
 #[test]
 fn each_shell_that_the_cell_has_reads_the_command_and_any_other_is_told() {
     let mut server = Server::start(&["--tools", "exec"]);
-    // What only that shell says, with both kinds of quotes in it.
+    // Each command prints text that only its shell makes, with both kinds of quotes in it.
     let commands = [
         ("bash", r#"echo "it's" ${BASH_VERSION:+bash} $0; exit 3"#, "it's bash bash\n"),
         ("sh", r#"echo "it's" $0; exit 3"#, "it's sh\n"),

@@ -102,7 +102,7 @@ fn a_macro_runs_its_commands_with_parameters_that_no_shell_reads() {
         assert_eq!(end(step), (json!(0), json!(said), json!("")));
     }
     assert_eq!((&told["ran"], told.get("stopped")), (&json!(2), None));
-    // What ran is in the history, with its parameters.
+    // Each step is in the history, with its parameters.
     let again = fields(&mut server, "history_replay", json!({"id": 2}));
     assert_eq!((&again["stdout"], &again["working_dir"]), (&json!(said[1]), &json!("/tmp")));
     let listed = fields(&mut server, "macro_list", json!({}));

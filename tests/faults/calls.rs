@@ -122,7 +122,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Rounds of one server: each takes a session.
 const ROUNDS: usize = 5;
 
-/// What the servers of a caller log.
+/// Returns the path of the log of a caller's servers.
 fn log(caller: &Caller) -> PathBuf {
     caller.home.join("log")
 }
@@ -184,8 +184,8 @@ impl Server {
         equal("a new number", book.open.insert(id, wanted.to_owned()), None)
     }
 
-    /// What a fault may meet: a call in a fresh cell, one in a shell that is there, and one in a shell that
-    /// is not. Each gets one true answer; returns how many did not go well.
+    /// Makes the calls that a fault may meet: one in a fresh cell, one in a running shell, and one
+    /// in a new shell. Each gets one true answer; returns the number of those that did not go well.
     fn met(&mut self) -> Result<u32, Failed> {
         self.rounds += 1;
         let mut book = Book::default();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Check, Failed, PATIENCE, children, equal, holds};
 
-/// What came of waiting for a line.
+/// Result of waiting for a line.
 #[derive(Debug)]
 pub enum Heard {
     Line(Box<Value>),
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// What one call printed, else what is said of its end.
+    /// Returns the output of one call, else the description of its end.
     pub fn text(&mut self, command: &str) -> Result<String, Failed> {
         let result = self.call(json!({"command": command}))?;
         let printed = result.pointer("/structuredContent/stdout").and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! What a server may leave on the host, looked at before and after: nothing.
+//! Remains of a server on the host, compared before and after: there are none.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

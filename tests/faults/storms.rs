@@ -81,7 +81,7 @@ pub fn cells(caller: &Caller) -> Check {
     holds("the killer ended", seed, thread.join().is_ok())?;
     let told = format!("seed {seed}: {} kills: {:?}", kills.load(Ordering::Relaxed), book.ends);
     equal(&told, book.open.len(), 0)?;
-    // What a kill does to a call: its program, its init, or its cell before it had a job.
+    // Effects of a kill on a call: it hits the program, its init, or the cell before it had a job.
     let known = book.count("exited")
         + book.count("killed")
         + book.count("the cell ended without a report")

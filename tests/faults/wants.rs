@@ -50,7 +50,7 @@ fn leaving(pid: u32, free: u64) -> Result<u64, Failed> {
     unused.nth(usize::try_from(free)?).ok_or_else(|| "no end of numbers".into())
 }
 
-/// What a call is told while `pid` has this limit; afterwards the server serves.
+/// Returns the answer to a call while `pid` has this limit; afterwards the server serves again.
 fn wanting(
     caller: &Caller,
     (client, command): (&mut Client, &str),
@@ -74,7 +74,7 @@ fn reason(told: &str) -> String {
     why.unwrap_or(told).to_owned()
 }
 
-/// What a call is told whose front end lost its numbers while the supervisor had the job.
+/// Returns the answer to a call whose front end lost its numbers while the supervisor had the job.
 fn meanwhile(
     caller: &Caller,
     client: &mut Client,

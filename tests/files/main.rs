@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What a call gave in fields; what it said where it was refused.
+/// Returns the fields of a call's result, or the text of its refusal.
 pub fn asked(server: &mut Server, tool: &str, arguments: Value) -> Result<Value, Failed> {
     let answer = server.tool(tool, &arguments)?;
     match answer["isError"] == true {
@@ -326,7 +326,8 @@ fn hard_link(caller: &Caller) -> Check {
     server.gives("cat f g; stat -c '%a %h' f g", 0, "after\nbefore\n750 1\n750 1\n")
 }
 
-/// Whatever a command made of its shell, an answer is the clerk's or a clear error, and the server goes on.
+/// Alters the shell in several ways: an answer is the clerk's or a clear error, and the server
+/// continues.
 fn inside_out(caller: &Caller) -> Check {
     let mut server = Server::start(caller, CONFIG)?;
     server.gives("true", 0, "")?;
@@ -348,7 +349,7 @@ fn inside_out(caller: &Caller) -> Check {
             &json!(false),
         )?;
     }
-    // Who writes into the answer from beside spoils it, and is told so.
+    // A process that writes into the answer spoils its own request, and gets that as an error.
     let noise = "echo mine > f; (while :; do for o in /dev/session/out.*; do echo noise > $o; done; \
                  done) 2>/dev/null & disown";
     server.with(&json!({ "command": noise, "session": "s" }))?;

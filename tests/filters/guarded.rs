@@ -1,5 +1,5 @@
-//! What init is asked about: with a grant calls that make names and sockets with paths, always instances of
-//! epoll and watches of inotify.
+//! Calls that a filter passes to init: with a grant those that make names, and sockets with paths;
+//! always instances of epoll and watches of inotify.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const O_WRITES: u32 = 0o1 | 0o2 | 0o1000;
 const O_TMPFILE: u32 = 0o20_200_000;
 const O_PATH: u32 = 0o10_000_000;
 
-/// What is granted.
+/// Kind of grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grant {
     None,
@@ -33,7 +33,7 @@ enum Grant {
     Blind,
 }
 
-/// What the filter must answer beside a grant.
+/// Returns the answer that the filter must give beside a grant.
 fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answer {
     let word = |place| low(arguments, place);
     let asked = match plain.answer(name, arguments) {

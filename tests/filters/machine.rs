@@ -31,7 +31,7 @@ impl Call {
     }
 }
 
-/// Runs a program to its answer. Whatever is not of the machine is a failed test.
+/// Runs a program to its answer. An instruction outside of the machine is a failed test.
 pub fn run(program: &[Instruction], call: &Call) -> u32 {
     let (mut at, mut accumulator) = (0_usize, 0_u32);
     loop {

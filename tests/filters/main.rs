@@ -57,7 +57,7 @@ fn cases() -> Vec<Case> {
                 let profile = Profile { families: families.clone(), ..profile.clone() };
                 let program = compiled(&profile, hold);
                 for network in [Network::None, Network::Loopback] {
-                    // Whether there is a loopback is the namespace's business, not the filter's.
+                    // The network namespace decides about a loopback, not the filter.
                     let other = compiled(&Profile { network, ..profile.clone() }, hold);
                     assert!(other == program, "{} with {network:?}", profile.name);
                 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use profile::Family;
 use toml::Value;
 
-/// What a filter is asked to answer.
+/// Answer of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Allow,
@@ -78,7 +78,7 @@ impl Plain {
         plain
     }
 
-    /// What the call `name` with these arguments must be answered.
+    /// Returns the answer that the call `name` with these arguments must get.
     pub fn answer(&self, name: &str, arguments: &[u64; 6]) -> Answer {
         let allowed = |holds: bool| if holds { Answer::Allow } else { Answer::Listener };
         match name {
@@ -111,7 +111,7 @@ impl Plain {
         if self.quiet.contains(name) && !self.calls.contains(name) {
             return Answer::Errno(libc::EPERM);
         }
-        // What the process needs between its filter and its program.
+        // Calls that the process needs between its filter and its program.
         let handover = [
             "recvmsg",
             "sendmsg",
@@ -150,7 +150,8 @@ impl Plain {
         let word = |index| low(arguments, index);
         let operation = word(1) & !(128 | 256);
         match name {
-            // What a socket may hold is not changed where no cgroup counts it, nor pages lent to one.
+            // Without a cgroup, which would count them, buffers of a socket cannot be resized, nor
+            // pages lent to one.
             "setsockopt" if !self.memory_is_held => {
                 (word(1) == 1 && matches!(word(2), 7 | 8 | 32 | 33)).then_some(0)
             }
@@ -192,7 +193,7 @@ impl Plain {
     }
 }
 
-/// What the kernel reads of an `int`.
+/// Returns the bits that the kernel reads of an `int`.
 pub fn low(arguments: &[u64; 6], index: usize) -> u32 {
     let value = arguments.get(index).copied().unwrap_or_default();
     u32::try_from(value & 0xffff_ffff).unwrap_or_default()

@@ -12,15 +12,15 @@ use crate::machine::{Call, run};
 use crate::plain::{Answer, low};
 use crate::{NUMBERS, OTHERS, X32, X86_64, corners, name_of};
 
-/// What a front end may do at all: the list that `tests/hostile` sweeps with real calls.
+/// System calls of a front end: the list that `tests/hostile` sweeps with real calls.
 const FRONT: &str = include_str!("../hostile/allowed.txt");
-/// What a supervisor and the cells that it makes need before their own filters. A call that is added to
+/// System calls of a supervisor, and of its cells before their own filters. A call that is added to
 /// the product's list is added here as well.
 const SUPERVISOR: &str = include_str!("supervisor.txt");
-/// What keeping a log takes.
+/// Further calls for keeping a log.
 const LOG: [&str; 5] = ["flock", "fdatasync", "renameat", "renameat2", "unlinkat"];
 
-/// What a front end must be answered.
+/// Returns the answer that a front end must get.
 fn front(name: &str, arguments: &[u64; 6], logs: bool) -> Answer {
     let word = |place| low(arguments, place);
     let holds = match name {
@@ -130,7 +130,7 @@ fn a_supervisor_is_answered_as_its_list_and_its_profiles_read() {
             }
         }
     }
-    // Whatever its profiles are, a supervisor is no way to these.
+    // A supervisor allows none of these, for any profiles.
     for never in
         ["ptrace", "bpf", "init_module", "kexec_load", "perf_event_open", "open_by_handle_at"]
     {

@@ -51,7 +51,7 @@ pub fn in_the_frame(front: &mut Front) -> Check {
     script_and_input(front)
 }
 
-/// What they come in makes no difference to a program: it reads a file that it cannot change.
+/// The kind of descriptor makes no difference to a program: it reads a file that it cannot change.
 fn script_and_input(front: &mut Front) -> Check {
     let text =
         b"read -r word; echo \"$word\"; (echo more >> /proc/self/fd/0) 2> /dev/null || echo sealed";

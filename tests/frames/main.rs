@@ -282,7 +282,7 @@ fn beside(front: &mut Front) -> Check {
     let start = Start { profile: unknown, ..frame_beside(front, 5) };
     let why = "the session has another profile, or no workspace of its own";
     front.refused(start, &[fd.as_fd()], why)?;
-    // What runs beside a session that is to go ends with it, and no job follows it there.
+    // A one-shot cell in a closing session ends with it, and no further job follows there.
     let (slow, late) = (frame_beside(front, 4), frame_beside(front, 4));
     let (call, fd) = (slow.call, block(&["bash", "-c", "trap '' TERM; sleep 1000"])?);
     front.send(&Request::Start(slow), &[fd.as_fd()])?;

@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::support::{Caller, Check, Failed, equal, holds, mode, proc_file};
 
-/// What is looked at, as long as it lives.
+/// Objects of the host that are watched as long as this lives.
 pub struct Canaries {
     pub directory: PathBuf,
     process: Child,
@@ -28,7 +28,7 @@ pub struct Canaries {
 /// A file: its path, what stat(2) says of it, and what is in it.
 type FileState = (PathBuf, u64, u32, u64, i64, i64, Vec<u8>);
 
-/// What must stay as it is.
+/// State that must not change.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     files: Vec<FileState>,
@@ -75,7 +75,7 @@ impl Canaries {
         Ok(self.stream.local_addr()?.port())
     }
 
-    /// Where a datagram is seen.
+    /// Returns the port on which a datagram would arrive.
     pub fn datagram_port(&self) -> Result<u16, Failed> {
         Ok(self.datagram.local_addr()?.port())
     }

@@ -86,7 +86,7 @@ fn fuzzed(caller: &Caller) -> Check {
     equal("left on the host", Host::now(caller)?, before)
 }
 
-/// What has been done so far.
+/// Progress of the fuzzing.
 struct Fuzz {
     seen: Seen,
     supervisor: u32,

@@ -1,5 +1,5 @@
-//! What a reply tells of changed files: each kind of change, within bounds, whatever a program makes of
-//! the workspace.
+//! Changed files in replies: each kind of change, within bounds, however a program treats the
+//! workspace.
 #![expect(
     clippy::indexing_slicing,
     reason = "a missing field of an answer fails the test either way"
@@ -25,7 +25,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("nothing_is_told_where_it_is_switched_off", off),
 ];
 
-/// What changed by one command of a tool.
+/// Returns the changes by one command of a tool.
 fn changed(server: &mut Server, tool: &str, command: &str) -> Result<Value, Failed> {
     let answer = server.tool(tool, &json!({ "command": command, "timeout": 60 }))?;
     let fields = &answer["structuredContent"];
@@ -149,7 +149,7 @@ fn crossed(caller: &Caller) -> Check {
         .collect();
     equal("links are links", paths, vec!["d/", "root@", "self@", "up@", "usr@"])?;
     equal("and whole", &seen["incomplete"], &Value::Null)?;
-    // What the host obeys is a mount, for reading only: what the host writes there is the host's.
+    // A guarded directory is a read-only mount: files that the host writes there are the host's.
     caller.file("granted/.vscode/new", "{}")?;
     equal("a mount is not crossed", &changed(&mut server, "bash", "true")?, &Value::Null)
 }

@@ -97,14 +97,14 @@ fn no_way(caller: &Caller) -> Check {
     for (options, base) in host.grants() {
         let told = python(caller, &options, &script(base, WAYS))?;
         let lines: Vec<&str> = told.stdout.lines().collect();
-        // Where a link of procfs is on the way it is not followed.
+        // A link of procfs on the way is not followed.
         let by_proc = ["ELOOP", "EPERM", "ELOOP", "EACCES EACCES", "ELOOP"];
         let others = ["EXDEV EXDEV", "EPERM", "EPERM EPERM", "EPERM EPERM"];
         let expected = [&["EPERM"; 3][..], &by_proc, &others].concat();
         equal(&format!("{options:?}: {}", told.stderr), lines, expected)?;
         equal("met", host.met(), 0)?;
     }
-    // Where nothing is granted there is no reason to refuse them.
+    // Without a grant there is no reason to refuse them.
     let kinds = "print(tried(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)))";
     equal("no grant", python(caller, &[], &script("", kinds))?.stdout.as_str(), "ok\n")
 }

@@ -1,4 +1,4 @@
-//! What of the host a cell is granted, and what is kept from it there.
+//! Grants of the host to a cell: their extent, and the files in them that stay protected.
 
 mod changes;
 mod granted_sockets;

@@ -523,7 +523,7 @@ fn lifted(caller: &Caller) -> Check {
     let object = caller.json(&["--rw", &path, "--unguarded"], &["bash", "-c", script])?;
     equal("made", at(&object, "/stdout"), ".git\nmade\n")?;
     let stderr = at(&object, "/stderr").as_str().unwrap_or_default();
-    // What was there stays as it is.
+    // Existing files stay unchanged.
     equal("read-only", stderr.matches("Read-only file system").count(), 2)?;
     equal("probed", at(&object, "/receipt/probed/guarded_name"), "not guarded")?;
     let workspace = at(&object, "/receipt/configured/workspace");

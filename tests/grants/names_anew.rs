@@ -1,4 +1,5 @@
-//! What the host makes anew in a writable grant is not the cell's to change, by no call and no race.
+//! Guarded names that the host creates in a writable grant: a cell cannot change them, by any call
+//! or race.
 
 use crate::support::{Caller, Check, Claim, Need, claim, equal, holds};
 
@@ -106,7 +107,7 @@ const PARTS: &str = r"cd /workspace; exec 2>/tmp/err
         done
     done";
 
-/// What is left to make: of each directory a pair that is no repository.
+/// Names that can still be created: of each directory a pair that is no repository.
 const LEFT: &str = ".git/x objects
 .git/refs/heads/x config
 .git/refs/heads/x hooks
@@ -133,7 +134,7 @@ fn pairs(caller: &Caller) -> Check {
     equal("a repository", told.said(), "made")?;
     let told = caller.run(&["--rw", &text], &["bash", "-c", PARTS])?;
     equal("what is left", told.said(), LEFT)?;
-    // What one may make must not be moved to where the other half is.
+    // A name that may be created must not be movable to the place of the other half.
     let script = "cd /workspace/.git; mkdir -p refs/remotes/o refs/heads/b; exec 2>/tmp/err
         echo 'ref: refs/heads/main' > refs/remotes/o/HEAD; echo x > refs/heads/b/config
         move() { perl -e 'rename($ARGV[0], $ARGV[1]) and print \"MOVED $ARGV[0]\n\"' $1 $2; }

@@ -1,4 +1,5 @@
-//! What a front end must not be able to do, each act tried once with and once without its walls.
+//! Acts that a front end must be unable to do, each tried once with and once without its
+//! confinement.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,7 +17,7 @@ use syscalls::Sysno;
 
 use crate::raw;
 
-/// What is there before the walls go up.
+/// Objects that exist before confinement.
 pub struct Place {
     /// A directory of the operator's.
     pub home: PathBuf,

@@ -67,11 +67,11 @@ fn chaos(mut dice: Dice, made: &AtomicU64) {
     let never = [libc::SYS_exit, libc::SYS_exit_group].map(numbered);
     let breaking = BREAKING.map(numbered);
     let allowed: Vec<u64> = allowed::numbers();
-    // What one call writes at most ends inside it.
+    // The longest write of one call ends inside of this room.
     let room: &[u8] = Vec::leak(vec![0; ROOM]);
     let address = u64::try_from(room.as_ptr().addr()).unwrap_or_default();
     loop {
-        // What is allowed has the more interesting ways to go wrong.
+        // An allowed call has the more interesting ways to fail.
         let number = match dice.one_in(3) {
             true => dice.below(1024),
             false => dice.pick(&allowed).copied().unwrap_or_default(),
@@ -81,7 +81,7 @@ fn chaos(mut dice: Dice, made: &AtomicU64) {
         if seldom || never.contains(&number) || allowed::UNFILTERED.contains(&number) {
             continue;
         }
-        // Whatever it answers is the kernel's business: what it did is looked at from outside.
+        // The answer is the kernel's business: effects are checked from outside.
         raw::call(number, arguments).map(drop).unwrap_or_default();
         made.fetch_add(1, Ordering::Relaxed);
     }

@@ -24,7 +24,7 @@ const SCRIPTS: [&str; 6] = [
     "trap '' TERM; sleep 5 & sleep 5",
 ];
 
-/// What may be sent beside the bytes, opened before the walls went up.
+/// Descriptors that may be sent beside the bytes, opened before confinement.
 pub struct Hoard(Vec<OwnedFd>);
 
 impl Hoard {

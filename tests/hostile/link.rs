@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Streams of running programs that are kept, unread.
 const HELD: usize = 64;
 
-/// What is known of a number that was used for calls.
+/// Known facts about a number that was used for calls.
 #[derive(Debug, Default)]
 struct Life {
     asked: u32,
@@ -178,7 +178,7 @@ impl Link {
         ended.map(|ended| ended.outcome).ok_or_else(|| "an end without an outcome".to_owned())
     }
 
-    /// What any caller gets: a cell, its output, its end.
+    /// Makes an ordinary call: a cell, its output, its end.
     pub fn served(&mut self, start: Start) -> Check {
         let outcome = self.run(start, &["bash", "-c", "echo alive"])?;
         if outcome != (Outcome::Exited { code: 0 }) {
@@ -196,7 +196,7 @@ impl Link {
 pub fn block(words: &[&str]) -> Check<OwnedFd> {
     let words = words.iter().map(|word| (*word).to_owned()).collect();
     let argv = Argv::new(words).map_err(|error| error.to_string())?;
-    // What every profile has.
+    // Every profile has this directory.
     let cwd = Cwd::new("cwd", "/tmp").map_err(|error| error.to_string())?;
     let block = Block { argv, env: Env::default(), cwd };
     let bytes = postcard::to_stdvec(&block).map_err(|error| error.to_string())?;

@@ -92,7 +92,8 @@ fn acts(caller: &Caller) -> Check {
         let mut buffer = [0; 16];
         std::iter::from_fn(|| inbox.recv(&mut buffer).ok()).count()
     };
-    // What a process of the operator's can do to this test, which has another uid, the kernel says.
+    // This test has another uid, so the kernel decides which acts on it a process of the operator's
+    // may do.
     let others = ["signalling another process", "the limits of another process"];
     let stranger = caller.uid() != nix::unistd::geteuid().as_raw();
     let free: Vec<String> = acts::ACTS
@@ -141,7 +142,7 @@ fn calls(caller: &Caller) -> Check {
         let supervisor = support::children(child.id());
         writeln!(child.stdin.take().ok_or("no pipe")?, "go")?;
         ended(&mut child, Duration::from_secs(20))?;
-        // What is no text was written by a random call.
+        // Bytes that are not text were written by a random call.
         let mut bytes = Vec::new();
         told.read_to_end(&mut bytes)?;
         text.push_str(&String::from_utf8_lossy(&bytes));
@@ -189,7 +190,8 @@ fn gone(supervisors: &[u32]) -> Check {
     equal("supervisors that are left", left, Vec::<&u32>::new())
 }
 
-/// What `held` tells once the supervisor has no children and twenty readings are the same.
+/// Returns the value of `held` once the supervisor has no children and twenty readings are the
+/// same.
 fn still(supervisor: u32, held: &dyn Fn() -> Result<usize, Failed>) -> Result<usize, Failed> {
     let end = Instant::now() + Duration::from_secs(10);
     let mut last = held()?;
@@ -220,7 +222,7 @@ fn frames(caller: &Caller) -> Check {
     let [supervisor] = supervisor.as_slice() else {
         return Err(format!("one supervisor: {supervisor:?}").into());
     };
-    // What is not dumpable shows its descriptors to root alone.
+    // A process that is not dumpable shows its descriptors to root alone.
     let held = || {
         Ok::<_, Failed>(match nix::unistd::geteuid().is_root() {
             true => std::fs::read_dir(format!("/proc/{supervisor}/fd"))?.count(),

@@ -49,7 +49,7 @@ except OSError as error:
 ' "$1""#;
 const SKILLS: &str = "/tmp/mcp-sockets/skills.sock";
 
-/// What `$1` as a path of a socket is answered with in a cell.
+/// Returns the errno for `$1` as a path of a socket in a cell.
 fn asked(caller: &Caller, options: &[&str], path: &str) -> Result<String, support::Failed> {
     let told = caller.run(options, &["bash", "-c", ASK, "ask", path])?;
     Ok(format!("{}{}", told.said(), told.stderr))
@@ -136,7 +136,7 @@ print(watch(b'/tmp/mcp-sockets'), watch(b'{SKILLS}'), watch(b'/etc'), watch(b'/'
     equal("watches", (told.said(), told.stderr.as_str()), (expected, ""))
 }
 
-/// What a program tries on the directory `$1`, each with the errno it meets.
+/// Attempts of a program to change the directory `$1`, each printed with its errno.
 const CHANGE: &str = r#"/usr/bin/python3 -c '
 import errno, os, socket, sys
 os.chdir(sys.argv[1])

@@ -35,7 +35,7 @@ impl Configured {
         Ok(Self { directory })
     }
 
-    /// What a command says, with the directory's own name told as `DIR`.
+    /// Returns the output of a command, with the directory's own name replaced by `DIR`.
     fn told(&self, arguments: &[&str]) -> io::Result<Told> {
         self.told_with(&[], arguments)
     }

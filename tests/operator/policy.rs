@@ -31,7 +31,7 @@ fn a_policy_file_is_checked_without_being_in_force() -> io::Result<()> {
     let configured = shipped()?;
     let path = configured.directory.path().join("a.toml");
     fs::write(&path, TEAM.replace("profile = \"bc\"", "profile = \"bcc\""))?;
-    // Who can write it matters only once it is in force.
+    // The file's write permissions matter only once it is in force.
     fs::set_permissions(&path, Permissions::from_mode(0o666))?;
     let mistake = "cofferdam: a.toml:7:11: there is no profile `bcc` to run under\n\
                    hint: did you mean `bc`?\n";

@@ -1,7 +1,7 @@
 //! Control groups, version 2: memory, processes and processors of a whole cell, held by the kernel.
 //!
-//! Root makes groups of its own; an ordinary user has one given to it, as a systemd scope with
-//! delegation has. What is claimed is read in the files of the group, from outside.
+//! Root makes groups of its own; an ordinary user is given one, as by a systemd scope with
+//! delegation. The claims are checked in the files of the group, from outside.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
 ];
 
-/// Where cofferdam finds its groups: for a user, ones that root has given away.
+/// Location in which cofferdam finds its groups: for a user, groups that root has given away.
 struct Place<'a> {
     caller: &'a Caller,
     /// One for each start: a group that gives its controllers on takes no process in.
@@ -51,7 +51,7 @@ impl<'a> Place<'a> {
         std::fs::create_dir(&group)?;
         self.given.borrow_mut().push(group.clone());
         self.caller.own(&group)?;
-        // What cgroups(7) says a delegatee is given.
+        // Files that cgroups(7) assigns to a delegatee.
         for file in ["cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
             self.caller.own(&group.join(file))?;
         }
@@ -88,8 +88,8 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        // What the calls left below is empty: every process has ended. In the way of nobody, should
-        // that not be so.
+        // The groups below are empty, as every process has ended. If one were not, it would hinder
+        // no other test.
         for group in self.given.borrow().iter() {
             for child in std::fs::read_dir(group).into_iter().flatten().flatten() {
                 std::fs::remove_dir(child.path()).unwrap_or_default();
@@ -195,8 +195,8 @@ fn memory(caller: &Caller) -> Check {
     holds("near the limit and not above it", peak, within)
 }
 
-/// A memfd that is written and not mapped: nothing that adds up processes finds it. Where memory is
-/// not held by a cgroup the call is refused for that reason.
+/// Writes a memfd and does not map it: no sum over processes finds it. Without a cgroup for memory
+/// the call is refused for that reason.
 fn unmapped(caller: &Caller) -> Check {
     let place = Place::new(caller);
     let script = "import os, sys
@@ -306,8 +306,8 @@ fn cleared(caller: &Caller) -> Check {
     drop(live);
     let left = first.join("cell-77");
     std::fs::create_dir(&left)?;
-    // Whoever comes next takes the first place that is free, which may be another test's: at the
-    // latest when it has had this one as well, the group is gone.
+    // The next cell takes the first free place, which may be another test's: once it has had this
+    // one as well, the group is gone.
     let end = Instant::now() + PATIENCE;
     while left.exists() && Instant::now() < end {
         let live = caller.live(&[], "sleep 60")?;

@@ -164,7 +164,7 @@ fn killed(caller: &Caller) -> Check {
             || crate::support::status(pid).ok().map(|status| status.get("State").to_owned());
         let end = std::time::Instant::now() + Duration::from_secs(2);
         let mut seen = state();
-        // Whoever inherited them may take its time to reap them: a zombie is no process.
+        // The process that inherited them may reap them late: a zombie is no process.
         while seen.as_ref().is_some_and(|state| !state.starts_with('Z'))
             && std::time::Instant::now() < end
         {

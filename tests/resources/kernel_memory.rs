@@ -141,7 +141,7 @@ while True:
     python(caller, script, 65536)
 }
 
-/// Where the first thread has ended, `/proc/PID/status` tells of no memory.
+/// Ends the first thread, after which `/proc/PID/status` shows no memory.
 fn first_thread(caller: &Caller) -> Check {
     let source = "
 #include <pthread.h>
@@ -383,7 +383,7 @@ print(held >> 20)";
     let told = caller
         .json(&["--memory", LIMIT, "--timeout", "60s"], &["/usr/bin/python3", "-c", script])?;
     let held: Option<usize> = text(&told, "stdout").trim().parse().ok();
-    // Where it was ended instead, that is as good.
+    // Ending the cell instead is as good.
     let limit = (text(&told, "outcome"), text(&told, "limit")) == ("limit", "memory");
     holds("twice the limit at most", &told, limit || held.is_some_and(|mebibytes| mebibytes <= 128))
 }

@@ -1,4 +1,4 @@
-//! What a call may use, how each way of ending is reported, and that nothing is left.
+//! Resource limits of a call, the report of each way to end it, and the absence of remains.
 
 mod cgroups;
 mod ends;

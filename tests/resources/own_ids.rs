@@ -28,7 +28,7 @@ const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
     crate::support::claim(name, check).only(For::User).needs(NEEDS).wants(&[Need::NewUidMap])
 }
 
-/// What the receipt of an answer says of ids: the host uid, the supplementary groups.
+/// Returns the ids in the receipt of an answer: the host uid, the supplementary groups.
 fn told(answer: &Value) -> (u32, Value) {
     let measured = &answer["_meta"]["cofferdam/receipt"]["measured"];
     let uid = measured["host_uid"].as_u64().unwrap_or_default();
@@ -185,7 +185,7 @@ while True:
     fill()
 "#;
 
-/// What a program of the user can still do.
+/// Script that prints what a program of the user can still use.
 const USE: &str = r#"
 import array, errno, fcntl, os, resource, socket
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
@@ -198,7 +198,7 @@ except OSError as error:
 print(fcntl.fcntl(os.pipe()[0], 1032))
 "#;
 
-/// What a program of the user can do, once it is `expected`; else what it can do in the end.
+/// Returns that script's output once it is `expected`, else its last output.
 fn used(caller: &Caller, expected: &str) -> Result<String, Failed> {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -212,7 +212,7 @@ fn used(caller: &Caller, expected: &str) -> Result<String, Failed> {
 
 fn counts(caller: &Caller) -> Check {
     let seen = |what: &str, caller: &Caller, expected: &str| {
-        // What a server before held goes with its last process.
+        // Resources held by an earlier server are released with its last process.
         equal("before", used(caller, "sent\n65536")?, "sent\n65536")?;
         let mut server = Server::start(caller, "")?;
         let answer = server.bash(&format!("python3 -c '{FILL}' & sleep 3"))?;

@@ -1,7 +1,7 @@
 //! A systemd scope with delegation: an ordinary user's cells are held by the kernel, and nothing of it is left.
 //!
-//! Needs a service manager of the tests' user, as `tests/systemd` boots one in a virtual machine. What is
-//! claimed is read in the files of the groups, and asked of systemd itself.
+//! Needs a service manager of the tests' user, as `tests/systemd` boots one in a virtual machine.
+//! The claims are checked in the files of the groups, and with systemd itself.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -193,7 +193,7 @@ fn groups(caller: &Caller) -> Check {
     nothing_left(caller, &[scope])
 }
 
-/// What an attack came to: how it ended, what it said, and the most memory its cell had.
+/// Returns the result of an attack: its outcome, its output, and the peak memory of its cell.
 fn attacked(caller: &Caller, script: &str) -> Result<(String, u64, u64), Failed> {
     let options = ["--memory", "64M", "--timeout", "170s", "--processes", "200"];
     let told = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
@@ -223,7 +223,7 @@ for _ in range(150):
     let (ended, sent, peak) = attacked(caller, script)?;
     holds("it got that far", (&ended, sent), sent > 8 << 20)?;
     holds("no more than the limit is queued", (&ended, sent, peak), sent <= 3 * LIMIT)?;
-    // What the kernel takes by force for a segment under way is above it.
+    // The kernel may exceed the limit by a segment under way.
     holds("no more than the limit is held", (ended, sent, peak), peak <= LIMIT + (8 << 20))
 }
 

@@ -129,7 +129,7 @@ pub fn kill(caller: &Caller) -> Check {
     equal("its shell is one of after the killed one", story(&answer).1.as_str(), "gone\n")
 }
 
-/// What a job is, the signal, how it ends, what it printed, and what is told.
+/// Each row: the job's command, the signal, its outcome, its output, and the remark.
 const SIGNALLED: &[(&str, &str, &str, &str, &str)] = &[
     ("sleep 600; echo after", "TERM", "cancelled", "", "TERM ended it; the shell is kept"),
     (
@@ -173,7 +173,7 @@ const SIGNALLED: &[(&str, &str, &str, &str, &str)] = &[
 pub fn signals(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     for (command, signal, outcome, stdout, note) in SIGNALLED {
-        // What earlier commands left in the background is nobody's to end.
+        // Background processes of earlier commands cannot be ended by a later call.
         let before = json!({ "command": "sleep 700 & x=kept", "session": "a" });
         equal("before", story(&server.with(&before)?).0, Some(0))?;
         std::thread::sleep(Duration::from_millis(100));
@@ -196,8 +196,8 @@ pub fn signals(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// Who ends the processes of a call that has just ended meets nothing of the shell's own, and a late INT
-/// takes neither the shell nor its next command.
+/// Ending a call that has just ended hits no process of the shell's own, and a late INT stops
+/// neither the shell nor its next command.
 pub fn between(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     server.gives("x=kept; (sleep 0.5; pgrep -cP $$ > n; kill -INT $$; echo > sent) &", 0, "")?;

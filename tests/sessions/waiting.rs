@@ -75,7 +75,7 @@ pub fn again(caller: &Caller) -> Check {
     equal("and runs", &answer["structuredContent"]["outcome"], &json!("running"))
 }
 
-/// What runs and waits for something else, while its input is open.
+/// Commands that do not wait for their input, which is open.
 const OTHERS: &[&str] = &[
     "sleep 600",
     "sleep 600 | cat",

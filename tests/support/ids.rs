@@ -21,7 +21,7 @@ shift 4
 exec setpriv --reuid "$id" --regid "$id" $groups $more "$@"
 "#;
 
-/// What the caller finds instead of the machine's own files.
+/// Files that the caller finds in place of the machine's own.
 #[derive(Debug, Clone)]
 pub struct Given {
     directory: PathBuf,

@@ -1,4 +1,4 @@
-//! What a supervisor says, for tests that are its front end themselves.
+//! Messages of a supervisor, for tests that are its front end themselves.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

@@ -1,15 +1,15 @@
-//! What this machine has, probed by using it.
+//! Features of this machine, probed by using them.
 //!
-//! A claim whose needs are not met is ignored; with `COFFERDAM_MUST_RUN=1` it fails, but for the needs
-//! named in `COFFERDAM_LACKS` (separated by commas): what this kernel is known not to have.
+//! A claim whose needs are not met is ignored. With `COFFERDAM_MUST_RUN=1` it fails, except for the
+//! needs in `COFFERDAM_LACKS` (separated by commas), which this kernel is known not to meet.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Where programs of the host are looked for: the ones a cell would find too.
+/// Directories of the host's programs: those that a cell would search too.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
-/// Where version 2 of control groups is mounted.
+/// Mount point of control groups, version 2.
 pub const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Something a claim needs beside cofferdam.
@@ -42,7 +42,7 @@ pub enum Need {
     Setpriv,
     /// A fuzzer of system calls.
     StressNg,
-    /// What makes a system call of another process fail.
+    /// A program that makes a system call of another process fail.
     Strace,
     /// Clocks of their own: CONFIG_TIME_NS.
     TimeNamespace,
@@ -83,13 +83,13 @@ impl Need {
         }
     }
 
-    /// Whether this machine is known to be without it, and said so.
+    /// Returns true if `COFFERDAM_LACKS` states that this machine is without it.
     pub fn is_excused(self) -> bool {
         let lacks = std::env::var("COFFERDAM_LACKS").unwrap_or_default();
         lacks.split(',').any(|name| name == self.name())
     }
 
-    /// Whether it is there and starts.
+    /// Returns true if it exists and starts.
     pub fn is_met(self) -> bool {
         match self {
             Self::Bc => starts(&["/usr/bin/bc", "--version"]),

@@ -1,7 +1,7 @@
-//! What the tests of the walls share: a claim as a test, run as root and as an ordinary user.
+//! Shared parts of the layer tests: a claim as a test, run as root and as an ordinary user.
 //!
-//! A claim is checked from outside the cell wherever the program inside could lie. What a claim
-//! needs of the machine is probed by using it; without it the test is ignored, and fails where
+//! A claim is checked from outside the cell wherever the program inside could lie. The needs of a
+//! claim on the machine are probed by using them; without one the test is ignored, and fails if
 //! COFFERDAM_MUST_RUN is 1.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part of what they share")]
 
@@ -30,10 +30,10 @@ pub type Check = Result<(), Failed>;
 
 /// The ordinary user of these tests: an id that nothing else on the machine has.
 pub const USER: u32 = 64_321;
-/// What a call may take before the test gives up on it: far above what any should.
+/// Time after which the test gives up on a call: far above the time that any should take.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Who starts cofferdam.
+/// User who starts cofferdam.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     Root,
@@ -129,7 +129,7 @@ impl Claim {
     }
 }
 
-/// Who can be a caller on this machine.
+/// Returns the users who can be a caller on this machine.
 fn callers() -> Vec<Who> {
     let is_root = nix::unistd::geteuid().is_root();
     [Who::Root, Who::User].into_iter().filter(|who| *who == Who::User || is_root).collect()
@@ -181,7 +181,7 @@ fn concluded(trials: impl FnOnce(&Arc<Shared>) -> Vec<Trial>) -> ExitCode {
     conclusion.exit_code()
 }
 
-/// What all tests of one program share.
+/// State shared by all tests of one program.
 #[derive(Debug)]
 struct Shared {
     /// The ordinary user starts the program from here.
@@ -321,14 +321,14 @@ impl Caller {
         self.run(&[], &["/usr/bin/python3", "-c", script])
     }
 
-    /// What the same script of bash does outside, as the caller: the positive control.
+    /// Runs the same script of bash outside, as the caller: the positive control.
     pub fn bash_outside(&self, script: &str) -> Result<Told, Failed> {
         let mut command = self.outside("/bin/bash");
         command.args(["-c", script]);
         Told::of(command, PATIENCE)
     }
 
-    /// What the same script of Python does outside.
+    /// Runs the same script of Python outside.
     pub fn python_outside(&self, script: &str) -> Result<Told, Failed> {
         let mut command = self.outside("/usr/bin/python3");
         command.args(["-c", script]);

@@ -42,7 +42,7 @@ fn collect<R: Read + Send + 'static>(stream: Option<R>) -> Option<JoinHandle<Vec
     let mut stream = stream?;
     Some(std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is what there is to look at.
+        // The bytes read before an error are the result.
         stream.read_to_end(&mut bytes).unwrap_or_default();
         bytes
     }))

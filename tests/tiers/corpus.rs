@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::TIER;
 use super::support::{Caller, Check, Failed, Told, equal, holds};
 
-/// What the whole corpus may take on a machine that does other things as well.
+/// Time for the whole corpus on a machine that does other things as well.
 const WHOLE: Duration = Duration::from_secs(900);
 
 /// As a user of it would run it: exit 0 is no breach but those that are told of.

@@ -31,7 +31,7 @@ impl Drop for Sentinel {
     }
 }
 
-/// What the attacks on a file say, one word each.
+/// Attacks on a file, with one word of output each.
 const ON_A_FILE: &str = r#"
 path = sys.argv[1] if len(sys.argv) > 1 else PATH
 def read(): open(path).read()
@@ -119,7 +119,7 @@ print("terminate", word(call(62, PID, 15)))
         memory EACCES\nenviron EACCES\ncwd EACCES\nterminate EPERM";
     equal("in a cell", (told.code, told.said()), (0, expected))?;
     holds("the sentinel", sentinel.0.id(), sentinel.is_alive()?)?;
-    // The control, as the same user outside. What a null pointer makes of reading is EFAULT.
+    // The control, as the same user outside. Reading through a null pointer gives EFAULT.
     let told = caller.python_outside(&script)?;
     let all = "null ok\ntrace ok\nread EFAULT\nlimit ok\nnice ok\naffinity ok\nmemory ok\nenviron ok\n\
         cwd ok\nterminate ok";

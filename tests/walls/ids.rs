@@ -27,7 +27,7 @@ fn agent(caller: &Caller) -> Check {
     equal("id, HOME, whoami", told.said(), expected)
 }
 
-/// Whether the caller has groups beyond their own, which show as nogroup in a cell.
+/// Returns true if the caller has supplementary groups, which show as nogroup in a cell.
 fn kept_groups(caller: &Caller) -> Result<bool, crate::support::Failed> {
     Ok(caller.bash_outside("id -G")?.said().contains(' '))
 }

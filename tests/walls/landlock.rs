@@ -67,8 +67,8 @@ print(os.waitpid(child, 0)[1])"
     equal("init, then a child of its own", told.said(), other)
 }
 
-/// Where Landlock does not hold signals, the kernel delivers none to an init that has no handler for
-/// it (pid_namespaces(7)).
+/// If Landlock does not restrict signals, the kernel still delivers none to an init that has no
+/// handler for it (pid_namespaces(7)).
 fn deaf(caller: &Caller) -> Check {
     let script = format!(
         "{CALLS}

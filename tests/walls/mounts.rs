@@ -55,7 +55,7 @@ fn devices(caller: &Caller) -> Check {
     )?;
     let device = |name: &str, minor: u8| format!("{name} character special file 1,{minor}\n");
     let expected = format!(
-        // Where a session has its desk; here it is empty.
+        // A session has its mailbox there; here it is empty.
         "fd full null random session shm stderr stdin stdout urandom zero\n{}{}{}{}{}",
         device("null", 3),
         device("zero", 5),

@@ -232,7 +232,7 @@ fn shared_memory(caller: &Caller) -> Check {
     let removed = caller.python_outside(&format!("{CALLS}\nprint(call(31, {id}, 0, None))"))?;
     equal("removed", removed.said(), "0")?;
     equal("outside it is found", found.said(), made.said())?;
-    // Where no cgroup holds memory the call itself is refused.
+    // Without a cgroup for memory the call itself is refused.
     let held = inside.pointer("/receipt/configured/memory") != Some(&"best-effort".into());
     let expected = if held { "ENOENT\n" } else { "EPERM\n" };
     equal("in a cell", inside.get("stdout"), Some(&expected.into()))

@@ -162,7 +162,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Whether a writable mapping of a process has these bytes. Only root may look.
+/// Returns true if a writable mapping of a process has these bytes. Only root may look.
 fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, crate::support::Failed> {
     use std::os::unix::fs::FileExt;
     let maps = String::from_utf8(proc_file(pid, "maps")?)?;
@@ -182,7 +182,7 @@ fn memory_has(pid: u32, needle: &[u8]) -> Result<bool, crate::support::Failed> {
     Ok(false)
 }
 
-/// What the descriptors of a process lead to.
+/// Returns the targets of a process's descriptors.
 fn held(pid: u32) -> Result<Vec<String>, crate::support::Failed> {
     let list = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
     let targets = list.flat_map(|fd| std::fs::read_link(fd.path()));

@@ -404,7 +404,7 @@ fn bc_only(caller: &Caller) -> Check {
     command.stdin(std::fs::File::open(input)?);
     let told = Told::of(command, PATIENCE)?;
     equal("bc", (told.code, told.said()), (0, "18446744073709551616"))?;
-    // Whatever is asked for, the one program runs: these are arguments of bc, not programs.
+    // The one program runs, with any arguments: these are arguments of bc, not programs.
     let told = caller.json(&["--profile", "bc"], &["/bin/bash", "-c", "id"])?;
     holds("bash", &told, !text(&told, "stdout").contains("uid="))?;
     holds("nothing of the host to read", &told, told.get("outcome").is_some())?;

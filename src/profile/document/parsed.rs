@@ -16,7 +16,7 @@ pub struct Node {
     value: Value,
 }
 
-/// What a value of TOML is, as far as our files have such.
+/// Type of a TOML value, as far as configuration files use it.
 #[derive(Debug, PartialEq, Eq)]
 enum Value {
     Text(Text),
