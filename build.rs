@@ -1,6 +1,4 @@
-//! Makes `cofferdam-probe`, the helper of the self-test, and `cofferdam-clerk`, which reads and writes
-//! files in cells, for the library to embed: static programs without a C library, so that neither
-//! needs a compiler or a second file. And has the program itself linked without shared libraries.
+//! Has the program linked without shared libraries.
 
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
@@ -9,12 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=probe");
-    println!("cargo::rerun-if-changed=clerk");
-    // Set for these alone, here; as examples of the package they are ordinary programs.
-    println!("cargo::rustc-check-cfg=cfg(freestanding)");
-    freestanding("probe")?;
-    freestanding("clerk")?;
+    println!("cargo::rerun-if-changed=build.rs");
     without_shared_libraries()
 }
 
@@ -109,36 +102,4 @@ fn found<const N: usize>(linker: &OsStr, names: [&str; N]) -> Option<[PathBuf; N
     };
     let places: Vec<PathBuf> = names.into_iter().filter_map(place).collect();
     places.try_into().ok()
-}
-
-/// Compiles the program in this directory.
-fn freestanding(name: &str) -> Result<(), Box<dyn Error>> {
-    let variable = |name: &str| std::env::var_os(name).ok_or(format!("cargo has set no {name}"));
-    let program = PathBuf::from(variable("OUT_DIR")?).join(format!("cofferdam-{name}"));
-    let mut command = Command::new(variable("RUSTC")?);
-    command.arg(format!("--crate-name=cofferdam_{name}"));
-    command.args(["--crate-type=bin", "--edition=2024"]);
-    command.args([
-        "--cfg=freestanding",
-        "-Copt-level=s",
-        "-Clto",
-        "-Cpanic=abort",
-        "-Cstrip=symbols",
-    ]);
-    command.args(["-Crelocation-model=static", "-Ctarget-feature=+crt-static"]);
-    command.args(["-Clink-arg=-nostdlib", "-Clink-arg=-nostartfiles", "-Clink-arg=-static"]);
-    // Page after page of padding is left out: it is embedded.
-    command.args(["-Clink-arg=-Wl,-z,noseparate-code,--build-id=none"]);
-    command.arg("--target").arg(variable("TARGET")?);
-    if let Some(linker) = std::env::var_os("RUSTC_LINKER") {
-        let mut flag = OsString::from("-Clinker=");
-        flag.push(linker);
-        command.arg(flag);
-    }
-    command.arg("-o").arg(&program).arg(format!("{name}/main.rs"));
-    let status = command.status()?;
-    if !status.success() {
-        return Err(format!("cofferdam-{name} cannot be made: {status}").into());
-    }
-    Ok(())
 }

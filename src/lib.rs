@@ -42,7 +42,7 @@
 //! *Architecture Invariant:* nothing here starts a process; what runs is behind [`mcp::backend::Backend`].
 //!
 //! [`tools`]: what an agent can call: the shell, files, and bc with its rounding. Files are read and written by the clerk
-//! (`clerk/`), a program of its own in the cell.
+//! (`src/helpers/clerk/`), a program of its own in the cell.
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
 //! must be put together with ours.
 //!

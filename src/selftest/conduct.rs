@@ -35,7 +35,7 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
         |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755));
     everybody(directory)?;
     let helper = directory.join("cofferdam-probe");
-    std::fs::write(&helper, super::HELPER)?;
+    std::fs::write(&helper, helpers::PROBE)?;
     everybody(&helper)?;
     let config = directory.join("config");
     std::fs::create_dir(&config)?;

@@ -19,6 +19,3 @@ pub mod report;
 pub mod spare;
 pub mod stage;
 pub mod traces;
-
-/// `cofferdam-probe`, made by `build.rs` from `probe/`.
-pub const HELPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-probe"));

@@ -7,9 +7,6 @@ use std::path::Path;
 use super::pieces::{directories, relative};
 use model::call::CLERK;
 
-/// Made by `build.rs` from `clerk/`.
-const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofferdam-clerk"));
-
 /// Puts the program below the current directory, the stage. The directory that it is in, as cells
 /// have it.
 ///
@@ -20,6 +17,11 @@ pub fn place() -> std::io::Result<&'static Path> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     directories(&relative(directory))?;
     let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o555).open(relative(path))?.write_all(PROGRAM)?;
+    options
+        .write(true)
+        .create_new(true)
+        .mode(0o555)
+        .open(relative(path))?
+        .write_all(helpers::CLERK)?;
     Ok(directory)
 }

@@ -7,7 +7,7 @@
 //!
 //! `build.rs` makes it freestanding like the helper of the self-test, whose entry it shares: a cell's
 //! root has it as one static file. As an example of the package it is an ordinary program:
-//! `cargo run --example cofferdam-clerk -- get /workspace/a 0 100`.
+//! `cargo run -p cofferdam-helpers --example cofferdam-clerk -- get /workspace/a 0 100`.
 #![cfg_attr(freestanding, no_std, no_main)]
 
 extern crate alloc;

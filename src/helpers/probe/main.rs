@@ -4,7 +4,7 @@
 //! `build.rs` makes it freestanding: static, without a C library, its own system calls, so that
 //! it starts wherever a program can be executed and nothing softens what the kernel answers. As
 //! an example of the package it is an ordinary program, for lints and for trying it by hand:
-//! `cargo run --example cofferdam-probe -- call 39`.
+//! `cargo run -p cofferdam-helpers --example cofferdam-probe -- call 39`.
 #![cfg_attr(freestanding, no_std, no_main)]
 
 mod attempts;
