@@ -101,7 +101,6 @@
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 
-pub mod cell;
 pub mod cli;
 pub mod mcp;
 pub mod selftest;

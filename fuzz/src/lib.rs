@@ -9,12 +9,12 @@ use std::time::Duration;
 use capture::Captured;
 use capture::deceptive::always_deceives;
 use capture::text::render;
-use cofferdam::cell::mediate::calls::int;
-use cofferdam::cell::mediate::names::{self, Depth, Kind, Place};
-use cofferdam::cell::mediate::paths::{Text, descriptor_of, split};
-use cofferdam::cell::mediate::sockets::{Address, SocketArguments};
-use cofferdam::cell::mediate::{epoll, inotify};
-use cofferdam::cell::seccomp::{payload_filter, payload_verdicts};
+use cell::mediate::calls::int;
+use cell::mediate::names::{self, Depth, Kind, Place};
+use cell::mediate::paths::{Text, descriptor_of, split};
+use cell::mediate::sockets::{Address, SocketArguments};
+use cell::mediate::{epoll, inotify};
+use cell::seccomp::{payload_filter, payload_verdicts};
 use cofferdam::mcp::arguments::{
     AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
 };

@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use syscalls::Sysno;
 
 use super::error::CliError;
-use crate::cell::seccomp::{Action, compile_for_ours, number};
-use crate::cell::{caps, landlock};
+use cell::seccomp::{Action, compile_for_ours, number};
+use cell::{caps, landlock};
 use profile::condition::{Op, Test, Verdict, Width};
 use sys::bpf::{self, Instruction};
 use sys::process;

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::cell::c_path;
+use cell::c_path;
 use config::Surroundings;
 use model::accounts;
 use sys::mount::mount_id;

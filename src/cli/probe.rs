@@ -15,9 +15,9 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::doctor::{Layer, State};
-use crate::cell::ids::write_map;
-use crate::cell::{landlock, report};
 use crate::supervisor::OPEN_FILES_HELD;
+use cell::ids::write_map;
+use cell::{landlock, report};
 use model::accounts;
 use sys::mount::{attribute, new_filesystem, pivot_here};
 use sys::process::{self, Side};

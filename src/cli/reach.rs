@@ -4,7 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::doctor::{Layer, State};
-use crate::cell::sealed;
+use cell::sealed;
 use profile::{PathKind, Profile};
 
 /// Number of sockets that are named.

@@ -14,8 +14,8 @@ use super::doctor::{Layer, State};
 use super::error::CliError;
 use super::places::Ground;
 use super::wiring::Settings;
-use crate::cell::report::raw;
 use crate::supervisor::{Access, Socket};
+use cell::report::raw;
 use model::outcome::{errno_text, in_words};
 use profile::{SocketName, UnixSockets};
 
@@ -172,7 +172,7 @@ fn checked(ask: &SocketAsk) -> Result<(PathBuf, OwnedFd), CliError> {
     let (Some(parent), Some(name)) = (ask.host.parent(), ask.host.file_name()) else {
         return Err(bad("is no socket"));
     };
-    let parent = parent.canonicalize().map_err(|error| failed(crate::cell::errno_of(&error)))?;
+    let parent = parent.canonicalize().map_err(|error| failed(cell::errno_of(&error)))?;
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let directory = open(&parent, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
     let held = openat(&directory, name, flags, Mode::empty()).map_err(failed)?;

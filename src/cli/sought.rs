@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cell::record::{self, How};
+use cell::record::{self, How};
 use profile::document::Document;
 use profile::{PathKind, Profile, Profiles, shipped};
 use sys::{memory, process};

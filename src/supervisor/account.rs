@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::cell::measure;
-use crate::cell::report::Counts;
+use cell::measure;
+use cell::report::Counts;
 
 /// A clock tick of procfs: USER_HZ is 100 on every architecture that this is built for.
 const TICK: Duration = Duration::from_millis(10);

@@ -23,13 +23,13 @@ use super::start::Inherited;
 use super::template::TemplateError;
 use super::usable::{Unusable, can_hold, usable};
 use super::{Access, KeyGrant, WorkspaceGrant, filter, program};
-use crate::cell::bare::store::{self, Store};
-use crate::cell::bare::{Domain, Ground};
-use crate::cell::ids::CellIds;
-use crate::cell::landlock::Use;
-use crate::cell::measure::Fields;
-use crate::cell::seccomp::{self, Recording};
-use crate::cell::{self, Clocks, Design, ProcKind, Shared, c_path, caps, fds, ids, landlock};
+use cell::bare::store::{self, Store};
+use cell::bare::{Domain, Ground};
+use cell::ids::CellIds;
+use cell::landlock::Use;
+use cell::measure::Fields;
+use cell::seccomp::{self, Recording};
+use cell::{Clocks, Design, ProcKind, Shared, c_path, caps, fds, ids, landlock};
 use model::receipt::MemoryHold;
 use profile::tier::LANDLOCK_ABI;
 use profile::{HostPath, PathKind, Presence, Profile};
@@ -169,7 +169,7 @@ fn design(
     Ok(Design {
         profile: profile.clone(),
         workspace: grant.workspace,
-        ground: crate::cell::Ground::Bare(Ground { store: Rc::clone(store) }),
+        ground: cell::Ground::Bare(Ground { store: Rc::clone(store) }),
         hidden: hidden.map_err(|error| system(cell::errno_of(&error)))?,
         devices: open("/dev", directory, Mode::empty()).map_err(system)?,
         mediation: None,

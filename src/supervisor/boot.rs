@@ -19,12 +19,12 @@ use super::subordinate::{Ids, SUPERVISOR};
 use super::template::{Namespace, Template, TemplateError, Workshop};
 use super::usable::{Unusable, can_hold, usable};
 use super::{HOST_NAME, KeyGrant, bare, clocks, scope};
-use crate::cell::ids::CellIds;
-use crate::cell::mediate::calls::{self, CallGroup};
-use crate::cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
-use crate::cell::seccomp::Recording;
-use crate::cell::{
-    self, Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
+use cell::ids::CellIds;
+use cell::mediate::calls::{self, CallGroup};
+use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
+use cell::seccomp::Recording;
+use cell::{
+    Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
 };
 use model::job::{ProfileName, Workspace};
 use model::receipt::MemoryHold;

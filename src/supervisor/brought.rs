@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
-use crate::cell::errno_of;
+use cell::errno_of;
 use model::wire::{Block, Carried, Input, Start, WireError};
 use sys::memory;
 use sys::socket::Received;

@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::write;
 
 use super::boot::{During, Failed};
-use crate::cell::{Clocks, errno_of};
+use cell::{Clocks, errno_of};
 
 /// CLONE_NEWTIME, which nix has no name for.
 const NEW_TIME: CloneFlags = CloneFlags::from_bits_retain(libc::CLONE_NEWTIME);

@@ -26,9 +26,9 @@ use super::brought::Bytes;
 use super::driver::{self, DESK};
 use super::handover::FarEnds;
 use super::terminal::{Terminal, Terminals};
-use crate::cell::errno_of;
-use crate::cell::mounts::{HIDDEN_DESK, Tmpfs};
-use crate::cell::report::InputFile;
+use cell::errno_of;
+use cell::mounts::{HIDDEN_DESK, Tmpfs};
+use cell::report::InputFile;
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use model::wire::StdinKind;
 

@@ -16,8 +16,8 @@ use nix::sys::stat::Mode;
 
 use super::cells::Cell;
 use super::serve::Supervisor;
-use crate::cell::Shared;
-use crate::cell::measure::{Fields, read_all};
+use cell::Shared;
+use cell::measure::{Fields, read_all};
 use model::outcome::FilesChanged;
 use sys::Result;
 

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::cells::Cell;
 use super::handover;
-use crate::cell::report::{PayloadEnd, raw};
+use cell::report::{PayloadEnd, raw};
 use model::job::Limits;
 use model::outcome::{Failure, LimitKind, Outcome};
 

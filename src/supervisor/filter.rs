@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use syscalls::Sysno;
 
 use super::boot::Key;
-use crate::cell::seccomp::{self, Action, Recording, number};
+use cell::seccomp::{self, Action, Recording, number};
 use profile::condition::Verdict;
 use sys::bpf;
 

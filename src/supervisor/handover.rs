@@ -7,9 +7,9 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::pipe2;
 
-use crate::cell::payload::STRINGS_BYTES;
-use crate::cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
-use crate::cell::{Design, Ground, errno_of};
+use cell::payload::STRINGS_BYTES;
+use cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
+use cell::{Design, Ground, errno_of};
 use model::call::Env;
 use model::job::{Changes, Limits, Workspace};
 use model::wire::{Block, Input, Start};

@@ -14,10 +14,10 @@ use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid, getgroups};
 
 use super::{Access, Granted, GrantedDirectory, IdRange, Kind, WorkspaceGrant, Workspaces};
-use crate::cell::cgroup::{Parent, Processors};
-use crate::cell::ids::{CellIds, HostIds, Supplementary, cell_id, write_map};
-use crate::cell::measure::{NAMESPACES, Operator};
-use crate::cell::{c_path, errno_of};
+use cell::cgroup::{Parent, Processors};
+use cell::ids::{CellIds, HostIds, Supplementary, cell_id, write_map};
+use cell::measure::{NAMESPACES, Operator};
+use cell::{c_path, errno_of};
 use model::receipt::Tier;
 use sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
 use sys::process::{self, Side};

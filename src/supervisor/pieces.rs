@@ -11,8 +11,8 @@ use nix::sys::stat::Mode;
 
 use super::template::{During, STAGE, TemplateError};
 use super::{Access, Kind, WorkspaceGrant, program};
-use crate::cell::mounts::HIDDEN;
-use crate::cell::{c_path, errno_of, sealed};
+use cell::mounts::HIDDEN;
+use cell::{c_path, errno_of, sealed};
 use profile::{HostPath, PathKind, Presence, Profile};
 use sys::mount::{
     Filesystem, Reach, attach, attribute, clone_held, clone_tree, open_resolved, set_attributes,

@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use super::pieces::{Piece, Placed, refused, relative, stand_in};
 use super::template::{During, TemplateError};
 use super::{Access, GrantedDirectory, Kind, WorkspaceGrant};
-use crate::cell::mounts::{self, Slot};
-use crate::cell::sockets::Sockets;
-use crate::cell::{c_path, errno_of};
+use cell::mounts::{self, Slot};
+use cell::sockets::Sockets;
+use cell::{c_path, errno_of};
 use sys::mount::{Filesystem, attach};
 
 /// What of the host a root has by its profile.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::ahead::{Executed, Fits};
 use super::cells::Cell;
 use super::young::Young;
-use crate::cell::mounts::Slot;
+use cell::mounts::Slot;
 use model::outcome::PoolCounts;
 
 /// How long an idle cell is kept.

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use self::manager::{Manager, Request};
 use super::start::Inherited;
-use crate::cell::cgroup::{Parent, Processors};
-use crate::cell::report;
+use cell::cgroup::{Parent, Processors};
+use cell::report;
 use model::wire::Scope;
 use sys::fork::fork;
 use sys::process::{self, Side};

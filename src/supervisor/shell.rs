@@ -20,9 +20,9 @@ use super::ends::{self, LINGER};
 use super::handover::{self, FarEnds};
 use super::running::Ready;
 use super::sources::Socket;
-use crate::cell::Design;
-use crate::cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
-use crate::cell::size::Sizes;
+use cell::Design;
+use cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
+use cell::size::Sizes;
 use model::call::{Argv, Cwd, Env};
 use model::job::{Changes, Limits, Place};
 use model::outcome::{

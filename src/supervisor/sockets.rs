@@ -18,10 +18,10 @@ use super::host::{self, Identity};
 use super::pieces::{directories, relative, stand_in};
 use super::start::StartError;
 use super::template::{During, TemplateError};
-use crate::cell::ids::cell_id;
-use crate::cell::mounts::Slot;
-use crate::cell::sockets::{self, Sockets};
-use crate::cell::{c_path, errno_of};
+use cell::ids::cell_id;
+use cell::mounts::Slot;
+use cell::sockets::{self, Sockets};
+use cell::{c_path, errno_of};
 use profile::{Profile, SocketName, UnixSockets};
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::cells::Cell;
 use super::serve::Supervisor;
 use super::shell::Shell;
-use crate::cell::mounts::Slot;
+use cell::mounts::Slot;
 
 /// A wait where the kernel refuses to look at all descriptors at once.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);

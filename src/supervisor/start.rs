@@ -16,10 +16,10 @@ use super::host::{self, Identity};
 use super::scope::{self, Asking, Pending};
 use super::subordinate::{Ids, Mapping};
 use super::{Caps, KeyGrant, Spec, sockets};
-use crate::cell::Clocks;
-use crate::cell::cgroup::Parent;
-use crate::cell::ids::{HostIds, Supplementary, write_map};
-use crate::cell::measure::Operator;
+use cell::Clocks;
+use cell::cgroup::Parent;
+use cell::ids::{HostIds, Supplementary, write_map};
+use cell::measure::Operator;
 use model::job::{ProfileName, Workspace};
 use model::outcome::in_words;
 use model::receipt::Tier;
@@ -168,7 +168,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
         Side::Parent(child) => {
             if spec.tier == Tier::Full {
                 host::place_supervisor(&inherited.cgroups, &identity, child.pid)
-                    .map_err(|error| StartError::Maps(crate::cell::errno_of(&error)))?;
+                    .map_err(|error| StartError::Maps(cell::errno_of(&error)))?;
             }
             match mapper(&identity).map_err(StartError::Clone)? {
                 Some(Side::Child) => {
@@ -200,7 +200,7 @@ fn identity(spec: &Spec) -> Result<Identity, StartError> {
     signals::usual_signals().map_err(StartError::Signals)?;
     // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
     let most = rlimit::increase_nofile_limit(u64::MAX)
-        .map_err(|error| StartError::Link(crate::cell::errno_of(&error)))?;
+        .map_err(|error| StartError::Link(cell::errno_of(&error)))?;
     if most < OPEN_FILES_LEAST {
         return Err(StartError::OpenFiles { most });
     }

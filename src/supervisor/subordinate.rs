@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::KeyGrant;
 use super::idmap::{self, Extent};
-use crate::cell::ids::{CellIds, HostIds};
+use cell::ids::{CellIds, HostIds};
 use model::accounts;
 use profile::Profile;
 use sys::process;

@@ -4,9 +4,9 @@ use std::ffi::CString;
 use std::path::Path;
 
 use super::pieces::{directories, write_file};
-use crate::cell::ids::AGENT;
-use crate::cell::mounts::{HIDDEN, Slot};
-use crate::cell::{c_path, size};
+use cell::ids::AGENT;
+use cell::mounts::{HIDDEN, Slot};
+use cell::{c_path, size};
 use model::defaults::processors;
 use model::job::Limits;
 

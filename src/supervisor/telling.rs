@@ -3,7 +3,7 @@
 use super::handover::FarEnds;
 use super::outbox::Flushed;
 use super::serve::{Fatal, Supervisor};
-use crate::cell::report::raw;
+use cell::report::raw;
 use model::log;
 use model::outcome::{Ended, Failure, Outcome};
 use model::wire::{self, CallId, Event};

@@ -16,11 +16,11 @@ use nix::sys::stat::Mode;
 
 use super::placing::{Grants, Shown, place_grants};
 use super::{KeyGrant, sockets};
-use crate::cell::mounts::{self, HIDDEN, Slot};
-use crate::cell::sealed::Overlays;
-use crate::cell::size::{self, Sizes};
-use crate::cell::sockets::Sockets;
-use crate::cell::{Clocks, ProcKind, c_path, errno_of, payload};
+use cell::mounts::{self, HIDDEN, Slot};
+use cell::sealed::Overlays;
+use cell::size::{self, Sizes};
+use cell::sockets::Sockets;
+use cell::{Clocks, ProcKind, c_path, errno_of, payload};
 use profile::{ProcView, Profile};
 use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 

@@ -11,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 
 use super::driver::DESK;
-use crate::cell::mounts::HIDDEN_TERMINALS;
+use cell::mounts::HIDDEN_TERMINALS;
 use sys::{Result, terminal};
 
 /// Terminals of one session at once, those included whose command has ended and that background

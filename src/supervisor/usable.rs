@@ -2,7 +2,7 @@
 
 use super::start::OPEN_FILES_HELD;
 use super::template::TemplateError;
-use crate::cell::cgroup::Parent;
+use cell::cgroup::Parent;
 use model::receipt::{MemoryHold, Tier};
 use profile::tier::LANDLOCK_ABI;
 use profile::{Exec, Profile};

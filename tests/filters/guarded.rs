@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use cofferdam::cell::mediate::calls::{self, CallGroup};
-use cofferdam::cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
-use cofferdam::cell::seccomp::{Recording, payload_filter, payload_verdicts};
+use cell::mediate::calls::{self, CallGroup};
+use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
+use cell::seccomp::{Recording, payload_filter, payload_verdicts};
 use model::receipt::MemoryHold;
 use profile::{Family, Profiles, shipped};
 

@@ -9,7 +9,7 @@ mod processes;
 
 use std::collections::BTreeSet;
 
-use cofferdam::cell::seccomp::{Recording, init_filter, payload_filter, payload_verdicts};
+use cell::seccomp::{Recording, init_filter, payload_filter, payload_verdicts};
 use machine::{Call, run};
 use model::receipt::MemoryHold;
 use plain::{Answer, Plain};

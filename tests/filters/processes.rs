@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cofferdam::cell::seccomp::{Recording, allowed, payload_verdicts};
+use cell::seccomp::{Recording, allowed, payload_verdicts};
 use cofferdam::cli::confine;
 use cofferdam::supervisor::filter;
 use model::receipt::MemoryHold;

@@ -103,7 +103,7 @@ impl Need {
                 mounted("memory/cgroup.procs") || mounted("cgroup.subtree_control")
             }
             Self::FullSpeed => !emulated(),
-            Self::LandlockScope => cofferdam::cell::landlock::kernel_abi() >= 6,
+            Self::LandlockScope => cell::landlock::kernel_abi() >= 6,
             Self::NewUidMap => {
                 let files =
                     ["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/etc/subuid", "/etc/subgid"];

@@ -22,7 +22,7 @@ fn receipt(caller: &Caller) -> Check {
     let told = caller.json(&[], &["true"])?;
     equal("canary", told.pointer("/receipt/probed/landlock_path"), Some(&json!("EACCES")))?;
     let abi = told.pointer("/receipt/configured/landlock_abi").and_then(|abi| abi.as_u64());
-    equal("ABI", abi, Some(u64::from(cofferdam::cell::landlock::kernel_abi())))
+    equal("ABI", abi, Some(u64::from(cell::landlock::kernel_abi())))
 }
 
 /// `/proc/self/mem`-like writes are not stopped by the read-only mounts of `/proc`, which is
@@ -85,7 +85,7 @@ sys.exit(7)"
 }
 
 fn newer_abi(caller: &Caller) -> Check {
-    let abi = cofferdam::cell::landlock::kernel_abi();
+    let abi = cell::landlock::kernel_abi();
     caller.directory("config")?;
     caller.directory("config/sandbox-profiles")?;
     let run = |needed: u32| -> Result<Told, crate::support::Failed> {

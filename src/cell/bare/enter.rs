@@ -8,13 +8,13 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
 use super::Domain;
-use crate::cell::enter::{Entry, Prepared, await_maps};
-use crate::cell::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
+use crate::enter::{Entry, Prepared, await_maps};
+use crate::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
 use sys::Result;
 use sys::process::{self, Dumpable};
 
 /// The steps that init takes before it forks.
-pub(in crate::cell) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFailed> {
+pub(crate) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFailed> {
     let Entry { design, shared, control, job, handoff, .. } = *entry;
     // No maps here: the supervisor says that it has seen to what only it can do.
     await_maps(control)?;

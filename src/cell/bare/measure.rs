@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 
 use nix::fcntl::readlinkat;
 
-use crate::cell::Design;
-use crate::cell::measure::{Fields, NAMESPACES, Operator, Unfit, demand, groups, hard_limits};
+use crate::Design;
+use crate::measure::{Fields, NAMESPACES, Operator, Unfit, demand, groups, hard_limits};
 use model::receipt::Measured;
 
 /// Measures the process whose procfs directory is `process`.

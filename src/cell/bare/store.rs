@@ -15,7 +15,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, open, openat, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
 
-use crate::cell::payload;
+use crate::payload;
 use sys::Result;
 
 /// What is in each private directory, in the order in which it is made.

@@ -136,7 +136,7 @@ impl Current {
         let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK;
         let directory = lookup::open(root, &name, flags, 0, Follow::Beneath)?;
-        let again = directory.try_clone().map_err(|error| crate::cell::errno_of(&error))?;
+        let again = directory.try_clone().map_err(|error| crate::errno_of(&error))?;
         let entries = Dir::from_fd(again)?.into_iter();
         Ok(Self { path: path.to_vec(), directory, entries })
     }

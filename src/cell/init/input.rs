@@ -17,7 +17,7 @@ use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::read;
 
 use super::Init;
-use crate::cell::report::{FromInit, InputFile};
+use crate::report::{FromInit, InputFile};
 use model::outcome::Waits;
 use sys::Result;
 

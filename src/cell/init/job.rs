@@ -15,7 +15,7 @@ use nix::unistd::{Pid, read};
 
 use super::input::numbers;
 use super::{Init, sent};
-use crate::cell::report::Ticks;
+use crate::report::Ticks;
 use model::job::JobSignal;
 use sys::Result;
 

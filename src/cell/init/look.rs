@@ -3,8 +3,8 @@
 use nix::errno::Errno;
 
 use super::{Cause, Init};
-use crate::cell::files::Then;
-use crate::cell::report;
+use crate::files::Then;
+use crate::report;
 use sys::Result;
 use sys::socket;
 

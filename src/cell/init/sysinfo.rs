@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::cell::Clocks;
-use crate::cell::size::age;
+use crate::Clocks;
+use crate::size::age;
 use sys::{Result, memory, notify};
 
 /// Answers sysinfo(2) with what the cell has. A caller that ended meanwhile may have left its number

@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use super::watch::Watch;
 use super::{Cause, Init, NUMBERS};
-use crate::cell::report::{self, Counts, FromInit, PayloadEnd};
+use crate::report::{self, Counts, FromInit, PayloadEnd};
 use sys::Result;
 use sys::process::{End, Reaped};
 use sys::socket;

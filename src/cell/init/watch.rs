@@ -18,7 +18,7 @@ use nix::sys::statfs::statfs;
 use nix::unistd::read;
 
 use super::{Cause, Init, Turn};
-use crate::cell::bare::Domain;
+use crate::bare::Domain;
 use sys::Result;
 use sys::process::{self, End, Reaped, Used};
 

@@ -25,7 +25,7 @@ use nix::errno::Errno;
 use self::scan::Scan;
 use self::tree::Trees;
 use super::{Access, Workspaces};
-use crate::cell::c_path;
+use cell::c_path;
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Mounts in one granted directory, at most: each costs every cell time. What is over it is guarded by

@@ -15,7 +15,7 @@ use syscalls::Sysno;
 
 use super::configured::matters;
 use super::grammar::{self, VALUE, Whole};
-use crate::cell::seccomp::{self, Action};
+use cell::seccomp::{self, Action};
 use profile::condition::Verdict;
 use sys::bpf::{self, Instruction};
 use sys::fork::fork;

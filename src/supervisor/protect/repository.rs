@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::scan::{Repository, Scan};
 use super::tree::{End, Kind, Place, path_of};
-use crate::cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD};
+use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD};
 
 /// Parts besides those whose names are guarded: attributes choose which of the configured programs
 /// sees a file; the steps of a rebase or of `git am` that the host has yet to end may be commands.

@@ -16,7 +16,7 @@ use super::Found;
 use super::configured::files_for_all;
 use super::reader::Reader;
 use super::tree::{End, Kind, Led, Place, Trees, shared};
-use crate::cell::mediate::names;
+use cell::mediate::names;
 
 /// Entries that are looked at, at most, and for how long.
 const ENTRIES: usize = 1_000_000;

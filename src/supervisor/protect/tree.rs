@@ -142,7 +142,7 @@ impl Trees {
         }
         let mut bytes = Vec::new();
         let most = u64::try_from(most).map_err(|_| Errno::EFBIG)?;
-        file.take(most).read_to_end(&mut bytes).map_err(|error| crate::cell::errno_of(&error))?;
+        file.take(most).read_to_end(&mut bytes).map_err(|error| cell::errno_of(&error))?;
         Ok(bytes)
     }
 

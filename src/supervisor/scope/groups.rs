@@ -8,7 +8,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use super::super::host::{enable, put};
-use crate::cell::cgroup::Processors;
+use cell::cgroup::Processors;
 use model::outcome::in_words;
 
 /// Where version 2 is mounted.

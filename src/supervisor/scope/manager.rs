@@ -249,7 +249,7 @@ fn left(deadline: Instant) -> Result<Duration, Refusal> {
 }
 
 fn of_io(error: &std::io::Error) -> Refusal {
-    let errno = crate::cell::errno_of(error);
+    let errno = cell::errno_of(error);
     if errno == Errno::EAGAIN {
         Refusal::Late
     } else if [Errno::EPIPE, Errno::ECONNRESET].contains(&errno) {

@@ -4,7 +4,7 @@
 //! one before, so that it is never behind and the supervisor never waits for it.
 
 use super::{Shell, Stage, Step};
-use crate::cell::report::ToInit;
+use cell::report::ToInit;
 use model::outcome::Waits;
 
 /// Questions about one call.

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::{Current, Shell, Step};
-use crate::cell::Shared;
-use crate::cell::report::{self, Counts, FromInit, REPORT_BYTES};
 use crate::supervisor::account::Processor;
 use crate::supervisor::desk::Desk;
 use crate::supervisor::dying;
 use crate::supervisor::ends;
+use cell::Shared;
+use cell::report::{self, Counts, FromInit, REPORT_BYTES};
 use model::job::Changes;
 use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, ShellAfter, Timings,

@@ -6,8 +6,8 @@ use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
 use super::{KILLED, Shell, Stage, Step};
-use crate::cell::report::{Ticks, ToInit};
 use crate::supervisor::ends::LINGER;
+use cell::report::{Ticks, ToInit};
 use model::defaults::GRACE;
 use model::job::JobSignal;
 use model::outcome::{Force, LimitKind, Outcome};

@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::read;
 
 use super::{Seen, Watch};
-use crate::cell::init::Init;
+use crate::init::Init;
 use sys::Result;
 use sys::notify::{self, Notification};
 
