@@ -103,6 +103,4 @@
 
 pub mod cli;
 pub mod mcp;
-pub mod selftest;
-pub mod supervisor;
 pub mod tools;

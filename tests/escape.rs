@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use cofferdam::selftest::corpus::{Probe, corpus};
+use selftest::corpus::{Probe, corpus};
 use serde_json::Value;
 use support::{Caller, Check, Failed, For, Told, Who, equal, holds};
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use capture::stream::{Follower, Stream};
 use capture::tap::Source;
 use capture::{Captured, KEPT_BYTES, Meter};
-use cofferdam::supervisor::{self, Access, Caps, Granted, IdRange, Spec, Workspaces};
 use config::Surroundings;
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
@@ -16,6 +15,7 @@ use model::job::{Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
 use policy::{Grant, Policy};
 use profile::Profile;
+use supervisor::{Access, Caps, Granted, IdRange, Spec, Workspaces};
 use tokio::runtime::Runtime;
 
 use crate::Result;
@@ -61,7 +61,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         sockets: Vec::new(),
         caps,
         ids,
-        own_ids: cofferdam::supervisor::OwnIds::Unwanted,
+        own_ids: supervisor::OwnIds::Unwanted,
         tier: model::receipt::Tier::Full,
         scope: supervisor::ScopeWish::Never,
         record: None,

@@ -19,7 +19,6 @@ use cofferdam::mcp::arguments::{
     AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
 };
 use cofferdam::mcp::lines::{Ends, Lines};
-use cofferdam::supervisor::protect::grammar::{self, Whole};
 use cofferdam::tools::bc::{self, BcRun, CalcError, Evaluate};
 use cofferdam::tools::session;
 use cofferdam::tools::shell::{self, BashArgs};
@@ -35,6 +34,7 @@ use profile::document::Document;
 use profile::floor::{self, Verdict};
 use rmcp::transport::Transport;
 use serde_json::Value;
+use supervisor::protect::grammar::{self, Whole};
 
 /// A target by its name.
 pub type Target = (&'static str, fn(&[u8]));

@@ -10,11 +10,11 @@ use super::live::Live;
 use super::{start, wiring};
 use crate::mcp::arguments::Precision;
 use crate::mcp::backend::{Backend, Exact, Turn};
-use crate::supervisor::ScopeWish;
 use link::Link;
 use model::job::Workspace;
 use model::outcome::in_words;
 use model::receipt::Tier;
+use supervisor::ScopeWish;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

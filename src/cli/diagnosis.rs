@@ -9,7 +9,6 @@ use super::launch;
 use super::own_ids::Looked;
 use super::probe::{self, Hints};
 use super::{memory_hold, reach, start, wiring};
-use crate::supervisor::{Access, Granted, ScopeWish, Workspaces, protect};
 use config::server::ScopeRule;
 use link::Link;
 use model::accounts;
@@ -19,6 +18,7 @@ use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::{Measured, Receipt};
 use model::wire::Ready;
 use policy::Grant;
+use supervisor::{Access, Granted, ScopeWish, Workspaces, protect};
 
 /// Arguments and input with which each default profile is tried.
 const TRIALS: [(&str, &[&str], &str); 2] =

@@ -7,9 +7,9 @@ use super::error::CliError;
 use super::streams::Streams;
 use super::wiring::Settings;
 use super::{confine, tier};
-use crate::supervisor::{self, Caps, IdRange, Spec};
 use audit::Audit;
 use model::outcome::in_words;
+use supervisor::{Caps, IdRange, Spec};
 use sys::signals;
 
 /// Number of instances of root that share the configured range of host ids.

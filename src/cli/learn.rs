@@ -16,7 +16,6 @@ use super::launch;
 use super::run_arguments::{RunArguments, check};
 use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
-use crate::supervisor::ScopeWish;
 use link::Link;
 use model::accounts;
 use model::job::ProfileName;
@@ -25,6 +24,7 @@ use model::units::Time;
 use policy::Grant;
 use profile::floor::{self, Grantable};
 use profile::{PathKind, Profile, calls};
+use supervisor::ScopeWish;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

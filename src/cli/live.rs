@@ -17,7 +17,6 @@ use crate::mcp::files;
 use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
 use crate::mcp::sessions::Answer;
-use crate::supervisor::Access;
 use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, InCells};
 use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
@@ -34,6 +33,7 @@ use model::receipt::MemoryHold;
 use policy::Terms;
 use policy::group::{Group, ruled_by};
 use profile::Profile;
+use supervisor::Access;
 
 /// Executor behind the tools of a server.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The layer of `doctor` for the counts that the kernel keeps for each user of the host.
 
 use super::doctor::{Layer, State};
-use crate::supervisor::{Without, look_for_own_ids};
 use model::accounts;
+use supervisor::{Without, look_for_own_ids};
 
 /// First id of a range on most systems (`SUB_UID_MIN` of login.defs(5)).
 const FIRST_RANGE: u64 = 100_000;

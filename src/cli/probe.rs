@@ -15,10 +15,10 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::doctor::{Layer, State};
-use crate::supervisor::OPEN_FILES_HELD;
 use cell::ids::write_map;
 use cell::{landlock, report};
 use model::accounts;
+use supervisor::OPEN_FILES_HELD;
 use sys::mount::{attribute, new_filesystem, pivot_here};
 use sys::process::{self, Side};
 use sys::socket::{self, Wait};
@@ -271,7 +271,7 @@ pub fn groups_layer() -> Layer {
     }
     // `serve` has the same cells, where a grant has the operator's ids (see `own_ids`).
     let uid = nix::unistd::geteuid().as_raw();
-    let cells = match crate::supervisor::look_for_own_ids(uid, 1) {
+    let cells = match supervisor::look_for_own_ids(uid, 1) {
         Ok(()) => "cells with a grant",
         Err(_) => "cells",
     };

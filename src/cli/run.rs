@@ -18,7 +18,6 @@ use super::streams::{Input, Output, Streams};
 use super::{start, wiring};
 use crate::mcp::backend::{Clamped, Cut, Stream, Told};
 use crate::mcp::reply;
-use crate::supervisor::ScopeWish;
 use crate::tools::denied::ToldDenial;
 use audit::{Audit, Entry, Story};
 use link::{Control, Link, Running};
@@ -30,6 +29,7 @@ use model::receipt::Receipt;
 use model::units::Size;
 use policy::Grant;
 use profile::Profile;
+use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {

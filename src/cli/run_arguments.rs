@@ -6,12 +6,12 @@ use std::path::{Component, Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
-use crate::supervisor::Access;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::job::ProfileName;
 use model::outcome::in_words;
 use model::receipt::Tier;
 use model::units::{Size, Time};
+use supervisor::Access;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]

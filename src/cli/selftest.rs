@@ -10,12 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::{CliError, print_out};
 use super::rows;
-use crate::selftest::conduct::{self, Found};
-use crate::selftest::corpus::{self, Class, Probe};
-use crate::selftest::judge::Target;
-use crate::selftest::launch::Bench;
-use crate::selftest::{remains, report};
 use model::receipt::Tier;
+use selftest::conduct::{self, Found};
+use selftest::corpus::{self, Class, Probe};
+use selftest::judge::Target;
+use selftest::launch::Bench;
+use selftest::{remains, report};
 
 /// No cell can be made here: nothing was tried.
 const UNAVAILABLE: u8 = 3;

@@ -11,12 +11,12 @@ use super::launch::{self, Launched};
 use super::live::Live;
 use super::{metrics, start, wiring};
 use crate::mcp::serve;
-use crate::supervisor::{Access, ScopeWish};
 use link::Link;
 use model::accounts;
 use model::outcome::{Failure, in_words};
 use model::receipt::Tier;
 use policy::group::Group;
+use supervisor::{Access, ScopeWish};
 use sys::memory;
 
 /// As typed.

@@ -14,10 +14,10 @@ use super::doctor::{Layer, State};
 use super::error::CliError;
 use super::places::Ground;
 use super::wiring::Settings;
-use crate::supervisor::{Access, Socket};
 use cell::report::raw;
 use model::outcome::{errno_text, in_words};
 use profile::{SocketName, UnixSockets};
+use supervisor::{Access, Socket};
 
 /// Sockets that one server grants, at most: each is a mount in every cell.
 const MOST: usize = 16;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::error::CliError;
 use super::probe;
-use crate::supervisor::{Access, Granted, StartError};
 use model::receipt::Tier;
+use supervisor::{Access, Granted, StartError};
 
 /// Hint for a machine that has no user namespaces.
 const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; where there is none, `--tier \

@@ -9,7 +9,6 @@ use super::run_arguments::MountAsk;
 use super::serve::WorkspaceAsk;
 use super::tier;
 use crate::mcp::catalogue;
-use crate::supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
 use config::json::ConfigJson;
 use config::server::ScopeRule;
 use config::{Loaded, Surroundings};
@@ -22,6 +21,7 @@ use policy::group::Group;
 use policy::{Effect, Grant, Policy};
 use profile::Profile;
 use profile::document::nearest;
+use supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]

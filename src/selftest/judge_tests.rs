@@ -5,8 +5,8 @@ use std::time::Duration;
 use regex::Regex;
 
 use super::*;
-use crate::selftest::corpus::{Class, Company, Harm, Known, Start, Unshown};
-use crate::selftest::launch::End;
+use crate::corpus::{Class, Company, Harm, Known, Start, Unshown};
+use crate::launch::End;
 
 fn probe() -> Probe {
     Probe {
@@ -24,7 +24,7 @@ fn probe() -> Probe {
         no_control: None,
         unshown: Some(Unshown { says: vec!["EACCES".to_owned()], why: "an old kernel".to_owned() }),
         known: Some(Known { when: When::BestEffortMemory, why: "no control group".to_owned() }),
-        lower: crate::selftest::corpus::Lower::default(),
+        lower: crate::corpus::Lower::default(),
         whom: Whom::Both,
         options: Vec::new(),
         ours: None,

@@ -157,7 +157,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::selftest::corpus::Class;
+    use crate::corpus::Class;
 
     fn one(id: &str, verdict: Verdict) -> Found {
         Found {

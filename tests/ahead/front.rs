@@ -5,7 +5,6 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use cofferdam::supervisor::{self, Caps, IdRange, Spec};
 use model::call::{Argv, Cwd, Env};
 use model::job::{Changes, ProfileName, Workspace};
 use model::outcome::{Ended, Outcome};
@@ -13,6 +12,7 @@ use model::receipt::Receipt;
 use model::wire::{self, Block, Carried, Event, Input, Request, Start, StdinKind};
 use profile::document::Document;
 use profile::{Profile, Profiles};
+use supervisor::{Caps, IdRange, Spec};
 use sys::memory;
 use sys::socket::{self, Received};
 
@@ -106,7 +106,7 @@ impl Front {
             sockets: Vec::new(),
             caps,
             ids: IdRange { first: 2_100_100_000, count: 64 },
-            own_ids: cofferdam::supervisor::OwnIds::Unwanted,
+            own_ids: supervisor::OwnIds::Unwanted,
             tier: model::receipt::Tier::Full,
             scope: supervisor::ScopeWish::Never,
             record: None,

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use cell::seccomp::{Recording, allowed, payload_verdicts};
 use cofferdam::cli::confine;
-use cofferdam::supervisor::filter;
 use model::receipt::MemoryHold;
 use profile::{Profiles, shipped};
+use supervisor::filter;
 
 use crate::machine::{Call, run};
 use crate::plain::{Answer, low};

@@ -10,12 +10,12 @@ mod link;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cofferdam::supervisor::{self, Caps, IdRange, Spec};
 use config::Surroundings;
 use model::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
 use profile::Profile;
+use supervisor::{Caps, IdRange, Spec};
 use sys::socket::{self, Received};
 use sys::{memory, process};
 
@@ -99,7 +99,7 @@ impl Front {
                 session_idle: PATIENCE,
             },
             ids: IdRange { first: 2_100_000_000, count: 64 },
-            own_ids: cofferdam::supervisor::OwnIds::Unwanted,
+            own_ids: supervisor::OwnIds::Unwanted,
             tier: model::receipt::Tier::Full,
             scope: supervisor::ScopeWish::Never,
             record: None,

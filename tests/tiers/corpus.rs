@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cofferdam::selftest::corpus::corpus;
+use selftest::corpus::corpus;
 use serde_json::Value;
 
 use super::TIER;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::scan::Budget;
 use super::*;
-use crate::supervisor::Granted;
+use crate::Granted;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{Current, Shell, Step};
-use crate::supervisor::account::Processor;
-use crate::supervisor::desk::Desk;
-use crate::supervisor::dying;
-use crate::supervisor::ends;
+use crate::account::Processor;
+use crate::desk::Desk;
+use crate::dying;
+use crate::ends;
 use cell::Shared;
 use cell::report::{self, Counts, FromInit, REPORT_BYTES};
 use model::job::Changes;

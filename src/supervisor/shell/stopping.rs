@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
 use super::{KILLED, Shell, Stage, Step};
-use crate::supervisor::ends::LINGER;
+use crate::ends::LINGER;
 use cell::report::{Ticks, ToInit};
 use model::defaults::GRACE;
 use model::job::JobSignal;
