@@ -5,10 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::estimate::Estimate;
-use super::evaluate::{self, Evaluate, last_line, value};
+use super::evaluate::{self, Evaluate, Text, value};
 use super::rewrite::{Expression, Shape};
-use super::{CalcError, evaluated, first_scale, library, near, settled, validate};
+use super::{CalcError, Pair, Second, evaluated, first_scale, library, validate};
 use model::defaults::CALCULATOR_TIMEOUT;
 
 /// Most expressions of one call.
@@ -23,13 +22,10 @@ pub type Entry = Result<(String, Option<bool>), CalcError>;
 struct Shared {
     /// Its place in the call.
     place: usize,
-    /// As bc gets it.
-    text: String,
-    /// At which scale it is first evaluated; none for whole numbers.
-    scale: Option<u32>,
-    /// Whether the second scale is a little finer, and not twice as fine.
-    near: bool,
-    estimate: Option<Estimate>,
+    text: Text,
+    /// The scales at which it is evaluated; none for whole numbers.
+    scales: Option<(u32, u32)>,
+    second: Second,
 }
 
 impl Shared {
@@ -37,29 +33,24 @@ impl Shared {
         validate::expression(text).ok()?;
         let text = library::resolved(text).ok()?;
         let expression = Expression::new(&text);
-        let (scale, estimate) = match expression.shape() {
-            _ if expression.has_modulo_assignment() => return None,
-            Shape::Integer => (None, None),
-            Shape::Pure => {
-                let estimate = Estimate::of(&expression);
-                if estimate.is_some_and(|estimate| estimate.is_beyond()) {
-                    return None;
-                }
-                (Some(first_scale(precision, estimate)), estimate)
-            }
+        if expression.has_modulo_assignment() {
+            return None;
+        }
+        let low = first_scale(precision);
+        let second = Second::of(&expression);
+        let scales = match expression.shape() {
+            Shape::Integer => None,
+            Shape::Pure => Some((low, second.scale(low))),
             Shape::Stateful | Shape::Raw => return None,
         };
-        let near = scale.is_some() && near::serves(&expression, estimate);
-        Some(Self { place, text: expression.rewritten(), scale, near, estimate })
+        Some(Self { place, text: Text::of(&expression), scales, second })
     }
 
     /// The part of the program that evaluates it; it prints as many marks as [`Shared::read`] takes.
     fn program(&self) -> String {
-        let text = &self.text;
-        let evaluation = match self.scale {
-            None => format!("scale=0\n{text}\n"),
-            Some(scale) if self.near => evaluate::at_both(text, scale, near::scale(scale)),
-            Some(scale) => evaluate::at_both(text, scale, 2 * scale),
+        let evaluation = match self.scales {
+            None => self.text.at(0),
+            Some((low, high)) => self.text.at_both(low, high),
         };
         format!("{evaluation}print \"@\"\n")
     }
@@ -70,14 +61,12 @@ impl Shared {
         printed: &mut impl Iterator<Item = &'a str>,
         precision: u32,
     ) -> Option<String> {
-        let mut next = || printed.next().and_then(|part| value(last_line(part)));
-        let Some(scale) = self.scale else { return next().map(|value| value.number.to_string()) };
-        let (coarse, fine) = (next(), next());
-        let (coarse, fine, places) = (coarse?, fine?, evaluate::length(precision));
-        match self.near {
-            true => near::settled(&coarse, &fine, places),
-            false => settled(&coarse, &fine, 2 * scale, places, self.estimate),
-        }
+        let mut next = || printed.next().and_then(value);
+        let Some((low, high)) = self.scales else {
+            return next().map(|value| value.number.to_string());
+        };
+        let (coarse, fine) = (Ok(next()), Ok(next()));
+        Pair { low, coarse, high, fine, second: self.second }.settled(evaluate::length(precision))
     }
 }
 

@@ -29,10 +29,6 @@ impl Decimal {
         Some(Self { negative: text.starts_with('-') && !zero, whole, fraction })
     }
 
-    pub(super) fn is_zero(&self) -> bool {
-        self.whole.is_empty() && self.fraction.is_empty()
-    }
-
     /// Decimal places it takes to write this number exactly.
     pub(super) fn places(&self) -> usize {
         self.fraction.len()
@@ -47,9 +43,23 @@ impl Decimal {
 
     /// This number times 10^`places`, cut to an integer if there are more places.
     fn scaled(&self, places: usize) -> BigInt {
-        let digits = format!("{}{:0<places$.places$}", self.whole, self.fraction);
+        // Not by a width of `format!`, which takes 65,535 at most and panics beyond.
+        let fraction = self.fraction.chars().chain(std::iter::repeat('0')).take(places);
+        let digits: String = self.whole.chars().chain(fraction).collect();
         let magnitude = BigInt::parse_bytes(digits.as_bytes(), 10).unwrap_or_default();
         if self.negative { -magnitude } else { magnitude }
+    }
+
+    /// Digits before the point.
+    pub(super) fn whole_digits(&self) -> usize {
+        self.whole.len()
+    }
+
+    /// Digits before the point of the difference to another number; 0 where it is less than 1.
+    pub(super) fn digits_apart(&self, other: &Self) -> u32 {
+        let common = self.places().max(other.places());
+        let apart = (self.scaled(common) - other.scaled(common)).magnitude().to_string();
+        u32::try_from(apart.len().saturating_sub(common)).unwrap_or(u32::MAX)
     }
 
     /// This number to exactly `places` decimal places, half to even.
@@ -100,7 +110,9 @@ fn half_even(value: &BigInt, digits: usize) -> BigInt {
 
 /// `value` / 10^`places` with exactly that many decimal places; no `-0`.
 fn fixed(value: &BigInt, places: usize) -> String {
-    let digits = format!("{:0>width$}", value.magnitude().to_string(), width = places + 1);
+    let digits = value.magnitude().to_string();
+    let zeros = "0".repeat((places + 1).saturating_sub(digits.len()));
+    let digits = zeros + &digits;
     let (whole, fraction) = digits.split_at(digits.len() - places);
     let sign = if value.sign() == Sign::Minus { "-" } else { "" };
     let point = if places == 0 { "" } else { "." };

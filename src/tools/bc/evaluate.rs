@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::CalcError;
 use super::decimal::Decimal;
 use super::library;
-use super::rewrite::{Expression, Shape};
+use super::rewrite::{Arithmetic, Expression, Shape};
 use crate::tools::{Caller, Told, Workbench};
 use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
 use model::defaults::CALCULATOR_TIMEOUT;
@@ -157,6 +157,8 @@ pub(super) struct Fault {
     /// Line of the caller's text, where bc tells one; it may be the one after.
     line: Option<usize>,
     pub(super) syntax: bool,
+    /// As [`Value::wants`], where a zero in doubt may be why.
+    pub(super) wants: Option<u32>,
 }
 
 impl Fault {
@@ -169,7 +171,7 @@ impl Fault {
                 && complaint.starts_with("Runtime ")
             {
                 let what = outside(place, what).unwrap_or_else(|| what.to_owned());
-                let fault = Self { what, line: None, syntax: false };
+                let fault = Self { what, line: None, syntax: false, wants: None };
                 let warns = complaint.starts_with("Runtime warning");
                 if warns {
                     warnings.push(fault)
@@ -182,7 +184,7 @@ impl Fault {
             let (line, what) = located.map_or((None, complaint), |(line, what)| {
                 (line.parse::<usize>().ok().map(|line| line.saturating_sub(skipped).max(1)), what)
             });
-            errors.push(Self { what: what.to_owned(), line, syntax: true });
+            errors.push(Self { what: what.to_owned(), line, syntax: true, wants: None });
         }
         (errors, warnings)
     }
@@ -227,6 +229,8 @@ pub(super) enum Sure {
 pub(super) struct Value {
     pub(super) number: Decimal,
     pub(super) sure: Sure,
+    /// The scale at which a zero that counted on the way is one beyond doubt.
+    pub(super) wants: Option<u32>,
 }
 
 /// The value at one working scale: nothing printed, a number, or an error that a higher scale may not have.
@@ -238,9 +242,38 @@ pub(super) struct Readings<'run, E> {
     tool: &'static str,
     /// The functions that the text needs.
     prelude: String,
-    text: String,
+    text: Text,
     shape: Shape,
     left: Duration,
+}
+
+/// An expression as bc is given it.
+#[derive(Debug, Clone)]
+pub(super) struct Text {
+    text: String,
+    arithmetic: Arithmetic,
+    decimals: usize,
+}
+
+impl Text {
+    pub(super) fn of(expression: &Expression<'_>) -> Self {
+        let (arithmetic, decimals) = (expression.arithmetic(), expression.decimals());
+        Self { text: expression.rewritten(arithmetic), arithmetic, decimals }
+    }
+
+    /// The program that evaluates it at a scale.
+    pub(super) fn at(&self, scale: u32) -> String {
+        let Self { text, decimals, .. } = self;
+        match self.arithmetic {
+            Arithmetic::Fixed => format!("scale={scale}\n{text}\n"),
+            Arithmetic::Floating => format!("cofferdam_begin({scale},{decimals})\n{text}\n"),
+        }
+    }
+
+    /// At two scales, with a mark between what they print that no expression can print.
+    pub(super) fn at_both(&self, low: u32, high: u32) -> String {
+        format!("{}print \"@\"\n{}", self.at(low), self.at(high))
+    }
 }
 
 impl<'run, E: Evaluate> Readings<'run, E> {
@@ -250,14 +283,14 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         expression: &Expression<'_>,
         left: Duration,
     ) -> Self {
-        let (text, shape) = (expression.rewritten(), expression.shape());
-        Self { bc, tool, prelude: library::prelude(&text), text, shape, left }
+        let (text, shape) = (Text::of(expression), expression.shape());
+        Self { bc, tool, prelude: library::prelude(&text.text), text, shape, left }
     }
 
     /// The last line printed at `scale`; a number in its normal form, in whatever base.
     pub(super) async fn printed(&mut self, scale: u32) -> Result<String, CalcError> {
         // One evaluation as it is: there is no second one for doubts.
-        let program = format!("{}cofferdam_raw=1\nscale={scale}\n{}\n", self.prelude, self.text);
+        let program = format!("{}cofferdam_raw=1\n{}", self.prelude, self.text.at(scale));
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         if let Some(fault) = errors.into_iter().chain(warnings).next() {
@@ -268,7 +301,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     }
 
     pub(super) async fn one(&mut self, scale: u32) -> Result<Reading, CalcError> {
-        let program = format!("{}scale={scale}\n{}\n", self.prelude, self.text);
+        let program = format!("{}{}", self.prelude, self.text.at(scale));
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         self.reading(&run.stdout, errors.into_iter().chain(warnings).next())
@@ -279,9 +312,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         if self.shape != Shape::Pure {
             return Ok([self.one(low).await?, self.one(high).await?]);
         }
-        // No expression can print an `@`.
-        let both = at_both(&self.text, low, high);
-        let program = format!("{}{both}", self.prelude);
+        let program = format!("{}{}", self.prelude, self.text.at_both(low, high));
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         let mut faults = errors.into_iter().chain(warnings);
@@ -293,12 +324,12 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         };
         // bc does not say at which scale: of two complaints one is of each, a
         // single one is of the scale that printed nothing.
-        let printed = run.stdout.split_once('@').map(|(_, high)| high).unwrap_or_default();
+        let (low, high) = run.stdout.split_once('@').unwrap_or_default();
         let high = match second {
-            None if !printed.trim().is_empty() => self.reading(printed, None)?,
-            None | Some(_) => Err(first.clone()),
+            None if !last_line(&without_marks(high)).is_empty() => self.reading(high, None)?,
+            None | Some(_) => self.reading(high, Some(first.clone()))?,
         };
-        Ok([Err(first), high])
+        Ok([self.reading(low, Some(first))?, high])
     }
 
     async fn run(&mut self, program: String) -> Result<BcRun, CalcError> {
@@ -327,27 +358,36 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     fn reading(&self, printed: &str, fault: Option<Fault>) -> Result<Reading, CalcError> {
         match fault {
             Some(fault) if fault.syntax => return Err(fault.into()),
-            Some(fault) => return Ok(Err(fault)),
+            Some(fault) => return Ok(Err(Fault { wants: wants(printed), ..fault })),
             None => {}
         }
         let text = || CalcError::Bc("the last line printed is not a number".to_owned());
-        match last_line(printed) {
-            "" => Ok(Ok(None)),
-            line => value(line).map(|value| Ok(Some(value))).ok_or_else(text),
+        if last_line(&without_marks(printed)).is_empty() {
+            return Ok(Ok(None));
         }
+        value(printed).map(|value| Ok(Some(value))).ok_or_else(text)
     }
 }
 
-/// A text at two scales, with a mark between what they print.
-pub(super) fn at_both(text: &str, low: u32, high: u32) -> String {
-    format!("scale={low}\n{text}\nprint \"@\"\nscale={high}\n{text}\n")
+/// Least working scale at which a zero in doubt is evaluated again.
+pub(super) const DEEP: u32 = 600;
+
+fn without_marks(printed: &str) -> String {
+    // The library marks a doubtful value by `~`, and a doubtful zero by a count of digits between two `?`.
+    printed.split('?').step_by(2).collect::<String>().replace('~', "")
 }
 
-/// A number as a line has it; a `~` before it is the library's doubt.
-pub(super) fn value(line: &str) -> Option<Value> {
-    let digits = line.trim_start_matches('~');
-    let sure = if digits == line { Sure::Yes } else { Sure::No };
-    Decimal::parse(digits).map(|number| Value { number, sure })
+/// The last number in what was printed, with the doubts of all of it.
+pub(super) fn value(printed: &str) -> Option<Value> {
+    let number = Decimal::parse(last_line(&without_marks(printed)))?;
+    let sure = if printed.contains('~') { Sure::No } else { Sure::Yes };
+    Some(Value { number, sure, wants: wants(printed) })
+}
+
+/// As [`Value::wants`].
+fn wants(printed: &str) -> Option<u32> {
+    let digits = printed.split('?').nth(1).and_then(|digits| digits.parse::<u32>().ok());
+    digits.map(|digits| digits.saturating_mul(2).saturating_add(DEEP))
 }
 
 pub(super) fn last_line(printed: &str) -> &str {

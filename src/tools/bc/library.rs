@@ -12,6 +12,8 @@ use super::rewrite::{Expression, Kind, Token};
 
 /// What every name of ours begins with in bc.
 const PREFIX: &str = "cofferdam_";
+/// What the name of a function begins with that keeps the digits of small values.
+const RELATIVE: &str = "cofferdam_relative_";
 /// Most values in one list: bc passes each as an argument.
 const MOST_VALUES: usize = 1000;
 
@@ -56,6 +58,8 @@ struct Definition {
     text: String,
     /// Names of the library that it calls.
     calls: Vec<&'static str>,
+    /// Count of its parameters.
+    parameters: usize,
     /// None for one that only others here call.
     offered: Option<Function>,
 }
@@ -118,13 +122,20 @@ fn read(file: &'static str) -> Vec<Definition> {
                 let (text, calls) = prefixed(&body, &names);
                 let (told, domain) = (told.take(), domain.take());
                 let offered = told.and_then(|told| function(named, told, domain, section));
-                definitions.push(Definition { name: named, text, calls, offered });
+                let parameters = parameters(&text);
+                definitions.push(Definition { name: named, text, calls, parameters, offered });
                 body.clear();
                 name = None;
             }
         }
     }
     definitions
+}
+
+/// The count of parameters of a definition.
+fn parameters(definition: &str) -> usize {
+    let between = definition.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    between.map_or(0, |(names, _)| names.split(',').filter(|name| !name.is_empty()).count())
 }
 
 /// The name that a line defines.
@@ -200,7 +211,8 @@ fn known(name: &str) -> Option<(&'static Definition, Option<usize>)> {
 
 /// The function behind a name as bc knows it.
 pub(super) fn called(name: &str) -> Option<&'static Function> {
-    known(name).and_then(|(definition, _)| definition.offered.as_ref())
+    let name = name.replacen(RELATIVE, PREFIX, 1);
+    known(&name).and_then(|(definition, _)| definition.offered.as_ref())
 }
 
 /// What a function of the library gives; none for every other name.
@@ -208,14 +220,32 @@ pub(super) fn gives(name: &str) -> Option<Gives> {
     called(name).map(|function| function.gives)
 }
 
+/// The name of a function that keeps the digits of small values; none for one that needs no help:
+/// powers see to it themselves, and whole numbers are never small.
+pub(super) fn relative(name: &str) -> Option<String> {
+    let function = called(name).filter(|function| function.gives == Gives::Number)?;
+    let alone = function.takes == (Takes::Values { least: 0, most: 0 });
+    let sees_to_it = alone || ["exp", "pow", "compound"].contains(&function.name);
+    (!sees_to_it).then(|| name.replacen(PREFIX, RELATIVE, 1))
+}
+
 /// The definitions that a text in bc's names needs, with those that they need.
 pub(super) fn prelude(text: &str) -> String {
-    let (mut needed, mut lists) = (BTreeSet::new(), BTreeSet::new());
+    let (mut needed, mut lists, mut relatives) =
+        (BTreeSet::from(["begin"]), BTreeSet::new(), BTreeSet::new());
     let expression = Expression::new(text);
-    let names = expression.tokens().iter().filter(|token| token.kind == Kind::Name);
-    for (definition, count) in names.filter_map(|token| known(token.text)) {
+    for token in expression.tokens().iter().filter(|token| token.kind == Kind::Name) {
+        let name = match token.text.strip_prefix(RELATIVE) {
+            Some(name) => format!("{PREFIX}{name}"),
+            None => token.text.to_owned(),
+        };
+        let Some((definition, count)) = known(&name) else { continue };
         needed.insert(definition.name);
         lists.extend(count.map(|count| (definition.name, count)));
+        if name != token.text {
+            needed.insert("depth");
+            relatives.insert(with_digits(&name, count.unwrap_or(definition.parameters)));
+        }
     }
     let mut fresh: Vec<&str> = needed.iter().copied().collect();
     while let Some(name) = fresh.pop() {
@@ -231,7 +261,22 @@ pub(super) fn prelude(text: &str) -> String {
     for (name, count) in lists {
         prelude.push_str(&with_list(name, count));
     }
+    prelude.extend(relatives);
     prelude
+}
+
+/// A function that evaluates another once more, with as many places as its arguments have digits,
+/// where little or nothing is left of its value.
+fn with_digits(name: &str, count: usize) -> String {
+    let parameters: Vec<String> = (0..count).map(|place| format!("x{place}")).collect();
+    let depth: String = parameters.iter().map(|x| format!("+{PREFIX}depth({x})")).collect();
+    let exact: String = parameters.iter().map(|x| format!("&&scale({x})<s")).collect();
+    let (parameters, relative) = (parameters.join(","), name.replacen(PREFIX, RELATIVE, 1));
+    format!(
+        "define {relative}({parameters}){{auto s,r\nr={name}({parameters})\n\
+         if(r>={PREFIX}t||-r>={PREFIX}t)return(r)\ns=scale\nscale=2*(s{depth})\n\
+         r={name}({parameters})\nscale=s\nif(r==0{exact})return(0)\nreturn(r)}}\n"
+    )
 }
 
 /// A function that takes so many values and passes them on as an array.
@@ -354,6 +399,11 @@ impl Arguments {
         }
         Self { count: commas + 1, close: tokens.len() }
     }
+}
+
+/// The functions that a text defines.
+pub(super) fn defined_in<'text>(tokens: &[Token<'text>]) -> BTreeSet<&'text str> {
+    Own::of(tokens).functions
 }
 
 /// Names that a text gives a meaning of its own.

@@ -8,8 +8,6 @@ mod bases;
 mod batch;
 mod cache;
 mod decimal;
-mod estimate;
-mod estimate_library;
 mod evaluate;
 pub mod ledger;
 pub mod library;
@@ -24,8 +22,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use decimal::Decimal;
-use estimate::Estimate;
-use evaluate::{Fault, Readings, Sure, Value};
+use evaluate::{DEEP, Fault, Reading, Readings, Sure, Value};
 use rewrite::{Expression, Shape};
 
 pub use batch::{Entry, MOST_EXPRESSIONS, calculate_batch};
@@ -45,11 +42,15 @@ pub const MAX_PRECISION: u32 = 100;
 pub const NOTHING_PRINTED: &str = "nothing printed";
 
 /// Places by which the lowest working scale exceeds the asked precision.
-const GUARD: u32 = 12;
+const GUARD: u32 = 20;
+/// Of them, those that remain when a result has been written: more digits before the point take a higher scale.
+const SPARE: u32 = 6;
 /// An exact value leaves at least this many places of its working scale unused.
 const UNUSED: usize = 5;
-/// The working scale is doubled up to this multiple of the first.
-const MOST_DOUBLED: u32 = 16;
+/// Most evaluations beyond the first two.
+const MOST_FURTHER: u32 = 5;
+/// Highest working scale that is tried.
+const HIGHEST: u32 = 8000;
 
 /// Result of `calculate`; field names are the seed's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -128,99 +129,162 @@ async fn evaluated(
     Ok(match expression.shape() {
         Shape::Raw => (readings.printed(precision).await?, None),
         Shape::Integer => (readings.printed(0).await?, None),
-        Shape::Stateful => agreed(&mut readings, precision, None).await?,
-        Shape::Pure => {
-            let estimate = Estimate::of(&expression);
-            if near::serves(&expression, estimate)
-                && let Some(result) = nearly(&mut readings, precision, estimate).await?
-            {
-                return Ok((result, None));
-            }
-            let (result, exact) = agreed(&mut readings, precision, estimate).await?;
-            let beyond = estimate.is_some_and(|estimate| estimate.is_beyond());
-            (result, if beyond { Some(false) } else { exact })
-        }
+        Shape::Stateful => agreed(&mut readings, precision, Second::Double).await?,
+        Shape::Pure => agreed(&mut readings, precision, Second::of(&expression)).await?,
     })
 }
 
-fn first_scale(precision: u32, estimate: Option<Estimate>) -> u32 {
-    precision + GUARD + estimate.map_or(0, |estimate| estimate.places())
+/// The second working scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Second {
+    /// Twice the first.
+    Double,
+    /// A little above the first.
+    Near,
 }
 
-/// Evaluates at two scales that are near each other; none if that does not settle it.
-async fn nearly<E: Evaluate>(
-    readings: &mut Readings<'_, E>,
-    precision: u32,
-    estimate: Option<Estimate>,
-) -> Result<Option<String>, CalcError> {
-    let first = first_scale(precision, estimate);
-    let [coarse, fine] = readings.pair(first, near::scale(first)).await?;
-    let (Ok(Some(coarse)), Ok(Some(fine))) = (coarse, fine) else { return Ok(None) };
-    Ok(near::settled(&coarse, &fine, evaluate::length(precision)))
+impl Second {
+    fn of(expression: &Expression<'_>) -> Self {
+        if near::serves(expression) { Self::Near } else { Self::Double }
+    }
+
+    fn scale(self, first: u32) -> u32 {
+        match self {
+            Self::Double => 2 * first,
+            Self::Near => near::scale(first),
+        }
+    }
 }
 
-/// Evaluates at doubling scales until two agree. The second value is
+fn first_scale(precision: u32) -> u32 {
+    precision + GUARD
+}
+
+/// Two evaluations, with their scales.
+struct Pair {
+    low: u32,
+    coarse: Reading,
+    high: u32,
+    fine: Reading,
+    second: Second,
+}
+
+impl Pair {
+    /// The result, if the two settle it.
+    fn settled(&self, places: usize) -> Option<String> {
+        let (Ok(Some(coarse)), Ok(Some(fine))) = (&self.coarse, &self.fine) else { return None };
+        if fine.sure == Sure::No || self.wanted().is_some() || self.needed(fine, places) > self.low
+        {
+            return None;
+        }
+        match self.second {
+            Second::Near => near::settled(coarse, fine, places),
+            Second::Double => settle(&coarse.number, &fine.number, self.low, places),
+        }
+    }
+
+    /// The scale that has as many digits as the result.
+    fn needed(&self, fine: &Value, places: usize) -> u32 {
+        let digits = fine.number.whole_digits().saturating_add(places);
+        u32::try_from(digits).unwrap_or(u32::MAX).saturating_add(SPARE)
+    }
+
+    /// The scale that the finer evaluation asks for, if it is a higher one.
+    fn wanted(&self) -> Option<u32> {
+        let wants = match &self.fine {
+            Ok(value) => value.as_ref().and_then(|value| value.wants),
+            Err(fault) => fault.wants,
+        };
+        wants.filter(|wants| *wants > self.high)
+    }
+
+    /// The best that is known.
+    fn best(&self, places: usize) -> Result<String, CalcError> {
+        let fine = match &self.fine {
+            Ok(Some(fine)) => &fine.number,
+            Ok(None) => return Ok(String::new()),
+            Err(fault) => return Err(fault.clone().into()),
+        };
+        // Cutting leaves a tie just below itself; these places are noise either way.
+        let without_noise = fine.rounded(evaluate::length(self.low).saturating_sub(UNUSED));
+        let best = Decimal::parse(&without_noise).map(|best| best.rounded(places));
+        Ok(best.unwrap_or(without_noise))
+    }
+
+    /// The scales at which to go on: those of the last evaluations show how much is lost.
+    fn next(&self, precision: u32) -> (u32, u32) {
+        let double = above(self.high);
+        if let Some(wants) = self.wanted() {
+            return (self.high, wants.max(double));
+        }
+        if let (Ok(Some(coarse)), Ok(Some(fine))) = (&self.coarse, &self.fine) {
+            let lost = match fine.number.digits_apart(&coarse.number) {
+                0 => 0,
+                digits => first_scale(precision) + self.low.saturating_add(digits),
+            };
+            let needed = lost.max(self.needed(fine, evaluate::length(precision)));
+            if needed > self.high {
+                return (needed, above(needed));
+            }
+        }
+        (self.high, double)
+    }
+}
+
+/// A scale far above another.
+fn above(scale: u32) -> u32 {
+    // Where functions take long, a quarter is many digits.
+    if scale < DEEP { 2 * scale } else { scale.saturating_add(scale / 4) }
+}
+
+/// Evaluates at two scales, and at higher ones until two agree. The second value is
 /// `Some(false)` if they never did.
 async fn agreed<E: Evaluate>(
     readings: &mut Readings<'_, E>,
     precision: u32,
-    estimate: Option<Estimate>,
+    second: Second,
 ) -> Result<(String, Option<bool>), CalcError> {
-    let first = first_scale(precision, estimate);
     let places = evaluate::length(precision);
-    let [mut coarse, mut fine] = readings.pair(first, 2 * first).await?;
-    let mut scale = 2 * first;
-    loop {
-        let best = match (&coarse, &fine) {
+    let low = first_scale(precision);
+    let high = second.scale(low);
+    let [coarse, fine] = readings.pair(low, high).await?;
+    let mut pair = Pair { low, coarse, high, fine, second };
+    for _ in 0..MOST_FURTHER {
+        match &pair.fine {
+            Ok(None) => return Ok((String::new(), None)),
             // An error at a low scale, such as a divisor cut to zero, may not be one at a higher.
-            (_, Err(fault)) => return Err(fault.clone().into()),
-            (_, Ok(None)) => return Ok((String::new(), None)),
-            // Too small for any place that is kept, and so rounded, not exact.
-            (Ok(Some(coarse)), Ok(Some(fine))) => {
-                match settled(coarse, fine, scale, places, estimate) {
-                    Some(result) => return Ok((result, None)),
-                    None => &fine.number,
-                }
-            }
-            (Ok(None) | Err(_), Ok(Some(fine))) => &fine.number,
-        };
-        // Cutting leaves a tie just below itself; these places are noise either way.
-        let without_noise = best.rounded(evaluate::length(scale / 2).saturating_sub(UNUSED));
-        let best =
-            Decimal::parse(&without_noise).map_or(without_noise, |best| best.rounded(places));
-        if scale >= first * MOST_DOUBLED {
-            return Ok((best, Some(false)));
+            Err(fault) if pair.wanted().is_none() => return Err(fault.clone().into()),
+            Ok(Some(_)) | Err(_) => {}
         }
-        scale *= 2;
-        let finer = match readings.one(scale).await {
-            Err(CalcError::Timeout(_) | CalcError::Limit(_)) => return Ok((best, Some(false))),
-            finer => finer?,
+        if let Some(result) = pair.settled(places) {
+            return Ok((result, None));
+        }
+        let (low, high) = pair.next(precision);
+        if high > HIGHEST {
+            break;
+        }
+        let further = if low == pair.high {
+            readings.one(high).await.map(|fine| [pair.fine.clone(), fine])
+        } else {
+            readings.pair(low, high).await
         };
-        coarse = std::mem::replace(&mut fine, finer);
+        match further {
+            Ok([coarse, fine]) => {
+                pair = Pair { low, coarse, high, fine, second: Second::Double };
+            }
+            Err(CalcError::Timeout(_) | CalcError::Limit(_)) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    match pair.settled(places) {
+        Some(result) => Ok((result, None)),
+        None => pair.best(places).map(|best| (best, Some(false))),
     }
 }
 
-/// The result, if two readings at working scales `scale / 2` and `scale` settle it.
-fn settled(
-    coarse: &Value,
-    fine: &Value,
-    scale: u32,
-    places: usize,
-    estimate: Option<Estimate>,
-) -> Option<String> {
-    if fine.sure == Sure::No {
-        return None;
-    }
-    if fine.number.is_zero() && estimate.is_some_and(|estimate| estimate.is_nonzero()) {
-        // Too small for any place that is kept, and so rounded, not exact.
-        return Some(fine.number.rounded(places));
-    }
-    settle(&coarse.number, &fine.number, scale, places)
-}
-
-/// The result, if two values at working scales `scale / 2` and `scale` settle it.
-fn settle(coarse: &Decimal, fine: &Decimal, scale: u32, places: usize) -> Option<String> {
-    let unused = evaluate::length(scale / 2).saturating_sub(UNUSED);
+/// The result, if two values settle it, the first at the scale `low`, the second at one far above.
+fn settle(coarse: &Decimal, fine: &Decimal, low: u32, places: usize) -> Option<String> {
+    let unused = evaluate::length(low).saturating_sub(UNUSED);
     if coarse != fine || fine.places() > unused {
         return fine.agreed(coarse, places);
     }

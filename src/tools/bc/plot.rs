@@ -2,9 +2,9 @@
 
 mod draw;
 
-use super::evaluate::{Evaluate, Fault, last_line, value};
+use super::evaluate::{Evaluate, Fault, value};
 use super::library::{self, Gives};
-use super::rewrite::{Expression, KEYWORDS, Kind};
+use super::rewrite::{Arithmetic, Expression, KEYWORDS, Kind};
 use super::{CalcError, validate};
 use model::defaults::CALCULATOR_TIMEOUT;
 
@@ -64,7 +64,7 @@ fn without_value(faults: &[Fault], what: &str) -> CalcError {
 
 /// A printed value as a float; none for no value, and for one that is beyond floats.
 fn number(printed: &str) -> Option<f64> {
-    let value = value(last_line(printed))?.number.to_string().parse::<f64>().ok()?;
+    let value = value(printed)?.number.to_string().parse::<f64>().ok()?;
     value.is_finite().then_some(value)
 }
 
@@ -74,7 +74,7 @@ fn program(plot: &Plot) -> Result<String, CalcError> {
         [&plot.expression, &plot.from, &plot.to].map(|text| plain(text, variable));
     let (function, from, to) = (function?, from?, to?);
     let mut program = format!(
-        "define cofferdam_at({variable}){{return({function})}}\nscale={SCALE}\n\
+        "define cofferdam_at({variable}){{return({function})}}\ncofferdam_begin({SCALE},{SCALE})\n\
          ({from})\nprint \"@\"\n({to})\nprint \"@\"\n\
          cofferdam_from=({from})\ncofferdam_to=({to})\n"
     );
@@ -125,6 +125,6 @@ fn plain(text: &str, variable: &str) -> Result<String, CalcError> {
             let why = format!("a plot takes one expression in {variable}, without assignments");
             Err(CalcError::Invalid(why))
         }
-        None => Ok(expression.rewritten()),
+        None => Ok(expression.rewritten(Arithmetic::Floating)),
     }
 }

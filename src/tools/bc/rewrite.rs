@@ -5,6 +5,8 @@
 //! number. Operands of the first two are passed to functions of the library
 //! instead; the text of everything else stays as it is.
 
+use std::borrow::Cow;
+
 use super::library::{self, Gives};
 
 /// Functions without a side effect whose value does not depend on the scale's value.
@@ -24,6 +26,16 @@ pub(super) enum Shape {
     Stateful,
     /// Asks about the scale or prints in another base: only one evaluation, at the asked scale, means anything.
     Raw,
+}
+
+/// How products, quotients, powers and comparisons are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Arithmetic {
+    /// As bc does, with as many decimals as the scale.
+    #[default]
+    Fixed,
+    /// With as many digits as the scale, wherever the first of them is.
+    Floating,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,20 +148,53 @@ impl<'text> Expression<'text> {
         })
     }
 
-    /// The expression as bc text that calls functions of the library.
-    pub(super) fn rewritten(&self) -> String {
-        let own_logarithm = !self.names().any(|name| name == "define");
-        let mut writer = Writer::default();
+    /// Returns the expression as bc text that calls functions of the library.
+    pub(super) fn rewritten(&self, arithmetic: Arithmetic) -> String {
+        let own = library::defined_in(&self.0);
+        let mut writer = Writer { arithmetic, ..Writer::default() };
         for (place, token) in self.0.iter().enumerate() {
             let before = place.checked_sub(1).and_then(|place| self.0.get(place));
             let called = self.0.get(place + 1).is_some_and(|next| next.text == "(");
-            if own_logarithm && token.text == "l" && called {
-                writer.write(&Token { text: "cofferdam_ln", ..*token }, before);
+            if called && token.kind == Kind::Name && !own.contains(&token.text) {
+                let name = in_library(token.text, arithmetic);
+                writer.name(name, token, before);
             } else {
                 writer.write(token, before);
             }
         }
         writer.finish()
+    }
+
+    /// How the expression, of whatever shape, is computed.
+    pub(super) fn arithmetic(&self) -> Arithmetic {
+        let sets_scale = self.names().any(|name| name == "scale");
+        match self.shape() {
+            Shape::Raw | Shape::Integer => Arithmetic::Fixed,
+            Shape::Stateful if sets_scale => Arithmetic::Fixed,
+            Shape::Stateful | Shape::Pure => Arithmetic::Floating,
+        }
+    }
+
+    /// The most decimals that a number in it has.
+    pub(super) fn decimals(&self) -> usize {
+        let numbers = self.0.iter().filter(|token| token.kind == Kind::Number);
+        let decimals = numbers.filter_map(|token| token.text.split_once('.'));
+        decimals.map(|(_, decimals)| decimals.len()).max().unwrap_or(0)
+    }
+}
+
+/// The function that a call means: the library's where bc's own loses digits of small values.
+fn in_library(name: &str, arithmetic: Arithmetic) -> Cow<'_, str> {
+    match (name, arithmetic) {
+        ("l", Arithmetic::Fixed) => "cofferdam_ln".into(),
+        (_, Arithmetic::Fixed) => name.into(),
+        ("sqrt", _) => "cofferdam_root_of".into(),
+        ("e", _) => "cofferdam_exp".into(),
+        ("l", _) => "cofferdam_relative_ln".into(),
+        ("s", _) => "cofferdam_relative_sin".into(),
+        ("c", _) => "cofferdam_relative_cos".into(),
+        ("a", _) => "cofferdam_relative_atan".into(),
+        _ => library::relative(name).map_or(Cow::Borrowed(name), Cow::Owned),
     }
 }
 
@@ -162,100 +207,196 @@ fn operator_length(text: &str) -> usize {
     text.chars().next().map_or(1, char::len_utf8)
 }
 
-/// Writes tokens and wraps the operands of `%` and `^` as they are completed.
+/// Writes tokens and makes calls of operators, as their operands are completed.
 #[derive(Default)]
 struct Writer<'text> {
-    out: Vec<&'text str>,
+    arithmetic: Arithmetic,
+    out: Vec<Cow<'text, str>>,
     level: Level,
     /// The levels around the current one, one for each open bracket.
     around: Vec<Level>,
 }
 
-/// One bracket level: where its current product begins and what is still to be closed.
+/// One bracket level: where its current operands begin and what is still to be closed.
 #[derive(Default)]
 struct Level {
+    comparison: usize,
     product: usize,
-    /// Calls of `cofferdam_int` that end with the current power.
+    /// Where the operand of a power begins, with its sign.
+    factor: usize,
+    /// Calls that end with the current power.
     powers: usize,
-    /// Whether a call of `cofferdam_mod` ends with the current factor.
-    modulo: bool,
+    /// Whether a call ends with the current factor.
+    multiplies: bool,
+    /// Calls that end with the current sum: those of `*=` and its like.
+    assignments: usize,
+    /// The comparison with 0 that ends the current comparison.
+    compares: Option<&'static str>,
 }
 
 impl<'text> Writer<'text> {
+    /// Writes the name of a function in the place of `token`.
+    fn name(&mut self, name: Cow<'text, str>, token: &Token<'text>, before: Option<&Token<'text>>) {
+        self.write(token, before);
+        if let Some(last) = self.out.last_mut() {
+            *last = name;
+        }
+    }
+
     fn write(&mut self, token: &Token<'text>, before: Option<&Token<'text>>) {
         let operand_before = before.is_some_and(ends_operand);
+        let floating = self.arithmetic == Arithmetic::Floating;
         match token.text {
             "(" | "[" | "{" => {
                 // A bracket after an operand continues it: a call or an element.
                 // After a keyword or `)` it begins anew, as in `if (a) (b)`.
                 if !before.is_some_and(|token| token.kind == Kind::Name && !is_keyword(token)) {
-                    self.begin_if(operand_before);
+                    self.begin_statement_if(operand_before);
                 }
-                self.out.push(token.text);
-                let inner = Level { product: self.out.len(), ..Level::default() };
+                self.push(token.text);
+                let inner = Level::at(self.out.len());
                 self.around.push(std::mem::replace(&mut self.level, inner));
             }
             ")" | "]" | "}" => {
-                self.end_factor();
+                self.end_comparison();
                 self.level = self.around.pop().unwrap_or_default();
-                self.out.push(token.text);
-                if token.text == "}" {
-                    self.begin_if(true);
-                }
+                self.push(token.text);
+                self.begin_statement_if(token.text == "}");
             }
-            "%" => {
-                self.end_factor();
-                self.out.insert(self.level.product, "cofferdam_mod(");
-                self.out.push(",");
-                self.level.modulo = true;
-            }
+            "%" => self.multiply("cofferdam_mod("),
+            "*" if floating => self.multiply("cofferdam_times("),
+            "/" if floating => self.multiply("cofferdam_over("),
             "*" | "/" => {
-                self.end_factor();
-                self.out.push(token.text);
+                self.end_product();
+                self.push(token.text);
+                self.level.factor = self.out.len();
+            }
+            "^" if floating => {
+                self.out.insert(self.level.factor, "cofferdam_pow(".into());
+                self.push(",");
+                self.level.powers += 1;
+                self.level.factor = self.out.len();
             }
             "^" => {
-                self.out.extend(["^", "cofferdam_int("]);
+                self.out.extend(["^".into(), "cofferdam_int(".into()]);
                 self.level.powers += 1;
             }
             "++" | "--" => {
                 // bc cannot count up a value in brackets: this begins a statement, as in `if (a) ++b`.
-                self.begin_if(before.is_some_and(|token| token.text == ")"));
-                self.out.push(token.text);
+                self.begin_statement_if(before.is_some_and(|token| token.text == ")"));
+                self.push(token.text);
             }
             // A sign belongs to the factor it precedes.
-            "-" if !operand_before => self.out.push(token.text),
+            "-" if !operand_before => self.push(token.text),
+            "*=" if floating => self.assign(token.text, "cofferdam_times("),
+            "/=" if floating => self.assign(token.text, "cofferdam_over("),
+            "^=" if floating => self.assign(token.text, "cofferdam_pow("),
+            "+" | "-" | "=" | "+=" | "-=" | "*=" | "/=" | "^=" => {
+                self.end_product();
+                self.push(token.text);
+                self.begin_product();
+            }
+            "<" | ">" | "<=" | ">=" | "==" | "!=" if floating => self.compare(token.text),
             text if token.kind == Kind::Operator || token.kind == Kind::Break => {
-                self.end_factor();
-                self.out.push(text);
-                self.begin_if(true);
+                self.end_comparison();
+                self.push(text);
+                self.begin_statement_if(true);
             }
             text => {
                 let counted = before.is_some_and(|token| matches!(token.text, "++" | "--"));
-                self.begin_if(operand_before && !counted);
-                self.out.push(text);
-                self.begin_if(is_keyword(token));
+                self.begin_statement_if(operand_before && !counted);
+                self.push(text);
+                self.begin_statement_if(is_keyword(token));
             }
         }
     }
 
-    fn end_factor(&mut self) {
-        let closing = std::mem::take(&mut self.level.powers);
-        let closing = closing + usize::from(std::mem::take(&mut self.level.modulo));
-        self.out.extend(std::iter::repeat_n(")", closing));
+    fn push(&mut self, text: &'text str) {
+        self.out.push(text.into());
     }
 
-    /// Begins a new product here, if told so.
-    fn begin_if(&mut self, begins: bool) {
+    /// Makes the product so far the first argument of a call.
+    fn multiply(&mut self, call: &'static str) {
+        self.end_product();
+        self.out.insert(self.level.product, call.into());
+        self.push(",");
+        self.level.multiplies = true;
+        self.level.factor = self.out.len();
+    }
+
+    /// Writes `x=call(x,` for `x*=`, unless evaluating `x` twice does something twice.
+    fn assign(&mut self, operator: &'text str, call: &'static str) {
+        let assigned = self.out.get(self.level.factor..).unwrap_or_default().to_vec();
+        let acts =
+            |part: &Cow<'_, str>| part.contains(['(', '=']) || *part == "++" || *part == "--";
+        if assigned.iter().any(acts) {
+            self.push(operator);
+        } else {
+            self.out.extend(["=".into(), call.into()]);
+            self.out.extend(assigned);
+            self.push(",");
+            self.level.assignments += 1;
+        }
+        self.begin_product();
+    }
+
+    /// Writes `order(a,b)<0` for `a<b`.
+    fn compare(&mut self, operator: &str) {
+        self.end_comparison();
+        self.out.insert(self.level.comparison, "cofferdam_order(".into());
+        self.push(",");
+        self.level.compares = Some(match operator {
+            "<" => ")<0",
+            ">" => ")>0",
+            "<=" => ")<=0",
+            ">=" => ")>=0",
+            "==" => ")==0",
+            _ => ")!=0",
+        });
+        self.begin_product();
+    }
+
+    fn close(&mut self, calls: usize) {
+        self.out.extend(std::iter::repeat_n(Cow::Borrowed(")"), calls));
+    }
+
+    fn end_product(&mut self) {
+        let powers = std::mem::take(&mut self.level.powers);
+        let product = std::mem::take(&mut self.level.multiplies);
+        self.close(powers + usize::from(product));
+    }
+
+    fn end_comparison(&mut self) {
+        self.end_product();
+        let assignments = std::mem::take(&mut self.level.assignments);
+        self.close(assignments);
+        if let Some(compares) = self.level.compares.take() {
+            self.push(compares);
+        }
+    }
+
+    fn begin_product(&mut self) {
+        (self.level.product, self.level.factor) = (self.out.len(), self.out.len());
+    }
+
+    /// Begins a new expression here, if told so.
+    fn begin_statement_if(&mut self, begins: bool) {
         if begins {
-            self.end_factor();
-            self.level.product = self.out.len();
+            self.end_comparison();
+            self.level = Level::at(self.out.len());
         }
     }
 
     fn finish(mut self) -> String {
-        self.end_factor();
+        self.end_comparison();
         // Blanks everywhere: words stay words, and `- -1` does not become `--1`.
         self.out.join(" ")
+    }
+}
+
+impl Level {
+    fn at(place: usize) -> Self {
+        Self { comparison: place, product: place, factor: place, ..Self::default() }
     }
 }
 
@@ -277,8 +418,43 @@ mod tests {
     use super::*;
 
     fn rewritten(text: &str) -> String {
-        let short = Expression::new(text).rewritten().replace("cofferdam_", "");
+        written(text, Arithmetic::Fixed)
+    }
+
+    fn written(text: &str, arithmetic: Arithmetic) -> String {
+        let short = Expression::new(text).rewritten(arithmetic).replace("cofferdam_", "");
         short.replace(' ', "")
+    }
+
+    #[test]
+    fn operators_that_lose_digits_are_calls_of_the_library() {
+        let cases = [
+            ("a*b/c", "over(times(a,b),c)"),
+            ("-2^2", "pow(-2,2)"),
+            ("2^-3^2*4", "times(pow(2,pow(-3,2)),4)"),
+            ("1-a*-b^2+c", "1-times(a,pow(-b,2))+c"),
+            ("x=y=a/b+c", "x=y=over(a,b)+c"),
+            ("x*=a+b;c", "x=times(x,a+b);c"),
+            ("v[i+1]/=y^=2", "v[i+1]=over(v[i+1],y=pow(y,2))"),
+            ("v[i++]*=2", "v[i++]*=2"),
+            ("x+=a*b", "x+=times(a,b)"),
+            ("a*b<c/d", "order(times(a,b),over(c,d))<0"),
+            ("a<b==c", "order(order(a,b)<0,c)==0"),
+            ("!a/b>c&&d!=e", "!order(over(a,b),c)>0&&order(d,e)!=0"),
+            ("x=a<b", "order(x=a,b)<0"),
+            ("x*=a>=b", "order(x=times(x,a),b)>=0"),
+            ("if(a<b)c*d", "if(order(a,b)<0)times(c,d)"),
+            ("for(i=0;i<9;i++)x*=i", "for(i=0;order(i,9)<0;i++)x=times(x,i)"),
+            ("f(a/b,c*d)", "f(over(a,b),times(c,d))"),
+            ("s(x)*sqrt(y)", "times(relative_sin(x),root_of(y))"),
+            ("e(l(2)/a(1))", "exp(over(relative_ln(2),relative_atan(1)))"),
+            ("while(1){x/=2}y*z", "while(1){x=over(x,2)}times(y,z)"),
+            ("definel(x){return(x)}", "definel(x){return(x)}"),
+        ];
+        for (text, expected) in cases {
+            let spaced = text.replace("define", "define ");
+            assert_eq!(written(&spaced, Arithmetic::Floating), expected, "{text}");
+        }
     }
 
     #[test]

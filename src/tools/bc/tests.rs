@@ -220,6 +220,93 @@ async fn digits_lost_at_a_low_scale_are_found_at_a_higher() {
 }
 
 #[tokio::test]
+async fn values_far_below_the_scale_keep_their_digits() {
+    assert_results(&[
+        ("x=10^-200;x*10^200", 20, "1"),
+        ("x=1/10^65;x*10^65", 20, "1"),
+        ("p=1;for(i=0;i<100;i++)p=p/10;p*10^100", 20, "1"),
+        ("var(10^-40,3*10^-40)*10^80", 20, "2"),
+        ("x=10^-300;y=x*x;y*10^600", 20, "1"),
+        ("x=1/3;x^1000*3^1000", 5, "1.00000"),
+        ("x=0.5;for(i=0;i<10;i++)x*=x;x*2^1024", 5, "1.00000"),
+        (
+            "h=6.62607015*10^-34;c=299792458;k=1.380649*10^-23;t=300;h*c/(k*t)",
+            30,
+            "0.000047959229250131126738222387",
+        ),
+        ("g=6.6743*10^-11;m=5.972*10^24;r=6371000;g*m/r^2", 10, "9.8199734262"),
+        ("(1-c(10^-150))*2*10^300", 10, "1.0000000000"),
+        ("(sqrt(10^300+1)-10^150)*10^150", 10, "0.5000000000"),
+        ("x=4*a(1);(x/2-a(10^200))*10^200", 10, "1.0000000000"),
+        ("(1-tanh(200))*e(400)", 10, "2.0000000000"),
+        ("define f(x) { return (x/10^60) }\nf(7)*10^60", 10, "7"),
+        ("stdev(10^-50,3*10^-50)*10^50", 10, "1.4142135624"),
+        ("1/(e(-200)*e(-300))/e(500)", 10, "1.0000000000"),
+        ("(((((((((((10^-70)))))))))))*10^70", 10, "1"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_zero_under_a_root_is_exact_and_soon_there() {
+    assert_results(&[
+        ("(-4+sqrt(4^2-4*1*4))/2", 20, "-2"),
+        ("sqrt(s(0))", 20, "0"),
+        ("2*pi*sqrt(0/9.81)", 20, "0"),
+        ("sqrt(0)", 20, "0"),
+        ("1+sqrt(1/2-0.5)*3", 20, "1"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn powers_are_computed_to_the_digits_that_are_asked_for() {
+    let started = Instant::now();
+    assert_results(&[
+        ("(1+0.05/365)^(365*30)", 20, "4.48122868852451524775"),
+        ("(1+1/1000000)^1000000", 20, "2.71828046931937688382"),
+        ("e(-3000)*10^1303", 10, "1.3078390189"),
+        ("1.0001^-1000000", 50, "0.00000000000000000000000000000000000000000003738722"),
+        ("1.1^3", 20, "1.331"),
+        ("2^0.5", 10, "1.4142135624"),
+        ("x=0.5;x^-1.5", 10, "2.8284271247"),
+        ("0.999^100000*10^45", 5, "35.38528"),
+    ])
+    .await;
+    let told = told("pi^1000", 0).await.map(|(result, exact)| (result.len(), exact));
+    assert_eq!(told, Ok((498, None)));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn values_that_differ_by_what_was_cut_off_are_equal() {
+    assert_results(&[
+        ("1/3*3==1", 20, "1"),
+        ("1/3*3!=1", 20, "0"),
+        ("1/3*3<1", 20, "0"),
+        ("1/3*3>=1", 20, "1"),
+        ("sqrt(2)^2==2", 20, "1"),
+        ("1+10^-300==1", 20, "0"),
+        ("1+10^-300>1", 20, "1"),
+        ("10^-200==2*10^-200", 20, "0"),
+        ("10^-200>0", 20, "1"),
+        ("sqrt(10^200+1)==10^100", 20, "0"),
+        ("0.1+0.2==0.3", 20, "1"),
+        ("1/3<0.33333333333333333333333333333333333333333333334", 20, "1"),
+        ("n=0;for(x=0;x<1;x+=1/3)n+=1;n", 20, "3"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn no_scale_is_too_high_to_be_written() {
+    let long = told("scale=65536;1/3", 20).await;
+    assert_eq!(long, Ok(("0.33333333333333333333".to_owned(), None)));
+    let raw = told("scale=70000;x=scale;1/4", 20).await;
+    assert_eq!(raw, Ok(("0.25".to_owned(), None)));
+}
+
+#[tokio::test]
 async fn what_never_agrees_is_said_to_be_inexact() {
     // 1.4999… at every working scale; the true value is the tie 1.5.
     assert_eq!(told("1/3*4.5", 0).await, Ok(("2".to_owned(), Some(false))));
@@ -237,7 +324,10 @@ async fn errors_of_bc_are_told_in_its_words() {
         ("f(3)", "BC error: Function f not defined."),
         ("2+", "BC error: syntax error"),
         ("2 3", "BC error: syntax error"),
-        ("2^0.5", "BC error: non-zero scale in exponent"),
+        (
+            "(-2)^0.5",
+            "BC error: pow(x, y): x must be above 0, or y a whole number and x not 0 below it",
+        ),
         ("2^10^10", "BC error: exponent too large in raise"),
         (
             "system('ls')",

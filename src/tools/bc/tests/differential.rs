@@ -238,7 +238,7 @@ async fn generated_expressions_have_the_value_of_another_arithmetic_4() {
 fn serves(text: &str) -> bool {
     let text = library::resolved(text).unwrap_or_default();
     let expression = Expression::new(&text);
-    expression.shape() == Shape::Pure && near::serves(&expression, Estimate::of(&expression))
+    expression.shape() == Shape::Pure && near::serves(&expression)
 }
 
 #[tokio::test]
@@ -252,7 +252,8 @@ async fn values_at_two_scales_near_each_other_are_those_of_another_arithmetic() 
         let mut some = Vec::new();
         while some.len() < BATCH {
             let depth = maker.dice.of(&[1, 2, 2, 3]);
-            some.extend(maker.expression(depth).filter(|one| serves(&one.text)));
+            let made = maker.expression(depth);
+            some.extend(made.filter(|one| serves(&one.text) && !one.value.is_nan()));
         }
         let texts: Vec<String> = some.iter().map(|one| one.text.clone()).collect();
         let told = calculate_batch(&Direct, &texts, precision).await;
@@ -260,6 +261,8 @@ async fn values_at_two_scales_near_each_other_are_those_of_another_arithmetic() 
         for (Valued { text, value }, told) in some.iter().zip(told) {
             let result = match told {
                 Ok((result, None)) => result,
+                // A tie, as of l(e(-12.45)).
+                Ok((_, Some(false))) => continue,
                 other => panic!("{text} at {precision}: {other:?}"),
             };
             assert!(
@@ -307,18 +310,19 @@ async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
     for text in TREACHEROUS {
         let text = library::resolved(text).unwrap_or_default();
         let expression = Expression::new(&text);
-        let estimate = Estimate::of(&expression);
+        if !near::serves(&expression) {
+            continue;
+        }
         for precision in [0, 5, 20, 50] {
             let mut readings = Readings::new(&Direct, "calculate", &expression, time);
-            if !near::serves(&expression, estimate) {
-                continue;
-            }
-            let near = nearly(&mut readings, precision, estimate).await;
-            let twice = agreed(&mut readings, precision, estimate).await;
-            if let Ok(Some(near)) = near {
-                settled += 1;
-                assert_eq!(twice, Ok((near, None)), "{text} at {precision}");
-            }
+            let near = agreed(&mut readings, precision, Second::Near).await;
+            let twice = agreed(&mut readings, precision, Second::Double).await;
+            settled += 1;
+            // Nines to the end are the same value as 1 with or without its zeros.
+            let value = |told: Result<(String, Option<bool>), CalcError>| {
+                told.map(|(result, exact)| (Decimal::parse(&result), exact))
+            };
+            assert_eq!(value(near), value(twice), "{text} at {precision}");
         }
     }
     assert!(settled > 20, "most are not even tried: {settled}");
