@@ -20,12 +20,28 @@ fn a_batch_answers_each_expression_in_order_from_cells() {
     let content = &result["structuredContent"];
     let expected = json!([
         {"expression": "1/3", "result": "0.333"},
-        {"expression": "1/0", "error": "BC error: Divide by zero"},
+        {"expression": "1/0", "error": "BC error: Divide by zero\nhint: a divisor is 0, or so near to 0 that it cannot be told from it"},
         {"expression": "isprime(2^61-1)", "result": "1"},
         {"expression": "a=2; a^10", "result": "1024"}
     ]);
     assert_eq!((&content["results"], &content["errors"]), (&expected, &json!(1)));
     assert_eq!(result["_meta"]["cofferdam/receipt"]["profile"], "bc");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn an_error_of_bc_says_how_to_go_on() {
+    let mut server = Server::start(&["--tools", "calc,math"]);
+    for (expression, hint) in [
+        ("2+", "hint: a product is written with `*`"),
+        ("sqrt(-1)", "hint: there are real numbers only"),
+        ("PI*2", "hint: names are in small letters: pi"),
+        ("fact(-1)", "hint: calculate_functions says where a function has a value"),
+    ] {
+        let told = server.result("calculate", json!({"expression": expression}));
+        let text = told["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(text.contains(hint) && told["isError"] == true, "{expression}: {text}");
+    }
     assert_eq!(server.close(), Some(0));
 }
 
@@ -114,7 +130,8 @@ fn a_calculation_ends_at_the_time_that_it_asks_for() {
     ] {
         let told = server.result(tool, arguments);
         let text = told["content"][0]["text"].as_str().unwrap_or_default();
-        assert_eq!((text, &told["isError"]), ("Calculation timeout after 0.5s", &json!(true)));
+        let expected = "Calculation timeout after 0.5s\nhint: ask for fewer places or smaller numbers, or split the calculation";
+        assert_eq!((text, &told["isError"]), (expected, &json!(true)));
     }
     assert!(started.elapsed() < std::time::Duration::from_secs(25), "{:?}", started.elapsed());
     let fine = server.result("calculate", json!({"expression": "1/8", "timeout": 600}));

@@ -295,7 +295,7 @@ impl Backend for Live {
         let exact = |exact| if exact == Some(false) { Exact::No } else { Exact::Yes };
         let entry = |entry: bc::Entry| match entry {
             Ok((result, sure)) => Ok((result, exact(sure))),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.with_hint()),
         };
         Ok(Batch {
             entries: entries.into_iter().map(entry).collect(),

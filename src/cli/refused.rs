@@ -31,7 +31,7 @@ impl From<CalcError> for Refused {
             | CalcError::Limit(_)
             | CalcError::Internal(_) => RefusedKind::Failed,
         };
-        let text = error.to_string();
+        let text = error.with_hint();
         match text.split_once("\nhint: ") {
             Some((message, hint)) => Self::new(kind, message).with_hint(hint),
             None => Self::new(kind, text),

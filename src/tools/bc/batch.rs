@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::evaluate::{self, Evaluate, Text, value};
 use super::rewrite::{Expression, Shape};
-use super::{CalcError, Pair, Second, evaluated, first_scale, library, validate};
+use super::{CalcError, Pair, Second, evaluated, first_scale, library, spelling};
 use model::defaults::CALCULATOR_TIMEOUT;
 
 /// Most expressions of one call.
@@ -30,8 +30,7 @@ struct Shared {
 
 impl Shared {
     fn of(place: usize, text: &str, precision: u32) -> Option<Self> {
-        validate::expression(text).ok()?;
-        let text = library::resolved(text).ok()?;
+        let text = spelling::understood(text).ok()?;
         let expression = Expression::new(&text);
         if expression.has_modulo_assignment() {
             return None;

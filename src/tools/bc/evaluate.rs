@@ -370,7 +370,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
 }
 
 /// Least working scale at which a zero in doubt is evaluated again.
-pub(super) const DEEP: u32 = 600;
+pub(super) const DEEP: u32 = 300;
 
 fn without_marks(printed: &str) -> String {
     // The library marks a doubtful value by `~`, and a doubtful zero by a count of digits between two `?`.

@@ -343,7 +343,14 @@ pub(super) fn resolved(text: &str) -> Result<String, CalcError> {
     Ok(edited(text, edits))
 }
 
-/// A constant that may be written without brackets.
+/// The constants that may be written without brackets.
+pub(super) const CONSTANTS: [&str; 4] = ["pi", "e", "tau", "phi"];
+
+pub(super) fn is_constant(name: &str) -> bool {
+    CONSTANTS.contains(&name)
+}
+
+/// A constant's function.
 fn constant(name: &str) -> Option<&'static str> {
     match name {
         "pi" => Some("pi"),
@@ -376,14 +383,14 @@ fn call(function: &Function, arguments: &Arguments) -> Result<(String, usize), C
 }
 
 /// The arguments of one call.
-struct Arguments {
+pub(super) struct Arguments {
     count: usize,
     /// The place of the bracket that closes them.
-    close: usize,
+    pub(super) close: usize,
 }
 
 impl Arguments {
-    fn after(tokens: &[Token<'_>], open: usize) -> Self {
+    pub(super) fn after(tokens: &[Token<'_>], open: usize) -> Self {
         let (mut depth, mut commas) = (0_usize, 0);
         for (place, token) in tokens.iter().enumerate().skip(open) {
             match token.text {
@@ -407,13 +414,13 @@ pub(super) fn defined_in<'text>(tokens: &[Token<'text>]) -> BTreeSet<&'text str>
 }
 
 /// Names that a text gives a meaning of its own.
-struct Own<'text> {
+pub(super) struct Own<'text> {
     functions: BTreeSet<&'text str>,
     variables: BTreeSet<&'text str>,
 }
 
 impl<'text> Own<'text> {
-    fn of(tokens: &[Token<'text>]) -> Self {
+    pub(super) fn of(tokens: &[Token<'text>]) -> Self {
         let (mut functions, mut variables) = (BTreeSet::new(), BTreeSet::new());
         let text = |place: usize| tokens.get(place).map(|token| token.text);
         for (place, token) in tokens.iter().enumerate() {
@@ -423,6 +430,13 @@ impl<'text> Own<'text> {
                 || counted.is_some_and(|before| matches!(before, "++" | "--"))
             {
                 variables.insert(token.text);
+            }
+            if token.kind == Kind::Name && text(place + 1) == Some("[") {
+                let close = Arguments::after(tokens, place + 1).close;
+                let next = text(close + 1).is_some_and(|next| assigns.contains(&next));
+                if next || counted.is_some_and(|before| matches!(before, "++" | "--")) {
+                    variables.insert(token.text);
+                }
             }
             let from = place + 1;
             if token.text == "define" {
@@ -439,11 +453,16 @@ impl<'text> Own<'text> {
         Self { functions, variables }
     }
 
-    fn has(&self, name: &str) -> bool {
+    /// The variables and arrays.
+    pub(super) fn variables(&self) -> impl Iterator<Item = &'text str> {
+        self.variables.iter().copied()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
         self.variables.contains(name)
     }
 
-    fn defines(&self, name: &str) -> bool {
+    pub(super) fn defines(&self, name: &str) -> bool {
         self.functions.contains(name)
     }
 }

@@ -14,6 +14,7 @@ pub mod library;
 mod near;
 pub mod plot;
 mod rewrite;
+mod spelling;
 mod validate;
 
 use std::time::Duration;
@@ -96,6 +97,49 @@ pub enum CalcError {
     Refused(Refusal),
 }
 
+impl CalcError {
+    /// Returns the message, with a hint where the message has none and there is a way out.
+    pub fn with_hint(&self) -> String {
+        let message = self.to_string();
+        match self.way_out() {
+            Some(hint) if !message.contains("\nhint: ") => format!("{message}\nhint: {hint}"),
+            Some(_) | None => message,
+        }
+    }
+
+    fn way_out(&self) -> Option<&'static str> {
+        let message = match self {
+            Self::Bc(message) => message.as_str(),
+            Self::Timeout(_) | Self::Limit(_) => {
+                return Some("ask for fewer places or smaller numbers, or split the calculation");
+            }
+            Self::Invalid(_) | Self::Internal(_) | Self::Cancelled | Self::Refused(_) => {
+                return None;
+            }
+        };
+        let ways_out = [
+            (
+                "syntax error",
+                "a product is written with `*`, a power with `^`, an argument in brackets",
+            ),
+            (
+                "parse error",
+                "a product is written with `*`, a power with `^`, an argument in brackets",
+            ),
+            ("by zero", "a divisor is 0, or so near to 0 that it cannot be told from it"),
+            ("Square root of a negative", "there are real numbers only"),
+            ("not defined", "calculate_functions lists the functions that there are"),
+            ("exponent", "powers as high as this have too many digits; modpow(b, e, m) needs few"),
+            ("non-zero scale in exponent", "`^` cuts its exponent in scripts: write pow(x, y)"),
+            ("not a number", "print numbers, or use calculate_advanced, which takes all output"),
+        ];
+        let known = ways_out.into_iter().rfind(|(part, _)| message.contains(part));
+        Some(
+            known.map_or("calculate_functions says where a function has a value", |(_, hint)| hint),
+        )
+    }
+}
+
 /// Evaluates `expression` and rounds it to `precision` decimal places ([`MAX_PRECISION`] at most).
 ///
 /// # Errors
@@ -118,8 +162,7 @@ async fn evaluated(
     precision: u32,
     time: Duration,
 ) -> Result<(String, Option<bool>), CalcError> {
-    validate::expression(text)?;
-    let text = library::resolved(text)?;
+    let text = spelling::understood(text)?;
     let expression = Expression::new(&text);
     if expression.has_modulo_assignment() {
         let way_out = "write `a = a % b`, or use calculate_advanced";

@@ -5,7 +5,7 @@ mod draw;
 use super::evaluate::{Evaluate, Fault, value};
 use super::library::{self, Gives};
 use super::rewrite::{Arithmetic, Expression, KEYWORDS, Kind};
-use super::{CalcError, validate};
+use super::{CalcError, spelling};
 use model::defaults::CALCULATOR_TIMEOUT;
 
 pub use draw::Drawn;
@@ -102,10 +102,9 @@ fn variable(name: &str) -> Result<&str, CalcError> {
 
 /// An expression without state, as bc gets it.
 fn plain(text: &str, variable: &str) -> Result<String, CalcError> {
-    validate::expression(text)?;
     // The variable is the caller's own name, even if it is `e`.
     let own = format!("{variable}=0\n");
-    let resolved = library::resolved(&format!("{own}{text}"))?;
+    let resolved = spelling::understood(&format!("{own}{text}"))?;
     let expression = Expression::new(resolved.strip_prefix(&own).unwrap_or(&resolved));
     let odd = expression.tokens().iter().find(|token| match token.kind {
         Kind::Break => true,

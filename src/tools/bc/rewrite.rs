@@ -263,18 +263,11 @@ impl<'text> Writer<'text> {
                 self.push(token.text);
                 self.begin_statement_if(token.text == "}");
             }
+            text if floating && self.floating(text) => {}
             "%" => self.multiply("cofferdam_mod("),
-            "*" if floating => self.multiply("cofferdam_times("),
-            "/" if floating => self.multiply("cofferdam_over("),
             "*" | "/" => {
                 self.end_product();
                 self.push(token.text);
-                self.level.factor = self.out.len();
-            }
-            "^" if floating => {
-                self.out.insert(self.level.factor, "cofferdam_pow(".into());
-                self.push(",");
-                self.level.powers += 1;
                 self.level.factor = self.out.len();
             }
             "^" => {
@@ -288,15 +281,11 @@ impl<'text> Writer<'text> {
             }
             // A sign belongs to the factor it precedes.
             "-" if !operand_before => self.push(token.text),
-            "*=" if floating => self.assign(token.text, "cofferdam_times("),
-            "/=" if floating => self.assign(token.text, "cofferdam_over("),
-            "^=" if floating => self.assign(token.text, "cofferdam_pow("),
             "+" | "-" | "=" | "+=" | "-=" | "*=" | "/=" | "^=" => {
                 self.end_product();
                 self.push(token.text);
                 self.begin_product();
             }
-            "<" | ">" | "<=" | ">=" | "==" | "!=" if floating => self.compare(token.text),
             text if token.kind == Kind::Operator || token.kind == Kind::Break => {
                 self.end_comparison();
                 self.push(text);
@@ -309,6 +298,26 @@ impl<'text> Writer<'text> {
                 self.begin_statement_if(is_keyword(token));
             }
         }
+    }
+
+    /// Writes an operator as a call; false for one that stays as it is.
+    fn floating(&mut self, operator: &'text str) -> bool {
+        match operator {
+            "*" => self.multiply("cofferdam_times("),
+            "/" => self.multiply("cofferdam_over("),
+            "^" => {
+                self.out.insert(self.level.factor, "cofferdam_pow(".into());
+                self.push(",");
+                self.level.powers += 1;
+                self.level.factor = self.out.len();
+            }
+            "*=" => self.assign(operator, "cofferdam_times("),
+            "/=" => self.assign(operator, "cofferdam_over("),
+            "^=" => self.assign(operator, "cofferdam_pow("),
+            "<" | ">" | "<=" | ">=" | "==" | "!=" => self.compare(operator),
+            _ => return false,
+        }
+        true
     }
 
     fn push(&mut self, text: &'text str) {
