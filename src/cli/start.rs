@@ -14,7 +14,7 @@ use model::outcome::in_words;
 /// Default log of a server: warnings that an operator should act on.
 pub const SERVER_LOG: &str = "warn,rmcp=error";
 /// Default log of a command that makes one call, which reports the failure of that call itself.
-pub const COMMAND_LOG: &str = "warn,cofferdam_supervisor::dispatch=error";
+pub const COMMAND_LOG: &str = "warn,cofferdam_supervisor::event_loop::dispatch=error";
 
 /// Freed memory that a front end keeps, in bytes: a call's buffers, several times over.
 const KEPT_BYTES: i32 = 2 << 20;

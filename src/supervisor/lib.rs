@@ -1,57 +1,23 @@
 //! The supervisor: the one process that makes cells, and all that is decided before it starts.
 //!
-//! `main` calls [`start`] while it is single-threaded and small. `start` holds main's side
-//! (ids, grants, cgroups, the clone), `boot` the supervisor's own way into its namespaces,
-//! `template` the roots, `serve` the loop, `young` and `pool` the cells
-//! that wait for a job, `ahead` a program that waits there for its input, `dispatch` the way of a job
-//! to its cell, `waiting` what is built for it, `running` its life there.
-//! `sources` lists what the loop waits for. `sessions` has the cells that live across jobs: `shell` one job after the other, `desk` and
-//! `driver` how a bash gets them.
+//! `main` calls [`start`] while it is single-threaded and small. Five folders, each of which names only
+//! those after it:
+//!
+//! | folder | idea |
+//! |---|---|
+//! | `boot` | main's side (ids, grants, control groups, the clone) and the supervisor's way into its namespaces |
+//! | `event_loop` | one thread: requests in, cells to jobs, events out; the one place that has all state |
+//! | `sessions` | the cells that live across calls, and how a bash in them gets its calls |
+//! | `cells` | one cell and the job it serves; the pool of cells that wait for one |
+//! | `rootfs` | the root that the cells of one key share, and what of the host it shows |
 //!
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
 
-mod account;
-mod ahead;
-mod bare;
-mod beside;
 mod boot;
-mod brought;
 mod cells;
-mod clerk;
-mod clocks;
-mod desk;
-mod dispatch;
-mod driver;
-mod dying;
-mod ends;
-pub mod filter;
-mod handover;
-mod host;
-mod idmap;
-mod outbox;
-mod phases;
-mod pieces;
-mod placing;
-mod pool;
-mod program;
-pub mod protect;
-mod running;
-mod scope;
-mod serve;
-mod session;
+mod event_loop;
+mod rootfs;
 mod sessions;
-mod shell;
-mod sockets;
-mod sources;
-mod start;
-mod subordinate;
-mod synthetic;
-mod telling;
-mod template;
-mod terminal;
-mod usable;
-mod waiting;
-mod young;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -63,11 +29,14 @@ use model::job::{ProfileName, Workspace};
 use model::receipt::Tier;
 use profile::Profile;
 
-pub use scope::Wish as ScopeWish;
-pub use sockets::Socket;
-pub use start::{OPEN_FILES_HELD, StartError, Started, start};
-pub use subordinate::{OwnIds, Without, look as look_for_own_ids};
-pub use synthetic::HOST_NAME;
+pub use boot::filter;
+pub use boot::requirements::OPEN_FILES_HELD;
+pub use boot::scope::Wish as ScopeWish;
+pub use boot::start::{StartError, Started, start};
+pub use boot::subordinate::{OwnIds, Without, look as look_for_own_ids};
+pub use rootfs::protect;
+pub use rootfs::sockets::Socket;
+pub use rootfs::synthetic::HOST_NAME;
 
 /// Everything the supervisor will ever know: decided by the operator, before any call.
 #[derive(Debug, Clone)]
@@ -149,7 +118,7 @@ pub struct IdRange {
 struct KeyGrant {
     workspace: Workspace,
     directories: Option<WorkspaceGrant>,
-    sockets: Vec<sockets::SocketGrant>,
+    sockets: Vec<rootfs::sockets::SocketGrant>,
 }
 
 /// Granted directories with what `main` prepared for them.

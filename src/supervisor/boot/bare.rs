@@ -1,0 +1,215 @@
+//! The supervisor of the tier `landlock+seccomp`: one unprivileged process in the host's namespaces.
+//!
+//! It has one uid and no capability: the operator's own, or as root one that nobody else has. Its
+//! cells have the same. What it lacks to hold them by, it has by Landlock: see `cell::bare`.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, umask};
+use syscalls::Sysno;
+
+use super::enter::{During, Failed, greeted, silence};
+use super::filter;
+use super::requirements::{can_hold, unusable, usable};
+use super::start::Inherited;
+use crate::Access;
+use crate::KeyGrant;
+use crate::WorkspaceGrant;
+use crate::cells::key::{Key, Unusable};
+use crate::event_loop::serve::Supervisor;
+use crate::rootfs::detached::DEVICES;
+use crate::rootfs::program;
+use crate::rootfs::template::TemplateError;
+use cell::bare::store::{self, Store};
+use cell::bare::{Domain, Ground};
+use cell::ids::CellIds;
+use cell::landlock::Use;
+use cell::seccomp::{self, Recording};
+use cell::{Clocks, Design, ProcKind, Shared, c_path, caps, fds, ids, landlock};
+use model::receipt::MemoryHold;
+use profile::tier::LANDLOCK_ABI;
+use profile::{HostPath, PathKind, Presence, Profile};
+use sys::fork::fork;
+use sys::process::{self, Dumpable, Side};
+use sys::socket;
+
+/// What main prepares for this tier.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// A directory of the cells' user, for their private ones.
+    pub store: String,
+    /// The uid and gid to take; absent where the operator's own are kept.
+    pub id: Option<u32>,
+}
+
+/// The supervisor's way in, after main has let it go.
+pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervisor, Failed> {
+    nix::unistd::setsid().map(drop).during("starting a session")?;
+    if let Some(id) = prepared.id {
+        // Before the ids, which take the right to it along.
+        caps::drop_bounding(&[]).during("dropping capabilities")?;
+        ids::become_id(id, inherited.supplementary).during("changing ids")?;
+    }
+    caps::clear_current().during("dropping capabilities")?;
+    process::set_dumpable(Dumpable::No).during("becoming untraceable")?;
+    // No signal on main's death: the link's end tells, and this process has something to end first.
+    if !process::is_open(&inherited.link).during("looking at the link")? {
+        return Err(Failed("looking at the link".to_owned(), Errno::EPIPE));
+    }
+    process::set_no_new_privs().during("setting no_new_privs")?;
+    silence().during("letting the operator's streams go")?;
+    nix::unistd::chdir("/").during("leaving the directory it was started in")?;
+    let (sweeper, news) = sweeper(&prepared.store).during("making the sweeper")?;
+    nix::sys::prctl::set_child_subreaper(true).during("adopting orphans")?;
+    umask(Mode::from_bits_truncate(0o077));
+    let store = Store::new(prepared.store.clone(), news).map(Rc::new);
+    let store = store.during("making the private directories' own")?;
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let proc = open("/proc", flags, Mode::empty()).during("opening /proc")?;
+    let landlock_abi = landlock::kernel_abi();
+    let keys = keys(&inherited, &store, landlock_abi);
+    let domain = match landlock_abi >= LANDLOCK_ABI {
+        true => Some(Domain::enter(landlock_abi, sweeper).during("holding signals")?),
+        // No key can be used then, so that no cell is made.
+        false => None,
+    };
+    let shared = Shared {
+        init_filter: seccomp::init_filter(Recording::Off, &[])
+            .during("compiling the filter of inits")?,
+        landlock_abi,
+        memory: MemoryHold::BestEffort,
+        socket_bytes: socket::bytes_at_first(&inherited.link)
+            .during("asking what a socket holds")?,
+        proc,
+        proc_kind: ProcKind::Own,
+        clocks: Clocks::Host,
+        domain,
+        record: None,
+    };
+    filter::load(&keys, Recording::Off).during("confining the supervisor")?;
+    greeted(inherited, keys, shared)
+}
+
+/// Starts the process that removes what cells leave. It is outside the domain of signals, and outlives
+/// this process for as long as that takes.
+fn sweeper(path: &str) -> Result<(i32, OwnedFd), Errno> {
+    let (news, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    match fork()? {
+        Side::Parent(child) => Ok((child.pid, told)),
+        Side::Child => {
+            // The link among them: its end must show when main ends.
+            let swept = fds::keep_only(std::iter::once(news.as_fd()))
+                .and_then(|()| store::sweep(path, &news));
+            process::exit_now(i32::from(swept.is_err()));
+        }
+    }
+}
+
+fn keys(inherited: &Inherited, store: &Rc<Store>, landlock_abi: u32) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
+        for grant in grants {
+            let design = usable(profile, landlock_abi)
+                .and_then(|()| can_hold(profile, &inherited.cgroups))
+                .and_then(|()| design(profile, grant, store, landlock_abi));
+            let (profile, workspace) = (profile.name.clone(), grant.workspace);
+            keys.push(Key { profile, workspace, design });
+        }
+    }
+    keys
+}
+
+fn design(
+    profile: &Profile,
+    grant: &KeyGrant,
+    store: &Rc<Store>,
+    landlock_abi: u32,
+) -> Result<Design, Unusable> {
+    let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
+    if !grant.sockets.is_empty() {
+        let why = "a socket of the host takes a mount, and the tier landlock+seccomp has none";
+        return Err(Unusable { why: why.to_owned(), missing_program: None });
+    }
+    let rules =
+        rules(profile, grant.directories.as_ref()).map_err(|error| unusable(profile, &error))?;
+    let verdicts = seccomp::payload_verdicts(profile, MemoryHold::BestEffort);
+    let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let hidden = store.directory().try_clone();
+    Ok(Design {
+        profile: profile.clone(),
+        workspace: grant.workspace,
+        ground: cell::Ground::Bare(Ground { store: Rc::clone(store) }),
+        hidden: hidden.map_err(|error| system(cell::errno_of(&error)))?,
+        devices: open("/dev", directory, Mode::empty()).map_err(system)?,
+        mediation: None,
+        writable: Vec::new(),
+        notes: Vec::new(),
+        // Of a whole supervisor, which took them on: there are no maps.
+        ids: CellIds::Operator,
+        landlock: landlock::Plan { abi: landlock_abi, rules, network: profile.network },
+        filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
+        recorded: Vec::new(),
+        // The supervisor's own, by which private directories are let go.
+        allowed: seccomp::allowed(&verdicts).chain([seccomp::number(Sysno::renameat)]).collect(),
+    })
+}
+
+type Rules = Vec<(CString, Use)>;
+
+/// What a cell may open of the host, as the host has it: what the profile lists, devices, and what the
+/// operator granted for reading.
+fn rules(profile: &Profile, grant: Option<&WorkspaceGrant>) -> Result<Rules, TemplateError> {
+    let mut readable: BTreeMap<PathBuf, Use> = BTreeMap::new();
+    for path in &profile.paths {
+        for found in of_the_host(path)? {
+            readable.insert(found, Use::Read);
+        }
+    }
+    for granted in grant.iter().flat_map(|grant| &grant.directories) {
+        if granted.access != Access::ReadOnly || granted.cell != granted.host {
+            return Err(TemplateError::Path {
+                path: granted.cell.clone(),
+                errno: Errno::EOPNOTSUPP,
+            });
+        }
+        readable.insert(granted.host.clone(), Use::Read);
+    }
+    for name in DEVICES {
+        let path = Path::new("/dev").join(name);
+        let what = landlock::device(&path, MemoryHold::BestEffort);
+        readable.insert(path, what);
+    }
+    let named = |(path, what): (PathBuf, Use)| {
+        c_path(&path).map(|name| (name, what)).map_err(|errno| TemplateError::Path { path, errno })
+    };
+    readable.into_iter().map(named).collect()
+}
+
+/// A path of a profile with its links resolved, and for a program what it loads at start.
+fn of_the_host(path: &HostPath) -> Result<Vec<PathBuf>, TemplateError> {
+    let here = |errno| TemplateError::Path { path: path.host.clone(), errno };
+    if path.host != path.cell {
+        return Err(here(Errno::EOPNOTSUPP));
+    }
+    let found = match path.host.canonicalize() {
+        Ok(found) => found,
+        Err(_) if path.presence == Presence::Optional => return Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(TemplateError::Missing { path: path.host.clone() });
+        }
+        Err(error) => return Err(here(cell::errno_of(&error))),
+    };
+    let needed = match path.kind {
+        PathKind::Tree => Vec::new(),
+        PathKind::Program => {
+            program::libraries(&path.host).map_err(|error| here(cell::errno_of(&error)))?
+        }
+    };
+    Ok(std::iter::once(found).chain(needed).collect())
+}

@@ -1,0 +1,433 @@
+//! The supervisor's way in: from the clone to the first frame on the link.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use caps::Capability;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
+
+use super::bare;
+use super::clocks;
+use super::filter;
+use super::requirements::{can_hold, unusable, usable};
+use super::scope;
+use super::start::Inherited;
+use super::subordinate::{Ids, SUPERVISOR};
+use crate::HOST_NAME;
+use crate::KeyGrant;
+use crate::cells::key::{Key, Unusable};
+use crate::event_loop::serve::{self, Supervisor};
+use crate::rootfs::template::{Namespace, Template, TemplateError, Workshop};
+use cell::ids::CellIds;
+use cell::mediate::calls::{self, CallGroup};
+use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
+use cell::seccomp::Recording;
+use cell::{
+    Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
+};
+use model::job::Workspace;
+use model::receipt::MemoryHold;
+use model::wire::{self, Event, Ready, Unable};
+use profile::condition::Verdict;
+use profile::{ProcView, Profile};
+use sys::mount::{attribute, new_filesystem};
+use sys::process::{self, Dumpable};
+use sys::signals;
+use sys::socket::{self, Wait};
+
+/// What the supervisor waits for before it does anything.
+#[derive(Debug)]
+pub struct Birth {
+    pub wait: OwnedFd,
+}
+
+/// Main's word that the maps are there: as ever, or with ids for the cells of an ordinary user.
+pub const OPERATORS: &[u8] = b"go";
+pub const OWN: &[u8] = b"own";
+
+/// What the supervisor keeps of its namespace's capabilities: cloning, mapping, entering
+/// templates, measuring and killing cells (capabilities(7)).
+const KEPT: [Capability; 7] = [
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SETUID,
+    Capability::CAP_SETGID,
+    // Mapping the operator's id, which is 0 in this namespace, into a cell's.
+    Capability::CAP_SETFCAP,
+    // setns(2) to a mount namespace.
+    Capability::CAP_SYS_CHROOT,
+    Capability::CAP_SYS_PTRACE,
+    Capability::CAP_KILL,
+];
+
+/// A step that failed, with the errno it failed with.
+pub(super) struct Failed(pub String, pub Errno);
+
+pub(super) trait During<T> {
+    fn during(self, step: &str) -> Result<T, Failed>;
+}
+
+impl<T> During<T> for Result<T, Errno> {
+    fn during(self, step: &str) -> Result<T, Failed> {
+        self.map_err(|errno| Failed(step.to_owned(), errno))
+    }
+}
+
+/// Runs the supervisor. Never returns.
+pub fn run(inherited: Inherited, birth: Birth) -> ! {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let link = inherited.link.try_clone();
+        match boot(inherited, &birth) {
+            Ok(mut supervisor) => serve::run(&mut supervisor),
+            Err(Failed(step, errno)) => {
+                let unable = Event::Unable(Unable { step, errno: cell::report::raw(errno) });
+                // Whoever reads nothing sees the link end: there is nobody else to tell.
+                if let (Ok(link), Ok(frame)) = (link, wire::encode(&unable)) {
+                    socket::send(link, &frame, &[]).unwrap_or_default();
+                }
+            }
+        }
+    }));
+    process::exit_now(i32::from(outcome.is_err()));
+}
+
+fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
+    if inherited.bare.is_none() {
+        // Not by the clone, in which main waits. Before anything is read, and before there is a socket of
+        // a cell: it would stay one of the host's network.
+        unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
+        // Before any time is taken, and while this process owns its files in /proc.
+        inherited.clocks = clocks::begin()?;
+    }
+    let mut go = [0; 8];
+    let received = socket::receive(&birth.wait, &mut go, Wait::Yes).during("waiting for main")?;
+    if received.bytes == 0 {
+        return Err(Failed("waiting for main".to_owned(), Errno::EPIPE));
+    }
+    if go.get(..received.bytes) == Some(OWN) {
+        inherited.take_own_ids();
+    }
+    inherited.pages.clear("cofferdam");
+    // Once, for the programs of all cells.
+    signals::default_signals().during("giving signals their default effect")?;
+    match inherited.bare.clone() {
+        None => boot_whole(inherited),
+        Some(prepared) => bare::boot(inherited, &prepared),
+    }
+}
+
+/// In namespaces of its own.
+fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
+    // A session of its own: no signal from the operator's terminal reaches it, or any cell.
+    nix::unistd::setsid().map(drop).during("starting a session")?;
+    match inherited.ids {
+        Ids::All(_) => ids::become_id(0, inherited.supplementary),
+        Ids::ByGrant => ids::become_real(SUPERVISOR),
+    }
+    .during("changing ids")?;
+    // After the last change of ids, which resets both.
+    process::set_death_signal(Signal::SIGKILL).during("tying its life to main")?;
+    process::set_dumpable(Dumpable::No).during("becoming untraceable")?;
+    if !process::is_open(&inherited.link).during("looking at the link")? {
+        return Err(Failed("looking at the link".to_owned(), Errno::EPIPE));
+    }
+    process::set_no_new_privs().during("setting no_new_privs")?;
+    nix::unistd::sethostname(HOST_NAME).during("naming the host")?;
+    limits::all_cells(inherited.caps.processes).during("capping processes")?;
+    silence().during("letting the operator's streams go")?;
+    private_mounts().during("making mounts private")?;
+    let (proc, proc_kind) = procfs().during("opening /proc")?;
+    let landlock_abi = landlock::kernel_abi();
+    // Templates are made for cells of other uids, whatever the operator lets others read.
+    let operators = umask(Mode::from_bits_truncate(0o022));
+    let keys = keys(&mut inherited, &proc, proc_kind, landlock_abi)?;
+    let memory = inherited.cgroups.hold();
+    if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
+        nix::unistd::setgroups(&[]).during("dropping supplementary groups")?;
+    }
+    // What cells make in a granted directory is as private as the operator's own files; the
+    // owner's own rights are nothing to take away.
+    umask(operators & Mode::from_bits_truncate(0o077));
+    let recording = recording(&inherited);
+    let shared = Shared {
+        init_filter: seccomp::init_filter(recording, &[])
+            .during("compiling the filter of inits")?,
+        landlock_abi,
+        memory,
+        socket_bytes: socket::bytes_at_first(&inherited.link)
+            .during("asking what a socket holds")?,
+        proc,
+        proc_kind,
+        clocks: inherited.clocks,
+        record: inherited.record.clone(),
+        domain: None,
+    };
+    confine(&keys, recording).during("confining the supervisor")?;
+    greeted(inherited, keys, shared)
+}
+
+/// The supervisor, which tells the front end that it is up; where a call comes at once, its cell builds
+/// itself meanwhile.
+pub(super) fn greeted(
+    mut inherited: Inherited,
+    keys: Vec<Key>,
+    shared: Shared,
+) -> Result<Supervisor, Failed> {
+    let Shared { landlock_abi, memory, .. } = shared;
+    let unusable = keys.iter().filter_map(|key| {
+        let why = key.design.as_ref().err()?.why.clone();
+        Some((key.profile.clone(), why))
+    });
+    let scope = inherited.scope.told.clone();
+    let ready = Event::Ready(Ready { landlock_abi, memory, scope, unusable: unusable.collect() });
+    let first = inherited.first.take();
+    let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
+    if let Some((profile, workspace)) = first {
+        supervisor.build_first(&profile, workspace);
+    }
+    supervisor.tell(&ready, None);
+    Ok(supervisor)
+}
+
+/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. What is logged from
+/// here on goes over the link.
+pub(super) fn silence() -> Result<(), Errno> {
+    model::log::keep();
+    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+    for number in 0..3 {
+        process::duplicate_inheritable(&null, number)?;
+    }
+    Ok(())
+}
+
+/// Nothing mounted here shows outside, and nothing mounted outside shows here.
+fn private_mounts() -> Result<(), Errno> {
+    const NONE: Option<&str> = None;
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
+}
+
+/// A procfs of this pid namespace that is mounted nowhere; in a container that masks parts of
+/// /proc the kernel refuses one, and the outer /proc must do (rulings R11).
+fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
+    let flags = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
+    match new_filesystem(c"proc", flags) {
+        Ok(proc) => Ok((proc, ProcKind::Own)),
+        Err(Errno::EPERM) => {
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            Ok((open("/proc", flags, Mode::empty())?, ProcKind::Outer))
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Designs the cells of every key. A scope is awaited only when all else is done.
+fn keys(
+    inherited: &mut Inherited,
+    proc: &OwnedFd,
+    proc_kind: ProcKind,
+    landlock_abi: u32,
+) -> Result<Vec<Key>, Failed> {
+    // Before the first template, from which the host's files cannot be seen.
+    let of_profile = |(profile, grants): (&Profile, &Vec<KeyGrant>)| {
+        grants.iter().map(|grant| inherited.ids.of_key(profile, grant)).collect::<Vec<_>>()
+    };
+    let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
+    let mut templates = templates(inherited, proc, proc_kind, landlock_abi)?.into_iter();
+    scope::settle(inherited);
+    let (memory, recording) = (inherited.cgroups.hold(), recording(inherited));
+    let mut keys = Vec::new();
+    for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
+        for ((grant, ids), template) in grants.iter().zip(ids).zip(templates.by_ref()) {
+            let workspace = grant.workspace;
+            let held = Held { memory, proc_kind, landlock_abi, recording, ids };
+            let design = template.and_then(|template| {
+                can_hold(profile, &inherited.cgroups)?;
+                design(profile, workspace, template, held)
+            });
+            keys.push(Key { profile: profile.name.clone(), workspace, design });
+        }
+    }
+    Ok(keys)
+}
+
+/// Builds the template of every key, then leaves the host's mounts.
+fn templates(
+    inherited: &Inherited,
+    proc: &OwnedFd,
+    proc_kind: ProcKind,
+    landlock_abi: u32,
+) -> Result<Vec<Result<Template, Unusable>>, Failed> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
+        .during("holding the first namespace")?;
+    let Inherited { clocks, caps, .. } = inherited;
+    let workshop = Workshop { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
+    let mut templates = Vec::new();
+    let all: usize = inherited.grants.iter().map(Vec::len).sum();
+    for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
+        for grant in grants {
+            let last = templates.len() + 1 == all;
+            let namespace = if last { Namespace::First } else { Namespace::New };
+            templates.push(usable(profile, landlock_abi).and_then(|()| {
+                let built = workshop.build(profile, grant, namespace);
+                built.map_err(|error| unusable(profile, &error))
+            }));
+        }
+    }
+    let whole = templates.iter().find_map(|template| Some(&template.as_ref().ok()?.namespace));
+    workshop.close(whole).map_err(|error| match error {
+        TemplateError::System { what, errno } => Failed(what.to_owned(), errno),
+        TemplateError::Missing { .. }
+        | TemplateError::Path { .. }
+        | TemplateError::Special { .. } => {
+            Failed("leaving the host's mounts".to_owned(), Errno::EIO)
+        }
+    })?;
+    Ok(templates)
+}
+
+/// What this machine gives the cells of a key.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    memory: MemoryHold,
+    proc_kind: ProcKind,
+    landlock_abi: u32,
+    recording: Recording,
+    ids: CellIds,
+}
+
+fn recording(inherited: &Inherited) -> Recording {
+    if inherited.record.is_some() { Recording::On } else { Recording::Off }
+}
+
+/// The mediated calls of a template's cells, and the verdicts that make init be asked about them.
+fn mediation(
+    profile: &Profile,
+    template: &Template,
+    tmpfs: &[mounts::Tmpfs],
+    held: Held,
+    verdicts: &mut BTreeMap<u32, Verdict>,
+) -> Result<Option<Mediation>, Unusable> {
+    let names = template.guarded.first();
+    let names = names.map(|directory| GuardedNames { directory, named: &template.named });
+    let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
+    let mut watched = Vec::new();
+    match (held.proc_kind, names) {
+        (_, None) if !template.shows_sockets() => {}
+        (ProcKind::Own, _) => {
+            if names.is_some() {
+                watched.extend(calls::take(verdicts, CallGroup::Names).map_err(system)?);
+            }
+            watched.extend(sockets::take(verdicts, names.is_some()).map_err(system)?);
+        }
+        (ProcKind::Outer, None) => sockets::close(verdicts),
+        (ProcKind::Outer, Some(_)) => {
+            let why = "names cannot be guarded in a writable grant where parts of /proc are masked";
+            return Err(Unusable { why: why.to_owned(), missing_program: None });
+        }
+    }
+    for group in [CallGroup::Epoll, CallGroup::Inotify] {
+        match (held.proc_kind, profile.proc) {
+            (ProcKind::Outer, ProcView::None) => calls::refuse(verdicts, group),
+            (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {
+                watched.extend(calls::take(verdicts, group).map_err(system)?);
+            }
+        }
+    }
+    if watched.is_empty() {
+        return Ok(None);
+    }
+    let own = Belongings {
+        private: tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned()).collect(),
+        sockets: template.sockets.place().map(CStr::to_owned),
+        granted: &template.granted,
+    };
+    Mediation::new(watched, names, own, held.recording).map(Some).map_err(system)
+}
+
+/// The calls whose paths are recorded. One that the guard makes must not go on by itself: where names
+/// are guarded, what opens files is not recorded.
+fn recorded(
+    recording: Recording,
+    verdicts: &BTreeMap<u32, Verdict>,
+    mediation: Option<&Mediation>,
+) -> Vec<record::PathCall> {
+    let mut recorded = match recording {
+        Recording::On => record::path_calls(verdicts),
+        Recording::Off => Vec::new(),
+    };
+    let mediated = mediation.map_or(&[][..], |mediation| &mediation.calls);
+    recorded.retain(|path| mediated.iter().all(|call| call.number != path.number));
+    recorded
+}
+
+fn design(
+    profile: &Profile,
+    workspace: Workspace,
+    template: Template,
+    held: Held,
+) -> Result<Design, Unusable> {
+    let Held { memory, landlock_abi, recording, ids, .. } = held;
+    let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
+    let tmpfs = mounts::tmpfs(profile, &template.granted);
+    let mut verdicts = seccomp::payload_verdicts(profile, memory);
+    let mut allowed: Vec<u32> = seccomp::allowed(&verdicts).collect();
+    let mediation = mediation(profile, &template, &tmpfs, held, &mut verdicts)?;
+    if let Some(mediation) = &mediation {
+        // Init makes the calls, and the supervisor's filter is its own too.
+        allowed.extend(mediation.own_calls.iter().copied().map(seccomp::number));
+    }
+    let recorded = recorded(recording, &verdicts, mediation.as_ref());
+    let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();
+    let plan = mounts::Plan {
+        proc: profile.proc,
+        facts: template.facts,
+        tmpfs,
+        host_slot: None,
+        by_slot: template.by_slot,
+        sockets: template.sockets,
+    };
+    let inside = landlock::Inside {
+        readable: &template.readable,
+        granted: &template.granted,
+        writable: &template.writable,
+        private: &plan.tmpfs,
+    };
+    let rules = landlock::rules(profile, memory, &inside);
+    let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());
+    Ok(Design {
+        profile: profile.clone(),
+        workspace,
+        ground: Ground::Root(Root {
+            template: template.namespace,
+            sizes: std::rc::Rc::new(template.sizes),
+            overlays: std::rc::Rc::new(template.overlays),
+            mounts: plan,
+        }),
+        hidden: template.hidden,
+        devices: template.devices,
+        writable: writable.collect(),
+        notes: template.notes,
+        ids,
+        landlock: landlock::Plan {
+            abi: landlock_abi,
+            rules: rules.map_err(system)?,
+            network: profile.network,
+        },
+        filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
+        recorded,
+        allowed,
+        mediation,
+    })
+}
+
+/// The supervisor's own walls, last: capabilities, then its filter.
+fn confine(keys: &[Key], recording: Recording) -> Result<(), Errno> {
+    cell::caps::keep_only(&KEPT)?;
+    filter::load(keys, recording)
+}

@@ -1,0 +1,134 @@
+//! The ids that this process's user namespace has: root in a container has few (user_namespaces(7)).
+
+use crate::IdRange;
+
+/// `/proc/self/uid_map` or `gid_map`: which ids exist here, and what they are one namespace further out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdMap(Vec<Extent>);
+
+/// The id that stands for one that has none (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW: u32 = 65_534;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub inside: u32,
+    pub outside: u32,
+    pub length: u32,
+}
+
+/// What the text of `/proc/PID/uid_map` or `gid_map` says, a line each.
+pub fn extents(text: &str) -> Vec<Extent> {
+    let extent = |line: &str| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let mut next = || numbers.next()?.ok();
+        Some(Extent { inside: next()?, outside: next()?, length: next()? })
+    };
+    text.lines().filter_map(extent).collect()
+}
+
+impl IdMap {
+    /// That of this process.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn of_this_process() -> std::io::Result<Self> {
+        std::fs::read_to_string("/proc/self/uid_map").map(|text| Self::parse(&text))
+    }
+
+    /// The same for groups.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn groups_of_this_process() -> std::io::Result<Self> {
+        std::fs::read_to_string("/proc/self/gid_map").map(|text| Self::parse(&text))
+    }
+
+    fn parse(text: &str) -> Self {
+        Self(extents(text))
+    }
+
+    /// Whether every id from `first` on, `count` of them, exists here.
+    pub fn covers(&self, first: u32, count: u32) -> bool {
+        self.0.iter().any(|extent| {
+            let skipped = first.checked_sub(extent.inside);
+            skipped
+                .and_then(|skipped| extent.length.checked_sub(skipped))
+                .is_some_and(|left| left >= count)
+        })
+    }
+
+    /// What an id of this namespace is one namespace further out; on the host itself, the same.
+    pub fn outside(&self, id: u32) -> Option<u32> {
+        self.0.iter().find_map(|extent| {
+            let offset = id.checked_sub(extent.inside)?;
+            (offset < extent.length).then(|| extent.outside.checked_add(offset))?
+        })
+    }
+
+    /// The host's id for an id of this namespace, as far as can be seen from inside one: 0 for that
+    /// of the host's root and no other.
+    pub fn on_the_host(&self, id: u32, host_root: Option<u32>) -> u32 {
+        if host_root == Some(id) {
+            return 0;
+        }
+        // One namespace out there may be a 0 that is not the host's: then nothing better is known.
+        match self.outside(id).unwrap_or(id) {
+            0 => OVERFLOW,
+            outside => outside,
+        }
+    }
+
+    /// The configured range, or one of the same blocks that exists here: the last ids of the
+    /// longest stretch, of which people use the first. `None`: there is not one block of them.
+    pub fn usable(&self, wanted: IdRange, blocks: u32) -> Option<IdRange> {
+        if self.covers(wanted.first, wanted.count.checked_mul(blocks)?) {
+            return Some(wanted);
+        }
+        let longest = self.0.iter().max_by_key(|extent| extent.length)?;
+        // The lower half stays with those who live here.
+        let blocks = (longest.length / 2).checked_div(wanted.count)?.min(blocks);
+        let taken = wanted.count.checked_mul(blocks).filter(|taken| *taken > 0)?;
+        let first = longest.inside.checked_add(longest.length - taken)?;
+        Some(IdRange { first, count: wanted.count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WANTED: IdRange = IdRange { first: 2_000_000_000, count: 1024 };
+
+    #[test]
+    fn the_host_has_the_configured_range() {
+        let map = IdMap::parse("         0          0 4294967295\n");
+        assert_eq!(map.usable(WANTED, 64), Some(WANTED));
+        assert_eq!(map.outside(1000), Some(1000));
+    }
+
+    #[test]
+    fn a_container_has_a_range_of_its_own_upper_half() {
+        let map = IdMap::parse("0 1000 1\n1 100000 65536\n");
+        let range = map.usable(WANTED, 64);
+        assert_eq!(range, Some(IdRange { first: 65537 - 32 * 1024, count: 1024 }));
+        assert_eq!(map.outside(0), Some(1000));
+        assert_eq!(map.outside(2), Some(100_001));
+        assert_eq!(map.outside(70_000), None);
+    }
+
+    #[test]
+    fn only_the_hosts_root_is_0_on_the_host() {
+        let nested = IdMap::parse("0 0 1\n");
+        assert_eq!(nested.on_the_host(0, Some(0)), 0, "the root of a namespace that root made");
+        assert_eq!(nested.on_the_host(0, Some(OVERFLOW)), OVERFLOW, "root of one inside another");
+        let renamed = IdMap::parse("64321 0 1\n");
+        assert_eq!(renamed.on_the_host(64321, Some(OVERFLOW)), OVERFLOW);
+        assert_eq!(renamed.on_the_host(64321, Some(64321)), 0, "root by another name");
+        assert_eq!(IdMap::parse("0 1000 1\n").on_the_host(0, Some(OVERFLOW)), 1000);
+    }
+
+    #[test]
+    fn one_id_is_no_range() {
+        assert_eq!(IdMap::parse("0 1000 1\n").usable(WANTED, 64), None);
+    }
+}

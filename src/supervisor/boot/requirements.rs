@@ -1,0 +1,65 @@
+//! Whether cells of a profile can be made on this host, and why not.
+
+use crate::cells::key::Unusable;
+use crate::rootfs::template::TemplateError;
+use cell::cgroup::Parent;
+use model::receipt::{MemoryHold, Tier};
+use profile::tier::LANDLOCK_ABI;
+use profile::{Exec, Profile};
+
+/// The least hard limit on open files for a profile of one program, which its cells hold at descriptor 1000.
+pub const OPEN_FILES_HELD: u64 = 1024;
+
+/// Returns why a key of `profile` is unusable whose template could not be built.
+pub fn unusable(profile: &Profile, error: &TemplateError) -> Unusable {
+    let missing_program = match (&profile.exec, error) {
+        (Exec::Only(program), TemplateError::Missing { path }) if program == path => {
+            path.file_name().map(|name| name.to_string_lossy().into_owned())
+        }
+        _ => None,
+    };
+    Unusable { why: error.to_string(), missing_program }
+}
+
+fn refuse(why: String) -> Result<(), Unusable> {
+    Err(Unusable { why, missing_program: None })
+}
+
+/// Returns whether this host has what the profile requires, but for control groups.
+pub fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
+    // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
+    // could not be ruled (landlock(7)).
+    let (least, of) = match profile.tier {
+        Tier::Full => (2, ""),
+        Tier::Bare => (LANDLOCK_ABI, " by the tier landlock+seccomp"),
+    };
+    let needed = profile.requires.landlock_abi.max(least);
+    if landlock_abi < needed {
+        return refuse(format!(
+            "Landlock ABI {needed} is required{of}, this kernel has {landlock_abi}"
+        ));
+    }
+    let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).unwrap_or_default();
+    if matches!(profile.exec, Exec::Only(_)) && most < OPEN_FILES_HELD {
+        return refuse(format!(
+            "{most} open files are allowed here, and {OPEN_FILES_HELD} are needed; `cofferdam doctor` \
+             has the remedy"
+        ));
+    }
+    Ok(())
+}
+
+/// Returns whether the control groups that were had hold what the profile wants held.
+pub fn can_hold(profile: &Profile, cgroups: &Parent) -> Result<(), Unusable> {
+    let held = cgroups.hold();
+    if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {
+        return refuse("a memory cgroup is required and none can be had".to_owned());
+    }
+    if profile.limits.processors.is_some() && !cgroups.shares_processors() {
+        return refuse(
+            "a share of the processors is a limit that needs cgroup v2 with `cpu`, and it cannot be had"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}

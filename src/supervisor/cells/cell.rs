@@ -1,0 +1,428 @@
+//! One cell as the supervisor holds it: from the clone to the last descriptor.
+//!
+//! *Built, measured, idle → job → exec*: a cell is made for a key and knows no job until it is
+//! offered, whether a job waits for it already or it is made before.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::eventfd::EventFd;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt::PassCred,
+};
+use nix::sys::stat::Mode;
+use nix::unistd::write;
+
+use super::bare;
+use super::handover::Streams;
+use super::prestart::Executed;
+use cell::bare::Domain;
+use cell::bare::store::Private;
+use cell::cgroup::{Group, Parent};
+use cell::enter::{self, Entry};
+use cell::ids::{AGENT, write_map};
+use cell::measure::{self, Operator, Unfit};
+use cell::mounts::Slot;
+use cell::payload::Scratch;
+use cell::report::{self, Probes, ToInit};
+use cell::{Design, Ground, ProcKind, Shared};
+use model::job::Limits;
+use model::receipt::{Configured, Receipt};
+use sys::fork::fork;
+use sys::process::{self, Child, Dumpable, Side, Used};
+
+/// Namespaces of the floor, but for that of cgroups, which `enter` makes when its group is joined.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
+
+/// A cell; killed whole on drop.
+#[derive(Debug)]
+pub struct Cell {
+    child: Child,
+    /// To init.
+    pub control: OwnedFd,
+    /// To the payload, until it execs.
+    pub job: OwnedFd,
+    pub slot: Slot,
+    pub group: Option<Group>,
+    /// Readable when the kernel ran out of this cell's memory (cgroup v1).
+    pub out_of_memory: Option<EventFd>,
+    /// For its job; a shell's jobs bring their own.
+    pub streams: Option<Streams>,
+    /// Its program, where that is executed already.
+    pub ahead: Option<Executed>,
+    /// Its directory on the host, in the tier that has no mounts of its own; let go after its end.
+    pub private: Option<Private>,
+    /// What ends its processes where its init's end does not.
+    domain: Option<Domain>,
+    /// Sockets that have nothing more to say: closed, they would be readable for ever.
+    done: Vec<Socket>,
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        const ATTEMPTS: u8 = 3;
+        let mut killed = self.try_to_kill();
+        for _ in 1..ATTEMPTS {
+            if matches!(killed, Ok(()) | Err(Errno::ESRCH)) {
+                break;
+            }
+            killed = self.try_to_kill();
+        }
+        match killed {
+            // It has not been collected: left alone it would stay a zombie of this supervisor,
+            // in its control group and its slot. Killed, it ends in a moment.
+            Ok(()) => match process::wait(&self.child.pidfd) {
+                // ECHILD: collected with those of all cells, in the tier without pid namespaces.
+                Ok(()) | Err(Errno::ECHILD) => {}
+                Err(errno) => tracing::error!(%errno, "a killed cell could not be collected"),
+            },
+            // Collected already.
+            Err(Errno::ESRCH) => {}
+            Err(errno) => tracing::error!(%errno, "a cell could not be killed"),
+        }
+    }
+}
+
+/// One of a cell's two sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Socket {
+    Control,
+    Job,
+}
+
+/// What making a cell needs besides its design.
+#[derive(Debug)]
+pub struct Maker<'a> {
+    pub shared: &'a Shared,
+    pub cgroups: &'a Parent,
+    pub operator: &'a Operator,
+    /// Of programs that wait: a new cell lets them go.
+    pub inputs: Vec<BorrowedFd<'a>>,
+    pub scratch: &'a mut Scratch,
+}
+
+fn packets() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+}
+
+impl Maker<'_> {
+    /// Clones a cell of `design` and lets it build itself. It reports on its two sockets.
+    ///
+    /// # Errors
+    /// The errno of the call that failed; nothing is left then.
+    pub fn clone_cell(&mut self, design: &Design, slot: Slot) -> Result<Cell, Errno> {
+        let (control, control_theirs) = packets()?;
+        let (job, job_theirs) = packets()?;
+        let handoff = packets()?;
+        // The payload's first packet tells its pid in this namespace (unix(7), SO_PASSCRED).
+        setsockopt(&job, PassCred, &true)?;
+        let group = self.cgroups.make(u64::from(slot), &design.profile.limits)?;
+        let out_of_memory = match &group {
+            Some(group) => group.out_of_memory_event()?,
+            None => None,
+        };
+        let (private, others) = match &design.ground {
+            Ground::Root(root) => {
+                // The cell mounts it.
+                root.sizes.age(slot)?;
+                setns(&root.template, CloneFlags::CLONE_NEWNS)?;
+                (None, 0)
+            }
+            Ground::Bare(ground) => (Some(ground.store.make()?), bare::others(&self.shared.proc)?),
+        };
+        let entry = Entry {
+            design,
+            shared: self.shared,
+            slot,
+            inputs: &self.inputs,
+            private: private.as_ref(),
+            others,
+            group: group.as_ref(),
+            control: control_theirs.as_fd(),
+            job: job_theirs.as_fd(),
+            handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
+        };
+        let child = clone_dumpable(&entry, self.scratch)?;
+        let (domain, streams, ahead) = (self.shared.domain, None, None);
+        let mut cell = Cell {
+            child,
+            control,
+            job,
+            slot,
+            group,
+            out_of_memory,
+            streams,
+            ahead,
+            private,
+            domain,
+            done: Vec::new(),
+        };
+        match &design.ground {
+            Ground::Root(root) => {
+                self.admit(&cell, design.ids.of_slot(root.mounts.id_slot(slot))?)?
+            }
+            Ground::Bare(_) => report::send(&cell.control, &ToInit::Mapped, &[])?,
+        }
+        // While it builds itself.
+        cell.streams = Some(Streams::new(design)?);
+        Ok(cell)
+    }
+
+    /// What only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
+    fn admit(&self, cell: &Cell, outside: u32) -> Result<(), Errno> {
+        let process = self.procfs(cell.child.pid, Some(&cell.child.pidfd))?;
+        // Where the host runs out of memory, cells go first.
+        first_to_go(&process)?;
+        let map = format!("{AGENT} {outside} 1");
+        write_map(&process, "gid_map", &map)?;
+        write_map(&process, "uid_map", &map)?;
+        report::send(&cell.control, &ToInit::Mapped, &[])
+    }
+
+    /// The procfs directory of a process of ours, held so that its pid cannot become another's.
+    pub fn procfs(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let proc = &self.shared.proc;
+        let pid = match (self.shared.proc_kind, pidfd) {
+            (ProcKind::Own, _) => pid,
+            (ProcKind::Outer, Some(pidfd)) => outer_pid(proc, pidfd)?,
+            (ProcKind::Outer, None) => {
+                let opened = process::open_pidfd(pid)?;
+                outer_pid(proc, &opened)?
+            }
+        };
+        openat(proc, pid.to_string().as_str(), flags, Mode::empty())
+    }
+
+    /// Looks at the payload from outside and judges what its probes met.
+    ///
+    /// # Errors
+    /// The first thing that is not as the floor demands.
+    pub fn measure(&self, design: &Design, payload: i32, probes: Probes) -> Result<Receipt, Unfit> {
+        let process = self.procfs(payload, None)?;
+        let Design { profile, .. } = design;
+        if let Ground::Bare(_) = &design.ground {
+            // Where the host runs out of memory, programs go before their init, which ends the rest.
+            first_to_go(&process)?;
+        }
+        Ok(Receipt {
+            profile: profile.name.to_string(),
+            tier: profile.tier,
+            measured: measure::payload(&process, design, self.operator)?,
+            probed: measure::probes(probes, design)?,
+            configured: Configured {
+                landlock_abi: self.shared.landlock_abi,
+                network: profile.network.name().to_owned(),
+                proc: profile.proc.name().to_owned(),
+                memory: self.shared.memory,
+                memory_bytes: profile.limits.memory,
+                processes: profile.limits.processes,
+                workspace: design.workspace_name(),
+                unix_sockets: profile.sockets_text(),
+                host_name: match &design.ground {
+                    Ground::Root(_) => crate::HOST_NAME.to_owned(),
+                    Ground::Bare(_) => "the host's".to_owned(),
+                },
+            },
+        })
+    }
+}
+
+/// Has the kernel end a process before all others where the host's memory runs out.
+fn first_to_go(process: &OwnedFd) -> Result<(), Errno> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    let score = openat(process, "oom_score_adj", flags, Mode::empty())?;
+    write(score, b"1000").map(drop)
+}
+
+/// The pid of a process in the outer pid namespace: a procfs shows the pids of its own (pidfd_open(2)).
+fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    use std::os::fd::AsRawFd;
+    let info = measure::read_all(proc, &format!("self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+        .filter(|pid| *pid > 0)
+        .ok_or(Errno::ESRCH)
+}
+
+/// Clones with the dumpable flag on, which the child needs while its maps are written, and the
+/// supervisor must not have: on for the length of one system call.
+fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
+    process::set_dumpable(Dumpable::Yes)?;
+    let cgroup = entry.group.and_then(Group::clone_into);
+    let side = match &entry.design.ground {
+        Ground::Root(_) => process::clone3(NAMESPACES, cgroup),
+        Ground::Bare(_) => fork(),
+    };
+    if matches!(side, Ok(Side::Child)) {
+        enter::run(entry, scratch);
+    }
+    become_untraceable();
+    match side? {
+        Side::Parent(child) => Ok(child),
+        Side::Child => Err(Errno::ENOTRECOVERABLE),
+    }
+}
+
+/// Lets no other process of this uid look into this one again. Where that cannot be had nothing is safe
+/// that is here: the process ends.
+fn become_untraceable() {
+    const ATTEMPTS: u8 = 3;
+    if (0..ATTEMPTS).all(|_| process::set_dumpable(Dumpable::No).is_err()) {
+        process::exit_now(1);
+    }
+}
+
+impl Cell {
+    /// The receipt, with where the cell works if that is no place of its own root.
+    pub fn told_in(&self, mut receipt: Receipt) -> Receipt {
+        if let Some(private) = &self.private {
+            receipt.configured.workspace = format!("fresh, at {}", private.place("/workspace"));
+        }
+        receipt
+    }
+
+    pub fn pidfd(&self) -> &OwnedFd {
+        &self.child.pidfd
+    }
+
+    /// The number of its init in the procfs that this supervisor looks into.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP in the tier without pid namespaces, where init is not above all of its processes.
+    pub fn init_in(&self, shared: &Shared) -> Result<i32, Errno> {
+        match (shared.proc_kind, self.domain) {
+            (_, Some(_)) => Err(Errno::EOPNOTSUPP),
+            (ProcKind::Own, None) => Ok(self.child.pid),
+            (ProcKind::Outer, None) => outer_pid(&shared.proc, &self.child.pidfd),
+        }
+    }
+
+    /// Returns whether a socket may have something to say.
+    pub fn listens(&self, to: Socket) -> bool {
+        !self.done.contains(&to)
+    }
+
+    /// Listens to a socket no more.
+    pub fn stop_listening(&mut self, to: Socket) {
+        if self.listens(to) {
+            self.done.push(to);
+        }
+    }
+
+    /// Ends the cell as [`Cell::try_to_kill`] does. One that could not be killed is tried again when its
+    /// deadline comes, and the others go on.
+    pub fn kill(&self) {
+        match self.try_to_kill() {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => tracing::error!(%errno, "a cell could not be killed"),
+        }
+    }
+
+    /// Ends the cell: its init is killed, and the kernel kills all else with it. A control group that
+    /// can be killed is, first: a fork bomb has no time left to fork.
+    ///
+    /// In the tier without pid namespaces init is told to end all else, as its own end would not.
+    fn try_to_kill(&self) -> Result<(), Errno> {
+        if self.domain.is_some() {
+            return match report::send_now(&self.control, &ToInit::End) {
+                // It has ended, with or without something unread.
+                Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+                // It reads nothing: its processes end when it is collected, with those of all cells.
+                Err(Errno::EAGAIN) => process::signal(&self.child.pidfd, Signal::SIGKILL),
+                told => told,
+            };
+        }
+        if let Some(Err(errno)) = self.group.as_ref().map(Group::kill) {
+            // What follows kills all the same.
+            tracing::debug!(%errno, "a control group could not be killed at once");
+        }
+        process::signal(&self.child.pidfd, Signal::SIGKILL)
+    }
+
+    /// Tells init something. An init that has not read a socket full of orders reads no more: its cell is
+    /// killed, and this process, which has every other cell to serve, never waits for it.
+    pub fn tell(&self, order: &ToInit) -> Result<(), Errno> {
+        match report::send_now(&self.control, order) {
+            Err(Errno::EAGAIN) => self.try_to_kill(),
+            told => told,
+        }
+    }
+
+    /// Sends TERM to every process of the cell, by its init.
+    pub fn terminate(&self) -> Result<(), Errno> {
+        self.tell(&ToInit::Terminate)
+    }
+
+    /// Sends INT to the payload's process group, by its init.
+    pub fn interrupt(&self) -> Result<(), Errno> {
+        self.tell(&ToInit::Interrupt)
+    }
+
+    /// Makes init untraceable; it answers when it is.
+    pub fn seal(&self) -> Result<(), Errno> {
+        self.tell(&ToInit::Seal)
+    }
+
+    /// Lowers what can be lowered from outside, and tells init, which answers sysinfo(2) by it. Where
+    /// no control group holds the cell's memory, init starts its watch.
+    pub fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
+        let tell = || self.tell(&ToInit::Watch { memory: lowered.memory });
+        match &self.group {
+            Some(_) if own == lowered => Ok(()),
+            Some(group) => {
+                group.limit(lowered)?;
+                if own.memory == lowered.memory { Ok(()) } else { tell() }
+            }
+            None => tell(),
+        }
+    }
+
+    /// Collects the cell's init if it has ended; then nothing of the cell is left.
+    pub fn collect(&self) -> Result<Option<Used>, Errno> {
+        let Some(collected) = process::collect(&self.child.pidfd)? else { return Ok(None) };
+        if let Some(domain) = self.domain.filter(|_| !collected.well) {
+            // Nobody ends its processes any more, and which they are is not known here: all cells
+            // of this supervisor end.
+            tracing::error!("an init did not end its cell: every cell ends");
+            if let Err(errno) = bare::end_all(domain) {
+                tracing::error!(%errno, "cells could not be ended at once");
+            }
+        }
+        Ok(Some(collected.used))
+    }
+
+    /// The most memory the cell had, where its cgroup counts it.
+    pub fn peak_memory(&self) -> Option<u64> {
+        self.group.as_ref().and_then(Group::peak)
+    }
+
+    /// Takes the event that the kernel ran out of this cell's memory; false where there is none to
+    /// take: it was of a cell that had this slot before.
+    pub fn took_out_of_memory(&self) -> bool {
+        self.out_of_memory.as_ref().is_some_and(|event| event.read().is_ok())
+    }
+
+    /// Whether the kernel has killed a process of this cell for want of the cell's memory.
+    pub fn ran_out_of_memory(&self) -> bool {
+        self.group.as_ref().is_some_and(Group::ran_out_of_memory)
+    }
+}
+
+/// The limits that a job gets: the profile's, lowered by what the front end sent.
+pub fn clamp(own: &Limits, asked: &Limits) -> Limits {
+    own.lowered(&model::call::Asked {
+        wall: Some(asked.wall),
+        memory: Some(asked.memory),
+        processes: Some(asked.processes),
+        output: asked.output,
+    })
+}

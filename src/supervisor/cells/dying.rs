@@ -1,0 +1,199 @@
+//! Cells that are slow to die: their callers are answered once every process has been sent SIGKILL.
+//!
+//! A process with 65,000 mappings takes tens of milliseconds to take them down, and the end of a cell is the
+//! end of all its processes. None of them runs an instruction of its own any more when SIGKILL is
+//! pending; what a system call that has begun still writes is why the reply says that its list of
+//! files is incomplete.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use super::cell::Cell;
+use cell::Shared;
+use cell::measure::{Fields, read_all};
+use model::outcome::FilesChanged;
+use sys::Result;
+
+/// How long a cell that was killed may take before its caller is answered without its end. With the
+/// grace before it, an answer comes within two seconds of its limit.
+pub const PATIENCE: Duration = Duration::from_millis(400);
+/// The time between two looks at a cell that was not all killed at the first.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// When to look whether the caller of a cell on its way out can be answered.
+#[derive(Debug, Default)]
+pub struct Look {
+    at: Option<Instant>,
+    /// Whether the look before found every process dying. A list of processes is not of one moment: one
+    /// that is made while it is read is in the next.
+    once: bool,
+}
+
+impl Look {
+    /// Begins with the first kill, or with the report of init.
+    pub fn begin(&mut self, now: Instant) {
+        self.at.get_or_insert(now + PATIENCE);
+    }
+
+    /// Ends: the caller has its answer.
+    pub fn end(&mut self) {
+        self.at = None;
+    }
+
+    pub fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Returns whether it is time, and no process of the cell can run any more.
+    pub fn is_over(&mut self, cell: &Cell, shared: &Shared, now: Instant) -> bool {
+        if self.at.is_none_or(|at| at > now) {
+            return false;
+        }
+        // What cannot be seen is not told.
+        let killed = cell.init_in(shared).and_then(|init| all_killed(&shared.proc, init));
+        let killed = killed.unwrap_or(false);
+        let is_over = killed && self.once;
+        self.once = killed;
+        self.at = (!is_over).then(|| now + AGAIN);
+        is_over
+    }
+}
+
+/// What changed in a workspace, as it is told while processes may still end a system call there.
+pub fn incomplete(changed: Option<FilesChanged>) -> Option<FilesChanged> {
+    Some(FilesChanged { is_whole: false, ..changed.unwrap_or(FilesChanged::none()) })
+}
+
+/// Returns whether `init` and every process that descends from it is dying. Orphans of a cell are its init's.
+fn all_killed(proc: &OwnedFd, init: i32) -> Result<bool> {
+    let mut parents = BTreeMap::new();
+    let mut alive = Vec::new();
+    for pid in numbers(proc, ".")? {
+        let status = match Fields::read(proc.as_fd(), &format!("{pid}/status")) {
+            Ok(status) => status,
+            // Gone meanwhile.
+            Err(Errno::ENOENT | Errno::ESRCH) => continue,
+            Err(errno) => return Err(errno),
+        };
+        parents.insert(pid, status.get("PPid").parse().map_err(|_| Errno::EPROTO)?);
+        // A signal to the whole process stays pending until it is collected.
+        if !has_kill(status.get("ShdPnd"))? {
+            alive.push(pid);
+        }
+    }
+    for pid in alive {
+        if descends(&parents, pid, init) && !is_dying(proc, pid)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns whether every thread of a process is on its way out, or is sent there: the kernel keeps no signal for a
+/// process that ends by itself.
+fn is_dying(proc: &OwnedFd, pid: i32) -> Result<bool> {
+    for task in numbers(proc, &format!("{pid}/task"))? {
+        let path = format!("{pid}/task/{task}");
+        let looked = read_all(proc.as_fd(), &format!("{path}/stat")).and_then(|stat| {
+            if is_exiting(&stat) {
+                return Ok(true);
+            }
+            has_kill(Fields::read(proc.as_fd(), &format!("{path}/status"))?.get("SigPnd"))
+        });
+        match looked {
+            Ok(true) | Err(Errno::ENOENT | Errno::ESRCH) => {}
+            Ok(false) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+/// Returns whether SIGKILL is in a set of signals as proc_pid_status(5) writes it.
+fn has_kill(set: &str) -> Result<bool> {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    u64::from_str_radix(set, 16).map(|set| set & KILL != 0).map_err(|_| Errno::EPROTO)
+}
+
+/// Returns whether a thread runs no code of its program any more, by the flags in its line (proc_pid_stat(5)).
+fn is_exiting(stat: &str) -> bool {
+    /// PF_EXITING of the kernel's sched.h.
+    const EXITING: u64 = 4;
+    let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
+    flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & EXITING != 0)
+}
+
+/// Entries of a directory of procfs that are numbers; none where it is gone.
+fn numbers(proc: &OwnedFd, path: &str) -> Result<Vec<i32>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut list = match Dir::openat(proc, path, flags, Mode::empty()) {
+        Ok(list) => list,
+        Err(Errno::ENOENT | Errno::ESRCH) => return Ok(Vec::new()),
+        Err(errno) => return Err(errno),
+    };
+    let mut numbers = Vec::new();
+    for entry in list.iter() {
+        match entry {
+            Ok(entry) => {
+                numbers.extend(entry.file_name().to_str().ok().and_then(|n| n.parse::<i32>().ok()))
+            }
+            Err(Errno::ENOENT | Errno::ESRCH) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(numbers)
+}
+
+/// Returns whether `pid` is `init` or a descendant of it.
+fn descends(parents: &BTreeMap<i32, i32>, pid: i32, init: i32) -> bool {
+    let mut at = pid;
+    // No chain is longer than there are processes.
+    for _ in 0..=parents.len() {
+        if at == init {
+            return true;
+        }
+        match parents.get(&at) {
+            Some(parent) => at = *parent,
+            None => return false,
+        }
+    }
+    // The list is not of one moment: a circle is taken for one of the cell.
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_of_a_cell_by_its_parents() {
+        let parents = BTreeMap::from([(1, 0), (7, 1), (8, 7), (9, 8), (20, 1), (30, 99)]);
+        let mine: Vec<i32> =
+            parents.keys().copied().filter(|pid| descends(&parents, *pid, 7)).collect();
+        assert_eq!(mine, [7, 8, 9]);
+    }
+
+    #[test]
+    fn what_the_kernel_tells_of_a_thread_is_read() {
+        let stat = |flags: &str| format!("7 (a) b) (c) D 2 7 7 0 -1 {flags} 109 0 0");
+        assert!(is_exiting(&stat("4194308")) && !is_exiting(&stat("4194304")) && !is_exiting(""));
+        assert_eq!(has_kill("0000000000000100"), Ok(true));
+        assert_eq!(has_kill("0000000000000200"), Ok(false));
+        assert_eq!(has_kill(""), Err(Errno::EPROTO));
+    }
+
+    #[test]
+    fn a_process_that_runs_is_not_dying() {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        let proc = nix::fcntl::open("/proc", flags, Mode::empty()).expect("/proc");
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        assert_eq!(is_dying(&proc, own), Ok(false));
+        assert_eq!(all_killed(&proc, own), Ok(false));
+    }
+}

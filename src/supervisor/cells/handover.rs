@@ -1,0 +1,271 @@
+//! From a job to the one message that starts it: streams, strings, limits.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::pipe2;
+
+use cell::payload::STRINGS_BYTES;
+use cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
+use cell::{Design, Ground, errno_of};
+use model::call::Env;
+use model::job::{Changes, Limits, Workspace};
+use model::wire::{Block, Input, Start};
+use sys::memory;
+
+use super::cell::Cell;
+use super::running::Ready;
+
+/// The environment of every cell, built from nothing (rulings R5); profile and caller add to it.
+const ENVIRONMENT: [(&str, &str); 9] = [
+    ("HOME", "/tmp/home"),
+    ("HOSTNAME", crate::HOST_NAME),
+    ("LANG", "C.UTF-8"),
+    ("LOGNAME", "agent"),
+    ("PAGER", "cat"),
+    ("PATH", DEFAULT_PATH),
+    ("SHELL", "/bin/bash"),
+    ("TERM", "dumb"),
+    ("USER", "agent"),
+];
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The far ends of a job's pipes, for the front end.
+#[derive(Debug)]
+pub struct FarEnds {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+impl FarEnds {
+    /// In the order of the frame.
+    pub fn list(&self) -> Vec<BorrowedFd<'_>> {
+        let stdin = self.stdin.iter().map(AsFd::as_fd);
+        stdin.chain([self.stdout.as_fd(), self.stderr.as_fd()]).collect()
+    }
+}
+
+/// The streams of a job to come, made while its cell is: then there is time.
+#[derive(Debug)]
+pub struct Streams {
+    /// The end of the front end first.
+    pub stdout: (OwnedFd, OwnedFd),
+    pub stderr: (OwnedFd, OwnedFd),
+    /// An input that ends at once, for a job that brings none.
+    empty: OwnedFd,
+}
+
+impl Streams {
+    /// # Errors
+    /// What pipe2(2) or openat(2) say.
+    pub fn new(design: &Design) -> Result<Self, Errno> {
+        let empty = null(design, OFlag::O_RDONLY)?;
+        Ok(Self { stdout: pipe()?, stderr: pipe()?, empty })
+    }
+}
+
+/// Hands a job to the payload of `cell`; it execs as soon as it has read it.
+///
+/// # Errors
+/// What making pipes or memfds, or sending, said.
+pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
+    let Ready { start, block, brought, limits, .. } = ready;
+    let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
+        streams(cell, design)?;
+    let (stdin_read, stdin_write) = match (&start.stdin, &brought.stdin) {
+        (Input::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
+        (Input::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
+        (Input::Bytes(_), None) => return Err(Errno::EBADF),
+        // Terminals are of sessions.
+        (Input::Terminal, _) => return Err(Errno::ENOTTY),
+        (Input::Empty, _) => (empty, None),
+    };
+    let first = look(cell, design, start)?;
+    let script = brought.script.as_ref().map(|script| script.file(c"cofferdam-script"));
+    let script = script.transpose()?;
+    cell.limit(&design.profile.limits, limits)?;
+    let program = Program { block, limits, first, script: script.as_ref() };
+    send(cell, design, &program, [stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
+    Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
+}
+
+/// The streams of the cell's first and only job.
+pub fn streams(cell: &mut Cell, design: &Design) -> Result<Streams, Errno> {
+    cell.streams.take().map_or_else(|| Streams::new(design), Ok)
+}
+
+/// What a payload becomes, but for its streams.
+#[derive(Debug)]
+pub struct Program<'a> {
+    pub block: &'a Block,
+    pub limits: &'a Limits,
+    pub first: First,
+    pub script: Option<&'a OwnedFd>,
+}
+
+/// Sends the payload of `cell` what it becomes.
+///
+/// # Errors
+/// What making a memfd, or sending, said; E2BIG for more strings than a payload has room for.
+pub fn send(
+    cell: &Cell,
+    design: &Design,
+    program: &Program<'_>,
+    streams: [BorrowedFd<'_>; 3],
+) -> Result<(), Errno> {
+    let Program { block, limits, first, script } = *program;
+    let (strings, head) = strings(cell, design, block, limits)?;
+    let head = ToPayload { first, ..head };
+    let (behind, sealed) = match head.place {
+        Place::Here => (strings.as_slice(), None),
+        Place::Sealed => {
+            let sealed = memory::sealed(c"cofferdam-strings", &strings);
+            (&[][..], Some(sealed.map_err(|error| errno_of(&error))?))
+        }
+    };
+    let mut fds = streams.to_vec();
+    fds.extend([sealed.as_ref(), script].into_iter().flatten().map(AsFd::as_fd));
+    show_facts(cell, design, limits)?;
+    report::send_with(&cell.job, &head, behind, &fds)
+}
+
+/// Hands the shell of a session over: between calls its streams lead nowhere.
+///
+/// # Errors
+/// What making memfds, or sending, said.
+pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &Ready) -> Result<(), Errno> {
+    let limits = &ready.limits;
+    let (strings, head) = strings(cell, design, block, limits)?;
+    let first = look(cell, design, &ready.start)?;
+    let head = ToPayload { place: Place::Sealed, first, ..head };
+    let strings =
+        memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
+    let (stdin, output) = (null(design, OFlag::O_RDONLY)?, null(design, OFlag::O_WRONLY)?);
+    let fds = [stdin.as_fd(), output.as_fd(), output.as_fd(), strings.as_fd()];
+    cell.limit(&design.profile.limits, limits)?;
+    show_facts(cell, design, limits)?;
+    report::send(&cell.job, &head, &fds)
+}
+
+pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pipe2(OFlag::O_CLOEXEC)
+}
+
+/// Has the cell's /proc show the memory that it may use and the age of its clocks, where it has one.
+fn show_facts(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno> {
+    match &design.ground {
+        Ground::Root(root) => {
+            root.sizes.age(cell.slot)?;
+            root.sizes.show(cell.slot, limits.memory)
+        }
+        Ground::Bare(_) => Ok(()),
+    }
+}
+
+/// Tells init to look at the workspace where that is asked for, before the job is sent: the payload
+/// waits for it then, unless the workspace is one that nothing can be in yet. A cell without a root of
+/// its own has no workspace that init could find by its name.
+fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
+    let first = match (start.workspace, start.session) {
+        (Workspace::Fresh, None) => First::Nothing,
+        (Workspace::Fresh, Some(_)) | (Workspace::Granted(_) | Workspace::OfSession(_), _) => {
+            First::Something
+        }
+    };
+    match (start.changes, &design.ground) {
+        (Changes::Untold, _) | (Changes::Told, Ground::Bare(_)) => Ok(First::Nothing),
+        (Changes::Told, Ground::Root(_)) => {
+            report::send(&cell.control, &ToInit::Look(first), &[]).map(|()| first)
+        }
+    }
+}
+
+/// /dev/null of the template, opened anew, as what a program sets on a description is shared by all
+/// who have it. For reading it is an input that ends at once.
+fn null(design: &Design, access: OFlag) -> Result<OwnedFd, Errno> {
+    openat(&design.devices, "null", access | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// Directory, candidates for exec, arguments and environment, each ended by NUL.
+fn strings(
+    cell: &Cell,
+    design: &Design,
+    block: &Block,
+    limits: &Limits,
+) -> Result<(Vec<u8>, ToPayload), Errno> {
+    let place = |path: &str| match &cell.private {
+        Some(private) => private.place(path),
+        None => path.to_owned(),
+    };
+    let mut environment = environment(&design.profile.env, &block.env);
+    if cell.private.is_some() {
+        // Where it has no /tmp of its own, programs are told of what stands for it.
+        environment.retain(|variable| !variable.starts_with("HOME="));
+        environment.push(format!("HOME={}", place("/tmp/home")));
+        environment.push(format!("TMPDIR={}", place("/tmp")));
+    }
+    let directory = place(block.cwd.as_str());
+    let path = environment
+        .iter()
+        .find_map(|variable| variable.strip_prefix("PATH="))
+        .unwrap_or(DEFAULT_PATH);
+    let candidates = candidates(block.argv.program(), path);
+    let arguments = block.argv.words();
+    let mut bytes = Vec::new();
+    let all = std::iter::once(directory.as_str())
+        .chain(candidates.iter().map(String::as_str))
+        .chain(arguments.iter().map(String::as_str))
+        .chain(environment.iter().map(String::as_str));
+    for string in all {
+        bytes.extend_from_slice(string.as_bytes());
+        bytes.push(0);
+    }
+    if bytes.len() > STRINGS_BYTES {
+        return Err(Errno::E2BIG);
+    }
+    let count = |n: usize| u32::try_from(n).map_err(|_| Errno::E2BIG);
+    let head = ToPayload {
+        bytes: count(bytes.len())?,
+        place: if bytes.len() > HERE_BYTES { Place::Sealed } else { Place::Here },
+        candidates: count(candidates.len())?,
+        arguments: count(arguments.len())?,
+        limits: *limits,
+        first: First::Nothing,
+    };
+    Ok((bytes, head))
+}
+
+/// `NAME=value`, later sources over earlier ones.
+fn environment(profile: &std::collections::BTreeMap<String, String>, caller: &Env) -> Vec<String> {
+    let mut all = std::collections::BTreeMap::from(ENVIRONMENT);
+    all.extend(profile.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    all.extend(caller.iter());
+    all.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+/// Paths to try, as execvp(3) does. At most 64: a longer PATH is the caller's joke.
+fn candidates(program: &str, path: &str) -> Vec<String> {
+    if program.contains('/') {
+        return vec![program.to_owned()];
+    }
+    let directories = path.split(':').take(64);
+    // An empty entry of PATH means the current directory.
+    directories
+        .map(|directory| {
+            let directory = if directory.is_empty() { "." } else { directory };
+            format!("{directory}/{program}")
+        })
+        .collect()
+}
+
+/// A program's name as a frame can carry it: argv may hold more than a frame does.
+pub fn shortened(name: &str) -> String {
+    const MOST: usize = 255;
+    match name.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
+        None => name.to_owned(),
+    }
+}

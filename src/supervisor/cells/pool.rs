@@ -1,0 +1,266 @@
+//! The pool: cells that wait for a job, built and measured before it comes, each used once.
+//!
+//! Its key is profile and workspace. It is lazy: a key gets cells in advance after its first call,
+//! and loses them when nobody calls for a while.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use super::cell::Cell;
+use super::pooled_cell::Young;
+use super::prestart::{Executed, Fits};
+use cell::mounts::Slot;
+use model::outcome::PoolCounts;
+
+/// How long an idle cell is kept.
+const KEEP: Duration = Duration::from_secs(60);
+/// How long after a call the pool is filled again: a burst of calls has the processors first.
+const REST: Duration = Duration::from_millis(3);
+/// How long a pool may stay short while calls run, which have the processors first: calls without
+/// a pause between them must not keep it empty.
+const LATE: Duration = Duration::from_millis(50);
+/// Cells of a key that have their program executed: memory, for as long as nobody calls.
+const PROGRAMS: usize = 2;
+
+/// Cells without a job, by slot.
+#[derive(Debug)]
+pub struct Pool {
+    young: BTreeMap<Slot, Young>,
+    /// By key: when it was last called for, and by a job whose program may be executed ahead.
+    called: Vec<Called>,
+    /// Cells to keep ready for a key that is in use.
+    warm: u16,
+    /// Since when cells may be missing.
+    short: Option<Instant>,
+    pub counts: PoolCounts,
+}
+
+/// When a key was called for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Called {
+    at: Option<Instant>,
+    /// By a job whose program may have been executed before it came.
+    fitting: Option<Instant>,
+}
+
+/// What a key has too little of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Cells of this key.
+    Cell(usize),
+    /// The program in this cell.
+    Program(Slot),
+}
+
+/// What a job found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Got {
+    /// A cell that was ready, with its program in it.
+    Program,
+    /// A cell that was ready.
+    Warm,
+    /// None until one was built.
+    Cold,
+}
+
+/// Whether programs run now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    Rest,
+    Busy,
+}
+
+impl Pool {
+    pub fn new(keys: usize, warm: u16) -> Self {
+        Self {
+            young: BTreeMap::new(),
+            called: vec![Called::default(); keys],
+            warm,
+            short: None,
+            counts: PoolCounts::default(),
+        }
+    }
+
+    pub fn keep(&self) -> Duration {
+        KEEP
+    }
+
+    pub fn take(&mut self, slot: Slot) -> Option<Young> {
+        self.young.remove(&slot)
+    }
+
+    pub fn has(&self, slot: Slot) -> bool {
+        self.young.contains_key(&slot)
+    }
+
+    pub fn put(&mut self, slot: Slot, young: Young) {
+        self.young.insert(slot, young);
+    }
+
+    /// The slot of an idle cell of `key` for a job: one with its program before others, and the oldest
+    /// of these, so that none waits for ever.
+    pub fn idle(&self, key: usize, fits: Fits) -> Option<Slot> {
+        let idle = self.young.iter().filter(|(_, young)| young.key == key && young.is_idle());
+        let fit = idle.filter(|(_, young)| young.takes(fits));
+        fit.min_by_key(|(_, young)| (young.cell.ahead.is_none(), young.born)).map(|(slot, _)| *slot)
+    }
+
+    /// An idle cell that can be spared, to make room for another.
+    pub fn spare(&self, can_spare: impl Fn(&Young) -> bool) -> Option<Slot> {
+        let mut idle = self.young.iter().filter(|(_, young)| young.is_idle());
+        idle.find(|(_, young)| can_spare(young)).map(|(slot, _)| *slot)
+    }
+
+    /// The ends by which programs that wait are given their input.
+    pub fn inputs(&self) -> Vec<BorrowedFd<'_>> {
+        let executed = self.young.values().filter_map(|young| young.cell.ahead.as_ref());
+        executed.map(Executed::input).collect()
+    }
+
+    /// Every cell without a job.
+    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.young.values().map(|young| &young.cell)
+    }
+
+    /// Cells that are killed and not collected: their slots are free in a moment.
+    pub fn dying(&self) -> usize {
+        self.young.values().filter(|young| !young.is_alive()).count()
+    }
+
+    /// Cells of `key` that are offered or will be, and that such a job can have.
+    pub fn count(&self, key: usize, fits: Fits) -> usize {
+        let alive = self.young.values().filter(|young| young.key == key && young.is_alive());
+        alive.filter(|young| young.takes(fits)).count()
+    }
+
+    /// Every cell of `key`, those that end among them.
+    pub fn of_key(&mut self, key: usize) -> impl Iterator<Item = &mut Young> {
+        self.young.values_mut().filter(move |young| young.key == key)
+    }
+
+    /// Notes that `key` is in use, and that its pool may want a cell soon.
+    pub fn called(&mut self, key: usize, fits: Fits, now: Instant) {
+        if let Some(called) = self.called.get_mut(key) {
+            called.at = Some(now);
+            if fits == Fits::Yes {
+                called.fitting = Some(now);
+            }
+        }
+        self.look(now);
+    }
+
+    /// Notes that a cell of `key` is idle, in which its program may be executed soon.
+    pub fn ready(&mut self, key: usize, now: Instant) {
+        if self.called.get(key).is_some_and(|called| called.fitting.is_some()) {
+            self.look(now);
+        }
+    }
+
+    fn look(&mut self, now: Instant) {
+        if self.warm > 0 {
+            self.short = Some(self.short.unwrap_or(now));
+        }
+    }
+
+    /// Counts a job that has its cell.
+    pub fn got(&mut self, got: Got) {
+        let counts = &mut self.counts;
+        match got {
+            Got::Program => (counts.warm, counts.ahead) = (counts.warm + 1, counts.ahead + 1),
+            Got::Warm => counts.warm += 1,
+            Got::Cold => counts.cold += 1,
+        }
+    }
+
+    /// What a key in use has less of than it should, when it is time to look.
+    pub fn wants(&mut self, now: Instant, load: Load) -> Option<Want> {
+        if self.refill(load).is_none_or(|refill| refill > now) {
+            return None;
+        }
+        let in_use = |called: Option<Instant>| {
+            called.is_some_and(|called| now.saturating_duration_since(called) < KEEP)
+        };
+        let keys = || self.called.iter().enumerate();
+        let programs = keys().filter(|(_, called)| in_use(called.fitting));
+        let cells = keys().filter(|(_, called)| in_use(called.at));
+        // A program first: it takes less, and saves more.
+        let wanted = programs
+            .filter_map(|(key, _)| self.without_program(key).map(Want::Program))
+            .chain(
+                cells
+                    .filter(|(key, _)| self.count(*key, Fits::Yes) < usize::from(self.warm))
+                    .map(|(key, _)| Want::Cell(key)),
+            )
+            .next();
+        // One at a time: the next look comes when this one is built.
+        self.short = wanted.map(|_| now);
+        wanted
+    }
+
+    /// An idle cell of `key` in which its program is to be executed: the oldest, where few have it.
+    fn without_program(&self, key: usize) -> Option<Slot> {
+        let programs = self.count(key, Fits::Yes) - self.count(key, Fits::No);
+        (programs < PROGRAMS).then(|| self.idle(key, Fits::No)).flatten()
+    }
+
+    /// Nothing is executed ahead for this key until a job comes that could have it.
+    pub fn leave_empty(&mut self, key: usize) {
+        if let Some(called) = self.called.get_mut(key) {
+            called.fitting = None;
+        }
+    }
+
+    /// Cells for which something is due.
+    pub fn due(&self, now: Instant) -> Vec<Slot> {
+        let due = |young: &Young| young.deadline().is_some_and(|deadline| deadline <= now);
+        self.young.iter().filter(|(_, young)| due(young)).map(|(slot, _)| *slot).collect()
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.young.values().filter_map(Young::deadline).min()
+    }
+
+    /// When to look whether cells are missing.
+    pub fn refill(&self, load: Load) -> Option<Instant> {
+        let wait = match load {
+            Load::Rest => REST,
+            Load::Busy => LATE,
+        };
+        self.short.map(|short| short + wait)
+    }
+
+    /// Nothing is built in advance for this key until it is called for again: its cells fail.
+    pub fn give_up(&mut self, key: usize) {
+        if let Some(called) = self.called.get_mut(key) {
+            *called = Called::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_filled_after_a_rest_and_while_programs_run_only_late() {
+        let (mut pool, now) = (Pool::new(2, 1), Instant::now());
+        assert_eq!(pool.wants(now + KEEP, Load::Rest), None, "nobody has called");
+        pool.called(1, Fits::No, now);
+        assert_eq!(pool.wants(now, Load::Rest), None);
+        assert_eq!(pool.wants(now + REST, Load::Busy), None);
+        // Further calls do not put it off.
+        pool.called(1, Fits::No, now + REST);
+        assert_eq!(pool.wants(now + REST, Load::Rest), Some(Want::Cell(1)));
+        assert_eq!(pool.wants(now + REST, Load::Rest), None, "one at a time");
+        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(Want::Cell(1)));
+        assert_eq!(pool.wants(now + REST + KEEP, Load::Rest), None, "nobody has called since");
+    }
+
+    #[test]
+    fn a_pool_of_none_is_never_filled() {
+        let (mut pool, now) = (Pool::new(1, 0), Instant::now());
+        pool.called(0, Fits::No, now);
+        assert_eq!(pool.wants(now + LATE, Load::Rest), None);
+    }
+}

@@ -1,0 +1,246 @@
+//! A cell without a job: it confines itself, is measured, becomes untraceable, and is offered.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::cell::Socket;
+use super::cell::{Cell, Maker};
+use super::exit::LINGER;
+use super::prestart::Fits;
+use cell::Design;
+use cell::report::{self, FromInit, FromPayload, raw};
+use model::outcome::Failure;
+use model::receipt::Receipt;
+use sys::socket::{self, Wait};
+
+/// Set-up that takes longer has hung: the cell is killed and the call told.
+const SETUP_TIME: Duration = Duration::from_secs(10);
+
+/// Where a cell without a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It confines itself; the payload reports when it is ready for a job.
+    Building,
+    /// Measured; init is becoming untraceable, if it is not yet.
+    Sealing,
+    /// Offered.
+    Idle,
+    /// Killed, and not collected yet.
+    Dead,
+}
+
+/// What became of a cell.
+#[derive(Debug)]
+pub enum Growth {
+    None,
+    /// It can be offered from now on.
+    Ready,
+    /// It is being destroyed, for this reason.
+    Failed(Failure),
+    /// It was offered and is being destroyed: no job lost anything by it.
+    Withered,
+    /// It is collected: nothing of it is left.
+    Gone,
+}
+
+/// A cell that has no job yet.
+#[derive(Debug)]
+pub struct Young {
+    pub key: usize,
+    pub cell: Cell,
+    stage: Stage,
+    receipt: Option<Receipt>,
+    deadline: Instant,
+    pub born: Instant,
+    pub measured: Option<Instant>,
+    /// Its payload's pid, once it was measured.
+    pub payload: Option<i32>,
+}
+
+impl Young {
+    pub fn new(key: usize, cell: Cell) -> Self {
+        let born = Instant::now();
+        let deadline = born + SETUP_TIME;
+        let stage = Stage::Building;
+        Self { key, cell, stage, receipt: None, deadline, born, measured: None, payload: None }
+    }
+
+    /// Whether it will be, or is, fit for a call.
+    pub fn is_alive(&self) -> bool {
+        self.stage != Stage::Dead
+    }
+
+    /// Whether a job of its key can have it.
+    pub fn takes(&self, fits: Fits) -> bool {
+        self.cell.ahead.is_none() || fits == Fits::Yes
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// When something is due: set-up has hung, nobody wanted the cell, or it is still there although it
+    /// was killed.
+    pub fn deadline(&self) -> Option<Instant> {
+        Some(self.deadline)
+    }
+
+    /// Takes the cell out of the pool with what it was measured to have.
+    pub fn offer(self) -> Option<(Cell, Receipt)> {
+        Some((self.cell, self.receipt?))
+    }
+
+    /// Something from the payload-to-be.
+    pub fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> Growth {
+        let mut buffer = [0; 512];
+        let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Growth::None,
+            // It ended before its time; if it could say why, that was read before this.
+            Ok(_) | Err(_) => return self.closed(),
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match report::decode::<FromPayload>(bytes) {
+            Ok(FromPayload::Ready(probes)) if self.stage == Stage::Building => {
+                let Some(pid) = received.pid else {
+                    return self.fail(Failure::Unmeasured { what: "its pid".to_owned() });
+                };
+                self.payload = Some(pid);
+                // Init seals itself while its payload is measured.
+                if let Err(errno) = self.cell.seal() {
+                    let step = "talking to the cell".to_owned();
+                    return self.fail(Failure::Setup { step, errno: raw(errno) });
+                }
+                match maker.measure(design, pid, probes) {
+                    Ok(receipt) => {
+                        self.receipt = Some(self.cell.told_in(receipt));
+                        self.measured = Some(Instant::now());
+                        self.stage = Stage::Sealing;
+                        Growth::None
+                    }
+                    Err(unfit) => self.fail(Failure::Unmeasured { what: unfit.0 }),
+                }
+            }
+            Ok(FromPayload::Failed { step, errno }) => {
+                self.fail(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok(FromPayload::Ready(_) | FromPayload::Cwd { .. } | FromPayload::Exec { .. })
+            | Err(_) => self.fail(Failure::Unmeasured { what: "its payload's report".to_owned() }),
+        }
+    }
+
+    /// The payload's socket closed: at the exec that it was sent, or with the payload.
+    fn closed(&mut self) -> Growth {
+        match &mut self.cell.ahead {
+            Some(executed) => {
+                executed.told = true;
+                self.cell.stop_listening(Socket::Job);
+                Growth::None
+            }
+            None => self.fail(Failure::Lost),
+        }
+    }
+
+    /// Something from init. `keep` is how long an idle cell is kept.
+    pub fn read_control(&mut self, keep: Duration) -> Growth {
+        // Enough for the head of a report: of an end, nobody asks what was refused.
+        let mut buffer = [0; 512];
+        let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Growth::None,
+            Ok(_) | Err(_) => return self.fail(Failure::Lost),
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match postcard::take_from_bytes::<FromInit>(bytes) {
+            Ok((FromInit::Failed { step, errno }, _)) => {
+                self.fail(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok((FromInit::Sealed, _)) if self.stage == Stage::Sealing => {
+                self.stage = Stage::Idle;
+                self.deadline = Instant::now() + keep;
+                Growth::Ready
+            }
+            // The payload's own words, if it has any, say more than that it ended.
+            Ok((FromInit::Ended(_), _)) => {
+                let failure = self.last_words().unwrap_or(Failure::Lost);
+                self.fail(failure)
+            }
+            Ok((
+                FromInit::Sealed
+                | FromInit::Counted(_)
+                | FromInit::Input { .. }
+                | FromInit::Changed,
+                _,
+            ))
+            | Err(_) => self.fail(Failure::Unmeasured { what: "its init's report".to_owned() }),
+        }
+    }
+
+    /// The kernel ran out of this cell's memory: what is left of it is not offered, or a job would be
+    /// told of a limit that it never met.
+    pub fn out_of_memory(&mut self) -> Growth {
+        if !self.cell.took_out_of_memory() {
+            return Growth::None;
+        }
+        self.fail(Failure::Setup {
+            step: "building the cell in its memory".to_owned(),
+            errno: raw(Errno::ENOMEM),
+        })
+    }
+
+    fn last_words(&self) -> Option<Failure> {
+        let mut buffer = [0; 512];
+        let received = socket::receive(&self.cell.job, &mut buffer, Wait::No).ok()?;
+        match report::decode::<FromPayload>(buffer.get(..received.bytes)?) {
+            Ok(FromPayload::Failed { step, errno }) => {
+                Some(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// Its init may have ended.
+    pub fn collect(&mut self) -> Growth {
+        match self.cell.collect() {
+            Ok(None) => Growth::None,
+            // ECHILD cannot be: the child is ours and collected once. It is gone either way.
+            Ok(Some(_)) | Err(_) => Growth::Gone,
+        }
+    }
+
+    /// Does what is due: a cell that hangs fails, one that nobody wanted ends.
+    pub fn pass_deadline(&mut self, now: Instant) -> Growth {
+        if self.deadline().is_none_or(|deadline| deadline > now) {
+            return Growth::None;
+        }
+        if self.is_idle() || !self.is_alive() {
+            self.end();
+            return Growth::None;
+        }
+        self.fail(Failure::Setup {
+            step: "building the cell in time".to_owned(),
+            errno: raw(Errno::ETIMEDOUT),
+        })
+    }
+
+    /// Ends a cell that is not wanted.
+    pub fn end(&mut self) {
+        self.stage = Stage::Dead;
+        self.deadline = Instant::now() + LINGER;
+        // Its sockets have nothing more to say; its pidfd has.
+        self.cell.stop_listening(Socket::Job);
+        self.cell.stop_listening(Socket::Control);
+        self.cell.kill();
+    }
+
+    /// Destroys a cell that cannot be used. Told once: the cell is dead from here on.
+    fn fail(&mut self, failure: Failure) -> Growth {
+        if self.stage == Stage::Dead {
+            return Growth::None;
+        }
+        let offered = self.is_idle();
+        self.end();
+        if offered { Growth::Withered } else { Growth::Failed(failure) }
+    }
+}

@@ -1,0 +1,133 @@
+//! A program that is executed before its job is there: `ahead` of a profile, in a cell that waits.
+//!
+//! All of it is the profile's word and nothing is a frame's: arguments, variables, directory, limits. A
+//! job that is the same but for its input gets such a cell. Its input goes into the pipe that the program
+//! reads, and its time begins then. Like any other, the cell serves one job.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::write;
+
+use super::attachments::Brought;
+use super::cell::Cell;
+use super::handover::{self, FarEnds, Program, Streams};
+use super::running::Ready;
+use cell::report::First;
+use cell::{Design, Ground};
+use model::job::{Changes, Limits, Workspace};
+use model::wire::{Block, Start};
+use profile::Ahead;
+
+/// Most bytes of input that such a job may have: what a pipe takes at once.
+const INPUT_BYTES: usize = 64 << 10;
+
+/// A program that waits for its input.
+#[derive(Debug)]
+pub struct Executed {
+    /// Where it reads from, and the ends of its output.
+    input: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    /// Whether the payload is known to have become it.
+    pub told: bool,
+}
+
+impl Executed {
+    /// What a cell that is cloned meanwhile must let go at once: the input ends when nobody has it.
+    pub fn input(&self) -> BorrowedFd<'_> {
+        self.input.as_fd()
+    }
+}
+
+/// Whether a cell in which the program is executed may serve a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fits {
+    Yes,
+    No,
+}
+
+impl Fits {
+    /// It may if the job differs from what was executed in its input alone.
+    pub fn of(
+        design: &Design,
+        (start, block): (&Start, &Block),
+        brought: &Brought,
+        limits: &Limits,
+    ) -> Self {
+        let Some(ahead) = of(design) else { return Self::No };
+        let own = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
+        let plain = (start.session, start.workspace) == (None, Workspace::Fresh)
+            && start.changes == Changes::Untold
+            && brought.script.is_none();
+        // Without a byte to write, nothing would tell that the program has ended meanwhile.
+        let fits = |length| (1..=INPUT_BYTES).contains(&length);
+        let short = brought.stdin.as_ref().is_some_and(|bytes| bytes.length().is_ok_and(fits));
+        if plain && short && *limits == own && *block == block_of(ahead) {
+            Self::Yes
+        } else {
+            Self::No
+        }
+    }
+}
+
+/// What is executed ahead in cells of this design: only where a cell has namespaces of its own.
+fn of(design: &Design) -> Option<&Ahead> {
+    match &design.ground {
+        Ground::Root(_) => design.profile.ahead.as_ref(),
+        Ground::Bare(_) => None,
+    }
+}
+
+fn block_of(ahead: &Ahead) -> Block {
+    Block { argv: ahead.argv.clone(), env: ahead.env.clone(), cwd: ahead.cwd() }
+}
+
+/// Has the payload of an idle cell become the program of its profile. Nothing waits for it: what it is
+/// given before it reads stays in the pipe. A pipe too short for the longest input leaves the cell as it is.
+///
+/// # Errors
+/// What making pipes or sending said.
+pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
+    let Some(ahead) = of(design) else { return Ok(()) };
+    let (stdin, input) = handover::pipe()?;
+    // Whoever has many pipes gets short ones (pipe(7), pipe-user-pages-soft).
+    let room = usize::try_from(fcntl(&input, FcntlArg::F_GETPIPE_SZ)?).unwrap_or(0);
+    if room < INPUT_BYTES {
+        return Ok(());
+    }
+    // This process waits for nobody.
+    fcntl(&input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    let Streams { stdout: (stdout, out), stderr: (stderr, err), .. } =
+        handover::streams(cell, design)?;
+    let (block, limits) = (block_of(ahead), &design.profile.limits);
+    let program = Program { block: &block, limits, first: First::Nothing, script: None };
+    handover::send(cell, design, &program, [stdin.as_fd(), out.as_fd(), err.as_fd()])?;
+    cell.ahead = Some(Executed { input, stdout, stderr, told: false });
+    Ok(())
+}
+
+/// Gives the program its input, with the end behind it. Where init watches the cell's memory, it does from here on.
+///
+/// # Errors
+/// EPIPE where the program has ended meanwhile; what reading the input said.
+pub fn feed(
+    cell: &Cell,
+    design: &Design,
+    ready: &Ready,
+    executed: Executed,
+) -> Result<FarEnds, Errno> {
+    if ready.fits == Fits::No {
+        return Err(Errno::EINVAL);
+    }
+    cell.limit(&design.profile.limits, &ready.limits)?;
+    let Executed { input, stdout, stderr, .. } = executed;
+    if let Some(bytes) = &ready.brought.stdin {
+        let text = bytes.read(INPUT_BYTES)?;
+        if write(&input, &text)? < text.len() {
+            return Err(Errno::EIO);
+        }
+    }
+    Ok(FarEnds { stdin: None, stdout, stderr })
+}

@@ -1,0 +1,415 @@
+//! One call's life in the supervisor, from the hand-over of its job to the end of its cell.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::attachments::Brought;
+use super::cell::Cell;
+use super::cell::Socket;
+use super::dying::{self, Look};
+use super::exit::{self, LINGER};
+use super::handover::{self, FarEnds};
+use super::phases::Phases;
+use super::prestart::{self, Fits};
+use cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
+use cell::{Design, Shared};
+use model::defaults::GRACE;
+use model::job::{Changes, Limits, Workspace};
+use model::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
+use model::wire::{Block, Start};
+use sys::process::Used;
+use sys::socket::{self, Wait};
+
+/// Where a call stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The job is handed over.
+    Running,
+    /// TERM is sent, KILL follows.
+    Terminating,
+    /// The end is known; init is on its way out.
+    Ending,
+}
+
+/// What a step wants from the loop.
+#[derive(Debug)]
+pub enum Progress {
+    None,
+    Ended(Box<Ended>),
+    /// The cell is collected; the end is told now if it was not before.
+    Gone(Option<Box<Ended>>),
+}
+
+/// A job that is ready for a cell, checked.
+#[derive(Debug)]
+pub struct Ready {
+    pub start: Start,
+    pub key: usize,
+    pub block: Block,
+    pub brought: Brought,
+    /// What it asked for, clamped to its profile's.
+    pub limits: Limits,
+    /// Whether its program may have been executed before it came.
+    pub fits: Fits,
+    pub arrived: Instant,
+    /// Cells that died before they could be handed the job.
+    pub lost: u8,
+}
+
+/// Why a job was not handed over, with the job and its cell: nothing ran.
+pub type Unbegun = Box<(Errno, Ready, Cell)>;
+
+/// A call that has its cell.
+#[derive(Debug)]
+pub struct Running {
+    start: Start,
+    block: Block,
+    pub limits: Limits,
+    pub cell: Cell,
+    stage: Stage,
+    deadline: Option<Instant>,
+    /// Why the supervisor ends the call; it outweighs what the program's status says.
+    stopped: Option<Outcome>,
+    /// Why the program could not start.
+    exec: Option<Failure>,
+    /// The end, kept back until the cell is collected where something outlives it.
+    ended: Option<Box<Ended>>,
+    told: bool,
+    /// Once it is ending: when to look whether it can be told before that.
+    look: Look,
+    /// What init told of the workspace.
+    changed: Option<FilesChanged>,
+    phases: Phases,
+}
+
+impl Running {
+    /// Hands a job over to a cell that is offered.
+    ///
+    /// # Errors
+    /// What failed, with the job, which nobody has, and the cell.
+    pub fn begin(
+        ready: Ready,
+        mut cell: Cell,
+        design: &Design,
+        measured: Instant,
+    ) -> Result<(Self, FarEnds), Unbegun> {
+        let executed = cell.ahead.as_ref().is_some_and(|executed| executed.told);
+        let handed_over = match cell.ahead.take() {
+            Some(executed) => prestart::feed(&cell, design, &ready, executed),
+            None => handover::hand_over(&mut cell, design, &ready),
+        };
+        let ends = match handed_over {
+            Ok(ends) => ends,
+            Err(errno) => return Err(Box::new((errno, ready, cell))),
+        };
+        let Ready { start, block, limits, arrived, .. } = ready;
+        let mut phases = Phases::new(arrived, measured);
+        if executed {
+            phases.execed_before();
+        }
+        let running = Self {
+            start,
+            block,
+            limits,
+            cell,
+            stage: Stage::Running,
+            deadline: phases.started.checked_add(limits.wall),
+            stopped: None,
+            exec: None,
+            ended: None,
+            told: false,
+            look: Look::default(),
+            changed: None,
+            phases,
+        };
+        Ok((running, ends))
+    }
+
+    pub fn workspace(&self) -> Workspace {
+        self.start.workspace
+    }
+
+    /// Whether its program has ended: what is left takes no processor from anybody.
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Ending
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        [self.deadline, self.look.at()].into_iter().flatten().min()
+    }
+
+    /// Something from the payload: it cannot exec, or it has exec'd.
+    pub fn read_job(&mut self) -> Progress {
+        let mut buffer = [0; 512];
+        let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Progress::None,
+            // Closed at exec, or with the payload; init tells which.
+            Ok(_) | Err(_) => {
+                self.phases.execed();
+                self.cell.stop_listening(Socket::Job);
+                return Progress::None;
+            }
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        self.hear(bytes);
+        Progress::None
+    }
+
+    /// Takes a report of the payload.
+    fn hear(&mut self, bytes: &[u8]) {
+        match report::decode::<FromPayload>(bytes) {
+            Ok(FromPayload::Exec { errno }) => {
+                self.exec = Some(exit::exec_failure(self.block.argv.program(), errno));
+            }
+            Ok(FromPayload::Cwd { errno }) => {
+                let path = self.block.cwd.as_str().to_owned();
+                self.exec = Some(Failure::Cwd { path, errno });
+            }
+            Ok(FromPayload::Failed { step, errno }) => {
+                self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
+            }
+            // Only a program could send more, and it does not have this socket.
+            Ok(FromPayload::Ready(_)) | Err(_) => {}
+        }
+    }
+
+    /// Something from init, read into `room`, which holds the longest report.
+    pub fn read_control(&mut self, room: &mut Vec<u8>) -> Progress {
+        match socket::receive_into(&self.cell.control, room, Wait::No) {
+            Ok(received) if received.bytes > 0 => {}
+            Err(Errno::EAGAIN) => return Progress::None,
+            // The pidfd tells the rest.
+            Ok(_) | Err(_) => {
+                self.cell.stop_listening(Socket::Control);
+                return Progress::None;
+            }
+        }
+        match postcard::take_from_bytes::<FromInit>(room) {
+            Ok((FromInit::Ended(end), denied)) => self.end(end, denied),
+            Ok((FromInit::Failed { step, errno }, _)) => {
+                self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
+                Progress::None
+            }
+            Ok((FromInit::Changed, changed)) => {
+                self.changed = report::changed(changed);
+                Progress::None
+            }
+            // Init says neither of these to a cell that runs: its end will tell.
+            Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _)) | Err(_) => {
+                Progress::None
+            }
+        }
+    }
+
+    /// What the payload could still say about exec was sent before init's report.
+    fn last_words(&mut self) {
+        let mut buffer = [0; 512];
+        if let Ok(received) = socket::receive(&self.cell.job, &mut buffer, Wait::No) {
+            self.hear(buffer.get(..received.bytes).unwrap_or_default());
+        }
+    }
+
+    /// Ends the call from outside, at once or after a grace period.
+    pub fn stop(&mut self, outcome: Outcome, now: Instant) {
+        if self.stopped.is_some() || self.stage == Stage::Ending {
+            return;
+        }
+        let gently = matches!(outcome, Outcome::Timeout | Outcome::Cancelled);
+        self.stopped = Some(outcome);
+        if gently && self.stage == Stage::Running {
+            self.stage = Stage::Terminating;
+            self.deadline = Some(now + GRACE);
+            // Init has ended, with (ECONNRESET) or without (EPIPE) something unread: its pidfd is
+            // readable. Whatever else it is, KILL follows.
+            if let Err(errno) = self.cell.terminate() {
+                tracing::debug!(%errno, "a cell could not be told to end");
+            }
+            return;
+        }
+        self.kill(now);
+    }
+
+    fn kill(&mut self, now: Instant) {
+        self.stage = Stage::Ending;
+        self.deadline = Some(now + LINGER);
+        if !self.told {
+            self.look.begin(now);
+        }
+        self.cell.kill();
+    }
+
+    /// Does what is due.
+    pub fn pass_deadline(&mut self, now: Instant) {
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        match self.stage {
+            Stage::Running => self.stop(Outcome::Timeout, now),
+            Stage::Terminating | Stage::Ending => self.kill(now),
+        }
+    }
+
+    /// The kernel ran out of this cell's memory.
+    pub fn out_of_memory(&mut self) -> Progress {
+        if self.cell.took_out_of_memory() {
+            self.stop(Outcome::Limit(LimitKind::Memory), Instant::now());
+        }
+        Progress::None
+    }
+
+    /// The end as init reported it.
+    fn as_reported(&mut self, end: PayloadEnd, denied: &[u8]) -> Ended {
+        Ended {
+            usage: Usage {
+                user: Duration::from_micros(end.counts.user_us),
+                system: Duration::from_micros(end.counts.system_us),
+                ..self.usage(end.counts.max_rss)
+            },
+            denials: report::denials(denied, end.counts.denied),
+            timings: self.phases.timings(),
+            files_changed: self.files_changed(),
+            ..Ended::of(self.outcome(&end))
+        }
+    }
+
+    /// What changed in the workspace. Of one that is gone with its cell, what nobody saw is nothing.
+    fn files_changed(&mut self) -> Option<FilesChanged> {
+        match (self.start.changes, self.start.workspace) {
+            (Changes::Untold, _) => None,
+            (Changes::Told, Workspace::Fresh) => self.changed.take(),
+            (Changes::Told, Workspace::Granted(_) | Workspace::OfSession(_)) => {
+                Some(self.changed.take().unwrap_or(FilesChanged::unknown()))
+            }
+        }
+        .filter(|changed| !changed.is_nothing())
+    }
+
+    /// What the supervisor itself knows the cell used; `largest` where nothing counts its memory.
+    fn usage(&self, largest: u64) -> Usage {
+        let peak = self.cell.peak_memory();
+        Usage {
+            wall: self.phases.started.elapsed(),
+            peak_memory: peak.unwrap_or(largest),
+            peak_source: match peak {
+                Some(_) => PeakSource::Cgroup,
+                None => PeakSource::LargestProcess,
+            },
+            ..Usage::default()
+        }
+    }
+
+    /// Init has reported: the answer goes out, or waits for the cell's last breath.
+    fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> Progress {
+        self.phases.reported();
+        self.last_words();
+        let ended = self.as_reported(end, denied);
+        self.stage = Stage::Ending;
+        self.deadline = Some(Instant::now() + LINGER);
+        self.cell.stop_listening(Socket::Control);
+        // A granted directory outlives the cell: the answer waits until nothing can write to it.
+        if self.start.workspace == Workspace::Fresh {
+            self.told = true;
+            Progress::Ended(Box::new(ended))
+        } else {
+            self.ended = Some(Box::new(ended));
+            self.look.begin(Instant::now());
+            Progress::None
+        }
+    }
+
+    /// The end, where the cell takes its time and nothing of it can run any more.
+    pub fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Option<Box<Ended>> {
+        if !self.look.is_over(&self.cell, shared, now) {
+            return None;
+        }
+        self.told = true;
+        let mut ended = self.last_end(Used::default());
+        if self.start.changes == Changes::Told && self.start.workspace != Workspace::Fresh {
+            ended.files_changed = dying::incomplete(ended.files_changed);
+        }
+        Some(ended)
+    }
+
+    fn outcome(&mut self, end: &PayloadEnd) -> Outcome {
+        if let Some(failure) = self.exec.take() {
+            return Outcome::Failed(failure);
+        }
+        if let Some(stopped) = self.stopped.take() {
+            return stopped;
+        }
+        exit::of_program(end, &self.limits, &self.cell)
+    }
+
+    /// The cell's init may have ended.
+    pub fn collect(&mut self) -> Progress {
+        // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
+        let used = match self.cell.collect() {
+            Ok(None) => return Progress::None,
+            Ok(Some(used)) => used,
+            Err(_) => Used::default(),
+        };
+        if self.told {
+            return Progress::Gone(None);
+        }
+        Progress::Gone(Some(self.last_end(used)))
+    }
+
+    /// The end as it was reported, or else as it is known here.
+    fn last_end(&mut self, used: Used) -> Box<Ended> {
+        // The report may have come in the same round of events.
+        if self.ended.is_none() {
+            self.ended = self.late_report();
+        }
+        let mut ended = self.ended.take().unwrap_or_else(|| Box::new(self.unreported(used)));
+        ended.timings = self.phases.timings();
+        ended
+    }
+
+    fn late_report(&mut self) -> Option<Box<Ended>> {
+        let mut buffer = vec![0; REPORT_BYTES];
+        loop {
+            let received = socket::receive(&self.cell.control, &mut buffer, Wait::No).ok()?;
+            if received.bytes == 0 {
+                return None;
+            }
+            let bytes = buffer.get(..received.bytes).unwrap_or_default();
+            match postcard::take_from_bytes::<FromInit>(bytes) {
+                Ok((FromInit::Ended(end), denied)) => {
+                    self.last_words();
+                    return Some(Box::new(self.as_reported(end, denied)));
+                }
+                Ok((FromInit::Failed { step, errno }, _)) => {
+                    self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
+                }
+                Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
+                Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _))
+                | Err(_) => {}
+            }
+        }
+    }
+
+    /// The end of a cell whose init could not report it.
+    ///
+    /// Its kernel counted for it: an init that was killed has waited for all it left.
+    fn unreported(&mut self, used: Used) -> Ended {
+        self.last_words();
+        let outcome = if let Some(failure) = self.exec.take() {
+            Outcome::Failed(failure)
+        } else if let Some(stopped) = self.stopped.take() {
+            stopped
+        } else if self.cell.ran_out_of_memory() {
+            Outcome::Limit(LimitKind::Memory)
+        } else {
+            Outcome::Failed(Failure::Lost)
+        };
+        let usage = Usage {
+            user: Duration::from_micros(used.user_us),
+            system: Duration::from_micros(used.system_us),
+            ..self.usage(used.max_rss)
+        };
+        let files_changed = self.files_changed();
+        Ended { usage, timings: self.phases.timings(), files_changed, ..Ended::of(outcome) }
+    }
+}

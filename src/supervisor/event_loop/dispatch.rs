@@ -1,0 +1,380 @@
+//! From a frame to a running call: jobs are checked, wait their turn, get a cell.
+
+use std::time::Instant;
+
+use nix::errno::Errno;
+
+use super::serve::{Owner, Supervisor, design_of};
+use crate::cells::attachments;
+use crate::cells::cell::{Cell, clamp};
+use crate::cells::key::Key;
+use crate::cells::pool::{Got, Load, Want};
+use crate::cells::pooled_cell::{Growth, Young};
+use crate::cells::prestart::{self, Fits};
+use crate::cells::running::{Ready, Running};
+use cell::mounts::Slot;
+use cell::report::raw;
+use model::job::{Limits, ProfileName, Workspace};
+use model::outcome::{Ended, Failure, Outcome};
+use model::wire::{CallId, Event, Start};
+use sys::socket::Received;
+
+/// What came of starting a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Built {
+    Yes,
+    /// All slots are taken.
+    NoSlot,
+    /// It failed, and the job that it was for is told.
+    Failed,
+}
+
+/// Jobs that may wait for a cell: far above any concurrency that is configured.
+const MOST_WAITING: usize = 1024;
+/// Cells that may die before one job is handed over.
+const MOST_LOST: u8 = 3;
+
+impl Supervisor {
+    /// Takes a job from the link: it waits for a cell from now on, or is refused.
+    pub(super) fn take(&mut self, start: Start, received: Received) {
+        let call = start.call;
+        if self.knows(call) {
+            // A front end that reuses a number confuses only itself: this frame is dropped.
+            return;
+        }
+        match self.check(start, received) {
+            Ok(ready) => {
+                let ready = self.offer_to_shell(ready);
+                self.queue.extend(ready);
+            }
+            Err(failure) => self.end(call, Ended::failed(failure)),
+        }
+    }
+
+    /// Whether a call of this number waits or runs.
+    pub(super) fn knows(&self, call: CallId) -> bool {
+        self.calls.contains_key(&call)
+            || self.queue.iter().any(|ready| ready.start.call == call)
+            || self.sessions.runs(call).is_some()
+    }
+
+    fn check(&mut self, mut start: Start, received: Received) -> Result<Ready, Failure> {
+        let arrived = Instant::now();
+        let refused = |why: String| Failure::Refused { why };
+        let (block, brought) = attachments::received(&mut start, received).map_err(refused)?;
+        // More would be a front end that does not queue.
+        if self.queue.len() >= MOST_WAITING {
+            return Err(Failure::Busy { what: "waiting calls".to_owned() });
+        }
+        let key = match (start.session, start.workspace) {
+            (_, Workspace::OfSession(id)) => self.beside_key(&start, id)?,
+            (None, Workspace::Fresh | Workspace::Granted(_)) => self.key(&start)?,
+            (Some(within), Workspace::Fresh | Workspace::Granted(_)) => {
+                self.session_key(&start, within.session)?
+            }
+        };
+        let design = design_of(&self.keys, key).ok_or(Failure::Lost)?;
+        if let Ok(root) = design.root() {
+            // All that a failure leaves is names as they were at the last call.
+            root.overlays.refresh(arrived).unwrap_or_default();
+        }
+        let limits = clamp(&design.profile.limits, &start.limits);
+        if limits.memory > self.caps.memory {
+            return Err(Failure::Busy { what: "memory".to_owned() });
+        }
+        if limits.tmpfs() > self.caps.tmpfs {
+            return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
+        }
+        let fits = Fits::of(design, (&start, &block), &brought, &limits);
+        Ok(Ready { start, key, block, brought, limits, fits, arrived, lost: 0 })
+    }
+
+    /// The index of the key that a frame names.
+    pub(super) fn key(&self, start: &Start) -> Result<usize, Failure> {
+        let Some(index) = self.index_of(&start.profile, start.workspace) else {
+            let why = format!("no profile `{}` with that workspace", start.profile);
+            return Err(Failure::Refused { why });
+        };
+        let unusable = self.keys.get(index).and_then(|key| key.design.as_ref().err());
+        match unusable {
+            None => Ok(index),
+            Some(unusable) => Err(match &unusable.missing_program {
+                Some(program) => Failure::NotFound { program: program.clone() },
+                None => Failure::Refused {
+                    why: format!(
+                        "profile `{}` cannot be used here: {}",
+                        start.profile, unusable.why
+                    ),
+                },
+            }),
+        }
+    }
+
+    /// Ends a call from outside: one that runs, or one that waits.
+    pub(super) fn stop(&mut self, call: CallId, outcome: Outcome) {
+        if let Some(running) = self.calls.get_mut(&call) {
+            return running.stop(outcome, Instant::now());
+        }
+        let place = self.sessions.runs(call);
+        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+            return shell.stop(outcome, Instant::now());
+        }
+        let Some(place) = self.queue.iter().position(|ready| ready.start.call == call) else {
+            // It has ended meanwhile.
+            return;
+        };
+        drop(self.queue.remove(place));
+        self.end(call, Ended::of(outcome));
+    }
+
+    pub(super) fn end(&mut self, call: CallId, ended: Ended) {
+        if let Outcome::Failed(Failure::Setup { step, errno }) = &ended.outcome {
+            tracing::warn!(errno = %Errno::from_raw(*errno), "a call failed: {step}");
+        }
+        let ended = Ended { pool: self.pool.counts, ..ended };
+        self.tell(&Event::Ended { call, ended }, None);
+    }
+
+    /// Gives cells to the jobs that wait, in their order, and builds what is missing.
+    ///
+    /// Cells that are ending still hold what they hold, so a front end that keeps to the configured
+    /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
+    pub(super) fn dispatch(&mut self) {
+        let mut place = 0;
+        while let Some(ready) = self.queue.get(place) {
+            let (key, limits, fits) = (ready.key, ready.limits, ready.fits);
+            if !self.has_room(&[limits]) {
+                break;
+            }
+            match self.pool.idle(key, fits) {
+                Some(slot) => self.hand_over(place, slot),
+                // The session's last cell may take long to leave the slot: others do not wait for it.
+                None if self.waits_for_its_slot(key) => place += 1,
+                None => break,
+            }
+        }
+        self.build_for_waiting();
+        if self.can_refill()
+            && let Some(want) = self.pool.wants(Instant::now(), self.load())
+        {
+            match want {
+                Want::Cell(key) => drop(self.build(key)),
+                Want::Program(slot) => self.execute_ahead(slot),
+            }
+        }
+    }
+
+    /// Whether cells may be made in advance: jobs that wait go before, and each takes a slot.
+    pub(super) fn can_refill(&self) -> bool {
+        self.queue.is_empty() && self.slots.contains(&None)
+    }
+
+    /// Whether programs run, from which making cells would take a processor.
+    pub(super) fn load(&self) -> Load {
+        if self.calls.values().all(Running::is_over) { Load::Rest } else { Load::Busy }
+    }
+
+    /// Whether the caps over all cells leave room for more jobs with these limits.
+    pub(super) fn has_room(&self, more: &[Limits]) -> bool {
+        let calls = self.calls.values().map(|running| &running.limits);
+        let all = || calls.clone().chain(self.sessions.limits()).chain(more);
+        let memory = all().map(|limits| limits.memory).fold(0, u64::saturating_add);
+        let tmpfs = all().map(Limits::tmpfs).fold(0, u64::saturating_add);
+        memory <= self.caps.memory && tmpfs <= self.caps.tmpfs
+    }
+
+    /// Returns whether the key is a session's, whose slot has another cell of it yet.
+    fn waits_for_its_slot(&self, key: usize) -> bool {
+        let place = self.sessions.place(key);
+        let session = place.and_then(|place| self.sessions.get(place));
+        session.is_some_and(|session| session.shell.is_some())
+    }
+
+    /// The job at `place` of those that wait gets the cell in `slot`.
+    fn hand_over(&mut self, place: usize, slot: Slot) {
+        let Some(ready) = self.queue.remove(place) else { return };
+        let call = ready.start.call;
+        let Some(young) = self.pool.take(slot) else {
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
+        let (key, measured) = (young.key, young.measured.unwrap_or(young.born));
+        if let Some(place) = self.sessions.place(key) {
+            return self.open_shell(place, young, ready);
+        }
+        let stdin = ready.start.stdin.kind();
+        let got = match (measured < ready.arrived, &young.cell.ahead) {
+            (true, Some(_)) => Got::Program,
+            (true, None) => Got::Warm,
+            (false, _) => Got::Cold,
+        };
+        let fits = ready.fits;
+        // Killed and collected where it stands: its slot is free again.
+        let (Some((cell, mut receipt)), Some(design)) = (young.offer(), design_of(&self.keys, key))
+        else {
+            self.release(slot);
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
+        receipt.configured.memory_bytes = ready.limits.memory;
+        receipt.configured.processes = ready.limits.processes;
+        match Running::begin(ready, cell, design, measured) {
+            Ok((running, ends)) => {
+                self.own(slot, Owner::Call(call));
+                self.calls.insert(call, running);
+                self.pool.called(key, fits, Instant::now());
+                self.pool.got(got);
+                self.tell(&Event::Started { call, stdin, receipt, turn: 0 }, Some((call, ends)));
+            }
+            Err(refused) => {
+                let (errno, ready, cell) = *refused;
+                self.give_up(key, slot, cell, ready, errno)
+            }
+        }
+    }
+
+    /// A job that its cell did not take. The cell ends in the pool: who ended it elsewhere would keep its
+    /// slot for ever. Where it had died and the event of it was still to come, another one will
+    /// do, unless the job's own limits are what kills them.
+    pub(super) fn give_up(
+        &mut self,
+        key: usize,
+        slot: Slot,
+        cell: Cell,
+        ready: Ready,
+        errno: Errno,
+    ) {
+        let mut young = Young::new(key, cell);
+        young.end();
+        self.pool.put(slot, young);
+        let died = matches!(errno, Errno::EPIPE | Errno::ECONNRESET | Errno::ESRCH | Errno::ENOENT);
+        if died && ready.lost < MOST_LOST {
+            self.queue.push_front(Ready { lost: ready.lost + 1, ..ready });
+            return;
+        }
+        let step = "handing over the job".to_owned();
+        let failure = Failure::Setup { step, errno: raw(errno) };
+        self.end(ready.start.call, Ended::failed(failure));
+    }
+
+    /// Has the idle cell in `slot` execute its program. Where that fails the cell ends, and the next job
+    /// finds out why in one of its own.
+    fn execute_ahead(&mut self, slot: Slot) {
+        let Some(mut young) = self.pool.take(slot) else { return };
+        let done = match design_of(&self.keys, young.key) {
+            Some(design) => prestart::execute(&mut young.cell, design),
+            None => Ok(()),
+        };
+        if young.cell.ahead.is_none() {
+            self.pool.leave_empty(young.key);
+        }
+        let growth = match done {
+            Ok(()) => Growth::None,
+            Err(errno) => {
+                tracing::debug!(%errno, "a program could not be executed ahead");
+                young.end();
+                Growth::Withered
+            }
+        };
+        self.grown(slot, young, growth);
+    }
+
+    fn index_of(&self, profile: &ProfileName, workspace: Workspace) -> Option<usize> {
+        let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
+        self.keys.iter().position(named)
+    }
+
+    /// Starts the cell of a call that is known to come. Where that fails, the call finds out why by
+    /// one of its own.
+    pub fn build_first(&mut self, profile: &ProfileName, workspace: Workspace) {
+        if let Some(key) = self.index_of(profile, workspace) {
+            self.build(key);
+        }
+    }
+
+    /// Starts a cell of `key`.
+    pub(super) fn build(&mut self, key: usize) -> Built {
+        let Some(slot) = self.slot_for(key) else { return Built::NoSlot };
+        let (mut maker, keys) = self.maker();
+        let Some(design) = design_of(keys, key) else {
+            self.failed(key, Failure::Lost);
+            return Built::Failed;
+        };
+        match maker.clone_cell(design, slot) {
+            Ok(cell) => {
+                self.own(slot, Owner::Pool);
+                self.pool.put(slot, Young::new(key, cell));
+                Built::Yes
+            }
+            Err(errno) => {
+                let step = "cloning the cell".to_owned();
+                self.failed(key, Failure::Setup { step, errno: raw(errno) });
+                Built::Failed
+            }
+        }
+    }
+
+    /// A free slot; for a session, its own.
+    fn slot_for(&self, key: usize) -> Option<Slot> {
+        let is_free = |owner: &Option<Owner>, slot| match self.sessions.place(key) {
+            None => owner.is_none(),
+            Some(place) => {
+                let session = self.sessions.get(place);
+                *owner == Some(Owner::Session(place))
+                    && session.is_some_and(|one| one.slot == slot && one.shell.is_none())
+            }
+        };
+        let mut slots = self.slots.iter().zip(0..);
+        slots.find(|(owner, slot)| is_free(owner, *slot)).map(|(_, slot)| slot)
+    }
+
+    pub(super) fn own(&mut self, slot: Slot, owner: Owner) {
+        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+            *place = Some(owner);
+        }
+    }
+
+    /// Does what became of a cell in the pool asks for.
+    pub(super) fn grown(&mut self, slot: Slot, young: Young, growth: Growth) {
+        let key = young.key;
+        match growth {
+            Growth::None => self.pool.put(slot, young),
+            Growth::Ready => {
+                self.pool.put(slot, young);
+                self.pool.ready(key, Instant::now());
+            }
+            Growth::Withered => {
+                self.pool.put(slot, young);
+                self.pool.counts.died += 1;
+                self.pool.give_up(key);
+            }
+            Growth::Failed(failure) => {
+                self.pool.put(slot, young);
+                self.pool.counts.failed += 1;
+                self.failed(key, failure);
+            }
+            Growth::Gone => {
+                let unexpected = young.is_alive() && !young.is_idle();
+                drop(young);
+                self.release(slot);
+                self.left(slot);
+                self.close_left();
+                if unexpected {
+                    self.failed(key, Failure::Lost);
+                }
+            }
+        }
+    }
+
+    /// A cell of `key` could not be made: the job it was made for is told, and none is made in
+    /// advance until the next call.
+    fn failed(&mut self, key: usize, failure: Failure) {
+        self.pool.give_up(key);
+        // Not a job for which another cell is there already.
+        let lacks = |ready: &Ready| self.pool.idle(key, ready.fits).is_none();
+        let place = self.queue.iter().position(|ready| ready.key == key && lacks(ready));
+        match place.and_then(|place| self.queue.remove(place)) {
+            Some(ready) => self.end(ready.start.call, Ended::failed(failure)),
+            // Nobody waits: the next call finds out by a cell of its own.
+            None => tracing::debug!("a cell in advance failed: {failure}"),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The supervisor's end of the link: frames out, in order, without ever waiting for the reader.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+
+use super::poll::PAUSE;
+use super::serve::{Fatal, MOST_FAILURES};
+use crate::cells::handover::FarEnds;
+use model::wire::{self, CallId, Event, WireError};
+use sys::socket;
+
+/// With this many frames waiting no request is read: a front end that asks and never listens
+/// fills its own queue, not this process.
+const MOST_WAITING: usize = 1024;
+
+/// What became of the frames that waited.
+#[derive(Debug)]
+pub enum Flushed {
+    /// They are sent, or wait on.
+    Fine,
+    /// This call's pipes cannot be sent, for this reason; its frame is dropped.
+    Undeliverable(CallId, Errno),
+}
+
+/// Frames on their way out.
+#[derive(Debug)]
+pub struct Outbox {
+    pub link: OwnedFd,
+    waiting: VecDeque<Outgoing>,
+    /// Calls whose pipes could not be sent.
+    undeliverable: VecDeque<(CallId, Errno)>,
+    /// The next attempt, where the link had room and took nothing.
+    retry: Option<Instant>,
+    /// How often it did so in a row for no want of memory, and what it said last.
+    failures: (u8, Errno),
+}
+
+/// A frame, and the pipes of the call it starts.
+type Outgoing = (Vec<u8>, Option<(CallId, FarEnds)>);
+
+impl Outbox {
+    pub fn new(link: OwnedFd) -> Self {
+        Self {
+            link,
+            waiting: VecDeque::new(),
+            undeliverable: VecDeque::new(),
+            retry: None,
+            failures: (0, Errno::UnknownErrno),
+        }
+    }
+
+    /// Keeps a frame until the link takes it.
+    ///
+    /// # Errors
+    /// No frame can hold the event.
+    pub fn push(
+        &mut self,
+        event: &Event,
+        ends: Option<(CallId, FarEnds)>,
+    ) -> Result<(), WireError> {
+        self.waiting.push_back((wire::encode(event)?, ends));
+        Ok(())
+    }
+
+    /// What the link must be watched for.
+    pub fn interest(&self) -> PollFlags {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::POLLIN, self.waiting.len() < MOST_WAITING);
+        // There is room where an attempt is put off: a wait for it would be none.
+        flags.set(PollFlags::POLLOUT, !self.waiting.is_empty() && self.retry.is_none());
+        flags
+    }
+
+    /// When to try again, where waiting for room tells nothing.
+    pub fn retry(&self) -> Option<Instant> {
+        self.retry
+    }
+
+    /// Sends what waits, in order, as far as the link takes it. What went wrong [`Outbox::flush`] tells.
+    pub fn send_early(&mut self) {
+        if self.retry.is_some_and(|retry| retry > Instant::now()) {
+            return;
+        }
+        self.retry = None;
+        while let Some((frame, ends)) = self.waiting.front() {
+            let fds = ends.as_ref().map(|(_, ends)| ends.list()).unwrap_or_default();
+            match socket::send_now(&self.link, frame, &fds) {
+                Ok(()) => {
+                    self.failures.0 = 0;
+                    drop(self.waiting.pop_front());
+                }
+                Err(Errno::EAGAIN) => return,
+                // The front end is gone; the link's end of file is read next.
+                Err(Errno::EPIPE | Errno::ECONNRESET) => self.waiting.clear(),
+                // The kernel has no memory for it now, which is no reason to lose it.
+                Err(Errno::ENOBUFS | Errno::ENOMEM) => {
+                    self.retry = Some(Instant::now() + PAUSE);
+                    return;
+                }
+                // ETOOMANYREFS: a cell of our uid has as many descriptors on their way as the
+                // user may have (unix(7)). That call ends; the others go on.
+                Err(errno) if !fds.is_empty() => {
+                    let call = self.waiting.pop_front().and_then(|(_, ends)| ends);
+                    self.undeliverable.extend(call.map(|(call, _ends)| (call, errno)));
+                }
+                Err(errno) => {
+                    self.failures = (self.failures.0.saturating_add(1), errno);
+                    self.retry = Some(Instant::now() + PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The same, and tells what went wrong, one thing at a time.
+    ///
+    /// # Errors
+    /// The link takes nothing, time and again.
+    pub fn flush(&mut self) -> Result<Flushed, Fatal> {
+        self.send_early();
+        if let Some((call, errno)) = self.undeliverable.pop_front() {
+            return Ok(Flushed::Undeliverable(call, errno));
+        }
+        match self.failures {
+            (MOST_FAILURES.., errno) => Err(Fatal { what: "the link takes no frame", errno }),
+            _ => Ok(Flushed::Fine),
+        }
+    }
+}

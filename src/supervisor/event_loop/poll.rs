@@ -1,0 +1,122 @@
+//! The descriptors that the loop waits for, listed anew for each wait (poll(2)).
+//!
+//! epoll(7) counts what is watched by host user, and a cell of an ordinary user has that user's count: one
+//! cell could use it up, and nothing new could be watched for any other. poll(2) registers nothing, so
+//! nothing can be missing when a call needs it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::serve::Supervisor;
+use crate::cells::cell::{Cell, Socket};
+use crate::sessions::shell::Shell;
+use cell::mounts::Slot;
+
+/// A wait where the kernel refuses to look at all descriptors at once.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
+
+/// What an event is about: the link, or a source of the cell in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Token {
+    Link,
+    Cell(Slot, Source),
+}
+
+/// A descriptor of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Pidfd,
+    Control,
+    Job,
+    OutOfMemory,
+    /// What a session's shell tells of its call.
+    Report,
+}
+
+/// What is waited for.
+#[derive(Debug, Default)]
+struct List<'a> {
+    tokens: Vec<Token>,
+    descriptors: Vec<PollFd<'a>>,
+}
+
+impl<'a> List<'a> {
+    fn add(&mut self, token: Token, fd: BorrowedFd<'a>, flags: PollFlags) {
+        self.tokens.push(token);
+        self.descriptors.push(PollFd::new(fd, flags));
+    }
+
+    /// Adds what a cell may still tell; its end comes last, when all it said before is read.
+    fn add_cell(&mut self, cell: &'a Cell, shell: Option<&'a Shell>) {
+        let report = shell.and_then(Shell::report).map(AsFd::as_fd);
+        let sources = [
+            (Source::Job, cell.listens(Socket::Job).then(|| cell.job.as_fd())),
+            (Source::OutOfMemory, cell.out_of_memory.as_ref().map(AsFd::as_fd)),
+            (Source::Control, cell.listens(Socket::Control).then(|| cell.control.as_fd())),
+            (Source::Report, report),
+            (Source::Pidfd, Some(cell.pidfd().as_fd())),
+        ];
+        for (source, fd) in sources {
+            if let Some(fd) = fd {
+                self.add(Token::Cell(cell.slot, source), fd, PollFlags::POLLIN);
+            }
+        }
+    }
+
+    fn happened(&self) -> Vec<(Token, PollFlags)> {
+        let flags = self.descriptors.iter().map(|one| one.revents().unwrap_or(PollFlags::empty()));
+        let all = self.tokens.iter().copied().zip(flags);
+        all.filter(|(_, flags)| !flags.is_empty()).collect()
+    }
+
+    /// Looks at one after the other, which takes no memory of the kernel and no room below RLIMIT_NOFILE;
+    /// pauses where nothing has happened.
+    fn one_by_one(&mut self) -> Vec<(Token, PollFlags)> {
+        for one in &mut self.descriptors {
+            // Of one that cannot be looked at now the next turn tells.
+            poll(std::slice::from_mut(one), PollTimeout::ZERO).unwrap_or_default();
+        }
+        let happened = self.happened();
+        if happened.is_empty() {
+            pause();
+        }
+        happened
+    }
+}
+
+/// Waits a little.
+pub(super) fn pause() {
+    let time = PollTimeout::try_from(PAUSE).unwrap_or(PollTimeout::ZERO);
+    // Cut short by a signal it is a shorter pause.
+    poll(&mut [], time).unwrap_or_default();
+}
+
+impl Supervisor {
+    /// Waits until something happens or something is due; returns what happened. It cannot fail: where
+    /// the kernel has no memory for all descriptors, or the operator allows fewer than are open, each
+    /// is looked at by itself.
+    pub(super) fn wait(&self) -> Vec<(Token, PollFlags)> {
+        let mut list = List::default();
+        list.add(Token::Link, self.outbox.link.as_fd(), self.outbox.interest());
+        for cell in self.pool.cells() {
+            list.add_cell(cell, None);
+        }
+        for running in self.calls.values() {
+            list.add_cell(&running.cell, None);
+        }
+        for shell in self.sessions.shells() {
+            list.add_cell(&shell.cell, Some(shell));
+        }
+        match poll(&mut list.descriptors, self.timeout()) {
+            Ok(_) => list.happened(),
+            Err(Errno::EINTR) => Vec::new(),
+            Err(errno) => {
+                tracing::debug!(%errno, "descriptors are looked at one by one");
+                list.one_by_one()
+            }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The supervisor's loop: one thread, poll(2), a table of cells and a table of calls.
+//!
+//! *Invariant:* no error of one call, cell or session ends the loop. What fails for one of them ends that
+//! one, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by accident.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFlags, PollTimeout};
+
+use super::outbox::Outbox;
+use super::poll::{Source, Token, pause};
+use crate::Caps;
+use crate::boot::start::Inherited;
+use crate::cells::bare;
+use crate::cells::cell::Maker;
+use crate::cells::key::Key;
+use crate::cells::pool::Pool;
+use crate::cells::pooled_cell::Growth;
+use crate::cells::running::{Progress, Ready, Running};
+use crate::sessions::session::Sessions;
+use cell::cgroup::Parent;
+use cell::measure::Operator;
+use cell::mounts::Slot;
+use cell::payload::Scratch;
+use cell::{Design, Shared};
+use model::outcome::{Ended, Failure, LimitKind, Outcome};
+use model::wire::{self, CallId, FRAME_BYTES, Request};
+use sys::process;
+use sys::socket::{self, Wait};
+
+/// The supervisor while it serves.
+#[derive(Debug)]
+pub struct Supervisor {
+    pub(super) outbox: Outbox,
+    /// Room for a frame, which is more than any report takes.
+    buffer: Vec<u8>,
+    pub(super) keys: Vec<Key>,
+    pub(super) shared: Shared,
+    cgroups: Parent,
+    operator: Operator,
+    pub(super) caps: Caps,
+    scratch: Scratch,
+    /// Jobs that wait for a cell or for room, in the order they came.
+    pub(super) queue: VecDeque<Ready>,
+    pub(super) calls: BTreeMap<CallId, Running>,
+    pub(super) pool: Pool,
+    pub(super) sessions: Sessions,
+    /// Who has the cell of a slot; a slot is free again when its cell is collected.
+    pub(super) slots: Vec<Option<Owner>>,
+    /// Failures to read the link in a row.
+    unread: u8,
+}
+
+/// An error for which no call, cell or session is to blame: the process ends, and with it every cell.
+#[derive(Debug)]
+pub(super) struct Fatal {
+    pub what: &'static str,
+    pub errno: Errno,
+}
+
+/// Whether the front end is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FrontEnd {
+    There,
+    Gone,
+}
+
+/// Failures of the link in a row that are waited out: one may be of a moment without memory.
+pub(super) const MOST_FAILURES: u8 = 8;
+
+/// Who has a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    Pool,
+    Call(CallId),
+    /// The session in this place; kept for it while it has no cell.
+    Session(usize),
+}
+
+/// Serves until the front end is gone; then every cell dies with this process.
+pub fn run(supervisor: &mut Supervisor) {
+    loop {
+        match supervisor.turn() {
+            Ok(FrontEnd::There) => {}
+            Ok(FrontEnd::Gone) => break,
+            Err(Fatal { what, errno }) => {
+                tracing::error!(%errno, "{what}: the supervisor ends, and with it every cell");
+                supervisor.last_lines();
+                break;
+            }
+        }
+    }
+    if let Some(domain) = supervisor.shared.domain
+        && let Err(errno) = bare::end_all(domain)
+    {
+        // Inits see the end of their sockets, and end their cells.
+        tracing::error!(%errno, "cells could not be ended at once");
+    }
+}
+
+impl Supervisor {
+    pub fn new(inherited: Inherited, mut keys: Vec<Key>, shared: Shared) -> Result<Self, Errno> {
+        let Caps { sessions, session_idle, .. } = inherited.caps;
+        let sessions_from = keys.len();
+        keys.extend(Sessions::keys(sessions));
+        Ok(Self {
+            outbox: Outbox::new(inherited.link),
+            buffer: Vec::new(),
+            pool: Pool::new(keys.len(), inherited.caps.warm),
+            sessions: Sessions::new(sessions_from, sessions, session_idle),
+            keys,
+            shared,
+            cgroups: inherited.cgroups,
+            operator: inherited.operator,
+            caps: inherited.caps,
+            scratch: Scratch::new()?,
+            queue: VecDeque::new(),
+            calls: BTreeMap::new(),
+            slots: vec![None; usize::from(inherited.caps.cells)],
+            unread: 0,
+        })
+    }
+
+    /// Waits for one round of events and serves it.
+    fn turn(&mut self) -> Result<FrontEnd, Fatal> {
+        for (token, flags) in self.wait() {
+            match token {
+                Token::Link => {
+                    let reads = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
+                    if flags.intersects(reads) && self.read_link()? == FrontEnd::Gone {
+                        return Ok(FrontEnd::Gone);
+                    }
+                }
+                Token::Cell(slot, source) => self.cell_event(slot, source),
+            }
+        }
+        self.pass_deadlines(Instant::now());
+        self.dispatch();
+        self.tell_lines();
+        self.flush()?;
+        Ok(FrontEnd::There)
+    }
+
+    pub(super) fn timeout(&self) -> PollTimeout {
+        let calls = self.calls.values().filter_map(Running::next_deadline);
+        // A look that could build nothing is no reason to wake: what makes it possible is an event.
+        let refill = self.pool.refill(self.load()).filter(|_| self.can_refill());
+        let sessions = self.sessions.next_deadline();
+        let others = self.pool.next_deadline().into_iter().chain(self.outbox.retry());
+        let next = calls.chain(others).chain(refill).chain(sessions).min();
+        let Some(next) = next else { return PollTimeout::NONE };
+        // Rounded up: a timeout of 0 would spin until the instant has come.
+        let wait = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+    }
+
+    /// Takes one frame.
+    fn read_link(&mut self) -> Result<FrontEnd, Fatal> {
+        let mut buffer = self.room();
+        let read = self.read_frame(&mut buffer);
+        self.buffer = buffer;
+        match read {
+            Ok(there) => {
+                self.unread = 0;
+                Ok(there)
+            }
+            Err(errno) if self.unread >= MOST_FAILURES => {
+                Err(Fatal { what: "the link cannot be read", errno })
+            }
+            Err(errno) => {
+                self.unread += 1;
+                tracing::warn!(%errno, "the link could not be read");
+                pause();
+                Ok(FrontEnd::There)
+            }
+        }
+    }
+
+    /// The room for a frame or a report, out of `self` for as long as it is read.
+    fn room(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.reserve_exact(FRAME_BYTES);
+        buffer
+    }
+
+    /// Takes one frame; fails where the link does, for no call is to blame for that.
+    fn read_frame(&mut self, buffer: &mut Vec<u8>) -> Result<FrontEnd, Errno> {
+        let received = match socket::receive_into(&self.outbox.link, buffer, Wait::No) {
+            Err(Errno::EAGAIN) => return Ok(FrontEnd::There),
+            // A front end that died with frames unread resets the link (unix(7)).
+            Err(Errno::ECONNRESET) => return Ok(FrontEnd::Gone),
+            result => result?,
+        };
+        if received.bytes == 0 {
+            // The end, or a frame with nothing in it: recvmsg(2) says the same of both.
+            let open = process::is_open(&self.outbox.link)?;
+            return Ok(if open { FrontEnd::There } else { FrontEnd::Gone });
+        }
+        if received.cut {
+            self.cut(buffer);
+            return Ok(FrontEnd::There);
+        }
+        match wire::decode::<Request>(buffer) {
+            Ok(Request::Start(start)) => self.take(start, received),
+            Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled),
+            Ok(Request::OutputLimit { call }) => {
+                self.stop(call, Outcome::Limit(LimitKind::Output));
+            }
+            Ok(Request::Signal { call, signal }) => self.signal(call, signal),
+            Ok(Request::AskInput { call, number }) => self.ask_input(call, number),
+            Ok(Request::Restart { session }) => self.restart(session),
+            Ok(Request::Forget { session }) => self.forget(session),
+            // A frame that is none has no call to answer.
+            Err(_) => {}
+        }
+        Ok(FrontEnd::There)
+    }
+
+    /// A frame that did not come whole; its descriptors are closed. A job that came whole without
+    /// them, for want of free numbers in this process, is answered: its caller waits.
+    fn cut(&mut self, bytes: &[u8]) {
+        if let Ok(Request::Start(start)) = wire::decode::<Request>(bytes)
+            && !self.knows(start.call)
+        {
+            let failure = Failure::Busy { what: "descriptors".to_owned() };
+            self.end(start.call, Ended::failed(failure));
+        }
+    }
+
+    /// What making and measuring cells needs, and the keys, each borrowed apart.
+    pub(super) fn maker(&mut self) -> (Maker<'_>, &[Key]) {
+        let maker = Maker {
+            shared: &self.shared,
+            cgroups: &self.cgroups,
+            operator: &self.operator,
+            inputs: self.pool.inputs(),
+            scratch: &mut self.scratch,
+        };
+        (maker, &self.keys)
+    }
+
+    fn cell_event(&mut self, slot: Slot, source: Source) {
+        match self.slots.get(usize::from(slot)).copied().flatten() {
+            Some(Owner::Pool) => self.young_event(slot, source),
+            Some(Owner::Call(call)) => self.call_event(call, source),
+            Some(Owner::Session(place)) => self.shell_event(place, |shell, desk| match source {
+                Source::Control => shell.read_control(desk),
+                Source::Job => shell.read_job(),
+                Source::Pidfd => shell.collect(desk),
+                Source::Report => shell.read_report(Instant::now()),
+                Source::OutOfMemory => shell.out_of_memory(),
+            }),
+            // The cell was collected earlier in this round.
+            None => {}
+        }
+    }
+
+    fn young_event(&mut self, slot: Slot, source: Source) {
+        let Some(mut young) = self.pool.take(slot) else { return };
+        let growth = match source {
+            Source::Control => young.read_control(self.pool.keep()),
+            Source::Pidfd => young.collect(),
+            Source::Job => {
+                let (maker, keys) = self.maker();
+                match design_of(keys, young.key) {
+                    Some(design) => young.read_job(design, &maker),
+                    None => Growth::None,
+                }
+            }
+            Source::OutOfMemory => young.out_of_memory(),
+            // Before a job there is nobody to tell of a call.
+            Source::Report => Growth::None,
+        };
+        self.grown(slot, young, growth);
+    }
+
+    fn call_event(&mut self, call: CallId, source: Source) {
+        let Some(mut running) = self.calls.remove(&call) else { return };
+        let progress = match source {
+            Source::Control => {
+                let mut room = self.room();
+                let progress = running.read_control(&mut room);
+                self.buffer = room;
+                progress
+            }
+            Source::Job => running.read_job(),
+            Source::Pidfd => running.collect(),
+            Source::OutOfMemory => running.out_of_memory(),
+            // Only the shell of a session has one.
+            Source::Report => Progress::None,
+        };
+        match progress {
+            Progress::None => {}
+            // Before all else: the caller waits.
+            Progress::Ended(ended) => self.end(call, *ended),
+            Progress::Gone(ended) => {
+                if let Some(ended) = ended {
+                    self.end(call, *ended);
+                }
+                self.release(running.cell.slot);
+                return self.close_left();
+            }
+        }
+        self.calls.insert(call, running);
+    }
+
+    /// Answers the callers whose cells take their time to end.
+    fn answer_for_the_dying(&mut self, now: Instant) {
+        let mut told = Vec::new();
+        for (call, running) in &mut self.calls {
+            told.extend(running.answer_dying(&self.shared, now).map(|ended| (*call, ended)));
+        }
+        told.extend(self.sessions.answer_dying(&self.shared, now));
+        told.into_iter().for_each(|(call, ended)| self.end(call, *ended));
+    }
+
+    fn pass_deadlines(&mut self, now: Instant) {
+        for running in self.calls.values_mut() {
+            running.pass_deadline(now);
+        }
+        self.pass_session_deadlines(now);
+        self.answer_for_the_dying(now);
+        for slot in self.pool.due(now) {
+            if let Some(mut young) = self.pool.take(slot) {
+                if young.is_idle() {
+                    self.pool.counts.unwanted += 1;
+                }
+                let growth = young.pass_deadline(now);
+                self.grown(slot, young, growth);
+            }
+        }
+    }
+}
+
+/// The design of a key, where it can be used here.
+pub(super) fn design_of(keys: &[Key], index: usize) -> Option<&Design> {
+    keys.get(index).and_then(|key| key.design.as_ref().ok())
+}

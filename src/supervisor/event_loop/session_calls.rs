@@ -1,0 +1,392 @@
+//! From a job of a session to its shell, and from the end of either to what stays.
+//!
+//! A session has a mount namespace of its own, a copy of its template's, in which its private
+//! `/workspace` and its desk are mounted. So it has a key of its own in the table of keys, and its
+//! cells are built, measured and offered like any others, one after the other. They have one slot,
+//! and with it one host id: the files of the workspace stay theirs.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::serve::{Owner, Supervisor, design_of};
+use crate::cells::key::Key;
+use crate::cells::pooled_cell::Young;
+use crate::cells::running::Ready;
+use crate::sessions::mailbox::{Desk, Furnished, NotLaid, Waiting};
+use crate::sessions::session::{Session, nobody};
+use crate::sessions::shell::{Shell, Step};
+use cell::landlock::Use;
+use cell::mounts::{self, Slot};
+use cell::report::raw;
+use cell::{Design, Ground, Root, errno_of};
+use model::job::{JobSignal, SessionId, Workspace};
+use model::outcome::{Ended, Failure, Outcome};
+use model::receipt::Tier;
+use model::wire::{CallId, Event, Start};
+
+/// A desk, and the designs of a session's cells.
+struct Rooms {
+    desk: Desk,
+    shell: Design,
+    /// Of cells beside the shell, where the session's workspace is its own.
+    beside: Option<Design>,
+}
+
+/// The design of cells that are cloned from mounts of a session, with the host id of `host_slot` where
+/// not each has its own.
+fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design, Errno> {
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
+    let root = design.root()?;
+    let mut mounts = mounts::Plan { host_slot, ..root.mounts.clone() };
+    mounts.tmpfs.retain(|tmpfs| !tmpfs.is_workspace());
+    Ok(Design {
+        profile: design.profile.clone(),
+        workspace: design.workspace,
+        ground: Ground::Root(Root {
+            template,
+            sizes: std::rc::Rc::clone(&root.sizes),
+            overlays: std::rc::Rc::clone(&root.overlays),
+            mounts,
+        }),
+        hidden: copy(&design.hidden)?,
+        devices: copy(&design.devices)?,
+        writable: design.writable.clone(),
+        notes: design.notes.clone(),
+        ids: design.ids,
+        landlock: design.landlock.clone(),
+        mediation: design.mediation.clone(),
+        filter: design.filter.clone(),
+        allowed: Vec::new(),
+        recorded: design.recorded.clone(),
+    })
+}
+
+impl Supervisor {
+    /// The key of the session that a job names; a new session where there is none of that number.
+    pub(super) fn session_key(&mut self, start: &Start, id: SessionId) -> Result<usize, Failure> {
+        let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
+        if start.script.is_none() {
+            return refused("a session takes a script");
+        }
+        let base = self.key(start)?;
+        let Some(place) = self.sessions.place_of(id) else {
+            return self.open_session(base, id);
+        };
+        let key = self.sessions.key(place);
+        if self.queue.iter().any(|ready| ready.key == key) {
+            return refused("a command of this session waits already");
+        }
+        let same = self.keys.get(key).zip(self.keys.get(base)).is_some_and(|(own, base)| {
+            own.profile == base.profile && own.workspace == base.workspace
+        });
+        let Some(session) = self.sessions.get_mut(place).filter(|_| same) else {
+            return refused("the session has another profile or workspace");
+        };
+        if session.leaving {
+            return refused("the session has ended");
+        }
+        match &session.shell {
+            Some(shell) if !shell.is_idle() && !shell.is_ending() => {
+                refused("the session runs another command")
+            }
+            _ => {
+                self.sessions.used(place);
+                Ok(key)
+            }
+        }
+    }
+
+    pub(super) fn open_session(&mut self, base: usize, id: SessionId) -> Result<usize, Failure> {
+        let busy = |what: &str| Failure::Busy { what: what.to_owned() };
+        let free = self.sessions.free();
+        let place = free.ok_or_else(|| busy("sessions"))?;
+        let design = design_of(&self.keys, base).ok_or(Failure::Lost)?;
+        if !design.profile.can_hold_a_shell() {
+            let why = match design.profile.tier {
+                Tier::Full => format!("profile `{}` cannot hold a shell", design.profile.name),
+                Tier::Bare => {
+                    "a session needs mounts of its own, which the tier landlock+seccomp has \
+                    not: bash_exec runs commands one by one"
+                        .to_owned()
+                }
+            };
+            return Err(Failure::Refused { why });
+        }
+        // What idle shells hold is held for long: room for one more call must be left beside them.
+        let limits = design.profile.limits;
+        if !self.has_room(&[limits, limits]) {
+            return Err(busy("memory or private filesystems of sessions"));
+        }
+        // Nor may sessions have every cell.
+        if self.sessions.open() + 2 > self.slots.len() {
+            return Err(busy("cells"));
+        }
+        let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
+        let made = self.furnish(base, id, slot);
+        let Rooms { desk, shell, beside } = made.map_err(|errno| Failure::Setup {
+            step: "making a session".to_owned(),
+            errno: raw(errno),
+        })?;
+        self.sessions.put(place, Session::new(id, slot, desk));
+        let key = self.sessions.key(place);
+        self.set_key(self.sessions.key_beside(place), beside);
+        self.set_key(key, Some(shell));
+        self.release(slot);
+        Ok(key)
+    }
+
+    /// What a session's key is from now on; without a design, nobody's.
+    fn set_key(&mut self, key: usize, design: Option<Design>) {
+        let Some(place) = self.keys.get_mut(key) else { return };
+        *place = match design {
+            None => nobody(),
+            Some(design) => {
+                let (profile, workspace) = (design.profile.name.clone(), design.workspace);
+                Key { profile, workspace, design: Ok(design) }
+            }
+        };
+    }
+
+    /// A slot for a session: a free one, or that of an idle cell, which ends.
+    fn spare_slot(&mut self) -> Option<Slot> {
+        let free = self.slots.iter().position(Option::is_none);
+        if let Some(slot) = free.and_then(|slot| Slot::try_from(slot).ok()) {
+            return Some(slot);
+        }
+        let slot = self.pool.spare(|_| true)?;
+        let mut young = self.pool.take(slot)?;
+        young.end();
+        self.pool.put(slot, young);
+        Some(slot)
+    }
+
+    /// The designs of a session's cells: as its template's, with the session's own mounts.
+    fn furnish(&self, base: usize, id: SessionId, slot: Slot) -> Result<Rooms, Errno> {
+        let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
+        let owner = design.ids.of_slot(slot)?;
+        let root = design.root()?;
+        let workspace = mounts::workspace(&design.profile, owner);
+        let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
+        let furnished =
+            Desk::set_up(&root.template, &self.shared.proc, private.then_some(&workspace), owner)?;
+        let Furnished { desk, shell, beside } = furnished;
+        let mut shell = room(design, shell, None)?;
+        shell.landlock.rules.push((mounts::DESK.to_owned(), Use::Device));
+        let beside = beside.map(|namespace| room(design, namespace, Some(slot))).transpose()?;
+        let workspace = Workspace::OfSession(id);
+        let beside = beside.map(|design| Design { workspace, ..design });
+        Ok(Rooms { desk, shell, beside })
+    }
+
+    /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
+    pub(super) fn offer_to_shell(&mut self, ready: Ready) -> Option<Ready> {
+        let place = self.sessions.place(ready.key);
+        let session = place.and_then(|place| self.sessions.get_mut(place));
+        let idle = |session: &&mut Session| session.shell.as_ref().is_some_and(Shell::is_idle);
+        match (session.filter(idle), place) {
+            (Some(_), Some(place)) => {
+                self.run(place, ready, Duration::ZERO);
+                None
+            }
+            _ => Some(ready),
+        }
+    }
+
+    /// A cell of a session is offered: its shell starts, with the job that it was built for.
+    pub(super) fn open_shell(&mut self, place: usize, young: Young, ready: Ready) {
+        let (call, key, slot) = (ready.start.call, ready.key, young.cell.slot);
+        let built = young.measured.unwrap_or(young.born).saturating_duration_since(ready.arrived);
+        let payload = young.payload;
+        let Some((cell, mut receipt)) = young.offer() else {
+            self.release(slot);
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
+        receipt.configured.memory_bytes = ready.limits.memory;
+        receipt.configured.processes = ready.limits.processes;
+        let (maker, _) = self.maker();
+        let process = payload.ok_or(Errno::ESRCH).and_then(|pid| maker.procfs(pid, None));
+        let first = self.sessions.get(place).map_or(1, |session| session.desk.next());
+        let begun = match (process, design_of(&self.keys, key)) {
+            (Ok(process), Some(design)) => {
+                Shell::begin(cell, design, &ready, receipt, process, first)
+            }
+            (Ok(_), None) => Err(Box::new((Errno::EINVAL, cell))),
+            // Its payload has just been killed.
+            (Err(errno), _) => Err(Box::new((errno, cell))),
+        };
+        match (begun, self.sessions.get_mut(place)) {
+            (Ok(shell), Some(session)) => {
+                session.shell = Some(shell);
+                self.own(slot, Owner::Session(place));
+                self.run(place, ready, built);
+            }
+            (Ok(shell), None) => self.give_up(key, slot, shell.cell, ready, Errno::EINVAL),
+            (Err(refused), _) => {
+                let (errno, cell) = *refused;
+                self.give_up(key, slot, cell, ready, errno)
+            }
+        }
+    }
+
+    fn run(&mut self, place: usize, ready: Ready, built: Duration) {
+        let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
+        let session = self.sessions.get_mut(place);
+        let Some((shell, desk)) =
+            session.and_then(|session| Some((session.shell.as_mut()?, &mut session.desk)))
+        else {
+            return self.end(call, Ended::failed(Failure::Lost));
+        };
+        match shell.take(&ready, desk, built) {
+            Ok((turn, ends)) => {
+                let receipt = shell.receipt.clone();
+                self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
+            }
+            Err(NotLaid { errno, shell: waiting }) => {
+                if waiting == Waiting::Nowhere {
+                    shell.end(Instant::now());
+                }
+                let step = "laying the command before the shell".to_owned();
+                self.end(call, Ended::failed(Failure::Setup { step, errno: raw(errno) }));
+            }
+        }
+    }
+
+    /// Something happened in the cell of a session.
+    pub(super) fn shell_event(
+        &mut self,
+        place: usize,
+        event: impl FnOnce(&mut Shell, &Desk) -> Step,
+    ) {
+        let Some(session) = self.sessions.get_mut(place) else { return };
+        let Some(shell) = session.shell.as_mut() else { return };
+        let slot = session.slot;
+        match event(shell, &session.desk) {
+            Step::None => {}
+            Step::Input(call, number, waits) => {
+                self.tell(&Event::Input { call, number, waits }, None);
+            }
+            Step::Ended(call, ended) => {
+                self.sessions.used(place);
+                self.end(call, *ended);
+            }
+            Step::Gone(ended) => {
+                drop(session.shell.take());
+                if session.leaving {
+                    self.close(place);
+                } else {
+                    self.release(slot);
+                    self.sessions.used(place);
+                }
+                if let Some((call, ended)) = ended {
+                    self.end(call, *ended);
+                }
+            }
+        }
+    }
+
+    /// Signals the processes of a session's call; another call is ended as by a cancel.
+    pub(super) fn signal(&mut self, call: CallId, signal: JobSignal) {
+        let place = self.sessions.runs(call);
+        match place.and_then(|place| self.sessions.shell_mut(place)) {
+            Some(shell) => shell.signal(signal, Instant::now()),
+            None => self.stop(call, Outcome::Cancelled),
+        }
+    }
+
+    /// Asks whether a call waits for its input; of one that has a cell of its own nobody asks.
+    pub(super) fn ask_input(&mut self, call: CallId, number: u32) {
+        let place = self.sessions.runs(call);
+        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+            shell.ask_input(number);
+        }
+    }
+
+    /// The shell of a session ends; the session stays.
+    pub(super) fn restart(&mut self, id: SessionId) {
+        let place = self.sessions.place_of(id);
+        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+            shell.end(Instant::now());
+        }
+    }
+
+    /// A session ends, with its shell and its workspace.
+    pub(super) fn forget(&mut self, id: SessionId) {
+        let Some(place) = self.sessions.place_of(id) else { return };
+        let key = self.sessions.key(place);
+        while let Some(waiting) = self.queue.iter().position(|ready| ready.key == key) {
+            if let Some(ready) = self.queue.remove(waiting) {
+                let why = "the session has ended".to_owned();
+                self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
+            }
+        }
+        let Some(session) = self.sessions.get_mut(place) else { return };
+        session.leaving = true;
+        let slot = session.slot;
+        if let Some(shell) = session.shell.as_mut() {
+            return shell.kill(Instant::now());
+        }
+        if let Some(mut young) = self.pool.take(slot) {
+            // A cell that was being built for it; the place goes when it is collected.
+            young.end();
+            self.pool.put(slot, young);
+            return;
+        }
+        self.close(place);
+    }
+
+    /// Gives a session's place and slot back; its mounts go with the last descriptor. The slot's host
+    /// id is that of cells beside its shell: it waits for them.
+    pub(super) fn close(&mut self, place: usize) {
+        if !self.clear_beside(place) {
+            return;
+        }
+        self.set_key(self.sessions.key(place), None);
+        self.set_key(self.sessions.key_beside(place), None);
+        let Some(session) = self.sessions.take(place) else { return };
+        self.release(session.slot);
+        self.tell(&Event::Forgotten { session: session.id }, None);
+    }
+
+    /// A slot whose cell is collected: a session's stays its own.
+    pub(super) fn release(&mut self, slot: Slot) {
+        let owner = self.sessions.of_slot(slot).map(Owner::Session);
+        let in_pool = self.pool.has(slot);
+        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+            *place = if in_pool { Some(Owner::Pool) } else { owner };
+        }
+    }
+
+    /// A cell of the pool is collected: a session that was leaving goes with it.
+    pub(super) fn left(&mut self, slot: Slot) {
+        let place = self.sessions.of_slot(slot);
+        let leaving = place
+            .and_then(|place| self.sessions.get_mut(place))
+            .is_some_and(|session| session.leaving && session.shell.is_none());
+        if let Some(place) = place.filter(|_| leaving) {
+            self.close(place);
+        }
+    }
+
+    pub(super) fn pass_session_deadlines(&mut self, now: Instant) {
+        for place in 0..self.sessions.count() {
+            let Some(session) = self.sessions.get_mut(place) else { continue };
+            let id = session.id;
+            let due = session.deadline().is_some_and(|deadline| deadline <= now);
+            let key = self.sessions.key(place);
+            if !due {
+                continue;
+            }
+            let is_used = self.is_used_beside(place);
+            let session = self.sessions.get_mut(place);
+            match session.and_then(|session| session.shell.as_mut()) {
+                Some(shell) if !shell.is_idle() => shell.pass_deadline(now),
+                Some(_) | None if is_used => self.sessions.used(place),
+                // Its job waits for a cell.
+                None if self.queue.iter().any(|ready| ready.key == key) => {}
+                Some(_) | None => self.forget(id),
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Pieces of a root: detached copies of the host's mounts, on their way into a template.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+
+use super::program;
+use super::template::{During, STAGE, TemplateError};
+use crate::Access;
+use crate::Kind;
+use crate::WorkspaceGrant;
+use cell::mounts::HIDDEN;
+use cell::{c_path, errno_of, sealed};
+use profile::{HostPath, PathKind, Presence, Profile};
+use sys::mount::{
+    Filesystem, Reach, attach, attribute, clone_held, clone_tree, open_resolved, set_attributes,
+};
+
+/// Devices of every cell, bound one by one.
+pub const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// A mount on its way into the template.
+pub struct Piece {
+    source: Source,
+    pub target: PathBuf,
+    kind: Kind,
+}
+
+/// What a mount is made of.
+enum Source {
+    /// A detached mount.
+    Tree(OwnedFd),
+    /// A directory of the host, held, to be shown as an overlay.
+    Sealed(OwnedFd),
+    /// A detached mount of a directory that cannot be one.
+    Open(OwnedFd),
+}
+
+/// How a piece stands in its root.
+pub enum Placed {
+    AsItIs,
+    /// As this overlay.
+    Sealed(Filesystem),
+    /// As it is, though an overlay was wanted.
+    Open,
+}
+
+/// Symbolic links of the host that a cell gets as links, such as `/bin`.
+pub type Links = Vec<(PathBuf, PathBuf)>;
+
+/// Takes a detached copy of every mount that the profile lists, while the host is in sight.
+pub fn gather(profile: &Profile) -> Result<(Vec<Piece>, Links), TemplateError> {
+    let mut pieces = Vec::new();
+    let mut links = Vec::new();
+    for path in &profile.paths {
+        let metadata = match std::fs::symlink_metadata(&path.host) {
+            Ok(metadata) => metadata,
+            Err(_) if path.presence == Presence::Optional => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(TemplateError::Missing { path: path.host.clone() });
+            }
+            Err(error) => return Err(refused(&path.host, &error)),
+        };
+        match path.kind {
+            PathKind::Tree if metadata.is_symlink() && path.host == path.cell => {
+                let text =
+                    std::fs::read_link(&path.host).map_err(|error| refused(&path.host, &error))?;
+                links.push((path.cell.clone(), text));
+            }
+            PathKind::Tree => {
+                pieces.push(Piece::take(&path.host, &path.cell)?);
+                pieces.extend(Piece::local(path)?);
+            }
+            PathKind::Program => gather_program(path, &mut pieces)?,
+        }
+    }
+    // Parents before what lies in them.
+    pieces.sort_by(|one, other| one.target.cmp(&other.target));
+    Ok((pieces, links))
+}
+
+/// A program with its interpreter and its libraries, each file by itself.
+fn gather_program(path: &HostPath, pieces: &mut Vec<Piece>) -> Result<(), TemplateError> {
+    pieces.push(Piece::take(&path.host, &path.cell)?);
+    let needed = program::libraries(&path.host).map_err(|error| refused(&path.host, &error))?;
+    for library in needed {
+        pieces.push(Piece::take(&library, &library)?);
+    }
+    Ok(())
+}
+
+impl Piece {
+    /// What is at `host`, read-only: a directory as an overlay where `sealed` says so, else a detached
+    /// copy of the mount.
+    fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
+        let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
+        // Resolved here, in our copy of the host's mounts, and opened without following a link.
+        let resolved = host.canonicalize().map_err(|error| refused(host, &error))?;
+        let held = c_path(&resolved).and_then(|path| open_resolved(&path)).map_err(here)?;
+        let kind = match file_type(&held).map_err(here)? {
+            libc::S_IFDIR => Kind::Directory,
+            libc::S_IFREG => Kind::File,
+            // One bound by itself would lead to whoever listens on the host.
+            _ => return Err(TemplateError::Special { path: host.to_owned() }),
+        };
+        let source = match kind {
+            Kind::Directory if !sealed::is_sealed(&resolved) => {
+                Source::Tree(read_only(&held).map_err(here)?)
+            }
+            // The stage is about to be mounted in it.
+            Kind::Directory if Path::new(STAGE).starts_with(&resolved) => {
+                Source::Open(read_only(&held).map_err(here)?)
+            }
+            Kind::Directory => Source::Sealed(held),
+            Kind::File => Source::Tree(read_only(&held).map_err(here)?),
+        };
+        Ok(Self { source, target: cell.to_owned(), kind })
+    }
+
+    /// The directory of other software in a tree of the distribution's, by itself.
+    fn local(tree: &HostPath) -> Result<Option<Self>, TemplateError> {
+        let local = Path::new(sealed::LOCAL);
+        let is_there = || local.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        match local.strip_prefix(&tree.host) {
+            Ok(below) if !sealed::is_sealed(&tree.host) && is_there() => {
+                Self::take(local, &tree.cell.join(below)).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
+        // Resolved here, in our copy of the host's mounts, and opened without following a link.
+        let host = host.canonicalize().map_err(|error| errno_of(&error))?;
+        let tree = clone_tree(&c_path(&host)?)?;
+        let directory = file_type(&tree)? == libc::S_IFDIR;
+        let kind = if directory { Kind::Directory } else { Kind::File };
+        Ok(Self { source: Source::Tree(tree), target: cell.to_owned(), kind })
+    }
+
+    /// Attaches the mount below the stage, where a file or directory is made for it.
+    pub fn place(self, empty: &OwnedFd) -> Result<Placed, TemplateError> {
+        let here = relative(&self.target);
+        stand_in(&here, self.kind).map_err(|error| refused(&self.target, &error))?;
+        let target = c_path(&here).during("naming a mount")?;
+        let at = |errno| TemplateError::Path { path: self.target.clone(), errno };
+        let (mount, placed) = match self.source {
+            Source::Tree(tree) => (tree, Placed::AsItIs),
+            Source::Open(tree) => (tree, Placed::Open),
+            Source::Sealed(directory) => match sealed::overlay(&directory, empty) {
+                Ok((filesystem, mount)) => (mount, Placed::Sealed(filesystem)),
+                // Whatever the reason: the cell gets other means against sockets then.
+                Err(_) => (read_only(&directory).map_err(at)?, Placed::Open),
+            },
+        };
+        attach(&mount, &target).map_err(at)?;
+        Ok(placed)
+    }
+
+    fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {
+        let (Source::Tree(mount) | Source::Sealed(mount) | Source::Open(mount)) = &self.source;
+        set_attributes(mount, attributes, reach)
+    }
+}
+
+/// A detached, read-only copy of the mount that is held, with all that is mounted below.
+fn read_only(held: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let tree = clone_held(held)?;
+    let flags = attribute::RDONLY | attribute::NOSUID | attribute::NODEV;
+    set_attributes(&tree, flags, Reach::Recursive)?;
+    Ok(tree)
+}
+
+fn file_type(held: &OwnedFd) -> Result<libc::mode_t, Errno> {
+    nix::sys::stat::fstat(held).map(|status| status.st_mode & libc::S_IFMT)
+}
+
+/// The second layer of overlays, on the stage.
+pub fn empty_directory() -> std::io::Result<OwnedFd> {
+    let path = hidden_here().join("empty");
+    directories(&path)?;
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(open(&path, flags, Mode::empty())?)
+}
+
+pub fn refused(path: &Path, error: &std::io::Error) -> TemplateError {
+    TemplateError::Path { path: path.to_owned(), errno: errno_of(error) }
+}
+
+pub fn devices() -> Result<Vec<Piece>, TemplateError> {
+    DEVICES
+        .iter()
+        .map(|name| {
+            let path = Path::new("/dev").join(name);
+            let here = |errno| TemplateError::Path { path: path.clone(), errno };
+            let piece = Piece::take_as_is(&path, &path).map_err(here)?;
+            // Read-only is about the node's own mode and times: writing to the device goes on.
+            let flags = attribute::RDONLY | attribute::NOSUID | attribute::NOEXEC;
+            piece.set(flags, Reach::One).map_err(here)?;
+            Ok(piece)
+        })
+        .collect()
+}
+
+/// Copies of the granted directories, taken before the stage hides any of them.
+pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateError> {
+    let mut pieces = Vec::new();
+    for directory in grant.iter().flat_map(|grant| &grant.directories) {
+        if !directory.by_slot.is_empty() {
+            // Made by main, with the cells' ids: attached by descriptor.
+            continue;
+        }
+        let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
+        let piece = Piece::take_as_is(&directory.host, &directory.cell).map_err(here)?;
+        piece.set(directory.access.attributes(), Reach::Recursive).map_err(here)?;
+        pieces.push(piece);
+    }
+    Ok(pieces)
+}
+
+/// An absolute path of the cell as a path below the current directory, the stage.
+pub fn relative(path: &Path) -> PathBuf {
+    let below = path.strip_prefix("/").unwrap_or(path);
+    if below.as_os_str().is_empty() { PathBuf::from(".") } else { below.to_owned() }
+}
+
+pub fn hidden_here() -> PathBuf {
+    relative(Path::new(HIDDEN))
+}
+
+/// Makes a directory and its parents, as others may read them.
+pub fn directories(path: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
+/// Makes the empty file or directory that a mount covers.
+pub fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
+    match kind {
+        Kind::Directory => directories(path),
+        Kind::File => match write_file(path, "") {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            // Most stand in a directory that is there.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                path.parent().map_or(Ok(()), directories)?;
+                write_file(path, "")
+            }
+            made => made,
+        },
+    }
+}
+
+/// Writes a new file that everybody may read.
+pub fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o644).open(path)?.write_all(text.as_bytes())
+}
+
+impl Access {
+    fn attributes(self) -> u64 {
+        let always = attribute::NOSUID | attribute::NODEV;
+        match self {
+            Self::ReadOnly => always | attribute::RDONLY,
+            Self::ReadWrite | Self::Unguarded => always,
+        }
+    }
+}

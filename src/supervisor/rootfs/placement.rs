@@ -1,0 +1,130 @@
+//! What of the host stands in a root: by the profile, and by the operator's grants.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::detached::{Piece, Placed, refused, relative, stand_in};
+use super::template::{During, TemplateError};
+use crate::Access;
+use crate::GrantedDirectory;
+use crate::Kind;
+use crate::WorkspaceGrant;
+use cell::mounts::{self, Slot};
+use cell::sockets::Sockets;
+use cell::{c_path, errno_of};
+use sys::mount::{Filesystem, attach};
+
+/// What of the host a root has by its profile.
+#[derive(Debug, Default)]
+pub struct Shown {
+    /// Paths as the cell has them.
+    pub readable: Vec<PathBuf>,
+    pub overlays: Vec<Filesystem>,
+    pub is_open: bool,
+}
+
+impl Shown {
+    pub fn place(&mut self, piece: Piece, empty: &OwnedFd) -> Result<(), TemplateError> {
+        // Of what lies beneath another the rule for that one says the same.
+        if !self.readable.iter().any(|path| piece.target.starts_with(path)) {
+            self.readable.push(piece.target.clone());
+        }
+        match piece.place(empty)? {
+            Placed::AsItIs => {}
+            Placed::Sealed(overlay) => self.overlays.push(overlay),
+            Placed::Open => self.is_open = true,
+        }
+        Ok(())
+    }
+}
+
+/// The operator's grants in a root, as the cell has their paths.
+#[derive(Debug, Default)]
+pub struct Grants {
+    pub by_slot: Vec<CString>,
+    pub sockets: Sockets,
+    pub all: Vec<PathBuf>,
+    pub has_directory: bool,
+    pub writable: Vec<PathBuf>,
+    pub guarded: Vec<PathBuf>,
+    pub named: Vec<PathBuf>,
+    pub notes: Vec<String>,
+}
+
+/// Puts granted directories in place: at their path, or in the hidden store by slot.
+pub fn place_grants(
+    grant: Option<&WorkspaceGrant>,
+    pieces: Vec<Piece>,
+    empty: &OwnedFd,
+) -> Result<Grants, TemplateError> {
+    for piece in pieces {
+        piece.place(empty)?;
+    }
+    let mut grants = Grants::default();
+    for (index, directory) in grant.iter().flat_map(|grant| &grant.directories).enumerate() {
+        grants.add(directory);
+        if directory.by_slot.is_empty() {
+            grants.guard(&relative(&directory.cell), directory)?;
+            continue;
+        }
+        stand_in(&relative(&directory.cell), directory.kind)
+            .map_err(|error| refused(&directory.cell, &error))?;
+        for (mount, slot) in directory.by_slot.iter().zip(0..) {
+            let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
+            let place =
+                place_slot(mount, slot, grants.by_slot.len(), directory.kind).map_err(here)?;
+            grants.guard(&place, directory)?;
+        }
+        debug_assert_eq!(
+            index,
+            grants.by_slot.len(),
+            "main prepares all directories of a grant or none"
+        );
+        grants.by_slot.push(c_path(&directory.cell).during("naming a grant")?);
+    }
+    Ok(grants)
+}
+
+impl Grants {
+    fn add(&mut self, directory: &GrantedDirectory) {
+        self.all.push(directory.cell.clone());
+        self.notes.extend(directory.found.notes(&directory.cell));
+        self.has_directory |= directory.kind == Kind::Directory;
+        match directory.access {
+            Access::ReadOnly => {}
+            Access::ReadWrite => {
+                self.writable.push(directory.cell.clone());
+                self.guarded.push(directory.cell.clone());
+                let named = directory.found.named.iter();
+                self.named.extend(named.map(|path| directory.cell.join(path)));
+            }
+            Access::Unguarded => self.writable.push(directory.cell.clone()),
+        }
+    }
+
+    /// Guards what the host obeys in a grant that stands at `place`.
+    fn guard(&mut self, place: &Path, granted: &GrantedDirectory) -> Result<(), TemplateError> {
+        if granted.access == Access::ReadOnly || granted.kind == Kind::File {
+            return Ok(());
+        }
+        // Told with the path that the cell has: a caller must not learn the host's.
+        let as_the_cell_has_it =
+            |path: &Path| granted.cell.join(path.strip_prefix(place).unwrap_or(Path::new("")));
+        granted
+            .found
+            .cover(place)
+            .map_err(|(path, errno)| TemplateError::Path { path: as_the_cell_has_it(&path), errno })
+    }
+}
+
+fn place_slot(mount: &OwnedFd, slot: Slot, index: usize, kind: Kind) -> Result<PathBuf, Errno> {
+    let mut buffer = [0; 64];
+    let path = mounts::slot_path(&mut buffer, slot, index)?;
+    let path = relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?));
+    stand_in(&path, kind).map_err(|error| errno_of(&error))?;
+    attach(mount, &c_path(&path)?)?;
+    Ok(path)
+}

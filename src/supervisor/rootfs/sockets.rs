@@ -1,0 +1,179 @@
+//! Sockets that the operator granted, on their way from the host into templates.
+//!
+//! Main has looked at each file and holds it open by then. What is mounted must be that very file:
+//! one that was put in its place since is refused.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::fstat;
+use nix::unistd::chown;
+
+use super::detached::{directories, relative, stand_in};
+use super::template::{During, TemplateError};
+use crate::Kind;
+use crate::boot::host::{self, Identity};
+use crate::boot::start::StartError;
+use cell::ids::cell_id;
+use cell::mounts::Slot;
+use cell::sockets::{self, Sockets};
+use cell::{c_path, errno_of};
+use profile::{Profile, SocketName, UnixSockets};
+use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
+
+/// Nothing of a mounted socket can be changed; connecting to it is no change.
+const ATTRIBUTES: u64 =
+    attribute::RDONLY | attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
+
+/// Directories and empty files only, a few for each cell.
+const OPTIONS: &str = "size=1m,mode=0755";
+
+/// A socket of the host for cells of the profiles that take it.
+#[derive(Debug, Clone)]
+pub struct Socket {
+    pub name: SocketName,
+    /// Its path, every link in it resolved.
+    pub host: PathBuf,
+    /// The file that was looked at: while it is held, no other has its number.
+    pub held: Arc<OwnedFd>,
+}
+
+/// A socket for the cells of one key.
+#[derive(Debug)]
+pub struct SocketGrant {
+    socket: Socket,
+    /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
+    by_slot: Vec<OwnedFd>,
+}
+
+/// Prepares the sockets for one key of `profile`: none where it takes none.
+pub fn grants(
+    sockets: &[Socket],
+    profile: &Profile,
+    identity: &Identity,
+    slots: u16,
+) -> Result<Vec<SocketGrant>, StartError> {
+    let taken = sockets.iter().filter(|_| profile.unix_sockets == UnixSockets::Private);
+    let grant = |socket: &Socket| {
+        let failed = |errno| StartError::Socket { name: socket.name.clone(), errno };
+        let by_slot = match identity {
+            Identity::Ordinary { .. } => Vec::new(),
+            Identity::Root(instance) => {
+                (0..slots)
+                    .map(|slot| mapped(socket, instance.cell(slot)?))
+                    .collect::<Result<_, _>>()
+            }
+            .map_err(failed)?,
+        };
+        Ok(SocketGrant { socket: socket.clone(), by_slot })
+    };
+    taken.map(grant).collect()
+}
+
+/// A mount of a socket whose owner is `host_id`.
+fn mapped(socket: &Socket, host_id: u32) -> Result<OwnedFd, Errno> {
+    let tree = detached(socket)?;
+    let owner = fstat(&tree)?;
+    host::show_as(&tree, (owner.st_uid, owner.st_gid), host_id)?;
+    set_attributes(&tree, ATTRIBUTES, Reach::One)?;
+    Ok(tree)
+}
+
+/// A detached mount of the file that is held.
+fn detached(socket: &Socket) -> Result<OwnedFd, Errno> {
+    let tree = clone_tree(&c_path(&socket.host)?)?;
+    let identity = |file: &OwnedFd| fstat(file).map(|status| (status.st_dev, status.st_ino));
+    if identity(&tree)? == identity(&socket.held)? { Ok(tree) } else { Err(Errno::ESTALE) }
+}
+
+/// Mounts of the sockets where every cell has the operator's id, while the host is in sight.
+pub fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError> {
+    let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
+    let take = |grant: &SocketGrant| {
+        let here = |errno| TemplateError::Path { path: place_of(&grant.socket.name), errno };
+        let tree = detached(&grant.socket).map_err(here)?;
+        set_attributes(&tree, ATTRIBUTES, Reach::One).map_err(here)?;
+        Ok(tree)
+    };
+    shared.map(take).collect()
+}
+
+/// Makes the store, with a directory of sockets for each id in it.
+///
+/// It is a filesystem of its own: by that init knows which sockets were granted as such, and which
+/// lie in a granted directory (`cell::mediate::sockets`).
+pub fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
+    if grants.is_empty() {
+        return Ok(Sockets::None);
+    }
+    let store = relative(Path::new(sockets::STORE));
+    directories(&store).during("making the store of sockets")?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("tmpfs"), &store, Some("tmpfs"), flags, Some(OPTIONS))
+        .during("mounting the store of sockets")?;
+    let placed = fill(grants, taken)?;
+    let flags = flags | MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(None::<&str>, &store, None::<&str>, flags, None::<&str>)
+        .during("making the store of sockets read-only")?;
+    Ok(placed)
+}
+
+fn fill(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
+    let Some(first) = grants.first() else { return Ok(Sockets::None) };
+    if first.by_slot.is_empty() {
+        directory(Sockets::Shared, 0, 0).during("making the directory of sockets")?;
+        for (grant, tree) in grants.iter().zip(taken) {
+            attached(tree, Sockets::Shared, 0, &grant.socket.name)?;
+        }
+        return Ok(Sockets::Shared);
+    }
+    for slot in (0..).take(first.by_slot.len()) {
+        let owner = cell_id(slot).ok_or(Errno::ERANGE);
+        let made = owner.and_then(|owner| directory(Sockets::BySlot, slot, owner));
+        made.during("making the directory of sockets")?;
+    }
+    for grant in grants {
+        for (tree, slot) in grant.by_slot.iter().zip(0..) {
+            attached(tree, Sockets::BySlot, slot, &grant.socket.name)?;
+        }
+    }
+    Ok(Sockets::BySlot)
+}
+
+/// A directory that the cell in `slot` alone may enter: its id is `owner` here.
+fn directory(which: Sockets, slot: Slot, owner: u32) -> Result<(), Errno> {
+    let here = here(which, slot)?;
+    directories(&here).map_err(|error| errno_of(&error))?;
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&here, mode).map_err(|error| errno_of(&error))?;
+    chown(&here, Some(owner.into()), Some(owner.into()))
+}
+
+/// Mounts a socket in the directory of `slot`.
+fn attached(
+    tree: impl AsFd,
+    which: Sockets,
+    slot: Slot,
+    name: &SocketName,
+) -> Result<(), TemplateError> {
+    let failed = |errno| TemplateError::Path { path: place_of(name), errno };
+    let here = here(which, slot).map_err(failed)?.join(name.file());
+    stand_in(&here, Kind::File).map_err(|error| failed(errno_of(&error)))?;
+    attach(tree, &c_path(&here).map_err(failed)?).map_err(failed)
+}
+
+/// The directory of `slot`, below the stage.
+fn here(which: Sockets, slot: Slot) -> Result<PathBuf, Errno> {
+    let mut buffer = [0; 64];
+    let path = which.path(&mut buffer, slot)?.ok_or(Errno::EINVAL)?;
+    Ok(relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?)))
+}
+
+/// What a caller may be told of: not the host's path.
+fn place_of(name: &SocketName) -> PathBuf {
+    Path::new(profile::SOCKETS_DIRECTORY).join(name.file())
+}

@@ -1,0 +1,97 @@
+//! Files that a cell has and no host: `/etc`, and the facts of `/proc` made from its limits.
+
+use std::ffi::CString;
+use std::path::Path;
+
+use super::detached::{directories, write_file};
+use cell::ids::AGENT;
+use cell::mounts::{HIDDEN, Slot};
+use cell::{c_path, size};
+use model::defaults::processors;
+use model::job::Limits;
+
+/// The host name of every cell.
+pub const HOST_NAME: &str = "cofferdam";
+
+/// Writes the synthetic `/etc` (rulings R5) into `directory`.
+///
+/// # Errors
+/// What mkdir(2), open(2) or write(2) say.
+pub fn etc(directory: &Path) -> std::io::Result<()> {
+    let files = [
+        (
+            "passwd",
+            format!(
+                "root:x:0:0:root:/nonexistent:/bin/false\n\
+                 agent:x:{AGENT}:{AGENT}:agent:/tmp/home:/bin/bash\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+            ),
+        ),
+        ("group", format!("root:x:0:\nagent:x:{AGENT}:\nnogroup:x:65534:\n")),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".to_owned(),
+        ),
+        ("hosts", format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n")),
+        ("resolv.conf", "# A cell has no network beyond itself.\n".to_owned()),
+        ("hostname", format!("{HOST_NAME}\n")),
+    ];
+    for (name, text) in files {
+        write_file(&directory.join(name), &text)?;
+    }
+    Ok(())
+}
+
+/// Writes what covers `/proc` into the hidden store.
+///
+/// # Errors
+/// What mkdir(2), open(2) or write(2) say.
+pub fn store(hidden: &Path, limits: &Limits, cells: Slot) -> std::io::Result<()> {
+    for (name, text) in facts(processors()) {
+        write_file(&hidden.join(name), &text)?;
+    }
+    let sizes = hidden.join(size::DIRECTORY);
+    directories(&sizes)?;
+    let meminfo = size::meminfo(limits.memory);
+    (0..cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
+}
+
+/// Files of `/proc` as a machine of the cell's size would have them, but for its memory and age.
+fn facts(processors: usize) -> [(&'static str, String); 4] {
+    let cpuinfo: String = (0..processors)
+        .map(|number| {
+            format!(
+                "processor\t: {number}\nvendor_id\t: cofferdam\nmodel name\t: a processor of this cell\n\
+                 cpu cores\t: {processors}\nsiblings\t: {processors}\n\n"
+            )
+        })
+        .collect();
+    let times = "0 0 0 0 0 0 0 0 0 0";
+    let cpus: String = (0..processors).map(|number| format!("cpu{number} {times}\n")).collect();
+    let stat = format!(
+        "cpu  {times}\n{cpus}intr 0\nctxt 0\nbtime 1\nprocesses 1\nprocs_running 1\n\
+         procs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n"
+    );
+    [
+        ("cpuinfo", cpuinfo),
+        ("stat", stat),
+        ("loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
+        ("version", "Linux version 6.0 (cofferdam)\n".to_owned()),
+    ]
+}
+
+/// Names of the files that [`facts`] replaces.
+const FACTS: [&str; 4] = ["cpuinfo", "stat", "loadavg", "version"];
+
+/// What covers which entry of `/proc`. `meminfo` and `uptime` depend on the job: each cell
+/// has its own.
+///
+/// # Errors
+/// None: there is no NUL in these names.
+pub fn covers() -> nix::Result<Vec<(CString, CString)>> {
+    let pair = |name: &str| {
+        let cover = c_path(&Path::new(HIDDEN).join(name))?;
+        Ok((cover, c_path(&Path::new("/proc").join(name))?))
+    };
+    FACTS.into_iter().map(pair).collect()
+}

@@ -1,0 +1,332 @@
+//! The root that cells of one key inherit: built once, read-only, in a mount namespace of its own.
+//!
+//! A cell's mount namespace is a copy of the template's, in a less privileged user namespace:
+//! the kernel locks every mount in it together with its flags (mount_namespaces(7)).
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::Mode;
+
+use super::placement::{Grants, Shown, place_grants};
+use super::sockets;
+use crate::KeyGrant;
+use cell::mounts::{self, HIDDEN, Slot};
+use cell::sealed::Overlays;
+use cell::size::{self, Sizes};
+use cell::sockets::Sockets;
+use cell::{Clocks, ProcKind, c_path, errno_of, payload};
+use profile::{ProcView, Profile};
+use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
+
+use super::clerk;
+use super::detached::{
+    devices, directories, empty_directory, gather, granted, hidden_here, refused, relative,
+    write_file,
+};
+use super::synthetic;
+use crate::sessions::bash_loop::DESK;
+
+/// Where a root is put together before it becomes one. It exists on every system, and in our
+/// own namespace covering it hides nothing from anybody.
+pub const STAGE: &str = "/tmp";
+
+/// Why a template could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("`{}` is not on this host", path.display())]
+    Missing { path: PathBuf },
+    #[error("`{}` cannot be put in the cell: {errno}", path.display())]
+    Path { path: PathBuf, errno: Errno },
+    #[error(
+        "`{}` is neither a directory nor a regular file\n\
+         hint: a socket is granted by name, with --socket and `unix_sockets`",
+        path.display()
+    )]
+    Special { path: PathBuf },
+    #[error("{what}: {errno}")]
+    System { what: &'static str, errno: Errno },
+}
+
+/// Names what was going on when a call failed.
+pub trait During<T> {
+    /// The value, or the error with what was going on.
+    fn during(self, what: &'static str) -> Result<T, TemplateError>;
+}
+
+impl<T> During<T> for nix::Result<T> {
+    fn during(self, what: &'static str) -> Result<T, TemplateError> {
+        self.map_err(|errno| TemplateError::System { what, errno })
+    }
+}
+
+impl<T> During<T> for std::io::Result<T> {
+    fn during(self, what: &'static str) -> Result<T, TemplateError> {
+        self.map_err(|error| TemplateError::System { what, errno: errno_of(&error) })
+    }
+}
+
+/// What is needed to build templates.
+#[derive(Debug)]
+pub struct Workshop<'a> {
+    /// The supervisor's first mount namespace: a copy of the host's.
+    pub base: OwnedFd,
+    pub proc: &'a OwnedFd,
+    pub proc_kind: ProcKind,
+    pub clocks: Clocks,
+    /// Cells that may be alive at once.
+    pub cells: Slot,
+}
+
+/// Which mount namespace becomes a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespace {
+    /// A copy of the first, which others are to be made of.
+    New,
+    /// The first itself, for the last template: nobody copies the host's mounts then only to let them
+    /// go, for which the kernel waits for all processors.
+    First,
+}
+
+/// A finished template.
+#[derive(Debug)]
+pub struct Template {
+    pub namespace: OwnedFd,
+    pub hidden: OwnedFd,
+    pub devices: OwnedFd,
+    pub sizes: Sizes,
+    pub facts: Vec<(CString, CString)>,
+    pub by_slot: Vec<CString>,
+    pub sockets: Sockets,
+    /// Paths with something of the host beneath, as the cell has them.
+    pub readable: Vec<PathBuf>,
+    /// Granted directories and files as the cell has them, and those of them that may be written to.
+    pub granted: Vec<PathBuf>,
+    /// Whether there is a directory among them, in which sockets may be.
+    pub has_directory: bool,
+    /// Directories of the profile that are overlays.
+    pub overlays: Overlays,
+    /// Whether one of them could not be: the host's sockets in it must be kept out by other means.
+    pub is_open: bool,
+    pub writable: Vec<PathBuf>,
+    /// Of these, the ones in which no guarded name may be made.
+    pub guarded: Vec<PathBuf>,
+    /// Places in them that links lead to or a configuration names, there or not.
+    pub named: Vec<PathBuf>,
+    /// What of them is not guarded in full, and why.
+    pub notes: Vec<String>,
+}
+
+impl Template {
+    /// Returns whether the cell has directories in which sockets of the host can be found.
+    pub fn shows_sockets(&self) -> bool {
+        self.has_directory || self.is_open
+    }
+}
+
+impl Workshop<'_> {
+    /// Builds the template of `profile` with `grant` and leaves the caller in it.
+    ///
+    /// # Errors
+    /// A required path that is not there, or the step that failed.
+    pub fn build(
+        &self,
+        profile: &Profile,
+        grant: &KeyGrant,
+        namespace: Namespace,
+    ) -> Result<Template, TemplateError> {
+        self.enter(namespace)?;
+        let (pieces, links) = gather(profile)?;
+        let devices = devices()?;
+        let directories = grant.directories.as_ref();
+        let granted = granted(directories)?;
+        let taken = sockets::take(&grant.sockets)?;
+        enter_stage(self.cells)?;
+        skeleton(profile).during("making the root's directories")?;
+        let empty = empty_directory().during("making an empty directory")?;
+        let mut shown = Shown::default();
+        if profile.can_hold_a_shell() {
+            shown.readable.push(clerk::place().during("placing the clerk")?.to_owned());
+        }
+        for (path, text) in links {
+            link(&path, &text).map_err(|error| refused(&path, &error))?;
+        }
+        for piece in pieces.into_iter().chain(devices) {
+            shown.place(piece, &empty)?;
+        }
+        let mut grants = place_grants(directories, granted, &empty)?;
+        grants.sockets = sockets::place(&grant.sockets, taken)?;
+        synthetic::etc(Path::new("etc")).during("writing /etc")?;
+        synthetic::store(&hidden_here(), &profile.limits, self.cells)
+            .during("writing the hidden store")?;
+        self.proc_for_cells(profile.proc)?;
+        become_root()?;
+        // A mount of its own: that of the root becomes read-only, for the supervisor as well.
+        let sizes = c_path(&Path::new(HIDDEN).join(size::DIRECTORY))
+            .and_then(|path| clone_tree(&path))
+            .during("holding the sizes")?;
+        let namespace = self.finish()?;
+        self.hold(profile, (namespace, sizes), shown, grants)
+    }
+
+    /// Enters a copy of the host's mounts, to take pieces from.
+    fn enter(&self, namespace: Namespace) -> Result<(), TemplateError> {
+        setns(&self.base, CloneFlags::CLONE_NEWNS).during("entering the first namespace")?;
+        match namespace {
+            Namespace::New => unshare(CloneFlags::CLONE_NEWNS).during("making a mount namespace"),
+            Namespace::First => Ok(()),
+        }
+    }
+
+    /// A procfs that nothing is mounted over: without one in its namespace, the kernel refuses a
+    /// cell its own, be it for the program or only for init's memory watch (mount_too_revealing
+    /// in the kernel). A cell without `/proc` has it in the store that it covers.
+    fn proc_for_cells(&self, view: ProcView) -> Result<(), TemplateError> {
+        let place = match (view, self.proc_kind) {
+            (ProcView::Own, ProcKind::Own) => PathBuf::from("proc"),
+            (ProcView::None, ProcKind::Own) => hidden_here().join("proc"),
+            (ProcView::None, ProcKind::Outer) => return Ok(()),
+            (ProcView::Own, ProcKind::Outer) => {
+                return Err(TemplateError::System {
+                    what: "mounting /proc (parts of the outer /proc are masked; `cofferdam doctor` has the remedy)",
+                    errno: Errno::EPERM,
+                });
+            }
+        };
+        directories(&place).during("mounting /proc")?;
+        let flags = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
+        let proc = new_filesystem(c"proc", flags).during("mounting /proc")?;
+        let place = c_path(&place).during("mounting /proc")?;
+        attach(proc, &place).during("mounting /proc")
+    }
+
+    /// Makes the new root read-only and holds its namespace.
+    fn finish(&self) -> Result<OwnedFd, TemplateError> {
+        let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+            .during("opening the new root")?;
+        set_attributes(&root, attribute::RDONLY, Reach::One).during("making the root read-only")?;
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        openat(self.proc, "self/ns/mnt", flags, Mode::empty())
+            .during("holding the template's namespace")
+    }
+
+    fn hold(
+        &self,
+        profile: &Profile,
+        (namespace, sizes): (OwnedFd, OwnedFd),
+        shown: Shown,
+        grants: Grants,
+    ) -> Result<Template, TemplateError> {
+        let facts = match profile.proc {
+            ProcView::Own => synthetic::covers().during("naming the facts of /proc")?,
+            ProcView::None => Vec::new(),
+        };
+        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
+        let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
+        let sizes = Sizes::new(sizes, self.cells, profile.limits.memory, self.clocks);
+        let Grants { by_slot, sockets, all, has_directory, writable, guarded, named, notes } =
+            grants;
+        let granted = all;
+        let Shown { readable, overlays, is_open } = shown;
+        Ok(Template {
+            namespace,
+            hidden,
+            devices,
+            sizes,
+            facts,
+            by_slot,
+            sockets,
+            readable,
+            granted,
+            has_directory,
+            overlays: Overlays::new(overlays),
+            is_open,
+            writable,
+            guarded,
+            named,
+            notes,
+        })
+    }
+
+    /// Leaves the caller without the host's mounts: in a template that is whole, where every cell is
+    /// cloned from anyway, or else in a root with nothing in it.
+    ///
+    /// A root of its own would cost every start an unmount of all the host's mounts, half a
+    /// millisecond, in which the kernel waits for all processors (umount2 takes `synchronize_rcu`).
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn close(self, whole: Option<&OwnedFd>) -> Result<(), TemplateError> {
+        if let Some(template) = whole {
+            return setns(template, CloneFlags::CLONE_NEWNS).during("staying in a template");
+        }
+        self.enter(Namespace::New)?;
+        enter_stage(0)?;
+        become_root()?;
+        let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+            .during("opening the empty root")?;
+        set_attributes(root, attribute::RDONLY, Reach::One).during("making the root read-only")
+    }
+}
+
+/// Covers the stage with the filesystem of the new root, which has a file for each cell, and goes
+/// there.
+fn enter_stage(cells: Slot) -> Result<(), TemplateError> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let (kilobytes, inodes) = (8192 + 4 * u32::from(cells), 8192 + u32::from(cells));
+    let options = format!("size={kilobytes}k,nr_inodes={inodes},mode=0755");
+    mount(Some("tmpfs"), STAGE, Some("tmpfs"), flags, Some(options.as_str()))
+        .during("mounting the new root")?;
+    nix::unistd::chdir(STAGE).during("entering the new root")
+}
+
+/// Makes the stage the root of this namespace and lets the host's mounts go.
+fn become_root() -> Result<(), TemplateError> {
+    sys::mount::pivot_here().map_err(|errno| {
+        let what = if errno == Errno::EINVAL {
+            "changing the root (an initramfs cannot be left; `cofferdam doctor` has the remedy)"
+        } else {
+            "changing the root"
+        };
+        TemplateError::System { what, errno }
+    })?;
+    umount2(".", MntFlags::MNT_DETACH).during("letting the host's mounts go")?;
+    nix::unistd::chdir("/").during("entering the new root")
+}
+
+/// Directories and links of every root, besides what the profile lists.
+fn skeleton(profile: &Profile) -> std::io::Result<()> {
+    for path in ["dev/shm", "etc", "mnt"] {
+        directories(Path::new(path))?;
+    }
+    if profile.workspace {
+        directories(Path::new("workspace"))?;
+    }
+    directories(&hidden_here().join("slot"))?;
+    if profile.can_hold_a_shell() {
+        directories(&relative(Path::new(mounts::HIDDEN_DESK)))?;
+        directories(&relative(Path::new(DESK)))?;
+    }
+    if profile.proc == ProcView::Own {
+        directories(Path::new("proc"))?;
+        symlink("/proc/self/fd", "dev/fd")?;
+        for (number, name) in ["stdin", "stdout", "stderr"].iter().enumerate() {
+            symlink(format!("/proc/self/fd/{number}"), Path::new("dev").join(name))?;
+        }
+    }
+    let canary = hidden_here().join(payload::CANARY.to_str().unwrap_or_default());
+    write_file(&canary, "Landlock refuses this file.\n")
+}
+
+fn link(path: &Path, text: &Path) -> std::io::Result<()> {
+    let here = relative(path);
+    here.parent().map_or(Ok(()), directories)?;
+    symlink(text, here)
+}

@@ -1,0 +1,345 @@
+//! The desk of a session: files and FIFOs by which its bash gets calls and tells their ends.
+//!
+//! It is a small filesystem of the supervisor's own. The cell has it read-only at `/dev/session`:
+//! a program can open what lies there, and can neither make, remove nor change anything. The
+//! supervisor keeps the writable mount as a descriptor; no path of the host is opened.
+//!
+//! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it), `in.N`, `out.N`,
+//! `err.N` (its streams), `end.N` (its report), `fed.N` (a line before the command, where the input is a
+//! pipe or a terminal) and `go.N`: opening it waits until the supervisor
+//! opens it too. A wait cannot be stolen, as bytes in a pipe can.
+//! Each call has names of its own: what a background process still prints goes to the reader of
+//! the call that started it, and who tells an end for another call has nothing to write to.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mknodat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+use super::bash_loop::{self, DESK};
+use super::terminal::{Terminal, Terminals};
+use crate::cells::attachments::Bytes;
+use crate::cells::handover::FarEnds;
+use cell::errno_of;
+use cell::mounts::{HIDDEN_DESK, Tmpfs};
+use cell::report::InputFile;
+use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
+use model::wire::StdinKind;
+
+/// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
+const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
+/// Files of one call.
+const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", GATE];
+/// The one at which the shell waits.
+const GATE: &str = "go";
+
+/// The desk as the supervisor holds it.
+#[derive(Debug)]
+pub struct Desk {
+    directory: OwnedFd,
+    /// None where they cannot be had.
+    terminals: Option<Terminals>,
+    /// Number of the next call. It goes on when the shell is another: no name is used twice.
+    next: u64,
+}
+
+/// What the supervisor holds open while a call runs.
+#[derive(Debug)]
+pub struct Laid {
+    number: u64,
+    /// The report's reading end.
+    pub end: OwnedFd,
+    /// Ends that keep a stream from ending before the shell has opened it, and the gate.
+    _held: Vec<OwnedFd>,
+    /// Both ends of an input, until the shell has it open.
+    input: Option<OwnedFd>,
+    /// The input that stays open.
+    pub input_file: Option<InputFile>,
+    /// The command's end of its terminal, which has not ended before the command has opened it.
+    pub terminal: Option<OwnedFd>,
+}
+
+/// Why a call was not laid out; the shell saw nothing of it.
+#[derive(Debug)]
+pub struct NotLaid {
+    pub errno: Errno,
+    pub shell: Waiting,
+}
+
+/// Where the shell waits after a call that was not laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// At the gate of the next call.
+    Here,
+    /// At a gate that nothing opens any more.
+    Nowhere,
+}
+
+impl Laid {
+    /// The shell has the input open: from here on its end is what the caller makes of it. Whether it
+    /// was not known before.
+    pub fn opened(&mut self) -> bool {
+        self.input.take().is_some()
+    }
+}
+
+/// A desk, and the mount namespaces that cells of a session are cloned from.
+#[derive(Debug)]
+pub struct Furnished {
+    pub desk: Desk,
+    pub shell: OwnedFd,
+    /// For cells beside the shell, where the session's workspace is its own.
+    pub beside: Option<OwnedFd>,
+}
+
+/// Goes to a copy of the mounts and makes a session's workspace in it.
+fn shared(workspace: &Tmpfs, proc: &OwnedFd) -> Result<OwnedFd, Errno> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let Tmpfs { target, options } = workspace;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))?;
+    own_namespace(proc)
+}
+
+/// The mount namespace that this process is in.
+fn own_namespace(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
+    openat(proc, "self/ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+/// What a call reads, as the supervisor has it.
+#[derive(Debug, Default)]
+struct Input {
+    /// For who feeds it.
+    writer: Option<OwnedFd>,
+    /// Both ends of it in one.
+    ends: Option<OwnedFd>,
+    terminal: Option<Terminal>,
+}
+
+/// What a call brings.
+#[derive(Debug)]
+pub struct Order<'a> {
+    pub script: &'a Bytes,
+    /// The input, where it is all there: then it is a file, at whose end the input ends.
+    pub input: Option<&'a Bytes>,
+    pub env: &'a Env,
+    pub cwd: Option<&'a Cwd>,
+    pub stdin: StdinKind,
+}
+
+impl Desk {
+    /// Makes a copy of `template`'s mounts with a desk in it, and `workspace` where the session
+    /// has one of its own. Cells of the session are cloned from it, one after the other; cells
+    /// beside them from a copy that has the workspace and no desk.
+    ///
+    /// # Errors
+    /// The errno of the step that failed; the mounts are gone with it.
+    pub fn set_up(
+        template: &OwnedFd,
+        proc: &OwnedFd,
+        workspace: Option<&Tmpfs>,
+        owner: u32,
+    ) -> Result<Furnished, Errno> {
+        const NONE: Option<&str> = None;
+        setns(template, CloneFlags::CLONE_NEWNS)?;
+        let beside = workspace.map(|workspace| shared(workspace, proc)).transpose()?;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("tmpfs"), HIDDEN_DESK, Some("tmpfs"), flags, Some(OPTIONS))?;
+        mount(Some(HIDDEN_DESK), DESK, NONE, MsFlags::MS_BIND, NONE)?;
+        let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(NONE, DESK, NONE, flags | read_only, NONE)?;
+        let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = openat(AT_FDCWD, HIDDEN_DESK, directory, Mode::empty())?;
+        let terminals = match Terminals::set_up(&directory, owner) {
+            Ok(terminals) => Some(terminals),
+            Err(errno) => {
+                tracing::warn!(%errno, "sessions have no terminals here");
+                None
+            }
+        };
+        let shell = own_namespace(proc)?;
+        let desk = Self { directory, terminals, next: 1 };
+        desk.gate(desk.next)?;
+        Ok(Furnished { desk, shell, beside })
+    }
+
+    /// The number of the next call, whose gate is there.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    fn gate(&self, number: u64) -> Result<(), Errno> {
+        match self.fifo(&name(GATE, number), READABLE) {
+            // It is there already: what made it failed later.
+            Err(Errno::EEXIST) => Ok(()),
+            made => made,
+        }
+    }
+
+    /// Lays out the next call and opens its gate: the shell takes it at once, or when it comes.
+    ///
+    /// # Errors
+    /// ENOSPC: programs keep too much of calls before open.
+    pub fn lay(&mut self, order: &Order<'_>) -> Result<(Laid, FarEnds), NotLaid> {
+        let number = self.next;
+        let errno = match self.make(number, order) {
+            Ok(made) => {
+                self.next += 1;
+                return Ok(made);
+            }
+            Err(errno) => errno,
+        };
+        let shell = match self.take_back(number) {
+            Ok(()) => Waiting::Here,
+            Err(left) => {
+                tracing::warn!(errno = %left, "the files of a session's call stay");
+                // No name is used twice: the next shell begins with the next number.
+                self.next += 1;
+                Waiting::Nowhere
+            }
+        };
+        Err(NotLaid { errno, shell })
+    }
+
+    /// Takes away what was made of a call that the shell knows nothing of. It waits at the gate, which
+    /// must stay the same: one of this name that is made anew would be another.
+    fn take_back(&self, number: u64) -> Result<(), Errno> {
+        self.remove_all(number, |part| part != GATE)?;
+        self.remove(number.saturating_add(1))?;
+        self.mode(&name(GATE, number), READABLE)
+    }
+
+    /// Makes what the call reads.
+    fn input(&self, number: u64, order: &Order<'_>) -> Result<Input, Errno> {
+        let path = name("in", number);
+        let nothing = || symlinkat("/dev/null", &self.directory, path.as_str());
+        let line =
+            |line: String| self.write(&name("fed", number), |file| file.write_all(line.as_bytes()));
+        match order.stdin {
+            StdinKind::Pipe => {
+                self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+                // Without a reader the caller's first write would fail before the shell is there, and
+                // without a writer the shell would wait where the caller has closed its own.
+                let ends = Some(self.open(&path, OFlag::O_RDWR)?);
+                line(bash_loop::fed(number))?;
+                let writer = Some(self.open(&path, OFlag::O_WRONLY)?);
+                self.mode(&path, READABLE)?;
+                Ok(Input { writer, ends, terminal: None })
+            }
+            StdinKind::Terminal => {
+                let terminal = self.terminals.as_ref().ok_or(Errno::ENOTTY)?.open()?;
+                line(bash_loop::at_terminal(number, terminal.number))?;
+                nothing()?;
+                Ok(Input { terminal: Some(terminal), ..Input::default() })
+            }
+            StdinKind::Bytes => {
+                let bytes = order.input.ok_or(Errno::EBADF)?;
+                self.write(&path, |file| file.write_all(&bytes.read(STDIN_BYTES)?))?;
+                Ok(Input::default())
+            }
+            StdinKind::Empty => nothing().map(|()| Input::default()),
+        }
+    }
+
+    fn make(&self, number: u64, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
+        let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
+        let mut held = Vec::new();
+        let mut output = |stream: &str| {
+            let path = name(stream, number);
+            self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            // For both: the stream has not ended before the shell has opened it, and opening it
+            // does not wait for a reader that may be gone.
+            held.push(self.open(&path, OFlag::O_RDWR)?);
+            let reader = self.open(&path, OFlag::O_RDONLY)?;
+            self.mode(&path, WRITABLE)?;
+            Ok::<_, Errno>(reader)
+        };
+        let (stdout, stderr, end) = (output("out")?, output("err")?, output("end")?);
+        let script = order.script.read(SCRIPT_BYTES)?;
+        self.write(&name("cmd", number), |file| file.write_all(&script))?;
+        let lines = bash_loop::lines(number, order.env, order.cwd, order.stdin);
+        self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
+        let (terminal, ends) = match terminal {
+            Some(Terminal { master, slave, .. }) => {
+                let stdin = Some(master.try_clone().map_err(|error| errno_of(&error))?);
+                (Some(slave), FarEnds { stdin, stdout: master, stderr })
+            }
+            None => (None, FarEnds { stdin, stdout, stderr }),
+        };
+        let file = input.as_ref().or(terminal.as_ref()).map(fstat).transpose()?;
+        let input_file = file.map(|file| InputFile { device: file.st_dev, inode: file.st_ino });
+        self.gate(number)?;
+        self.gate(number.saturating_add(1))?;
+        // Last: from here on the shell reads, and nothing of it can be taken back. For reading too: then it
+        // opens whether the shell waits already or not.
+        let gate = name(GATE, number);
+        self.mode(&gate, READABLE | Mode::S_IWUSR)?;
+        held.push(self.open(&gate, OFlag::O_RDWR)?);
+        Ok((Laid { number, end, _held: held, input, input_file, terminal }, ends))
+    }
+
+    /// Takes a call's files away; who has them open keeps them. One that stays takes room of this session's
+    /// desk alone, and no later call has its name.
+    pub fn clear_up(&self, laid: Laid) {
+        if let Err(errno) = self.remove(laid.number) {
+            tracing::warn!(%errno, "the files of a session's call stay");
+        }
+    }
+
+    fn remove(&self, number: u64) -> Result<(), Errno> {
+        self.remove_all(number, |_| true)
+    }
+
+    fn remove_all(&self, number: u64, which: impl Fn(&str) -> bool) -> Result<(), Errno> {
+        for part in NAMES.into_iter().filter(|part| which(part)) {
+            let path = name(part, number);
+            match unlinkat(&self.directory, path.as_str(), UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// A FIFO; its mode may become another when the supervisor has opened it.
+    fn fifo(&self, path: &str, mode: Mode) -> Result<(), Errno> {
+        mknodat(&self.directory, path, SFlag::S_IFIFO, mode, 0)?;
+        self.mode(path, mode)
+    }
+
+    /// The mode itself: what mknod(2) sets lacks what the operator's umask takes away.
+    fn mode(&self, path: &str, mode: Mode) -> Result<(), Errno> {
+        fchmodat(&self.directory, path, mode, FchmodatFlags::FollowSymlink)
+    }
+
+    fn open(&self, path: &str, access: OFlag) -> Result<OwnedFd, Errno> {
+        let flags = access | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        openat(&self.directory, path, flags, Mode::empty())
+    }
+
+    /// Writes a new file that the cell may read.
+    fn write(
+        &self,
+        path: &str,
+        text: impl FnOnce(&mut File) -> std::io::Result<()>,
+    ) -> Result<(), Errno> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&self.directory, path, flags, READABLE)?);
+        text(&mut file).map_err(|error| errno_of(&error))?;
+        self.mode(path, READABLE)
+    }
+}
+
+const READABLE: Mode = Mode::S_IRUSR.union(Mode::S_IRGRP).union(Mode::S_IROTH);
+const WRITABLE: Mode = Mode::S_IWUSR.union(Mode::S_IWGRP).union(Mode::S_IWOTH);
+
+fn name(part: &str, number: u64) -> String {
+    format!("{part}.{number}")
+}

@@ -1,0 +1,371 @@
+//! A session's shell: a cell with one bash in it, and the calls it runs one after the other.
+
+mod ending;
+mod input_query;
+mod stopping;
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::unistd::read;
+
+use super::bash_loop::{self, Told};
+use super::cpu_time::Processor;
+use super::mailbox::{Desk, Laid, NotLaid, Order, Waiting};
+use crate::cells::cell::Cell;
+use crate::cells::cell::Socket;
+use crate::cells::dying::Look;
+use crate::cells::exit::{self, LINGER};
+use crate::cells::handover::{self, FarEnds};
+use crate::cells::running::Ready;
+use cell::Design;
+use cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
+use cell::size::Sizes;
+use model::call::{Argv, Cwd, Env};
+use model::job::{Changes, Limits, Place};
+use model::outcome::{
+    DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
+};
+use model::receipt::Receipt;
+use model::wire::{Block, CallId};
+use sys::socket::{self, Wait};
+
+/// The program of a session.
+const BASH: &str = "bash";
+/// The signal that ends what runs in a shell that is ended.
+const KILLED: u8 = 9;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It waits for a call.
+    Idle,
+    /// A call runs.
+    Running,
+    /// TERM is sent to the call's processes; KILL comes next.
+    Terminated,
+    /// INT is sent to the shell; it comes back in time, or is killed.
+    Interrupted,
+    /// The call's end is told by the shell; init is asked for its numbers.
+    Counting,
+    /// Its cell is on its way out.
+    Ending,
+}
+
+/// What a step wants from the loop.
+#[derive(Debug)]
+pub enum Step {
+    None,
+    /// Whether a call waits for its input.
+    Input(CallId, u32, Waits),
+    /// A call is over, and the shell waits for the next.
+    Ended(CallId, Box<Ended>),
+    /// The cell is collected, with the call that ran in it.
+    Gone(Option<(CallId, Box<Ended>)>),
+}
+
+/// A cell with the shell of a session.
+#[derive(Debug)]
+pub struct Shell {
+    pub cell: Cell,
+    /// Of the whole cell; time and output are each call's own.
+    pub limits: Limits,
+    pub receipt: Receipt,
+    /// The procfs directory of its bash.
+    process: OwnedFd,
+    /// Of its root, which each call is shown the age of.
+    sizes: Rc<Sizes>,
+    stage: Stage,
+    deadline: Option<Instant>,
+    /// Once it is ending: when to look whether its call can be answered before that.
+    look: Look,
+    /// Number of its first call on the desk.
+    first: u64,
+    current: Option<Current>,
+    /// Processor time that calls before have used.
+    used: Processor,
+    /// Why the shell could not start.
+    exec: Option<Failure>,
+    end: Option<(PayloadEnd, Vec<DeniedCall>)>,
+    /// Whether what changes in the workspace is told, and what init told of it last.
+    changes: Changes,
+    changed: Option<FilesChanged>,
+}
+
+/// The call that runs.
+#[derive(Debug)]
+struct Current {
+    call: CallId,
+    laid: Laid,
+    report: Vec<u8>,
+    told: Option<Told>,
+    /// How long it took until then; what init looks at after that is not the command's time.
+    took: Option<Duration>,
+    /// Why the supervisor ends it; it outweighs what the shell says.
+    stopped: Option<Outcome>,
+    asking: input_query::InputQuery,
+    force: Force,
+    /// When it began, as its processes tell of theirs.
+    began: Ticks,
+    started: Instant,
+    timings: Timings,
+}
+
+impl Shell {
+    /// Starts bash in a cell that is offered.
+    ///
+    /// # Errors
+    /// What failed; the cell is killed with it and told apart by its slot.
+    pub fn begin(
+        mut cell: Cell,
+        design: &Design,
+        ready: &Ready,
+        receipt: Receipt,
+        process: OwnedFd,
+        first: u64,
+    ) -> Result<Self, Box<(Errno, Cell)>> {
+        // Each of its jobs brings streams.
+        cell.streams = None;
+        let sizes = match design.root() {
+            Ok(root) => Rc::clone(&root.sizes),
+            Err(errno) => return Err(Box::new((errno, cell))),
+        };
+        let begun = block(first).and_then(|block| handover::shell(&cell, design, &block, ready));
+        if let Err(errno) = begun {
+            return Err(Box::new((errno, cell)));
+        }
+        Ok(Self {
+            cell,
+            limits: ready.limits,
+            receipt,
+            process,
+            sizes,
+            stage: Stage::Idle,
+            deadline: None,
+            look: Look::default(),
+            first,
+            current: None,
+            used: Processor::default(),
+            exec: None,
+            end: None,
+            changes: ready.start.changes,
+            changed: None,
+        })
+    }
+
+    /// Whether a call can be handed to it now.
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// Whether it will take no more calls.
+    pub fn is_ending(&self) -> bool {
+        self.stage == Stage::Ending
+    }
+
+    pub fn call(&self) -> Option<CallId> {
+        self.current.as_ref().map(|current| current.call)
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        [self.deadline, self.look.at()].into_iter().flatten().min()
+    }
+
+    /// The report of the call that runs, to be watched.
+    pub fn report(&self) -> Option<&OwnedFd> {
+        self.current.as_ref().map(|current| &current.laid.end)
+    }
+
+    /// Lays a call before the shell. Which one of the shell it is, and the far ends of its streams.
+    ///
+    /// # Errors
+    /// What the desk said; nothing ran.
+    pub fn take(
+        &mut self,
+        ready: &Ready,
+        desk: &mut Desk,
+        built: Duration,
+    ) -> Result<(u64, FarEnds), NotLaid> {
+        // Nothing is laid out yet.
+        let unlaid = |errno| NotLaid { errno, shell: Waiting::Here };
+        let place = ready.start.session.map(|within| within.place);
+        let order = Order {
+            script: ready.brought.script.as_ref().ok_or(Errno::EBADF).map_err(unlaid)?,
+            input: ready.brought.stdin.as_ref(),
+            env: &ready.block.env,
+            cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
+            stdin: ready.start.stdin.kind(),
+        };
+        let turn = desk.next().saturating_sub(self.first).saturating_add(1);
+        // Before the shell goes on, and may start a process.
+        let began = stopping::ticks().map_err(unlaid)?;
+        self.sizes.age(self.cell.slot).map_err(unlaid)?;
+        let (laid, ends) = desk.lay(&order)?;
+        let started = Instant::now();
+        let handed_over = started.saturating_duration_since(ready.arrived).saturating_sub(built);
+        self.current = Some(Current {
+            call: ready.start.call,
+            laid,
+            report: Vec::new(),
+            told: None,
+            took: None,
+            stopped: None,
+            asking: input_query::InputQuery::default(),
+            force: Force::None,
+            began,
+            started,
+            timings: Timings { built, handed_over, ..Timings::default() },
+        });
+        self.stage = Stage::Running;
+        self.deadline = started.checked_add(ready.limits.wall);
+        Ok((turn, ends))
+    }
+
+    /// Something from the shell about the call that runs.
+    pub fn read_report(&mut self, now: Instant) -> Step {
+        let Some(current) = &mut self.current else { return Step::None };
+        let mut buffer = [0; 4096];
+        let length = match read(&current.laid.end, &mut buffer) {
+            Ok(length) => length,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Step::None,
+            // How the command ends cannot be known: it does not go on unwatched.
+            Err(errno) => {
+                let step = "reading how the command ended".to_owned();
+                self.stop(Outcome::Failed(Failure::Setup { step, errno: report::raw(errno) }), now);
+                return Step::None;
+            }
+        };
+        if self.stage == Stage::Ending {
+            return Step::None;
+        }
+        current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        if current.report.first() == Some(&bash_loop::OPEN) && current.laid.opened() {
+            current.report.remove(0);
+        }
+        if current.report.is_empty() {
+            return Step::None;
+        }
+        if !current.report.ends_with(&[0]) && current.report.len() < Told::BYTES {
+            return Step::None;
+        }
+        match Told::parse(&current.report) {
+            Some(told) => {
+                current.told.get_or_insert(told);
+                current.took.get_or_insert(current.started.elapsed());
+                self.stage = Stage::Counting;
+                self.deadline = Some(now + LINGER);
+                // Init is gone: its pidfd tells.
+                if let Err(errno) = self.cell.tell(&report::ToInit::Count) {
+                    tracing::debug!(%errno, "a session's cell could not be asked");
+                }
+            }
+            None => {
+                let full = current.report.len() >= Told::BYTES;
+                let why = "something else than its shell told how the command ended".to_owned();
+                self.stop(Outcome::Failed(Failure::Refused { why }), now);
+                if full {
+                    // Whoever writes there goes on, and a call that is being stopped already would
+                    // read on: nothing more is read than a report takes.
+                    self.kill(now);
+                }
+            }
+        }
+        Step::None
+    }
+
+    /// Something from the payload: it cannot exec, or it has exec'd.
+    pub fn read_job(&mut self) -> Step {
+        match self.last_words() {
+            Ok(()) | Err(Errno::EAGAIN) => {}
+            // Closed at exec, or with the payload; init tells which.
+            Err(_) => self.cell.stop_listening(Socket::Job),
+        }
+        Step::None
+    }
+
+    fn last_words(&mut self) -> Result<(), Errno> {
+        let mut buffer = [0; 512];
+        let received = socket::receive(&self.cell.job, &mut buffer, Wait::No)?;
+        if received.bytes == 0 {
+            return Err(Errno::EPIPE);
+        }
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        self.exec = match report::decode::<FromPayload>(bytes) {
+            Ok(FromPayload::Exec { errno }) => Some(exit::exec_failure(BASH, errno)),
+            Ok(FromPayload::Cwd { errno }) => {
+                Some(Failure::Cwd { path: Cwd::workspace().as_str().to_owned(), errno })
+            }
+            Ok(FromPayload::Failed { step, errno }) => {
+                Some(Failure::Setup { step: step.name().to_owned(), errno })
+            }
+            Ok(FromPayload::Ready(_)) | Err(_) => None,
+        };
+        Ok(())
+    }
+
+    /// Something from init.
+    pub fn read_control(&mut self, desk: &Desk) -> Step {
+        let mut buffer = [0; REPORT_BYTES];
+        let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
+            Ok(received) if received.bytes > 0 => received,
+            Err(Errno::EAGAIN) => return Step::None,
+            // The pidfd tells the rest.
+            Ok(_) | Err(_) => {
+                self.cell.stop_listening(Socket::Control);
+                return Step::None;
+            }
+        };
+        let bytes = buffer.get(..received.bytes).unwrap_or_default();
+        match postcard::take_from_bytes::<FromInit>(bytes) {
+            Ok((FromInit::Counted(counts), denied)) if self.stage == Stage::Counting => {
+                return self.over(counts, report::denials(denied, counts.denied), desk);
+            }
+            Ok((FromInit::Ended(end), denied)) => {
+                self.end = Some((end, report::denials(denied, end.counts.denied)));
+                self.stage = Stage::Ending;
+                let now = Instant::now();
+                self.deadline = Some(now + LINGER);
+                self.look.begin(now);
+            }
+            Ok((FromInit::Failed { step, errno }, _)) => {
+                self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
+            }
+            Ok((FromInit::Input { number, waits }, _)) => return self.answered(number, waits),
+            Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
+            // An answer that nobody waits for any more.
+            Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
+        }
+        Step::None
+    }
+
+    /// The call is over and the shell waits.
+    fn over(&mut self, counts: Counts, denials: Vec<DeniedCall>, desk: &Desk) -> Step {
+        let Some(current) = self.current.take() else { return Step::None };
+        let Current { call, laid, told, took, stopped, started, timings, force, .. } = current;
+        let Some(told) = told else { return Step::None };
+        let wall = took.unwrap_or_else(|| started.elapsed());
+        desk.clear_up(laid);
+        self.stage = Stage::Idle;
+        self.deadline = None;
+        let total = Processor::of_tree(&self.process).and(Processor::of(&counts));
+        let usage = self.usage(total, counts.max_rss, wall);
+        let ended = Ended {
+            usage,
+            denials,
+            timings: Timings { run: wall, ..timings },
+            shell: ShellAfter::Kept { cwd: told.cwd },
+            force,
+            files_changed: self.files_changed(),
+            ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: told.status }))
+        };
+        Step::Ended(call, Box::new(ended))
+    }
+}
+
+/// What a session's cell executes.
+fn block(first: u64) -> Result<Block, Errno> {
+    let words = vec![BASH.to_owned(), "-c".to_owned(), bash_loop::program(first)];
+    let argv = Argv::new(words).map_err(|_| Errno::EINVAL)?;
+    Ok(Block { argv, env: Env::default(), cwd: Cwd::workspace() })
+}

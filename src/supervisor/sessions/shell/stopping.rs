@@ -1,0 +1,135 @@
+//! How a call of a session is ended: gently first, so that its shell is kept where that works.
+
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
+
+use super::{KILLED, Shell, Stage, Step};
+use crate::cells::exit::LINGER;
+use cell::report::{Ticks, ToInit};
+use model::defaults::GRACE;
+use model::job::JobSignal;
+use model::outcome::{Force, LimitKind, Outcome};
+use sys::Result;
+
+/// Nanoseconds of one tick: the kernel tells starts in USER_HZ, which is 100 everywhere.
+const TICK: i64 = 10_000_000;
+
+/// Now, as a process that starts now tells its start.
+pub(super) fn ticks() -> Result<Ticks> {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
+    let ticks = now.tv_sec().saturating_mul(100).saturating_add(now.tv_nsec() / TICK);
+    Ticks::try_from(ticks).map_err(|_| Errno::ERANGE)
+}
+
+impl Shell {
+    /// Ends the call that runs: by INT first, so that the shell is kept where that works.
+    pub fn stop(&mut self, outcome: Outcome, now: Instant) {
+        let Some(current) = &mut self.current else { return };
+        if current.stopped.is_some() || self.stage == Stage::Ending {
+            return;
+        }
+        let gently = match outcome {
+            Outcome::Timeout | Outcome::Cancelled => true,
+            Outcome::Limit(kind) => kind == LimitKind::Output,
+            Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Failed(_) => false,
+        };
+        current.stopped = Some(outcome);
+        if !gently {
+            return self.kill(now);
+        }
+        if self.stage == Stage::Running && current.laid.terminal.is_some() {
+            // They are in a session of their own, where the shell's group is not.
+            return self.send(JobSignal::Interrupt, Stage::Terminated, now);
+        }
+        if self.stage == Stage::Running {
+            self.stage = Stage::Interrupted;
+            self.deadline = Some(now + GRACE);
+            // Whatever failed, KILL follows.
+            if let Err(errno) = self.cell.interrupt() {
+                tracing::debug!(%errno, "a session's command could not be interrupted");
+            }
+        }
+    }
+
+    /// Ends the shell because somebody asked for it; what runs in it is killed.
+    pub fn end(&mut self, now: Instant) {
+        if let Some(current) = &mut self.current {
+            current.stopped.get_or_insert(Outcome::Signaled { signal: KILLED });
+        }
+        self.kill(now);
+    }
+
+    /// Ends the shell, and what runs in it.
+    pub fn kill(&mut self, now: Instant) {
+        self.stage = Stage::Ending;
+        self.deadline = Some(now + LINGER);
+        if self.current.is_some() {
+            self.look.begin(now);
+        }
+        self.cell.kill();
+    }
+
+    /// Does what is due.
+    pub fn pass_deadline(&mut self, now: Instant) {
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        match self.stage {
+            Stage::Running => self.stop(Outcome::Timeout, now),
+            Stage::Terminated => self.send(JobSignal::Kill, Stage::Interrupted, now),
+            Stage::Idle | Stage::Interrupted | Stage::Counting | Stage::Ending => self.kill(now),
+        }
+    }
+
+    /// Ends the call that runs by signals to its processes: TERM, a grace and KILL, or KILL at once. The
+    /// shell is sent INT, and killed if it does not come back.
+    pub fn signal(&mut self, signal: JobSignal, now: Instant) {
+        let Some(current) = &mut self.current else { return };
+        let next = match (self.stage, signal) {
+            (Stage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
+                current.stopped.get_or_insert(Outcome::Cancelled);
+                Stage::Terminated
+            }
+            // Again: the time that it has does not begin anew.
+            (Stage::Interrupted, JobSignal::Kill)
+                if current.stopped == Some(Outcome::Signaled { signal: KILLED }) =>
+            {
+                return;
+            }
+            (Stage::Running | Stage::Terminated | Stage::Interrupted, JobSignal::Kill) => {
+                current.stopped = Some(Outcome::Signaled { signal: KILLED });
+                Stage::Interrupted
+            }
+            // It is being ended already.
+            (_, JobSignal::Interrupt | JobSignal::Terminate)
+            | (Stage::Idle | Stage::Counting | Stage::Ending, JobSignal::Kill) => return,
+        };
+        self.send(signal, next, now);
+    }
+
+    fn send(&mut self, signal: JobSignal, next: Stage, now: Instant) {
+        let Some(current) = &mut self.current else { return };
+        if self.stage == Stage::Terminated && signal == JobSignal::Kill {
+            current.force = Force::Killed;
+        }
+        let order = ToInit::Signal { signal, since: current.began };
+        self.stage = next;
+        self.deadline = Some(now + GRACE);
+        // Whatever failed, the end of the cell follows.
+        if let Err(errno) = self.cell.tell(&order) {
+            tracing::debug!(%errno, "a session's command could not be signalled");
+        }
+    }
+
+    /// The kernel ran out of this cell's memory.
+    pub fn out_of_memory(&mut self) -> Step {
+        if self.cell.took_out_of_memory() {
+            let now = Instant::now();
+            self.stop(Outcome::Limit(LimitKind::Memory), now);
+            self.kill(now);
+        }
+        Step::None
+    }
+}

@@ -1,0 +1,87 @@
+//! The terminals of a session: a devpts of its own, from which only the supervisor takes new ones.
+//!
+//! A call that asks for a terminal gets a new one. The cell sees those that its calls have, by number,
+//! and `ptmx` with no mode at all: a program can neither make a terminal nor reach one of another
+//! session or of the host, whose devpts is not mounted anywhere in the cell.
+
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
+
+use super::bash_loop::DESK;
+use cell::mounts::HIDDEN_TERMINALS;
+use sys::{Result, terminal};
+
+/// Terminals of one session at once, those included whose command has ended and that background
+/// processes still hold.
+const MOST: u32 = 64;
+/// What programs are told of its size.
+const ROWS: u16 = 24;
+const COLUMNS: u16 = 80;
+
+/// What makes terminals.
+const PTMX: &str = "ptmx";
+
+/// Where a session's cell has them, below its desk.
+pub const PLACE: &str = "pts";
+
+/// The devpts of a session.
+#[derive(Debug)]
+pub struct Terminals(OwnedFd);
+
+/// A new terminal.
+#[derive(Debug)]
+pub struct Terminal {
+    pub master: OwnedFd,
+    /// The end that the command has.
+    pub slave: OwnedFd,
+    pub number: u32,
+}
+
+impl Terminals {
+    /// Mounts a devpts on the desk, in the mount namespace of this process. Its terminals belong to
+    /// `owner`.
+    ///
+    /// # Errors
+    /// Where a kernel or a container refuses it: then the session has none.
+    pub fn set_up(desk: &OwnedFd, owner: u32) -> Result<Self> {
+        const NONE: Option<&str> = None;
+        mkdirat(desk, PLACE, Mode::from_bits_truncate(0o755))?;
+        let (hidden, place) = (HIDDEN_TERMINALS, format!("{DESK}/{PLACE}"));
+        let place = place.as_str();
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+        let options = format!("mode=0600,ptmxmode=0000,uid={owner},gid={owner},max={MOST}");
+        mount(Some("devpts"), hidden, Some("devpts"), flags, Some(options.as_str()))?;
+        mount(Some(hidden), place, NONE, MsFlags::MS_BIND, NONE)?;
+        // Terminals are read and written all the same; nothing else here is for the cell to change.
+        let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(NONE, place, NONE, flags | read_only, NONE)?;
+        let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        openat(AT_FDCWD, hidden, directory, Mode::empty()).map(Self)
+    }
+
+    /// A new terminal.
+    ///
+    /// # Errors
+    /// ENOSPC: [`MOST`] are in use.
+    pub fn open(&self) -> Result<Terminal> {
+        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        // The supervisor has no right above its owner's. Where it runs as an ordinary user that is the
+        // cell's uid too: what a program gets that opens it at this moment is a terminal more.
+        self.mode(Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let master = openat(&self.0, PTMX, flags, Mode::empty());
+        self.mode(Mode::empty())?;
+        let master = master?;
+        terminal::unlock(&master)?;
+        terminal::set_size(&master, ROWS, COLUMNS)?;
+        let number = terminal::number(&master)?;
+        let slave = terminal::peer(&master)?;
+        Ok(Terminal { master, slave, number })
+    }
+
+    fn mode(&self, mode: Mode) -> Result<()> {
+        fchmodat(&self.0, PTMX, mode, FchmodatFlags::FollowSymlink)
+    }
+}
