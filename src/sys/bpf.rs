@@ -21,7 +21,7 @@ pub fn load(program: &[Instruction]) -> Result<()> {
     })
 }
 
-/// How many instructions, as the kernel counts them.
+/// Returns the number of instructions as the kernel takes it.
 fn length(program: &[Instruction]) -> Result<u16> {
     u16::try_from(program.len()).map_err(|_| Errno::E2BIG)
 }
@@ -32,9 +32,8 @@ struct Program {
     instructions: *const Instruction,
 }
 
-/// Adds a filter and returns the listener for its SECCOMP_RET_USER_NOTIF verdicts, which seccompiler has not;
-/// needs no_new_privs.
-/// Waits of a notified call are killable (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19).
+/// Adds a filter and returns the listener for its SECCOMP_RET_USER_NOTIF verdicts, which seccompiler cannot
+/// do; needs no_new_privs. Waits of a notified call are killable (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19).
 pub fn load_with_listener(program: &[Instruction]) -> Result<OwnedFd> {
     const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV;

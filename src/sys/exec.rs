@@ -19,13 +19,15 @@ pub struct Pointers {
 }
 
 impl Pointers {
-    /// Room for `argc` arguments and `envc` variables.
+    /// Allocates room for `argc` arguments and `envc` variables.
     pub fn with_room(argc: usize, envc: usize) -> Self {
         Self { argv: Vec::with_capacity(argc + 1), envp: Vec::with_capacity(envc + 1) }
     }
 
-    /// Points at `strings`: first `argc` arguments, then variables. Fails with E2BIG rather than
-    /// grow.
+    /// Points at `strings`: first `argc` arguments, then variables.
+    ///
+    /// # Errors
+    /// E2BIG: there is no room for them; the lists do not grow.
     pub fn fill<'a>(
         &'a mut self,
         argc: usize,
@@ -54,7 +56,7 @@ pub struct Filled<'a> {
     strings: PhantomData<&'a CStr>,
 }
 
-/// execve(2) of `path`. Returns only the error.
+/// Executes `path` (execve(2)); returns only the error.
 pub fn execve(path: &CStr, filled: &Filled<'_>) -> Errno {
     let Filled { pointers, strings: _ } = filled;
     // SAFETY: `path` is NUL-terminated; both lists end in null and point at NUL-terminated strings
@@ -63,7 +65,7 @@ pub fn execve(path: &CStr, filled: &Filled<'_>) -> Errno {
     Errno::last()
 }
 
-/// execveat(2) of the program that `program` is open on (AT_EMPTY_PATH). Returns only the error.
+/// Executes the file that `program` is open on (execveat(2), AT_EMPTY_PATH); returns only the error.
 pub fn execveat(program: impl AsFd, filled: &Filled<'_>) -> Errno {
     let Filled { pointers, strings: _ } = filled;
     // SAFETY: as for `execve`; the empty path names the descriptor itself.

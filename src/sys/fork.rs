@@ -1,12 +1,12 @@
-//! clone(2) as fork(2) does it, for where clone3(2) is refused.
+//! clone(2) as fork(2) does it, for machines that refuse clone3(2).
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::process::{Child, Side};
 use super::{Result, check};
 
-/// A child with a pidfd, in the caller's own namespaces, by the call that filters of container
-/// engines let through.
+/// Makes a child with a pidfd in the caller's own namespaces, by the call that filters of container engines
+/// allow.
 ///
 /// The caller must be single-threaded: the child has this thread only, and a lock held by another
 /// would stay locked in it for ever.

@@ -1,6 +1,6 @@
 //! An end to system calls that wait: a timer's signal interrupts them (setitimer(2), signal(7)).
 //!
-//! For calls that take no timeout and whose O_NONBLOCK somebody else can take away at any moment.
+//! For calls that take no timeout and whose O_NONBLOCK another process can clear at any moment.
 
 use std::time::Duration;
 
@@ -9,9 +9,8 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use super::Result;
 
-/// Ends the process if the signal is not the timer's: who may send it could have it come again and again,
-/// so that nothing else is done. Otherwise nothing: that this is there makes the kernel interrupt what
-/// waits, without starting it again.
+/// Ends the process if the signal is not the timer's: a sender could otherwise keep it busy for ever. For the
+/// timer it does nothing: with a handler installed, the kernel interrupts a waiting call and does not restart it.
 extern "C" fn ticked(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel gives a pointer to what it has written on this stack.
     let code = unsafe { (*info).si_code };
@@ -21,8 +20,8 @@ extern "C" fn ticked(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     }
 }
 
-/// Makes SIGALRM of this process an interruption, and blocks it until [`within`] waits for it. Whoever
-/// else sends it ends the process: of a cell, its own init. Where Landlock holds signals, nobody can.
+/// Makes SIGALRM interrupt calls of this process, and blocks it outside of [`within`]. A SIGALRM from another
+/// process ends this one: a cell can end its own init so, unless Landlock confines signals.
 pub fn prepare() -> Result<()> {
     SigSet::from(Signal::SIGALRM).thread_block()?;
     let handler = SigHandler::SigAction(ticked);
@@ -31,8 +30,8 @@ pub fn prepare() -> Result<()> {
     unsafe { sigaction(Signal::SIGALRM, &action) }.map(drop)
 }
 
-/// Makes a call, after [`prepare`]; whatever it waits for longer than `most` is interrupted, again and
-/// again, so that it answers EINTR. A call that does not wait answers as ever.
+/// Makes a call, after [`prepare`], and interrupts it every `most`, so that one that waits gives EINTR. A call
+/// that does not wait is not affected.
 pub fn within<T>(most: Duration, call: impl FnOnce() -> Result<T>) -> Result<T> {
     let alarm = SigSet::from(Signal::SIGALRM);
     tick(most)?;
@@ -43,7 +42,7 @@ pub fn within<T>(most: Duration, call: impl FnOnce() -> Result<T>) -> Result<T> 
     result
 }
 
-/// Sends SIGALRM to this process every `period`; none at zero.
+/// Has the kernel send SIGALRM to this process every `period`; zero stops it.
 fn tick(period: Duration) -> Result<()> {
     let period = libc::timeval {
         tv_sec: period.as_secs().try_into().map_err(|_| Errno::EINVAL)?,

@@ -1,16 +1,17 @@
 //! Looking paths up from a held directory: openat2 and readlinkat.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2, readlinkat_raw};
 
-use super::{Result, check};
+use super::{Result, errno};
 
-/// What the kernel may follow on the way (openat2(2), RESOLVE_*).
+/// Links and mounts that a lookup may pass (openat2(2), RESOLVE_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Symbolic links, but none of procfs that lead to a process's own things.
+    /// Symbolic links, but not the magic links of procfs.
     Texts,
     /// No symbolic link at all.
     Nothing,
@@ -20,8 +21,7 @@ pub enum Follow {
     Beneath,
 }
 
-/// What open(2) makes of flags that a program sets (VALID_OPEN_FLAGS in the kernel); the others it
-/// ignores, and openat2 would refuse them.
+/// Flags that open(2) knows (VALID_OPEN_FLAGS in the kernel). It ignores others, which openat2 refuses.
 const KNOWN: i32 = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -40,13 +40,7 @@ const KNOWN: i32 = libc::O_ACCMODE
     | libc::O_PATH
     | libc::O_TMPFILE;
 
-/// O_LARGEFILE, which open(2) sets by itself on 64 bits and the C library defines as 0.
-#[cfg(target_arch = "x86_64")]
-const LARGE: i32 = 0o100_000;
-#[cfg(not(target_arch = "x86_64"))]
-const LARGE: i32 = 0o400_000;
-
-/// openat2(2) of `path` from `directory`, with the flags and the mode of an open(2).
+/// Opens `path` from `directory` with openat2(2), with the flags and the mode of an open(2).
 pub fn open(
     directory: impl AsFd,
     path: &CStr,
@@ -54,59 +48,33 @@ pub fn open(
     mode: u32,
     follow: Follow,
 ) -> Result<OwnedFd> {
-    // SAFETY: open_how is plain integers, for which all zeroes is a value.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    let large = if flags & libc::O_PATH == 0 { LARGE } else { 0 };
-    how.flags = (flags & KNOWN | large) as u32 as u64;
-    how.mode = if flags & libc::O_CREAT == 0 { 0 } else { u64::from(mode & 0o7777) };
-    how.resolve = match follow {
-        Follow::Texts => libc::RESOLVE_NO_MAGICLINKS,
-        Follow::Nothing => libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS,
-        Follow::Below => {
-            libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_BENEATH
-        }
-        Follow::Beneath => {
-            libc::RESOLVE_NO_MAGICLINKS
-                | libc::RESOLVE_NO_SYMLINKS
-                | libc::RESOLVE_NO_XDEV
-                | libc::RESOLVE_BENEATH
-        }
+    let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 };
+    let plain = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    let resolve = match follow {
+        Follow::Texts => ResolveFlags::NO_MAGICLINKS,
+        Follow::Nothing => plain,
+        Follow::Below => plain | ResolveFlags::BENEATH,
+        Follow::Beneath => plain | ResolveFlags::NO_XDEV | ResolveFlags::BENEATH,
     };
-    // SAFETY: `path` is NUL-terminated, `how` is a whole open_how of the size given; both outlive
-    // the call.
-    let raw = check(unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            directory.as_fd().as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            size_of::<libc::open_how>(),
-        )
-    })?;
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
+    // As open(2) does, rustix sets O_LARGEFILE.
+    let flags = OFlags::from_bits_retain((flags & KNOWN) as u32);
+    openat2(directory, path, flags, Mode::from_raw_mode(mode), resolve).map_err(errno)
 }
 
-/// readlinkat(2) into `buffer`; a text that fills it may be longer and is ENAMETOOLONG.
+/// Reads a symbolic link into `buffer` (readlinkat(2)).
+///
+/// # Errors
+/// ENAMETOOLONG: the text fills the buffer, so it may be longer.
 pub fn read_link<'b>(directory: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
-    // SAFETY: `name` is NUL-terminated, `buffer` is writable for its length; both outlive the call.
-    let length = unsafe {
-        libc::readlinkat(
-            directory.as_fd().as_raw_fd(),
-            name.as_ptr(),
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-        )
-    };
-    let length = Errno::result(length)? as usize;
+    let length = readlinkat_raw(directory, name, &mut *buffer).map_err(errno)?;
     if length >= buffer.len() {
         return Err(Errno::ENAMETOOLONG);
     }
     buffer.get(..length).ok_or(Errno::ENAMETOOLONG)
 }
 
-/// Whether a directory may take two spellings of a name for one: its flag says so (FS_CASEFOLD_FL),
-/// or it has none and its filesystem is not one that is known to tell them apart.
+/// Returns true if a directory may take two spellings of a name for one: its flag says so (FS_CASEFOLD_FL), or
+/// its filesystem has no such flags.
 pub fn may_fold(directory: impl AsFd) -> Result<bool> {
     const GET_FLAGS: libc::c_ulong = 0x8008_6601;
     const CASEFOLD: libc::c_int = 0x4000_0000;

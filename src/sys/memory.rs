@@ -3,18 +3,22 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::Result;
 
 /// Every seal that makes a memfd a constant: no write, no change of size, no change of seals.
-const SEALS: libc::c_int =
-    libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+const SEALS: SealFlag = SealFlag::F_SEAL_WRITE
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_SHRINK)
+    .union(SealFlag::F_SEAL_SEAL);
 
-/// A memfd with `bytes` in it, sealed, not executable, at offset 0.
+/// Makes a sealed memfd of `bytes`, not executable, at offset 0.
 ///
 /// # Errors
 /// What memfd_create(2), write(2) or F_ADD_SEALS (fcntl(2)) say.
@@ -22,44 +26,35 @@ pub fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> std::io::Result<OwnedFd> {
     let mut file = File::from(writable(name)?);
     file.write_all(bytes)?;
     file.rewind()?;
-    // SAFETY: takes a descriptor and numbers.
-    Errno::result(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
     Ok(file.into())
 }
 
-/// An empty memfd, not executable, that can be written and sealed.
+/// Makes an empty memfd, not executable, that can be written and sealed.
 ///
 /// # Errors
 /// What memfd_create(2) says.
 pub fn writable(name: &std::ffi::CStr) -> std::io::Result<OwnedFd> {
-    const MFD_NOEXEC_SEAL: libc::c_uint = 8;
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let create = |flags: libc::c_uint| {
-        // SAFETY: `name` is NUL-terminated and outlives the call.
-        Errno::result(unsafe { libc::memfd_create(name.as_ptr(), flags) })
-    };
-    let raw = match create(flags | MFD_NOEXEC_SEAL) {
+    const NOEXEC_SEAL: MFdFlags = MFdFlags::from_bits_retain(8);
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    match memfd_create(name, flags | NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag; the cell's filter and Landlock hold there.
-        Err(Errno::EINVAL) => create(flags)?,
-        result => result?,
-    };
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+        Err(Errno::EINVAL) => Ok(memfd_create(name, flags)?),
+        result => Ok(result?),
+    }
 }
 
-/// Whether `fd` is a memfd that can no longer change (F_GET_SEALS, fcntl(2)).
-/// Anything else a peer may send (a directory, a socket, a device) has no seals and fails here.
+/// Returns true if `fd` is a memfd that can no longer change (F_GET_SEALS, fcntl(2)). Other descriptors that a
+/// peer may send, such as a directory, a socket or a device, have no seals.
 pub fn is_sealed(fd: impl AsFd) -> Result<bool> {
-    // SAFETY: takes a descriptor and a number.
-    let seals = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_GET_SEALS) };
-    match Errno::result(seals) {
-        Ok(seals) => Ok(seals & SEALS == SEALS),
+    match fcntl(fd, FcntlArg::F_GET_SEALS) {
+        Ok(seals) => Ok(SealFlag::from_bits_retain(seals).contains(SEALS)),
         Err(Errno::EINVAL) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
 
-/// What a sealed memfd holds, whose length stays what it is while we look.
+/// Reads a sealed memfd, whose length cannot change meanwhile.
 ///
 /// # Errors
 /// EFBIG for more than `most` bytes; what fstat(2) or pread(2) say.
@@ -97,8 +92,8 @@ pub fn write_sysinfo(pid: i32, address: u64, memory: u64, uptime: i64) -> Result
     if Errno::result(written)? as usize == SIZE { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
-/// Keeps up to `bytes` of freed memory instead of giving it back to the kernel (mallopt(3)): what a
-/// call uses, the next uses again. Where the C library has no such setting, nothing changes.
+/// Keeps up to `bytes` of freed memory instead of giving it back to the kernel (mallopt(3)), for the next call to
+/// use. A C library without such a setting ignores it.
 pub fn keep_freed(bytes: i32) {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes two numbers.
@@ -109,13 +104,13 @@ pub fn keep_freed(bytes: i32) {
 }
 
 unsafe extern "C" {
-    // Set by the linker: where the program begins, and where its code ends.
+    // Set by the linker: the start of the program, and the end of its code.
     static __executable_start: u8;
     static etext: u8;
 }
 
-/// Unmaps this program's code and constants, which come back from its file as they are used: what
-/// only a start needs is then nobody's (madvise(2), MADV_DONTNEED).
+/// Unmaps this program's code and constants, which the kernel reads again from the file when they are used. Code
+/// that only a start needs takes no memory then (madvise(2), MADV_DONTNEED).
 ///
 /// # Errors
 /// What madvise(2) says.

@@ -1,74 +1,45 @@
 //! Mounts: the calls of the new mount API, and openat2.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+    open_tree,
+};
 
-use super::{Result, check};
+use super::lookup::{self, Follow};
+use super::{Result, check, errno};
 
-/// Takes ownership of a descriptor that a call has just returned.
-fn owned(raw: libc::c_long) -> OwnedFd {
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-    unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) }
-}
-
-/// A detached copy of the mount at `path` and all beneath (open_tree(2) with OPEN_TREE_CLONE).
+/// Makes a detached copy of the mount at `path` and of all mounts below it (open_tree(2) with OPEN_TREE_CLONE).
 ///
-/// `path` is resolved: a symbolic link in it, put there since, is ELOOP and not followed.
+/// # Errors
+/// ELOOP: the path has a symbolic link, perhaps put there since it was resolved.
 pub fn clone_tree(path: &CStr) -> Result<OwnedFd> {
     clone_held(open_resolved(path)?)
 }
 
-/// The same of a mount that is held.
+/// Makes a detached copy of a held mount and of all mounts below it.
 pub fn clone_held(opened: impl AsFd) -> Result<OwnedFd> {
-    const OPEN_TREE_CLONE: u32 = 1;
-    let flags = OPEN_TREE_CLONE
-        | libc::O_CLOEXEC as u32
-        | libc::AT_RECURSIVE as u32
-        | libc::AT_EMPTY_PATH as u32;
-    // SAFETY: the empty path is NUL-terminated and names `opened` itself.
-    let raw = check(unsafe {
-        libc::syscall(libc::SYS_open_tree, opened.as_fd().as_raw_fd(), c"".as_ptr(), flags)
-    })?;
-    Ok(owned(raw))
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(opened, c"", flags).map_err(errno)
 }
 
-/// openat2(2) of a path without symbolic links, only to name it (O_PATH).
+/// Opens a path without symbolic links as a place (O_PATH).
 pub fn open_resolved(path: &CStr) -> Result<OwnedFd> {
-    // SAFETY: open_how is plain integers, for which all zeroes is a value.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
-    how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
-    // SAFETY: `path` is NUL-terminated, `how` is a whole open_how of the size given; both outlive
-    // the call.
-    let raw = check(unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            &raw const how,
-            size_of::<libc::open_how>(),
-        )
-    })?;
-    Ok(owned(raw))
+    lookup::open(CWD, path, libc::O_PATH | libc::O_CLOEXEC, 0, Follow::Nothing)
 }
 
-/// move_mount(2): attaches the detached mount `tree` at `target`.
+/// Attaches the detached mount `tree` at `target` (move_mount(2)).
 pub fn attach(tree: impl AsFd, target: &CStr) -> Result<()> {
-    const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
-    // SAFETY: both paths are NUL-terminated and outlive the call; the empty one names `tree` itself.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_move_mount,
-            tree.as_fd().as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_FDCWD,
-            target.as_ptr(),
-            MOVE_MOUNT_F_EMPTY_PATH,
-        )
-    })
-    .map(drop)
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(tree, c"", CWD, target, flags).map_err(errno)
 }
 
 /// Attributes of mounts (mount_setattr(2)).
@@ -80,7 +51,7 @@ pub mod attribute {
     pub const IDMAP: u64 = 0x10_0000;
 }
 
-/// Whether a change of attributes goes beneath.
+/// The mounts that a change of attributes applies to: one, or also those below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     One,
@@ -95,12 +66,12 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// mount_setattr(2): sets `attributes` on the mount that `mount` is the root of.
+/// Sets `attributes` on the mount whose root `mount` is open on (mount_setattr(2)).
 pub fn set_attributes(mount: impl AsFd, attributes: u64, reach: Reach) -> Result<()> {
     change(mount, MountAttr { set: attributes, clear: 0, propagation: 0, userns_fd: 0 }, reach)
 }
 
-/// mount_setattr(2) with MOUNT_ATTR_IDMAP: `mount` shows owners through the maps of `userns`.
+/// Maps the owners that `mount` shows by the maps of the user namespace `userns` (MOUNT_ATTR_IDMAP).
 pub fn set_idmap(mount: impl AsFd, userns: impl AsFd, reach: Reach) -> Result<()> {
     let userns_fd = userns.as_fd().as_raw_fd() as u64;
     let attr = MountAttr { set: attribute::IDMAP, clear: 0, propagation: 0, userns_fd };
@@ -126,7 +97,7 @@ fn change(mount: impl AsFd, attr: MountAttr, reach: Reach) -> Result<()> {
     .map(drop)
 }
 
-/// A detached mount of a new filesystem of kind `kind` (fsopen(2), fsconfig(2), fsmount(2)).
+/// Makes a filesystem of kind `kind` and a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
 pub fn new_filesystem(kind: &CStr, attributes: u64) -> Result<OwnedFd> {
     let filesystem = Filesystem::open(kind)?;
     filesystem.create()?;
@@ -140,86 +111,58 @@ pub struct Filesystem(OwnedFd);
 impl Filesystem {
     /// Opens the configuration of a new filesystem of kind `kind`.
     pub fn open(kind: &CStr) -> Result<Self> {
-        const FSOPEN_CLOEXEC: u32 = 1;
-        // SAFETY: `kind` is NUL-terminated and outlives the call.
-        let raw = check(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?;
-        Ok(Self(owned(raw)))
+        fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).map(Self).map_err(errno)
     }
 
     /// Sets an option that has no value, such as `ro`.
     pub fn set(&self, option: &CStr) -> Result<()> {
-        const FSCONFIG_SET_FLAG: u32 = 0;
-        self.configure(FSCONFIG_SET_FLAG, Some(option), None)
+        fsconfig_set_flag(&self.0, option).map_err(errno)
     }
 
     /// Gives an option its value.
     pub fn set_to(&self, option: &CStr, value: &CStr) -> Result<()> {
-        const FSCONFIG_SET_STRING: u32 = 1;
-        self.configure(FSCONFIG_SET_STRING, Some(option), Some(value))
+        fsconfig_set_string(&self.0, option, value).map_err(errno)
     }
 
     /// Makes the filesystem.
     pub fn create(&self) -> Result<()> {
-        const FSCONFIG_CMD_CREATE: u32 = 6;
-        self.configure(FSCONFIG_CMD_CREATE, None, None)
+        fsconfig_create(&self.0).map_err(errno)
     }
 
-    /// Applies the options to the filesystem once it is mounted. The kernel also forgets every name in
-    /// it that nobody uses (`reconfigure_super`).
+    /// Applies the options to a mounted filesystem. The kernel also drops every name in it that is not in use
+    /// from its cache (`reconfigure_super`).
     pub fn reconfigure(&self) -> Result<()> {
-        const FSCONFIG_CMD_RECONFIGURE: u32 = 7;
-        self.configure(FSCONFIG_CMD_RECONFIGURE, None, None)
+        fsconfig_reconfigure(&self.0).map_err(errno)
     }
 
-    fn configure(&self, command: u32, key: Option<&CStr>, value: Option<&CStr>) -> Result<()> {
-        let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
-        // SAFETY: key and value are NUL-terminated and outlive the call, or null where the command
-        // takes none; the last argument is zero for all of these commands.
-        check(unsafe {
-            libc::syscall(
-                libc::SYS_fsconfig,
-                self.0.as_raw_fd(),
-                command,
-                pointer(key),
-                pointer(value),
-                0,
-            )
-        })
-        .map(drop)
-    }
-
-    /// A detached mount of the filesystem, once it is made.
+    /// Makes a detached mount of a filesystem that has been made.
+    ///
+    /// # Errors
+    /// EINVAL: an attribute is none of fsmount(2).
     pub fn mount(&self, attributes: u64) -> Result<OwnedFd> {
-        const FSMOUNT_CLOEXEC: u32 = 1;
-        // SAFETY: takes a descriptor and numbers.
-        let mount = check(unsafe {
-            libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes)
-        })?;
-        Ok(owned(mount))
+        let attributes = u32::try_from(attributes).map_err(|_| Errno::EINVAL)?;
+        let attributes = MountAttrFlags::from_bits_retain(attributes);
+        fsmount(&self.0, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(errno)
     }
 }
 
-/// The number of the mount that a path is on, as in mountinfo; a link at its end is not followed
+/// Returns the number of the mount that a path is on, as in mountinfo; a link at its end is not followed
 /// (statx(2), STATX_MNT_ID).
+///
+/// # Errors
+/// ENOTSUP: the kernel is older than 5.8 and does not say.
 pub fn mount_id(path: &CStr) -> Result<u64> {
-    // SAFETY: statx is plain integers, for which all zeroes is a value.
-    let mut status: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: `path` is NUL-terminated, `status` is a whole statx; both outlive the call.
-    check(libc::c_long::from(unsafe {
-        libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID, &raw mut status)
-    }))?;
-    // Before Linux 5.8 the kernel has no such field, and says so.
-    if status.stx_mask & libc::STATX_MNT_ID == 0 {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let status = statx(CWD, path, flags, StatxFlags::MNT_ID).map_err(errno)?;
+    if status.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
         Err(Errno::ENOTSUP)
     } else {
         Ok(status.stx_mnt_id)
     }
 }
 
-/// pivot_root(2) onto the current directory, with the old root stacked on it.
-/// Follow it with umount2 of "." (pivot_root(2), `pivot_root(".", ".")`).
+/// Makes the current directory the root, with the old root stacked on it. The caller then unmounts "."
+/// (pivot_root(2), `pivot_root(".", ".")`).
 pub fn pivot_here() -> Result<()> {
-    // SAFETY: both paths are NUL-terminated constants.
-    check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) }).map(drop)
+    nix::unistd::pivot_root(c".", c".")
 }

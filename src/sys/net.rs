@@ -1,19 +1,15 @@
 //! The loopback interface of a network namespace.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::Result;
 
 /// Brings up `lo` in the caller's network namespace (netdevice(7), SIOCSIFFLAGS).
 pub fn loopback_up() -> Result<()> {
-    // SAFETY: takes numbers only.
-    let raw = Errno::result(unsafe {
-        libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
-    })?;
-    // SAFETY: the kernel has just made this descriptor for us.
-    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     // SAFETY: ifreq is plain bytes, for which all zeroes is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {

@@ -13,7 +13,7 @@ pub struct Notification {
     /// The thread that waits, in the receiver's pid namespace.
     pub pid: i32,
     pub number: u32,
-    /// As they were in the registers; what they point to may change at any time.
+    /// The registers of the call; memory that they point to may change at any time.
     pub arguments: [u64; 6],
 }
 
@@ -25,7 +25,7 @@ const IS_VALID: libc::c_ulong = 0x4008_2102;
 const ADD_FD: libc::c_ulong = 0x4018_2103;
 const SET_FLAGS: libc::c_ulong = 0x4008_2104;
 
-/// Takes the next notification. `Ok(None)`: the caller is gone already.
+/// Receives the next notification. `Ok(None)`: the caller has ended already.
 pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
     // SAFETY: seccomp_notif is plain integers, and the kernel demands all zeroes.
     let mut notif: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -43,24 +43,23 @@ pub fn receive(listener: impl AsFd) -> Result<Option<Notification>> {
     }
 }
 
-/// Answers a notification with an error. A caller that is gone already needs none.
+/// Answers a notification with an error. A caller that has ended is no error.
 pub fn refuse(listener: impl AsFd, notification: Notification, errno: Errno) -> Result<()> {
     respond(listener, notification, (0, -(errno as i32)), 0)
 }
 
-/// Tells the caller that its call succeeded and returned 0.
+/// Answers a notification with the result 0.
 pub fn succeed(listener: impl AsFd, notification: Notification) -> Result<()> {
     answer(listener, notification, 0)
 }
 
-/// Tells the caller that its call succeeded and returned `value`.
+/// Answers a notification with the result `value`.
 pub fn answer(listener: impl AsFd, notification: Notification, value: i64) -> Result<()> {
     respond(listener, notification, (value, 0), 0)
 }
 
-/// Lets a call go on as if nobody had been asked. Never to allow something by what its arguments
-/// point to, which may be something else by now (seccomp_unotify(2)): only for a call that the
-/// filter itself has found to be allowed.
+/// Lets the kernel execute a call. Only for a call that the filter itself allows: a decision on the memory that
+/// the arguments point to would not hold, as it may have changed by now (seccomp_unotify(2)).
 pub fn proceed(listener: impl AsFd, notification: Notification) -> Result<()> {
     const CONTINUE: u32 = 1;
     respond(listener, notification, (0, 0), CONTINUE)
@@ -81,8 +80,8 @@ fn respond(
     }
 }
 
-/// Whether the caller still waits: what was read by its pid is then its own
-/// (SECCOMP_IOCTL_NOTIF_ID_VALID).
+/// Returns true if the caller still waits, so that its pid was not reused and what was read by it is the
+/// caller's (SECCOMP_IOCTL_NOTIF_ID_VALID).
 pub fn is_waiting(listener: impl AsFd, notification: Notification) -> bool {
     let id = notification.id;
     // SAFETY: IS_VALID takes a pointer to a u64, which outlives the call.
@@ -90,12 +89,12 @@ pub fn is_waiting(listener: impl AsFd, notification: Notification) -> bool {
     Errno::result(result).is_ok()
 }
 
-/// Puts a copy of `fd` among the caller's descriptors and answers with its number, in one step
+/// Installs a copy of `fd` in the caller and answers with its number, in one step
 /// (SECCOMP_IOCTL_NOTIF_ADDFD with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14).
 ///
 /// # Errors
-/// What keeps the caller from having it, such as EMFILE: it waits on for an answer. ENOENT: the
-/// caller is gone.
+/// An errno such as EMFILE if the caller cannot have it, and still needs an answer. ENOENT: the caller has
+/// ended.
 pub fn answer_with(
     listener: impl AsFd,
     notification: Notification,
@@ -114,8 +113,8 @@ pub fn answer_with(
     Errno::result(result).map(drop)
 }
 
-/// Lets caller and receiver hand over on one processor (SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP,
-/// Linux 6.6). Says whether the kernel has it: without, answers are the same and come later.
+/// Has caller and receiver wake each other on one processor (SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6), which
+/// makes answers faster. Returns false on a kernel without it.
 pub fn wake_in_step(listener: impl AsFd) -> bool {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: SET_FLAGS takes its flags by value.

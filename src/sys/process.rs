@@ -3,12 +3,14 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::sys::prctl;
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
-use super::{Result, check};
+use super::{Result, check, errno};
 
-/// Which side of [`clone3`] this is.
+/// Side of [`clone3`] that a process is on.
 #[derive(Debug)]
 pub enum Side {
     Parent(Child),
@@ -22,7 +24,7 @@ pub struct Child {
     pub pidfd: OwnedFd,
 }
 
-/// clone3(2) as fork(2) does it, with `namespaces` (CLONE_NEW* flags) and a pidfd, straight into
+/// Clones this process as fork(2) does, with `namespaces` (CLONE_NEW* flags) and a pidfd, straight into
 /// the control group (version 2) that `cgroup` is open on, if one is given.
 ///
 /// The caller must be single-threaded: the child has this thread only, and a
@@ -61,43 +63,40 @@ pub fn clone3(namespaces: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result
     Ok(Side::Parent(Child { pid: pid as i32, pidfd }))
 }
 
-/// pidfd_open(2).
+/// Opens a pidfd of a process (pidfd_open(2)).
+///
+/// # Errors
+/// ESRCH: there is no such process.
 pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
-    // SAFETY: takes numbers only.
-    let raw = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
+    let pid = rustix::process::Pid::from_raw(pid).ok_or(Errno::EINVAL)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(errno)
 }
 
-/// Returns whether two processes have one address space (kcmp(2), KCMP_VM).
+/// Returns true if two processes have one address space (kcmp(2), KCMP_VM).
 ///
 /// # Errors
 /// ESRCH: one of them has ended. EPERM: this process may not look into one. ENOSYS: the kernel has no such call.
 pub fn have_one_memory(one: i32, other: i32) -> Result<bool> {
-    /// Of the kernel's header; libc has it not.
+    /// From the kernel's header; libc does not have it.
     const KCMP_VM: libc::c_int = 1;
     // SAFETY: takes numbers only.
     let order = check(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) })?;
     Ok(order == 0)
 }
 
-/// pidfd_getfd(2): a copy of another process's descriptor, closed at exec.
+/// Takes a copy of another process's descriptor, closed at exec (pidfd_getfd(2)).
 ///
 /// # Errors
 /// EBADF: it has none of this number. EPERM: this process may not look into that one.
 pub fn take_descriptor(pidfd: impl AsFd, number: u32) -> Result<OwnedFd> {
-    // SAFETY: takes numbers only.
-    let raw = check(unsafe {
-        libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_fd().as_raw_fd(), number, 0)
-    })?;
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw as libc::c_int) })
+    let number = i32::try_from(number).map_err(|_| Errno::EBADF)?;
+    rustix::process::pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty()).map_err(errno)
 }
 
-/// The soft limit of another process (prlimit(2)); `RLIM_INFINITY` is the greatest number there is.
+/// Returns the soft limit of another process (prlimit(2)); `RLIM_INFINITY` is the greatest u64.
 ///
 /// # Errors
-/// EPERM: it has other ids. ESRCH: it is gone.
+/// EPERM: the process has other ids. ESRCH: it has ended.
 pub fn limit_of(pid: i32, resource: Resource) -> Result<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     let (which, none) = (resource as libc::__rlimit_resource_t, std::ptr::null());
@@ -106,48 +105,32 @@ pub fn limit_of(pid: i32, resource: Resource) -> Result<u64> {
     Errno::result(result).map(|_| limit.rlim_cur)
 }
 
-/// tgkill(2).
+/// Sends a signal to one thread of a process (tgkill(2)).
 pub fn signal_thread(process: i32, thread: i32, signal: Signal) -> Result<()> {
     let number = signal as libc::c_int;
     // SAFETY: takes numbers only.
     check(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, number) }).map(drop)
 }
 
-/// pidfd_send_signal(2).
+/// Sends a signal to a process (pidfd_send_signal(2)).
 pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
-    // SAFETY: takes a descriptor and numbers; a null siginfo means "as kill(2)".
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_fd().as_raw_fd(),
-            signal as libc::c_int,
-            std::ptr::null::<libc::siginfo_t>(),
-            0,
-        )
-    })?;
-    Ok(())
+    let signal = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
+    rustix::process::pidfd_send_signal(pidfd, signal).map_err(errno)
 }
 
-/// _exit(2): no destructors, no buffers, no atexit.
+/// Ends this process without destructors, buffers or atexit handlers (_exit(2)).
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process; nothing of it is used afterwards.
     unsafe { libc::_exit(code) }
 }
 
-/// prctl(2) with plain numbers; unused arguments must be zero and are.
-fn prctl(option: libc::c_int, argument: libc::c_ulong) -> Result<libc::c_int> {
-    let zero: libc::c_ulong = 0;
-    // SAFETY: used only with options that take no pointers; unused arguments are zero (prctl(2)).
-    Errno::result(unsafe { libc::prctl(option, argument, zero, zero, zero) })
-}
-
 /// Sets the signal this process gets when the thread that made it ends (PR_SET_PDEATHSIG).
 /// Every change of ids resets it: set it after the last one.
 pub fn set_death_signal(signal: Signal) -> Result<()> {
-    prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong).map(drop)
+    prctl::set_pdeathsig(signal)
 }
 
-/// Whether other processes of this uid may look into this one (PR_SET_DUMPABLE).
+/// Permission for other processes of this uid to look into this one (PR_SET_DUMPABLE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dumpable {
     No,
@@ -156,12 +139,12 @@ pub enum Dumpable {
 
 /// Sets PR_SET_DUMPABLE. Every change of ids resets it.
 pub fn set_dumpable(dumpable: Dumpable) -> Result<()> {
-    prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(dumpable == Dumpable::Yes)).map(drop)
+    prctl::set_dumpable(dumpable == Dumpable::Yes)
 }
 
 /// Sets PR_SET_NO_NEW_PRIVS; it cannot be unset.
 pub fn set_no_new_privs() -> Result<()> {
-    prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map(drop)
+    prctl::set_no_new_privs()
 }
 
 /// Locks SECBIT_NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, so that no uid brings
@@ -171,8 +154,11 @@ pub fn lock_securebits() -> Result<()> {
     const NO_SETUID_FIXUP: libc::c_ulong = 0b11 << 2;
     const KEEP_CAPS_LOCKED: libc::c_ulong = 1 << 5;
     const NO_AMBIENT_RAISE: libc::c_ulong = 0b11 << 6;
-    prctl(libc::PR_SET_SECUREBITS, NOROOT | NO_SETUID_FIXUP | KEEP_CAPS_LOCKED | NO_AMBIENT_RAISE)
-        .map(drop)
+    let bits = NOROOT | NO_SETUID_FIXUP | KEEP_CAPS_LOCKED | NO_AMBIENT_RAISE;
+    let zero: libc::c_ulong = 0;
+    // SAFETY: takes no pointers; unused arguments must be zero (prctl(2)) and are.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECUREBITS, bits, zero, zero, zero) };
+    Errno::result(set).map(drop)
 }
 
 /// A child that ended: its wait status and what it and its waited-for children used.
@@ -190,7 +176,7 @@ pub enum End {
     Signaled(u8),
 }
 
-/// wait4(2) for any child that has ended, without waiting. `Ok(None)`: none has.
+/// Reaps any child that has ended, without waiting (wait4(2)). `Ok(None)`: none has.
 pub fn reap() -> Result<Option<Reaped>> {
     let mut status: libc::c_int = 0;
     // SAFETY: rusage is plain integers, for which all zeroes is a value.
@@ -210,7 +196,7 @@ pub fn reap() -> Result<Option<Reaped>> {
     Ok(Some(Reaped { pid, end, used: usage.into() }))
 }
 
-/// What an ended process and all that it had waited for used (getrusage(2)).
+/// Resources that an ended process and all children it had waited for used (getrusage(2)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
     pub user_us: u64,
@@ -230,20 +216,20 @@ impl From<libc::rusage> for Used {
     }
 }
 
-/// waitid(2) with P_PIDFD: collects a child that has ended, so that no zombie is left, with what
-/// it used. `Ok(None)`: it has not ended yet.
+/// Reaps the child of a pidfd if it has ended, and returns the resources it used (waitid(2), P_PIDFD).
+/// `Ok(None)`: it has not ended yet.
 pub fn collect(pidfd: impl AsFd) -> Result<Option<Collected>> {
     wait_for(pidfd, libc::WEXITED | libc::WNOHANG)
 }
 
-/// A child that ended, and whether it did so by itself and with code 0.
+/// A child that ended; `well` if it exited with code 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Collected {
     pub used: Used,
     pub well: bool,
 }
 
-/// The same, waiting for its end: for a child that has just been killed.
+/// Waits for the child of a pidfd to end, and reaps it: for a child that has just been killed.
 pub fn wait(pidfd: impl AsFd) -> Result<()> {
     loop {
         match wait_for(&pidfd, libc::WEXITED) {
@@ -253,7 +239,7 @@ pub fn wait(pidfd: impl AsFd) -> Result<()> {
     }
 }
 
-/// The system call itself: the C library's waitid has no place for the usage.
+/// Calls waitid(2) itself: the C library's function does not return the usage.
 fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Collected>> {
     // SAFETY: siginfo_t is plain bytes, for which all zeroes is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -278,7 +264,7 @@ fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Collected>>
     Ok(ended.then(|| Collected { used: usage.into(), well }))
 }
 
-/// Where the kernel keeps this process's arguments and environment, as `/proc/self/stat` has them.
+/// Addresses of this process's arguments and environment, as `/proc/self/stat` has them.
 #[derive(Debug, Clone, Copy)]
 pub struct ArgumentPages {
     start: usize,
@@ -304,8 +290,8 @@ impl ArgumentPages {
 
     /// Overwrites them with `title` and zeroes, and empties the environment of this process.
     ///
-    /// What stood there would otherwise be readable in `/proc/<pid>/environ` of every process
-    /// cloned from this one that does not exec.
+    /// They would otherwise be readable in `/proc/<pid>/environ` of every process that is cloned from this
+    /// one and does not exec.
     pub fn clear(self, title: &str) {
         // SAFETY: single-threaded by contract of the caller, so nobody reads `environ` meanwhile.
         unsafe { libc::clearenv() };
@@ -325,7 +311,7 @@ impl ArgumentPages {
     }
 }
 
-/// getppid-free check that the other end of `link` is still open: false once it is closed.
+/// Returns true while the other end of `link` is open. Unlike getppid(2), it works across pid namespaces.
 pub fn is_open(link: impl AsFd) -> Result<bool> {
     let events = libc::POLLRDHUP;
     let mut poll = libc::pollfd { fd: link.as_fd().as_raw_fd(), events, revents: 0 };
@@ -335,14 +321,14 @@ pub fn is_open(link: impl AsFd) -> Result<bool> {
     Ok(poll.revents & gone == 0)
 }
 
-/// close_range(2): closes every descriptor from `first` to `last`, both included.
+/// Closes every descriptor from `first` to `last`, both included (close_range(2)).
 pub fn close_range(first: u32, last: u32) -> Result<()> {
     // SAFETY: takes numbers only. The caller has just been cloned and never drops the owned
     // descriptors that it inherited as a copy.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// close_range(2) with CLOSE_RANGE_CLOEXEC from `first` on: they close at exec.
+/// Makes every descriptor from `first` on close at exec (close_range(2), CLOSE_RANGE_CLOEXEC).
 pub fn cloexec_from(first: u32) -> Result<()> {
     const CLOSE_RANGE_CLOEXEC: u32 = 4;
     // SAFETY: sets a flag on descriptors; takes numbers only.
@@ -350,8 +336,8 @@ pub fn cloexec_from(first: u32) -> Result<()> {
         .map(drop)
 }
 
-/// The Landlock ABI of this kernel (landlock_create_ruleset(2) with
-/// LANDLOCK_CREATE_RULESET_VERSION); 0 where Landlock is absent or switched off.
+/// Returns the Landlock ABI of this kernel (landlock_create_ruleset(2) with LANDLOCK_CREATE_RULESET_VERSION);
+/// 0 if Landlock is absent or switched off.
 pub fn landlock_abi() -> u32 {
     const VERSION: u32 = 1;
     // SAFETY: with this flag the kernel demands a null attribute of size 0.
@@ -366,7 +352,7 @@ pub fn landlock_abi() -> u32 {
     version.map_or(0, |version| version as u32)
 }
 
-/// Moves `fd` to the number `to` with CLOEXEC (dup3(2)); what stood there is closed.
+/// Moves `fd` to the number `to` with CLOEXEC, and closes the descriptor that had this number (dup3(2)).
 pub fn duplicate_to(fd: OwnedFd, to: i32) -> Result<OwnedFd> {
     // SAFETY: takes numbers only; nothing in the process owns the number `to` at this point.
     let raw = Errno::result(unsafe { libc::dup3(fd.as_raw_fd(), to, libc::O_CLOEXEC) })?;
@@ -386,11 +372,7 @@ pub fn duplicate_inheritable(fd: impl AsFd, to: i32) -> Result<()> {
     Errno::result(unsafe { libc::dup2(from, to) }).map(drop)
 }
 
-/// nice(2): gives way to others by `by` steps more, for good.
+/// Lowers this process's priority by `by` steps, for good (nice(2)).
 pub fn give_way(by: i32) -> Result<()> {
-    Errno::clear();
-    // SAFETY: takes a number.
-    let nice = unsafe { libc::nice(by) };
-    // A nice value can be -1: only errno tells that from a failure (nice(3)).
-    if nice == -1 && Errno::last_raw() != 0 { Err(Errno::last()) } else { Ok(()) }
+    rustix::process::nice(by).map(drop).map_err(errno)
 }

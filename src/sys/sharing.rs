@@ -1,7 +1,7 @@
-//! A child that has its parent's memory until it execs: what vfork(2) is for.
+//! A child that shares its parent's memory until it execs, as with vfork(2).
 //!
-//! execve(2) of a copied process takes the copy down before the new program runs, which is half
-//! of what it costs. Of shared memory nothing is taken down; the parent does that when it ends.
+//! execve(2) of a copied process frees the copy before the new program runs, which is half of its cost. Shared
+//! memory is freed later, when the parent ends.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -12,9 +12,9 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use super::Result;
 use super::process::exit_now;
 
-/// What the child's frames may take; it is touched as far as they go.
+/// Bytes of the child's stack; only touched pages take memory.
 const SIZE: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN.saturating_add(256 * 1024 - 1);
-/// Below them: a child that runs out of stack dies by it.
+/// Bytes below the stack without access: a child that runs out of stack dies there.
 const GUARD: usize = 16 * 1024;
 
 /// A stack for the child, which cannot use its parent's while both have the memory.
@@ -24,8 +24,10 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// Maps a stack.
+    ///
     /// # Errors
-    /// What mmap(2) or mprotect(2) say.
+    /// The errno of mmap(2) or mprotect(2).
     pub fn new() -> Result<Self> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_STACK | MapFlags::MAP_NORESERVE;
@@ -37,8 +39,8 @@ impl Stack {
         Ok(stack)
     }
 
-    /// The first byte above it; the x86-64 and aarch64 ABIs want 16 bytes of alignment, and it is
-    /// at a page.
+    /// Returns the first address above the stack. It is at a page, so it has the alignment of 16 bytes that the
+    /// ABIs of x86-64 and aarch64 ask for.
     fn top(&self) -> *mut libc::c_void {
         self.lowest.as_ptr().wrapping_byte_add(SIZE.get())
     }
@@ -48,22 +50,22 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's alone, and goes with it.
         let unmapped = unsafe { munmap(self.lowest, SIZE.get()) };
-        // Of a whole mapping of ours it cannot fail; if it did, some memory would stay in use.
+        // It cannot fail for a whole mapping of ours; if it did, only some memory would stay in use.
         unmapped.unwrap_or_default();
     }
 }
 
-/// Runs `body` in a child on `stack`, and waits until the child has exec'd or ended. It is a child of
-/// this process's parent (CLONE_PARENT of clone(2)): that one gets its end, as it gets ours.
+/// Runs `body` in a child on `stack`, and waits until the child has exec'd or ended. The child is
+/// one of this process's parent (CLONE_PARENT of clone(2)), which reaps it.
 ///
-/// `ends` is a connected pair of sockets. The second closes here, and in the child when it execs or ends:
-/// that is how this process knows, if nobody else has it open. Not by CLONE_VFORK, which would wait
-/// without counting as asleep: a host would show a load of 1 for each child that waits for its job.
+/// `ends` is a connected pair of sockets that no other process has open. The second closes here at once, and in
+/// the child when it execs or ends, which hangs the first one up. CLONE_VFORK would wait in a state that counts
+/// as load: a host would show a load of 1 for each child that waits for its job.
 ///
 /// Only for a process of one thread. `body` changes the memory that this process goes on with.
 ///
 /// # Errors
-/// What clone(2) says, `body` did not run then; or close(2) or poll(2).
+/// The errno of clone(2), before `body` runs; or of close(2) or poll(2).
 pub fn run<F: FnOnce()>(
     stack: &mut Stack,
     ends: (BorrowedFd<'_>, BorrowedFd<'_>),
@@ -83,7 +85,7 @@ pub fn run<F: FnOnce()>(
     Errno::result(unsafe { libc::poll(&raw mut hangs_up, 1, -1) }).map(drop)
 }
 
-/// Where the child begins. A panic aborts here: it cannot unwind out of an `extern "C"` function.
+/// Runs the child's body. A panic aborts here: it cannot unwind out of an `extern "C"` function.
 extern "C" fn first<F: FnOnce()>(body: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `run` passes the address of its `Option<F>`, and stays away from it while this runs.
     let body = unsafe { &mut *body.cast::<Option<F>>() };

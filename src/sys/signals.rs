@@ -1,11 +1,11 @@
-//! What signals do to this process and to the programs of its children (signal(7)).
+//! Dispositions of signals in this process and in the programs of its children (signal(7)).
 
 use nix::errno::Errno;
 
 use super::{Result, check};
 
-/// Lets children be waited for and signals arrive: SIGCHLD at its default, none blocked. Both
-/// survive exec (signal(7)), so they are whatever the parent of this program left.
+/// Sets SIGCHLD to its default and blocks no signal, so that children can be waited for. Both are inherited
+/// across exec (signal(7)), so the parent of this program may have left them otherwise.
 pub fn usual_signals() -> Result<()> {
     // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
@@ -14,19 +14,19 @@ pub fn usual_signals() -> Result<()> {
     nix::sys::signal::SigSet::empty().thread_set_mask()
 }
 
-/// Has children of this process collected by the kernel: nobody is going to wait for one (wait(2)).
+/// Has the kernel reap children of this process, which never waits for one (wait(2)).
 pub fn forget_children() -> Result<()> {
     // SAFETY: SIG_IGN is no function of ours; the call takes numbers only otherwise.
     let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// Gives every signal its default effect: what the parent of this program left ignored would be so in every
-/// child, and exec keeps it (signal(7)). But for SIGPIPE, which the Rust runtime ignores, and SIGXFSZ: to the
-/// process that starts programs both are errors of a write, EPIPE and EFBIG.
+/// Sets every signal to its default: a signal that the parent of this program ignored would be ignored in every
+/// child, as exec keeps it (signal(7)). Two stay ignored, SIGPIPE by the Rust runtime and SIGXFSZ: a process that
+/// starts programs gets EPIPE and EFBIG from a write instead.
 ///
 /// # Errors
-/// What rt_sigaction(2) says.
+/// The errno of rt_sigaction(2).
 pub fn default_signals() -> Result<()> {
     const BYTES: usize = 8;
     // Not by the C library, which changes none of its own two (nptl(7)).
@@ -44,8 +44,8 @@ pub fn default_signals() -> Result<()> {
     ignore_file_size_signal()
 }
 
-/// What is left to do after [`default_signals`] for a program to find signals as from a shell: SIGPIPE
-/// and SIGXFSZ end it, and none is blocked.
+/// Completes [`default_signals`] before exec, so that a program finds signals as from a shell: SIGPIPE and
+/// SIGXFSZ end it, and none is blocked.
 pub fn program_signals() -> Result<()> {
     for number in [libc::SIGPIPE, libc::SIGXFSZ] {
         // SAFETY: SIG_DFL is no function of ours; the call takes numbers only otherwise.
@@ -62,7 +62,7 @@ pub fn program_signals() -> Result<()> {
     .map(drop)
 }
 
-/// Ignores SIGXFSZ: a write past RLIMIT_FSIZE is then an error (EFBIG) and no end of the process.
+/// Ignores SIGXFSZ: a write past RLIMIT_FSIZE then gives EFBIG instead of ending the process.
 pub fn ignore_file_size_signal() -> Result<()> {
     // SAFETY: SIG_IGN is no function of ours; the call takes numbers only otherwise.
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

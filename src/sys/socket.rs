@@ -18,29 +18,29 @@ const CONTROL_BYTES: usize = 128;
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Bytes that a socket may hold at first, of what it sends or of what it receives (socket(7),
-/// `wmem_default` and `rmem_default`): those of `socket`, which nobody gave another size.
+/// Returns the default bytes of a socket's buffers, the larger of sending and receiving (socket(7),
+/// `wmem_default` and `rmem_default`), read from `socket`, whose sizes were never set.
 ///
 /// # Errors
-/// What getsockopt(2) says.
+/// The errno of getsockopt(2).
 pub fn bytes_at_first(socket: impl AsFd) -> Result<u64> {
     let sizes = [getsockopt(&socket, sockopt::SndBuf)?, getsockopt(&socket, sockopt::RcvBuf)?];
     u64::try_from(sizes.into_iter().max().unwrap_or(0)).map_err(|_| Errno::ERANGE)
 }
 
-/// What came in one packet.
+/// A received packet.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Bytes of the packet; 0 with no descriptors means the other end is closed.
     pub bytes: usize,
     pub fds: [Option<OwnedFd>; MAX_FDS],
-    /// The sender's pid as this process's pid namespace has it, where SO_PASSCRED is set.
+    /// The sender's pid in this process's pid namespace, if SO_PASSCRED is set.
     pub pid: Option<i32>,
-    /// Whether the packet or its descriptors did not fit.
+    /// True if the packet or its descriptors did not fit.
     pub cut: bool,
 }
 
-/// connect(2) to an address as the kernel reads it.
+/// Connects to an address in the kernel's layout.
 pub fn connect(socket: impl AsFd, address: &[u8]) -> Result<()> {
     let length = libc::socklen_t::try_from(address.len()).map_err(|_| Errno::EINVAL)?;
     let place = address.as_ptr().cast();
@@ -49,7 +49,7 @@ pub fn connect(socket: impl AsFd, address: &[u8]) -> Result<()> {
     Errno::result(result).map(drop)
 }
 
-/// bind(2) to an address as the kernel reads it.
+/// Binds to an address in the kernel's layout.
 pub fn bind(socket: impl AsFd, address: &[u8]) -> Result<()> {
     let length = libc::socklen_t::try_from(address.len()).map_err(|_| Errno::EINVAL)?;
     let place = address.as_ptr().cast();
@@ -58,12 +58,15 @@ pub fn bind(socket: impl AsFd, address: &[u8]) -> Result<()> {
     Errno::result(result).map(drop)
 }
 
-/// sendmsg(2) of one packet. Never raises SIGPIPE.
+/// Sends one packet with descriptors (sendmsg(2)). Never raises SIGPIPE.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
     send_with(socket, bytes, fds, libc::MSG_NOSIGNAL)
 }
 
-/// The same without waiting: EAGAIN when the other end's queue is full.
+/// Sends one packet without waiting.
+///
+/// # Errors
+/// EAGAIN: the queue of the other end is full.
 pub fn send_now(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
     send_with(socket, bytes, fds, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
 }
@@ -111,24 +114,23 @@ fn send_with(
     }
 }
 
-/// Whether to wait for a packet.
+/// Choice to wait for a packet, or to get EAGAIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Yes,
     No,
 }
 
-/// recvmsg(2) of one packet into `buffer`; descriptors are CLOEXEC and owned by the result.
+/// Receives one packet into `buffer` (recvmsg(2)); descriptors are CLOEXEC and owned by the result.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<Received> {
     let place = buffer.as_mut_ptr().cast();
-    // SAFETY: the same bytes, borrowed for as long; what is written to them is by the kernel, and is
-    // initialized.
+    // SAFETY: the same bytes, borrowed for as long; only the kernel writes to them, and initializes them.
     let room = unsafe { std::slice::from_raw_parts_mut(place, buffer.len()) };
     receive_in(socket.as_fd(), room, wait)
 }
 
-/// The same into all that `buffer` has room for, which then holds the packet and nothing else. Of room
-/// for the largest packet only what is written to is taken from the kernel.
+/// Receives one packet into the capacity of `buffer`, which then holds the packet and nothing else. Room for the
+/// largest packet takes only the pages that were written to.
 pub fn receive_into(socket: impl AsFd, buffer: &mut Vec<u8>, wait: Wait) -> Result<Received> {
     buffer.clear();
     let received = receive_in(socket.as_fd(), buffer.spare_capacity_mut(), wait)?;
@@ -207,7 +209,7 @@ fn collect(message: &libc::msghdr, received: &mut Received) {
     }
 }
 
-/// Tries to make a datagram socket of `family`, to see whether it is refused.
+/// Makes a datagram socket of `family`, to find out if that is refused.
 pub fn probe(family: libc::c_int) -> Result<OwnedFd> {
     // SAFETY: takes numbers only.
     let raw = Errno::result(unsafe { libc::socket(family, libc::SOCK_DGRAM, 0) })?;

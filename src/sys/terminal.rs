@@ -1,20 +1,20 @@
 //! Pseudo-terminals by the descriptor of their master (ioctl_tty(2)).
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::Result;
+use super::{Result, errno};
 
-/// Lets the other end be opened.
+/// Lets the other end be opened (unlockpt(3)).
 pub fn unlock(master: impl AsFd) -> Result<()> {
-    let open: libc::c_int = 0;
-    let raw = master.as_fd().as_raw_fd();
-    // SAFETY: TIOCSPTLCK takes a pointer to an int, which outlives the call.
-    Errno::result(unsafe { libc::ioctl(raw, libc::TIOCSPTLCK, &raw const open) }).map(drop)
+    unlockpt(master).map_err(errno)
 }
 
-/// The name of the other end in its devpts: a number.
+/// Returns the name of the other end in its devpts, a number. Not by ptsname(3), which gives a path that may
+/// not exist here.
 pub fn number(master: impl AsFd) -> Result<u32> {
     let mut number: libc::c_uint = 0;
     let raw = master.as_fd().as_raw_fd();
@@ -23,21 +23,15 @@ pub fn number(master: impl AsFd) -> Result<u32> {
     Ok(number)
 }
 
-/// Opens the other end by the master, wherever its devpts is mounted; it becomes nobody's
-/// controlling terminal.
+/// Opens the other end by the master, wherever its devpts is mounted. It becomes no process's controlling
+/// terminal.
 pub fn peer(master: impl AsFd) -> Result<OwnedFd> {
-    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    let raw = master.as_fd().as_raw_fd();
-    // SAFETY: TIOCGPTPEER takes flags of open(2) and no pointer.
-    let peer = Errno::result(unsafe { libc::ioctl(raw, libc::TIOCGPTPEER, flags) })?;
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(peer) })
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    ioctl_tiocgptpeer(master, flags).map_err(errno)
 }
 
-/// Sets what programs are told of its size.
+/// Sets the size that programs see.
 pub fn set_size(master: impl AsFd, rows: u16, columns: u16) -> Result<()> {
-    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    let raw = master.as_fd().as_raw_fd();
-    // SAFETY: TIOCSWINSZ takes a pointer to a winsize, which outlives the call.
-    Errno::result(unsafe { libc::ioctl(raw, libc::TIOCSWINSZ, &raw const size) }).map(drop)
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(master, size).map_err(errno)
 }
