@@ -24,7 +24,7 @@ fn without_shared_libraries() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| OsString::from("cc"));
-    // Where one of them is not installed, the program has its shared libraries.
+    // If one of them is not installed, the program has shared libraries.
     let Some([c, m, eh, gcc, _start]) =
         found(&linker, ["libc.a", "libm.a", "libgcc_eh.a", "libgcc.a", "rcrt1.o"])
     else {
@@ -66,7 +66,7 @@ fn without_shared_libraries() -> Result<(), Box<dyn Error>> {
 /// Has the linker pack relocations.
 const PACKED: &str = "-Wl,-z,pack-relative-relocs";
 
-/// Whether the linker links with [`PACKED`], which gold refuses.
+/// Returns true if the linker accepts [`PACKED`], which gold refuses.
 fn takes_packed(linker: &OsStr, directory: &Path) -> bool {
     let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let chosen = flags.split('\x1f').filter_map(|flag| flag.split_once("link-arg=")).map(|of| of.1);
@@ -78,8 +78,8 @@ fn takes_packed(linker: &OsStr, directory: &Path) -> bool {
     tried.is_ok_and(|tried| tried.status.success())
 }
 
-/// Whether a program that this C library starts relocates itself by DT_RELR: from 2.36 on. An older one
-/// would leave those relocations out. Its archive has the version in the words that it tells of itself.
+/// Returns true if a program that this C library starts relocates itself by DT_RELR, which it does from 2.36
+/// on. An older one would leave those relocations out. The version is in a text of its archive.
 fn packs_relocations(archive: &Path) -> Result<bool, Box<dyn Error>> {
     const BEFORE: &[u8] = b"release version 2.";
     let bytes = fs::read(archive)?;
@@ -92,7 +92,7 @@ fn packs_relocations(archive: &Path) -> Result<bool, Box<dyn Error>> {
     Ok(minor.is_some_and(|minor| minor >= 36))
 }
 
-/// Where the linker has these files; none where it lacks one.
+/// Returns the paths of these files as the linker finds them; none if one is missing.
 fn found<const N: usize>(linker: &OsStr, names: [&str; N]) -> Option<[PathBuf; N]> {
     let place = |name: &str| {
         let said = Command::new(linker).arg(format!("-print-file-name={name}")).output().ok()?;

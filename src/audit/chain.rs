@@ -26,7 +26,7 @@ impl Tip {
     }
 }
 
-/// What is wrong with a line by itself.
+/// Fault of a line by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadLine {
     #[error("it has no `hash` at its end: it was cut short or is not of this log")]

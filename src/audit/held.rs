@@ -120,7 +120,7 @@ impl Held {
         }
         records.iter().try_for_each(&mut seal)?;
         let added = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        // What ends a line, or vouches for a fragment, stays in its file.
+        // A fragment and the text that ends it stay in one file.
         let full = self.length.saturating_add(added) > self.max_bytes;
         match end {
             LastLine::Ended if self.length > 0 && full => self.rotate()?,

@@ -23,7 +23,7 @@ use policy::{Denial, Grant};
 pub use record::{Asked, Story};
 use record::{Decision, Ending, Record};
 
-/// What happens to calls while the log cannot be written.
+/// Treatment of calls while the log cannot be written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
@@ -34,7 +34,7 @@ pub enum OnError {
     Stop,
 }
 
-/// Where the log is and how it is kept.
+/// Place of the log, and how it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub file: PathBuf,
@@ -104,7 +104,7 @@ impl Audit {
         log.state().held.directory().try_clone_to_owned().map(Some)
     }
 
-    /// What is recorded of a call as it was asked; `None` without a log.
+    /// Returns the record of a call as it was asked; `None` without a log.
     pub fn asked(&self, call: &Call) -> Option<Asked> {
         let log = self.0.as_ref()?;
         let number = log.calls.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl Audit {
         }
     }
 
-    /// What a reply says while lines are lost: how many, and why.
+    /// Returns the number of lost lines and the reason, for replies while lines are lost.
     pub fn trouble(&self) -> Option<(u64, String)> {
         let state = self.0.as_ref()?.state();
         (state.lost > 0).then(|| (state.lost, state.why.clone()))
@@ -167,7 +167,7 @@ impl Audit {
 
 impl Log {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // What a panicking thread left is looked at anew before each line.
+        // The state that a panicking thread left is checked again before each line.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! What a line says of a call. Every length is bounded, and no value of an environment is in it.
+//! The content of a line about a call. Every length is bounded, and no value of an environment is in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Asked {
     parameters: Option<Text>,
     cwd: Option<String>,
     stdin_bytes: Option<usize>,
-    /// What a calculator is asked comes by this way.
+    /// Hash of the standard input, by which a calculator gets its expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     stdin_sha256: Option<String>,
     /// Names; `***` for every value.
@@ -183,7 +183,7 @@ impl Record {
         Self::Invalid { tool: cut(tool, REASON), why: cut(why, REASON) }
     }
 
-    /// What was asked of `job`, by the rule that allows it.
+    /// Records a request about `job`, with the rule that allows it.
     pub fn job(tool: &'static str, job: &str, input: Option<&str>, rule: &str) -> Self {
         let (job, rule) = (cut(job, REASON), cut(rule, REASON));
         let input_bytes = input.map(str::len);
@@ -270,7 +270,7 @@ struct ReceiptTold {
     workspace: String,
 }
 
-/// What is known of a call that ended.
+/// Facts about a call that ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Story<'a> {
     pub outcome: &'a Outcome,

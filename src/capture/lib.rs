@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use part::Piece;
 
-/// Bytes of one stream that a call keeps (rulings R1: 1 MiB), half of them head and half tail.
+/// Bytes of one stream that a call keeps (1 MiB), half of them head and half tail.
 pub const KEPT_BYTES: usize = 1 << 20;
 
-/// What was kept of one stream.
+/// The kept part of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
     half: usize,
@@ -37,7 +37,7 @@ impl Captured {
         Self { half: keep / 2, head: Vec::new(), tail: Vec::new(), total: 0 }
     }
 
-    /// What a stream with exactly these bytes leaves behind.
+    /// Captures a stream of exactly these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut captured = Self::new(KEPT_BYTES);
         captured.push(bytes);
@@ -87,8 +87,8 @@ impl Captured {
     }
 }
 
-/// What a running call has produced so far, in bytes over both streams. Clones count together, so
-/// that somebody else can tell how a call gets on.
+/// Bytes that a running call has produced so far, over both streams. Clones share the count, so that another
+/// task can report the progress of a call.
 #[derive(Debug, Clone, Default)]
 pub struct Produced(Arc<AtomicU64>);
 

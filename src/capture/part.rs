@@ -28,7 +28,7 @@ impl Captured {
         all
     }
 
-    /// What is kept from byte `offset` on.
+    /// Returns the kept part from byte `offset` on.
     #[must_use]
     pub fn since(&self, offset: u64) -> Self {
         let tail_starts = self.total.saturating_sub(length(self.tail().len()));
@@ -40,8 +40,8 @@ impl Captured {
         }
     }
 
-    /// At most `most` bytes from `offset` on that follow one another; lines stay whole where
-    /// they are short enough. Who asks from `next` on, again and again, sees all that is kept.
+    /// Returns at most `most` consecutive bytes from `offset` on; short lines stay whole. A client that
+    /// asks again from `next` each time gets all that is kept.
     pub fn piece(&self, offset: u64, most: usize) -> Piece {
         let start = offset.min(self.total);
         let rest = self.since(start);
@@ -64,7 +64,7 @@ fn behind(bytes: &[u8], offset: u64) -> &[u8] {
     usize::try_from(offset).ok().and_then(|at| bytes.get(at..)).unwrap_or_default()
 }
 
-/// Where to end a piece of at most `most` bytes: behind a line, else behind a character.
+/// Returns the end of a piece of at most `most` bytes: after a line, else after a character.
 fn seam(bytes: &[u8], most: usize) -> usize {
     let Some(within) = bytes.get(..most).filter(|_| bytes.len() > most) else {
         return bytes.len();

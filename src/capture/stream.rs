@@ -31,7 +31,7 @@ const LOOK_BYTES: usize = 1 << 20;
 const FLOOD_BYTES: usize = 256 << 10;
 const FLOOD_TIME: Duration = Duration::from_millis(10);
 
-/// Who hears of a command's output while it is read, on whatever thread.
+/// Receiver of a command's output while it is read, on whatever thread.
 pub trait Follower: Send + Sync + 'static {
     /// Is passed every piece that is of the command, in order.
     fn heard(&self, source: Source, bytes: &[u8]);
@@ -62,10 +62,10 @@ struct Kept {
     recent: (Instant, usize),
 }
 
-/// Who reads the pipe.
+/// Reader of the pipe.
 #[derive(Debug)]
 enum Pipe {
-    /// Whoever the runtime wakes.
+    /// The task that the runtime wakes.
     Awaited(Arc<pipe::Receiver>),
     /// A thread.
     Flood(Arc<OwnedFd>),
@@ -90,21 +90,21 @@ impl Pipe {
     }
 }
 
-/// Whether the command still runs, as far as its output is told apart.
+/// Phase of a command: output after its end is kept apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     During,
     After,
 }
 
-/// Whether anybody can still write.
+/// State of the pipe's writing ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
     Yes,
     No,
 }
 
-/// What one look left in the pipe.
+/// State of the pipe after one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     Nothing,
@@ -115,7 +115,7 @@ enum Left {
 }
 
 impl Kept {
-    /// Whether it is a flood, now that so many bytes have come.
+    /// Returns true if the output is a flood, after `taken` more bytes.
     fn floods(&mut self, taken: usize) -> bool {
         let now = Instant::now();
         let (since, bytes) = &mut self.recent;
@@ -266,7 +266,7 @@ impl Stream {
         kept.phase = Phase::After;
     }
 
-    /// What is kept so far.
+    /// Returns the output kept so far.
     pub fn captured(&self) -> Captured {
         self.kept().captured.clone()
     }
@@ -278,7 +278,7 @@ impl Stream {
         std::mem::replace(&mut kept.captured, Captured::new(0))
     }
 
-    /// What came after the end.
+    /// Returns the output after the command's end.
     pub fn late(&self) -> Captured {
         self.kept().late.clone()
     }

@@ -1,4 +1,4 @@
-//! What a running call prints, heard while it prints it, or kept whole.
+//! Taps the output of a running call: a listener gets it as it is printed, or it is kept whole.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +20,12 @@ pub enum Source {
 pub struct Piece {
     pub source: Source,
     pub bytes: Vec<u8>,
-    /// Whether pieces before it were lost.
+    /// True if output before this piece was lost.
     pub after_gap: bool,
 }
 
-/// Where a call's output goes besides its reply, if anywhere. A listener's end comes with the last
-/// clone's.
+/// Destination of a call's output besides its reply, if any. A listener gets the end when the last clone is
+/// dropped.
 #[derive(Debug, Clone, Default)]
 pub struct Tap(To);
 
@@ -55,7 +55,7 @@ impl Kept {
         }
     }
 
-    /// What was printed; `None` where it was more than is kept.
+    /// Returns the output; `None` if it was more than is kept.
     pub fn take(self) -> Option<Vec<u8>> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -88,7 +88,7 @@ impl Tap {
         }
     }
 
-    /// Passes bytes on. Who listens too slowly misses some: the program is not held up for it.
+    /// Passes bytes on. A slow listener misses some: the program is not held up for it.
     pub fn pass(&self, source: Source, bytes: &[u8]) {
         let listened = match (&self.0, source) {
             (To::Listener(listened), _) => listened,

@@ -1,9 +1,8 @@
 //! Makes captured output fit for a reply: within a budget of characters, and harmless to show.
 //!
-//! Invalid UTF-8 is repaired, escape sequences are taken out, other control
-//! characters are shown as pictures (`␀`), and a line that was redrawn with
-//! carriage returns or backspaces is shown as it last stood. What is left out
-//! between head and tail is stated in bytes of the stream.
+//! Invalid UTF-8 is repaired, escape sequences are removed, other control characters are shown as pictures
+//! (`␀`), and a line that was redrawn with carriage returns or backspaces is shown in its last state. The bytes
+//! left out between head and tail are counted in bytes of the stream.
 //!
 //! Own code and not a terminal parser: those take an unended OSC sequence as
 //! swallowing all that follows, and with it a program's whole output. Here
@@ -27,7 +26,7 @@ const SEAM_BREAK_BYTES: usize = 64;
 pub struct Rendered {
     pub stdout: String,
     pub stderr: String,
-    /// Whether anything of either stream was left out.
+    /// True if anything of either stream was left out.
     pub truncated: bool,
 }
 
@@ -63,7 +62,7 @@ struct Window {
     end: u64,
     /// Characters that went by.
     seen: usize,
-    /// Whether anything between head and tail is missing.
+    /// True if anything between head and tail is missing.
     gap: bool,
 }
 

@@ -161,7 +161,7 @@ proptest! {
         prop_assert!(!rendered.stdout.chars().any(always_deceives));
         prop_assert!(rendered.stdout.chars().count() <= budget);
         if !text.contains('\u{8}') {
-            // What is ordinary behind some characters stands behind them in the reply as well.
+            // Ordinary text behind some characters is behind them in the reply as well.
             let whole = one(text.as_bytes(), 10_000);
             prop_assert_eq!(plain(&whole), whole);
         }

@@ -64,7 +64,8 @@ pub fn drop_bounding(kept: &[Capability]) -> Result<()> {
     for capability in ALL.into_iter().filter(|capability| !kept.contains(capability)) {
         match ::caps::drop(None, CapSet::Bounding, capability) {
             Ok(()) => {}
-            // EINVAL: a capability this kernel does not have. Whether one was left is measured.
+            // EINVAL: this kernel does not have the capability. A remaining one is found when the
+            // cell is measured.
             Err(_) if Errno::last() == Errno::EINVAL => {}
             Err(_) => return Err(Errno::last()),
         }

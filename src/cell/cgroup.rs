@@ -1,7 +1,7 @@
 //! Control groups: memory and processes of a whole cell, held by the kernel.
 //!
-//! Version 2 where a subtree is delegated to us, version 1 where root finds its controllers
-//! mounted (cgroups(7)). Where neither can be had, memory is best-effort and every reply says so.
+//! Version 2 if a subtree is delegated to us, version 1 if root finds its controllers mounted (cgroups(7)).
+//! Without either, memory is best-effort and every reply says so.
 //!
 //! `main` prepares one directory for the supervisor, which makes one below it for each cell.
 
@@ -37,7 +37,7 @@ pub enum Parent {
     None,
 }
 
-/// Whether the processors are shared out by groups as well.
+/// Shares of the processors: set per cell by groups, or not under our control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Processors {
     Shared,
@@ -45,7 +45,7 @@ pub enum Processors {
 }
 
 impl Parent {
-    /// Whether a cell can be held to a share of the processors.
+    /// Returns true if a cell can be limited to a share of the processors.
     pub fn shares_processors(&self) -> bool {
         matches!(self, Self::V2 { processors: Processors::Shared, .. })
     }
@@ -161,8 +161,8 @@ impl Group {
         }
     }
 
-    /// Where version 2 wants the cell cloned into; moving it afterwards would stop every fork on
-    /// the machine for a moment.
+    /// Returns the group that a cell of version 2 is cloned into. Moving it there afterwards would stop
+    /// every fork on the machine for a moment.
     pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         match self.version {
             Version::Two(_) => Some(self.memory.own.as_fd()),
@@ -196,7 +196,7 @@ impl Group {
         Ok(Some(event))
     }
 
-    /// Whether the kernel has killed a process of the cell for want of memory.
+    /// Returns true if the kernel has killed a process of the cell for exceeding its memory limit.
     pub fn ran_out_of_memory(&self) -> bool {
         read(&self.events).is_ok_and(|text| {
             text.lines()

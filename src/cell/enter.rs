@@ -20,19 +20,19 @@ use sys::process::{self, Dumpable};
 use sys::socket::{self, Wait};
 use sys::{bpf, net, sharing};
 
-/// What a new cell is made from: all of it was there before the clone.
+/// Everything that a new cell is made from, prepared before the clone.
 #[derive(Debug)]
 pub struct Entry<'a> {
     pub design: &'a Design,
     pub shared: &'a Shared,
     pub slot: Slot,
-    /// By which other cells' programs are given their input, which ends when nobody has them.
+    /// Descriptors that give other cells' programs their input, which ends when all copies are closed.
     pub inputs: &'a [BorrowedFd<'a>],
     /// Its private directory on the host, in the tier that has no mounts of its own.
     pub private: Option<&'a store::Private>,
     /// Processes that the kernel counts together with the cell's.
     pub others: u64,
-    /// The cell's control group, where there is one.
+    /// The cell's control group, if it has one.
     pub group: Option<&'a cgroup::Group>,
     /// Init's end of its socket to the supervisor.
     pub control: BorrowedFd<'a>,
@@ -52,12 +52,12 @@ pub fn run(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> ! {
         Ok(Err(failed)) => report::send(entry.control, &FromInit::from(failed), &[]),
         Err(_panic) => Err(Errno::ENOTRECOVERABLE),
     };
-    // Where even the report fails, the closed socket tells the supervisor.
+    // If even the report fails, the supervisor sees the closed socket.
     process::exit_now(i32::from(reported.is_err()));
 }
 
 fn confine(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> Result<init::Ready, StepFailed> {
-    // First, and not with all others: what lies between may wait for others.
+    // Closed first, before the other descriptors: the steps in between may wait for other processes.
     entry.inputs.iter().try_for_each(|input| fds::close(*input)).at(Step::Descriptors)?;
     let prepared = match &entry.design.ground {
         Ground::Root(root) => prepare(entry, root)?,
@@ -75,8 +75,8 @@ fn confine(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> Result<init::Re
     }
 }
 
-/// The process between: the payload has its memory until it execs, and this one then takes that down,
-/// which exec would do otherwise, at the program's expense. Init has the payload for a child.
+/// Runs the process between init and payload. The payload shares its memory until it execs, and this process
+/// frees it then, which the exec would have to do otherwise. The payload is init's child.
 fn shelter(entry: &Entry<'_>, prepared: &Prepared, scratch: &mut payload::Scratch) -> ! {
     let payload::Scratch { stack, room } = scratch;
     let reported =
@@ -90,7 +90,7 @@ fn shelter(entry: &Entry<'_>, prepared: &Prepared, scratch: &mut payload::Scratc
     process::exit_now(i32::from(reported.is_err()));
 }
 
-/// The payload, from its first step to the exec. Returns where that failed and was told.
+/// Runs the payload, from its first step to the exec. Returns the step that failed, after reporting it.
 fn become_payload(entry: &Entry<'_>, prepared: &Prepared, room: &mut payload::Room) {
     let told = match finish_payload(entry, prepared) {
         Ok(held) => payload::run(entry, held, room),
@@ -99,16 +99,16 @@ fn become_payload(entry: &Entry<'_>, prepared: &Prepared, room: &mut payload::Ro
     process::exit_now(i32::from(told.is_err()));
 }
 
-/// What the shared steps leave for the two processes.
+/// Results of the shared steps, for init and payload.
 #[derive(Debug)]
 pub(super) struct Prepared {
     /// The payload's own layer.
     pub ruleset: landlock::Ready,
-    /// The processes of this cell, where init watches their memory or makes names for them.
+    /// A procfs of this cell, if init watches memory or mediates calls.
     pub procfs: Option<OwnedFd>,
-    /// Of its `/proc`, found there while init holds them.
+    /// Links of its `/proc` that programs find as long as init holds them.
     pub links: Option<proc::Links>,
-    /// By what init knows its processes, where it is no pid namespace.
+    /// The Landlock domain that identifies the cell's processes, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
 }
 
@@ -118,8 +118,8 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // Before anything is allocated for the cell, and while this process has the supervisor's id,
     // which the group belongs to.
     group.map_or(Ok(()), cgroup::Group::join).at(Step::Cgroup)?;
-    // After joining, not by the clone: the namespace's root is the group its maker is in, and what
-    // lies above it is the host's.
+    // After joining, not by the clone: the root of the namespace is the group that its maker is in, and the
+    // groups above it are the host's.
     unshare(CloneFlags::CLONE_NEWCGROUP).at(Step::Cgroup)?;
     // Early: until the maps are written this process has no uid, and the supervisor can write
     // them only while it is dumpable, which it is from the clone on.
@@ -146,7 +146,7 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     mounts::enter(&root.mounts, slot)?;
     prepare_network(entry, procfs.as_ref())?;
     limits::shared(&design.profile.limits, others).at(Step::Limits)?;
-    // After all that needed the supervisor's descriptors; what is kept closes at exec.
+    // After every step that needs the supervisor's descriptors; the others close at exec.
     let hidden = design.hidden.as_fd();
     let (ours, theirs) = handoff;
     let keep = [control, job, ours, theirs, hidden];
@@ -168,7 +168,7 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     Ok(Prepared { ruleset, procfs, links, domain: None })
 }
 
-/// Brings the cell's loopback up, and bounds its connections where nothing counts what they hold. Needs
+/// Brings the cell's loopback up, and bounds its connections unless a cgroup counts their memory. Needs
 /// CAP_NET_ADMIN in the new network namespace.
 fn prepare_network(entry: &Entry<'_>, procfs: Option<&OwnedFd>) -> Result<(), StepFailed> {
     let Entry { design, shared, .. } = *entry;
@@ -213,7 +213,7 @@ fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, Ste
 /// The payload's last steps: a Landlock layer more than init, its limits, the profile's filter.
 fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Held, StepFailed> {
     let Entry { design, shared, .. } = *entry;
-    // First: init waits for it, and must know whose end is the cell's.
+    // First: init waits for it, and must know which process's end ends the cell.
     let pid = std::process::id().to_ne_bytes();
     socket::send(entry.handoff.1, &pid, &[]).at(Step::Listener)?;
     // A session apart from init's, so that signals to the program's group stay with it.
@@ -228,13 +228,13 @@ fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Hel
     process::give_way(limits::NICE).at(Step::Limits)?;
     // The layer that init is not in: no tracing of init, no signal to it.
     prepared.ruleset.restrict().at(Step::Landlock)?;
-    // Last: the filter forbids all of the above. Its listener goes to init, and our copy is
-    // closed, or a call of ours that it reports would wait for an answer from ourselves.
+    // Last: the filter forbids all of the above. Its listener goes to init. Our copy is closed, or a
+    // notified call of ours would wait for an answer from ourselves.
     let listener = bpf::load_with_listener(&design.filter).at(Step::Seccomp)?;
     socket::send(entry.handoff.1, b"l", &[listener.as_fd()]).at(Step::Listener)?;
     drop(listener);
-    // After the listener went: how many descriptors may be on their way at once is a number of
-    // the user, compared with this limit (unix(7), ETOOMANYREFS), and other cells count there.
+    // After the listener was sent: descriptors in flight are counted per user and compared with this limit
+    // (unix(7), ETOOMANYREFS), and those of other cells count too.
     limits::payload(&design.profile.limits, &design.profile.exec).at(Step::Limits)?;
     Ok(payload::Held { program })
 }

@@ -11,10 +11,10 @@ use super::ProcKind;
 use super::mounts::Slot;
 use sys::Result;
 
-/// uid and gid of `agent`, the user of every cell (rulings R5).
+/// uid and gid of `agent`, the user of every cell.
 pub const AGENT: u32 = 1000;
 
-/// Whether supplementary groups can be dropped: only where a privileged process wrote the maps.
+/// Permission to drop supplementary groups: only if a privileged process wrote the maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supplementary {
     /// `setgroups` is denied: those of the operator stay, and the receipt lists them.
@@ -58,8 +58,7 @@ pub fn cell_id(slot: Slot) -> Option<u32> {
     u32::from(slot).checked_add(1)
 }
 
-/// What the ids of the supervisor's user namespace are on the host: first id inside, first id on the
-/// host, how many.
+/// Host ids of the supervisor's user namespace: first id inside, first id on the host, count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostIds(pub Vec<(u32, u32, u32)>);
 
@@ -116,8 +115,8 @@ pub fn become_real(real: u32) -> Result<()> {
     setresuid(uid, root, root)
 }
 
-/// What the kernel counts for the host's user too, and a cell may have of its own: the cells of a
-/// server must not use up what that user has, 128 instances of inotify(7) by default.
+/// Counts that the kernel keeps per host user, and of which a cell can have its own: the cells of a server must
+/// not use up that user's share, 128 instances of inotify(7) by default.
 const COUNTED: [(&str, &[u8]); 3] = [
     ("sys/user/max_user_namespaces", b"0"),
     ("sys/user/max_inotify_instances", b"4"),

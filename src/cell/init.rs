@@ -38,25 +38,25 @@ use sys::{Result, mount, notify};
 
 use watch::Watch;
 
-/// How many system call numbers are counted one by one; higher ones count as the last.
+/// Number of system calls that are counted one by one; higher numbers count as the last.
 const NUMBERS: usize = 512;
 
-/// How often each system call was refused.
+/// Refusals of each system call.
 type Tally = [u32; NUMBERS];
 
-/// What init has when its set-up is done.
+/// Resources of init once its set-up is done.
 #[derive(Debug)]
 pub struct Ready {
     pub procfs: Option<OwnedFd>,
     /// Held and not used: programs find them while they are.
     pub links: Option<proc::Links>,
-    /// By what it knows its processes, where it is no pid namespace.
+    /// The Landlock domain that identifies its processes, in the tier without pid namespaces.
     pub domain: Option<Domain>,
 }
 
-/// A procfs of this cell's pid namespace that is mounted nowhere, for the memory watch and for
-/// mediated calls: of other calls than those about names and sockets only where the cell has no `/proc`.
-/// Absent where neither is on, and where a container forbids a procfs.
+/// Makes a procfs of this cell's pid namespace that is mounted nowhere, for the memory watch and for mediated
+/// calls. Calls other than those about names and sockets need it only if the cell has no `/proc`. Returns none
+/// if neither is on, or if a container forbids a procfs.
 pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
     let mediates = design.mediation.as_ref().is_some_and(|mediation| {
         mediation.has_directory() || design.profile.proc == ProcView::None
@@ -70,7 +70,7 @@ pub fn procfs(design: &Design, shared: &Shared) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether init adds the cell's memory up: where no cgroup holds it.
+/// Returns true if init has to sum up the cell's memory, because no cgroup bounds it.
 fn watches(shared: &Shared) -> bool {
     match shared.memory {
         MemoryHold::BestEffort => true,
@@ -86,25 +86,25 @@ struct Init<'a> {
     listener: Option<OwnedFd>,
     children: SignalFd,
     denied: Tally,
-    /// Of the guard: refused for the name that they would have made.
+    /// Calls that the name guard refused.
     guarded: Tally,
     mediator: Mediator<'a>,
     watch: Option<Watch>,
-    /// The input that somebody asks for.
+    /// The input that the supervisor asks about.
     input: Option<input::Asked>,
-    /// The number of sysinfo(2), where the profile lets it be asked.
+    /// The number of sysinfo(2), if the profile has init answer it.
     sysinfo: Option<u32>,
     /// The number of mmap(2).
     shares: Option<u32>,
     clocks: Clocks,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
     memory: u64,
-    /// Calls that go on and are recorded, where `profile learn` asks for it.
+    /// Calls whose paths are recorded for `profile learn`, and which the kernel then executes.
     recorded: &'a [PathCall],
     recorder: Option<Recorder<'a>>,
-    /// The workspace, where a reply tells what changed in it.
+    /// The workspace, if replies report the files that changed in it.
     files: Option<Files>,
-    /// Init's end of the socket by which the payload is told to go on.
+    /// Init's end of the socket by which it lets the payload continue.
     beside: BorrowedFd<'a>,
     /// Summed over every process reaped.
     user_us: u64,
@@ -112,12 +112,12 @@ struct Init<'a> {
     max_rss: u64,
 }
 
-/// Why the loop went on or stopped.
+/// Result of one round of the loop.
 enum Turn {
     Again,
     /// Report this and end the cell.
     End(Reaped, Cause),
-    /// The supervisor is gone: end the cell, there is nobody to tell.
+    /// The supervisor is gone: end the cell without a report.
     Alone,
 }
 
@@ -143,7 +143,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     let mediator = Mediator::new(entry.design.mediation.as_ref(), procfs)?;
     let mut init = Init {
         control: entry.control,
-        // Told in a moment.
+        // Set by `meet`.
         payload: Pid::from_raw(0),
         domain,
         listener: None,
@@ -163,7 +163,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         input: None,
         watch: watched.map(|proc| {
             let profile = &entry.design.profile;
-            // In the host's network namespace they are not the cell's alone.
+            // In the host's network namespace sockets are not the cell's alone.
             let has_sockets = domain.is_none() && !profile.families.is_empty();
             let socket = has_sockets.then_some(entry.shared.socket_bytes);
             Watch::new(proc, profile.limits.memory, domain, socket)
@@ -172,7 +172,7 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         system_us: 0,
         max_rss: 0,
     };
-    // The payload sends its listener before a call that could need an answer, or closes its end.
+    // The payload sends its listener before any call that needs an answer, or closes its end.
     init.meet(entry)?;
     init.rehearse()?;
     loop {
@@ -190,11 +190,12 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
 }
 
 impl Init<'_> {
-    /// Learns from the payload who it is, and takes its listener.
+    /// Receives the payload's pid and its listener.
     fn meet(&mut self, entry: &Entry<'_>) -> Result<()> {
         let Entry { handoff, job, .. } = *entry;
         let (ours, theirs) = handoff;
-        // For the end of theirs to show: here, and to the supervisor, which takes it for the exec.
+        // With these copies closed, the end of the payload's side shows here, and to the supervisor,
+        // which takes it for the exec.
         super::fds::close(theirs)?;
         super::fds::close(job)?;
         self.payload = payload_pid(ours)?;
@@ -246,7 +247,7 @@ impl Init<'_> {
         self.look_at_memory(now)
     }
 
-    /// How long poll(2) may wait.
+    /// Returns the longest time that poll(2) may wait.
     fn timeout(&self) -> PollTimeout {
         if self.files.as_ref().is_some_and(Files::is_under_way) {
             return PollTimeout::ZERO;
@@ -262,12 +263,11 @@ impl Init<'_> {
         some.min().unwrap_or(PollTimeout::NONE)
     }
 
-    /// Answers a call that the filter told of: counted and EPERM, but for sysinfo(2), what is recorded,
-    /// and what the guard makes.
+    /// Reads one notification of the filter and answers it. Only a refused call is counted.
     fn serve(&mut self, events: PollFlags) -> Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
         if !events.contains(PollFlags::POLLIN) {
-            // Nobody is left under the filter: the payload and all its children have ended.
+            // The payload and all its children have ended.
             self.listener = None;
             return Ok(());
         }
@@ -294,7 +294,7 @@ impl Init<'_> {
         };
         let number = usize::try_from(notification.number).unwrap_or(NUMBERS);
         if let Some(count) = counts.get_mut(number.min(NUMBERS - 1)) {
-            // Each by itself: a flood of one call must not hide another.
+            // Counted per call: a flood of one must not hide another.
             *count = count.saturating_add(1).min(DENIALS_COUNTED);
         }
         Ok(())
@@ -310,7 +310,7 @@ impl Init<'_> {
         match report::decode::<ToInit>(bytes)? {
             ToInit::Seal => {
                 process::set_dumpable(Dumpable::No)?;
-                // What the probes met is no denial of the job's.
+                // Denials of the probes are not the job's.
                 self.denied = [0; NUMBERS];
                 self.guarded = [0; NUMBERS];
                 report::send(self.control, &FromInit::Sealed, &[])?;
@@ -328,7 +328,7 @@ impl Init<'_> {
             ToInit::Interrupt => {
                 let group = Pid::from_raw(-self.payload.as_raw());
                 sent(kill(group, Signal::SIGINT))?;
-                // Who was stopped takes it as well.
+                // A stopped process receives the signal once it continues.
                 sent(kill(group, Signal::SIGCONT))?;
             }
             ToInit::Signal { signal, since } => self.signal_job(signal, since)?,
@@ -348,7 +348,7 @@ impl Init<'_> {
         Ok(Turn::Again)
     }
 
-    /// Reaps all that has ended; the payload's end is the cell's.
+    /// Reaps every child that has ended; the payload's end is the cell's.
     fn reap(&mut self) -> Result<Option<Reaped>> {
         while self.children.read_signal()?.is_some() {}
         loop {
@@ -366,7 +366,7 @@ impl Init<'_> {
     }
 }
 
-/// The payload's pid, the first thing that it sends.
+/// Receives the payload's pid, its first message.
 fn payload_pid(handoff: BorrowedFd<'_>) -> Result<Pid> {
     let mut buffer = [0; 4];
     let received = socket::receive(handoff, &mut buffer, Wait::Yes)?;
@@ -376,7 +376,7 @@ fn payload_pid(handoff: BorrowedFd<'_>) -> Result<Pid> {
     }
 }
 
-/// A signal that found nobody was meant for those who have ended meanwhile.
+/// Ignores ESRCH: every process that the signal was meant for has ended.
 fn sent(result: Result<()>) -> Result<()> {
     match result {
         Ok(()) | Err(Errno::ESRCH) => Ok(()),

@@ -19,7 +19,7 @@ use model::receipt::MemoryHold;
 use profile::{Network, ProcView, Profile};
 use sys::Result;
 
-/// What may be done beneath a path.
+/// Access granted beneath a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// List directories.
@@ -82,7 +82,7 @@ pub fn device(path: &Path, memory: MemoryHold) -> Use {
     }
 }
 
-/// What a cell's root has in it, as the cell has the paths.
+/// Contents of a cell's root, as paths of the cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Inside<'a> {
     /// Of the host, by the profile.

@@ -44,7 +44,7 @@ use model::receipt::{MemoryHold, NOT_IN_FULL};
 use profile::Profile;
 use sys::bpf::Instruction;
 
-/// What every cell of one key (profile and workspace) has in common, computed once.
+/// Properties shared by all cells of one key (profile and workspace), computed once.
 #[derive(Debug)]
 pub struct Design {
     pub profile: Profile,
@@ -55,12 +55,12 @@ pub struct Design {
     pub hidden: OwnedFd,
     /// The cells' `/dev`: an empty input is opened there.
     pub devices: OwnedFd,
-    /// What keeps names that the host obeys from being made in granted directories, unless the operator
-    /// lifted it, and their sockets from being connected to; none where nothing is granted.
+    /// Calls that init mediates: they guard names that the host obeys in granted directories, unless the
+    /// operator lifted that, and sockets of the host; none if no call is mediated.
     pub mediation: Option<mediate::Mediation>,
     /// Granted directories the cell may write to, as it sees them.
     pub writable: Vec<String>,
-    /// What of them is not guarded in full, and why.
+    /// Parts of the grants that are not guarded in full, each with the reason.
     pub notes: Vec<String>,
     /// Whose ids its cells have on the host.
     pub ids: ids::CellIds,
@@ -73,7 +73,7 @@ pub struct Design {
     pub allowed: Vec<u32>,
 }
 
-/// What cells of a key stand on.
+/// The filesystem that cells of a key run on.
 #[derive(Debug)]
 pub enum Ground {
     /// A root and namespaces of their own.
@@ -82,10 +82,10 @@ pub enum Ground {
     Bare(bare::Ground),
 }
 
-/// Whose monotonic and boot clocks cells read.
+/// Source of the monotonic and boot clocks of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clocks {
-    /// The host's, which tell how long it runs.
+    /// The host's, which show its uptime.
     Host,
     /// Of the supervisor's time namespace.
     Own,
@@ -96,7 +96,7 @@ pub enum Clocks {
 pub struct Root {
     /// The mount namespace that they are copied from.
     pub template: OwnedFd,
-    /// What they show as their memory.
+    /// Files that show a cell's size as the machine's.
     pub sizes: Rc<size::Sizes>,
     /// Directories of the host in it that are overlays.
     pub overlays: Rc<sealed::Overlays>,
@@ -115,7 +115,7 @@ impl Design {
         }
     }
 
-    /// Whether names that the host obeys are kept from being made.
+    /// Returns true if names that the host obeys cannot be made.
     pub fn guards_names(&self) -> bool {
         self.mediation.as_ref().is_some_and(|mediation| mediation.probe.is_some())
     }
@@ -139,7 +139,7 @@ impl Design {
     }
 }
 
-/// What all cells of a supervisor have in common.
+/// Properties shared by all cells of a supervisor.
 #[derive(Debug)]
 pub struct Shared {
     /// The filter of cell inits.
@@ -152,13 +152,13 @@ pub struct Shared {
     pub proc: OwnedFd,
     pub proc_kind: ProcKind,
     pub clocks: Clocks,
-    /// What holds the signals of this supervisor, in the tier without pid namespaces.
+    /// The Landlock domain that confines signals of this supervisor, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
-    /// Where inits record the paths that commands name; absent but for `profile learn`.
+    /// File in which inits record the paths that commands name; none except for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
 }
 
-/// Whose procfs the supervisor looks into.
+/// Procfs that the supervisor reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcKind {
     /// One of its own pid namespace.

@@ -9,8 +9,8 @@ use model::receipt::MemoryHold;
 use profile::Exec;
 use sys::Result;
 
-/// Where the descriptor of the one program of [`Exec::Only`] stands. RLIMIT_NOFILE is set below
-/// it, so that nothing can take its place.
+/// Number of the descriptor of the one program of [`Exec::Only`]. RLIMIT_NOFILE is lower, so that nothing can
+/// take its place.
 pub const PROGRAM_FD: u32 = profile::HELD_DESCRIPTOR;
 /// The most open files a cell with [`Exec::Only`] gets, below [`PROGRAM_FD`].
 const OPEN_FILES_ONLY: u32 = 512;
@@ -56,8 +56,8 @@ pub fn process_room(limits: &Limits) -> u64 {
     process_count(limits).max(BUILT)
 }
 
-/// What init and payload share. In the cell's own user namespace RLIMIT_NPROC counts the cell
-/// alone, even where the host uid is shared; it would not bind host uid 0, which no cell has.
+/// Sets the limits that init and payload share. In the cell's own user namespace RLIMIT_NPROC counts the cell
+/// alone, even if other cells have its host uid; it would not bind host uid 0, which no cell has.
 ///
 /// `others` are the processes that count beside it: none where it has a user namespace.
 pub fn shared(limits: &Limits, others: u64) -> Result<()> {
@@ -71,7 +71,7 @@ pub fn shared(limits: &Limits, others: u64) -> Result<()> {
     set(Resource::NICE, 0)
 }
 
-/// What binds the payload and not init, which must go on when these are reached.
+/// Sets the limits of the payload alone: init must continue when they are reached.
 pub fn payload(limits: &Limits, exec: &Exec) -> Result<()> {
     set(Resource::NOFILE, u64::from(open_files(limits, exec)))
 }

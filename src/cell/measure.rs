@@ -24,7 +24,7 @@ pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "c
 /// The one that some kernels do not have.
 const TIME: &str = "time";
 
-/// What the operator's side looks like, recorded by `main` before anything was entered.
+/// Namespaces, ids and groups of the operator's side, recorded by `main` before any was entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operator {
     /// Inodes of its namespaces, in the order of [`NAMESPACES`]: `net:[4026531840]`.
@@ -229,7 +229,7 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
 #[derive(Default)]
 struct Proc<'a> {
     id: &'a str,
-    /// Whether it shows processes alone.
+    /// True if it shows nothing but processes.
     is_limited: bool,
 }
 

@@ -19,11 +19,11 @@ use sys::Result;
 /// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every
 /// cell covers with its own tmpfs, so that no program ever sees it.
 pub const HIDDEN: &str = "/tmp/.template";
-/// Where the mount namespace of a session has the writable mount of its desk: hidden as well.
+/// Place of the writable mount of the desk, in a session's mount namespace: hidden as well.
 pub const HIDDEN_DESK: &str = "/tmp/.template/desk";
-/// Where it has the writable mount of its terminals, beside which nothing can be made.
+/// Place of the writable mount of its terminals, a directory to which nothing else can be added.
 pub const HIDDEN_TERMINALS: &str = "/tmp/.template/desk/pts";
-/// Where a session's cell has its desk, read-only.
+/// Place of the desk in a session's cell, read-only.
 pub const DESK: &CStr = c"/dev/session";
 
 /// Mounts that every cell of one key makes, in order.
@@ -60,7 +60,7 @@ pub struct Tmpfs {
 const WORKSPACE: &str = "/workspace";
 
 impl Tmpfs {
-    /// Whether it is the private `/workspace`.
+    /// Returns true for the private `/workspace`.
     pub fn is_workspace(&self) -> bool {
         self.target == c"/workspace"
     }
@@ -108,7 +108,7 @@ pub fn enter(plan: &Plan, slot: Slot) -> std::result::Result<(), StepFailed> {
             .at(Step::Tmpfs)?;
     }
     plan.sockets.show().at(Step::Sockets)?;
-    // HOME of rulings R5; it belongs to `agent`, as this process is `agent` already.
+    // HOME of every cell; it belongs to `agent`, as this process is `agent` already.
     nix::unistd::mkdir(c"/tmp/home", Mode::from_bits_truncate(0o755)).at(Step::Tmpfs)
 }
 
@@ -121,7 +121,7 @@ fn grants(plan: &Plan, slot: Slot) -> Result<()> {
     Ok(())
 }
 
-/// Where the template keeps the mount of grant `index` for `slot`, written without allocation.
+/// Returns the template's place for the mount of grant `index` for `slot`, written without allocation.
 pub fn slot_path(buffer: &mut [u8; 64], slot: Slot, index: usize) -> Result<&CStr> {
     use std::io::Write;
     let mut rest = buffer.as_mut_slice();

@@ -28,10 +28,10 @@ use sys::{Result, process, signals};
 pub const CANARY: &CStr = c"canary";
 /// Most bytes of the strings of a job.
 pub const STRINGS_BYTES: usize = 2 * (ARGV_BYTES + ENV_BYTES + PATH_BYTES);
-/// Where a program reads its script.
+/// Descriptor of a program's script.
 const SCRIPT_FD: i32 = 3;
 
-/// What a payload works in, allocated before the first clone and copied on write by each cell.
+/// Buffers of a payload, allocated before the first clone and copied on write by each cell.
 #[derive(Debug)]
 pub struct Scratch {
     pub stack: Stack,
@@ -43,13 +43,13 @@ pub struct Scratch {
 pub struct Room {
     strings: Vec<u8>,
     pointers: Pointers,
-    /// A job as it comes, which runs nothing.
+    /// An encoded job that runs nothing.
     sample: Vec<u8>,
 }
 
 impl Scratch {
     /// # Errors
-    /// When there is no memory for the stack.
+    /// ENOMEM: there is no memory for the stack.
     pub fn new() -> Result<Self> {
         let room = Room {
             strings: vec![0; STRINGS_BYTES],
@@ -76,7 +76,7 @@ fn sample() -> Result<Vec<u8>> {
     Ok(packet)
 }
 
-/// What the payload-to-be keeps until its job comes.
+/// State of the payload until its job comes.
 #[derive(Debug)]
 pub struct Held {
     /// The one program of [`Exec::Only`], at [`PROGRAM_FD`].
@@ -97,7 +97,7 @@ pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
     process::duplicate_to(opened, number).map(Some)
 }
 
-/// Tries what must be refused, says what happened, waits for the job and becomes it.
+/// Tries calls that must be refused, reports the results, waits for the job and executes it.
 pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
     signals::program_signals()?;
@@ -111,8 +111,8 @@ pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
     report::send(entry.job, &failed, &[])
 }
 
-/// Reads a job as if it had come: the pages that this takes are mapped now, each for some microseconds, and
-/// not while somebody waits for a program.
+/// Reads an empty job as if it had been sent, so that the pages it touches are mapped now, and not while a
+/// caller waits for a program.
 fn rehearse(room: &mut Room) -> Result<()> {
     let length = room.sample.len();
     room.strings.get_mut(..length).ok_or(Errno::E2BIG)?.copy_from_slice(&room.sample);
@@ -120,7 +120,7 @@ fn rehearse(room: &mut Room) -> Result<()> {
     Ok(())
 }
 
-/// A job as the last calls take it.
+/// A job in the form that the last calls take.
 #[derive(Debug)]
 struct Prepared<'r> {
     job: ToPayload,
@@ -129,7 +129,7 @@ struct Prepared<'r> {
     filled: Filled<'r>,
 }
 
-/// The job that `room` holds `received` bytes of.
+/// Decodes the job in the first `received` bytes of `room`.
 fn prepared<'r>(
     room: &'r mut Room,
     received: usize,
@@ -146,8 +146,8 @@ fn prepared<'r>(
     Ok(Prepared { job, directory, candidates, filled })
 }
 
-/// The job that `buffer` holds `received` bytes of, and its strings, which a memfd is read for
-/// where there is one.
+/// Decodes the job in the first `received` bytes of `buffer`, and its strings, which are read from a memfd if
+/// there is one.
 fn strings<'b>(
     buffer: &'b mut [u8],
     received: usize,
@@ -170,7 +170,7 @@ fn strings<'b>(
     Ok((job, buffer.get(strings).ok_or(Errno::E2BIG)?))
 }
 
-/// The errno of something that must fail; 0 if it did not.
+/// Returns the errno of a call that must fail; 0 if it succeeded.
 fn refusal<T>(result: Result<T>) -> i32 {
     result.err().map_or(0, raw)
 }
@@ -192,17 +192,17 @@ fn probe(entry: &Entry<'_>) -> Probes {
     }
 }
 
-/// Tries to make a name that the guard refuses, in a way that makes nothing without it either, and
-/// one that is there, which shows that init can read what it is asked.
+/// Tries to make a name that the name guard refuses, by a call that makes nothing without it either. Then tries
+/// one that exists, which shows that init can read the arguments.
 fn names(guarded: &CStr) -> (i32, i32) {
     let nothing = linkat(AT_FDCWD, c"/tmp/home/.absent", AT_FDCWD, guarded, AtFlags::empty());
-    // The one call that makes names which every profile has.
+    // The only call that makes names and that every profile allows.
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let there = openat(AT_FDCWD, c"/tmp/home", flags, Mode::S_IRUSR);
     (refusal(nothing), refusal(there))
 }
 
-/// The last steps. Returns only when one of them failed.
+/// Takes the last steps. Returns only if one of them failed.
 fn become_program(
     entry: &Entry<'_>,
     held: &Held,
@@ -244,13 +244,13 @@ fn await_look(entry: &Entry<'_>) -> Result<()> {
     socket::receive(theirs, &mut [0; 8], Wait::Yes).map(drop)
 }
 
-/// execve of each path a shell would try, with the error a shell would show (execvp(3)).
+/// Executes the first path of those a shell would try, with the error that a shell would show (execvp(3)).
 fn try_candidates<'a>(candidates: impl Iterator<Item = &'a CStr>, filled: &Filled<'_>) -> Errno {
     let mut worst = Errno::ENOENT;
     for path in candidates {
         let errno = exec::execve(path, filled);
         if errno == Errno::EACCES {
-            // Somewhere further there may be one that can be executed.
+            // A later candidate may be executable.
             worst = errno;
         } else if !matches!(errno, Errno::ENOENT | Errno::ENOTDIR) {
             return errno;
@@ -259,13 +259,13 @@ fn try_candidates<'a>(candidates: impl Iterator<Item = &'a CStr>, filled: &Fille
     worst
 }
 
-/// Puts the streams where the program expects them; everything else closes at exec.
+/// Duplicates the streams to their numbers; every other descriptor closes at exec.
 fn place(streams: [OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
     process::cloexec_from(3)?;
     for (stream, number) in streams.iter().zip(0..) {
         process::duplicate_inheritable(stream, number)?;
     }
-    // Before the script: one of them may stand where it goes, and would close it later.
+    // Before the script: a stream may have its number, and would close it later.
     drop(streams);
     if let Some(script) = script {
         // The front end has written to this description, whose offset is shared: start over.
@@ -275,7 +275,7 @@ fn place(streams: [OwnedFd; 3], script: Option<OwnedFd>) -> Result<()> {
     Ok(())
 }
 
-/// NUL-terminated strings, one after the other.
+/// Iterates over NUL-terminated strings, one after the other.
 #[derive(Debug)]
 struct Strings<'a>(&'a [u8]);
 

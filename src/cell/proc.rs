@@ -1,10 +1,9 @@
 //! `/proc` of a cell: its own processes, the facts of a machine of its size, and nothing else.
 //!
-//! The facts are files of the template, mounted over the entries of the same names. Then the
-//! procfs forgets every entry that is no process (`subset=pid` of proc(5)): no later lookup finds one,
-//! whatever a kernel has there. What somebody holds at that moment is found still: that is how the
-//! facts stay, which are mount points, and two links that init holds. Only who has CAP_SYS_ADMIN in
-//! the cell's user namespace could take the option back, and nobody there has.
+//! The facts are files of the template, mounted over the entries of the same names. Then the procfs hides every
+//! entry that is no process (`subset=pid` of proc(5)), and no later lookup finds one. An entry that is in use
+//! at that moment stays: so do the facts, which are mount points, and two links that init holds open. Undoing
+//! the option needs CAP_SYS_ADMIN in the cell's user namespace, which no process of the cell has.
 
 use std::os::fd::OwnedFd;
 

@@ -1,9 +1,9 @@
-//! What `profile learn` records: paths that a command names and its cell does not have.
+//! Records paths that a command names and its cell does not have, for `profile learn`.
 //!
-//! Only where the operator asks for it, never for a caller. It grants nothing: init is asked only
-//! about calls that the filter has already found to be allowed, by their numbers and registers,
-//! and lets each go on as it would have done by itself. No call is judged by what is read here. What is read here can be changed by the program while it is read; nothing but a
-//! suggestion to a person comes of it.
+//! Only if the operator asks for it, never for a caller. It grants nothing: init is notified only of calls that
+//! the filter has already found to be allowed, by their numbers and registers, and lets the kernel execute
+//! each. No call is decided by a path read here. The program can change the path while it is read; the only
+//! result is a suggestion to a person.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -27,7 +27,7 @@ const PAGE: usize = 4096;
 /// Paths below these are the cell's own.
 const OWN: [&[u8]; 4] = [b"/proc", b"/dev", b"/tmp", b"/workspace"];
 
-/// What a call wants with the path it names.
+/// Access that a call asks for with its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
     /// Only whether it is there and what it is.
@@ -109,7 +109,7 @@ impl<'a> Recorder<'a> {
         let own = |place: &&[u8]| {
             path.strip_prefix(*place).is_some_and(|rest| rest.first().is_none_or(|b| *b == b'/'))
         };
-        // What is relative begins at /workspace, which the cell has.
+        // Relative paths start at /workspace, which the cell has.
         if path.first() != Some(&b'/') || OWN.iter().any(own) || is_here(&path) {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// Whether the cell has it: init's root is the payload's.
+/// Returns true if the path exists in the cell: init's root is the payload's.
 fn is_here(path: &[u8]) -> bool {
     let Ok(path) = CString::new(path) else { return true };
     !matches!(nix::sys::stat::stat(path.as_c_str()), Err(Errno::ENOENT | Errno::ENOTDIR))
@@ -155,11 +155,11 @@ fn path_of(pid: i32, address: u64) -> Option<Vec<u8>> {
 pub struct Recorded {
     /// Each path once, with the most that was wanted of it.
     pub paths: BTreeMap<Vec<u8>, How>,
-    /// Whether there was no room for more.
+    /// True if there was no room for more paths.
     pub cut: bool,
 }
 
-/// Reads a record. What the program made of it is not trusted: any bytes give some record.
+/// Reads a record. It is not trusted, since the program can influence it: any bytes give some record.
 pub fn read(bytes: &[u8]) -> Recorded {
     let mut recorded = Recorded::default();
     for line in bytes.split(|byte| *byte == 0) {

@@ -1,4 +1,4 @@
-//! What cell init and payload tell the supervisor, and what it tells them.
+//! Messages between the supervisor and a cell's init and payload.
 //!
 //! Encoded with postcard into a buffer on the stack: nothing is allocated on the cell's side.
 
@@ -30,8 +30,8 @@ pub enum FromInit {
     Counted(Counts),
     /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
     Input { number: u32, waits: Waits },
-    /// What changed in the workspace follows in the same packet: before the end of what changed it
-    /// is told.
+    /// The changes in the workspace follow in the same packet. Sent before the end of the command that
+    /// caused them.
     Changed,
 }
 
@@ -40,12 +40,12 @@ pub enum FromInit {
 pub struct PayloadEnd {
     /// Exit code, or 256 and the signal.
     pub status: u16,
-    /// Whether init ended it, because the cell used more memory than it may.
+    /// True if init ended the cell because it used more memory than its limit.
     pub over_memory: bool,
     pub counts: Counts,
 }
 
-/// What init has counted.
+/// Counters of init.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Of the processes that init reaped, since the cell began.
@@ -66,7 +66,7 @@ pub enum FromPayload {
         step: Step,
         errno: i32,
     },
-    /// It waits for a job. The errnos its probes met, 0 for a probe that was let through.
+    /// Ready for a job, with the errnos of its probes, 0 for a probe that succeeded.
     Ready(Probes),
     /// The directory to start in cannot be entered.
     Cwd {
@@ -87,8 +87,8 @@ pub struct Probes {
     pub namespace: i32,
     /// socket(AF_PACKET).
     pub packet: i32,
-    /// Making a name that the host obeys in a grant, and a directory that is there in `/tmp`: what
-    /// the guard makes of both. Absent where it is not on.
+    /// Making a name that the host obeys in a grant, and a directory that exists in `/tmp`: the errnos of
+    /// both by the name guard. None if it is off.
     pub names: Option<(i32, i32)>,
 }
 
@@ -110,13 +110,13 @@ pub enum ToInit {
     Signal { signal: JobSignal, since: Ticks },
     /// End the cell, in the tier where the end of its init is not the end of all else.
     End,
-    /// Tell what was counted; refused calls are counted anew from here on, and nobody asks any more
-    /// for an input.
+    /// Report the counters. Refused calls are counted anew from here on, and the request about an input is
+    /// dropped.
     Count,
-    /// Tell whether a process waits for this input, and if not, when one does.
+    /// Report if a process waits for this input; if none does, report again once one does.
     AskInput { number: u32, input: InputFile },
-    /// Tell what changes in the workspace. Where it is not empty, look at it now and let the payload
-    /// go on when that is done.
+    /// Report changes in the workspace. If it is not empty, scan it now, and let the payload continue when
+    /// that is done.
     Look(First),
 }
 
@@ -124,18 +124,18 @@ pub enum ToInit {
 /// the supervisor, whose time namespace its inits have.
 pub type Ticks = u64;
 
-/// A command's input, as fstat(2) tells it.
+/// A command's input, identified by fstat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputFile {
     pub device: u64,
     pub inode: u64,
 }
 
-/// What is in the workspace when a job is handed over.
+/// State of the workspace when a job is handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum First {
     Nothing,
-    /// It is to be looked at; the payload waits for it.
+    /// Init scans it while the payload waits.
     Something,
 }
 
@@ -149,11 +149,11 @@ pub struct ToPayload {
     pub candidates: u32,
     pub arguments: u32,
     pub limits: Limits,
-    /// Whether init looks at the workspace before the program starts.
+    /// State of the workspace: the payload waits for init if it is to be scanned.
     pub first: First,
 }
 
-/// Where the strings of a job are.
+/// Place of a job's strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// Behind the message, in the same packet: no file is made for those of nearly every job.
@@ -177,13 +177,13 @@ pub fn send_with(
     socket::send(to, &packet, fds)
 }
 
-/// Sends what changed in the workspace.
+/// Sends the changes in the workspace.
 pub fn tell_changed(to: impl AsFd, changed: &FilesChanged) -> Result<()> {
     let packet = postcard::to_stdvec(&(FromInit::Changed, changed));
     socket::send(to, &packet.map_err(|_| Errno::EMSGSIZE)?, &[])
 }
 
-/// What follows [`FromInit::Changed`]; `None` is what no init of ours says.
+/// Decodes the changes that follow [`FromInit::Changed`]; `None` if the bytes are not such.
 pub fn changed(bytes: &[u8]) -> Option<FilesChanged> {
     postcard::from_bytes(bytes).ok()
 }
@@ -195,10 +195,10 @@ pub fn send<T: Serialize>(to: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) ->
     socket::send(to, bytes, fds)
 }
 
-/// The same without waiting: who does not read holds its sender up no longer than this.
+/// Sends one message without waiting, so that a process that does not read cannot hold up its sender.
 ///
 /// # Errors
-/// EAGAIN when the other end has as much unread as it may.
+/// EAGAIN: the other end has not read what was sent before.
 pub fn send_now<T: Serialize>(to: impl AsFd, message: &T) -> Result<()> {
     let mut buffer = [0_u8; 512];
     let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| Errno::EMSGSIZE)?;
@@ -225,7 +225,7 @@ impl From<StepFailed> for FromPayload {
 /// Marks the number of a call that was refused for the name it would have made.
 pub const GUARDED: u16 = 0x8000;
 
-/// The denied calls behind [`Counts`]: pairs of a number (u16) and a count (u32).
+/// Decodes the denied calls that follow [`Counts`]: pairs of a number (u16) and a count (u32).
 pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
     bytes
         .chunks_exact(6)

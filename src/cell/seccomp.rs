@@ -1,8 +1,8 @@
 //! System call filters: from verdicts by number to a program of the kernel's BPF (seccomp(2)).
 //!
-//! Compiled here, for two reasons: a balanced tree of comparisons loads in a third of the time of a
-//! linear list and decides in a tenth of the steps (`shorten` halves it), and no crate has user notification,
-//! by which denials are counted. What is compiled is loaded by seccompiler where nobody listens.
+//! Compiled here, for two reasons: a balanced tree of comparisons loads in a third of the time of a linear list
+//! and decides in a tenth of the steps (`shorten` halves it), and no crate has user notification, by which
+//! denials are counted. A program without a listener is loaded by seccompiler.
 
 mod shorten;
 
@@ -43,7 +43,7 @@ const ARCH: u32 = 0xC000_003E;
 const ARCH: u32 = 0xC000_00B7;
 /// Numbers from here on are of the x32 ABI, which has its own call table.
 const X32: u32 = 0x4000_0000;
-/// What a call of another architecture, and one of the x32 table, is answered.
+/// Answers to a call of another architecture, and to one of the x32 table.
 const FOREIGN: (Action, Action) = (Action::Errno(libc::ENOSYS), Action::Errno(libc::ENOSYS));
 
 // Offsets in struct seccomp_data.
@@ -154,14 +154,14 @@ const INIT: [Sysno; 32] = [
     Sysno::restart_syscall,
     // Answering sysinfo(2): into the memory of its caller, a process of this cell.
     Sysno::process_vm_writev,
-    // Whether two processes have one memory, as between vfork(2) and exec.
+    // Tells if two processes share one memory, as between vfork(2) and exec.
     Sysno::kcmp,
 ];
 
-/// What recording the paths of a command takes besides (`record`).
+/// System calls that recording the paths of a command needs besides (`record`).
 pub const RECORDING: [Sysno; 2] = [Sysno::process_vm_readv, Sysno::write];
 
-/// Whether inits record what paths a command names: only for `profile learn`.
+/// Recording of the paths that commands name: on only for `profile learn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recording {
     Off,
@@ -329,8 +329,8 @@ fn conditions<'t>(
     program
 }
 
-/// Compares one argument. What holds steps over the one instruction after this block, which jumps
-/// away from the alternative; what does not, runs into it.
+/// Compares one argument. If the test holds, the next instruction, which jumps out of the alternative, is
+/// skipped.
 fn compare(test: &Test) -> Vec<Instruction> {
     let (low, high) = halves(test.value);
     let at = |offset: u32| step(LOAD, ARGUMENTS + 8 * u32::from(test.argument) + offset);

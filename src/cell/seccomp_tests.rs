@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// What the listener may let go on without a look at the call: it is asked only of what is allowed.
+/// Returns the answer of the filter to a recorded call: a notification if the call is allowed, else EPERM.
 fn asked(verdicts: &BTreeMap<u32, Verdict>, number: u32, arguments: &[u64; 6]) -> u32 {
     match verdicts.get(&number) {
         Some(verdict) if verdict.allows(arguments) => Action::Notify.value(),

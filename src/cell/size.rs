@@ -23,7 +23,7 @@ use sys::Result;
 /// The directory of these files, in the hidden store.
 pub const DIRECTORY: &str = "size";
 
-/// What a slot's file is about.
+/// The fact that a slot's file shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
     Memory,
@@ -40,7 +40,7 @@ impl Fact {
     }
 }
 
-/// What each slot's files say.
+/// Contents of each slot's files.
 #[derive(Debug)]
 pub struct Sizes {
     directory: OwnedFd,

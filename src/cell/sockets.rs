@@ -16,9 +16,9 @@ use nix::unistd::{chdir, mkdir};
 use super::mounts::Slot;
 use sys::Result;
 
-/// Where the template has such directories, one for each name that [`Sockets::path`] makes.
+/// The template's directory of socket directories, one for each name that [`Sockets::path`] makes.
 pub const STORE: &str = "/tmp/.template/sockets";
-/// Where a cell has its own: [`profile::SOCKETS_DIRECTORY`].
+/// The socket directory of a cell: [`profile::SOCKETS_DIRECTORY`].
 const PLACE: &CStr = c"/tmp/mcp-sockets";
 const NONE: Option<&CStr> = None;
 
@@ -47,7 +47,7 @@ impl Sockets {
         CStr::from_bytes_until_nul(buffer).map(Some).map_err(|_| Errno::EINVAL)
     }
 
-    /// Where a cell has it, if it has one.
+    /// Returns the path of the socket directory in the cell, if it has one.
     pub fn place(self) -> Option<&'static CStr> {
         (self != Self::None).then_some(PLACE)
     }

@@ -16,7 +16,7 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Only owners can rename or remove what is in such a directory.
 const STICKY: u32 = 0o1000;
 
-/// What a configuration directory holds; each part is optional.
+/// Contents of a configuration directory; each part is optional.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     pub server: Option<Document>,
@@ -24,7 +24,7 @@ pub(super) struct Files {
     pub profiles: Vec<Document>,
 }
 
-/// The first place that exists, in the order of rulings R8. Places named on purpose must exist.
+/// Finds the first place that exists. Places named on purpose must exist.
 pub(super) fn find(
     explicit: Option<&Path>,
     surroundings: &Surroundings,
@@ -150,7 +150,7 @@ fn check_owner(path: &Path, metadata: &Metadata, euid: u32) -> Result<(), Config
     Err(ConfigError::Owner { path: path.to_owned(), owner })
 }
 
-/// Whoever can write a directory above can put another configuration in this one's place.
+/// Checks the directories above: a user who can write to one could replace this configuration.
 fn check_ancestors(directory: &Path, euid: u32) -> Result<(), ConfigError> {
     for path in directory.ancestors().skip(1) {
         let read = |source| ConfigError::Read { path: path.to_owned(), source };

@@ -1,4 +1,4 @@
-//! What an operator says of `bash_exec`: by a flag, else the environment, else `[exec]`, else nothing.
+//! Settings of `bash_exec`: by a flag, else the environment, else `[exec]`, else the default.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Exec {
     /// Time of a command that asks for none, and the most that one may ask for.
     pub default_timeout: Setting<Duration>,
     pub max_timeout: Setting<Duration>,
-    /// Where commands start until `set_working_dir` is called: a directory of the cell.
+    /// Directory of the cell in which commands start until `set_working_dir` is called.
     pub working_dir: Setting<Cwd>,
     /// Commands that are remembered.
     pub history: Setting<usize>,
@@ -39,7 +39,7 @@ pub struct Typed {
     pub text: String,
 }
 
-/// What was typed, where anything was.
+/// Flags that were given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
     pub default_timeout: Option<Typed>,
@@ -143,7 +143,7 @@ impl Exec {
     }
 }
 
-/// What was typed, else what was there.
+/// Returns the flag's value, else the one from before.
 fn typed<T>(
     before: Setting<T>,
     said: Option<&Typed>,

@@ -11,7 +11,7 @@ use super::{ConfigError, Surroundings};
 use model::call::MAX_TIMEOUT;
 use profile::document::nearest;
 
-/// What the file says of this server.
+/// Settings of the file for this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigJson {
     /// The file, its links resolved: what holds it is never granted.

@@ -1,4 +1,4 @@
-//! Where configuration comes from, and what it says. The one part of the three schemas that does I/O.
+//! Configuration: its places, and the reading of its three schemas. Only this module does I/O for them.
 //!
 //! `--config DIR`, then `$COFFERDAM_CONFIG`, `$XDG_CONFIG_HOME/cofferdam`, `/etc/cofferdam`, then what is
 //! compiled in: the first that exists is the only one that is read, and it is never the current
@@ -25,7 +25,7 @@ use profile::document::{Document, Mistake};
 
 pub use server::{Config, Setting, Shown, Source};
 
-/// What configuration depends on besides files: looked up once, by `main`, and passed in.
+/// Surroundings that configuration depends on besides files: looked up once, by `main`, and passed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Surroundings {
     /// `$COFFERDAM_CONFIG`, `$XDG_CONFIG_HOME` and `$HOME`.
@@ -55,7 +55,7 @@ impl Surroundings {
     }
 }
 
-/// Where the configuration in force was found.
+/// Place of the configuration in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// `--config DIR`

@@ -35,7 +35,7 @@ pub struct Setting<T> {
     pub source: Source,
 }
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Compiled in, or computed from the machine.
@@ -92,7 +92,7 @@ pub struct Config {
     /// How long a call waits for its command before that becomes a job: below the minute after
     /// which clients give up.
     pub session_yield: Setting<Duration>,
-    /// What is said of `bash_exec`.
+    /// Settings of `bash_exec`.
     pub exec: Exec,
     /// Groups of tools that are shown.
     pub tools_groups: Setting<BTreeSet<Group>>,
@@ -100,9 +100,9 @@ pub struct Config {
     pub tools_off: Setting<BTreeSet<String>>,
     /// Tools that are offered only where they are named: the declared commands. The policy must allow them too.
     pub tools_on: Setting<BTreeSet<String>>,
-    /// Whether replies tell what changed in the workspace.
+    /// True if replies report the files that changed in the workspace.
     pub files_changed: Setting<bool>,
-    /// Where one line per call is appended; `None`: no audit file.
+    /// File to which one line per call is appended; `None`: no audit file.
     pub audit_file: Setting<Option<PathBuf>>,
     /// Bytes before it is rotated, how many rotated files are kept, and what happens to calls
     /// while it cannot be written.
@@ -258,7 +258,8 @@ impl Config {
         let cells = running.saturating_add(warm.value.saturating_mul(2));
         let memory = u64::from(running).saturating_mul(defaults::MEMORY);
         let memory = reader.set(limits.memory.as_ref(), memory, |size| size.0);
-        // What as many cells as may run have by default; half the memory where that is more.
+        // Bytes of the private filesystems of as many cells as may run, by the default sizes; at least
+        // half the memory.
         let private = defaults::WORKSPACE_BYTES + defaults::TMP_BYTES + defaults::SHM_BYTES;
         let private = u64::from(running).saturating_mul(private).max(memory.value / 2);
         let processes = running.saturating_mul(defaults::PROCESSES);

@@ -51,7 +51,7 @@ fn make(directory: &Path) -> io::Result<()> {
     fs::set_permissions(directory, Permissions::from_mode(0o755))
 }
 
-/// What `load` says, as text.
+/// Returns the result of `load` as text.
 fn told(explicit: Option<&Path>, surroundings: &Surroundings) -> String {
     load(explicit, surroundings).map_or_else(|error| error.to_string(), |l| l.origin.to_string())
 }

@@ -131,7 +131,7 @@ impl Argv {
 pub struct Env(BTreeMap<String, String>);
 
 impl Env {
-    /// Takes variables as the caller gave them (rulings R5: refused names).
+    /// Takes variables as the caller gave them, except refused names.
     pub fn new(variables: BTreeMap<String, String>) -> Result<Self, InvalidCall> {
         let field = "env";
         let bytes = variables.iter().map(|(name, value)| name.len() + value.len() + 2).sum();

@@ -1,4 +1,4 @@
-//! The values of rulings R1, one constant each: code, `sandbox_rules`, README and `doctor` print these.
+//! Default values and bounds, one constant each: code, `sandbox_rules`, README and `doctor` print these.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub const QUEUE: u32 = 256;
 /// Calls that run at once, at least.
 pub const CONCURRENCY_MIN: u32 = 4;
 
-/// Lowest Landlock ABI of the floor (rulings R11).
+/// Lowest Landlock ABI of the floor.
 pub const LANDLOCK_ABI: u32 = 2;
 
 /// Calls that run at once on a machine with `cores` processors: twice as many, four at least.

@@ -19,7 +19,7 @@ const FIELDS: &[&str] = &["extra_args", "stdin", "timeout_sec", "correlation_id"
 pub(super) struct WrittenCommand {
     name: Spanned<String>,
     program: Spanned<String>,
-    /// What callers are told; the reason, where there is none.
+    /// Description for callers; the reason is used if it is absent.
     description: Option<Spanned<String>>,
     #[serde(default)]
     stdin: Option<Spanned<Input>>,
@@ -89,7 +89,7 @@ struct Example {
     with: BTreeMap<String, String>,
 }
 
-/// What narrows a type, from a flag or a positional.
+/// Constraints on a type, from a flag or a positional.
 struct Narrowing<'w> {
     pattern: Option<&'w Spanned<String>>,
     range: Option<&'w Spanned<(u64, u64)>>,

@@ -1,7 +1,7 @@
 //! Flag allow-lists: the words a caller may give to a command, each by its exact name and type.
 //!
-//! Pure. What is accepted is an argument vector made of checked words only: no abbreviation, no
-//! combined flags, no `--`, no value that could be read as a flag, and never a shell.
+//! Pure. An accepted argument vector consists of checked words only: no abbreviation, no combined flags, no
+//! `--`, no value that could be read as a flag, and never a shell.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub struct Command {
     /// In the order in which the program gets them, behind the flags.
     pub positionals: Vec<Positional>,
     pub input: Input,
-    /// What callers are told that it does.
+    /// Effect of the flag, for callers.
     pub description: String,
     pub changes: Changes,
     pub why: String,
@@ -44,7 +44,7 @@ pub enum Input {
     Dash,
 }
 
-/// What callers are told that a command may change.
+/// Changes that a command may make, for callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changes {
     Nothing,
@@ -62,7 +62,7 @@ pub struct Flag {
     pub why: String,
 }
 
-/// Where a flag's value is.
+/// Position of a flag's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
@@ -229,8 +229,8 @@ impl Command {
         self.flags.iter().find(is).ok_or_else(|| self.refused(word, self.diagnosis(word)))
     }
 
-    /// What is wrong with a word that is no flag: the tricks have names, so that an honest caller
-    /// learns what to write instead.
+    /// Explains the refusal of a word that is no flag. The usual mistakes have texts of their own, so that
+    /// an honest caller learns what to write instead.
     fn diagnosis(&self, word: &str) -> &'static str {
         let starts = |start: &str| self.flags.iter().any(|flag| flag.name.starts_with(start));
         let named = |name: &str| self.flags.iter().find(|flag| flag.name == name);

@@ -1,4 +1,4 @@
-//! Who may call what: rules in, a [`Grant`] or a [`Denial`] out. Pure; no I/O.
+//! The policy of calls: rules in, a [`Grant`] or a [`Denial`] out. Pure; no I/O.
 
 mod commands;
 pub mod flags;
@@ -37,7 +37,7 @@ impl Grant {
         &self.rule
     }
 
-    /// Whether the caller asked for more time than it gets.
+    /// Returns true if the caller asked for more time than it gets.
     pub fn clamped(&self) -> bool {
         self.clamped
     }
@@ -154,7 +154,7 @@ impl Policy {
         })
     }
 
-    /// Whether a tool is declared.
+    /// Returns true if a tool is declared.
     pub fn declares(&self, tool: &str) -> bool {
         match self.commands.all.get() {
             Some(_) => self.command(tool).is_some(),
@@ -192,7 +192,7 @@ impl Policy {
         Ok(Grant { job: job(call, terms.profile, workspace, limits), rule, clamped })
     }
 
-    /// What any call of a tool is decided by: the same that [`Policy::decide`] grants from.
+    /// Returns the terms that hold for any call of a tool, the same that [`Policy::decide`] grants from.
     ///
     /// # Errors
     /// A [`Denial`], when no call of the tool may run.
@@ -233,8 +233,8 @@ impl Policy {
         Ok(Terms { rule: allowed.rule, profile, choice: allowed.choice, limits })
     }
 
-    /// What the rules leave for a tool, whatever their order. One that goes with another is allowed
-    /// as that is, and denied by a rule of its own too.
+    /// Combines the rules of a tool, independent of their order. A tool that goes with another is allowed
+    /// as that is, and a rule of its own can still deny it.
     fn allowed(&self, tool: &str) -> Result<Allowed<'_>, Denial> {
         let mut allowed: Option<Allowed<'_>> = None;
         let ruled_by = ruled_by(tool);
@@ -264,7 +264,7 @@ impl Policy {
 
     /// Grants what the operator asks for at the command line, under `profile`.
     ///
-    /// Output is bounded only when the operator says so: it goes to a pipe of theirs (rulings R1).
+    /// Output is bounded only when the operator says so: it goes to a pipe of theirs.
     #[must_use]
     pub fn operator(call: Call, profile: &Profile, workspace: Workspace) -> Grant {
         let output = call.asked.output;
@@ -282,7 +282,7 @@ impl PartialEq for Policy {
 
 impl Eq for Policy {}
 
-/// What an allowed tool's calls run under, before a call asks for less.
+/// Terms of an allowed tool's calls, before a call asks for less.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms<'p> {
     /// The rule with the lowest time of those that allow the tool.
@@ -294,12 +294,12 @@ pub struct Terms<'p> {
     pub limits: Limits,
 }
 
-/// What matching allow rules agree on.
+/// Terms that all matching allow rules agree on.
 struct Allowed<'p> {
     /// The rule with the lowest time; of equals, the first by name.
     rule: &'p str,
     profile: &'p ProfileName,
-    /// What every rule leaves a call to name.
+    /// Profiles that a call may choose from by every rule.
     choice: BTreeSet<&'p ProfileName>,
     limits: Asked,
 }

@@ -81,7 +81,7 @@ pub struct Rule {
     pub line: usize,
 }
 
-/// What a rule does with the calls it matches.
+/// Effect of a rule on the calls it matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Runs them under this profile, or one of `choice` where a call names it, with its limits lowered
@@ -95,7 +95,7 @@ pub enum Effect {
 }
 
 impl Rule {
-    /// Whether the rule is about calls of this tool.
+    /// Returns true if the rule applies to calls of this tool.
     #[must_use]
     pub fn matches(&self, tool: &str) -> bool {
         self.tools.contains(tool)
@@ -273,8 +273,8 @@ fn check_examples(document: &Document, written: &WrittenRule, rule: &Rule) -> Re
     }
 }
 
-/// What one rule means must not depend on another's place: ids are unique, and two rules that
-/// allow the same tool agree on the profile, for neither of two profiles is the stricter.
+/// Checks that a rule's meaning does not depend on the place of another: ids are unique, and two rules that
+/// allow the same tool agree on the profile, as neither of two profiles is the stricter.
 fn check_beside(
     document: &Document,
     written: &WrittenRule,

@@ -19,7 +19,7 @@ pub struct Type {
     pub max_bytes: usize,
 }
 
-/// What a word is.
+/// Type of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     Text,
@@ -75,10 +75,10 @@ fn is_deceptive(c: char) -> bool {
         | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// What holds for every word, flag or value.
+/// Checks the conditions that hold for every word, flag or value.
 ///
 /// # Errors
-/// Why the word is refused, to be read behind it.
+/// The reason for refusing the word, to be read after it.
 pub(super) fn plain(word: &str) -> Result<(), &'static str> {
     if word.is_empty() {
         return Err("is empty");
@@ -99,7 +99,7 @@ impl Type {
     /// The word as the program gets it: unchanged, but for a path, which is normalised.
     ///
     /// # Errors
-    /// Why the word is refused, to be read behind it.
+    /// The reason for refusing the word, to be read after it.
     pub fn check(&self, word: &str) -> Result<String, String> {
         plain(word)?;
         if word.starts_with('-') {

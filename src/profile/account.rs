@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::layer::Layer;
 use super::schema::{Written, WrittenCalls};
 
-/// Where a profile comes from, and why it grants what it does.
+/// Origin of a profile, and the reasons of its grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     /// Its own file last; before it what it extends, the furthest first.
@@ -22,7 +22,7 @@ pub struct Reason {
     pub why: String,
 }
 
-/// What a reason is about.
+/// Subject of a reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum About {
     /// A key of its own, such as `exec`.

@@ -16,16 +16,16 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Where it starts: a profile with it has no `/workspace`.
+    /// Returns the directory it starts in: a profile with such a program has no `/workspace`.
     pub fn cwd(&self) -> Cwd {
         Cwd::tmp()
     }
 }
 
-/// What the last layer says of it, unless a later one executes another program.
+/// Takes the setting of the last layer that has one, unless a later one executes another program.
 ///
-/// It must be the one program of a cell without a workspace: then one process waits, which can start no
-/// other and has nothing before it that a caller owns. A profile that only inherits it and is something else
+/// It must be the one program of a cell without a workspace: then a single process waits, which can start no
+/// other and has been given nothing of a caller's. A profile that inherits the setting and does not fit this
 /// has none.
 pub(super) fn resolve(
     chain: &[&Layer<'_>],

@@ -17,7 +17,7 @@ pub const HELD_DESCRIPTOR: u32 = 1000;
 const CLONE_NAMESPACES: u32 = 0x7e02_0000;
 /// `CLONE_PARENT`: a child that init, and not its maker, would be told of.
 const CLONE_PARENT: u32 = 0x8000;
-/// What unshare(2) may split off: file-system facts, descriptors, semaphore undo lists.
+/// Flags of unshare(2) that are allowed: file-system attributes, descriptors, semaphore undo lists.
 const UNSHARE: u64 = 0x200 | 0x400 | 0x4_0000;
 
 /// Set-user-id and set-group-id bits of a mode.
@@ -149,7 +149,7 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
     }
 }
 
-/// What a refusal by [`condition`] means, for a reply.
+/// Explains a refusal by [`condition`], for a reply.
 pub(super) fn refused(call: &str) -> Option<&'static str> {
     Some(match call {
         "clone" | "unshare" => "cells make no namespaces",

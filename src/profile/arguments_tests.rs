@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whether `call` goes through with these arguments.
+/// Returns true if `call` is allowed with these arguments.
 fn allows(call: &str, arguments: &[u64]) -> bool {
     let mut six = [0; 6];
     for (slot, argument) in six.iter_mut().zip(arguments) {
@@ -278,7 +278,7 @@ fn timers_and_sleeps_go_by_real_time() {
     }
 }
 
-/// Whether `call` is allowed by the verdicts that a key of the profile made.
+/// Returns true if the verdicts of a profile's key allow `call`.
 fn keyed(verdicts: &[(&str, Verdict)], call: &str, arguments: [u64; 6]) -> bool {
     verdicts.iter().any(|(name, verdict)| *name == call && verdict.allows(&arguments))
 }

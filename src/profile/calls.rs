@@ -4,7 +4,7 @@ use syscalls::{aarch64, x86_64};
 
 use crate::document::nearest;
 
-/// What a name means on the architecture this was built for.
+/// Meaning of a call's name on the architecture this was built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// The call's number here.

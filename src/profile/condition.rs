@@ -7,7 +7,7 @@ pub struct Test {
     pub argument: u8,
     pub width: Width,
     pub op: Op,
-    /// What the argument is compared with.
+    /// Value that the argument is compared with.
     pub value: u64,
 }
 
@@ -37,7 +37,7 @@ pub enum Op {
 /// All of these must hold.
 pub type All = Vec<Test>;
 
-/// What the filter answers for a call that it knows.
+/// Answer of the filter to a call that it knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Allow,
@@ -56,8 +56,7 @@ pub enum Verdict {
 pub struct Probe {
     /// Met where one of these holds.
     pub when: Vec<All>,
-    /// What a kernel would answer that does not have what is asked for; 0 where the call has no effect
-    /// and its caller need not know.
+    /// Errno of a kernel without this feature; 0 if the call has no effect and its caller need not know.
     pub errno: i32,
 }
 
@@ -72,17 +71,17 @@ impl Test {
         Self { argument, width: Width::Full64, op, value }
     }
 
-    /// Whether no bit of `bits` is set in the low half of `argument`.
+    /// Returns a test that no bit of `bits` is set in the low half of `argument`.
     pub const fn none_of(argument: u8, bits: u32) -> Self {
         Self::low(argument, Op::MaskedEq(widen(bits)), 0)
     }
 
-    /// Whether the low half of `argument` equals `value` when the bits in `ignored` are left out.
+    /// Returns a test that the low half of `argument` equals `value`, apart from the bits in `ignored`.
     pub const fn besides(argument: u8, ignored: u32, value: u32) -> Self {
         Self::low(argument, Op::MaskedEq(widen(!ignored)), value)
     }
 
-    /// What the kernel will answer: the meaning that the compiled filter must have.
+    /// Evaluates the test as the compiled filter must.
     #[must_use]
     pub fn holds(&self, arguments: &[u64; 6]) -> bool {
         // An argument that does not exist passes no test.
@@ -120,7 +119,7 @@ impl Verdict {
         Self::AllowIf(ranges.iter().map(|range| within(argument, *range)).collect())
     }
 
-    /// Whether the kernel sees a call with these arguments.
+    /// Returns true if a call with these arguments reaches the kernel.
     #[must_use]
     pub fn allows(&self, arguments: &[u64; 6]) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! What the filter answers for every system call: the profile's list, and the conditions that no
-//! profile lowers. Pure: the compiler in `cell/seccomp` turns the verdicts into BPF.
+//! The answer of the filter to every system call: the profile's list, and the conditions that no profile
+//! lowers. Pure: the compiler in `cell/seccomp` turns the verdicts into BPF.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ pub fn conditioned(call: &str, memory: MemoryHold) -> Verdict {
 /// The key that lets a cell execute any program, and so start processes at all.
 pub const EXEC_ANY: &str = "exec = { program = \"any\" }";
 
-/// What would let a denied call through.
+/// Change of a profile that would allow a denied call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grantable {
     /// This line in the profile.
@@ -205,7 +205,7 @@ pub fn condition(call: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether a call is allowed only where a cgroup holds the cell's memory.
+/// Returns true if a call is allowed only when a cgroup bounds the cell's memory.
 #[must_use]
 pub fn needs_memory_cgroup(call: &str) -> bool {
     NEEDS_MEMORY_CGROUP.contains(&call)
@@ -217,7 +217,7 @@ pub fn never() -> impl Iterator<Item = (Group, i32)> {
     denied.chain(ABSENT.iter().map(|group| (*group, libc::ENOSYS)))
 }
 
-/// What to think of before granting a call that no shipped profile grants.
+/// Returns the risk of granting a call that no shipped profile grants.
 #[must_use]
 pub fn caution(call: &str) -> Option<&'static str> {
     ON_REQUEST.iter().find(|group| group.names.contains(&call)).map(|group| group.why)

@@ -213,7 +213,7 @@ fn a_denied_call_without_a_grant_says_why() {
     assert_eq!(grant_for(100_000, &bash), Grantable::Never("this version does not know the call"));
 }
 
-/// Whether some arguments of a call go through.
+/// Returns true if a call is allowed with some arguments.
 fn can_be_called(call: u32, profile: &Profile, memory: MemoryHold) -> bool {
     match verdicts(profile, memory).get(&call) {
         Some(Verdict::Errno(_)) | None => false,
@@ -239,7 +239,7 @@ fn with(profile: &Profile, call: u32, grantable: &Grantable) -> Profile {
     granted
 }
 
-/// What the filter must show for the answer of [`grant_for`] to be true.
+/// Asserts that the filter agrees with the answer of [`grant_for`].
 fn assert_answer_is_true(call: u32, profile: &Profile, memory: MemoryHold) {
     let answer = grant_for(call, profile);
     let told = format!("{call} ({}) under {}: {answer:?}", name(call), profile.name);
@@ -253,7 +253,7 @@ fn assert_answer_is_true(call: u32, profile: &Profile, memory: MemoryHold) {
             assert!(can_be_called(call, &granted, MemoryHold::CgroupV2), "{told}");
             assert!(!can_be_called(call, &granted, MemoryHold::BestEffort), "{told}");
         }
-        // What is allowed already, only not with these arguments.
+        // The call is allowed already, but not with these arguments.
         Grantable::Arguments(_) => {
             let verdict = verdicts(profile, memory).remove(&call);
             assert!(

@@ -10,7 +10,8 @@ use super::never::{keyed, reason};
 use super::schema::{Written, WrittenCalls};
 use crate::document::{Document, Mistake};
 
-/// One file. What is made of it is made when it is first asked for, however many profiles extend this one.
+/// One profile file. Each part is parsed when it is first asked for, once for all profiles that extend this
+/// one.
 #[derive(Debug)]
 pub struct Layer<'d> {
     pub document: &'d Document,

@@ -40,12 +40,12 @@ use model::receipt::Tier;
 pub struct Profile {
     pub name: ProfileName,
     pub description: String,
-    /// What of the host is in the cell, read-only.
+    /// Paths of the host in the cell, read-only.
     pub paths: Vec<HostPath>,
     pub exec: Exec,
-    /// What a cell that waits has executed before its job is there.
+    /// Program that a pooled cell has executed before its job comes.
     pub ahead: Option<Ahead>,
-    /// Whether the cell has a `/workspace`.
+    /// True if the cell has a `/workspace`.
     pub workspace: bool,
     pub proc: ProcView,
     pub network: Network,
@@ -58,7 +58,7 @@ pub struct Profile {
     pub calls: BTreeSet<u32>,
     /// Numbers of calls refused with EPERM and not counted: probes that programs make and do without.
     pub quiet: BTreeSet<u32>,
-    /// Variables on top of the floor's (rulings R5).
+    /// Variables in addition to those of every cell.
     pub env: BTreeMap<String, String>,
     pub limits: Limits,
     pub requires: Requires,
@@ -67,7 +67,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether a session can have it: a shell starts programs.
+    /// Returns true if a session can use the profile: a shell starts programs.
     pub fn can_hold_a_shell(&self) -> bool {
         self.workspace && self.exec == Exec::Any && self.tier == Tier::Full
     }
@@ -104,7 +104,7 @@ pub struct HostPath {
     /// Absolute, as the cell sees it.
     pub cell: PathBuf,
     pub kind: PathKind,
-    /// Whether a host without it can still use the profile.
+    /// Use of the profile on a host without the path: possible, or refused.
     pub presence: Presence,
 }
 
@@ -122,7 +122,7 @@ pub enum Presence {
     Optional,
 }
 
-/// What a cell may execute.
+/// Programs that a cell may execute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exec {
     /// Any program in the cell.
@@ -131,7 +131,7 @@ pub enum Exec {
     Only(PathBuf),
 }
 
-/// What the cell sees at `/proc`.
+/// Contents of `/proc` in the cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcView {
@@ -141,7 +141,7 @@ pub enum ProcView {
     None,
 }
 
-/// What the cell's own network namespace has in it.
+/// Interfaces of the cell's own network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
@@ -191,11 +191,11 @@ impl Family {
     }
 }
 
-/// What must be present, or the profile is refused.
+/// Features of the host without which the profile is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requires {
     /// Lowest Landlock ABI (2 at least).
     pub landlock_abi: u32,
-    /// Whether memory must be held by a cgroup.
+    /// True if a cgroup must bound the memory.
     pub memory_cgroup: bool,
 }

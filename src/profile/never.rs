@@ -15,7 +15,7 @@ const fn group(why: &'static str, names: &'static [&'static str]) -> Group {
     Group { why, names }
 }
 
-/// What no profile grants.
+/// Calls that no profile grants.
 pub const NEVER: &[Group] = &[
     group(
         "it changes or reads the mount tree, which is the wall of the cell",

@@ -150,7 +150,7 @@ fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake>
     })
 }
 
-/// Whether an absolute path without `.` and doubled slashes is `place`, or beneath it.
+/// Returns true if an absolute path without `.` and doubled slashes is `place`, or beneath it.
 fn is_beneath(path: &Path, place: &str) -> bool {
     let rest = path.as_os_str().as_encoded_bytes().strip_prefix(place.as_bytes());
     matches!(rest, Some([] | [b'/', ..]))
@@ -174,7 +174,7 @@ fn exec(layer: &Layer<'_>, paths: &[HostPath]) -> Result<Exec, Mistake> {
     Err(layer.document.mistake(written.program.span(), message).with_hint(hint))
 }
 
-/// What the last layer says of them. To connect, a cell must be able to make such a socket.
+/// Takes the setting of the last layer that has one. To connect, a cell must be able to make such a socket.
 fn unix_sockets(chain: &[&Layer<'_>], families: &BTreeSet<Family>) -> Result<UnixSockets, Mistake> {
     let written =
         chain.iter().rev().find_map(|layer| Some((layer, layer.written.unix_sockets.as_ref()?)));

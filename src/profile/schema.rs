@@ -18,7 +18,7 @@ pub(super) struct Written {
     pub description: String,
     /// The profile that this one adds to.
     pub extends: Option<Spanned<String>>,
-    /// What may be executed. A profile without it can only be extended.
+    /// Programs that may be executed. A profile without it can only be extended.
     pub exec: Option<WrittenExec>,
     /// How a cell that waits executes it before its job is there.
     pub ahead: Option<WrittenAhead>,
@@ -103,7 +103,7 @@ pub(super) struct WrittenUnixSockets {
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenPath {
     pub host: Spanned<String>,
-    /// Where the cell sees it; the same path when absent.
+    /// Path in the cell; the same path when absent.
     pub cell: Option<Spanned<String>>,
     /// Only the program, its interpreter and the libraries it needs.
     #[serde(default)]

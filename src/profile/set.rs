@@ -21,9 +21,9 @@ pub struct Profiles {
 
 #[derive(Debug, Clone, Default)]
 struct All {
-    /// What is not there yet is compiled in, and read when it is first asked for.
+    /// Profiles by name. A missing one is compiled in, and parsed when it is first asked for.
     by_name: BTreeMap<ProfileName, OnceLock<Profile>>,
-    /// What was done to those that are there: done to the others when they are read.
+    /// Tier that the present profiles were restricted to; others are when they are parsed.
     tier: Option<Tier>,
     sockets: Vec<SocketName>,
 }
@@ -89,7 +89,7 @@ impl Profiles {
         Self { accounts: Arc::default(), ..self }
     }
 
-    /// Whether there is one of this name.
+    /// Returns true if there is a profile of this name.
     #[must_use]
     pub fn has(&self, name: &ProfileName) -> bool {
         self.all.by_name.contains_key(name)
@@ -111,7 +111,7 @@ impl Profiles {
         }
     }
 
-    /// Where a profile comes from, and the reasons its files give.
+    /// Returns the origin of a profile, and the reasons that its files give.
     pub fn account(&self, name: &ProfileName) -> Option<&Account> {
         let held = self.accounts.get(name)?;
         match held.get() {

@@ -1,4 +1,5 @@
-//! What profile files may say, what is refused and in which words, and what the shipped ones come to.
+//! Tests of profile files: what is accepted, what is refused and in which words, and the resolved shipped
+//! profiles.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

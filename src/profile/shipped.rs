@@ -8,7 +8,7 @@ use crate::document::Document;
 /// A file of `sandbox-profiles/`.
 struct File {
     name: &'static str,
-    /// What it says is for others: it names no program to run, and no call has it.
+    /// True for a profile that only others extend: it names no program to run, and no call uses it.
     only_extended: bool,
     text: &'static str,
     document: OnceLock<Document>,

@@ -6,12 +6,12 @@ use serde::Deserialize;
 
 use super::Profile;
 
-/// Where a cell has them (rulings C15).
+/// Directory of granted sockets in a cell.
 pub const SOCKETS_DIRECTORY: &str = "/tmp/mcp-sockets";
 /// The socket that has a variable of its own.
 const SKILLS: &str = "skills";
 
-/// Whether a profile's cells have the sockets that the operator names at start.
+/// Access of a profile's cells to the sockets that the operator names at start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnixSockets {
@@ -31,7 +31,7 @@ impl UnixSockets {
     }
 }
 
-/// What a granted socket is called: `skills` is at `/tmp/mcp-sockets/skills.sock`.
+/// Name of a granted socket: `skills` is at `/tmp/mcp-sockets/skills.sock`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketName(String);
 

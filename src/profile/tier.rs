@@ -1,9 +1,9 @@
-//! What the tier `landlock+seccomp` takes from a profile: calls that only namespaces make harmless.
+//! Restrictions of the tier `landlock+seccomp`: it refuses calls that only namespaces make harmless.
 //!
-//! Without a mount namespace every path of the host can be named, and Landlock holds opening, making
-//! and removing, but not modes, owners, times and attributes. Without a network namespace Landlock
-//! holds TCP and abstract names, but neither datagrams nor sockets that have a path. What it does not
-//! hold is refused here by number.
+//! Without a mount namespace every path of the host can be named. Landlock restricts opening, making and
+//! removing files, but not changes of modes, owners, times and attributes. Without a network namespace it
+//! restricts TCP and abstract names, but neither datagrams nor sockets that have a path. The calls that it does
+//! not restrict are refused here by number.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub const LANDLOCK_ABI: u32 = 6;
 const ATTRIBUTES: &[&str] =
     &["getxattr", "lgetxattr", "getxattrat", "listxattr", "llistxattr", "listxattrat"];
 
-/// What is refused in the tier [`Tier::Bare`], whatever a profile lists.
+/// Calls that the tier [`Tier::Bare`] refuses, whatever a profile lists.
 const REFUSED: &[Group] = &[
     Group {
         why: "without a mount namespace it reaches files outside the cell, and Landlock does not hold it",
@@ -81,7 +81,7 @@ const REFUSED: &[Group] = &[
     },
 ];
 
-/// Whether the tier refuses this call, and why.
+/// Returns the reason if the tier refuses this call.
 pub fn reason(tier: Tier, call: &str) -> Option<&'static str> {
     match tier {
         Tier::Full => None,
@@ -91,7 +91,7 @@ pub fn reason(tier: Tier, call: &str) -> Option<&'static str> {
     }
 }
 
-/// What the tier asks of the arguments of a call, where the floor asks for less.
+/// Returns the tier's condition on the arguments of a call, if it is stricter than the floor's.
 pub(super) fn condition(tier: Tier, call: &str) -> Option<Verdict> {
     match tier {
         Tier::Full => None,

@@ -15,7 +15,7 @@ const FILES: [(&str, &str); 6] = [
     ("information", include_str!("../../tests/escape/information.toml")),
 ];
 
-/// What an attack is after.
+/// Goal of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -86,15 +86,15 @@ pub struct Known {
 #[serde(rename_all = "kebab-case")]
 pub enum When {
     Always,
-    /// Where no control group holds the memory of cells.
+    /// Machines on which no control group bounds the memory of cells.
     BestEffortMemory,
 }
 
-/// What is to be expected in the tier `landlock+seccomp`, where that is not what is expected elsewhere.
+/// Expected results in the tier `landlock+seccomp`, if they differ from those elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lower {
-    /// What it says where it is held.
+    /// Output of an attack that is held.
     #[serde(default)]
     pub held: Vec<String>,
     /// Why it is a breach there: docs/threat-model.md explains it.
@@ -103,7 +103,7 @@ pub struct Lower {
     pub not: Option<String>,
 }
 
-/// What the probes of a file share where they say nothing else.
+/// Defaults of the probes of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shared {
@@ -161,7 +161,7 @@ struct Written {
     first: Option<String>,
 }
 
-/// What is special about how the program is started.
+/// Special way of starting the program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
@@ -177,7 +177,7 @@ pub enum Start {
     Killed,
 }
 
-/// What it does where nothing holds it.
+/// Harm of the attack without a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Harm {
@@ -207,11 +207,11 @@ pub struct Probe {
     pub source: String,
     /// A line of bash, with placeholders that [`super::stage`] fills.
     pub run: String,
-    /// What it says in a cell of cofferdam; `exit N` is an exit code.
+    /// Output in a cell of cofferdam; `exit N` is an exit code.
     pub held: Vec<String>,
-    /// What it may say besides where another sandbox holds.
+    /// Further output if another sandbox holds it.
     pub elsewhere: Vec<String>,
-    /// What it says where the attack works, unless one of the above is said.
+    /// Output of a successful attack, unless one of the above matches.
     pub breach: Regex,
     pub control: Control,
     /// The line of the control, where it is another.

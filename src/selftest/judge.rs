@@ -16,11 +16,11 @@ pub enum Target {
     Other(Vec<String>),
 }
 
-/// What a run of an attack came to.
+/// Result of a run of an attack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub ran: Ran,
-    /// What it hit outside, one sentence each.
+    /// Targets that it hit outside, one sentence each.
     pub hits: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub enum Verdict {
     },
 }
 
-/// Who holds the memory of a cell.
+/// Mechanism that bounds the memory of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     ControlGroup,
@@ -123,7 +123,7 @@ pub fn not_applicable(
     Some(Verdict::NotApplicable { why })
 }
 
-/// Whether the control showed that the attack works where nothing holds it.
+/// Decides if the control showed that the attack works without a sandbox.
 pub fn shown(probe: &Probe, control: &Seen) -> Shown {
     let said = control.ran.said();
     let held = is_held(&probe.held, &control.ran) || is_held(&probe.elsewhere, &control.ran);

@@ -16,9 +16,9 @@ use super::stage::{self, Stage};
 use model::receipt::Tier;
 use profile::calls;
 
-/// Where the helper is in a cell.
+/// Path of the helper in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
-/// Where cells of the lower tier have their private directories.
+/// Directory of the private directories of cells in the lower tier.
 pub const PRIVATE: &str = "private";
 /// How long what removes them may take after the last attack.
 const SWEEPING: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ impl Ran {
         self.stdout.trim()
     }
 
-    /// What was seen, on one line.
+    /// Returns the result on one line.
     pub fn story(&self) -> String {
         let short =
             |text: &str| text.trim().chars().take(200).collect::<String>().replace('\n', " | ");
@@ -74,7 +74,7 @@ pub struct Bench {
     pub target: Target,
     /// This program.
     pub program: PathBuf,
-    /// Where everything that is put up is.
+    /// Directory in which all targets are put up.
     pub directory: PathBuf,
     /// An empty directory: cells are those of the shipped profiles, whatever is configured here.
     pub config: PathBuf,
@@ -107,7 +107,7 @@ impl Bench {
     /// A line of an attack within the sandbox.
     ///
     /// # Errors
-    /// What could not be started or looked at.
+    /// The program could not be started or looked at.
     pub fn inside(&self, probe: &Probe, line: &str, stage: &Stage) -> std::io::Result<Ran> {
         let place = self.place(stage);
         let line = stage.filled(&place.entered(line), &place);
@@ -124,7 +124,7 @@ impl Bench {
     /// The control: the same attack without the sandbox.
     ///
     /// # Errors
-    /// What could not be started or looked at.
+    /// The program could not be started or looked at.
     pub fn without(&self, probe: &Probe, line: &str, stage: &Stage) -> std::io::Result<Ran> {
         let line = stage.filled(line, &self.outside(stage));
         let around: &[&str] = match probe.control {
@@ -174,11 +174,11 @@ impl Bench {
         all
     }
 
-    /// Whether the sandbox has mount and pid namespaces of its own: numbers that are the same for
-    /// all who look.
+    /// Compares the sandbox's mount and pid namespaces with the host's, by their inode numbers, which are
+    /// the same for every reader.
     ///
     /// # Errors
-    /// What could not be started or looked at.
+    /// The program could not be started or looked at.
     pub fn seen_isolation(&self) -> std::io::Result<Isolation> {
         const LINE: &str = "stat -Lc %i /proc/self/ns/mnt /proc/self/ns/pid";
         let words = self.prefixed(["bash", "-c", LINE].map(str::to_owned));
@@ -196,10 +196,10 @@ impl Bench {
         })
     }
 
-    /// Who holds the memory of a cell here, by the receipt of one.
+    /// Returns the mechanism that bounds the memory of a cell here, from the receipt of one.
     ///
     /// # Errors
-    /// What could not be started.
+    /// The program could not be started.
     pub fn held_memory(&self) -> std::io::Result<Memory> {
         // No control group is used in the lower tier.
         if self.target != Target::Own {
@@ -307,7 +307,7 @@ impl Bench {
             Target::Own => {
                 stage::Place { helper: self.helper_inside(), tmp: "/tmp".to_owned(), made: true }
             }
-            // Where its private directory is, the cell says.
+            // The cell reports its private directory.
             Target::Lower => {
                 stage::Place { helper: self.helper_inside(), tmp: "$TMPDIR".to_owned(), made: true }
             }

@@ -1,4 +1,4 @@
-//! What an attack leaves on the host: told, and taken away.
+//! Finds the remains of an attack on the host, and removes them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ const LINGER: Duration = Duration::from_secs(2);
 /// How long what was killed may take to be gone.
 const SWEPT: Duration = Duration::from_secs(10);
 
-/// What an attack's objects on the host would be named by.
+/// Names of an attack's objects on the host.
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'a> {
     /// The key of System V objects.
@@ -26,7 +26,7 @@ pub struct Names<'a> {
     pub shared: &'a str,
 }
 
-/// Whether System V or POSIX objects of these names are on the host. What is left is taken away.
+/// Returns true if System V or POSIX objects of these names are on the host, and removes them.
 pub fn objects(helper: &Path, names: Names<'_>) -> bool {
     let mut left = false;
     for (kind, control) in [("shm", "shmctl"), ("msg", "msgctl"), ("sem", "semctl")] {
@@ -34,7 +34,7 @@ pub fn objects(helper: &Path, names: Names<'_>) -> bool {
         let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         for row in rows.filter(|row| row.first() == Some(&names.key)) {
             left = true;
-            // IPC_RMID is 0. What cannot be taken away was seen, which is what counts.
+            // IPC_RMID is 0. An object that cannot be removed was seen all the same.
             asked(helper, control, &[row.get(1).copied().unwrap_or_default(), "0", "0"]);
         }
     }
@@ -52,7 +52,7 @@ fn asked(helper: &Path, call: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&told).trim().to_owned()
 }
 
-/// Whether a process with this argument is left after a while. What is left is ended.
+/// Returns true if a process with this argument still runs after a while, and ends it.
 pub fn outlived(marker: &str) -> bool {
     let end = Instant::now() + LINGER;
     let mut left = with_argument(marker);

@@ -1,4 +1,4 @@
-//! What was found, told: a table by topic for people, JSON and JUnit for programs.
+//! Reports the results: a table by topic for people, JSON and JUnit for programs.
 
 use std::fmt::Write;
 
@@ -38,7 +38,7 @@ impl Count {
         count
     }
 
-    /// Rulings R2: 0 all held, 1 a breach, 2 no verdict.
+    /// Exit code: 0 all held, 1 a breach, 2 no verdict.
     pub fn exit_code(self) -> u8 {
         match (self.breaches, self.no_verdict) {
             (0, 0) => 0,
@@ -138,7 +138,7 @@ pub fn junit(found: &[Found]) -> String {
     text + "</testsuite>\n"
 }
 
-/// Text as an attribute of XML has it. What XML cannot hold at all is shown as a dot.
+/// Escapes text for an attribute of XML. Characters that XML cannot hold become a dot.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! Whether the host has enough to spare for an attack that nothing may hold.
+//! Checks that the host has enough resources to spare for an attack that runs without a sandbox.
 //!
 //! Each attack stops by itself at a goal. A host that has less than that and some more would still
 //! be harmed by one that reaches it.
@@ -15,7 +15,7 @@ const BYTES: u64 = 2048 * MIB;
 /// The most names that an attack makes is a hundred thousand.
 const NAMES: u64 = 250_000;
 
-/// What the host is too short of for this attack, if it is.
+/// Returns the resource that the host has too little of for this attack, if any.
 pub fn short_of(probe: &Probe, directory: &Path) -> Option<String> {
     if probe.class != Class::Resource {
         return None;

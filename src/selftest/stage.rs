@@ -1,4 +1,4 @@
-//! What an attack may hit: put up before it, looked at after it, always from outside.
+//! Targets of an attack: put up before it, inspected after it, always from outside.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,15 +18,15 @@ use super::traces::{contents, gets_hurt, has_datagram, with_argument};
 use model::accounts;
 use profile::calls;
 
-/// Where programs are looked for without a sandbox.
+/// Search path of programs without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
-/// Where the line runs, and what two placeholders stand for there.
+/// Place in which the line runs, and the values of two placeholders there.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub helper: String,
     pub tmp: String,
-    /// Whether `tmp` is there. In a sandbox that has a `/tmp` of its own it is not.
+    /// True if `tmp` exists. In a sandbox that has a `/tmp` of its own it does not.
     pub made: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Stage {
     pub watched: PathBuf,
     /// In a file, in the environment, in an argument of the sentinel: it must not be printed.
     pub secret: String,
-    /// What placeholders stand for.
+    /// Values of the placeholders.
     words: BTreeMap<&'static str, String>,
     sentinel: Option<Child>,
     tcp: Option<TcpListener>,
@@ -60,7 +60,7 @@ pub struct Stage {
     paths: Vec<UnixListener>,
     /// A port at which nobody of the host listens, and whether somebody was met there.
     free: Option<(u16, Cell<bool>)>,
-    /// Whether a process of the attack was seen to be root of the host.
+    /// True once a process of the attack was seen to be root of the host.
     rooted: Option<Cell<bool>>,
     before: BTreeMap<PathBuf, Vec<u8>>,
 }
@@ -215,7 +215,7 @@ impl Stage {
         i32::try_from(self.sentinel.as_ref()?.id()).ok()
     }
 
-    /// What can only be looked at while the attack runs.
+    /// Inspects what only shows while the attack runs.
     pub fn look(&self) {
         if let Some((port, met)) = &self.free {
             let reached = TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok();
@@ -232,7 +232,7 @@ impl Stage {
         }
     }
 
-    /// What was hit, a sentence each.
+    /// Returns the targets that were hit, a sentence each.
     pub fn hits(&mut self, probe: &Probe, ran: &Ran) -> Vec<String> {
         let mut hits = Vec::new();
         let mut hit = |is_hit: bool, what: &str| {
@@ -262,7 +262,7 @@ impl Stage {
         hit(contents(&self.watched) != self.before, "files of the host were changed");
         hit(self.left_behind(), "System V or POSIX objects were left on the host");
         hit(self.outlived(), "a process outlived the call");
-        // Whatever else a control left running.
+        // Other processes that a control left running.
         remains::end_group(ran.group);
         hits
     }
@@ -299,7 +299,7 @@ fn open_to_all(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }
 
-/// What git takes for a repository.
+/// Makes a directory that git takes for a repository.
 fn repository(directory: &Path) -> std::io::Result<()> {
     let git = directory.join(".git");
     for name in ["hooks", "objects", "refs"] {

@@ -1,4 +1,4 @@
-//! What an attack leaves to be seen from outside: a process that was hurt, files, processes.
+//! Traces of an attack that show from outside: a process that was hurt, files, processes.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -33,7 +33,7 @@ fn is_hurt(sentinel: &mut Child) -> bool {
     !sleeps || field("TracerPid:") != "0"
 }
 
-/// Whether somebody has sent something.
+/// Returns true if a datagram has arrived.
 pub fn has_datagram(socket: &UdpSocket) -> bool {
     socket.set_nonblocking(true).is_ok() && socket.recv(&mut [0; 8]).is_ok()
 }

@@ -26,7 +26,7 @@ const QUIET: u8 = 10;
 const STACK_BYTES: usize = 128 << 10;
 
 impl Stream {
-    /// Has a thread read the pipe. Where that cannot be, the runtime goes on.
+    /// Has a thread read the pipe. If none can be started, the runtime goes on.
     pub(super) fn leave_to_a_thread<F: Follower>(
         self: &Arc<Self>,
         kept: &mut Kept,
@@ -86,7 +86,7 @@ fn awaited(pipe: OwnedFd, runtime: &Handle) -> io::Result<Pipe> {
     pipe::Receiver::from_owned_fd_unchecked(pipe).map(|pipe| Pipe::Awaited(Arc::new(pipe)))
 }
 
-/// Who reads a pipe from now on.
+/// Reader of a pipe from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Read {
     ByTheRuntime,
@@ -157,8 +157,8 @@ impl<F: Follower> Flood<F> {
         stream.calm.notify_one();
     }
 
-    /// Gives the pipe back. Where the runtime cannot watch it, this thread reads on: the host user's epoll
-    /// watches may be used up, and what a command prints must not end for that.
+    /// Gives the pipe back to the runtime. If the runtime cannot watch it, this thread reads on: the host
+    /// user's epoll watches may be used up, and that must not end a command's output.
     fn calm(&self) -> Read {
         let Some(stream) = self.stream.upgrade() else { return Read::ByTheRuntime };
         let mut kept = stream.kept();

@@ -3,7 +3,7 @@
 /// No less than a packet of a pipe in packet mode, of which the rest would be lost (pipe(7), O_DIRECT). That
 /// is a page at most: 4 KiB on x86_64, up to 64 KiB elsewhere.
 const FEW_BYTES: usize = if cfg!(target_arch = "x86_64") { libc::PIPE_BUF } else { PIPE_BYTES };
-/// What a pipe holds (pipe(7)).
+/// Bytes that a pipe holds (pipe(7)).
 const PIPE_BYTES: usize = 64 << 10;
 
 /// Little at first, as most of what is printed is little: as much as a pipe holds would be zeroed, or
@@ -21,7 +21,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// What `read` has put there.
+    /// Returns the bytes that `read` has put there.
     pub fn read<E>(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Result<usize, E>,

@@ -22,7 +22,7 @@ pub(crate) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFa
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // The supervisor measures the payload, which it cannot look into otherwise.
     process::set_dumpable(Dumpable::Yes).at(Step::DieWithParent)?;
-    // Whoever loses its parent in this cell becomes init's child: it must be waited for.
+    // A process whose parent ends becomes init's child, which must reap it.
     nix::sys::prctl::set_child_subreaper(true).at(Step::Session)?;
     // No signal on the supervisor's death: one that ends init would leave the rest of the cell. Init
     // sees the end of its socket instead.

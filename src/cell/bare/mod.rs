@@ -1,10 +1,9 @@
-//! A cell without namespaces: the tier `landlock+seccomp`, for where user namespaces are refused.
+//! A cell without namespaces: the tier `landlock+seccomp`, for machines that refuse user namespaces.
 //!
-//! Such a cell stands on the host's own tree. What it may open is a list of paths, held by Landlock,
-//! with one private directory to write to; what Landlock does not hold, the filter refuses by
-//! number (`profile::tier`). Its processes are told from all others by their Landlock domain: a
-//! signal from within it reaches them and nobody else, so that `kill(-1)` of its init is the end
-//! of the cell, whatever its processes did to get away from their parents.
+//! Such a cell runs on the host's own tree. Landlock limits it to a list of paths, with one private directory
+//! to write to; the filter refuses calls that Landlock does not cover, by number (`profile::tier`). Its
+//! processes share a Landlock domain: a signal from within it reaches only them, so that `kill(-1)` of its init
+//! ends the whole cell, even processes that have left their parents.
 //!
 //! *Invariant:* nothing calls `kill(-1)` in this tier without a [`Domain`], which shows that the
 //! kernel holds signals; without that the same call would end every process of the user.
@@ -20,7 +19,7 @@ use nix::unistd::Pid;
 use super::landlock;
 use sys::Result;
 
-/// What cells of a design stand on in this tier.
+/// The host's paths that cells of a design run on in this tier.
 #[derive(Debug)]
 pub struct Ground {
     pub store: std::rc::Rc<store::Store>,
@@ -64,7 +63,7 @@ impl Domain {
         kill(Pid::from_raw(-1), signal)
     }
 
-    /// Whether a process is of the domain.
+    /// Returns true if a process is in the domain.
     pub fn has(self, pid: i32) -> bool {
         pid > 0 && kill(Pid::from_raw(pid), None).is_ok()
     }

@@ -18,7 +18,7 @@ use nix::unistd::{UnlinkatFlags, read, unlinkat, write};
 use crate::payload;
 use sys::Result;
 
-/// What is in each private directory, in the order in which it is made.
+/// Contents of each private directory, in the order in which they are made.
 const PARTS: [&str; 3] = ["workspace", "tmp", "tmp/home"];
 /// Tries of the sweeper to remove what processes that end just now still write to.
 const TRIES: u32 = 100;
@@ -97,7 +97,8 @@ impl Private {
         openat(&self.store.directory, self.name.as_str(), flags, Mode::empty())
     }
 
-    /// Where the host has what a cell of the other tier has at `path`, for paths of its own.
+    /// Returns the host's path of a cell's `path`, which for the cell's own directories lies in the private
+    /// one.
     pub fn place(&self, path: &str) -> String {
         let own = ["/workspace", "/tmp"].into_iter().find(|own| {
             path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

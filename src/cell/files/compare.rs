@@ -20,8 +20,8 @@ const MOST_LOOKED_FOR: usize = 1000;
 /// The clock by which files are stamped may be this much behind (time(7), jiffies).
 const COARSE: Duration = Duration::from_millis(10);
 
-/// What changed from `before` to `after`. Where one of them is not whole, only what is sure is told:
-/// `since` is when `before` was begun, `root` where absent entries are looked for again.
+/// Compares two scans. If one of them is cut, only sure changes are reported: `since` is the start of `before`,
+/// and absent entries are looked up again from `root`.
 pub fn compare(
     before: &Tree,
     after: &Tree,
@@ -147,7 +147,7 @@ mod tests {
         cut.is_whole = false;
         let after = tree(&[("a", FILE, 1), ("new", FILE, second), ("unseen", FILE, 5)]);
         assert_eq!(told(&cut, &after), (all(&[(Change::Modified, "new")]), false));
-        // What was not seen again may be there.
+        // An entry missing from a cut scan may still exist.
         assert_eq!(told(&after, &cut), (Vec::new(), false));
     }
 

@@ -1,12 +1,13 @@
-//! What a call changes in the workspace: init looks at it before and behind the call, and compares.
+//! Reports the files that a call changes in the workspace: init scans it before and after the call, and
+//! compares.
 //!
-//! Init is the only one who can: it is in the cell, where a path leads nowhere else, no program of
-//! the cell can reach its memory, and it stays when a shell's command has ended. A look is bounded in
-//! time, in entries and in memory, and what was not seen is told. It goes in small steps, between
-//! which init watches memory and answers as ever.
+//! Only init can do this: it is inside the cell, so a path leads nowhere else, no program of the cell can reach
+//! its memory, and it stays when a shell's command has ended. A scan is bounded in time, in entries and in
+//! memory, and the report says if it was cut. It goes in small steps, between which init watches memory and
+//! answers calls as usual.
 //!
-//! A look is no evidence: a program that wants to hide a change can (by setting times back through
-//! a mapping, say). It is for whoever wants to know what came of a command.
+//! The report is not evidence: a program that wants to hide a change can (for example by setting times back
+//! through a mapping). It informs a client that wants to know the results of a command.
 
 mod compare;
 mod scan;
@@ -18,16 +19,16 @@ use model::outcome::FilesChanged;
 use scan::{Progress, Scan};
 use tree::Tree;
 
-/// What a look is for.
+/// Purpose of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// Nothing is told of what is there: a program is about to start.
+    /// A program is about to start: the files are recorded and not reported.
     Begin,
     /// A command of a session has ended.
     Count,
 }
 
-/// What is known of the workspace.
+/// State of the workspace at the last scan.
 #[derive(Debug)]
 pub struct Files {
     /// Bytes of memory of the cell, which bound what is remembered.

@@ -19,7 +19,7 @@ const TIME: Duration = Duration::from_millis(200);
 /// Entries of one step: about a millisecond.
 const STEP: usize = 512;
 
-/// Whether there is more to see.
+/// Progress of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     More,
@@ -86,7 +86,7 @@ impl Scan {
         Progress::More
     }
 
-    /// What was seen, in order, and the directory that it was seen in.
+    /// Returns the entries in order, and the directory that was scanned.
     pub fn done(mut self) -> (Option<OwnedFd>, Tree) {
         self.tree.sort();
         (self.root, self.tree)

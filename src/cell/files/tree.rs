@@ -12,7 +12,7 @@ const PATH_SHARE: u64 = 128;
 /// Longest path that is remembered, as the kernel takes it.
 const PATH_BYTES: usize = 4095;
 
-/// What tells two states of a file apart.
+/// Properties by which two states of a file are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     pub mode: u32,
@@ -49,8 +49,8 @@ impl Stamp {
         }
     }
 
-    /// Whether something was done to the file itself. A directory is changed by each name in it, which
-    /// is told of the name.
+    /// Returns true if the file itself changed. A directory changes with each name in it, and that is
+    /// reported for the name.
     pub fn differs(&self, other: &Self) -> bool {
         match self.kind() {
             FileKind::Directory => (self.mode, self.inode) != (other.mode, other.inode),
@@ -73,7 +73,7 @@ pub struct Tree {
     entries: Vec<Entry>,
     most_entries: usize,
     most_bytes: usize,
-    /// Whether nothing was left out.
+    /// True if nothing was left out.
     pub is_whole: bool,
 }
 
@@ -109,7 +109,7 @@ impl Tree {
         {
             return Err(Full);
         }
-        // Where memory is short, less is seen; a cell does not end for it.
+        // If memory is short, fewer entries are recorded; the cell does not end.
         self.paths.try_reserve(length).map_err(|_| Full)?;
         self.entries.try_reserve(1).map_err(|_| Full)?;
         self.paths.extend_from_slice(directory);

@@ -1,11 +1,11 @@
-//! Whether a program waits for input: a process of the cell that is blocked reading the command's own
-//! input, as procfs tells of it.
+//! Detects a program that waits for input: a process of the cell that is blocked reading the command's own
+//! input, as procfs shows it.
 //!
-//! Nothing is traced and nothing is stopped. `/proc/PID/syscall` says in which call a process sleeps;
-//! init may read it, as every process of the cell is its descendant and has no more rights than it.
-//! Where a kernel does not let it (a ptrace_scope of 2 or 3), the answer is "no": then nobody is told
-//! early, and nothing else changes. A reader of any other pipe or socket is none of this: only the
-//! file counts that the supervisor made as the input of this one call.
+//! Nothing is traced or stopped. `/proc/PID/syscall` shows the call in which a process sleeps; init may read
+//! it, as every process of the cell is its descendant and has no more rights. On a kernel that forbids it (a
+//! ptrace_scope of 2 or 3) the answer is "no", and the only effect is that waiting is not reported early. A
+//! process that reads another pipe or socket does not count: only the file that the supervisor made as the
+//! input of this call does.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl Asked {
         PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     }
 
-    /// Whether a process of the cell waits for the input.
+    /// Returns true if a process of the cell waits for the input.
     fn waits(&self) -> bool {
         let processes = numbers(&self.proc, ".");
         processes.iter().any(|pid| {

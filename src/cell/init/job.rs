@@ -1,9 +1,9 @@
 //! The processes of one command of a session, told apart from its shell and from what commands before it
 //! left in the background.
 //!
-//! A process is the command's if it began when the command did or later, and its parent is the shell,
-//! init (its own parent has ended) or a process of the command. What an older background process starts
-//! meanwhile is not.
+//! A process is the command's if it began when the command did or later, and its parent is the shell, init (its
+//! own parent has ended) or a process of the command. Processes that an older background process starts
+//! meanwhile are not.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -19,11 +19,11 @@ use crate::report::Ticks;
 use model::job::JobSignal;
 use sys::Result;
 
-/// How often killed processes are looked for again: who forks may have been missed. What outlasts
-/// this, the end of the whole cell meets.
+/// Rounds of killing: a process that forks meanwhile may have been missed. Processes that survive all rounds
+/// end with the cell.
 const ROUNDS: usize = 50;
 
-/// What `stat` of a process tells (proc(5)).
+/// Fields of a process's `stat` (proc(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -55,7 +55,7 @@ impl Init<'_> {
             for pid in mine.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
                 sent(kill(Pid::from_raw(pid), signal))?;
                 if signal != Signal::SIGKILL {
-                    // Who was stopped takes it as well.
+                    // A stopped process receives the signal once it continues.
                     sent(kill(Pid::from_raw(pid), Signal::SIGCONT))?;
                 }
             }

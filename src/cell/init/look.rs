@@ -26,8 +26,7 @@ impl Init<'_> {
         }
     }
 
-    /// What has changed when nothing of the cell is left but init. Of a cell that must end at once
-    /// nobody looks.
+    /// Reports changes when only init is left in the cell. A cell that must end at once is not scanned.
     pub(super) fn last_look(&mut self, cause: Cause) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         match cause {

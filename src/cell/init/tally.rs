@@ -1,4 +1,4 @@
-//! What init has counted, and how it tells it: at the end of its cell, and between the calls of a session.
+//! Counters of init, reported at the end of its cell and between the calls of a session.
 
 use nix::errno::Errno;
 

@@ -138,7 +138,8 @@ impl Watch {
             // Makers may be faster than who counts. So what is not counted yet is charged with what the host's
             // kernel has more since all was.
             Progress::Unfinished => {
-                // What was counted is not paid for twice: another cell may have grown meanwhile.
+                // Bytes that were counted are not charged again: another cell may have made the
+                // slab grow meanwhile.
                 let counted = self.mappings.bytes();
                 let uncounted = maps::most(&processes).saturating_sub(counted);
                 let more = host.slab.saturating_sub(self.slab).min(uncounted);
@@ -214,8 +215,8 @@ impl Watch {
         Ok(seen)
     }
 
-    /// A process as its status tells of it. Where its first thread has ended and others go on, only they tell of
-    /// their memory.
+    /// Reads the status of a process. If its first thread has ended and others go on, only their status
+    /// shows the memory.
     fn process(&self, pid: i32, directory: &str) -> Option<Seen> {
         let seen = self.status(pid, directory)?;
         if seen.process.size > 0 || seen.threads < 2 {
@@ -291,7 +292,7 @@ impl Watch {
     }
 }
 
-/// What a look found of the host.
+/// Findings of one look that concern the host.
 #[derive(Debug, Default)]
 struct Host {
     /// It is about to run out: less than a sixteenth of its memory is left.
@@ -326,8 +327,8 @@ impl Seen {
     }
 }
 
-/// Returns whether the memory of a process is its parent's, which is counted as that: a child of vfork(2) has it until it
-/// executes. Where the kernel does not say, it is not.
+/// Returns true if a process shares its parent's memory, which is counted there: a child of vfork(2) does so
+/// until it execs. If the kernel does not say, it does not.
 fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
     let (pid, parent) = (process.process.pid, process.parent);
     seen.iter().any(|other| other.process.pid == parent)

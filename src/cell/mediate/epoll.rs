@@ -1,8 +1,8 @@
-//! Instances of epoll: few for a cell, since the kernel counts what they watch for the host's user.
+//! Instances of epoll: a cell may have a few, since the kernel counts their watches for the host's user.
 //!
-//! Init makes each one, has an instance of its own watch it, without an event to wait for, and keeps no
-//! copy: with the last descriptor of an instance the kernel takes it off that list (epoll(7)), which
-//! `/proc/self/fdinfo` shows. So those that live are counted, wherever they went, and nobody is asked.
+//! Init makes each instance, has an instance of its own watch it, without an event to wait for, and keeps no
+//! copy. With the last descriptor of an instance the kernel takes it off that list (epoll(7)), which
+//! `/proc/self/fdinfo` shows. So the living instances are counted, in whichever process they are.
 
 use std::cell::{Cell, OnceCell};
 use std::os::fd::AsRawFd;
@@ -29,13 +29,13 @@ pub const CALLS: [Sysno; 5] =
 /// The instances of a cell.
 #[derive(Debug, Default)]
 pub struct Instances {
-    /// Init's own, which watches all others; made with the first.
+    /// Init's own instance, which watches all others; made with the first.
     all: OnceCell<Epoll>,
-    /// No fewer than live: those of the last count, and those made since.
+    /// Upper bound of the living ones: those of the last count, and those made since.
     at_most: Cell<usize>,
 }
 
-/// epoll_create(2), which has a size that means nothing.
+/// Serves epoll_create(2), whose size means nothing.
 pub fn create_sized(
     handlers: &Handlers<'_>,
     size: i32,
@@ -46,10 +46,10 @@ pub fn create_sized(
     create(handlers, 0)
 }
 
-/// epoll_create1(2).
+/// Serves epoll_create1(2).
 ///
 /// # Errors
-/// EMFILE: as many live as may.
+/// EMFILE: the cell has as many as it may.
 pub fn create(handlers: &Handlers<'_>, flags: i32) -> std::result::Result<Response, CallError> {
     if flags & !libc::EPOLL_CLOEXEC != 0 {
         return Err(CallError::Errno(Errno::EINVAL));
@@ -72,16 +72,16 @@ impl Instances {
     fn all(&self) -> Result<&Epoll> {
         if self.all.get().is_none() {
             let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            // Nobody else sets it: init has one thread.
+            // Set here only: init has one thread.
             return Ok(self.all.get_or_init(|| all));
         }
         self.all.get().ok_or(Errno::EBADF)
     }
 
-    /// How many live.
+    /// Counts the living instances.
     ///
     /// # Errors
-    /// EPERM: what the kernel shows is longer than of so many.
+    /// EPERM: the kernel shows more than that many instances can have.
     fn living(&self, name_guard: &NameGuard<'_>) -> Result<usize> {
         let mut entry = [0; 64];
         let number = self.all()?.0.as_raw_fd();
@@ -102,7 +102,7 @@ impl Instances {
     }
 }
 
-/// The number of files that an instance watches, as `/proc/PID/fdinfo` shows it (proc(5)).
+/// Returns the number of files that an instance watches, from its `/proc/PID/fdinfo` (proc(5)).
 #[must_use]
 pub fn watched_files(fdinfo: &[u8]) -> usize {
     fdinfo.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"tfd:")).count()

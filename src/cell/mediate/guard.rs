@@ -1,4 +1,4 @@
-//! What the guard says of a name: the rules of [`names`] for a directory that is held.
+//! The name guard: applies the rules of [`names`] to a directory that is held.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -18,14 +18,13 @@ const PRIVATE: usize = 4;
 /// Decides on names, in the init of one cell.
 #[derive(Debug)]
 pub struct NameGuard<'a> {
-    /// Places that a configuration names, of which none may be made or written to: directory and
-    /// name.
+    /// Places that a configuration names, none of which may be made or written to: directory and name.
     named: &'a [(Vec<u8>, Vec<u8>)],
     /// A procfs of the cell's pid namespace that is mounted nowhere.
     pub proc: OwnedFd,
-    /// Device numbers of the cell's own filesystems; 0, which is none of a file, where it has fewer.
+    /// Device numbers of the cell's own filesystems; unused entries are 0, which no file has.
     private: [u64; PRIVATE],
-    /// How many of them, from the first, no other cell has.
+    /// Number of entries, from the first, that are filesystems of this cell alone.
     own: usize,
 }
 
@@ -38,24 +37,24 @@ impl<'a> NameGuard<'a> {
         Ok(Self { named: &guard.named, proc, private, own: guard.private.len() })
     }
 
-    /// What a rename may move from one spot to the other.
+    /// Decides what a rename may move from one spot to the other.
     pub fn renames(&self, from: &Spot, to: &Spot) -> Result<Renames> {
         let (from_depth, to_depth) = (self.depth(&from.parent)?, self.depth(&to.parent)?);
         Ok(names::renames((from_depth, from.name()), (to_depth, to.name())))
     }
 
-    /// Whether a directory is on one of the cell's own filesystems.
+    /// Returns true if a directory is on one of the cell's own filesystems.
     pub fn is_private(&self, directory: impl AsFd) -> Result<bool> {
         Ok(self.private.contains(&fstat(directory)?.st_dev))
     }
 
-    /// Returns whether a file is on a filesystem that no other cell has.
+    /// Returns true if a file is on a filesystem that no other cell has.
     pub fn is_own(&self, file: impl AsFd) -> Result<bool> {
         let device = fstat(file)?.st_dev;
         Ok(self.private.iter().take(self.own).any(|own| *own == device))
     }
 
-    /// Whether this name must not be made here. In doubt it must not.
+    /// Returns true if this name must not be made here, also in doubt.
     pub fn is_guarded(&self, spot: &Spot) -> Result<bool> {
         if self.is_private(&spot.parent)? {
             return Ok(false);
@@ -76,9 +75,8 @@ impl<'a> NameGuard<'a> {
         }
     }
 
-    /// Whether what is here must not be written to: the mount over it is gone where the host has
-    /// made it anew since the grant, as git does with its configuration. A HEAD alone tells nothing
-    /// to run.
+    /// Returns true if the file here must not be written to: the mount over it is gone if the host has
+    /// replaced it since the grant, as git does with its configuration. A HEAD alone names nothing to run.
     pub fn keeps(&self, spot: &Spot) -> Result<bool> {
         match Kind::of(spot.name()) {
             Kind::Head { .. } if !self.is_private(&spot.parent)? => {
@@ -96,7 +94,7 @@ impl<'a> NameGuard<'a> {
         }
     }
 
-    /// The same for a file that is held, by the name that it has now.
+    /// Returns true if a held file must not be written to, by the name that it has now.
     pub fn keeps_file(&self, file: &OwnedFd) -> Result<bool> {
         let mut buffer = [0; 4096];
         let path = self.path(file, &mut buffer)?;
@@ -112,7 +110,7 @@ impl<'a> NameGuard<'a> {
         }
     }
 
-    /// Whether a directory lies in a place that the host obeys. Where its mount is read-only the
+    /// Returns true if a directory lies in a place that the host obeys. If its mount is read-only, the
     /// kernel refuses by itself.
     fn is_within(&self, spot: &Spot, directory: &[u8]) -> Result<bool> {
         let mut parts = directory.split(|byte| *byte == b'/');
@@ -123,8 +121,8 @@ impl<'a> NameGuard<'a> {
         Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))
     }
 
-    /// Whether a configuration names this place, or one below it: what stood on the way could be
-    /// moved aside where the host has made it anew, and come back with something else in it.
+    /// Returns true if a configuration names this place, or one below it: the cell could move a directory
+    /// on the way aside that the host has replaced, and put another one in its place.
     fn is_named(&self, directory: &[u8], name: &[u8]) -> bool {
         self.named.iter().any(|(parent, named)| {
             let mut place = names::parts(parent).chain([named.as_slice()]);
@@ -140,7 +138,7 @@ impl<'a> NameGuard<'a> {
             Depth::Without if head => Place::Headed,
             Depth::Without => Place::WorkTree,
             Depth::Top => Place::Repository,
-            // A submodule's or a linked worktree's, which was there before.
+            // Repository of a submodule or a linked worktree, which existed before.
             Depth::Inside if is_repository()? => Place::Repository,
             Depth::Inside => Place::Inside,
             Depth::Branches => Place::Branches,
@@ -153,18 +151,18 @@ impl<'a> NameGuard<'a> {
         self.path(directory, &mut [0; 4096]).map(Depth::of)
     }
 
-    /// Init itself, in the procfs.
+    /// Returns init itself, as a process in the procfs.
     pub fn own(&self) -> TargetThread<'_> {
         TargetThread { proc: self.proc.as_fd(), pid: 1 }
     }
 
-    /// Opens what is held.
+    /// Opens a held file again, with other flags.
     pub fn open_held(&self, held: &OwnedFd, flags: OFlag) -> Result<OwnedFd> {
         let number = u32::try_from(held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         self.own().descriptor(number, flags)
     }
 
-    /// Returns whether a path from a directory leads to a spot by the names that it has, and by nothing else.
+    /// Returns true if a path leads from a directory to a spot without a link or `..` on the way.
     pub fn leads_straight(&self, from: &OwnedFd, path: &[u8], spot: &Spot) -> Result<bool> {
         let (mut start, mut end) = ([0; 4096], [0; 4096]);
         let start = if path.starts_with(b"/") { &[][..] } else { self.path(from, &mut start)? };
@@ -174,7 +172,7 @@ impl<'a> NameGuard<'a> {
         Ok(walked.eq(names::parts(end).chain([spot.name()])))
     }
 
-    /// The path of a directory that is held, as the cell has it.
+    /// Returns the path of a held directory in the cell.
     pub fn path<'b>(&self, directory: &OwnedFd, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
         let mut entry = [0; 64];
         let entry = self.own().entry(&mut entry, format_args!("fd/{}", directory.as_raw_fd()))?;
@@ -190,8 +188,8 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
     }
 }
 
-/// Whether a directory is a repository's own hooks or below them, and not one of sources that has
-/// the name. A HEAD tells; that of a `.git` may be moved away and back.
+/// Returns true if a directory is a repository's own hooks or below them. A directory of sources with that name
+/// has no HEAD beside it. The HEAD of a `.git` is not looked for, as it may be moved away and back.
 fn is_of_hooks(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
     const DEEPEST: usize = 32;
     const UP: &str = "../";
@@ -205,7 +203,7 @@ fn is_of_hooks(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
         }
         let mut above = [0; DEEPEST * UP.len() + HEAD.len()];
         let length = (level + 1) * UP.len() + HEAD.len();
-        // Deeper than anybody keeps hooks: in doubt they are.
+        // Deeper than hooks are ever kept: treated as hooks.
         let Some(above) = above.get_mut(..length) else { return Ok(true) };
         let (up, head) = above.split_at_mut(length - HEAD.len());
         up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
@@ -217,7 +215,7 @@ fn is_of_hooks(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
     Ok(false)
 }
 
-/// Whether a path is `parent/name`, or lies beneath.
+/// Returns true if a path is `parent/name`, or lies beneath.
 fn is_within(path: &[u8], parent: &[u8], name: &[u8]) -> bool {
     let mut place = names::parts(parent).chain([name]);
     let mut here = names::parts(path);
@@ -228,7 +226,7 @@ fn may_fold(directory: &OwnedFd) -> Result<bool> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     match openat(directory, c".", flags, Mode::empty()) {
         Ok(opened) => lookup::may_fold(opened),
-        // What cannot be listed is not looked at.
+        // An unreadable directory is not looked at.
         Err(Errno::EACCES) => Ok(true),
         Err(errno) => Err(errno),
     }

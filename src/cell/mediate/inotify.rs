@@ -1,7 +1,7 @@
 //! Watches of inotify(7): on a cell's own filesystems and in its grants, nowhere else.
 //!
-//! What a cell has of the host beside them are the host's own inodes, or those of all cells of a template:
-//! a watch there tells what others read, write and execute.
+//! Other files that a cell shares with the host are the host's own inodes, or those of all cells of a template:
+//! a watch there would show which files others read, write and execute.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -31,7 +31,7 @@ pub const CALLS: [Sysno; 10] = [
     Sysno::inotify_add_watch,
 ];
 
-/// inotify_add_watch(2), on the inode that was judged.
+/// Serves inotify_add_watch(2), on the inode that was checked.
 pub fn add_watch(
     handlers: &Handlers<'_>,
     caller: &TargetCall<'_>,
@@ -68,7 +68,7 @@ pub fn add_watch(
     Ok(Response::Value(i64::from(watch)))
 }
 
-/// Returns whether nobody but the cell, and who was granted with it, uses this file.
+/// Returns true if the file is the cell's own or granted.
 fn may_watch(handlers: &Handlers<'_>, held: &OwnedFd) -> Result<bool> {
     if handlers.name_guard.is_own(held)? {
         return Ok(true);
@@ -78,7 +78,7 @@ fn may_watch(handlers: &Handlers<'_>, held: &OwnedFd) -> Result<bool> {
     Ok(handlers.mediation.granted.iter().any(|granted| lies_in(path, granted)))
 }
 
-/// Returns whether an absolute path is another one, or lies beneath it.
+/// Returns true if an absolute path is another one, or lies beneath it.
 #[must_use]
 pub fn lies_in(path: &[u8], granted: &[u8]) -> bool {
     let mut here = names::parts(path);

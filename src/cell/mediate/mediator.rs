@@ -11,7 +11,7 @@ use super::handlers::{Handlers, Served};
 use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
 
-/// What answers the mediated calls of a cell.
+/// The reader of one cell's notifications, which answers mediated calls.
 #[derive(Debug)]
 pub struct Mediator<'a> {
     mediation: Option<&'a Mediation>,
@@ -54,7 +54,7 @@ impl<'a> Mediator<'a> {
             return Ok(Served::NotMediated);
         };
         if self.handlers.is_none() {
-            // What keeps the gate from being made refuses the call, and ends nothing.
+            // If the handlers cannot be made, the call is refused; the cell goes on.
             if let Err(errno) = self.make(mediation) {
                 notify::refuse(listener, call, errno)?;
                 return Ok(Served::Answered);

@@ -1,4 +1,4 @@
-//! Names that the host runs or obeys by themselves, and where: what rulings R6 guards.
+//! The guarded names: those that programs of the host run or obey by themselves, and the places where they do.
 
 /// Names that editors, shells, agents and version control run or obey, wherever they lie, each with
 /// the reason why it is guarded.
@@ -19,8 +19,8 @@ pub const OBEYED: [(&str, &str); 13] = [
 ];
 /// A repository's own directory, or the file that stands for it.
 pub const GIT: &str = ".git";
-/// What makes a directory a repository to git, with `objects` and `refs`, which many have (git's
-/// is_git_directory). Without it the other parts mean nothing.
+/// The file that makes a directory a repository to git, together with `objects` and `refs`, which many
+/// directories have (git's is_git_directory). Without it the other parts mean nothing.
 pub const HEAD: &str = "HEAD";
 /// Parts of a repository that git runs or obeys.
 /// `commondir`, which a linked worktree's has, names where git finds its hooks and its `config`.
@@ -33,19 +33,19 @@ pub const OBJECTS: &str = "objects";
 /// file of this name in a repository, and a directory that has one could become `info`.
 pub const ATTRIBUTES: &str = "attributes";
 
-/// Whether a filesystem may take `name` for `word`. In doubt it may.
+/// Returns true if a filesystem may take `name` for `word`, also in doubt.
 #[must_use]
 pub fn may_be(name: &[u8], word: &str) -> bool {
     may_be_same(name, word.as_bytes())
 }
 
-/// Letters of a name that [`Kind::of`] compares, at most: more than the longest word above has.
+/// Most letters of a name that [`Kind::of`] compares: more than the longest word above has.
 const MOST_LETTERS: usize = 24;
 
 /// A name that was folded once, for a comparison with many words.
 struct Letters {
     bytes: [u8; MOST_LETTERS],
-    /// Nothing where there are more of them than any word has.
+    /// Number of letters; none if there are more than any word has.
     length: Option<usize>,
 }
 
@@ -68,15 +68,15 @@ impl Letters {
     }
 }
 
-/// Whether a filesystem may take two names for one: letters in either case, what Windows'
-/// filesystems leave out (trailing dots and blanks, `:` and what follows), what Unicode's folding
-/// leaves out or turns into ASCII, and the short name that VFAT gives to `word`.
+/// Returns true if a filesystem may take two names for one: letters in either case, parts that Windows'
+/// filesystems leave out (trailing dots and blanks, `:` and the rest), letters that Unicode's folding drops or
+/// turns into ASCII, and the short name that VFAT gives to `word`.
 #[must_use]
 pub fn may_be_same(name: &[u8], word: &[u8]) -> bool {
     folded(name).eq(folded(word)) || may_be_short(name, word)
 }
 
-/// A name in lower case ASCII; what is not ASCII and does not fold to it is left out.
+/// Folds a name to lower case ASCII; letters that do not fold to ASCII are left out.
 fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     let stem = name.split(|byte| *byte == b':').next().unwrap_or_default();
     let mut rest = stem.trim_suffix_of(b". ");
@@ -111,7 +111,7 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Whether a name has the shape of a short name for `word`, as `GIT~1` for `.git` (vfat): first
+/// Returns true if a name has the shape of a short name for `word`, as `GIT~1` for `.git` (vfat): first
 /// letters, perhaps a hash of four digits, a tilde and a number.
 fn may_be_short(name: &[u8], word: &[u8]) -> bool {
     let letters = word.iter().skip_while(|byte| **byte == b'.').take_while(|byte| **byte != b'.');
@@ -132,14 +132,14 @@ fn may_be_short(name: &[u8], word: &[u8]) -> bool {
         && number.iter().all(u8::is_ascii_digit)
 }
 
-/// Returns whether a name is one of [`OBEYED`].
+/// Returns true if a name is one of [`OBEYED`].
 #[must_use]
 pub fn is_obeyed(name: &[u8]) -> bool {
     OBEYED.iter().any(|(word, _)| may_be(name, word))
 }
 
-/// Tells most names apart from all words above by a look at the first letter. A short name needs a
-/// tilde, and of what does not begin with an ASCII letter or digit the folding decides.
+/// Returns true for most names that are no word above, by their first letter. A short name needs a tilde, and a
+/// name that does not begin with an ASCII letter or digit is left to the folding.
 fn is_plain(name: &[u8]) -> bool {
     const FIRST_OF_PARTS: [u8; 4] = [b'h', b'c', b'o', b'a'];
     name.first().is_some_and(|first| {
@@ -147,7 +147,7 @@ fn is_plain(name: &[u8]) -> bool {
     }) && !name.contains(&b'~')
 }
 
-/// The parts of an absolute path.
+/// Iterates over the parts of a path.
 pub fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
@@ -168,14 +168,14 @@ impl TrimSuffix for [u8] {
     }
 }
 
-/// What a name is to the guard.
+/// Class of a name for the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing by itself.
+    /// Not guarded.
     Plain,
     /// Obeyed wherever it lies.
     Obeyed,
-    /// [`HEAD`], as it is written; or in other letters, which matters where the case does not.
+    /// [`HEAD`], in this spelling or in other letters, which matters on a filesystem that ignores case.
     Head {
         exact: bool,
     },
@@ -212,7 +212,7 @@ impl Kind {
     }
 }
 
-/// What the directory is that a name is made in.
+/// Class of the directory that a name is made in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Outside of every repository's own directory.
@@ -221,10 +221,9 @@ pub enum Place {
     Headed,
     /// The top of a repository's own directory.
     Repository,
-    /// Where git keeps a file for each branch and tag: these may be called as a part of a
-    /// repository, and none is called `HEAD`.
+    /// Git's files of branches and tags: these may have the name of a part of a repository, but not `HEAD`.
     Branches,
-    /// Where git keeps a `HEAD`, of a remote or among the logs.
+    /// Places of a `HEAD` of git, of a remote or among the logs.
     Remotes,
     /// Elsewhere among references and their logs.
     References,
@@ -233,10 +232,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// Whether a name of this kind must not be made in it.
+    /// Returns true if a name of this kind must not be made in it.
     ///
-    /// Among references this depends on the path alone and not on what is there: two cells, or a
-    /// cell and the host, could each make one part of a repository between the other's look and act.
+    /// Among references this depends on the path alone and not on the files there: two cells, or a cell and
+    /// the host, could each make one part of a repository between the other's check and act.
     #[must_use]
     pub fn refuses(self, kind: Kind) -> bool {
         match (kind, self) {
@@ -267,7 +266,7 @@ impl Place {
     }
 }
 
-/// The part of a directory's path that tells its [`Place`]: what follows the first `.git` in it.
+/// Position of a directory relative to the first `.git` in its path, which decides its [`Place`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// There is none.
@@ -293,7 +292,7 @@ impl Depth {
         parts(path).fold(Self::Without, Self::below)
     }
 
-    /// Returns what a directory of this name is, in a directory of this depth.
+    /// Returns the depth of a directory of this name in a directory of this depth.
     #[must_use]
     pub fn below(self, name: &[u8]) -> Self {
         match self {
@@ -303,7 +302,7 @@ impl Depth {
             Self::Top | Self::Inside if may_be(name, "logs") => Self::Logs,
             Self::Top | Self::Inside => Self::Inside,
             Self::Logs if may_be(name, "refs") => Self::Refs,
-            // In another spelling it may be the same directory: then it has neither's rights.
+            // In another spelling it may be the same directory: it gets the rights of neither.
             Self::Refs if matches!(name, b"heads" | b"tags") => Self::Branches,
             Self::Refs if name == b"remotes" => Self::Remotes,
             Self::Refs | Self::Logs | Self::References => Self::References,
@@ -312,7 +311,7 @@ impl Depth {
         }
     }
 
-    /// Returns whether references and their logs are here.
+    /// Returns true if references and their logs are here.
     fn is_of_references(self) -> bool {
         match self {
             Self::Refs | Self::Logs | Self::Branches | Self::Remotes | Self::References => true,
@@ -321,17 +320,17 @@ impl Depth {
     }
 }
 
-/// What may be renamed from one place to another.
+/// Kinds of files that may be renamed from one place to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renames {
-    /// Anything: all below it stays in places of its kind.
+    /// Any file: all names below it stay in places of the same kind.
     Anything,
-    /// What is no directory: git moves logs so.
+    /// Files other than directories: git moves logs so.
     Files,
     Nothing,
 }
 
-/// What may be renamed from one directory and name to another. A remote's directory may hold a
+/// Decides which files may be renamed from one directory and name to another. A remote's directory may hold a
 /// `HEAD` and one of branches a `config`, and elsewhere the two would be half a repository.
 #[must_use]
 pub fn renames((from, name): (Depth, &[u8]), (to, new): (Depth, &[u8])) -> Renames {

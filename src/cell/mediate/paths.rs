@@ -1,7 +1,7 @@
-//! Where a call's path leads: looked up by init as the caller would, from what the caller holds.
+//! Resolves the paths of mediated calls as the kernel would for the caller.
 //!
-//! The text is copied once and never looked at again in the caller's memory. Directories are held
-//! by descriptor, and what is done in them is done by one name that no symbolic link stands behind.
+//! The text is copied once and never read again in the caller's memory. Directories are held by descriptor, and
+//! calls act on one name in them that is no symbolic link.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -16,7 +16,7 @@ use super::calls::PathArgument;
 use sys::lookup::{self, Follow};
 use sys::{Result, remote};
 
-/// Bytes of a path with its NUL, as the kernel takes it.
+/// Most bytes of a path with its NUL that the kernel takes.
 const PATH: usize = 4096;
 /// Symbolic links that one lookup follows (path_resolution(7)).
 const LINKS: usize = 40;
@@ -47,39 +47,40 @@ impl Text {
     }
 }
 
-/// A place for a name: the directory, held, and the path's last part, slashes after it included.
+/// Place of a name: the held directory, and the last part of the path with the slashes after it.
 pub struct Spot {
     pub parent: OwnedFd,
     last: Text,
 }
 
 impl Spot {
-    /// The spot of an absolute path of ours.
+    /// Resolves an absolute path of ours.
     pub fn at(path: &[u8]) -> Result<Self> {
         spot_from(None, path)
     }
 
-    /// The path's last part as a call takes it.
+    /// Returns the last part of the path as an argument of a call.
     ///
     /// # Errors
-    /// ENAMETOOLONG, which a part of a path that was taken cannot be.
+    /// ENAMETOOLONG: cannot happen for a part of a path that was resolved.
     pub fn last(&self) -> Result<&CStr> {
-        // Of the root nothing is left: it is its own directory.
+        // The root has no last part: it is its own directory.
         if self.last.bytes().is_empty() { Ok(c".") } else { self.last.as_c() }
     }
 
-    /// The name itself.
+    /// Returns the name, without slashes.
     pub fn name(&self) -> &[u8] {
         trimmed(self.last.bytes())
     }
 
-    /// The same place, by the name itself.
+    /// Drops the slashes after the name.
     pub fn without_slashes(self) -> Result<Self> {
         let last = Text::new(self.name())?;
         Ok(Self { parent: self.parent, last })
     }
 
-    /// Whether the path ends in what no call can make a file of: nothing, `.`, `..`, or a slash.
+    /// Returns true if the path ends in a part that no call can make a file of: nothing, `.`, `..`, or a
+    /// slash.
     pub fn is_no_file(&self) -> bool {
         self.name().len() != self.last.length || matches!(self.name(), b"" | b"." | b"..")
     }
@@ -90,15 +91,15 @@ fn trimmed(part: &[u8]) -> &[u8] {
     part.get(..end).unwrap_or_default()
 }
 
-/// What the last part of a path is, links behind it followed.
+/// File that a path leads to, with links at its end followed or not.
 #[expect(clippy::large_enum_variant, reason = "lives for one call, and init does not allocate")]
 pub enum Found {
     Spot(Spot),
-    /// One of the caller's own descriptors, by its name in /proc.
+    /// One of the caller's own descriptors, named by a path in /proc.
     Descriptor(u32),
 }
 
-/// Whether a symbolic link that a path ends in is followed.
+/// Treatment of a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
     Follow,
@@ -127,13 +128,13 @@ impl TargetThread<'_> {
         }
     }
 
-    /// Opens something of the caller's in /proc.
+    /// Opens an entry of the caller's directory in /proc.
     fn own(&self, what: std::fmt::Arguments<'_>, flags: OFlag) -> Result<OwnedFd> {
         let mut buffer = [0; 64];
         openat(self.proc, self.entry(&mut buffer, what)?, flags, Mode::empty())
     }
 
-    /// The path of something of the caller's, from the procfs.
+    /// Writes the path of such an entry, relative to the procfs.
     pub fn entry<'b>(
         &self,
         buffer: &'b mut [u8; 64],
@@ -144,12 +145,12 @@ impl TargetThread<'_> {
         CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::ENAMETOOLONG)
     }
 
-    /// Holds what one of the caller's descriptors is open on.
+    /// Opens the file of one of the caller's descriptors.
     pub fn descriptor(&self, number: u32, flags: OFlag) -> Result<OwnedFd> {
         self.own(format_args!("fd/{number}"), flags)
     }
 
-    /// Holds where a relative path starts.
+    /// Opens the directory that a relative path starts at.
     fn start(&self, from: i32) -> Result<OwnedFd> {
         if from == libc::AT_FDCWD {
             return self.own(format_args!("cwd"), HOLD);
@@ -159,7 +160,7 @@ impl TargetThread<'_> {
         held.map_err(|errno| if errno == Errno::ENOENT { Errno::EBADF } else { errno })
     }
 
-    /// Umask and process id, as `/proc/<pid>/status` tells them.
+    /// Reads umask and process id from `/proc/<pid>/status`.
     pub fn status(&self) -> Result<Status> {
         let file = self.own(format_args!("status"), OFlag::O_RDONLY | OFlag::O_CLOEXEC)?;
         let mut buffer = [0; 512];
@@ -176,7 +177,7 @@ impl TargetThread<'_> {
         umask.zip(process).map(|(umask, process)| Status { umask, process }).ok_or(Errno::EPERM)
     }
 
-    /// Where the name lies that a call makes: the last part is not followed.
+    /// Resolves a path to the place of its name; a link at its end is not followed.
     pub fn spot(&self, named: PathArgument) -> Result<Spot> {
         self.spot_of(named.from, &self.text(named.text)?)
     }
@@ -193,7 +194,7 @@ impl TargetThread<'_> {
         spot_from(start, text.bytes())
     }
 
-    /// Holds where a path starts, from the caller's current directory.
+    /// Opens the directory that a path starts at, if it is relative the caller's current directory.
     pub fn start_of(&self, path: &[u8]) -> Result<OwnedFd> {
         match path.first() {
             Some(b'/') => openat(AT_FDCWD, c"/", HOLD, Mode::empty()),
@@ -201,11 +202,11 @@ impl TargetThread<'_> {
         }
     }
 
-    /// Where a path leads; links behind its last part are followed where `links` says so.
+    /// Resolves a path to the file it leads to. `links` says if a link at its end is followed.
     ///
     /// # Errors
-    /// EACCES: into a procfs, where `self` would be init; only the caller's own descriptors can be
-    /// reached there.
+    /// EACCES: the path leads into a procfs, where `self` would be init. Only the caller's own descriptors
+    /// can be reached there.
     pub fn find(&self, named: PathArgument, links: Links) -> Result<Found> {
         self.led(named.from, self.text(named.text)?, links)
     }
@@ -230,7 +231,7 @@ impl TargetThread<'_> {
             let mut buffer = [0; PATH];
             text = match lookup::read_link(&spot.parent, spot.last()?, &mut buffer) {
                 Ok(content) => Text::new(content)?,
-                // No link, or nothing at all; what else is wrong with it, the call itself tells.
+                // No link, or no file: the call itself returns any other errno.
                 Err(_) => return Ok(Found::Spot(spot)),
             };
             start = (text.bytes().first() != Some(&b'/')).then_some(spot.parent);
@@ -238,7 +239,7 @@ impl TargetThread<'_> {
         Err(Errno::ELOOP)
     }
 
-    /// The number in the ways to write a descriptor of one's own, such as `/dev/fd/63`.
+    /// Returns the number in a path of one of the caller's own descriptors, such as `/dev/fd/63`.
     fn own_descriptor(&self, path: &[u8]) -> Result<u32> {
         let (process, number) = descriptor_of(path)?;
         let is_own = process
@@ -247,10 +248,10 @@ impl TargetThread<'_> {
     }
 }
 
-/// The process and the number in a path of a descriptor in /proc; no process where it is the caller's own.
+/// Returns process and number of a path of a descriptor in /proc; no process for the caller's own.
 ///
 /// # Errors
-/// EACCES: it is the path of something else.
+/// EACCES: the path is of another entry.
 pub fn descriptor_of(path: &[u8]) -> Result<(Option<i32>, Result<u32>)> {
     let path = std::str::from_utf8(path).map_err(|_| Errno::EACCES)?;
     let (directory, number) = path.rsplit_once('/').ok_or(Errno::EACCES)?;
@@ -264,15 +265,15 @@ pub fn descriptor_of(path: &[u8]) -> Result<(Option<i32>, Result<u32>)> {
     Ok((process, number.parse().map_err(|_| Errno::ENOENT)))
 }
 
-/// What of a thread's status a call depends on.
+/// Fields of a thread's status that calls depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     pub umask: u32,
-    /// Its thread group: what it calls its own process id.
+    /// Its thread group, the result of its getpid(2).
     pub process: i32,
 }
 
-/// Holds the directory of a path's last part; `start` is where a relative path begins.
+/// Opens the directory of a path's last part; a relative path begins at `start`.
 fn spot_from(start: Option<OwnedFd>, path: &[u8]) -> Result<Spot> {
     let (directory, last) = split(path);
     let last = Text::new(last)?;
@@ -284,13 +285,13 @@ fn spot_from(start: Option<OwnedFd>, path: &[u8]) -> Result<Spot> {
     Ok(Spot { parent, last })
 }
 
-/// The directory of a path, and its last part with the slashes after it.
+/// Splits a path into its directory and its last part with the slashes after it.
 #[must_use]
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = trimmed(path).len();
     let before = path.get(..end).unwrap_or_default();
     let cut = before.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-    // Of nothing but slashes, the root is the directory and no name is left.
+    // A path of slashes alone is the root: it has no name.
     path.split_at_checked(if end == 0 { path.len() } else { cut }).unwrap_or_default()
 }
 
@@ -299,7 +300,7 @@ fn hold(from: BorrowedFd<'_>, directory: &[u8]) -> Result<OwnedFd> {
     lookup::open(from, Text::new(directory)?.as_c()?, flags, 0, Follow::Texts)
 }
 
-/// Whether a directory is of a procfs, where paths mean something else to each process.
+/// Returns true if a directory is on a procfs, where paths differ between processes.
 fn is_procfs(directory: impl AsFd) -> Result<bool> {
     Ok(fstatfs(directory)?.filesystem_type() == PROC_SUPER_MAGIC)
 }

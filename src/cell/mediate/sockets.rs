@@ -5,7 +5,7 @@
 //! the socket, and follows a path only to a socket whose directory is the cell's own. A datagram takes an
 //! address with it, in memory that no filter reads: such cells have no datagram sockets by path.
 //!
-//! bind(2) makes a name. Where names are guarded init binds too, to the directory that it has judged.
+//! bind(2) makes a name. If names are guarded, init binds too, in the directory that it has checked.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -181,7 +181,7 @@ impl Address {
         is_unix.then_some(path)
     }
 
-    /// What is held by a descriptor of ours, from the procfs that is the current directory.
+    /// Returns the address of a file that init holds, by a path from the procfs, the current directory.
     fn of_held(held: &OwnedFd) -> Result<Self> {
         let mut address = Self { bytes: [0; MOST], length: 0 };
         let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(|_| Errno::EINVAL)?;
@@ -208,7 +208,8 @@ impl Connecting {
     /// Tries, without waiting. `Ok(false)`: whoever waits has to wait on.
     ///
     /// # Errors
-    /// EINTR: the program changed the socket, so that init would have waited. What connect(2) says otherwise.
+    /// EINTR: the program changed the socket, so that init would have waited. Otherwise the errno of
+    /// connect(2).
     pub fn tried(&self) -> Result<bool> {
         let set = OFlag::from_bits_retain(fcntl(&self.socket, FcntlArg::F_GETFL)?);
         if set.contains(OFlag::O_NONBLOCK) {

@@ -1,11 +1,11 @@
 //! A shorter program with the same answers: each cell has the kernel check and translate it anew.
 //!
-//! Every jump of these programs goes forward, so the new one is written from its end: where an
-//! instruction goes on to is there already. What nobody goes on to is not written.
+//! Every jump of these programs goes forward, so the new one is written from its end: the targets of an
+//! instruction are there already. Unreachable instructions are left out.
 
 use super::{IF_EQUAL, IF_GREATER, IF_GREATER_OR_EQUAL, Instruction, JUMP, RETURN, step};
 
-/// Where an instruction of the old program went.
+/// New place of an instruction of the old program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Written, with so many behind it.

@@ -1,4 +1,4 @@
-//! What the words ask for: view, create, replace, insert, get.
+//! The requests: view, create, replace, insert, get.
 
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -82,7 +82,7 @@ fn create(path: &[u8], mode: &[u8], over: &[u8]) -> Result<Done, No> {
     Ok(changed(before.as_ref()).fact("size", bytes.len()))
 }
 
-/// What is told of a file that was put: whether there was one, and how many names that one has left.
+/// Reports on a file that was put: a new or a replaced one, and the number of names that the old one still has.
 fn changed(before: Option<&file::Stat>) -> Done {
     match before {
         Some(stat) => Done::new().fact("was", "replaced").fact("links", stat.links),

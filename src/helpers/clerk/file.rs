@@ -51,7 +51,7 @@ const NOWHERE: usize = usize::MAX - 99;
 /// AT_EMPTY_PATH.
 const EMPTY_PATH: usize = 0x1000;
 
-/// The most bytes of a file that is read or written whole: rulings R1's bound on input.
+/// Most bytes of a file that is read or written whole, the bound on every input.
 pub const MOST: usize = 8 << 20;
 
 /// An open file, closed when it is dropped.
@@ -65,7 +65,7 @@ impl Drop for Open {
     }
 }
 
-/// What statx(2) tells of a file.
+/// Attributes of a file (statx(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub mode: u16,
@@ -140,12 +140,12 @@ pub fn remove(directory: &Open, name: &[u8]) -> Result<(), Errno> {
     sys::call(number::UNLINKAT, &given).map(drop)
 }
 
-/// What a name may have before it is given to a file.
+/// Files that may have a name before it is given to a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
     /// Nothing.
     Nothing,
-    /// Whatever it has is replaced.
+    /// Any file: it is replaced.
     Any,
 }
 
@@ -169,7 +169,7 @@ pub fn sync(file: &Open) -> Result<(), Errno> {
     sys::call(more::FSYNC, &[file.0]).map(drop)
 }
 
-/// What an open file is.
+/// Returns the attributes of an open file.
 pub fn stat(file: &Open) -> Result<Stat, Errno> {
     // struct statx (statx(2)): the same on every architecture.
     let mut room = [0_u8; 256];

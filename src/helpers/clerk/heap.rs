@@ -1,7 +1,7 @@
 //! Memory for a program without a C library: one mapping, taken from its beginning on.
 //!
-//! The program answers one request and ends. What it frees is not used again, but for the newest
-//! piece, which grows where it is.
+//! The program answers one request and ends. Freed memory is not used again, except for the newest piece, which
+//! can grow in place.
 #![allow(unsafe_code, reason = "an allocator is one by an unsafe trait; this module holds it")]
 
 use alloc::alloc::{GlobalAlloc, Layout};
@@ -15,7 +15,7 @@ const BYTES: usize = 64 << 20;
 const READ_WRITE: usize = 3;
 const PRIVATE_ANONYMOUS: usize = 0x22;
 
-/// Where the mapping begins, once it is there, and how much of it is taken. There is one thread.
+/// Start of the mapping, once it is made, and the bytes of it that are taken. There is one thread.
 struct Heap {
     base: AtomicUsize,
     used: AtomicUsize,
@@ -47,7 +47,7 @@ impl Heap {
         Some(start)
     }
 
-    /// Whether a piece is the newest: nothing lies behind it.
+    /// Returns true if a piece is the newest: none lies behind it.
     fn is_newest(&self, address: usize, bytes: usize) -> bool {
         let end = self.base.load(Ordering::Relaxed) + self.used.load(Ordering::Relaxed);
         address.checked_add(bytes) == Some(end)
@@ -83,7 +83,8 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// What `alloc`, which was compiled to unwind, names: nothing here unwinds, a panic ends the program.
+/// Satisfies `alloc`, which was compiled to unwind and names this symbol. Nothing here unwinds: a panic ends
+/// the program.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 

@@ -8,7 +8,7 @@ pub fn count(text: &[u8]) -> usize {
     ends + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
 }
 
-/// Where line `number` begins, counted from 1; the end of the text for one behind the last.
+/// Returns the start of line `number`, counted from 1; the end of the text for the line after the last.
 pub fn start(text: &[u8], number: usize) -> usize {
     let Some(before) = number.checked_sub(2) else { return 0 };
     let mut ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
@@ -26,13 +26,13 @@ pub fn range(text: &[u8], first: usize, last: usize) -> Range<usize> {
     start(text, first)..start(text, last.saturating_add(1))
 }
 
-/// Whether the first line ends as in DOS.
+/// Returns true if the first line ends as in DOS.
 pub fn is_dos(text: &[u8]) -> bool {
     let end = text.iter().position(|byte| *byte == b'\n');
     end.and_then(|end| end.checked_sub(1)).and_then(|at| text.get(at)) == Some(&b'\r')
 }
 
-/// Where `wanted` stands in `text`, one behind the other without overlap.
+/// Iterates over the places of `wanted` in `text`, without overlap.
 pub fn places<'t>(text: &'t [u8], wanted: &'t [u8]) -> impl Iterator<Item = usize> + 't {
     let mut from = 0;
     core::iter::from_fn(move || {

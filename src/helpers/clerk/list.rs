@@ -16,7 +16,7 @@ const LENGTH: usize = 16;
 const TYPE: usize = 18;
 const NAME: usize = 19;
 
-/// What was found, and whether it is all there is.
+/// Entries that were found, and a mark if some are missing.
 pub struct Listed {
     /// For each entry its kind, a space, its path from the directory on, NUL.
     pub entries: Vec<u8>,

@@ -44,7 +44,7 @@ fn main() -> std::process::ExitCode {
 /// Does what the words say and tells what came of it.
 fn answered(words: &[&CStr]) -> u8 {
     let done = act::act(words);
-    // Where nobody reads there is nobody to tell.
+    // A failed write cannot be reported.
     reply::tell(&done).unwrap_or_default();
     0
 }

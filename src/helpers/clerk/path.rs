@@ -1,9 +1,8 @@
 //! From a path to a directory that is held and a name in it, without a step out of the workspace.
 //!
-//! The path is walked name by name, each opened from the directory before and never followed by the
-//! kernel. A symbolic link is read and its text walked instead, from the workspace on: a text that
-//! leads elsewhere is refused. Who swaps a directory for a link meanwhile swaps what is not looked
-//! at again.
+//! The path is walked name by name, each opened from the directory before and never followed by the kernel. A
+//! symbolic link is read and its text walked instead, from the workspace on: a text that leads elsewhere is
+//! refused. A directory that is replaced by a link meanwhile has no effect: it is not looked up again.
 
 use alloc::vec::Vec;
 
@@ -23,11 +22,11 @@ pub struct Place {
     pub directory: Open,
     /// Empty for the workspace itself.
     pub name: Vec<u8>,
-    /// What is there, if anything is.
+    /// The file at the place, if there is one.
     pub found: Option<(Open, Stat)>,
 }
 
-/// Whether directories on the way are made.
+/// Treatment of missing directories on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
     Refused,
@@ -77,7 +76,7 @@ fn joined(start: Vec<Vec<u8>>, path: &[u8]) -> Result<Vec<Vec<u8>>, No> {
     Ok(names)
 }
 
-/// Where a link leads that stands behind `before`, with `after` behind it.
+/// Returns the path that a link leads to, from the names before it, its text and the names after it.
 fn led(before: &[Vec<u8>], text: &[u8], after: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, No> {
     let mut names = match text.starts_with(b"/") {
         true => below(&text_of(text))?,
@@ -140,7 +139,7 @@ fn walk(names: &[Vec<u8>], missing: Missing) -> Result<Turn, No> {
     }
 }
 
-/// What has this name in a directory: named, not opened.
+/// Looks a name up in a directory: named, not opened.
 fn look(directory: &Open, name: &[u8]) -> Result<Option<(Open, Stat)>, No> {
     match file::open(directory, name, O_PATH) {
         Ok(entry) => {

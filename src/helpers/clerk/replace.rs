@@ -1,7 +1,7 @@
 //! Regular files of the workspace: read whole, and replaced whole.
 //!
-//! New bytes go to a file beside, which then takes the name: who reads sees the old file or the new
-//! one. What else had the old file's name (a hard link) keeps the old bytes, wherever it is.
+//! New bytes go to a file beside, which then takes the name: a reader sees the old file or the new one. Other
+//! names of the old file (hard links) keep the old bytes, wherever they are.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ pub fn regular(place: &Place) -> Result<Regular, No> {
     let opened = file::open(&place.directory, &place.name, 0);
     let file = opened.map_err(|errno| No::Errno("opening", errno))?;
     let stat = file::stat(&file).map_err(|errno| No::Errno("looking at it", errno))?;
-    // Whoever put something else there meanwhile: it is what was opened that counts.
+    // The check is on the opened file: the name may lead to another by now.
     is_file(&stat)?;
     Ok(Regular { file, stat })
 }
@@ -47,8 +47,8 @@ fn is_file(stat: &Stat) -> Result<(), No> {
     if stat.is("file") { Ok(()) } else { Err(No::Kind(stat.kind())) }
 }
 
-/// Puts a file of these bytes at a place, with `mode`, or with the mode of the regular file that is
-/// there. What was there, if anything was.
+/// Puts a file of these bytes at a place, with `mode`, or with the mode of the regular file that is there.
+/// Returns the old file, if there was one.
 pub fn put(place: &Place, bytes: &[u8], mode: Option<u16>, over: Over) -> Result<Option<Stat>, No> {
     let before = match (&place.found, over) {
         (Some((_, stat)), Over::Any) => {
@@ -90,7 +90,7 @@ fn named(place: &Place, bytes: &[u8], mode: u16, over: Over) -> Result<(), No> {
     done
 }
 
-/// Who may not write to a file does not replace it either.
+/// Checks that the caller may write to the file: if not, it may not replace it either.
 fn may_write(place: &Place) -> Result<(), No> {
     match file::open(&place.directory, &place.name, O_WRONLY) {
         Ok(file) => {

@@ -10,10 +10,10 @@ use core::fmt::{Display, Write};
 use crate::errno::Errno;
 use crate::sys;
 
-/// What every answer begins with.
+/// First line of every answer.
 const FIRST: &str = "cofferdam-clerk 1\n";
 
-/// What was done.
+/// Result of a request that succeeded.
 pub struct Done {
     facts: Vec<(&'static str, String)>,
     body: Vec<u8>,
@@ -49,9 +49,9 @@ pub enum No {
     Large(u64),
     /// It is there already.
     Exists,
-    /// What was to be replaced is nowhere in it.
+    /// The text to be replaced is not in the file.
     Unmatched,
-    /// What was to be replaced begins on these lines: the first of them, and how many there are.
+    /// The text to be replaced begins on these lines: the first of them, and the number of all.
     Many(Vec<usize>, usize),
     /// The file has only so many lines.
     Range(usize),

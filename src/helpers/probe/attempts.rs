@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::words::number;
 use crate::{calls, files, memory, network, processes, sys};
 
-/// What the kernel answered.
+/// Answer of the kernel.
 #[derive(Clone, Copy)]
 #[expect(clippy::large_enum_variant, reason = "there is no heap to put the large ones on")]
 pub enum Answer {
@@ -20,7 +20,7 @@ pub enum Answer {
     Refused(Errno),
     /// A call before the last failed: which, and how.
     Early(usize, Errno),
-    /// What a file said, as far as it goes.
+    /// Start of a file's content.
     Said([u8; 256], usize),
     /// Numbers of calls that were answered by more than a refusal.
     Reached([usize; 256], usize),

@@ -50,7 +50,7 @@ fn say(text: fmt::Arguments<'_>) {
     // More than a line takes is cut, which its reader sees.
     line.write_fmt(text).unwrap_or_default();
     let bytes = line.bytes.get(..line.used).unwrap_or_default();
-    // Where nobody reads there is nobody to tell.
+    // A failed write cannot be reported.
     sys::write(1, bytes).map(drop).unwrap_or_default();
 }
 

@@ -1,4 +1,4 @@
-//! Where a program without a C library begins, and the few functions that compiled code expects.
+//! Entry point of a program without a C library, and the few functions that compiled code expects.
 
 use core::arch::global_asm;
 use core::ffi::CStr;

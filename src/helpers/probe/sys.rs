@@ -1,8 +1,8 @@
 //! The kernel's entries by number, and memory by address: the only `unsafe` of the helper.
 //!
-//! An attempt names any call with any arguments: that is what the helper is for. What keeps that
-//! sound is that it has one thread, holds nothing anybody trusts, and lets the kernel write only
-//! where [`crate::words`] made room.
+//! An attempt names any call with any arguments: this is the purpose of the helper. It is sound because the
+//! helper has one thread, holds no trusted data, and lets the kernel write only into buffers that
+//! [`crate::words`] made.
 #![allow(unsafe_code, reason = "raw system calls are the helper's purpose; this module holds them")]
 
 #[cfg(freestanding)]
@@ -168,12 +168,12 @@ pub fn read(descriptor: usize, bytes: &mut [u8]) -> Result<usize> {
     call(number::READ, &[descriptor, place(bytes), bytes.len()])
 }
 
-/// Where something is that the kernel reads.
+/// Returns the address of a value that the kernel reads.
 pub fn address<T>(of: &[T]) -> usize {
     of.as_ptr().expose_provenance()
 }
 
-/// Where something is that the kernel may write to.
+/// Returns the address of a value that the kernel may write to.
 pub fn place<T>(of: &mut [T]) -> usize {
     of.as_mut_ptr().expose_provenance()
 }
@@ -199,7 +199,7 @@ pub fn text_at(address: usize) -> &'static CStr {
     unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(address)) }
 }
 
-/// What compiled code calls where a C library would be.
+/// Functions that compiled code expects from a C library.
 #[cfg(freestanding)]
 mod memory {
     /// memcpy(3).

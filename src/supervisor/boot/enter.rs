@@ -212,7 +212,7 @@ fn private_mounts() -> Result<(), Errno> {
 }
 
 /// A procfs of this pid namespace that is mounted nowhere; in a container that masks parts of
-/// /proc the kernel refuses one, and the outer /proc must do (rulings R11).
+/// /proc the kernel refuses one, and the outer /proc must do.
 fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
     let flags = attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
     match new_filesystem(c"proc", flags) {

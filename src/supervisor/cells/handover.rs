@@ -18,7 +18,7 @@ use sys::memory;
 use super::cell::Cell;
 use super::running::Ready;
 
-/// The environment of every cell, built from nothing (rulings R5); profile and caller add to it.
+/// The environment of every cell, built from nothing; profile and caller add to it.
 const ENVIRONMENT: [(&str, &str); 9] = [
     ("HOME", "/tmp/home"),
     ("HOSTNAME", crate::HOST_NAME),

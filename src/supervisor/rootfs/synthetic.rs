@@ -13,7 +13,7 @@ use model::job::Limits;
 /// The host name of every cell.
 pub const HOST_NAME: &str = "cofferdam";
 
-/// Writes the synthetic `/etc` (rulings R5) into `directory`.
+/// Writes the synthetic `/etc` into `directory`.
 ///
 /// # Errors
 /// What mkdir(2), open(2) or write(2) say.

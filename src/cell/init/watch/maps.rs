@@ -34,7 +34,7 @@ pub struct Process {
     pub size: u64,
 }
 
-/// What is known of the mappings of each process.
+/// Mappings of each process at the last look.
 #[derive(Debug, Default)]
 pub struct Mappings {
     processes: BTreeMap<i32, Known>,

@@ -26,7 +26,7 @@ const BUDGET: Duration = Duration::from_millis(20);
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 16;
 
-/// What was granted of shared memory and may still be there.
+/// Shared memory that was granted and may still exist.
 #[derive(Debug, Default)]
 pub struct SharedMemory {
     /// Bytes of each object that was mapped at the last look, by its inode: no fewer than were granted for it.

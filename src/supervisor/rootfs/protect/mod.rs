@@ -1,4 +1,4 @@
-//! What the host may later run out of a granted directory is read-only in the cell (rulings R6).
+//! Makes files of a granted directory read-only in the cell that the host may later run.
 //!
 //! An agent that writes `.git/hooks/post-commit` waits for its user's next commit. So each such
 //! place that is there when the grant is made gets a read-only mount over itself, and each directory
