@@ -56,7 +56,8 @@
 //! [`supervisor`]: the loop that makes, measures and ends cells; templates of their roots; caps over all.
 //! *Architecture Invariant:* no JSON, no tokio, one thread, and no path is opened after boot.
 //!
-//! [`cell`]: what one call runs in. Read [`cell::enter`] first; each layer has a file.
+//! [`cell`]: namespaces and processes of one call. Read [`cell::enter`] first; each layer has a file. [`cell::mediate`]
+//! answers system calls for the program: one reader, and a table from call to handler.
 //! *Architecture Invariant:* `cell` does not know of `mcp`; between clone and exec there are only
 //! system calls; no result of one is dropped.
 //!

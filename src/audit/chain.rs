@@ -20,7 +20,7 @@ pub struct Tip {
 }
 
 impl Tip {
-    /// Before the first line.
+    /// Returns the tip before the first line.
     pub fn start() -> Self {
         Self { seq: 0, hash: FIRST.to_owned() }
     }
@@ -61,7 +61,7 @@ struct Sealed<'a, T> {
     prev: &'a str,
 }
 
-/// The line after `tip` with its newline, and the tip that it makes.
+/// Returns the line after `tip` with its newline, and the tip that it makes.
 ///
 /// # Errors
 /// When `record` is not something JSON can say.
@@ -80,7 +80,7 @@ pub fn seal<T: Serialize>(
 /// Checks a line, without its newline, by itself.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the line.
 pub fn check(line: &[u8]) -> Result<Checked, BadLine> {
     const MARK: &str = ",\"hash\":\"";
     let text = std::str::from_utf8(line).map_err(|_| BadLine::NoHash)?;
@@ -96,7 +96,7 @@ pub fn check(line: &[u8]) -> Result<Checked, BadLine> {
     Ok(Checked { seq, prev, hash: hash.to_owned(), fields })
 }
 
-/// SHA-256 in lower-case hexadecimal.
+/// Returns the SHA-256 in lower-case hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

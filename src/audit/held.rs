@@ -190,7 +190,7 @@ impl Held {
         Ok(LastLine::Fragment(Record::Fragment { bytes, sha256 }))
     }
 
-    /// The last line of the newest rotated file, which the first line of a new one continues.
+    /// Returns the last line of the newest rotated file, which the first line of a new one continues.
     fn rotated_tip(&self) -> Tip {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let opened =
@@ -201,7 +201,7 @@ impl Held {
         last_line(&end).unwrap_or_else(Tip::start)
     }
 
-    /// `audit.jsonl` becomes `audit.jsonl.1`, that `.2`, and the oldest goes.
+    /// Renames `audit.jsonl` to `audit.jsonl.1`, that to `.2`, and removes the oldest.
     fn rotate(&mut self) -> std::io::Result<()> {
         self.file.sync_data()?;
         let absent = |done: Result<(), Errno>| match done {
@@ -220,7 +220,7 @@ impl Held {
     }
 }
 
-/// The name of a file of the log: itself, or a rotated one.
+/// Returns the name of a file of the log: itself, or a rotated one.
 pub(super) fn numbered(name: &OsString, number: u32) -> OsString {
     let mut name = name.clone();
     if number > 0 {
@@ -229,7 +229,7 @@ pub(super) fn numbered(name: &OsString, number: u32) -> OsString {
     name
 }
 
-/// A directory that belongs to this user and that nobody else can use: Landlock lets the front
+/// Makes or opens a directory that belongs to this user and that no other user can use: Landlock lets the front
 /// end write in it, so nothing else should be there, and nobody else may exchange a file.
 fn own_directory(path: &Path) -> Result<OwnedFd, HeldError> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -256,7 +256,7 @@ fn tail(file: &mut File, length: u64) -> std::io::Result<Vec<u8>> {
     Ok(end)
 }
 
-/// The tip that the last whole line makes, if it is one of ours.
+/// Returns the tip that the last whole line makes, if it is one of ours.
 fn last_line(text: &[u8]) -> Option<Tip> {
     let text = text.strip_suffix(b"\n")?;
     let line = text.rsplit(|byte| *byte == b'\n').next()?;

@@ -76,7 +76,7 @@ struct State {
 }
 
 impl Audit {
-    /// No log: nothing is recorded.
+    /// Makes an audit without a log: nothing is recorded.
     pub fn off() -> Self {
         Self::default()
     }
@@ -95,7 +95,7 @@ impl Audit {
         }))))
     }
 
-    /// The one directory that a confined front end may write in.
+    /// Returns the one directory that a confined front end may write in.
     ///
     /// # Errors
     /// No descriptor is left.

@@ -41,7 +41,7 @@ pub struct Verified {
     pub last: Tip,
 }
 
-/// The files of a log that are there, oldest first.
+/// Returns the files of a log that are there, oldest first.
 pub fn files(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_owned();
     let rotated = (1..=NUMBERS).rev().map(|number| path.with_file_name(numbered(&name, number)));
@@ -70,7 +70,7 @@ pub fn verify(path: &Path) -> Result<Verified, Unverified> {
     Ok(Verified { files: files.len(), lines, first: walk.first, last })
 }
 
-/// The fields of every line that is in order by itself, oldest first.
+/// Reads the fields of every line that is in order by itself, oldest first.
 ///
 /// # Errors
 /// A file that cannot be read.

@@ -94,7 +94,7 @@ impl Text {
     }
 }
 
-/// The first `most` characters, with what a terminal would obey escaped.
+/// Returns the first `most` characters, with what a terminal would obey escaped.
 fn cut(text: &str, most: usize) -> String {
     text.chars().take(most).flat_map(char::escape_debug).collect()
 }
@@ -311,7 +311,7 @@ impl Ending {
         }
     }
 
-    /// A granted call of which nothing is known but why it did not go on.
+    /// Records a granted call of which only the reason of its failure is known.
     pub fn refused(
         call: String,
         tool: ToolName,
@@ -353,7 +353,7 @@ fn reason(failure: &Failure) -> String {
     cut(&failure.to_string(), REASON)
 }
 
-/// A refused call as a line names it: one that was refused for a name is told apart.
+/// Returns a refused call as a line names it: one that was refused for a name is told apart.
 fn denied_name(denied: &DeniedCall) -> String {
     let call = calls::name(denied.number);
     match denied.by {

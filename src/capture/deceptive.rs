@@ -78,12 +78,12 @@ fn is_picture(character: char) -> bool {
     )
 }
 
-/// The way such a character is shown.
+/// Returns the way such a character is shown.
 pub fn escaped(character: char) -> String {
     format!("<U+{:04X}>", u32::from(character))
 }
 
-/// The text with what deceives shown as an escape.
+/// Returns the text with what deceives shown as an escape.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let (mut before, mut rest) = (None, text.chars());

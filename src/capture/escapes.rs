@@ -1,6 +1,6 @@
 //! The characters and escape sequences of a terminal's output, one at a time.
 
-/// The first character and its length in bytes; U+FFFD for bytes that are none.
+/// Returns the first character and its length in bytes; U+FFFD for bytes that are none.
 pub(super) fn first_character(bytes: &[u8]) -> (char, usize) {
     let four = bytes.get(..4).unwrap_or(bytes);
     let chunk = four.utf8_chunks().next();
@@ -11,7 +11,7 @@ pub(super) fn first_character(bytes: &[u8]) -> (char, usize) {
     }
 }
 
-/// The character itself, or a picture of it if showing it could do something.
+/// Returns the character itself, or a picture of it if showing it could do something.
 pub(super) fn shown(character: char) -> char {
     match character {
         '\t' => character,
@@ -22,8 +22,8 @@ pub(super) fn shown(character: char) -> char {
     }
 }
 
-/// The length of the escape sequence that `bytes` begin with (ECMA-48), or 0.
-/// A malformed or unended one ends where it stops being one.
+/// Returns the length of the escape sequence that `bytes` begin with (ECMA-48), or 0. A malformed or unended
+/// one ends where it stops being one.
 pub(super) fn sequence_length(bytes: &[u8]) -> usize {
     let [0x1b, rest @ ..] = bytes else { return 0 };
     let run = |from: usize, of: std::ops::RangeInclusive<u8>| {

@@ -50,7 +50,7 @@ impl Pattern {
         })
     }
 
-    /// The lines that match within their first [`LINE_BYTES`].
+    /// Returns the lines that match within their first [`LINE_BYTES`].
     ///
     /// # Errors
     /// When it takes too long.
@@ -70,7 +70,7 @@ impl Pattern {
     }
 }
 
-/// At most [`LINE_BYTES`], in whole characters.
+/// Returns at most [`LINE_BYTES`], in whole characters.
 fn beginning(line: &str) -> &str {
     let end = (0..=LINE_BYTES.min(line.len())).rev().find(|at| line.is_char_boundary(*at));
     line.get(..end.unwrap_or_default()).unwrap_or_default()

@@ -44,29 +44,29 @@ impl Captured {
         captured
     }
 
-    /// The first bytes of the stream.
+    /// Returns the first bytes of the stream.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// The last bytes of the stream, without those that [`Captured::head`] has.
+    /// Returns the last bytes of the stream, without those that [`Captured::head`] has.
     pub fn tail(&self) -> &[u8] {
         let excess = self.tail.len().saturating_sub(self.half);
         self.tail.get(excess..).unwrap_or_default()
     }
 
-    /// Bytes the program wrote, kept or not.
+    /// Returns the bytes the program wrote, kept or not.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes between head and tail that were not kept.
+    /// Returns the bytes between head and tail that were not kept.
     pub fn gap(&self) -> u64 {
         let kept = self.head.len() + self.tail().len();
         self.total.saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX))
     }
 
-    /// Every byte of the stream, if all were kept.
+    /// Returns every byte of the stream, if all were kept.
     pub fn whole(&self) -> Option<Vec<u8>> {
         (self.gap() == 0).then(|| [self.head(), self.tail()].concat())
     }
@@ -111,12 +111,12 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter for at most `limit` bytes; `None` has no bound.
+    /// Makes a meter for at most `limit` bytes; `None` has no bound.
     pub fn new(limit: Option<u64>) -> Self {
         Self::counting(limit, Produced::default())
     }
 
-    /// The same, counting where somebody else looks.
+    /// Makes a meter that also counts for another reader.
     pub fn counting(limit: Option<u64>, produced: Produced) -> Self {
         Self { limit, produced }
     }

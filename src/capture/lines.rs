@@ -7,7 +7,7 @@ pub struct Wanted {
     pub tail: Option<usize>,
 }
 
-/// The lines that are wanted, with a note where others are left out; and whether any are.
+/// Returns the lines that are wanted, with a note where others are left out; and whether any are.
 pub fn only(text: String, wanted: Wanted) -> (String, bool) {
     let (head, tail) = match wanted {
         Wanted { head: None, tail: None } => return (text, false),

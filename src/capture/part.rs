@@ -13,7 +13,7 @@ pub struct Piece {
 }
 
 impl Captured {
-    /// The same stream, continued by another.
+    /// Joins the stream with its continuation.
     #[must_use]
     pub fn and(&self, later: &Self) -> Self {
         let mut all = self.clone();

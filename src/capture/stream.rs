@@ -33,10 +33,10 @@ const FLOOD_TIME: Duration = Duration::from_millis(10);
 
 /// Receiver of a command's output while it is read, on whatever thread.
 pub trait Follower: Send + Sync + 'static {
-    /// Is passed every piece that is of the command, in order.
+    /// Receives every piece of the command's output, in order.
     fn heard(&self, source: Source, bytes: &[u8]);
 
-    /// The call has passed its output limit; told once.
+    /// Learns, once, that the call has passed its output limit.
     fn over(&self);
 }
 
@@ -242,7 +242,7 @@ impl Stream {
         self.kept().pipe = Pipe::Closed;
     }
 
-    /// The command is over: what is in the pipe is its own, and what comes later is not.
+    /// Ends the command: bytes in the pipe are its own, later ones are not.
     ///
     /// The pipe itself is asked, and not the runtime, which may not have heard of it yet.
     pub fn seal(&self, follower: &impl Follower) {
@@ -271,7 +271,7 @@ impl Stream {
         self.kept().captured.clone()
     }
 
-    /// The same, for who asks last: nothing is kept any more, and nothing is read.
+    /// Takes the output for the last time: nothing is kept or read any more.
     pub fn into_captured(&self) -> Captured {
         let mut kept = self.kept();
         kept.pipe = Pipe::Closed;
@@ -283,26 +283,26 @@ impl Stream {
         self.kept().late.clone()
     }
 
-    /// Both, one behind the other.
+    /// Returns both, one after the other.
     pub fn all(&self) -> Captured {
         let kept = self.kept();
         kept.captured.and(&kept.late)
     }
 
-    /// Bytes that were printed so far, by the command and by what it left behind.
+    /// Returns the bytes that were printed so far, by the command and by what it left behind.
     pub fn printed(&self) -> u64 {
         let kept = self.kept();
         kept.captured.total().saturating_add(kept.late.total())
     }
 
-    /// Bytes that are held in memory.
+    /// Returns the bytes that are held in memory.
     pub fn kept_bytes(&self) -> u64 {
         let kept = self.kept();
         let held = kept.captured.total() - kept.captured.gap();
         held + kept.late.total() - kept.late.gap()
     }
 
-    /// Bytes of the command in all.
+    /// Returns the bytes of the command in all.
     pub fn total(&self) -> u64 {
         self.kept().captured.total()
     }

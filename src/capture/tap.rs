@@ -68,14 +68,14 @@ struct Listened {
 }
 
 impl Tap {
-    /// A tap, and what comes out of it.
+    /// Makes a tap and the receiver of its pieces.
     pub fn listened() -> (Self, mpsc::Receiver<Piece>) {
         let (pieces, heard) = mpsc::channel(WAITING);
         let listened = Listened { pieces, lost: AtomicBool::new(false) };
         (Self(To::Listener(Arc::new(listened))), heard)
     }
 
-    /// A tap that keeps standard output, `most` bytes of it.
+    /// Makes a tap that keeps standard output, `most` bytes of it.
     pub fn kept(most: usize) -> (Self, Kept) {
         let kept = Kept { most, bytes: Arc::new(Mutex::new(Some(Vec::new()))) };
         (Self(To::Kept(kept.clone())), kept)

@@ -89,7 +89,7 @@ impl Window {
         window
     }
 
-    /// This window, or a narrower one over the same stream if it does not fit into `room`.
+    /// Returns this window, or a narrower one over the same stream if it does not fit into `room`.
     fn within(self, room: usize, captured: &Captured) -> Self {
         if self.needs() <= room {
             return self;
@@ -132,7 +132,7 @@ impl Window {
         self.gap = true;
     }
 
-    /// Bytes of the stream between head and tail.
+    /// Returns the bytes of the stream between head and tail.
     fn left_out(&self) -> u64 {
         let resumes = self.tail.front().map_or(self.end, |(_, start)| *start);
         if self.gap { resumes.saturating_sub(self.head_end) } else { 0 }
@@ -156,7 +156,7 @@ fn offset(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// The head of a stream without a last character that the cap cut in two.
+/// Returns the head of a stream without a last character that the cap cut in two.
 pub fn without_cut_character(head: &[u8]) -> &[u8] {
     let cut =
         head.utf8_chunks().last().map_or(0, |chunk| match std::str::from_utf8(chunk.invalid()) {
@@ -167,7 +167,7 @@ pub fn without_cut_character(head: &[u8]) -> &[u8] {
     head.get(..head.len() - cut).unwrap_or_default()
 }
 
-/// The tail of a stream from a place where a character, and no sequence, is likely to begin.
+/// Returns the tail of a stream from a place where a character, and no sequence, is likely to begin.
 fn after_seam(tail: &[u8]) -> &[u8] {
     let within = |bytes| tail.get(..bytes).unwrap_or(tail);
     let line = within(SEAM_LINE_BYTES).iter().position(|byte| *byte == b'\n').map(|at| at + 1);

@@ -34,7 +34,7 @@ pub fn are_unheld(profile: &Profile, memory: MemoryHold) -> bool {
 /// In a container whose /proc is read-only this cannot be: connections may hold what the host allows then.
 ///
 /// # Errors
-/// What open(2) or write(2) say.
+/// The errno of open(2) or write(2).
 pub fn bound(proc: impl AsFd, kind: ProcKind) -> Result<()> {
     for (path, bounds) in BOUNDS {
         let opened = openat(&proc, path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());

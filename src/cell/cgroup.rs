@@ -50,7 +50,7 @@ impl Parent {
         matches!(self, Self::V2 { processors: Processors::Shared, .. })
     }
 
-    /// How cells below this parent have their memory held.
+    /// Returns the mechanism that bounds the memory of cells below this parent.
     pub fn hold(&self) -> MemoryHold {
         match self {
             Self::V2 { .. } => MemoryHold::CgroupV2,
@@ -182,8 +182,8 @@ impl Group {
         }
     }
 
-    /// A descriptor that becomes readable when the kernel runs out of the cell's memory.
-    /// Version 2 needs none: there the whole cell is killed, and its end tells.
+    /// Returns a descriptor that becomes readable when the kernel runs out of the cell's memory. Version 2
+    /// needs none: there the whole cell is killed, and its end tells.
     pub fn out_of_memory_event(&self) -> Result<Option<EventFd>> {
         if matches!(self.version, Version::Two(_)) {
             return Ok(None);
@@ -205,13 +205,13 @@ impl Group {
         })
     }
 
-    /// The most memory the cell had, in bytes; `None` where this kernel does not count it.
+    /// Returns the most memory the cell had, in bytes; `None` where this kernel does not count it.
     pub fn peak(&self) -> Option<u64> {
         read(self.peak.as_ref()?).ok()?.trim().parse().ok()
     }
 }
 
-/// A control file from its beginning, as it is now.
+/// Reads a control file from its beginning, as it is now.
 fn read(file: &OwnedFd) -> Result<String> {
     let mut buffer = [0; 1024];
     let length = pread(file, &mut buffer, 0)?;
@@ -219,7 +219,7 @@ fn read(file: &OwnedFd) -> Result<String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| Errno::EILSEQ)
 }
 
-/// A file that some kernels do not have.
+/// Accepts the absence of a file that some kernels do not have.
 fn optional(result: Result<()>) -> Result<()> {
     match result {
         Err(Errno::ENOENT) => Ok(()),

@@ -112,7 +112,7 @@ pub(super) struct Prepared {
     pub domain: Option<bare::Domain>,
 }
 
-/// The steps that init takes before it forks.
+/// Takes the steps of init before it forks.
 fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     let Entry { design, shared, slot, group, control, job, handoff, others, .. } = *entry;
     // Before anything is allocated for the cell, and while this process has the supervisor's id,
@@ -201,7 +201,7 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
     }
 }
 
-/// Init's last step: its own filter.
+/// Takes init's last step: loads its own filter.
 fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, StepFailed> {
     let mediation = entry.design.mediation.as_ref();
     let filter = mediation.map_or(&entry.shared.init_filter, |mediation| &mediation.init_filter);
@@ -210,7 +210,7 @@ fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, Ste
     Ok(init::Ready { procfs, links, domain })
 }
 
-/// The payload's last steps: a Landlock layer more than init, its limits, the profile's filter.
+/// Takes the payload's last steps: a Landlock layer more than init, its limits, the profile's filter.
 fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Held, StepFailed> {
     let Entry { design, shared, .. } = *entry;
     // First: init waits for it, and must know which process's end ends the cell.

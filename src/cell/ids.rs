@@ -32,7 +32,7 @@ pub enum CellIds {
 }
 
 impl CellIds {
-    /// The id of the cell in `slot`.
+    /// Returns the id of the cell in `slot`.
     ///
     /// # Errors
     /// ERANGE beyond the last id.
@@ -53,7 +53,7 @@ impl CellIds {
     }
 }
 
-/// The id of the cell in `slot`, as the supervisor's map has it: 0 is the supervisor's own.
+/// Returns the id of the cell in `slot`, as the supervisor's map has it: 0 is the supervisor's own.
 pub fn cell_id(slot: Slot) -> Option<u32> {
     u32::from(slot).checked_add(1)
 }
@@ -63,7 +63,7 @@ pub fn cell_id(slot: Slot) -> Option<u32> {
 pub struct HostIds(pub Vec<(u32, u32, u32)>);
 
 impl HostIds {
-    /// The host's id; `None` for one that the namespace has no name for.
+    /// Returns the host's id; `None` for one that the namespace has no name for.
     pub fn of(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|(inside, host, length)| {
             let offset = id.checked_sub(*inside)?;

@@ -43,7 +43,7 @@ pub struct Plan {
     pub network: Network,
 }
 
-/// The rules of a cell: what the template has of the host is readable, what is the cell's own or
+/// Returns the rules of a cell: what the template has of the host is readable, what is the cell's own or
 /// granted for writing is writable, devices are devices. All else may only be listed.
 ///
 /// # Errors
@@ -72,8 +72,8 @@ pub fn rules(
 
 /// Returns what may be done with a device that cells have.
 ///
-/// Who has `/dev/zero` open for writing can map it shared, which makes memory that is in no account once it is let go
-/// of (`init::watch` counts what is mapped without a file).
+/// A program that has `/dev/zero` open for writing can map it shared, which makes memory that is in no account
+/// once it is let go of (`init::watch` counts mappings without a file).
 #[must_use]
 pub fn device(path: &Path, memory: MemoryHold) -> Use {
     match memory {
@@ -94,12 +94,12 @@ pub struct Inside<'a> {
     pub private: &'a [Tmpfs],
 }
 
-/// The Landlock ABI of this kernel, 0 where there is none (landlock_create_ruleset(2)).
+/// Returns the Landlock ABI of this kernel, 0 where there is none (landlock_create_ruleset(2)).
 pub fn kernel_abi() -> u32 {
     sys::process::landlock_abi()
 }
 
-/// The newest ABI of the `landlock` crate that this kernel has.
+/// Returns the newest ABI of the `landlock` crate that this kernel has.
 fn known(abi: u32) -> ABI {
     match abi {
         0 => ABI::Unsupported,
@@ -137,7 +137,7 @@ enum Kind {
     File,
 }
 
-/// A ruleset that handles everything this kernel can, with no rule in it: it denies all of it.
+/// Returns a ruleset that handles everything this kernel can, with no rule in it: it denies all of it.
 ///
 /// TCP is handled where the cell has no network at all. With a loopback of its own the
 /// namespace is the bound, as Landlock cannot say "any port".
@@ -207,7 +207,7 @@ pub fn build(plan: &Plan, more: &[(BorrowedFd<'_>, Use)]) -> Result<Ready> {
     Ok(Ready(ruleset))
 }
 
-/// A ruleset that holds signals, and nothing else.
+/// Returns a ruleset that holds signals, and nothing else.
 ///
 /// # Errors
 /// ENOTSUP below ABI 6.
@@ -223,7 +223,7 @@ pub fn signals(abi: u32) -> Result<Ready> {
     Ok(Ready(ruleset.no_new_privs(false)))
 }
 
-/// A ruleset without any rule, for a process that needs no file; or with one, for files in `held`.
+/// Returns a ruleset without any rule, for a process that needs no file; or with one, for files in `held`.
 pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<Ready> {
     let abi = known(abi);
     let ruleset = empty(abi, Network::None)?.no_new_privs(false);

@@ -104,7 +104,7 @@ pub struct Root {
 }
 
 impl Design {
-    /// The root of its cells.
+    /// Returns the root of its cells.
     ///
     /// # Errors
     /// EOPNOTSUPP in the tier that has none.
@@ -120,7 +120,7 @@ impl Design {
         self.mediation.as_ref().is_some_and(|mediation| mediation.probe.is_some())
     }
 
-    /// The cell's workspace in words.
+    /// Returns the cell's workspace in words.
     pub fn workspace_name(&self) -> String {
         let name = match (self.profile.workspace, self.workspace) {
             (false, _) => "none",
@@ -197,7 +197,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The step in words for people.
+    /// Returns the step in words for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Link => "talking to the supervisor",
@@ -238,7 +238,7 @@ pub struct StepFailed {
 
 /// Names the step of a result.
 pub trait At<T> {
-    /// The value, or the error with the step it happened at.
+    /// Returns the value, or the error with the step it happened at.
     fn at(self, step: Step) -> Result<T, StepFailed>;
 }
 
@@ -254,12 +254,12 @@ impl<T> At<T> for std::io::Result<T> {
     }
 }
 
-/// The errno behind an I/O error.
+/// Returns the errno behind an I/O error.
 pub fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// A path of ours as the kernel takes it. Paths with a NUL were refused at load.
+/// Returns a path of ours as the kernel takes it. Paths with a NUL were refused at load.
 pub fn c_path(path: &std::path::Path) -> Result<CString, Errno> {
     use std::os::unix::ffi::OsStrExt;
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)

@@ -35,7 +35,7 @@ fn set_both(resource: Resource, soft: u64, hard: u64) -> Result<()> {
     setrlimit(resource, soft.min(most), hard.min(most)).map_err(|error| errno_of(&error))
 }
 
-/// Open files a process of the cell may have.
+/// Returns the number of open files that a process of the cell may have.
 pub fn open_files(limits: &Limits, exec: &Exec) -> u32 {
     match exec {
         Exec::Any => limits.open_files,
@@ -51,7 +51,7 @@ pub fn process_count(limits: &Limits) -> u64 {
 /// Processes of a cell that is built: init, the shelter, the payload. After exec there are two.
 const BUILT: u64 = 3;
 
-/// The same, with room for a cell to be built: what its group and its init have.
+/// Returns the processes that a cell's group and its init have room for, those that build the cell included.
 pub fn process_room(limits: &Limits) -> u64 {
     process_count(limits).max(BUILT)
 }
@@ -76,7 +76,7 @@ pub fn payload(limits: &Limits, exec: &Exec) -> Result<()> {
     set(Resource::NOFILE, u64::from(open_files(limits, exec)))
 }
 
-/// The limits a job may still lower, when it is handed over.
+/// Lowers the limits that a job may still lower, when it is handed over.
 pub fn lowered(limits: &Limits, memory: MemoryHold, others: u64) -> Result<()> {
     set(Resource::NPROC, process_count(limits).saturating_add(others))?;
     set(Resource::FSIZE, limits.file_size)?;

@@ -101,7 +101,7 @@ pub fn payload(
     })
 }
 
-/// The host id behind the four equal ids of a `Uid:` or `Gid:` line: the supervisor sees ids through
+/// Returns the host id behind the four equal ids of a `Uid:` or `Gid:` line: the supervisor sees ids through
 /// its own map.
 fn one_id(line: &str, known: &HostIds) -> Result<u32, Unfit> {
     let ids: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
@@ -115,7 +115,7 @@ fn one_id(line: &str, known: &HostIds) -> Result<u32, Unfit> {
     }
 }
 
-/// The host ids of a `Groups:` line, but for the primary group.
+/// Returns the host ids of a `Groups:` line, but for the primary group.
 ///
 /// A group that the supervisor's map has no name for shows as the overflow id, each as the same. Those
 /// are the operator's that the map lacks, if there are as many: where an ordinary user wrote the map,
@@ -152,7 +152,7 @@ fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Un
     Ok(own)
 }
 
-/// The name of the time namespace, where it is not the operator's.
+/// Returns the name of the time namespace, where it is not the operator's.
 fn own_time(process: impl AsFd, operator: &Operator) -> Result<Option<String>, Unfit> {
     let Some(theirs) = &operator.time else { return Ok(None) };
     let inode = readlinkat(&process, format!("ns/{TIME}").as_str())?;
@@ -160,7 +160,7 @@ fn own_time(process: impl AsFd, operator: &Operator) -> Result<Option<String>, U
 }
 
 impl Operator {
-    /// The time namespace of this process.
+    /// Returns the time namespace of this process.
     #[must_use]
     pub fn time() -> Option<String> {
         let link = std::fs::read_link(format!("/proc/self/ns/{TIME}")).ok()?;
@@ -168,7 +168,7 @@ impl Operator {
     }
 }
 
-/// Mount points that a cell may write to, each its own.
+/// Returns true for a mount point that a cell may write to, each its own.
 fn is_own(point: &str, design: &Design) -> bool {
     matches!(point, "/tmp" | "/dev/shm" | "/workspace")
         || design.writable.iter().any(|path| {
@@ -178,7 +178,7 @@ fn is_own(point: &str, design: &Design) -> bool {
         })
 }
 
-/// A path as mountinfo writes it (proc_pid_mountinfo(5)): blanks and backslashes in octal.
+/// Escapes a path as mountinfo does (proc_pid_mountinfo(5)): blanks and backslashes in octal.
 fn escaped(path: &str) -> String {
     path.chars()
         .map(|character| match character {
@@ -234,7 +234,7 @@ struct Proc<'a> {
 }
 
 impl<'a> Proc<'a> {
-    /// The next mount that stands there, with the options of its filesystem.
+    /// Adds the next mount that stands there, with the options of its filesystem.
     fn add(&mut self, id: &'a str, parent: &str, options: &str) {
         if self.id.is_empty() || self.id == parent {
             let is_limited = options.split(',').any(|option| option == SUBSET);
@@ -251,7 +251,7 @@ fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
     Ok([processes, files, file_size])
 }
 
-/// The hard limits on processes, open files and file size, of which the last two are as they should be.
+/// Returns the hard limits on processes, open files and file size, of which the last two are as they should be.
 pub(super) fn hard_limits(process: impl AsFd, design: &Design) -> Result<(u64, u64, u64), Unfit> {
     let table = read_all(&process, "limits")?;
     // Columns are at fixed places: name, soft limit, hard limit, unit (proc_pid_limits(5)).
@@ -314,7 +314,7 @@ impl Fields {
         read_all(process, file).map(Self)
     }
 
-    /// The value of a field, empty when it is absent.
+    /// Returns the value of a field, empty when it is absent.
     pub fn get(&self, name: &str) -> &str {
         self.0
             .lines()
@@ -323,7 +323,7 @@ impl Fields {
     }
 }
 
-/// A whole procfs file.
+/// Reads a whole procfs file.
 pub fn read_all(process: impl AsFd, file: &str) -> Result<String, Errno> {
     let fd: OwnedFd = openat(process, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     let mut text = Vec::new();

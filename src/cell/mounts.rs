@@ -43,7 +43,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The slot whose host id a cell has.
+    /// Returns the slot whose host id a cell has.
     pub fn id_slot(&self, slot: Slot) -> Slot {
         self.host_slot.unwrap_or(slot)
     }
@@ -76,8 +76,8 @@ fn options(bytes: u64, inodes: u32, mode: u32, owner: u32) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// The private filesystems of a cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps
-/// before it still need.
+/// Returns the private filesystems of a cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps before
+/// it still need.
 pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
     let Limits { inodes, tmp_bytes, shm_bytes, .. } = profile.limits;
     let agent = super::ids::AGENT;
@@ -90,7 +90,7 @@ pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
     all
 }
 
-/// A private `/workspace` that belongs to `owner`.
+/// Returns a private `/workspace` that belongs to `owner`.
 pub fn workspace(profile: &Profile, owner: u32) -> Tmpfs {
     let Limits { inodes, workspace_bytes, .. } = profile.limits;
     Tmpfs { target: c"/workspace", options: options(workspace_bytes, inodes, 0o755, owner) }

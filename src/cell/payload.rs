@@ -48,6 +48,8 @@ pub struct Room {
 }
 
 impl Scratch {
+    /// Makes the buffers.
+    ///
     /// # Errors
     /// ENOMEM: there is no memory for the stack.
     pub fn new() -> Result<Self> {
@@ -60,7 +62,7 @@ impl Scratch {
     }
 }
 
-/// A directory, a candidate, an argument and a variable.
+/// Encodes a directory, a candidate, an argument and a variable.
 fn sample() -> Result<Vec<u8>> {
     const STRINGS: &[u8] = b"/\0/\0-\0A=\0";
     let head = ToPayload {

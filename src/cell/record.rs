@@ -77,7 +77,7 @@ const PATH_CALLS: [(&str, usize, How); 17] = [
     ("getxattr", 0, How::Look),
 ];
 
-/// The calls that can be recorded: those that the filter lets through, if only sometimes.
+/// Returns the calls that can be recorded: those that the filter lets through, if only sometimes.
 pub fn path_calls(verdicts: &BTreeMap<u32, Verdict>) -> Vec<PathCall> {
     let known = PATH_CALLS.into_iter().filter_map(|(name, argument, how)| {
         Some(PathCall { number: calls::number(name)?, argument, how })
@@ -129,7 +129,7 @@ fn is_here(path: &[u8]) -> bool {
     !matches!(nix::sys::stat::stat(path.as_c_str()), Err(Errno::ENOENT | Errno::ENOTDIR))
 }
 
-/// The string at an address of a process of the cell; `None` where it cannot be read or is no path.
+/// Returns the string at an address of a process of the cell; `None` where it cannot be read or is no path.
 fn path_of(pid: i32, address: u64) -> Option<Vec<u8>> {
     let mut path = Vec::new();
     let mut base = usize::try_from(address).ok().filter(|address| *address != 0)?;

@@ -29,7 +29,7 @@ pub fn is_sealed(host: &Path) -> bool {
     host.starts_with(LOCAL) || !SYSTEM.iter().any(|tree| host.starts_with(tree))
 }
 
-/// A detached, read-only overlay of `directory`, with `empty` beneath because the kernel wants two.
+/// Makes a detached, read-only overlay of `directory`, with `empty` beneath because the kernel wants two.
 ///
 /// # Errors
 /// EINVAL where mounts lie below the directory, or its filesystem cannot be one of an overlay's. ENODEV where the kernel has none.
@@ -47,7 +47,7 @@ pub fn overlay(directory: &OwnedFd, empty: &OwnedFd) -> Result<(Filesystem, Owne
     Ok((filesystem, mount))
 }
 
-/// The attributes of the mount, and not less than the host's has.
+/// Returns the attributes of the mount, and not less than the host's has.
 fn attributes(directory: impl AsFd) -> Result<u64, Errno> {
     let host = fstatvfs(directory)?.flags();
     let noexec = if host.contains(FsFlags::ST_NOEXEC) { attribute::NOEXEC } else { 0 };
@@ -70,7 +70,7 @@ impl Overlays {
     /// takes its layers for unchanging: a name that was missing once would stay so.
     ///
     /// # Errors
-    /// What fsconfig(2) says.
+    /// The errno of fsconfig(2).
     pub fn refresh(&self, now: Instant) -> Result<(), Errno> {
         if self.held.is_empty() || now.duration_since(self.refreshed.get()) < STALE {
             return Ok(());

@@ -72,7 +72,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The value that the program returns.
+    /// Returns the value that the program returns.
     pub fn value(self) -> u32 {
         match self {
             Self::Allow => 0x7fff_0000,
@@ -83,7 +83,7 @@ impl Action {
     }
 }
 
-/// The filter of a payload; a call without a verdict is denied and counted.
+/// Compiles the filter of a payload; a call without a verdict is denied and counted.
 ///
 /// Of a call that is `recorded` the listener is asked where it would be allowed, and only there:
 /// its conditions are still for the kernel to decide, and what meets none of them is refused here,
@@ -114,7 +114,7 @@ pub fn allowed(verdicts: &BTreeMap<u32, Verdict>) -> impl Iterator<Item = u32> {
     })
 }
 
-/// The number of a call in this architecture's table.
+/// Returns the number of a call in this architecture's table.
 pub fn number(call: Sysno) -> u32 {
     u32::try_from(call.id()).unwrap_or(u32::MAX)
 }
@@ -168,7 +168,7 @@ pub enum Recording {
     On,
 }
 
-/// The filter of cell inits, and `more` calls for what a cell's init does besides. No rule of it
+/// Compiles the filter of cell inits, and `more` calls for what a cell's init does besides. No rule of it
 /// notifies: init answers notifications.
 pub fn init_filter(recording: Recording, more: &[Sysno]) -> Result<Vec<Instruction>, Errno> {
     let mut calls: Vec<Sysno> = INIT.iter().chain(more).copied().collect();
@@ -194,8 +194,8 @@ pub fn compile(
     assembled(&ranges(verdicts, &[], otherwise), otherwise, FOREIGN)
 }
 
-/// As [`compile`], for a process of ours alone, which never has another architecture's code: it ends
-/// there. The x32 table is refused as any other call.
+/// Compiles a filter as [`compile`] does, for a process of ours alone, which never has another architecture's
+/// code: it ends there. The x32 table is refused as any other call.
 ///
 /// # Errors
 /// As [`compile`].
@@ -273,7 +273,7 @@ fn push<'a>(ranges: &mut Vec<Range<'a>>, first: u32, leaf: Leaf<'a>) {
     }
 }
 
-/// A balanced tree of comparisons over `ranges`, with the number in the accumulator.
+/// Returns a balanced tree of comparisons over `ranges`, with the number in the accumulator.
 fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
     match ranges {
         [] => vec![give(otherwise)],
@@ -374,7 +374,7 @@ fn compare(test: &Test) -> Vec<Instruction> {
     }
 }
 
-/// The low and the high word of a value, as the two loads of an argument give them.
+/// Returns the low and the high word of a value, as the two loads of an argument give them.
 fn halves(value: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The kernel's machine for these programs, as seccomp(2) and the kernel's filter.rst tell it.
+/// Runs a program as the kernel does, by seccomp(2) and the kernel's filter.rst.
 fn interpret(program: &[Instruction], arch: u32, number: u32, arguments: &[u64; 6]) -> u32 {
     let mut memory = [0_u8; 64];
     memory[0..4].copy_from_slice(&number.to_le_bytes());

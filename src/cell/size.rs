@@ -31,7 +31,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// The end of the file's name, behind the slot.
+    /// Returns the end of the file's name, behind the slot.
     fn suffix(self) -> &'static str {
         match self {
             Self::Memory => "",
@@ -50,7 +50,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The files in `directory`: one of memory for each of `cells` slots, all with `memory` in them.
+    /// Describes the files in `directory`: one of memory for each of `cells` slots, all with `memory` in them.
     pub fn new(directory: OwnedFd, cells: Slot, memory: u64, clocks: Clocks) -> Self {
         Self { directory, shown: vec![Cell::new(memory); usize::from(cells)], clocks }
     }
@@ -58,7 +58,7 @@ impl Sizes {
     /// Makes the cell in `slot` show `memory` bytes. Its program must not run yet.
     ///
     /// # Errors
-    /// What open(2) or write(2) say; ENOENT: there is no such slot.
+    /// The errno of open(2) or write(2); ENOENT: there is no such slot.
     pub fn show(&self, slot: Slot, memory: u64) -> Result<()> {
         let shown = self.shown.get(usize::from(slot)).ok_or(Errno::ENOENT)?;
         if shown.get() == memory {
@@ -73,7 +73,7 @@ impl Sizes {
     /// had none: most slots are never used.
     ///
     /// # Errors
-    /// What open(2), write(2) or clock_gettime(2) say.
+    /// The errno of open(2), write(2) or clock_gettime(2).
     pub fn age(&self, slot: Slot) -> Result<()> {
         let age = age(self.clocks)?;
         let (seconds, hundredths) = (age.tv_sec(), age.tv_nsec() / 10_000_000);
@@ -93,10 +93,10 @@ impl Sizes {
     }
 }
 
-/// How long the machine of a cell runs, as its clocks have it.
+/// Returns how long the machine of a cell runs, as its clocks have it.
 ///
 /// # Errors
-/// What clock_gettime(2) says.
+/// The errno of clock_gettime(2).
 pub fn age(clocks: Clocks) -> Result<TimeSpec> {
     match clocks {
         Clocks::Own => clock_gettime(ClockId::CLOCK_BOOTTIME),
@@ -104,7 +104,7 @@ pub fn age(clocks: Clocks) -> Result<TimeSpec> {
     }
 }
 
-/// The file of `slot` as a template has it, written without allocation.
+/// Returns the file of `slot` as a template has it, written without allocation.
 pub fn path(buffer: &mut [u8; 64], slot: Slot, fact: Fact) -> Result<&CStr> {
     let mut rest = buffer.as_mut_slice();
     write!(rest, "{HIDDEN}/{DIRECTORY}/{slot}{}\0", fact.suffix())
@@ -112,7 +112,7 @@ pub fn path(buffer: &mut [u8; 64], slot: Slot, fact: Fact) -> Result<&CStr> {
     CStr::from_bytes_until_nul(buffer).map_err(|_| Errno::EINVAL)
 }
 
-/// `/proc/meminfo` of a machine with `memory` bytes and nothing in them.
+/// Returns `/proc/meminfo` of a machine with `memory` bytes, all free.
 pub fn meminfo(memory: u64) -> String {
     let kilobytes = memory / 1024;
     let line = |name: &str, value: u64| format!("{:<16}{value:>8} kB\n", format!("{name}:"));

@@ -35,7 +35,7 @@ pub enum Sockets {
 }
 
 impl Sockets {
-    /// The directory for `slot`, written without allocation; none where there is none.
+    /// Returns the directory for `slot`, written without allocation; none where there is none.
     pub fn path(self, buffer: &mut [u8; 64], slot: Slot) -> Result<Option<&CStr>> {
         let number = match self {
             Self::None => return Ok(None),

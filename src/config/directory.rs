@@ -57,7 +57,7 @@ fn set(value: Option<&OsString>) -> Option<PathBuf> {
     value.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// The directory without symbolic links, so that what is checked is what is read.
+/// Returns the directory without symbolic links, so that what is checked is what is read.
 fn named(path: &Path) -> Result<PathBuf, ConfigError> {
     let read = |source| ConfigError::Read { path: path.to_owned(), source };
     let path = fs::canonicalize(path).map_err(read)?;
@@ -88,7 +88,7 @@ pub(super) fn single(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     file(&path, euid)
 }
 
-/// The `.toml` files of one directory, by name; none when it does not exist.
+/// Returns the `.toml` files of one directory, by name; none when it does not exist.
 fn files(directory: &Path, euid: u32) -> Result<Vec<Document>, ConfigError> {
     let read = |source| ConfigError::Read { path: directory.to_owned(), source };
     match directory.symlink_metadata() {

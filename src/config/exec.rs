@@ -96,7 +96,7 @@ impl Exec {
         exec.in_order().map_err(|bad| reader.mistake(span, bad.what).with_hint(bad.hint))
     }
 
-    /// These, with what was typed in their place.
+    /// Replaces these settings by the flags that were given.
     ///
     /// # Errors
     /// When a value cannot be right.
@@ -110,7 +110,7 @@ impl Exec {
         exec.in_order()
     }
 
-    /// The built-in default follows a lower maximum; one that somebody chose does not.
+    /// Lowers the built-in default to a lower maximum; a default that was chosen is not changed.
     fn in_order(mut self) -> Result<Self, Unfit> {
         let (asked, most) = (self.default_timeout.value, self.max_timeout.value);
         if asked <= most {

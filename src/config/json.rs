@@ -108,7 +108,7 @@ fn network(network: &Network) -> Result<(), Told> {
     }
 }
 
-/// `ADDRESS/LENGTH`.
+/// Returns true for `ADDRESS/LENGTH`.
 fn is_subnet(text: &str) -> bool {
     let Some((address, length)) = text.split_once('/') else { return false };
     let most = match address.parse() {
@@ -119,7 +119,7 @@ fn is_subnet(text: &str) -> bool {
     length.parse::<u8>().is_ok_and(|length| length <= most)
 }
 
-/// serde's words, with the place, and the nearest key where one is unknown.
+/// Converts serde's message, with the place, and the nearest key where one is unknown.
 fn mistake(error: &serde_json::Error) -> Told {
     let text = error.to_string();
     let hint = text.strip_prefix("unknown field `").and_then(|rest| {

@@ -41,7 +41,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Returns those of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self {
@@ -71,7 +71,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The directory, unless the configuration is compiled in.
+    /// Returns the directory, unless the configuration is compiled in.
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
         match self {
@@ -181,8 +181,8 @@ pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Load
     Ok(Loaded { config, policy, profiles, origin: sources.origin })
 }
 
-/// As [`load`], for a command that runs one call of the operator's: where nothing is configured
-/// there is no policy, which is for callers.
+/// Loads as [`load`] does, for a command that runs one call of the operator's: without a configuration there is
+/// no policy, which is for callers.
 ///
 /// # Errors
 /// As [`load`].

@@ -20,7 +20,7 @@ pub(super) struct Written {
     sockets: Option<Spanned<BTreeMap<Spanned<String>, Spanned<PathBuf>>>>,
 }
 
-/// The sockets that the file names.
+/// Returns the sockets that the file names.
 pub(super) fn sockets(reader: &Reader<'_>, written: &Written) -> Result<Setting<Sockets>, Mistake> {
     let mut sockets = Sockets::new();
     for (name, path) in written.sockets.iter().flat_map(|sockets| sockets.get_ref()) {
@@ -36,7 +36,7 @@ pub(super) fn sockets(reader: &Reader<'_>, written: &Written) -> Result<Setting<
     Ok(reader.set(written.sockets.as_ref(), sockets.clone(), |_| sockets))
 }
 
-/// The same in words.
+/// Returns the sockets in words.
 pub(super) fn text(sockets: &Sockets) -> String {
     let one = |(name, path): (&SocketName, &PathBuf)| format!("{name} = {}", path.display());
     sockets.iter().map(one).collect::<Vec<_>>().join(", ")

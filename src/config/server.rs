@@ -225,7 +225,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A count that must be above zero.
+    /// Reads a count that must be above zero.
     fn count(&self, written: Option<&Spanned<u32>>, default: u32) -> Result<Setting<u32>, Mistake> {
         match written.filter(|written| *written.get_ref() == 0) {
             Some(zero) => Err(self.document.mistake(zero.span(), "must be above zero")),
@@ -235,7 +235,7 @@ impl Reader<'_> {
 }
 
 impl Config {
-    /// The defaults, with what `document` sets in their place.
+    /// Reads the values of `document` over the defaults.
     ///
     /// # Errors
     /// When the file has a mistake.
@@ -295,7 +295,7 @@ impl Config {
         })
     }
 
-    /// Every value with its source, in the order of the file's sections.
+    /// Returns every value with its source, in the order of the file's sections.
     #[must_use]
     pub fn shown(&self) -> Vec<Shown> {
         fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> Shown {
@@ -342,7 +342,7 @@ impl Config {
     }
 }
 
-/// A range of host uids: above the machine's users, and with an end that is a uid.
+/// Reads a range of host uids: above the machine's users, and with an end that is a uid.
 fn uids(
     reader: &Reader<'_>,
     server: &WrittenServer,
@@ -374,7 +374,7 @@ fn audit_file(
     }
 }
 
-/// Room for some dozens of calls in each file: a smaller one would turn over with every few.
+/// Reads the size of a file, with room for some dozens of calls: a smaller one would turn over with every few.
 fn audit_max_bytes(reader: &Reader<'_>, audit: &WrittenAudit) -> Result<Setting<u64>, Mistake> {
     const LEAST: Size = Size(64 << 10);
     match audit.max_bytes.as_ref().filter(|size| *size.get_ref() < LEAST) {
@@ -386,7 +386,7 @@ fn audit_max_bytes(reader: &Reader<'_>, audit: &WrittenAudit) -> Result<Setting<
     }
 }
 
-/// As many as `cofferdam audit` looks for; each rotation renames them all.
+/// Reads the number of files, at most as many as `cofferdam audit` looks for; each rotation renames them all.
 fn audit_keep(reader: &Reader<'_>, audit: &WrittenAudit) -> Result<Setting<u32>, Mistake> {
     match audit.keep.as_ref().filter(|keep| *keep.get_ref() > AUDIT_FILES) {
         Some(many) => {

@@ -61,7 +61,7 @@ impl Running {
 /// nothing runs that nobody could follow.
 ///
 /// # Errors
-/// What fcntl(2) says of one more descriptor.
+/// The errno of fcntl(2) of one more descriptor.
 pub(super) fn have_room(any: impl AsFd, stdin: &Stdin) -> std::io::Result<()> {
     let streams = match stdin {
         Stdin::Empty | Stdin::Bytes(_) => 2,

@@ -98,7 +98,7 @@ impl Write for Output {
 /// Of a longer line than a pipe is sure to take at once, the rest is left out.
 ///
 /// # Errors
-/// What write(2) says.
+/// The errno of write(2).
 pub fn to_standard_error(line: &[u8]) -> io::Result<()> {
     let mut unwritten = locked(&UNWRITTEN);
     let stderr = io::stderr();

@@ -277,7 +277,7 @@ fn kind_of(
     Ok(Type { kind, pattern, max_bytes: max_bytes.min(WORD_BYTES) })
 }
 
-/// Every list shows what it takes and what it does not; both are tried when the file is read.
+/// Checks that every list shows words that it takes and words that it does not, and tries both.
 fn check_examples(
     document: &Document,
     written: &WrittenCommand,

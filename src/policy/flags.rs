@@ -104,8 +104,8 @@ pub enum BadWords {
 }
 
 impl BadWords {
-    /// The way out, where there is one. Looked for when it is told: every word that a list shows
-    /// as refused is tried at each start.
+    /// Returns the way out, if there is one. It is computed when it is shown: every word that a list shows as
+    /// refused is tried at each start.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Flag { word, meant, taken, .. } => {
@@ -130,12 +130,12 @@ impl BadWords {
 }
 
 impl Command {
-    /// The file that may be left out when there is standard input.
+    /// Returns the file that may be left out when there is standard input.
     pub fn file(&self) -> Option<&Positional> {
         self.positionals.iter().find(|one| one.takes.kind == Kind::Path && one.min == 0)
     }
 
-    /// The argument vector of these flags and positional words, if every one of them is allowed.
+    /// Builds the argument vector of these flags and positional words, if every one of them is allowed.
     ///
     /// # Errors
     /// On the first word that is not.
@@ -220,7 +220,7 @@ impl Command {
         })
     }
 
-    /// The flag that this word is, exactly.
+    /// Returns the flag that this word is, exactly.
     fn flag(&self, word: &str) -> Result<&Flag, BadWords> {
         let is = |flag: &&Flag| match flag.takes {
             Takes::Nothing | Takes::Next(_) => flag.name == word,
@@ -279,7 +279,7 @@ impl Command {
     }
 }
 
-/// A caller's word made fit for an error message: escaped and cut at 80 characters.
+/// Makes a caller's word fit for an error message: escaped and cut at 80 characters.
 fn shown(word: &str) -> String {
     word.chars().take(80).flat_map(char::escape_debug).collect()
 }

@@ -82,20 +82,21 @@ impl Group {
         }
     }
 
-    /// How the operator shows it beside those that are shown: named alone, it would be the only one.
+    /// Returns the setting that shows it together with the groups that are shown: named alone, it would be the
+    /// only one.
     pub fn remedy(self, shown: &BTreeSet<Self>) -> String {
         let all = Self::ALL.into_iter().filter(|group| *group == self || shown.contains(group));
         let names = all.map(Self::name).collect::<Vec<_>>().join(",");
         format!("the operator can show it with `cofferdam serve --tools {names}`")
     }
 
-    /// The group of a tool.
+    /// Returns the group of a tool.
     pub fn of(tool: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.tools().contains(&tool))
     }
 }
 
-/// The tool whose rule is asked about another: what looks at jobs and what reads and writes files goes
+/// Returns the tool whose rule is asked about another: what looks at jobs and what reads and writes files goes
 /// with the shell, which can do the same, and what runs commands by `bash_exec` goes with that.
 pub fn ruled_by(tool: &str) -> &str {
     match tool {

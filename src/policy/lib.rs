@@ -32,7 +32,7 @@ impl Grant {
         &self.job
     }
 
-    /// The id of the rule that allowed it.
+    /// Returns the id of the rule that allowed it.
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -46,14 +46,14 @@ impl Grant {
         self.job
     }
 
-    /// The same permission, with what changes in the workspace told.
+    /// Adds the report of changed files to the permission.
     #[must_use]
     pub fn telling(mut self, changes: Changes) -> Self {
         self.job.changes = changes;
         self
     }
 
-    /// The same permission, on the private workspace of a session in the place of an empty one.
+    /// Moves the permission to the private workspace of a session in the place of an empty one.
     #[must_use]
     pub fn beside(mut self, session: SessionId) -> Self {
         if self.job.workspace == Workspace::Fresh {
@@ -62,7 +62,7 @@ impl Grant {
         self
     }
 
-    /// The same permission, in a session: the profile and its limits stay what they are.
+    /// Moves the permission into a session: the profile and its limits stay what they are.
     #[must_use]
     pub fn within(mut self, within: Within) -> Self {
         self.job.session = Some(within);
@@ -84,14 +84,14 @@ pub const DEFAULT_DENY: &str = "default-deny";
 /// The id a grant names when the operator asked at the command line.
 pub const OPERATOR: &str = "operator";
 
-/// The policy that is compiled in, as a file.
+/// Returns the policy that is compiled in, as a file.
 #[must_use]
 pub fn shipped() -> Vec<Document> {
     let text = include_str!("../../policies/default.toml");
     vec![Document::shipped("policies/default.toml", text)]
 }
 
-/// The flag lists that are compiled in. They allow nothing by themselves: a rule must name the tool.
+/// Returns the flag lists that are compiled in. They allow nothing by themselves: a rule must name the tool.
 fn shipped_commands() -> Document {
     let text = include_str!("../../policies/tools.toml");
     Document::shipped("policies/tools.toml", text)
@@ -130,18 +130,18 @@ impl Policy {
         Ok(Self { rules: rules.into(), commands: Arc::new(commands) })
     }
 
-    /// No rule: every call is denied.
+    /// Makes a policy without rules: every call is denied.
     pub fn none() -> Self {
         let commands = Commands { given: Vec::new(), all: OnceLock::from(Vec::new()) };
         Self { rules: Arc::default(), commands: Arc::new(commands) }
     }
 
-    /// The program and the flags of a declared tool.
+    /// Returns the program and the flags of a declared tool.
     pub fn command(&self, tool: &str) -> Option<&Command> {
         self.commands().iter().find(|command| command.name == tool)
     }
 
-    /// Every declared tool, the operator's first.
+    /// Returns every declared tool, the operator's first.
     pub fn commands(&self) -> &[Command] {
         let given = &self.commands.given;
         self.commands.all.get_or_init(|| {
@@ -165,12 +165,12 @@ impl Policy {
         }
     }
 
-    /// Those that the operator declared.
+    /// Returns the tools that the operator declared.
     pub fn given_commands(&self) -> &[Command] {
         &self.commands.given
     }
 
-    /// The rules, in the order of the files, which means nothing.
+    /// Returns the rules, in the order of the files, which means nothing.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -200,7 +200,8 @@ impl Policy {
         self.terms_under(tool, None, profiles)
     }
 
-    /// As [`Policy::terms`], for calls that name a profile: one of those that every rule leaves them.
+    /// Returns the terms as [`Policy::terms`] does, for calls that name a profile: one of those that every rule
+    /// leaves them.
     ///
     /// # Errors
     /// As [`Policy::terms`], or when the profile is none of those.
@@ -305,7 +306,7 @@ struct Allowed<'p> {
 }
 
 impl<'p> Allowed<'p> {
-    /// The lowest of each limit, the profiles of both, and the rule that gave the lowest time.
+    /// Takes the lowest of each limit, the profiles of both, and the rule that gave the lowest time.
     fn strictest(self, other: Self) -> Self {
         let rank = |allowed: &Self| (allowed.limits.wall.is_none(), allowed.limits.wall);
         let ours = (rank(&self), self.rule) <= (rank(&other), other.rule);

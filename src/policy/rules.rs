@@ -196,7 +196,7 @@ fn effect(
     Ok(Effect::Allow { profile: name, choice, limits: lowered })
 }
 
-/// A profile's name, if there is one of that name; else what it may have meant.
+/// Returns a profile's name, if there is one of that name; else what it may have meant.
 fn known(
     document: &Document,
     profile: &Spanned<String>,
@@ -224,8 +224,8 @@ impl WrittenLimits {
         }
     }
 
-    /// A rule may only lower what its profile allows. Raising is a mistake and not
-    /// clamped: the file would say one thing and mean another.
+    /// Checks that a rule only lowers what its profile allows. Raising is a mistake and not clamped: the file
+    /// would say one thing and mean another.
     fn check(&self, document: &Document, profile: &Limits) -> Result<(), Mistake> {
         let raised = |span, limit: &str| {
             let message = format!("`{limit}` is above the profile's; a rule can only lower it");

@@ -42,6 +42,8 @@ pub enum Kind {
 pub struct Pattern(Regex);
 
 impl Pattern {
+    /// Compiles the pattern.
+    ///
     /// # Errors
     /// When it is no regular expression.
     pub fn new(text: &str) -> Result<Self, regex::Error> {
@@ -96,7 +98,7 @@ pub(super) fn plain(word: &str) -> Result<(), &'static str> {
 }
 
 impl Type {
-    /// The word as the program gets it: unchanged, but for a path, which is normalised.
+    /// Returns the word as the program gets it: unchanged, but for a path, which is normalised.
     ///
     /// # Errors
     /// The reason for refusing the word, to be read after it.

@@ -36,7 +36,7 @@ pub enum About {
 }
 
 impl Account {
-    /// The account of a chain of profiles that extend each other, the furthest ancestor first.
+    /// Collects the account of a chain of profiles that extend each other, the furthest ancestor first.
     pub(super) fn of(chain: &[&Layer<'_>]) -> Self {
         Self {
             files: chain.iter().map(|layer| layer.document.file.clone()).collect(),
@@ -44,19 +44,19 @@ impl Account {
         }
     }
 
-    /// Why a key is as it is: the last file that writes it decides.
+    /// Returns why a key is as it is: the last file that writes it decides.
     #[must_use]
     pub fn key(&self, key: &str) -> Option<&str> {
         self.last(|about| matches!(about, About::Key(name) if *name == key))
     }
 
-    /// Why a path is in the cell.
+    /// Returns why a path is in the cell.
     #[must_use]
     pub fn path(&self, cell: &std::path::Path) -> Option<&str> {
         self.last(|about| matches!(about, About::Path(path) if path == cell))
     }
 
-    /// Why a system call is allowed, or refused quietly.
+    /// Returns why a system call is allowed, or refused quietly.
     #[must_use]
     pub fn call(&self, call: &str) -> Option<&str> {
         self.last(|about| match about {
@@ -65,7 +65,8 @@ impl Account {
         })
     }
 
-    /// In the order of the files. A later reason for the same key or path replaces an earlier one.
+    /// Iterates over the reasons in the order of the files. A later reason for the same key or path replaces an
+    /// earlier one.
     pub fn reasons(&self) -> impl DoubleEndedIterator<Item = &Reason> {
         self.reasons.iter().flat_map(|file| file.iter())
     }
@@ -81,7 +82,7 @@ impl Account {
     }
 }
 
-/// The reasons that one file gives.
+/// Returns the reasons that one file gives.
 pub(super) fn reasons(written: &Written) -> Arc<[Reason]> {
     let keys = [
         ("exec", written.exec.as_ref().map(|exec| &exec.why)),

@@ -68,7 +68,7 @@ mod tests {
     use crate::document::Document;
     use model::job::ProfileName;
 
-    /// The key of a profile `a` that extends `bc` and has these lines.
+    /// Returns the key of a profile `a` that extends `bc` and has these lines.
     fn told(lines: &str) -> Result<Option<Ahead>, String> {
         let head = "schema = 1\nname = \"a\"\ndescription = \"d\"\nextends = \"bc\"\n";
         let given = [Document::new("a.toml", &format!("{head}{lines}"))];

@@ -120,7 +120,7 @@ const CLOCKS: &[u32] = &[0, 1, 7, 11];
 /// arch_prctl(2): the thread pointer, CPUID's state, and permission for large vector registers.
 const ARCH_PRCTLS: &[(u32, u32)] = &[(0x1001, 0x1004), (0x1011, 0x1011), (0x1021, 0x1023)];
 
-/// The condition on a call that a profile lists, if the floor has one.
+/// Returns the condition on a call that a profile lists, if the floor has one.
 pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
     let when = |all: All| Some(Verdict::AllowIf(vec![all]));
     match call {
@@ -181,14 +181,14 @@ fn room_within_limits() -> Verdict {
     Verdict::AllowOrProbe(any, Probe { when: vec![Vec::new()], errno: libc::EOPNOTSUPP })
 }
 
-/// SCHED_OTHER, SCHED_BATCH and SCHED_IDLE; real-time policies starve the machine.
+/// Allows SCHED_OTHER, SCHED_BATCH and SCHED_IDLE; real-time policies starve the machine.
 fn ordinary_schedulers() -> Verdict {
     let policies = [0, 3, 5];
     Verdict::AllowIf(policies.map(|policy| vec![Test::besides(1, RESET_ON_FORK, policy)]).into())
 }
 
-/// No set-id bit on anything a cell makes. Within the cell nosuid mounts make such bits idle, but
-/// a file in a writable host directory outlives the cell and carries its owner's rights.
+/// Allows no set-id bit on anything a cell makes. Within the cell nosuid mounts make such bits idle, but a file
+/// in a writable host directory outlives the cell and carries its owner's rights.
 fn file_mode(call: &str) -> Option<Verdict> {
     let plain = |argument| Verdict::AllowIf(vec![vec![Test::none_of(argument, SET_ID)]]);
     // The mode of open(2) is only there when the flags say that a file may be made.
@@ -209,7 +209,7 @@ fn file_mode(call: &str) -> Option<Verdict> {
     })
 }
 
-/// mknod(2) of regular files (kind 0 is one too), FIFOs and sockets, never of devices.
+/// Allows mknod(2) of regular files (kind 0 is one too), FIFOs and sockets, never of devices.
 fn nodes(mode: u8) -> Verdict {
     let kinds = [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
     let bits = u64::from(FILE_KIND | SET_ID);
@@ -222,8 +222,8 @@ pub(super) const fn in_band(flags: u8) -> Test {
     Test::none_of(flags, MSG_OOB)
 }
 
-/// The same, and without MSG_ZEROCOPY where nothing counts what a socket holds: a page that it borrows counts as the
-/// bytes that are sent of it.
+/// Allows the same without MSG_ZEROCOPY where nothing counts what a socket holds: a page that it borrows counts
+/// as the bytes that are sent of it.
 fn sent(flags: u8, memory: MemoryHold) -> Test {
     match memory {
         MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => in_band(flags),
@@ -231,8 +231,8 @@ fn sent(flags: u8, memory: MemoryHold) -> Test {
     }
 }
 
-/// futex(2) without priority inheritance, as by a kernel that was built without it (CONFIG_FUTEX_PI): libc
-/// asks for that, and does without.
+/// Allows futex(2) without priority inheritance, as by a kernel that was built without it (CONFIG_FUTEX_PI):
+/// libc asks for that, and does without.
 fn futex() -> Verdict {
     // FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME, which ride on the operation.
     const FLAGS: u32 = 0x180;
@@ -253,9 +253,9 @@ fn futex() -> Verdict {
     Verdict::AllowOrProbe(allowed, Probe { when: lent, errno: libc::ENOSYS })
 }
 
-/// madvise(2): all that a program may do to its own pages, but for merging equal ones with other programs'
-/// (MADV_MERGEABLE), which tells one of the other, and making huge ones at once (MADV_COLLAPSE). Any other advice
-/// is unknown, as to a kernel without it.
+/// Allows of madvise(2) all that a program may do to its own pages, but for merging equal ones with other
+/// programs' (MADV_MERGEABLE), which tells one of the other, and making huge ones at once (MADV_COLLAPSE). Any
+/// other advice is unknown, as to a kernel without it.
 fn advice() -> Verdict {
     let advice = [
         (0, 4),     // normal, random, sequential, will need, does not need
@@ -267,8 +267,8 @@ fn advice() -> Verdict {
     Verdict::AllowOrProbe(advice.map(|range| within(2, range)).into(), other)
 }
 
-/// mmap(2) of what is private or a file's. Of any other init is asked, which answers in the kernel's place: shared memory
-/// without a file is in no account once it is let go of.
+/// Allows mmap(2) of what is private or a file's. Of any other init is asked, which answers in the kernel's
+/// place: shared memory without a file is in no account once it is let go of.
 fn private_or_of_a_file() -> Verdict {
     const MAP_SHARED: u32 = libc::MAP_SHARED.cast_unsigned();
     const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
@@ -278,7 +278,7 @@ fn private_or_of_a_file() -> Verdict {
     ])
 }
 
-/// execve(2) and execveat(2) as the profile's `exec` key has them.
+/// Allows execve(2) and execveat(2) as the profile's `exec` key has them.
 pub(super) fn exec(exec: &Exec) -> Vec<(&'static str, Verdict)> {
     match exec {
         Exec::Any => vec![("execve", Verdict::Allow), ("execveat", Verdict::Allow)],
@@ -293,7 +293,7 @@ pub(super) fn exec(exec: &Exec) -> Vec<(&'static str, Verdict)> {
     }
 }
 
-/// socket(2) and socketpair(2) of the granted families; no entry where that leaves nothing.
+/// Allows socket(2) and socketpair(2) of the granted families; no entry where that leaves nothing.
 pub(super) fn sockets(families: &BTreeSet<Family>) -> Vec<(&'static str, Verdict)> {
     let mut any: Vec<All> = Vec::new();
     for (family, _, number) in FAMILIES {
@@ -314,9 +314,9 @@ pub(super) fn sockets(families: &BTreeSet<Family>) -> Vec<(&'static str, Verdict
     verdicts
 }
 
-/// A route netlink socket, by which getaddrinfo(3) asks which addresses the machine has. Answered
-/// as by a kernel that has no netlink: libc then tries every family. Other netlink sockets are
-/// denied and counted as every family that is not granted.
+/// Describes a route netlink socket, by which getaddrinfo(3) asks which addresses the machine has. Answered as
+/// by a kernel that has no netlink: libc then tries every family. Other netlink sockets are denied and counted
+/// as every family that is not granted.
 fn interfaces() -> Probe {
     let (netlink, raw, route) = (16, 3, 0);
     Probe { when: vec![socket(netlink, raw, route)], errno: libc::EAFNOSUPPORT }

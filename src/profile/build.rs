@@ -39,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(fs::write(directory.join("shipped.rs"), all)?)
 }
 
-/// What `document::parsed` has of all files: by numbers and not by pointers, each of which would be
-/// relocated at each start.
+/// Tables of `document::parsed` for all files, by numbers and not by pointers: each pointer would be relocated
+/// at each start.
 #[derive(Default)]
 struct Parsed {
     /// Every text and key, some within others.

@@ -22,7 +22,7 @@ pub fn lookup(name: &str) -> Option<Known> {
     elsewhere.then_some(Known::Elsewhere)
 }
 
-/// The number of a call on this architecture.
+/// Returns the number of a call on this architecture.
 pub fn number(name: &str) -> Option<u32> {
     match lookup(name) {
         Some(Known::Here(number)) => Some(number),
@@ -30,7 +30,7 @@ pub fn number(name: &str) -> Option<u32> {
     }
 }
 
-/// The name of a call on this architecture; a number the table does not have is printed as such.
+/// Returns the name of a call on this architecture; a number the table does not have is printed as such.
 pub fn name(number: u32) -> String {
     usize::try_from(number)
         .ok()
@@ -38,7 +38,7 @@ pub fn name(number: u32) -> String {
         .map_or_else(|| format!("syscall {number}"), |call| call.name().to_owned())
 }
 
-/// The name nearest to `word` on any supported architecture.
+/// Returns the name nearest to `word` on any supported architecture.
 pub fn nearest_name(word: &str) -> Option<&'static str> {
     let names = x86_64::Sysno::iter().map(|call| call.name());
     nearest(word, names.chain(aarch64::Sysno::iter().map(|call| call.name())))

@@ -61,12 +61,12 @@ pub struct Probe {
 }
 
 impl Test {
-    /// The low half of `argument` compared with `value`.
+    /// Returns a test of the low half of `argument` compared with `value`.
     pub const fn low(argument: u8, op: Op, value: u32) -> Self {
         Self { argument, width: Width::Low32, op, value: widen(value) }
     }
 
-    /// All of `argument` compared with `value`.
+    /// Returns a test of all of `argument` compared with `value`.
     pub const fn full(argument: u8, op: Op, value: u64) -> Self {
         Self { argument, width: Width::Full64, op, value }
     }
@@ -102,19 +102,19 @@ impl Test {
 
 const LOW_HALF: u64 = 0xffff_ffff;
 
-/// `u64::from` where a constant is wanted: `From` is not `const` yet.
+/// Converts as `u64::from` does where a constant is wanted: `From` is not `const` yet.
 #[expect(clippy::as_conversions, reason = "widening loses nothing")]
 const fn widen(value: u32) -> u64 {
     value as u64
 }
 
 impl Verdict {
-    /// Allowed where argument `argument` is one of `values`.
+    /// Allows a call where argument `argument` is one of `values`.
     pub fn one_of(argument: u8, values: &[u32]) -> Self {
         Self::AllowIf(values.iter().map(|v| vec![Test::low(argument, Op::Eq, *v)]).collect())
     }
 
-    /// Allowed where argument `argument` is in one of these ranges, both ends included.
+    /// Allows a call where argument `argument` is in one of these ranges, both ends included.
     pub fn in_ranges(argument: u8, ranges: &[(u32, u32)]) -> Self {
         Self::AllowIf(ranges.iter().map(|range| within(argument, *range)).collect())
     }
@@ -131,7 +131,7 @@ impl Verdict {
         }
     }
 
-    /// The errno of a call with these arguments that is refused and not counted.
+    /// Returns the errno of a call with these arguments that is refused and not counted.
     #[must_use]
     pub fn quiet(&self, arguments: &[u64; 6]) -> Option<i32> {
         match self {
@@ -145,7 +145,7 @@ impl Verdict {
     }
 }
 
-/// A range as the fewest tests: one for a single value or for a range from 0.
+/// Returns a range as the fewest tests: one for a single value or for a range from 0.
 pub(super) fn within(argument: u8, (first, last): (u32, u32)) -> All {
     match first {
         _ if first == last => vec![Test::low(argument, Op::Eq, first)],

@@ -48,7 +48,7 @@ impl Document {
         Self { file: file.to_owned(), text: Cow::Owned(text.to_owned()), parsed: None }
     }
 
-    /// One that is compiled in, by its path in the sources.
+    /// Returns a document that is compiled in, by its path in the sources.
     #[must_use]
     pub fn shipped(path: &str, text: &'static str) -> Self {
         let (file, text) = (format!("embedded:{path}"), Cow::Borrowed(text));
@@ -76,7 +76,7 @@ impl Document {
         T::deserialize(Deserializer::from(table)).map_err(|error| self.malformed(&error))
     }
 
-    /// A mistake at a byte range of the text.
+    /// Describes a mistake at a byte range of the text.
     pub fn mistake(&self, span: Range<usize>, message: impl Into<String>) -> Mistake {
         let before = self.text.get(..span.start).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -98,15 +98,15 @@ impl Document {
 }
 
 impl Mistake {
-    /// The same mistake with a way out.
+    /// Adds a way out to the mistake.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }
 
-/// The way out that serde's message allows for. serde words an unknown key as
-/// ``unknown field `x`, expected one of `a`, `b` ``; the names it lists are the valid ones.
+/// Returns the way out that serde's message allows for. serde words an unknown key as ``unknown field `x`,
+/// expected one of `a`, `b` ``; the names it lists are the valid ones.
 fn hint_for(message: &str) -> Option<String> {
     if message.starts_with("missing field `why`") {
         return Some("every grant and every rule says why it is there".to_owned());
@@ -119,7 +119,7 @@ fn hint_for(message: &str) -> Option<String> {
     nearest(unknown, valid).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// The candidate nearest to `word`, if one is near enough to be what was meant.
+/// Returns the candidate nearest to `word`, if one is near enough to be what was meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
@@ -129,7 +129,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// How like two words are, from 0 to 1. One slip of the finger is near, however short the word is:
+/// Returns how like two words are, from 0 to 1. One slip of the finger is near, however short the word is:
 /// Jaro's measure sees nothing of `why` in `wyh`.
 fn likeness(word: &str, candidate: &str) -> f64 {
     let likeness = strsim::jaro_winkler(word, candidate);

@@ -21,7 +21,7 @@ pub const ANSWERED: &str = "sysinfo";
 /// holds memory.
 pub const SHARES: &str = "mmap";
 
-/// The verdict on each call that has one. A number that is not in the map is denied and counted.
+/// Returns the verdict on each call that has one. A number that is not in the map is denied and counted.
 #[must_use]
 pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
     let mut verdicts: BTreeMap<u32, Verdict> = BTreeMap::new();
@@ -57,7 +57,7 @@ fn insert(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, verdict: Verdict) {
     }
 }
 
-/// The verdict on a call that the profile lists; `None` where the floor refuses it all the same.
+/// Returns the verdict on a call that the profile lists; `None` where the floor refuses it all the same.
 ///
 /// `resolve` has refused such names already. The floor does not rely on it: a
 /// `Profile` can be made in other ways.
@@ -89,7 +89,7 @@ fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict>
     Some(narrowed.unwrap_or(Verdict::Allow))
 }
 
-/// The verdict on a call that every cell needs, whatever its profile lists.
+/// Returns the verdict on a call that every cell needs, whatever its profile lists.
 #[must_use]
 pub fn conditioned(call: &str, memory: MemoryHold) -> Verdict {
     arguments::condition(call, memory).unwrap_or(Verdict::Allow)
@@ -114,7 +114,7 @@ pub enum Grantable {
 }
 
 impl Grantable {
-    /// The grant as a reply names it; `None` where none exists.
+    /// Returns the grant as a reply names it; `None` where none exists.
     #[must_use]
     pub fn grant(&self) -> Option<String> {
         match self {
@@ -126,7 +126,7 @@ impl Grantable {
         }
     }
 
-    /// Why there is no grant.
+    /// Returns why there is no grant.
     #[must_use]
     pub fn why_none(&self) -> Option<&'static str> {
         match self {
@@ -136,7 +136,7 @@ impl Grantable {
     }
 }
 
-/// Which key of the profile would allow a call that was denied under it.
+/// Returns the key of the profile that would allow a call that was denied under it.
 #[must_use]
 pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
     let name = name(call);
@@ -171,7 +171,7 @@ pub fn grant_for(call: u32, profile: &Profile) -> Grantable {
     }
 }
 
-/// A denied `socket` is of a family that is not granted yet, or of one that never is.
+/// Decides on a denied `socket`: it is of a family that is not granted yet, or of one that never is.
 fn sockets_grant(profile: &Profile) -> Grantable {
     let missing: Vec<String> = arguments::FAMILIES
         .iter()
@@ -186,7 +186,7 @@ fn sockets_grant(profile: &Profile) -> Grantable {
     Grantable::Key(format!("sockets = {{ families = [{}] }}", missing.join(", ")))
 }
 
-/// In words, what the floor asks of a call that a profile allows; `None` where it asks nothing.
+/// Returns in words the condition of the floor on a call that a profile allows; `None` if there is none.
 #[must_use]
 pub fn condition(call: &str) -> Option<&'static str> {
     match call {
@@ -211,7 +211,7 @@ pub fn needs_memory_cgroup(call: &str) -> bool {
     NEEDS_MEMORY_CGROUP.contains(&call)
 }
 
-/// Calls that no profile grants, in groups that share a reason, and what they are answered.
+/// Returns the calls that no profile grants, in groups that share a reason, and what they are answered.
 pub fn never() -> impl Iterator<Item = (Group, i32)> {
     let denied = NEVER.iter().map(|group| (*group, libc::EPERM));
     denied.chain(ABSENT.iter().map(|group| (*group, libc::ENOSYS)))
@@ -223,7 +223,7 @@ pub fn caution(call: &str) -> Option<&'static str> {
     ON_REQUEST.iter().find(|group| group.names.contains(&call)).map(|group| group.why)
 }
 
-/// Every call that the floor has thought about by name, outside the shipped profiles.
+/// Returns every call that the floor has thought about by name, outside the shipped profiles.
 pub fn classified() -> impl Iterator<Item = &'static str> {
     let groups = NEVER.iter().chain(ABSENT).chain(ON_REQUEST).flat_map(|group| group.names);
     let keyed = super::never::KEYED.iter().flat_map(|(_, names)| names.iter());

@@ -33,18 +33,18 @@ impl<'d> Layer<'d> {
         Self { document, written, calls: OnceLock::new(), reasons: OnceLock::new() }
     }
 
-    /// Its calls as numbers.
+    /// Returns its calls as numbers.
     pub fn calls(&self) -> Result<&Listed, Mistake> {
         self.calls.get_or_init(|| listed(self)).as_ref().map_err(Clone::clone)
     }
 
-    /// The reasons that it gives.
+    /// Returns the reasons that it gives.
     pub fn reasons(&self) -> &Arc<[Reason]> {
         self.reasons.get_or_init(|| account::reasons(&self.written))
     }
 }
 
-/// The names of some lists of calls, in their order.
+/// Returns the names of some lists of calls, in their order.
 pub fn names(lists: &[WrittenCalls]) -> impl Iterator<Item = &Spanned<String>> {
     lists.iter().flat_map(|list| &list.names)
 }

@@ -72,7 +72,7 @@ impl Profile {
         self.workspace && self.exec == Exec::Any && self.tier == Tier::Full
     }
 
-    /// The profile of a tool that no rule allows: nothing in it, no limit above zero.
+    /// Makes the profile of a tool that no rule allows: nothing in it, no limit above zero.
     pub fn nothing() -> Self {
         Self {
             name: ProfileName::none(),
@@ -152,7 +152,7 @@ pub enum Network {
 }
 
 impl ProcView {
-    /// The word of the profile key `proc`.
+    /// Returns the word of the profile key `proc`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -162,7 +162,7 @@ impl ProcView {
 }
 
 impl Network {
-    /// The word of the profile key `network`.
+    /// Returns the word of the profile key `network`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -181,7 +181,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The word of the profile key `sockets`.
+    /// Returns the word of the profile key `sockets`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unix => "unix",

@@ -167,13 +167,13 @@ pub const LENDS_PAGES: &[&str] = &["sendfile", "splice"];
 /// Calls that start a process or a thread: a cell that may execute one program has none of them.
 pub const FORKS: &[&str] = &["fork", "vfork", "clone"];
 
-/// Why no profile may list this call, if none may.
+/// Returns why no profile may list this call, if none may.
 pub fn reason(name: &str) -> Option<&'static str> {
     let named = |group: &&Group| group.names.contains(&name);
     NEVER.iter().chain(ABSENT).find(named).map(|group| group.why)
 }
 
-/// The key that grants this call instead of a list of calls, if one does.
+/// Returns the key that grants this call instead of a list of calls, if one does.
 pub fn keyed(name: &str) -> Option<&'static str> {
     KEYED.iter().find(|(_, names)| names.contains(&name)).map(|(key, _)| *key)
 }

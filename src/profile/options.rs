@@ -85,10 +85,10 @@ const OF_TCP: &[(u32, u32)] = &[
 /// UDP_SEGMENT and UDP_GRO, as QUIC uses them; not encapsulation.
 const OF_UDP: &[(u32, u32)] = &[(103, 104)];
 
-/// setsockopt(2) under any profile.
+/// Decides on setsockopt(2) under any profile.
 ///
-/// Where no control group holds memory, a socket holds what it may at first: a program that sets another
-/// size is told that it was done, as by a kernel whose limit it had reached, and nothing changes.
+/// Without a control group for memory, a socket holds its default at most: a program that sets another size
+/// gets success and no change, as on a kernel whose limit it had reached.
 pub(super) fn verdict(memory: MemoryHold) -> Verdict {
     match memory {
         MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => Verdict::AllowIf(any(OF_SOCKETS)),
@@ -104,7 +104,7 @@ fn any(of_sockets: &'static [(u32, u32)]) -> Vec<All> {
     levels.into_iter().flat_map(|(level, options)| at(level, options)).collect()
 }
 
-/// The level and one range of its options.
+/// Returns the level and one range of its options.
 fn at(level: u32, options: &'static [(u32, u32)]) -> impl Iterator<Item = All> {
     options.iter().map(move |range| {
         let mut tests = vec![Test::low(1, Op::Eq, level)];

@@ -91,7 +91,8 @@ fn check_whys(layer: &Layer<'_>) -> Result<(), Mistake> {
     }
 }
 
-/// Absolute, without `.` and doubled slashes; `..` is refused, for what it means depends on links.
+/// Returns the path made absolute, without `.` and doubled slashes; `..` is refused, for what it means depends
+/// on links.
 fn absolute(document: &Document, text: &Spanned<String>) -> Result<PathBuf, Mistake> {
     let mistake = |message| Err(document.mistake(text.span(), message));
     let path = text.get_ref();
@@ -221,7 +222,7 @@ fn env(chain: &[&Layer<'_>]) -> Result<BTreeMap<String, String>, Mistake> {
     Ok(env)
 }
 
-/// The value that the last layer to set it has, and where.
+/// Returns the value that the last layer to set it has, and where.
 fn latest<'a, 'd, T: Copy>(
     chain: &'a [&Layer<'d>],
     pick: impl Fn(&WrittenLimits) -> Option<&Spanned<T>>,
@@ -263,8 +264,8 @@ fn limits(chain: &[&Layer<'_>], workspace: bool, exec: &Exec) -> Result<Limits, 
     Ok(limits)
 }
 
-/// The default for open files. One program alone is executed by a held descriptor, which nothing
-/// in the cell may reach with dup2(2): there the limit stays below it, and more is a mistake.
+/// Returns the default for open files. One program alone is executed by a held descriptor, which nothing in the
+/// cell may reach with dup2(2): there the limit stays below it, and more is a mistake.
 fn open_files(chain: &[&Layer<'_>], exec: &Exec) -> Result<u32, Mistake> {
     if *exec == Exec::Any {
         return Ok(defaults::OPEN_FILES);
@@ -295,9 +296,9 @@ fn time(
     }
 }
 
-/// `/workspace` and `/tmp` together at most half of the memory, so that a program that fills them
-/// meets ENOSPC and not the end of its cell. With the default values that is exactly
-/// half; `/dev/shm` is memory that programs share, and must leave a quarter with them.
+/// Checks that `/workspace` and `/tmp` together have at most half of the memory, so that a program that fills
+/// them meets ENOSPC and not the end of its cell. With the default values that is exactly half; `/dev/shm` is
+/// memory that programs share, and must leave a quarter with them.
 fn check_tmpfs(chain: &[&Layer<'_>], limits: &Limits) -> Result<(), Mistake> {
     let Some(last) = chain.last() else { return Ok(()) };
     let files = limits.workspace_bytes.saturating_add(limits.tmp_bytes);

@@ -157,7 +157,7 @@ pub(super) struct WrittenRequires {
 }
 
 impl Written {
-    /// Every reason the file gives, for the check that none is blank.
+    /// Returns every reason the file gives, for the check that none is blank.
     pub(super) fn whys(&self) -> impl Iterator<Item = &Spanned<String>> {
         let keys = [
             self.exec.as_ref().map(|exec| &exec.why),

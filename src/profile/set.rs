@@ -29,8 +29,8 @@ struct All {
 }
 
 impl Profiles {
-    /// Those that are compiled in, where an operator has none. Each is read when it is first asked
-    /// for: a server uses two of them.
+    /// Returns the profiles that are compiled in, for an operator who has none. Each is read when it is first
+    /// asked for: a server uses two of them.
     #[must_use]
     pub fn compiled_in() -> Self {
         let names: Vec<ProfileName> = shipped::names().filter_map(ProfileName::new).collect();
@@ -49,7 +49,7 @@ impl Profiles {
         Self::stacked(&[embedded, given])
     }
 
-    /// The same for any number of origins, each of which replaces and extends those before it.
+    /// Resolves the profiles of any number of origins, each of which replaces and extends those before it.
     ///
     /// # Errors
     /// On the first mistake in any file.
@@ -70,7 +70,7 @@ impl Profiles {
         Ok(Self { all: Arc::new(all), accounts: Arc::new(accounts) })
     }
 
-    /// All of them as they are in a tier, whatever their files say.
+    /// Restricts all of them to a tier, whatever their files say.
     #[must_use]
     pub fn in_tier(mut self, tier: Tier) -> Self {
         let all = Arc::make_mut(&mut self.all);
@@ -83,7 +83,7 @@ impl Profiles {
         self
     }
 
-    /// The same without the accounts, which only those who show profiles read.
+    /// Drops the accounts, which only commands that show profiles read.
     #[must_use]
     pub fn unaccounted(self) -> Self {
         Self { accounts: Arc::default(), ..self }
@@ -123,12 +123,12 @@ impl Profiles {
         }
     }
 
-    /// The names of all of them, in order.
+    /// Returns the names of all of them, in order.
     pub fn names(&self) -> impl Iterator<Item = &ProfileName> {
         self.all.by_name.keys()
     }
 
-    /// All of them, by name.
+    /// Returns all of them, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
         self.names().filter_map(|name| self.get(name))
     }
@@ -144,7 +144,7 @@ impl Profiles {
         profiles.for_each(|profile| profile.grant_sockets(names));
     }
 
-    /// The name nearest to one that does not exist.
+    /// Returns the name nearest to one that does not exist.
     pub fn nearest(&self, word: &str) -> Option<&str> {
         nearest(word, self.names().map(ProfileName::as_str))
     }
@@ -160,7 +160,7 @@ impl PartialEq for Profiles {
 
 impl Eq for Profiles {}
 
-/// Files to layers by name; two files of one origin with the same name are a mistake.
+/// Reads files to layers by name; two files of one origin with the same name are a mistake.
 fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mistake> {
     let mut layers: BTreeMap<ProfileName, Layer<'_>> = BTreeMap::new();
     for document in documents {
@@ -179,7 +179,7 @@ fn read(documents: &[Document]) -> Result<BTreeMap<ProfileName, Layer<'_>>, Mist
     Ok(layers)
 }
 
-/// The profile and what it extends, the furthest ancestor first.
+/// Returns the profile and what it extends, the furthest ancestor first.
 fn chain<'a, 'd>(
     name: &ProfileName,
     layers: &'a BTreeMap<ProfileName, Layer<'d>>,

@@ -45,7 +45,7 @@ impl File {
         })
     }
 
-    /// Read once, however many profiles extend it, and kept for those that are asked for later.
+    /// Reads the file once, however many profiles extend it, and kept for those that are asked for later.
     fn layer(&'static self) -> Option<&'static Layer<'static>> {
         let read = || {
             let document = self.document();
@@ -55,19 +55,19 @@ impl File {
     }
 }
 
-/// The profiles that are compiled in, as files.
+/// Returns the profiles that are compiled in, as files.
 #[must_use]
 pub fn shipped() -> Vec<Document> {
     FILES.iter().map(|file| file.document().clone()).collect()
 }
 
-/// The names of those that a call may have.
+/// Returns the names of those that a call may have.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().filter(|file| !file.only_extended).map(|file| file.name)
 }
 
-/// Of these files the one of this profile, behind those that it extends, the furthest first. `None`
-/// where there is no such profile.
+/// Returns the file of this profile after those that it extends, the furthest first. `None` if there is no such
+/// profile.
 pub(super) fn chain(name: &str) -> Option<Vec<&'static Layer<'static>>> {
     let layer = |wanted: &str| FILES.iter().find(|file| file.name == wanted)?.layer();
     let mut chain = vec![layer(name)?];

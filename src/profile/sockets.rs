@@ -22,7 +22,7 @@ pub enum UnixSockets {
 }
 
 impl UnixSockets {
-    /// The word of the profile key `unix_sockets`.
+    /// Returns the word of the profile key `unix_sockets`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -36,7 +36,7 @@ impl UnixSockets {
 pub struct SocketName(String);
 
 impl SocketName {
-    /// Lower-case letters, digits and dashes, starting with a letter; at most 32 bytes.
+    /// Accepts lower-case letters, digits and dashes, starting with a letter; at most 32 bytes.
     pub fn new(name: &str) -> Option<Self> {
         let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
             && name.len() <= 32
@@ -44,7 +44,7 @@ impl SocketName {
         well_formed.then(|| Self(name.to_owned()))
     }
 
-    /// Its file in the cell's directory.
+    /// Returns its file in the cell's directory.
     pub fn file(&self) -> String {
         format!("{}.sock", self.0)
     }
@@ -72,7 +72,7 @@ impl Profile {
         }
     }
 
-    /// The granted sockets in words.
+    /// Returns the granted sockets in words.
     pub fn sockets_text(&self) -> String {
         let names: Vec<String> = self.granted_sockets.iter().map(SocketName::to_string).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }

@@ -99,7 +99,7 @@ pub(super) fn condition(tier: Tier, call: &str) -> Option<Verdict> {
     }
 }
 
-/// Why a call that [`condition`] narrows was refused.
+/// Returns why a call that [`condition`] narrows was refused.
 pub(super) fn narrowed(tier: Tier, call: &str) -> Option<&'static str> {
     condition(tier, call).map(|_| match call {
         "utimensat" => "without a mount namespace only the time of an open file is set, to now",
@@ -148,7 +148,7 @@ pub(super) fn without_sockets(profile: &Profile, verdicts: &mut BTreeMap<u32, Ve
 }
 
 impl Profile {
-    /// The profile as it is in a tier: what a tier does not have, it does not promise.
+    /// Restricts the profile to a tier: it promises nothing that the tier does not have.
     #[must_use]
     pub fn in_tier(self, tier: Tier) -> Self {
         match tier {

@@ -28,7 +28,7 @@ pub struct Found {
 /// Puts up what all attacks share: the helper where everybody may execute it.
 ///
 /// # Errors
-/// What cannot be written.
+/// A file cannot be written.
 pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Result<Bench> {
     use std::os::unix::fs::PermissionsExt;
     let everybody =
@@ -135,7 +135,7 @@ fn control(bench: &Bench, probe: &Probe) -> std::io::Result<Shown> {
     Ok(judge::shown(probe, &seen))
 }
 
-/// One run on a stage of its own.
+/// Runs the attack once on a stage of its own.
 fn seen(
     bench: &Bench,
     probe: &Probe,

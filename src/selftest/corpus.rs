@@ -304,7 +304,7 @@ fn checked(
 mod tests {
     use super::*;
 
-    /// The ids that a text cites: one by one, and as the ends of a range.
+    /// Returns the ids that a text cites: one by one, and as the ends of a range.
     fn cited(text: &str) -> Vec<(char, u32, u32)> {
         let pattern = Regex::new("\\b([FPNKRI])([0-9]{2,3})(?:–[FPNKRI]([0-9]{2,3}))?\\b");
         let pattern = pattern.unwrap_or_else(|error| panic!("{error}"));

@@ -77,7 +77,7 @@ pub enum Isolation {
     Shared,
 }
 
-/// A breach that is known is told as such, and as nothing else where it is none.
+/// Turns a breach that is known into that verdict, and only that.
 pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -> Verdict {
     let expected = probe.known.as_ref().filter(|known| match (known.when, memory) {
         (When::Always, _) | (When::BestEffortMemory, Memory::BestEffort) => true,
@@ -94,7 +94,7 @@ pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -
     }
 }
 
-/// Why an attack is not run at all, if it is not.
+/// Returns the reason for not running an attack, if there is one.
 pub fn not_applicable(
     probe: &Probe,
     target: &Target,
@@ -138,7 +138,7 @@ pub fn shown(probe: &Probe, control: &Seen) -> Shown {
     }
 }
 
-/// Why no control is run, if none is.
+/// Returns the reason for running no control, if there is one.
 pub fn without_control(probe: &Probe, is_root: bool) -> Option<Shown> {
     match probe.control {
         Control::None => Some(Shown::NotHere(probe.no_control.clone().unwrap_or_default())),
@@ -149,7 +149,7 @@ pub fn without_control(probe: &Probe, is_root: bool) -> Option<Shown> {
     }
 }
 
-/// The verdict on what was seen in the sandbox.
+/// Returns the verdict on what was seen in the sandbox.
 pub fn verdict(probe: &Probe, target: &Target, shown: Shown, seen: &Seen) -> Verdict {
     if let [first, ..] = seen.hits.as_slice() {
         return Verdict::Breach { seen: first.clone() };

@@ -104,7 +104,7 @@ impl Bench {
         }
     }
 
-    /// A line of an attack within the sandbox.
+    /// Runs a line of an attack within the sandbox.
     ///
     /// # Errors
     /// The program could not be started or looked at.
@@ -121,7 +121,7 @@ impl Bench {
         self.run(probe, &words, stage)
     }
 
-    /// The control: the same attack without the sandbox.
+    /// Runs the control: the same attack without the sandbox.
     ///
     /// # Errors
     /// The program could not be started or looked at.
@@ -149,7 +149,7 @@ impl Bench {
         self.run(probe, &words, stage)
     }
 
-    /// A command that runs the helper in the sandbox and must answer `EBADF`.
+    /// Returns a command that runs the helper in the sandbox and must answer `EBADF`.
     pub fn trial(&self) -> Vec<String> {
         let number = calls::number("close").map(|number| number.to_string());
         let number = number.unwrap_or_default();
@@ -157,7 +157,7 @@ impl Bench {
         self.prefixed([place, "call".to_owned(), number, "-1".to_owned()])
     }
 
-    /// A command of no attack, with what goes before it.
+    /// Returns a command of no attack, with what goes before it.
     fn prefixed<const N: usize>(&self, words: [String; N]) -> Vec<String> {
         let helper = self.helper.display().to_string();
         let mut all = match &self.target {
@@ -215,7 +215,7 @@ impl Bench {
         Ok(if is_held { Memory::ControlGroup } else { Memory::BestEffort })
     }
 
-    /// `cofferdam run`, with the helper in its place.
+    /// Returns `cofferdam run` as a command, with the helper in its place.
     fn granted(&self) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
         let config = text(&self.config);
@@ -301,7 +301,8 @@ impl Bench {
         }
     }
 
-    /// In another sandbox an attack works in the directory of its stage: that one may be the host's.
+    /// Returns the place of an attack. In another sandbox it works in the directory of its stage: that one may
+    /// be the host's.
     fn place(&self, stage: &Stage) -> stage::Place {
         match &self.target {
             Target::Own => {

@@ -43,7 +43,7 @@ pub fn objects(helper: &Path, names: Names<'_>) -> bool {
     left | (asked(helper, "mq_unlink", &[&format!("s:{}", names.shared)]) == "0")
 }
 
-/// The answer to a call that the helper makes, and nothing where it cannot be started.
+/// Returns the answer to a call that the helper makes, and an empty text if it cannot be started.
 fn asked(helper: &Path, call: &str, arguments: &[&str]) -> String {
     let number = calls::number(call).map(|number| number.to_string()).unwrap_or_default();
     let mut command = Command::new(helper);
@@ -110,7 +110,7 @@ pub fn end_all() -> usize {
 /// Takes a directory away, as deep as it may be: rm(1) goes down without a descriptor for each step.
 ///
 /// # Errors
-/// What could not be taken away.
+/// An object could not be removed.
 pub fn take_away(directory: &Path) -> std::io::Result<()> {
     let mut command = Command::new("rm");
     command.args(["-rf", "--"]).arg(directory).stdin(Stdio::null());

@@ -38,7 +38,7 @@ impl Count {
         count
     }
 
-    /// Exit code: 0 all held, 1 a breach, 2 no verdict.
+    /// Returns the exit code: 0 all held, 1 a breach, 2 no verdict.
     pub fn exit_code(self) -> u8 {
         match (self.breaches, self.no_verdict) {
             (0, 0) => 0,
@@ -55,7 +55,7 @@ impl Count {
     }
 }
 
-/// For people: what was not held first, then the table.
+/// Reports to people: attacks that were not held first, then the table.
 pub fn text(found: &[Found]) -> String {
     let mut text = String::new();
     for one in found {
@@ -90,7 +90,7 @@ pub fn text(found: &[Found]) -> String {
     text
 }
 
-/// For programs: one object.
+/// Reports to programs: one object.
 ///
 /// # Errors
 /// A value that JSON cannot hold.
@@ -106,7 +106,7 @@ pub fn json(found: &[Found], target: &[String]) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&object)? + "\n")
 }
 
-/// For CI: one suite, a case for each attack.
+/// Reports to CI: one suite, a case for each attack.
 pub fn junit(found: &[Found]) -> String {
     let count = Count::of(found);
     let mut text = format!(

@@ -31,7 +31,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A line that makes the directory first, where it may not be there.
+    /// Returns a line that makes the directory first, where it may not be there.
     pub fn entered(&self, line: &str) -> String {
         match !self.made && line.contains("{tmp}") {
             true => format!("mkdir -p {{tmp}} 2>/dev/null; {line}"),
@@ -69,7 +69,7 @@ impl Stage {
     /// Puts up what the lines of an attack name.
     ///
     /// # Errors
-    /// What cannot be put up.
+    /// A target cannot be put up.
     pub fn new(probe: &Probe, helper: &Path) -> std::io::Result<Self> {
         let held = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir()?;
         open_to_all(held.path())?;
@@ -197,7 +197,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A line with what its placeholders stand for, and calls (`@name`) by their numbers.
+    /// Returns a line with what its placeholders stand for, and calls (`@name`) by their numbers.
     pub fn filled(&self, line: &str, place: &Place) -> String {
         let mut text = line.replace("{probe}", &place.helper).replace("{tmp}", &place.tmp);
         for (placeholder, word) in &self.words {
@@ -210,7 +210,7 @@ impl Stage {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// The process group of the sentinel.
+    /// Returns the process group of the sentinel.
     pub fn sentinel_group(&self) -> Option<i32> {
         i32::try_from(self.sentinel.as_ref()?.id()).ok()
     }
@@ -270,7 +270,7 @@ impl Stage {
     /// Takes down what was put up and whatever an attack has left in it.
     ///
     /// # Errors
-    /// What could not be taken away.
+    /// A target could not be removed.
     pub fn clear(self) -> std::io::Result<()> {
         remains::take_away(self.held.path())
     }
@@ -309,14 +309,14 @@ fn repository(directory: &Path) -> std::io::Result<()> {
     std::fs::write(git.join("config"), "[core]\n\trepositoryformatversion = 0\n")
 }
 
-/// 32 hexadecimal digits that nobody can guess.
+/// Returns 32 random hexadecimal digits.
 fn random() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The name of the one who runs the test.
+/// Returns the name of the user who runs the test.
 fn user() -> String {
     accounts::user(nix::unistd::geteuid().as_raw()).unwrap_or_else(|| "nobody".to_owned())
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long a signal to the sentinel may take to be seen.
 const SETTLE: Duration = Duration::from_millis(400);
 
-/// A signal takes its time on a busy machine, so it is looked for during a while.
+/// Returns true once the sentinel was hurt. A signal takes its time on a busy machine, so it waits for a while.
 pub fn gets_hurt(sentinel: &mut Child) -> bool {
     let end = Instant::now() + SETTLE;
     while !is_hurt(sentinel) {
@@ -21,7 +21,7 @@ pub fn gets_hurt(sentinel: &mut Child) -> bool {
     true
 }
 
-/// Dead, stopped or traced.
+/// Returns true if the sentinel is dead, stopped or traced.
 fn is_hurt(sentinel: &mut Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", sentinel.id()));
     let status = status.unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn has_datagram(socket: &UdpSocket) -> bool {
     socket.set_nonblocking(true).is_ok() && socket.recv(&mut [0; 8]).is_ok()
 }
 
-/// Every file beneath a directory, with what is in it.
+/// Returns every file beneath a directory, with what is in it.
 pub fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -67,7 +67,7 @@ pub fn with_argument(word: &str) -> Vec<i32> {
     .collect()
 }
 
-/// The children of a process.
+/// Returns the children of a process.
 pub fn children(of: u32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -21,7 +21,7 @@ const SEALS: SealFlag = SealFlag::F_SEAL_WRITE
 /// Makes a sealed memfd of `bytes`, not executable, at offset 0.
 ///
 /// # Errors
-/// What memfd_create(2), write(2) or F_ADD_SEALS (fcntl(2)) say.
+/// The errno of memfd_create(2), write(2) or F_ADD_SEALS (fcntl(2)).
 pub fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> std::io::Result<OwnedFd> {
     let mut file = File::from(writable(name)?);
     file.write_all(bytes)?;
@@ -33,7 +33,7 @@ pub fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> std::io::Result<OwnedFd> {
 /// Makes an empty memfd, not executable, that can be written and sealed.
 ///
 /// # Errors
-/// What memfd_create(2) says.
+/// The errno of memfd_create(2).
 pub fn writable(name: &std::ffi::CStr) -> std::io::Result<OwnedFd> {
     const NOEXEC_SEAL: MFdFlags = MFdFlags::from_bits_retain(8);
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
@@ -73,7 +73,7 @@ pub fn contents(fd: &OwnedFd, most: usize) -> std::io::Result<Vec<u8>> {
 /// `address` of process `pid`.
 ///
 /// # Errors
-/// What process_vm_writev(2) says; EFAULT where not all of it can be written.
+/// The errno of process_vm_writev(2); EFAULT where not all of it can be written.
 pub fn write_sysinfo(pid: i32, address: u64, memory: u64, uptime: i64) -> Result<()> {
     const SIZE: usize = size_of::<libc::sysinfo>();
     // SAFETY: sysinfo is plain integers, for which all zeroes is a value.
@@ -113,7 +113,7 @@ unsafe extern "C" {
 /// that only a start needs takes no memory then (madvise(2), MADV_DONTNEED).
 ///
 /// # Errors
-/// What madvise(2) says.
+/// The errno of madvise(2).
 pub fn forget_code() -> Result<()> {
     const PAGE: usize = 4096;
     let (start, end) = (&raw const __executable_start, &raw const etext);

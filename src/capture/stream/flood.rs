@@ -79,7 +79,7 @@ impl Kept {
 /// Gives a pipe to the runtime; who waits for it is to be told.
 ///
 /// # Errors
-/// What epoll_ctl(2) says.
+/// The errno of epoll_ctl(2).
 fn awaited(pipe: OwnedFd, runtime: &Handle) -> io::Result<Pipe> {
     let _entered = runtime.enter();
     // Also of terminals, which the other way in does not take. It never blocks: it was the runtime's.
@@ -119,7 +119,7 @@ impl<F: Follower> Flood<F> {
         }
     }
 
-    /// One look; none when nobody wants to know any more.
+    /// Reads the pipe once; none if the output is not wanted any more.
     fn look(&self, room: &mut Room) -> Option<Left> {
         let (stream, follower) = (self.stream.upgrade()?, self.follower.upgrade()?);
         while stream.wanted.load(std::sync::atomic::Ordering::Acquire) > 0 {

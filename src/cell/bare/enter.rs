@@ -13,7 +13,7 @@ use crate::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
 use sys::Result;
 use sys::process::{self, Dumpable};
 
-/// The steps that init takes before it forks.
+/// Takes the steps of init before it forks.
 pub(crate) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFailed> {
     let Entry { design, shared, control, job, handoff, .. } = *entry;
     // No maps here: the supervisor says that it has seen to what only it can do.
@@ -52,14 +52,14 @@ pub(crate) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFa
     Ok(Prepared { ruleset, procfs: Some(procfs), links: None, domain: Some(domain) })
 }
 
-/// The host's procfs: pids there are the cell's own too.
+/// Opens the host's procfs: pids there are the cell's own too.
 fn procfs(proc: &OwnedFd) -> Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     openat(proc, ".", flags, Mode::empty())
 }
 
-/// The payload's own step, before its second Landlock layer: it goes with its init, which ends the
-/// rest of the cell in any case.
+/// Ties the payload's life to its init, before its second Landlock layer; init's end is the end of the rest of
+/// the cell in any case.
 pub fn payload() -> std::result::Result<(), StepFailed> {
     process::set_death_signal(Signal::SIGKILL).at(Step::DieWithParent)
 }

@@ -53,7 +53,7 @@ pub fn payload(
     })
 }
 
-/// Those that are not the operator's: none, unless an outer sandbox made some.
+/// Returns those that are not the operator's: none, unless an outer sandbox made some.
 fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Unfit> {
     let mut own = Vec::new();
     for (name, theirs) in NAMESPACES.iter().zip(&operator.namespaces) {

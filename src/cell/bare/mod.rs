@@ -33,7 +33,7 @@ impl Domain {
     /// Enters a domain that holds signals and nothing else.
     ///
     /// # Errors
-    /// Where the kernel does not have it (Landlock ABI below 6), or as [`Domain::prove`].
+    /// The kernel does not have it (Landlock ABI below 6), or as [`Domain::prove`].
     pub fn enter(abi: u32, outside: i32) -> Result<Self> {
         // The control: without a domain the same signal arrives.
         kill(Pid::from_raw(outside), None)?;
@@ -58,7 +58,7 @@ impl Domain {
     /// as a fork with a signal pending starts over (kill(2), fork in the kernel).
     ///
     /// # Errors
-    /// What kill(2) says.
+    /// The errno of kill(2).
     pub fn signal_all(self, signal: Signal) -> Result<()> {
         kill(Pid::from_raw(-1), signal)
     }

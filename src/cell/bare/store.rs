@@ -42,7 +42,7 @@ pub struct Private {
     name: String,
 }
 
-/// An open directory of the store.
+/// Opens a directory of the store.
 fn directory(path: &str) -> Result<OwnedFd> {
     open(
         path,
@@ -55,7 +55,7 @@ impl Store {
     /// Takes an empty directory of this process's user, and puts the canary in it.
     ///
     /// # Errors
-    /// What making files in it says.
+    /// The errno of making files in it.
     pub fn new(path: String, sweeper: OwnedFd) -> Result<Self> {
         let directory = directory(&path)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
@@ -64,15 +64,15 @@ impl Store {
         Ok(Self { directory, path, next: Counter::new(0), sweeper })
     }
 
-    /// The directory itself, in which the canary is.
+    /// Returns the directory itself, in which the canary is.
     pub fn directory(&self) -> &OwnedFd {
         &self.directory
     }
 
-    /// A new private directory.
+    /// Makes a new private directory.
     ///
     /// # Errors
-    /// What mkdirat(2) says.
+    /// The errno of mkdirat(2).
     pub fn make(self: &Rc<Self>) -> Result<Private> {
         let number = self.next.get();
         self.next.set(number.saturating_add(1));
@@ -91,7 +91,7 @@ impl Private {
     /// Opens it, for a rule.
     ///
     /// # Errors
-    /// What open(2) says.
+    /// The errno of open(2).
     pub fn open(&self) -> Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         openat(&self.store.directory, self.name.as_str(), flags, Mode::empty())
@@ -146,7 +146,7 @@ pub fn sweep(path: &str, news: &OwnedFd) -> Result<()> {
     Err(Errno::ENOTEMPTY)
 }
 
-/// The names in a directory, and whether each may be a directory itself.
+/// Returns the names in a directory, and whether each may be a directory itself.
 fn names(directory: impl AsFd) -> Result<Vec<(std::ffi::CString, bool)>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut list = Dir::openat(directory, ".", flags, Mode::empty())?;

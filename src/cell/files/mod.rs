@@ -40,7 +40,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Of a workspace that is empty, or is looked at before anything runs.
+    /// Starts with a workspace that is empty, or that is scanned before anything runs.
     pub fn new(memory: u64) -> Self {
         Self { memory, before: Tree::empty(), since: SystemTime::now(), under_way: None }
     }

@@ -86,7 +86,7 @@ impl Tree {
         Self::within(0)
     }
 
-    /// Room for a part of so many bytes of memory.
+    /// Makes a tree with room for a part of so many bytes of memory.
     pub fn within(memory: u64) -> Self {
         let share = |part: u64| usize::try_from(memory / part).unwrap_or(usize::MAX);
         Self {
@@ -120,7 +120,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The path and the stamp of an entry by its number.
+    /// Returns the path and the stamp of an entry by its number.
     pub fn entry(&self, number: usize) -> Option<(&[u8], &Stamp)> {
         let entry = self.entries.get(number)?;
         Some((path(&self.paths, entry), &entry.stamp))

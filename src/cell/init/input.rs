@@ -36,7 +36,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// How long poll(2) may wait before the next look.
+    /// Returns how long poll(2) may wait before the next look.
     pub fn timeout(&self) -> PollTimeout {
         let wait = self.next.saturating_duration_since(Instant::now());
         // Rounded up: a timeout of 0 would spin until the instant has come.
@@ -69,7 +69,7 @@ impl Asked {
 }
 
 impl Init<'_> {
-    /// Somebody asks: answered at once, and again when it has become true.
+    /// Answers a request about an input at once, and again when a process waits for it.
     pub(super) fn asked(&mut self, number: u32, input: InputFile) -> Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let proc = match openat(AT_FDCWD, "/proc", flags, Mode::empty()) {
@@ -110,7 +110,7 @@ pub(super) fn numbers(proc: &OwnedFd, path: &str) -> Vec<u32> {
     names.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
 }
 
-/// The descriptor that a sleeping task reads, or waits for alone, by its line in `syscall` (proc(5)):
+/// Returns the descriptor that a sleeping task reads, or waits for alone, by its line in `syscall` (proc(5)):
 /// the number of the call and its arguments. `running`, and -1 for no call, are none.
 fn descriptor(line: &str) -> Option<u64> {
     let mut words = line.split_ascii_whitespace();

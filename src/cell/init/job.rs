@@ -65,7 +65,7 @@ impl Init<'_> {
     }
 }
 
-/// Those of `all` that are of a command that began at `since`.
+/// Returns the processes of `all` that belong to a command that began at `since`.
 fn of_job(all: &[Process], shell: u32, since: Ticks) -> BTreeSet<u32> {
     let roots = [1, shell];
     let mut mine = BTreeSet::new();
@@ -95,7 +95,7 @@ fn stat(proc: &OwnedFd, pid: u32) -> Option<Process> {
     parsed(pid, &String::from_utf8_lossy(buffer.get(..length)?))
 }
 
-/// The name of a process stands in brackets, and may have brackets and spaces in it.
+/// Parses the line of a process. Its name stands in brackets, and may have brackets and spaces in it.
 fn parsed(pid: u32, line: &str) -> Option<Process> {
     let (_, fields) = line.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();

@@ -19,7 +19,7 @@ const LAST: Duration = Duration::from_millis(200);
 const DOMAIN: Duration = Duration::from_secs(60);
 
 impl Init<'_> {
-    /// The end of the cell, where it is not the end of init that the kernel ends all else by.
+    /// Ends the cell in the tier in which the kernel does not end all processes with init.
     pub(super) fn end_domain(&mut self) -> Result<()> {
         match self.domain {
             None => Ok(()),

@@ -9,7 +9,7 @@ use sys::Result;
 use sys::socket;
 
 impl Init<'_> {
-    /// A step of the look that is under way; what was waited for is told at its end.
+    /// Takes a step of the scan that is under way; at its end the message that waited for it is sent.
     pub(super) fn look_further(&mut self) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let Some((then, changed)) = files.step() else { return Ok(()) };

@@ -78,7 +78,7 @@ impl Init<'_> {
 }
 
 impl Watch {
-    /// A watch that looks at nothing until it is started.
+    /// Makes a watch that looks at nothing until it is started.
     pub fn new(proc: OwnedFd, limit: u64, domain: Option<Domain>, socket: Option<u64>) -> Self {
         Self {
             proc,
@@ -101,7 +101,7 @@ impl Watch {
         self.next = Some(Instant::now() + SHORTEST);
     }
 
-    /// How long poll(2) may wait before the next look.
+    /// Returns how long poll(2) may wait before the next look.
     pub fn timeout(&self) -> PollTimeout {
         let Some(next) = self.next else { return PollTimeout::NONE };
         let wait = next.saturating_duration_since(Instant::now());
@@ -113,7 +113,7 @@ impl Watch {
         self.next.is_some_and(|next| next <= now)
     }
 
-    /// The most that was seen, in bytes.
+    /// Returns the most that was seen, in bytes.
     pub fn peak(&self) -> u64 {
         self.peak
     }
@@ -172,7 +172,7 @@ impl Watch {
         Ok(used > self.limit || host.is_short)
     }
 
-    /// The host's own memory: the procfs held here is masked by nothing.
+    /// Reads the host's own memory: the procfs held here is masked by nothing.
     fn host(&self) -> Host {
         let mut buffer = [0; 4096];
         let Some(text) = self.text("meminfo", &mut buffer) else { return Host::default() };
@@ -181,7 +181,7 @@ impl Watch {
         Host { is_short: available < total / 16, slab: field("SUnreclaim:") }
     }
 
-    /// Bytes that the cell's sockets may hold.
+    /// Returns the bytes that the cell's sockets may hold.
     ///
     /// Each is charged what a Unix or datagram socket may send or receive at first, which the filter does not let it
     /// change. One that is full holds at most three times as much: a last packet, and both directions of TCP.
@@ -195,7 +195,7 @@ impl Watch {
         sockets.saturating_mul(each).saturating_add(closed.saturating_mul(CLOSED))
     }
 
-    /// All processes of the cell.
+    /// Returns all processes of the cell.
     fn processes(&self) -> Result<Vec<Seen>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut list = Dir::openat(&self.proc, ".", flags, Mode::empty())?;
@@ -246,8 +246,8 @@ impl Watch {
         })
     }
 
-    /// Bytes of kernel memory and of processes, pages that several of these share counted once. Ends as soon as
-    /// the sum is above the limit: nobody needs to know by how much.
+    /// Returns the bytes of kernel memory and of processes, pages that several of these share counted once. Ends as
+    /// soon as the sum is above the limit: nobody needs to know by how much.
     fn with_shares(&self, kernel: u64, seen: &[Seen]) -> u64 {
         let mut used = kernel;
         for process in seen {
@@ -261,7 +261,7 @@ impl Watch {
         used
     }
 
-    /// Bytes of a process, pages that it shares by its part of them.
+    /// Returns the bytes of a process, pages that it shares by its part of them.
     ///
     /// Refused where the process made itself non-dumpable, and too slow where it has many mappings: then its
     /// whole size counts, as it is now: a process that has ended since has none. Page tables are no share of
@@ -276,14 +276,14 @@ impl Watch {
         shares.map_or_else(whole, |shares| shares.saturating_add(seen.tables))
     }
 
-    /// The sum of `wanted` lines, given in kB, of a file of one process, in bytes.
+    /// Sums up `wanted` lines, given in kB, of a file of one process, in bytes.
     fn fields(&self, pid: &str, file: &str, wanted: &[&str]) -> Option<u64> {
         let mut buffer = [0; 4096];
         let text = self.text(&format!("{pid}/{file}"), &mut buffer)?;
         Some(kilobytes(text, wanted).saturating_mul(1024))
     }
 
-    /// The beginning of a file of the procfs; absent where it is not there or has nothing to tell.
+    /// Reads the beginning of a file of the procfs; none if it does not exist or is empty.
     fn text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Option<&'b str> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let fd = openat(self.proc.as_fd(), path, flags, Mode::empty()).ok()?;
@@ -297,8 +297,8 @@ impl Watch {
 struct Host {
     /// It is about to run out: less than a sixteenth of its memory is left.
     ///
-    /// What no process maps is not in a cell's sum (shared pages let go, epoll items). That this is
-    /// bounded at all where no cgroup can be had, is the work of this.
+    /// Memory that no process maps is not in a cell's sum (shared pages let go, epoll items). Without a
+    /// cgroup, this check alone bounds it.
     is_short: bool,
     /// Bytes of the kernel's own objects that it cannot do without.
     slab: u64,
@@ -320,7 +320,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Bytes charged for what its descriptors may hold. Init's table is as large as the supervisor's was.
+    /// Returns the bytes charged for what its descriptors may hold. Init's table is as large as the supervisor's
+    /// was.
     fn descriptors(&self) -> u64 {
         let places = if self.process.pid == 1 { 0 } else { self.places };
         places.saturating_sub(DESCRIPTORS).saturating_mul(DESCRIPTOR)
@@ -335,20 +336,20 @@ fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
         && process::have_one_memory(pid, parent).unwrap_or(false)
 }
 
-/// The sum of the numbers of the lines that begin with one of `wanted`.
+/// Sums up the numbers of the lines that begin with one of `wanted`.
 fn kilobytes(text: &str, wanted: &[&str]) -> u64 {
     let lines = text.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
     lines.filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()).sum()
 }
 
-/// The number behind `words`; 0 where there is none.
+/// Returns the number behind `words`; 0 where there is none.
 fn number_after(text: &str, words: &str) -> u64 {
     let behind = text.split_once(words).map_or("", |(_, behind)| behind);
     let digits = behind.split(|letter: char| !letter.is_ascii_digit()).next();
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Bytes in the cell's private filesystems, which are memory too.
+/// Returns the bytes in the cell's private filesystems, which are memory too.
 fn private_files() -> u64 {
     ["/tmp", "/dev/shm", "/workspace"]
         .into_iter()

@@ -182,7 +182,7 @@ impl TargetThread<'_> {
         self.spot_of(named.from, &self.text(named.text)?)
     }
 
-    /// The same for a path that was copied already.
+    /// Resolves a path that was copied already.
     pub fn spot_of(&self, from: i32, text: &Text) -> Result<Spot> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
@@ -211,7 +211,7 @@ impl TargetThread<'_> {
         self.led(named.from, self.text(named.text)?, links)
     }
 
-    /// The same for a path that was copied already.
+    /// Resolves a path that was copied already.
     pub fn led(&self, from: i32, mut text: Text, links: Links) -> Result<Found> {
         if text.length == 0 {
             return Err(Errno::ENOENT);

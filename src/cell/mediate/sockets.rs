@@ -109,7 +109,7 @@ impl SocketArguments {
         Self { socket: int(socket), address, length: int(length) }
     }
 
-    /// A copy of the caller's socket.
+    /// Takes a copy of the caller's socket.
     fn socket_of(self, target: TargetThread<'_>) -> Result<OwnedFd> {
         let number = u32::try_from(self.socket).map_err(|_| Errno::EBADF)?;
         process::take_descriptor(process::open_pidfd(target.status()?.process)?, number)
@@ -143,7 +143,7 @@ impl Address {
         Ok(address)
     }
 
-    /// An address of these bytes.
+    /// Makes an address of these bytes.
     ///
     /// # Errors
     /// EINVAL: more than the kernel takes.
@@ -153,7 +153,7 @@ impl Address {
         Ok(address)
     }
 
-    /// The address of a path of the file system.
+    /// Makes the address of a path of the file system.
     ///
     /// # Errors
     /// EINVAL: it is longer than such an address takes (unix(7)).
@@ -172,7 +172,8 @@ impl Address {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// The path in it, up to its NUL (unix(7)); none of another family, of an abstract socket or of none.
+    /// Returns the path in it, up to its NUL (unix(7)); none of another family, of an abstract socket or of
+    /// none.
     #[must_use]
     pub fn path(&self) -> Option<&[u8]> {
         let (family, path) = self.bytes().split_at_checked(FAMILY)?;
@@ -205,7 +206,7 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// Tries, without waiting. `Ok(false)`: whoever waits has to wait on.
+    /// Tries to connect, without waiting. `Ok(false)`: the caller has to wait on.
     ///
     /// # Errors
     /// EINTR: the program changed the socket, so that init would have waited. Otherwise the errno of

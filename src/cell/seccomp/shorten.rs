@@ -14,7 +14,7 @@ enum Place {
     Answer(u32),
 }
 
-/// The program in other words; `None` where a jump leads out of it.
+/// Returns a shorter program with the same answers; `None` if a jump leads out of it.
 pub fn shorten(program: &[Instruction]) -> Option<Vec<Instruction>> {
     // From the end, as the new program is.
     let mut places: Vec<Place> = Vec::with_capacity(program.len());
@@ -49,14 +49,14 @@ impl Written {
         Place::At(self.0.len() - 1)
     }
 
-    /// Has what is written next run into `place`.
+    /// Makes the next instruction continue at `place`.
     fn go_on_to(&mut self, place: Place) {
         if self.distance(place) != Some(0) {
             self.bring_near(place);
         }
     }
 
-    /// How many instructions lie between what is written next and `place`, as far as a branch reaches.
+    /// Returns how many instructions lie between what is written next and `place`, as far as a branch reaches.
     fn distance(&self, place: Place) -> Option<u8> {
         let distance = match place {
             Place::At(at) => self.0.len().checked_sub(at + 1)?,

@@ -62,7 +62,7 @@ fn view(path: &[u8], first: usize, last: usize) -> Result<Done, No> {
     Ok(done.body(cut.to_vec()))
 }
 
-/// A file of what is on standard input. `mode` is in octal digits, or `-`.
+/// Makes a file of the bytes on standard input. `mode` is in octal digits, or `-`.
 fn create(path: &[u8], mode: &[u8], over: &[u8]) -> Result<Done, No> {
     let mode = match mode {
         b"-" => None,
@@ -90,7 +90,7 @@ fn changed(before: Option<&file::Stat>) -> Done {
     }
 }
 
-/// The first `length` bytes of standard input, which must stand in the file once, replaced by the rest.
+/// Replaces the first `length` bytes of standard input, which must be in the file once, by the rest.
 fn replace(path: &[u8], length: usize) -> Result<Done, No> {
     let given = file::input()?;
     let (old, new) = given.split_at_checked(length).ok_or(No::Words)?;
@@ -111,7 +111,7 @@ fn replace(path: &[u8], length: usize) -> Result<Done, No> {
     edited(&place, &text, at, old.len(), new)
 }
 
-/// Why a text cannot be replaced.
+/// Returns the reason why a text cannot be replaced.
 fn told(text: &[u8], old: &[u8]) -> No {
     let numbers: Vec<usize> =
         lines::places(text, old).take(PLACES).map(|at| lines::number(text, at)).collect();
@@ -121,7 +121,7 @@ fn told(text: &[u8], old: &[u8]) -> No {
     }
 }
 
-/// Standard input as lines behind line `after`; 0 is before the first.
+/// Inserts standard input as lines after line `after`; 0 is before the first.
 fn insert(path: &[u8], after: usize) -> Result<Done, No> {
     let mut given = file::input()?;
     let (place, text) = opened(path)?;
@@ -147,7 +147,7 @@ fn insert(path: &[u8], after: usize) -> Result<Done, No> {
     edited(&place, &text, at, 0, &new).map(|done| done.fact("dos", u8::from(is_dos)))
 }
 
-/// A file that is to be edited: its place and its bytes.
+/// Opens a file that is to be edited: its place and its bytes.
 fn opened(path: &[u8]) -> Result<(Place, Vec<u8>), No> {
     let place = path::find(path, Missing::Refused)?;
     let regular = replace::regular(&place)?;
@@ -182,7 +182,7 @@ fn edited(place: &Place, text: &[u8], at: usize, length: usize, new: &[u8]) -> R
     Ok(done.fact("whole", u8::from(cut.len() == shown.len())).body(cut.to_vec()))
 }
 
-/// Bytes of a file from an offset on.
+/// Answers with bytes of a file from an offset on.
 fn get(path: &[u8], offset: usize, length: usize) -> Result<Done, No> {
     let place = path::find(path, Missing::Refused)?;
     let Regular { file, stat } = replace::regular(&place)?;
@@ -194,7 +194,7 @@ fn get(path: &[u8], offset: usize, length: usize) -> Result<Done, No> {
     Ok(done.body(bytes))
 }
 
-/// The same text with lines ended as in DOS.
+/// Returns the text with lines ended as in DOS.
 fn dos(text: &[u8]) -> Vec<u8> {
     let mut ended = Vec::with_capacity(text.len() + text.len() / 16 + 2);
     let mut before = 0;

@@ -75,7 +75,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// The kind of file, in words.
+    /// Returns the kind of file, in words.
     pub fn kind(&self) -> &'static str {
         match self.mode >> 12 {
             0o10 => "file",
@@ -98,17 +98,17 @@ impl Stat {
     }
 }
 
-/// A name as the kernel takes it: EINVAL where it has a NUL.
+/// Returns a name as the kernel takes it: EINVAL where it has a NUL.
 fn c_name(name: &[u8]) -> Result<CString, Errno> {
     CString::new(name).map_err(|_| Errno(22))
 }
 
-/// The directory that everything is in.
+/// Opens the directory that everything is in.
 pub fn workspace() -> Result<Open, Errno> {
     open_from(NOWHERE, b"/workspace", O_PATH | O_DIRECTORY)
 }
 
-/// openat(2), never through a symbolic link at the end of the name, and never waiting.
+/// Opens a file by openat(2), never through a symbolic link at the end of the name, and never waiting.
 pub fn open(directory: &Open, name: &[u8], flags: usize) -> Result<Open, Errno> {
     open_from(directory.0, name, flags)
 }
@@ -149,7 +149,7 @@ pub enum Over {
     Any,
 }
 
-/// renameat2(2) within one directory.
+/// Renames by renameat2(2) within one directory.
 pub fn rename(directory: &Open, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
     let (from, to) = (c_name(from)?, c_name(to)?);
     let (from, to) = (from.as_bytes_with_nul(), to.as_bytes_with_nul());
@@ -184,13 +184,13 @@ pub fn stat(file: &Open) -> Result<Stat, Errno> {
     })
 }
 
-/// So many bytes of a structure, from an offset on.
+/// Returns `N` bytes of a structure, from an offset on.
 pub fn at<const N: usize>(room: &[u8], offset: usize) -> [u8; N] {
     let bytes = room.get(offset..).and_then(<[u8]>::first_chunk::<N>);
     bytes.copied().unwrap_or([0; N])
 }
 
-/// The text of a symbolic link that was opened by [`O_PATH`].
+/// Returns the text of a symbolic link that was opened by [`O_PATH`].
 pub fn link_text(link: &Open) -> Result<Vec<u8>, Errno> {
     let mut room = alloc::vec![0; 4096];
     let given = [link.0, sys::address(&[0_u8]), sys::place(&mut room), room.len()];
@@ -199,19 +199,19 @@ pub fn link_text(link: &Open) -> Result<Vec<u8>, Errno> {
     Ok(room)
 }
 
-/// getdents64(2): the next entries of a directory, none at its end.
+/// Reads by getdents64(2) the next entries of a directory, none at its end.
 pub fn entries(directory: &Open, room: &mut [u8]) -> Result<usize, Errno> {
     sys::call(number::GETDENTS64, &[directory.0, sys::place(room), room.len()])
 }
 
-/// Bytes that nobody can guess.
+/// Returns random bytes of the kernel.
 pub fn random() -> Result<u64, Errno> {
     let mut room = [0_u8; 8];
     sys::call(more::GETRANDOM, &[sys::place(&mut room), room.len(), 0])?;
     Ok(u64::from_ne_bytes(room))
 }
 
-/// At most `most` bytes from `offset` on. A file that grows or shrinks meanwhile is read as it comes.
+/// Reads at most `most` bytes from `offset` on. A file that grows or shrinks meanwhile is read as it comes.
 pub fn read_at(file: &Open, offset: u64, most: usize) -> Result<Vec<u8>, Errno> {
     let left = stat(file)?.size.saturating_sub(offset);
     let length = usize::try_from(left).unwrap_or(usize::MAX).min(most);
@@ -231,7 +231,7 @@ pub fn read_at(file: &Open, offset: u64, most: usize) -> Result<Vec<u8>, Errno> 
     Ok(bytes)
 }
 
-/// Standard input to its end, which is at [`MOST`] bytes.
+/// Reads standard input to its end, which is at [`MOST`] bytes.
 pub fn input() -> Result<Vec<u8>, No> {
     let mut bytes = Vec::new();
     let mut room = alloc::vec![0; 64 << 10];

@@ -88,7 +88,7 @@ unsafe impl GlobalAlloc for Heap {
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// As above.
+/// Satisfies `alloc` as above.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     sys::exit(3)

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// How many lines there are; what stands behind the last newline is one too.
+/// Counts lines; text after the last newline is one too.
 pub fn count(text: &[u8]) -> usize {
     let ends = text.iter().filter(|byte| **byte == b'\n').count();
     ends + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
@@ -15,13 +15,13 @@ pub fn start(text: &[u8], number: usize) -> usize {
     ends.nth(before).map_or(text.len(), |(at, _)| at + 1)
 }
 
-/// The number of the line that an offset is on.
+/// Returns the number of the line that an offset is on.
 pub fn number(text: &[u8], offset: usize) -> usize {
     let before = text.get(..offset).unwrap_or(text);
     before.iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// The bytes of lines `first` to `last`.
+/// Returns the bytes of lines `first` to `last`.
 pub fn range(text: &[u8], first: usize, last: usize) -> Range<usize> {
     start(text, first)..start(text, last.saturating_add(1))
 }

@@ -75,7 +75,7 @@ impl Listed {
     }
 }
 
-/// The first entry: its kind, its name, and what is behind it.
+/// Returns the first entry: its kind, its name, and what is behind it.
 fn entry(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let length = usize::from(u16::from_ne_bytes(file::at(bytes, LENGTH)));
     let (entry, behind) = bytes.split_at_checked(length).filter(|(entry, _)| !entry.is_empty())?;

@@ -52,7 +52,7 @@ pub fn find(path: &[u8], missing: Missing) -> Result<Place, No> {
     Err(No::Errno("following symbolic links", Errno(40)))
 }
 
-/// The names of an absolute path behind the workspace's, `.` and `..` resolved.
+/// Returns the names of an absolute path behind the workspace's, `.` and `..` resolved.
 fn below(path: &[u8]) -> Result<Vec<Vec<u8>>, No> {
     let rest = path.strip_prefix(ROOT).ok_or(No::Outside)?;
     if !rest.is_empty() && !rest.starts_with(b"/") {
@@ -61,7 +61,7 @@ fn below(path: &[u8]) -> Result<Vec<Vec<u8>>, No> {
     joined(Vec::new(), rest)
 }
 
-/// The names of `path` behind `start`. One `..` too many leads out.
+/// Returns the names of `path` behind `start`. One `..` too many leads out.
 fn joined(start: Vec<Vec<u8>>, path: &[u8]) -> Result<Vec<Vec<u8>>, No> {
     let mut names = start;
     for name in path.split(|byte| *byte == b'/') {
@@ -86,7 +86,7 @@ fn led(before: &[Vec<u8>], text: &[u8], after: &[Vec<u8>]) -> Result<Vec<Vec<u8>
     Ok(names)
 }
 
-/// An absolute text with `.` and `..` resolved, so that `/workspace/../etc` is seen as `/etc`.
+/// Returns an absolute text with `.` and `..` resolved, so that `/workspace/../etc` is seen as `/etc`.
 fn text_of(text: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in text.split(|byte| *byte == b'/') {

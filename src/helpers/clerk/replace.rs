@@ -35,7 +35,7 @@ pub fn regular(place: &Place) -> Result<Regular, No> {
     Ok(Regular { file, stat })
 }
 
-/// Every byte of a file that is small enough.
+/// Reads every byte of a file that is small enough.
 pub fn whole(regular: &Regular) -> Result<Vec<u8>, No> {
     if usize::try_from(regular.stat.size).unwrap_or(usize::MAX) > MOST {
         return Err(No::Large(regular.stat.size));

@@ -114,7 +114,7 @@ fn put(head: &mut String, facts: &[(&'static str, String)]) {
     }
 }
 
-/// write(2) until all is written.
+/// Writes all bytes (write(2)).
 pub fn write_all(descriptor: usize, bytes: &[u8]) -> sys::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -45,7 +45,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Bytes as text, what is not plain ASCII as a dot, up to the first line's end.
+/// Writes bytes as text, all but plain ASCII as a dot, up to the first line's end.
 fn said(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     use fmt::Write;
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -55,7 +55,7 @@ fn said(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     })
 }
 
-/// The attempt by its first word. `None` where there is no such attempt or its words are wrong.
+/// Makes the attempt named by its first word. `None` where there is no such attempt or its words are wrong.
 pub fn attempt(words: &[&CStr]) -> Option<Answer> {
     let (name, rest) = words.split_first()?;
     match (name.to_bytes(), rest) {
@@ -98,7 +98,7 @@ pub fn attempt(words: &[&CStr]) -> Option<Answer> {
     }
 }
 
-/// The answer of one call.
+/// Converts the result of one call.
 pub fn answer(got: sys::Result<usize>) -> Answer {
     match got {
         Ok(value) => Answer::Value(value),
@@ -106,7 +106,7 @@ pub fn answer(got: sys::Result<usize>) -> Answer {
     }
 }
 
-/// An answer, where what was refused is the answer as well.
+/// Converts a refusal into an answer.
 pub fn told(got: sys::Result<Answer>) -> Answer {
     got.unwrap_or_else(Answer::Refused)
 }

@@ -10,7 +10,7 @@ use crate::words::{Room, number as parsed};
 /// The most calls of one attempt.
 const MOST: usize = 8;
 
-/// `NUMBER ARGUMENT… , NUMBER ARGUMENT…`: the answer of the last, or the first that failed.
+/// Makes calls, `NUMBER ARGUMENT… , NUMBER ARGUMENT…`: the answer of the last, or the first that failed.
 pub fn calls(words: &[&CStr]) -> Option<Answer> {
     let mut room = Room::new();
     let mut answers = [0; MOST];
@@ -33,13 +33,13 @@ pub fn calls(words: &[&CStr]) -> Option<Answer> {
     Some(Answer::Value(*answers.get(made.checked_sub(1)?)?))
 }
 
-/// clone(2) with flags; the child ends at once.
+/// Calls clone(2) with flags; the child ends at once.
 pub fn clone(flags: usize) -> Answer {
     const SIGCHLD: usize = 17;
     made(sys::call(number::CLONE, &[flags | SIGCHLD]))
 }
 
-/// clone3(2), whose flags are behind a pointer.
+/// Calls clone3(2), whose flags are behind a pointer.
 pub fn clone_3(flags: u64) -> Answer {
     const SIGCHLD: u64 = 17;
     let arguments = [flags, 0, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, 0];
@@ -58,8 +58,8 @@ fn made(answer: sys::Result<usize>) -> Answer {
     }
 }
 
-/// Calls each number without arguments, each in a process of its own, and tells which were
-/// answered by more than a refusal (EPERM, ENOSYS).
+/// Calls each number without arguments, each in a process of its own, and tells which were answered by
+/// more than a refusal (EPERM, ENOSYS).
 pub fn sweep(list: &CStr) -> Option<Answer> {
     let mut reached = [0; 256];
     let mut count = 0;

@@ -28,7 +28,7 @@ pub fn open_only(mode: &CStr, path: &CStr) -> Option<Answer> {
     Some(told(open(path, flags).map(|_| Answer::Done("open"))))
 }
 
-/// The first line, at most 256 bytes of it.
+/// Reads the first line, at most 256 bytes of it.
 pub fn first_line(path: &CStr) -> Answer {
     let mut bytes = [0; 256];
     told(
@@ -38,7 +38,7 @@ pub fn first_line(path: &CStr) -> Answer {
     )
 }
 
-/// How much there is to read, up to 64 KiB.
+/// Counts how much there is to read, up to 64 KiB.
 pub fn size(path: &CStr) -> Answer {
     told(open(path, 0).and_then(|file| {
         let mut bytes = [0; 4096];
@@ -54,7 +54,7 @@ pub fn size(path: &CStr) -> Answer {
     }))
 }
 
-/// How many names a directory has, `.` and `..` not among them.
+/// Counts the names of a directory, `.` and `..` not among them.
 pub fn names(path: &CStr) -> Answer {
     told(open(path, 0).and_then(|directory| {
         let mut entries = [0_u8; 4096];
@@ -70,7 +70,7 @@ pub fn names(path: &CStr) -> Answer {
     }))
 }
 
-/// The records of getdents64(2) but `.` and `..`: 19 bytes and the name, the length in two of them.
+/// Counts the records of getdents64(2) but `.` and `..`: 19 bytes and the name, the length in two of them.
 fn records(mut entries: &[u8]) -> usize {
     let mut count = 0;
     while let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, low, high, _, name @ ..] = entries {
@@ -132,7 +132,7 @@ fn enter(directory: &CStr) -> Result<()> {
     sys::call(number::CHDIR, &[sys::address(directory.to_bytes_with_nul())]).map(drop)
 }
 
-/// A number as a name: 16 letters, NUL at the end.
+/// Writes a number as a name: 16 letters, NUL at the end.
 fn name(number: usize) -> [u8; 17] {
     let mut name = [b'a'; 17];
     for (at, place) in name.iter_mut().enumerate() {

@@ -50,7 +50,7 @@ fn mapped(how: usize) -> Result<()> {
     map(how).map(write_to)
 }
 
-/// Shared memory that is in no process's account once it was let go of.
+/// Takes shared memory that is in no process's account once it was let go of.
 fn hidden() -> Result<()> {
     const MADV_DONTNEED: usize = 4;
     let address = map(MAP_SHARED)?;
@@ -58,14 +58,14 @@ fn hidden() -> Result<()> {
     sys::call(number::MADVISE, &[address, PIECE, MADV_DONTNEED]).map(drop)
 }
 
-/// Shared memory of which one page stays mapped, and with it all.
+/// Takes shared memory of which one page stays mapped, and with it all.
 fn first_page() -> Result<()> {
     let address = map(MAP_SHARED)?;
     write_to(address);
     sys::call(number::MUNMAP, &[address + PAGE, PIECE - PAGE]).map(drop)
 }
 
-/// The same as shared memory, by a file that is no memory.
+/// Takes the same as shared memory, by a file that is no memory.
 fn of_the_device() -> Result<()> {
     const READ_WRITE: usize = 3;
     const O_RDWR: usize = 2;
@@ -85,7 +85,7 @@ fn locked() -> Result<()> {
     sys::call(number::MLOCK, &[address, PIECE]).map(drop)
 }
 
-/// System V shared memory, marked to go when the process does.
+/// Takes System V shared memory, marked to go when the process does.
 fn shm() -> Result<()> {
     const IPC_CREAT: usize = 0o1000;
     const IPC_RMID: usize = 0;
@@ -186,7 +186,7 @@ pub fn connections(mib: usize) -> Answer {
     })
 }
 
-/// Has so many mappings of a page each, no neighbour like the other, for so long.
+/// Makes so many mappings of a page each, no neighbour like the other, for so long.
 pub fn mappings(count: usize, seconds: usize) -> Answer {
     const PRIVATE_NORESERVE: usize = 0x4002;
     const NONE: usize = 0;

@@ -35,7 +35,7 @@ impl Address {
         usize::from(u16::from_ne_bytes([low, high]))
     }
 
-    /// `4 A.B.C.D PORT`, `6 PORT` (to this host), `path PATH` or `abstract NAME`.
+    /// Parses `4 A.B.C.D PORT`, `6 PORT` (to this host), `path PATH` or `abstract NAME`.
     fn of(words: &[&CStr]) -> Option<Self> {
         match words {
             [kind, host, port] if *kind == c"4" => {

@@ -37,7 +37,7 @@ pub fn zombies(count: usize) -> Answer {
     Answer::Counted("zombies", count)
 }
 
-/// fork(2): the child does its part and ends.
+/// Forks a child that does its part and ends (fork(2)).
 fn child(part: impl FnOnce() -> Answer) -> Result<usize> {
     match sys::call(number::CLONE, &[SIGCHLD])? {
         0 => {

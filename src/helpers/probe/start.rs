@@ -31,7 +31,7 @@ global_asm!(
 /// The most arguments an attempt has.
 const MOST: usize = 64;
 
-/// Called with the stack as the kernel made it: the number of arguments, then a pointer to each.
+/// Begins with the stack as the kernel made it: the number of arguments, then a pointer to each.
 extern "C" fn begin(stack: usize) -> ! {
     let mut words: [&CStr; MOST] = [c""; MOST];
     let count = sys::word_at(stack).saturating_sub(1).min(MOST);

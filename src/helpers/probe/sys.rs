@@ -96,7 +96,7 @@ pub mod number {
     pub const CLONE3: usize = 435;
 }
 
-/// One system call. Arguments that are not given are zero.
+/// Makes one system call. Arguments that are not given are zero.
 pub fn call(number: usize, given: &[usize]) -> Result<usize> {
     let mut all = [0; 6];
     for (place, argument) in all.iter_mut().zip(given) {
@@ -131,7 +131,7 @@ fn enter(number: usize, [a, b, c, d, e, f]: [usize; 6]) -> usize {
     answer
 }
 
-/// The 32-bit entry, `int 0x80`, without arguments.
+/// Calls the 32-bit entry, `int 0x80`, without arguments.
 #[cfg(target_arch = "x86_64")]
 pub fn call_32(number: usize) -> Result<usize> {
     let raw: usize;
@@ -144,13 +144,13 @@ pub fn call_32(number: usize) -> Result<usize> {
     if raw > usize::MAX - 4096 { Err(Errno(raw.wrapping_neg())) } else { Ok(raw) }
 }
 
-/// There is no such entry on this processor.
+/// Fails: there is no such entry on this processor.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn call_32(_: usize) -> Result<usize> {
     Err(Errno::NOSYS)
 }
 
-/// exit_group(2).
+/// Ends the process (exit_group(2)).
 pub fn exit(code: u8) -> ! {
     loop {
         // It does not return.
@@ -158,12 +158,12 @@ pub fn exit(code: u8) -> ! {
     }
 }
 
-/// write(2).
+/// Writes to a descriptor (write(2)).
 pub fn write(descriptor: usize, bytes: &[u8]) -> Result<usize> {
     call(number::WRITE, &[descriptor, address(bytes), bytes.len()])
 }
 
-/// read(2).
+/// Reads from a descriptor (read(2)).
 pub fn read(descriptor: usize, bytes: &mut [u8]) -> Result<usize> {
     call(number::READ, &[descriptor, place(bytes), bytes.len()])
 }
@@ -185,14 +185,14 @@ pub fn touch(address: usize) {
     unsafe { byte.write_volatile(1) }
 }
 
-/// A word of the stack that the kernel made for the program.
+/// Returns a word of the stack that the kernel made for the program.
 #[cfg(freestanding)]
 pub fn word_at(address: usize) -> usize {
     // SAFETY: called for the argument count and vector alone, which execve(2) lays out there.
     unsafe { core::ptr::with_exposed_provenance::<usize>(address).read() }
 }
 
-/// An argument of the program.
+/// Returns an argument of the program.
 #[cfg(freestanding)]
 pub fn text_at(address: usize) -> &'static CStr {
     // SAFETY: execve(2) ends each argument with NUL, and they stay for the life of the program.
@@ -202,7 +202,7 @@ pub fn text_at(address: usize) -> &'static CStr {
 /// Functions that compiled code expects from a C library.
 #[cfg(freestanding)]
 mod memory {
-    /// memcpy(3).
+    /// Copies bytes (memcpy(3)).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
         for at in 0..count {
@@ -214,7 +214,7 @@ mod memory {
         to
     }
 
-    /// memmove(3).
+    /// Moves bytes (memmove(3)).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
         let upwards = to.addr() < from.addr();
@@ -228,7 +228,7 @@ mod memory {
         to
     }
 
-    /// memset(3).
+    /// Sets bytes (memset(3)).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
         let [byte, ..] = value.to_le_bytes();
@@ -239,7 +239,7 @@ mod memory {
         to
     }
 
-    /// memcmp(3).
+    /// Compares bytes (memcmp(3)).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
         for at in 0..count {
@@ -254,14 +254,14 @@ mod memory {
         0
     }
 
-    /// bcmp(3).
+    /// Compares bytes (bcmp(3)).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn bcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
         // SAFETY: the contracts are the same.
         unsafe { memcmp(left, right, count) }
     }
 
-    /// strlen(3).
+    /// Counts the bytes of a text (strlen(3)).
     #[unsafe(no_mangle)]
     unsafe extern "C" fn strlen(text: *const u8) -> usize {
         let mut length = 0;

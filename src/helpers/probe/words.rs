@@ -19,16 +19,16 @@ impl Room {
         Self { room: [0; 1024], used: 0 }
     }
 
-    /// The address of the next `words` words, still zero.
+    /// Takes the next `words` words, still zero.
     fn take(&mut self, words: usize) -> Option<&mut [u64]> {
         let place = self.room.get_mut(self.used..self.used + words)?;
         self.used += words;
         Some(place)
     }
 
-    /// An argument by its word: a number; `s:TEXT`, its address; `z:N`, N zero bytes; `v:N`, an
-    /// iovec(3) of N zero bytes; `o:`, one of bytes that each process of the helper has at this
-    /// address; `w:1,2`, words of 32 bits; `q:1,2`, words of 64; `r:N`, the answer of the Nth call.
+    /// Parses an argument: a number; `s:TEXT`, its address; `z:N`, N zero bytes; `v:N`, an iovec(3) of N zero
+    /// bytes; `o:`, one of bytes that each process of the helper has at this address; `w:1,2`, words of 32
+    /// bits; `q:1,2`, words of 64; `r:N`, the answer of the Nth call.
     pub fn argument(&mut self, word: &CStr, answers: &[usize]) -> Option<usize> {
         let bytes = word.to_bytes();
         let Some((kind, rest)) = tagged(bytes) else { return number(bytes) };
@@ -86,7 +86,7 @@ fn tagged(bytes: &[u8]) -> Option<(u8, &[u8])> {
     }
 }
 
-/// A number: decimal, `0x…`, `0…` in octal as C has it, or negative.
+/// Parses a number: decimal, `0x…`, `0…` in octal as C has it, or negative.
 pub fn number(word: &[u8]) -> Option<usize> {
     let (negative, word) = match word {
         [b'-', rest @ ..] => (true, rest),

@@ -65,7 +65,7 @@ impl Part {
     }
 }
 
-/// The content of a file that is compiled in, by its path in the sources.
+/// Returns the content of a file that is compiled in, by its path in the sources.
 pub fn shipped(path: &str) -> Option<&'static Node> {
     SHIPPED.files.iter().find(|(name, _)| name.words() == path).map(|(_, node)| node)
 }
@@ -101,8 +101,8 @@ impl Deserializer<'static> for &'static Node {
         visitor.visit_some(self)
     }
 
-    /// A `Spanned` asks for a struct of this name, whose three fields are where its value starts, where
-    /// it ends, and the value.
+    /// Serves `Spanned`, which asks for a struct of this name, whose three fields are where its value starts,
+    /// where it ends, and the value.
     fn deserialize_struct<V: Visitor<'static>>(
         self,
         name: &'static str,
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// A value with its places, as its text has it.
+    /// Returns a value with its places, as its text has it.
     fn told(value: &Spanned<DeValue<'_>>) -> String {
         let span = value.span();
         let value = match value.get_ref() {
@@ -206,7 +206,7 @@ mod tests {
         format!("{{{}}}", table.iter().map(entry).collect::<Vec<_>>().join(", "))
     }
 
-    /// The same as it is here.
+    /// Returns the same as it is here.
     fn here(node: &Node) -> String {
         format!("{}..{} {}", node.from, node.to, value(&node.value))
     }

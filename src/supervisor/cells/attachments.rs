@@ -29,7 +29,7 @@ pub enum Bytes {
 
 impl Bytes {
     /// # Errors
-    /// What fstat(2) says.
+    /// The errno of fstat(2).
     pub fn length(&self) -> Result<usize, Errno> {
         match self {
             Self::Here(bytes) => Ok(bytes.len()),

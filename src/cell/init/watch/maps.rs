@@ -68,7 +68,7 @@ pub enum Progress {
 }
 
 impl Mappings {
-    /// Bytes that the kernel has for the mappings that were counted.
+    /// Returns the bytes that the kernel has for the mappings that were counted.
     pub fn bytes(&self) -> u64 {
         let known = self.processes.values().map(Known::mappings);
         known.sum::<u64>().saturating_mul(BYTES)
@@ -105,13 +105,13 @@ impl Mappings {
     }
 }
 
-/// Bytes that the kernel can have for the mappings of `processes` at most.
+/// Returns the bytes that the kernel can have for the mappings of `processes` at most.
 pub fn most(processes: &[Process]) -> u64 {
     let most = processes.iter().map(|process| (process.size / PAGE).min(MOST));
     most.sum::<u64>().saturating_mul(BYTES)
 }
 
-/// Processor time in which all of so many processes together can use up an eighth of `room`.
+/// Returns the processor time in which all of so many processes together can use up an eighth of `room`.
 fn patience(room: u64, processes: usize) -> Duration {
     let share = room / 8 / u64::try_from(processes).unwrap_or(u64::MAX).max(1);
     Duration::from_micros(share.saturating_mul(1000) / BYTES_PER_MILLISECOND)
@@ -171,7 +171,7 @@ impl Known {
     }
 }
 
-/// Processor time of a process, all its threads included; absent where it has ended.
+/// Returns the processor time of a process, all its threads included; absent where it has ended.
 fn processor_time(pid: i32) -> Option<Duration> {
     // CPUCLOCK_SCHED of the process, as clock_getcpuclockid(3) makes it.
     let clock = ClockId::from_raw((!pid) << 3 | 2);
