@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::error::{CliError, print_out};
-use super::exec_said::{self, ExecFlags};
+use super::exec_options::{self, ExecFlags};
 use super::rows::{Rows, pretty};
 use super::wiring;
 use config::{Loaded, Source};
@@ -39,7 +39,7 @@ pub fn main(typed: &ConfigArguments, config: Option<&Path>) -> Result<u8, CliErr
     let ConfigCommand::Show(typed) = typed.command;
     let mut loaded = wiring::load(config)?.loaded;
     let exec = loaded.config.exec.clone();
-    loaded.config.exec = exec_said::in_force(exec, &ExecFlags::default(), std::env::var_os)?;
+    loaded.config.exec = exec_options::in_force(exec, &ExecFlags::default(), std::env::var_os)?;
     print_out(&if typed.json { pretty(&json(&loaded))? } else { text(&loaded) })?;
     Ok(0)
 }

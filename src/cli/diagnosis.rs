@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::doctor::{Layer, Report, State, Verdict};
+use super::doctor::{Layer, LayerState, Report, Verdict};
 use super::error::CliError;
 use super::launch;
-use super::own_ids::Looked;
+use super::own_ids::OwnIdFacts;
 use super::probe::{self, Hints};
 use super::{memory_hold, reach, start, wiring};
 use config::server::ScopeRule;
@@ -55,12 +55,13 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, trial)).collect();
     // A server has them too; a command that makes one call takes no time for it.
     let settings = settings.with_own_ids();
-    let own = Looked::now(u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX));
+    let own =
+        OwnIdFacts::now(u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX));
     let cells = match launch::unrecorded(settings) {
         Ok(socket) => try_cells(socket, trials, &own, rule)?,
         Err(error) => vec![broken("supervisor", error.text())],
     };
-    let can_run = cells.iter().all(|layer| layer.state != State::Missing);
+    let can_run = cells.iter().all(|layer| layer.state != LayerState::Missing);
     layers.extend(cells);
     Ok(Report {
         tier: if can_run { "namespaces+landlock+seccomp" } else { "none" }.to_owned(),
@@ -83,7 +84,7 @@ fn directory_layer() -> Option<Layer> {
     let notes: Vec<String> = found.iter().flat_map(|found| found.notes(&host)).collect();
     (!notes.is_empty()).then(|| Layer {
         name: "this directory".to_owned(),
-        state: State::Weak,
+        state: LayerState::Weak,
         how: format!("not guarded in full, where it is granted for writing: {}", notes.join("; ")),
         remedy: Some(
             "put in place of each link what it leads to, grant a smaller directory, or grant it \
@@ -113,7 +114,7 @@ fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -
 fn try_cells(
     socket: OwnedFd,
     trials: Vec<Trial>,
-    own: &Looked,
+    own: &OwnIdFacts,
     rule: ScopeRule,
 ) -> Result<Vec<Layer>, CliError> {
     start::conducted(socket, async |socket| {
@@ -163,13 +164,13 @@ async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (Layer, Option<Re
 }
 
 fn ok(name: &str, how: impl Into<String>) -> Layer {
-    Layer { name: name.to_owned(), state: State::Ok, how: how.into(), remedy: None }
+    Layer { name: name.to_owned(), state: LayerState::Ok, how: how.into(), remedy: None }
 }
 
 fn broken(name: &str, how: impl Into<String>) -> Layer {
     Layer {
         name: name.to_owned(),
-        state: State::Missing,
+        state: LayerState::Missing,
         how: how.into(),
         remedy: Some("see the layers above".to_owned()),
     }
@@ -191,7 +192,7 @@ fn refused(name: &str, failure: &Failure) -> Layer {
     };
     Layer {
         name: name.to_owned(),
-        state: State::Missing,
+        state: LayerState::Missing,
         how: failure.to_string(),
         remedy: Some(remedy),
     }
@@ -227,7 +228,7 @@ fn clocks(measured: &Measured) -> Layer {
     }
     Layer {
         name: "clocks of a cell".to_owned(),
-        state: State::Weak,
+        state: LayerState::Weak,
         how: "this kernel makes no time namespace: cells can tell how long the host runs"
             .to_owned(),
         remedy: Some("a kernel with CONFIG_TIME_NS (5.6 or later)".to_owned()),

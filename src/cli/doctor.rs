@@ -41,7 +41,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Layer {
     pub name: String,
-    pub state: State,
+    pub state: LayerState,
     /// Evidence for the layer, or the refusal of it.
     pub how: String,
     /// Exact command or setting that mends it.
@@ -51,7 +51,7 @@ pub struct Layer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum LayerState {
     /// The layer holds.
     Ok,
     /// The layer holds less than it could; calls run and their replies report that.
@@ -60,7 +60,7 @@ pub enum State {
     Missing,
 }
 
-impl State {
+impl LayerState {
     fn mark(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -128,8 +128,8 @@ mod tests {
             tier: "none".to_owned(),
             verdict: Verdict::CannotRun,
             layers: vec![
-                layer("landlock", State::Ok, "ABI 7", None),
-                layer("proc", State::Missing, "masked", Some("procMount: Unmasked")),
+                layer("landlock", LayerState::Ok, "ABI 7", None),
+                layer("proc", LayerState::Missing, "masked", Some("procMount: Unmasked")),
             ],
         };
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::exit::{self, TakenBack};
+use super::exit::{self, Cancellation};
 use super::rows::plain;
 use model::outcome::{Failure, in_words};
 
@@ -56,7 +56,8 @@ impl CliError {
 pub fn print_out(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
-        let code = exit::code(&model::outcome::Outcome::Cancelled, Some(TakenBack::OutputClosed));
+        let code =
+            exit::code(&model::outcome::Outcome::Cancelled, Some(Cancellation::OutputClosed));
         CliError::new(format!("standard output: {}", in_words(&error))).with_code(code)
     })
 }

@@ -15,7 +15,7 @@ pub const NOT_FOUND: u8 = 127;
 
 /// Reason why a call was cancelled at the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TakenBack {
+pub enum Cancellation {
     /// SIGINT: the user pressed Ctrl-C.
     Interrupt,
     /// SIGTERM.
@@ -24,7 +24,7 @@ pub enum TakenBack {
     OutputClosed,
 }
 
-impl TakenBack {
+impl Cancellation {
     /// Returns the signal that it stands for.
     fn signal(self) -> u8 {
         match self {
@@ -37,14 +37,14 @@ impl TakenBack {
 
 /// Returns the exit code of an outcome. `taken_back` counts only if the outcome is a cancellation:
 /// a program that ended by itself just before has its own code.
-pub fn code(outcome: &Outcome, taken_back: Option<TakenBack>) -> u8 {
+pub fn code(outcome: &Outcome, taken_back: Option<Cancellation>) -> u8 {
     match outcome {
         Outcome::Exited { code } => *code,
         Outcome::Signaled { signal } => signal.saturating_add(128),
         Outcome::Timeout => TIMEOUT,
         Outcome::Limit(_) => LIMIT,
         Outcome::Cancelled => {
-            taken_back.unwrap_or(TakenBack::Interrupt).signal().saturating_add(128)
+            taken_back.unwrap_or(Cancellation::Interrupt).signal().saturating_add(128)
         }
         Outcome::Failed(failure) => failure_code(failure),
     }
@@ -96,10 +96,11 @@ mod tests {
     fn a_call_taken_back_has_the_code_of_the_signal_behind_it() {
         let cancelled = |why| code(&Outcome::Cancelled, Some(why));
         assert_eq!(
-            [TakenBack::Interrupt, TakenBack::Terminate, TakenBack::OutputClosed].map(cancelled),
+            [Cancellation::Interrupt, Cancellation::Terminate, Cancellation::OutputClosed]
+                .map(cancelled),
             [130, 143, 141]
         );
-        let own = code(&Outcome::Exited { code: 3 }, Some(TakenBack::Interrupt));
+        let own = code(&Outcome::Exited { code: 3 }, Some(Cancellation::Interrupt));
         assert_eq!(own, 3);
     }
 }

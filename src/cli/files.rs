@@ -5,29 +5,29 @@ use nix::errno::Errno;
 use super::live::Live;
 use super::sessions::why_new;
 use crate::mcp::backend::{Refused, RefusedKind, Turn};
-use crate::mcp::files::Filed;
-use crate::mcp::files::arguments::Asked;
+use crate::mcp::files::FileReport;
+use crate::mcp::files::arguments::FileRequest;
 use crate::mcp::rules::WorkspaceView;
-use crate::tools::files::{self, No, Unfiled};
+use crate::tools::files::{self, FileError, FileFailure};
 
 impl Live {
     pub(super) async fn of_file(
         &self,
         tool: &'static str,
-        asked: Asked,
+        asked: FileRequest,
         turn: Turn,
-    ) -> Result<Filed, Refused> {
+    ) -> Result<FileReport, Refused> {
         let session = asked.session().to_owned();
-        let Asked { path, request, .. } = asked;
+        let FileRequest { path, request, .. } = asked;
         let done = self.workbench.file(tool, &path, request, session, &turn).await;
-        let files::Filed { answer, denials, receipt, lost } = done?;
+        let files::FileReply { answer, denials, receipt, lost } = done?;
         let answer = answer.map_err(|no| {
             let hint = self.way_out(&no);
             let refused = Refused::failed(format!("{} {no}", path.as_str()));
             let refused = Refused { hint: hint.map(str::to_owned), ..refused };
             refused.protected_by(receipt.clone())
         })?;
-        Ok(Filed {
+        Ok(FileReport {
             answer,
             denials: denials.iter().map(|denied| self.denial(denied)).collect(),
             receipt,
@@ -36,15 +36,20 @@ impl Live {
         })
     }
 
-    fn way_out(&self, no: &No) -> Option<&'static str> {
+    fn way_out(&self, no: &FileError) -> Option<&'static str> {
         match no {
-            No::Exists => Some("`overwrite` replaces it"),
-            No::NoMatch => Some("`view` shows it as it is; spaces and ends of lines count"),
-            No::Many { .. } => Some("give more of the text around it, so that it stands only once"),
-            No::Large { .. } => Some("bash has tools for parts of a file: sed, dd, split"),
-            No::Changed => Some("something else writes to it; try again"),
-            No::Errno { errno, .. } => self.of_errno(Errno::from_raw(*errno)),
-            No::Absent | No::Kind { .. } | No::Outside | No::Range { .. } => None,
+            FileError::Exists => Some("`overwrite` replaces it"),
+            FileError::NoMatch => Some("`view` shows it as it is; spaces and ends of lines count"),
+            FileError::Many { .. } => {
+                Some("give more of the text around it, so that it stands only once")
+            }
+            FileError::Large { .. } => Some("bash has tools for parts of a file: sed, dd, split"),
+            FileError::Changed => Some("something else writes to it; try again"),
+            FileError::Errno { errno, .. } => self.of_errno(Errno::from_raw(*errno)),
+            FileError::Absent
+            | FileError::Kind { .. }
+            | FileError::Outside
+            | FileError::Range { .. } => None,
         }
     }
 
@@ -72,15 +77,15 @@ impl Live {
     }
 }
 
-impl From<Unfiled> for Refused {
-    fn from(unfiled: Unfiled) -> Self {
+impl From<FileFailure> for Refused {
+    fn from(unfiled: FileFailure) -> Self {
         match unfiled {
-            Unfiled::Invalid(invalid) => invalid.into(),
-            Unfiled::Refused(refusal) => refusal.into(),
-            Unfiled::Failed(failure) => failure.into(),
-            Unfiled::Cancelled => Self::new(RefusedKind::Cancelled, unfiled.to_string()),
-            Unfiled::Late => Self::failed(unfiled.to_string()),
-            Unfiled::Garbled { .. } => Self::failed(unfiled.to_string())
+            FileFailure::Invalid(invalid) => invalid.into(),
+            FileFailure::Refused(refusal) => refusal.into(),
+            FileFailure::Failed(failure) => failure.into(),
+            FileFailure::Cancelled => Self::new(RefusedKind::Cancelled, unfiled.to_string()),
+            FileFailure::Late => Self::failed(unfiled.to_string()),
+            FileFailure::Garbled { .. } => Self::failed(unfiled.to_string())
                 .with_hint("bash with `restart` gives the session a new shell"),
         }
     }

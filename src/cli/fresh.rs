@@ -2,8 +2,8 @@
 
 use super::live::{Live, clamped};
 use super::sessions::{Show, shown};
-use crate::mcp::backend::{Refused, Told, Turn};
-use crate::tools::denied::ToldDenial;
+use crate::mcp::backend::{CommandReport, Refused, Turn};
+use crate::tools::denied::DenialReport;
 use crate::tools::shell::{self, ScriptArgs};
 use capture::lines::Wanted;
 use model::defaults::INLINE_CHARACTERS;
@@ -18,11 +18,11 @@ impl Live {
         tool: &'static str,
         args: ScriptArgs,
         turn: Turn,
-    ) -> Result<Told, Refused> {
+    ) -> Result<CommandReport, Refused> {
         let call = shell::script(tool, args)?;
         let named = call.profile.as_ref().and_then(|name| self.workbench.profiles().get(name));
         let denial = |denied: &DeniedCall| match named {
-            Some(profile) => ToldDenial::of(denied, profile),
+            Some(profile) => DenialReport::of(denied, profile),
             None => self.denial(denied),
         };
         let told = match ON_THE_DEFAULT.contains(&tool) {
@@ -31,7 +31,7 @@ impl Live {
         };
         let show = Show { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
         let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
-        Ok(Told {
+        Ok(CommandReport {
             outcome: told.outcome,
             stdout,
             stderr,

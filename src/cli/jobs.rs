@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::live::Live;
 use super::sessions::{Show, shown};
 use crate::mcp::arguments::jobs::{
-    InputArguments, JobSignal, KillArguments, OutputArguments, Since,
+    InputArguments, JobSignal, KillArguments, OutputArguments, OutputOffsets,
 };
 use crate::mcp::backend::{Cut, JobEnd, Refused, RefusedKind, Stream, Turn};
-use crate::mcp::jobs::{Answer, Ask, Listed, Looked, State, Taken};
-use crate::tools::session::{Command, Eof, Fed, Finished, Offsets, Rest, Shut, Stop};
+use crate::mcp::jobs::{InputTaken, JobAnswer, JobOutput, JobRequest, JobState, JobSummary};
+use crate::tools::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
 use capture::grep::Pattern;
 use capture::lines::{Wanted, only};
 use capture::text::render;
@@ -29,22 +29,22 @@ const ANSWER: Duration = Duration::from_secs(1);
 const LAST: usize = 20;
 
 /// Both streams as a reply shows them, with the offsets at which to read on.
-struct Seen {
+struct ShownStreams {
     stdout: Stream,
     stderr: Stream,
-    next: Since,
+    next: OutputOffsets,
 }
 
 impl Live {
-    pub(super) async fn of_job(&self, ask: Ask, turn: Turn) -> Result<Answer, Refused> {
+    pub(super) async fn of_job(&self, ask: JobRequest, turn: Turn) -> Result<JobAnswer, Refused> {
         match ask {
-            Ask::Output(arguments) => self.output(arguments, turn).await,
-            Ask::Input(arguments) => self.input(arguments, turn).await,
-            Ask::List => {
+            JobRequest::Output(arguments) => self.output(arguments, turn).await,
+            JobRequest::Input(arguments) => self.input(arguments, turn).await,
+            JobRequest::List => {
                 let jobs = self.workbench.jobs()?;
-                Ok(Answer::List(jobs.iter().map(|job| listed(job)).collect()))
+                Ok(JobAnswer::List(jobs.iter().map(|job| listed(job)).collect()))
             }
-            Ask::Kill(KillArguments { job, signal }) => {
+            JobRequest::Kill(KillArguments { job, signal }) => {
                 let stop = match signal {
                     JobSignal::Interrupt => Stop::Interrupt,
                     JobSignal::Terminate => Stop::Terminate,
@@ -63,7 +63,7 @@ impl Live {
         }
     }
 
-    async fn output(&self, arguments: OutputArguments, turn: Turn) -> Result<Answer, Refused> {
+    async fn output(&self, arguments: OutputArguments, turn: Turn) -> Result<JobAnswer, Refused> {
         let OutputArguments { job, output_id, since, tail, grep, wait, max_output } = arguments;
         let id = match (job, output_id) {
             (Some(id), None) | (None, Some(id)) => id,
@@ -81,7 +81,7 @@ impl Live {
             Some(given) if given.0 != 0.0 => seconds("wait", given.0)?.min(self.yield_after),
             Some(_) | None => Duration::ZERO,
         };
-        let seen = since.map(|Since { stdout, stderr }| Offsets { stdout, stderr });
+        let seen = since.map(|OutputOffsets { stdout, stderr }| Offsets { stdout, stderr });
         let command = self.workbench.look(&id, seen, wait, &turn).await?;
         let room = max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS);
         let seen = match (since, pattern, tail) {
@@ -96,7 +96,7 @@ impl Live {
         Ok(self.looked(&command, seen, None, None))
     }
 
-    async fn input(&self, arguments: InputArguments, turn: Turn) -> Result<Answer, Refused> {
+    async fn input(&self, arguments: InputArguments, turn: Turn) -> Result<JobAnswer, Refused> {
         let InputArguments { job, text, eof, wait } = arguments;
         let bad = |why: String| Err(Refused::new(RefusedKind::Arguments, why));
         if text.is_empty() && !eof {
@@ -112,7 +112,7 @@ impl Live {
             None => ANSWER,
         };
         let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &turn).await?;
-        let before = Since { stdout: before.stdout, stderr: before.stderr };
+        let before = OutputOffsets { stdout: before.stdout, stderr: before.stderr };
         let seen = piece(&command, before, INLINE_CHARACTERS);
         let (note, taken) = told_of_text(text.len(), fed, eof);
         Ok(self.looked(&command, seen, Some(note), Some(taken)))
@@ -121,17 +121,19 @@ impl Live {
     fn looked(
         &self,
         command: &Command,
-        seen: Seen,
+        seen: ShownStreams,
         note: Option<String>,
-        taken: Option<Taken>,
-    ) -> Answer {
-        let Seen { stdout, stderr, next } = seen;
+        taken: Option<InputTaken>,
+    ) -> JobAnswer {
+        let ShownStreams { stdout, stderr, next } = seen;
         let streams = (stdout, stderr);
         let state = match command.finished() {
-            Some(finished) => State::Ended(Box::new(self.ended(command, finished, None, streams))),
-            None => State::Running(Box::new(self.running(command, None, streams))),
+            Some(finished) => {
+                JobState::Ended(Box::new(self.ended(command, finished, None, streams)))
+            }
+            None => JobState::Running(Box::new(self.running(command, None, streams))),
         };
-        Answer::One(Box::new(Looked { id: command.id.clone(), state, next, note, taken }))
+        JobAnswer::One(Box::new(JobOutput { id: command.id.clone(), state, next, note, taken }))
     }
 }
 
@@ -148,8 +150,8 @@ pub(super) async fn end_of(command: Arc<Command>) -> JobEnd {
 }
 
 /// Describes how much of a text of so many bytes was written, for people and for programs.
-fn told_of_text(bytes: usize, fed: Fed, eof: Eof) -> (String, Taken) {
-    let Fed { taken, rest } = fed;
+fn told_of_text(bytes: usize, fed: WriteResult, eof: Eof) -> (String, InputTaken) {
+    let WriteResult { taken, rest } = fed;
     let of = format!("{taken} of {bytes} bytes were taken");
     let note = match (rest, eof) {
         (None, Eof::Yes) => format!("{taken} bytes were taken, and the input has its end"),
@@ -161,8 +163,8 @@ fn told_of_text(bytes: usize, fed: Fed, eof: Eof) -> (String, Taken) {
         (Some(Rest::Shut(shut)), _) => format!("{of}: {}", why_shut(shut)),
     };
     match rest {
-        Some(Rest::Shut(_)) if taken == 0 => (note, Taken::Nothing),
-        Some(_) | None => (note, Taken::Bytes(taken)),
+        Some(Rest::Shut(_)) if taken == 0 => (note, InputTaken::Nothing),
+        Some(_) | None => (note, InputTaken::Bytes(taken)),
     }
 }
 
@@ -186,40 +188,44 @@ fn what_ended(stop: Stop, finished: Option<&Finished>) -> &'static str {
     }
 }
 
-fn why_shut(shut: Shut) -> &'static str {
+fn why_shut(shut: InputEnd) -> &'static str {
     match shut {
-        Shut::Never => "the command was started without `input`",
-        Shut::Eof => "its input has had its end",
-        Shut::Over => "the command has closed its input or ended",
+        InputEnd::Never => "the command was started without `input`",
+        InputEnd::Eof => "its input has had its end",
+        InputEnd::Over => "the command has closed its input or ended",
     }
 }
 
-fn listed(command: &Command) -> Listed {
+fn listed(command: &Command) -> JobSummary {
     let finished = command.finished();
     let took = finished.as_ref().map_or_else(|| command.started.elapsed(), |end| end.took);
     let printed = command.printed();
     // A command is the client's own text; control characters stay out of a list.
     let plain = |c: char| if c.is_control() { ' ' } else { c };
-    Listed {
+    JobSummary {
         id: command.id.clone(),
         session: command.session.clone(),
         command: command.text.chars().map(plain).collect(),
         outcome: finished.map(|end| end.ended.outcome),
         took,
-        printed: Since { stdout: printed.stdout, stderr: printed.stderr },
+        printed: OutputOffsets { stdout: printed.stdout, stderr: printed.stderr },
     }
 }
 
 /// Returns head and tail, or the lines that are wanted.
-fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> Seen {
+fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> ShownStreams {
     let (out, err) = (command.stdout.all(), command.stderr.all());
     let show = Show { characters: room, lines };
     let (stdout, stderr) = shown(&out, &err, show);
-    Seen { stdout, stderr, next: Since { stdout: out.total(), stderr: err.total() } }
+    ShownStreams {
+        stdout,
+        stderr,
+        next: OutputOffsets { stdout: out.total(), stderr: err.total() },
+    }
 }
 
 /// Returns output from an offset on, with nothing omitted that is kept.
-fn piece(command: &Command, since: Since, room: usize) -> Seen {
+fn piece(command: &Command, since: OutputOffsets, room: usize) -> ShownStreams {
     let (out, err) = (command.stdout.all(), command.stderr.all());
     let half = room / 2;
     let new = |all: &Captured, since: u64| {
@@ -239,21 +245,21 @@ fn piece(command: &Command, since: Since, room: usize) -> Seen {
         let cut = if skipped > 0 || next < all.total() { Cut::Part } else { Cut::Whole };
         Stream { text: gap + &text, bytes: all.total(), cut }
     };
-    Seen {
+    ShownStreams {
         stdout: stream(rendered.stdout, out_piece.skipped, out_piece.next, &out),
         stderr: stream(rendered.stderr, err_piece.skipped, err_piece.next, &err),
-        next: Since { stdout: out_piece.next, stderr: err_piece.next },
+        next: OutputOffsets { stdout: out_piece.next, stderr: err_piece.next },
     }
 }
 
 /// Returns the requested lines of all that is kept.
 fn chosen(
     command: &Command,
-    since: Since,
+    since: OutputOffsets,
     pattern: Option<&Pattern>,
     lines: Wanted,
     room: usize,
-) -> Result<Seen, capture::grep::NoMatch> {
+) -> Result<ShownStreams, capture::grep::NoMatch> {
     let (out, err) = (command.stdout.all(), command.stderr.all());
     let all = render(&out.since(since.stdout), &err.since(since.stderr), ALL);
     let choose = |text: String| {
@@ -265,9 +271,9 @@ fn chosen(
     };
     let show = Show { characters: room, lines: Wanted::default() };
     let (stdout, stderr) = shown(&choose(all.stdout)?, &choose(all.stderr)?, show);
-    Ok(Seen {
+    Ok(ShownStreams {
         stdout: Stream { bytes: out.total(), ..stdout },
         stderr: Stream { bytes: err.total(), ..stderr },
-        next: Since { stdout: out.total(), stderr: err.total() },
+        next: OutputOffsets { stdout: out.total(), stderr: err.total() },
     })
 }

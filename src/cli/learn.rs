@@ -13,8 +13,8 @@ use clap::Args;
 
 use super::error::{CliError, print_out};
 use super::launch;
+use super::missing_paths::{Looker, MissingPaths, quoted};
 use super::run_arguments::{RunArguments, check};
-use super::sought::{Looker, Sought, quoted};
 use super::{exit, run, start, wiring};
 use link::Link;
 use model::accounts;
@@ -89,13 +89,13 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
     let socket = launch::recording_paths(settings, looker.record())?;
     start::conducted(socket, |socket| {
-        conduct(grant, profile, OnHostToo { program, looker }, socket)
+        conduct(grant, profile, HostFacts { program, looker }, socket)
     })
 }
 
 /// A program that exists on the host and not in the cell.
 #[derive(Debug, PartialEq, Eq)]
-struct OnHost {
+struct HostProgram {
     path: PathBuf,
     /// Kind of file; only of an ELF file are the needed libraries known.
     kind: PathKind,
@@ -103,13 +103,13 @@ struct OnHost {
 
 /// Facts about the host that must be found before confinement.
 #[derive(Debug)]
-struct OnHostToo {
-    program: Option<OnHost>,
+struct HostFacts {
+    program: Option<HostProgram>,
     looker: Looker,
 }
 
 /// Finds a program of this name on the host.
-fn on_host(word: &str, profile: &Profile) -> Option<OnHost> {
+fn on_host(word: &str, profile: &Profile) -> Option<HostProgram> {
     let path = if word.contains('/') {
         Path::new(word).is_absolute().then(|| PathBuf::from(word)).filter(|path| path.is_file())
     } else {
@@ -124,13 +124,13 @@ fn on_host(word: &str, profile: &Profile) -> Option<OnHost> {
         Ok(()) if magic == *b"\x7fELF" && !has_libraries => PathKind::Program,
         Ok(()) | Err(_) => PathKind::Tree,
     };
-    Some(OnHost { path, kind })
+    Some(HostProgram { path, kind })
 }
 
 async fn conduct(
     grant: Grant,
     profile: Profile,
-    host: OnHostToo,
+    host: HostFacts,
     socket: OwnedFd,
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket).map_err(|error| {
@@ -141,17 +141,17 @@ async fn conduct(
     let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());
     let input = tokio::io::stdin();
     let (ended, taken_back) = run::follow(running, input, None, &mut stdout, &mut stderr).await?;
-    let OnHostToo { program, looker } = host;
-    let mut learned = Learned::new(&ended.denials, &profile);
+    let HostFacts { program, looker } = host;
+    let mut learned = Refusals::new(&ended.denials, &profile);
     let answer = looker
         .ask()
         .map_err(|error| CliError::new(format!("the paths it looked for are lost: {error}")))?;
-    learned.sought = Sought::of(answer);
+    learned.missing = MissingPaths::of(answer);
     let code = match &ended.outcome {
         Outcome::Failed(Failure::NotFound { .. }) if program.is_some() => {
             // The program was recorded as a missing path too, and is reported once.
             let is_it = |path: &PathBuf| program.as_ref().is_some_and(|it| it.path == *path);
-            learned.sought.offered.retain(|path| !is_it(path));
+            learned.missing.offered.retain(|path| !is_it(path));
             learned.program = program;
             exit::code(&ended.outcome, taken_back)
         }
@@ -184,7 +184,7 @@ fn end_text(outcome: &Outcome) -> String {
 
 /// Refusals that a command met, sorted by their remedy.
 #[derive(Debug, PartialEq, Eq)]
-struct Learned {
+struct Refusals {
     profile: ProfileName,
     /// Keys that take no list of calls, each as a line of TOML without its reason, with the calls
     /// that need it.
@@ -194,12 +194,12 @@ struct Learned {
     /// Calls that no profile can grant, each with the reason.
     never: Vec<(String, String)>,
     /// Program itself, if it exists on the host and not in the cell.
-    program: Option<OnHost>,
+    program: Option<HostProgram>,
     /// Other missing paths that exist on the host and not in the cell.
-    sought: Sought,
+    missing: MissingPaths,
 }
 
-impl Learned {
+impl Refusals {
     fn new(denials: &[DeniedCall], profile: &Profile) -> Self {
         let name = profile.name.clone();
         let mut learned = Self {
@@ -208,7 +208,7 @@ impl Learned {
             calls: Vec::new(),
             never: Vec::new(),
             program: None,
-            sought: Sought::default(),
+            missing: MissingPaths::default(),
         };
         // Refusals by the guard of a grant are no matter of a profile.
         let filtered = denials.iter().filter(|denied| denied.by == DeniedBy::Filter);
@@ -251,7 +251,7 @@ impl Learned {
         if self.keys.is_empty()
             && self.calls.is_empty()
             && self.program.is_none()
-            && self.sought.offered.is_empty()
+            && self.missing.offered.is_empty()
         {
             text.push_str(&format!(
                 "# Nothing that profile `{}` could grant was refused.\n",
@@ -266,7 +266,7 @@ impl Learned {
         for (call, why) in &self.never {
             text.push_str(&format!("# {call}, {why}\n"));
         }
-        text.push_str(&self.sought.comments());
+        text.push_str(&self.missing.comments());
         text
     }
 
@@ -293,7 +293,7 @@ impl Learned {
                  [[path]]\nhost = {path}\n{kind}why = \"\"\n"
             ));
         }
-        text.push_str(&self.sought.tables());
+        text.push_str(&self.missing.tables());
         for (call, what) in &self.calls {
             text.push_str(&format!("\n# {what}\n[[syscalls]]\nnames = [\"{call}\"]\nwhy = \"\"\n"));
         }
@@ -323,7 +323,7 @@ mod tests {
     fn learned(profile: &str, denials: &[DeniedCall]) -> String {
         let profiles = Profiles::parse(&shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
         let profile = ProfileName::new(profile).and_then(|name| profiles.get(&name).cloned());
-        Learned::new(denials, &profile.unwrap_or_else(Profile::nothing)).toml()
+        Refusals::new(denials, &profile.unwrap_or_else(Profile::nothing)).toml()
     }
 
     fn loaded(text: &str) -> String {
@@ -373,9 +373,9 @@ mod tests {
 
     #[test]
     fn a_program_that_the_host_has_is_offered_as_a_path() {
-        let mut learned = Learned::new(&[], &Profile::nothing());
+        let mut learned = Refusals::new(&[], &Profile::nothing());
         let path = PathBuf::from("/opt/a\"b");
-        learned.program = Some(OnHost { path, kind: PathKind::Program });
+        learned.program = Some(HostProgram { path, kind: PathKind::Program });
         let expected = "[[path]]\nhost = \"/opt/a\\\"b\"\nprogram = true\nwhy = \"\"\n";
         assert!(learned.toml().ends_with(expected), "{}", learned.toml());
     }

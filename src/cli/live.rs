@@ -8,19 +8,19 @@ use super::jobs::end_of;
 use super::wiring::Settings;
 use crate::mcp::arguments::{BashArguments, Precision};
 use crate::mcp::backend::{
-    Backend, Batch, Calculated, Clamped, Exact, JobEnd, Plotted, Ran, Refused, RefusedKind, Told,
-    Turn,
+    Backend, Batch, Calculated, Clamped, CommandReport, Exact, JobEnd, Plotted, Refused,
+    RefusedKind, Turn, ValueOrigin,
 };
 use crate::mcp::catalogue;
 use crate::mcp::exec::Options;
 use crate::mcp::files;
 use crate::mcp::jobs;
 use crate::mcp::rules::{Rules, WorkspaceView};
-use crate::mcp::sessions::Answer;
+use crate::mcp::sessions::BashAnswer;
 use crate::tools::bc::plot::Plot;
 use crate::tools::bc::{self, InCells};
-use crate::tools::cli::{self, Asking, Declared, Done, ErrorType};
-use crate::tools::denied::ToldDenial;
+use crate::tools::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
+use crate::tools::denied::DenialReport;
 use crate::tools::shell::ScriptArgs;
 use crate::tools::{Refusal, Workbench};
 use audit::Audit;
@@ -73,7 +73,7 @@ impl Live {
                 size(config.queue.value),
             )
             .recorded(audit.clone())
-            .telling(match config.files_changed.value {
+            .with_changes(match config.files_changed.value {
                 true => Changes::Told,
                 false => Changes::Untold,
             }),
@@ -98,14 +98,14 @@ impl Live {
     }
 
     /// Describes a refused call, with the grant that would allow it to `bash`.
-    pub(super) fn denial(&self, denied: &DeniedCall) -> ToldDenial {
+    pub(super) fn denial(&self, denied: &DeniedCall) -> DenialReport {
         match &self.shell {
-            Some(profile) => ToldDenial::of(denied, profile),
-            None => ToldDenial::of(denied, &Profile::nothing()),
+            Some(profile) => DenialReport::of(denied, profile),
+            None => DenialReport::of(denied, &Profile::nothing()),
         }
     }
 
-    fn calculated(&self, result: String, ran: Ran, since: Instant) -> Calculated {
+    fn calculated(&self, result: String, ran: ValueOrigin, since: Instant) -> Calculated {
         let (took, unrecorded) = (since.elapsed(), self.audit.trouble());
         Calculated { result, exact: Exact::Yes, took, ran, unrecorded }
     }
@@ -199,11 +199,11 @@ fn effective(settings: &Settings, tool: ToolName, workspace: Workspace) -> Optio
 }
 
 impl Backend for Live {
-    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Answer, Refused> {
+    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<BashAnswer, Refused> {
         self.in_session(arguments, turn).await
     }
 
-    async fn job(&self, ask: jobs::Ask, turn: Turn) -> Result<jobs::Answer, Refused> {
+    async fn job(&self, ask: jobs::JobRequest, turn: Turn) -> Result<jobs::JobAnswer, Refused> {
         self.of_job(ask, turn).await
     }
 
@@ -219,7 +219,7 @@ impl Backend for Live {
         let places = precision.places();
         if let Some(result) = self.cache.get(&expression, places.into()) {
             cells.remembered(&expression)?;
-            return Ok(self.calculated(result, Ran::Remembered, started));
+            return Ok(self.calculated(result, ValueOrigin::Remembered, started));
         }
         let done = bc::calculate(&cells, expression, places.into()).await;
         let receipt = cells.receipt();
@@ -229,7 +229,7 @@ impl Backend for Live {
         };
         self.cache.put(&done);
         let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
-        let ran = Ran::InCell(receipt.map(Box::new));
+        let ran = ValueOrigin::InCell(receipt.map(Box::new));
         Ok(Calculated { exact, ..self.calculated(done.result, ran, started) })
     }
 
@@ -248,7 +248,7 @@ impl Backend for Live {
             Ok(done) => done,
             Err(error) => return Err(Refused::from(error).protected_by(receipt)),
         };
-        Ok(self.calculated(done.result, Ran::InCell(receipt.map(Box::new)), started))
+        Ok(self.calculated(done.result, ValueOrigin::InCell(receipt.map(Box::new)), started))
     }
 
     async fn script(
@@ -256,16 +256,16 @@ impl Backend for Live {
         tool: &'static str,
         args: ScriptArgs,
         turn: Turn,
-    ) -> Result<Told, Refused> {
+    ) -> Result<CommandReport, Refused> {
         self.in_fresh_cell(tool, args, turn).await
     }
 
     async fn file(
         &self,
         tool: &'static str,
-        asked: files::arguments::Asked,
+        asked: files::arguments::FileRequest,
         turn: Turn,
-    ) -> Result<files::Filed, Refused> {
+    ) -> Result<files::FileReport, Refused> {
         self.of_file(tool, asked, turn).await
     }
 
@@ -339,21 +339,21 @@ impl Backend for Live {
     async fn command(
         &self,
         declared: &Declared,
-        asking: Asking,
+        request: DeclaredRequest,
         turn: Turn,
-    ) -> Result<Done, Refused> {
-        let call = match cli::call(&declared.command, &asking) {
+    ) -> Result<DeclaredResult, Refused> {
+        let call = match cli::call(&declared.command, &request) {
             Ok(call) => call,
             Err(bad) => {
                 self.audit.invalid(&declared.command.name, &bad.to_string());
-                return Ok(bad.told(asking.correlation));
+                return Ok(bad.told(request.correlation));
             }
         };
         match self.workbench.call(call, &turn).await {
-            Ok(told) => Ok(Done::of(declared, told, asking.correlation)),
+            Ok(told) => Ok(DeclaredResult::of(declared, told, request.correlation)),
             Err(full @ Refusal::QueueFull { .. }) => {
                 let kind = ErrorType::ResourceExhausted;
-                Ok(Done::refused(kind, full.to_string(), asking.correlation))
+                Ok(DeclaredResult::refused(kind, full.to_string(), request.correlation))
             }
             Err(
                 refusal @ (Refusal::Denied(_)

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::doctor::{Layer, State};
+use super::doctor::{Layer, LayerState};
 use config::server::ScopeRule;
 use model::receipt::MemoryHold;
 use model::wire::Scope;
@@ -28,7 +28,7 @@ pub fn layer(hold: MemoryHold, scope: &Scope, rule: ScopeRule) -> Layer {
         (MemoryHold::CgroupV1, _) => ("cells are held by cgroup v1".to_owned(), None),
         (MemoryHold::BestEffort, scope) => (best_effort(scope), Some(remedy(scope, rule, booted))),
     };
-    let state = if remedy.is_some() { State::Weak } else { State::Ok };
+    let state = if remedy.is_some() { LayerState::Weak } else { LayerState::Ok };
     Layer { name: "memory limit".to_owned(), state, how, remedy: remedy.map(str::to_owned) }
 }
 
@@ -63,7 +63,11 @@ fn remedy(scope: &Scope, rule: ScopeRule, booted: bool) -> &'static str {
 mod tests {
     use super::*;
 
-    fn told(hold: MemoryHold, scope: Scope, rule: ScopeRule) -> (State, String, Option<String>) {
+    fn told(
+        hold: MemoryHold,
+        scope: Scope,
+        rule: ScopeRule,
+    ) -> (LayerState, String, Option<String>) {
         let layer = layer(hold, &scope, rule);
         (layer.state, layer.how, layer.remedy)
     }
@@ -77,15 +81,21 @@ mod tests {
         let end = "; `serve` asks for one, and `run` with --memory";
         let quick =
             format!("cells are held by cgroup v2: in a scope of systemd's, had in 12 ms{end}");
-        assert_eq!(told(MemoryHold::CgroupV2, had(12), ScopeRule::Auto), (State::Ok, quick, None));
+        assert_eq!(
+            told(MemoryHold::CgroupV2, had(12), ScopeRule::Auto),
+            (LayerState::Ok, quick, None)
+        );
         let slow = format!(
             "cells are held by cgroup v2: in a scope of systemd's, had in 80 ms, which is more than a server's \
              first call waits{end}"
         );
-        assert_eq!(told(MemoryHold::CgroupV2, had(80), ScopeRule::Auto), (State::Ok, slow, None));
+        assert_eq!(
+            told(MemoryHold::CgroupV2, had(80), ScopeRule::Auto),
+            (LayerState::Ok, slow, None)
+        );
         for (hold, how) in [(MemoryHold::CgroupV2, "v2"), (MemoryHold::CgroupV1, "v1")] {
             let how = format!("cells are held by cgroup {how}");
-            assert_eq!(told(hold, Scope::NotAsked, ScopeRule::Auto), (State::Ok, how, None));
+            assert_eq!(told(hold, Scope::NotAsked, ScopeRule::Auto), (LayerState::Ok, how, None));
         }
     }
 
@@ -95,7 +105,7 @@ mod tests {
         let off = told(MemoryHold::BestEffort, Scope::NotAsked, ScopeRule::Off);
         let remedy =
             "set `scope = \"auto\"` under [limits] in cofferdam.toml, or start cofferdam as root";
-        assert_eq!(off, (State::Weak, none.to_owned(), Some(remedy.to_owned())));
+        assert_eq!(off, (LayerState::Weak, none.to_owned(), Some(remedy.to_owned())));
         assert_eq!(super::remedy(&Scope::NoManager, ScopeRule::Auto, true), NO_MANAGER);
         assert_eq!(super::remedy(&Scope::NoManager, ScopeRule::Auto, false), BY_HAND);
         let refused =
@@ -103,6 +113,6 @@ mod tests {
         let how = "best-effort: no memory cgroup can be had (the service manager did not answer in time), a \
                    watchdog adds it up";
         let told = told(MemoryHold::BestEffort, refused, ScopeRule::Auto);
-        assert_eq!(told, (State::Weak, how.to_owned(), Some(BY_HAND.to_owned())));
+        assert_eq!(told, (LayerState::Weak, how.to_owned(), Some(BY_HAND.to_owned())));
     }
 }

@@ -9,20 +9,21 @@ pub mod calc;
 pub mod checked;
 pub mod config;
 pub mod confine;
-mod deferred;
 pub mod diagnosis;
 pub mod doctor;
 pub mod error;
-mod exec_said;
+mod exec_options;
 pub mod exit;
 mod files;
 mod fresh;
 mod jobs;
 pub mod launch;
+mod lazy_arguments;
 pub mod learn;
 pub mod live;
 mod memory_hold;
 mod metrics;
+pub mod missing_paths;
 mod own_ids;
 pub mod pages;
 mod places;
@@ -40,7 +41,6 @@ pub mod selftest;
 pub mod serve;
 mod sessions;
 mod sockets;
-pub mod sought;
 pub mod start;
 pub mod streams;
 pub mod tier;
@@ -51,7 +51,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use deferred::Deferred;
+use lazy_arguments::LazyArguments;
 
 use sys::process::close_range;
 
@@ -80,29 +80,29 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program in a fresh cell
-    Run(Deferred<run_arguments::RunArguments>),
+    Run(LazyArguments<run_arguments::RunArguments>),
     /// Serve MCP on standard input and output
-    Serve(Deferred<serve::ServeArguments>),
+    Serve(LazyArguments<serve::ServeArguments>),
     /// Evaluate an expression with bc, in a cell
-    Calc(Deferred<calc::CalcArguments>),
+    Calc(LazyArguments<calc::CalcArguments>),
     /// Show which protections this machine can hold, and what to do about those it cannot
-    Doctor(Deferred<doctor::DoctorArguments>),
+    Doctor(LazyArguments<doctor::DoctorArguments>),
     /// Attack the sandbox with the escape corpus, on this machine
-    Selftest(Deferred<selftest::SelftestArguments>),
+    Selftest(LazyArguments<selftest::SelftestArguments>),
     /// Check policies, or tell what they decide for a tool
-    Policy(Deferred<policy::PolicyArguments>),
+    Policy(LazyArguments<policy::PolicyArguments>),
     /// List, show and check profiles, or learn what a command needs beyond one
-    Profile(Deferred<profile::ProfileArguments>),
+    Profile(LazyArguments<profile::ProfileArguments>),
     /// Show the configuration in force and where each value comes from
-    Config(Deferred<config::ConfigArguments>),
+    Config(LazyArguments<config::ConfigArguments>),
     /// Print completions for a shell
     #[command(hide = true)]
-    Completions(Deferred<pages::CompletionsArguments>),
+    Completions(LazyArguments<pages::CompletionsArguments>),
     /// Print the manual page, or write one for each command
     #[command(hide = true)]
-    Man(Deferred<pages::ManArguments>),
+    Man(LazyArguments<pages::ManArguments>),
     /// Check or show the audit log
-    Audit(Deferred<audit::AuditArguments>),
+    Audit(LazyArguments<audit::AuditArguments>),
 }
 
 /// Runs the whole program: parses the arguments, runs the command, reports its result.
@@ -124,17 +124,17 @@ pub fn main() -> ExitCode {
     start::logging(if serves { start::SERVER_LOG } else { start::COMMAND_LOG });
     let config = cli.config.as_deref();
     let done = match cli.command {
-        Command::Run(Deferred(arguments)) => run::main(&arguments, config),
-        Command::Serve(Deferred(arguments)) => serve::main(&arguments, config),
-        Command::Calc(Deferred(arguments)) => calc::main(arguments, config),
-        Command::Doctor(Deferred(arguments)) => doctor::main(&arguments, config),
-        Command::Selftest(Deferred(arguments)) => selftest::main(&arguments),
-        Command::Policy(Deferred(arguments)) => policy::main(&arguments, config),
-        Command::Profile(Deferred(arguments)) => profile::main(&arguments, config),
-        Command::Config(Deferred(arguments)) => config::main(&arguments, config),
-        Command::Completions(Deferred(arguments)) => pages::completions(arguments),
-        Command::Man(Deferred(arguments)) => pages::man(&arguments),
-        Command::Audit(Deferred(arguments)) => audit::main(&arguments, config),
+        Command::Run(LazyArguments(arguments)) => run::main(&arguments, config),
+        Command::Serve(LazyArguments(arguments)) => serve::main(&arguments, config),
+        Command::Calc(LazyArguments(arguments)) => calc::main(arguments, config),
+        Command::Doctor(LazyArguments(arguments)) => doctor::main(&arguments, config),
+        Command::Selftest(LazyArguments(arguments)) => selftest::main(&arguments),
+        Command::Policy(LazyArguments(arguments)) => policy::main(&arguments, config),
+        Command::Profile(LazyArguments(arguments)) => profile::main(&arguments, config),
+        Command::Config(LazyArguments(arguments)) => config::main(&arguments, config),
+        Command::Completions(LazyArguments(arguments)) => pages::completions(arguments),
+        Command::Man(LazyArguments(arguments)) => pages::man(&arguments),
+        Command::Audit(LazyArguments(arguments)) => audit::main(&arguments, config),
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -1,6 +1,6 @@
 //! The layer of `doctor` for the counts that the kernel keeps for each user of the host.
 
-use super::doctor::{Layer, State};
+use super::doctor::{Layer, LayerState};
 use model::accounts;
 use supervisor::{Without, look_for_own_ids};
 
@@ -10,13 +10,13 @@ const RANGE: u64 = 65_536;
 
 /// Facts that must be found before confinement: the user, and the contents of the files.
 #[derive(Debug)]
-pub struct Looked {
+pub struct OwnIdFacts {
     uid: u32,
     why: String,
     remedy: String,
 }
 
-impl Looked {
+impl OwnIdFacts {
     /// Inspects the programs and files of this machine, for a server with this many cells.
     pub fn now(cells: u16) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
@@ -35,13 +35,13 @@ impl Looked {
             let how = "measured: a cell without a grant has an id of its own; epoll watches, descriptors \
                 in flight and pages of pipes are counted for it alone"
                 .to_owned();
-            return Layer { name, state: State::Ok, how, remedy: None };
+            return Layer { name, state: LayerState::Ok, how, remedy: None };
         }
         let how = format!(
             "cells share epoll watches, descriptors in flight and pages of pipes with your programs: {}",
             self.why
         );
-        Layer { name, state: State::Weak, how, remedy: Some(self.remedy.clone()) }
+        Layer { name, state: LayerState::Weak, how, remedy: Some(self.remedy.clone()) }
     }
 }
 

@@ -6,8 +6,8 @@ use clap::Args;
 use clap_complete::Shell;
 
 use super::Cli;
-use super::deferred::whole;
 use super::error::{CliError, print_out};
+use super::lazy_arguments::full_command;
 use model::outcome::in_words;
 
 /// As typed.
@@ -34,7 +34,7 @@ pub struct ManArguments {
 /// Prints the completion script for one shell.
 pub fn completions(typed: CompletionsArguments) -> Result<u8, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(typed.shell, &mut whole::<Cli>(), "cofferdam", &mut script);
+    clap_complete::generate(typed.shell, &mut full_command::<Cli>(), "cofferdam", &mut script);
     print_out(&String::from_utf8_lossy(&script))?;
     Ok(0)
 }
@@ -43,13 +43,13 @@ pub fn completions(typed: CompletionsArguments) -> Result<u8, CliError> {
 pub fn man(typed: &ManArguments) -> Result<u8, CliError> {
     let Some(directory) = &typed.out else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(whole::<Cli>())
+        clap_mangen::Man::new(full_command::<Cli>())
             .render(&mut page)
             .map_err(|error| CliError::new(format!("man: {}", in_words(&error))))?;
         print_out(&String::from_utf8_lossy(&page))?;
         return Ok(0);
     };
-    clap_mangen::generate_to(whole::<Cli>(), directory).map_err(|error| {
+    clap_mangen::generate_to(full_command::<Cli>(), directory).map_err(|error| {
         CliError::new(format!("man: cannot write in {}: {}", directory.display(), in_words(&error)))
     })?;
     Ok(0)

@@ -53,7 +53,7 @@ fn with_parts(place: &Path) -> Vec<PathBuf> {
 
 /// Way in which a writer to a directory reaches a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reached {
+pub enum Reach {
     /// The place is in the directory, or its path leads through it.
     Through,
     /// The place has another name, which may be in the directory.
@@ -70,19 +70,19 @@ struct Mount {
 }
 
 /// Location of a file: its filesystem, and the path in it.
-type Where = (String, PathBuf);
+type Location = (String, PathBuf);
 
 /// A directory that is to be granted for writing, with all mounts below it.
 #[derive(Debug)]
-pub struct Ground {
+pub struct GrantedTree {
     path: PathBuf,
     owner: u32,
     mounts: BTreeMap<u64, Mount>,
     /// Parts of filesystems that are in it.
-    trees: Vec<Where>,
+    trees: Vec<Location>,
 }
 
-impl Ground {
+impl GrantedTree {
     /// # Errors
     /// A directory or mounts that cannot be examined.
     pub fn of(path: &Path) -> std::io::Result<Self> {
@@ -96,29 +96,29 @@ impl Ground {
     }
 
     /// Returns the first of these places that a writer to this directory reaches.
-    pub fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Reached)> {
+    pub fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Reach)> {
         let mut seen = BTreeMap::new();
         places.iter().find_map(|place| {
             let visited = visited(place);
             let mut inside =
                 |path: &PathBuf| *seen.entry(path.clone()).or_insert_with(|| self.has(path));
             if visited.iter().any(&mut inside) {
-                return Some((place.as_path(), Reached::Through));
+                return Some((place.as_path(), Reach::Through));
             }
             let end = visited.last()?;
-            self.may_link(end).then_some((place.as_path(), Reached::Linked))
+            self.may_link(end).then_some((place.as_path(), Reach::Linked))
         })
     }
 
     /// Returns true if a path without links is in the directory.
     fn has(&self, path: &Path) -> bool {
-        let within = |place: Where| {
+        let within = |place: Location| {
             self.trees.iter().any(|(device, root)| place.0 == *device && place.1.starts_with(root))
         };
         path.starts_with(&self.path) || self.place_of(path).is_some_and(within)
     }
 
-    fn place_of(&self, path: &Path) -> Option<Where> {
+    fn place_of(&self, path: &Path) -> Option<Location> {
         let mount = self.mounts.get(&mount_id(&c_path(path).ok()?).ok()?)?;
         let below = path.strip_prefix(&mount.point).ok()?;
         let place = match below.as_os_str().is_empty() {
@@ -134,7 +134,7 @@ impl Ground {
         let Ok(file) = path.symlink_metadata() else { return false };
         let euid = nix::unistd::geteuid().as_raw();
         let owner = if euid == 0 { self.owner } else { euid };
-        let here = |place: Where| self.trees.iter().any(|(device, _)| place.0 == *device);
+        let here = |place: Location| self.trees.iter().any(|(device, _)| place.0 == *device);
         let linked = file.is_file() && file.nlink() > 1 && file.uid() == owner;
         linked && self.place_of(path).is_some_and(here)
     }
@@ -264,8 +264,9 @@ mod tests {
         }
 
         /// Returns the part of the configuration that a writer to `grant` reaches, and how.
-        fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Reached)> {
-            let ground = Ground::of(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
+        fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Reach)> {
+            let ground =
+                GrantedTree::of(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
             let places = with_parts(&self.path(config));
             let (place, how) = ground.reaches(&places)?;
             let place = place.strip_prefix(self.path("")).unwrap_or(place);
@@ -275,8 +276,8 @@ mod tests {
 
     const CONFIG: &str = "home/.config/cofferdam";
 
-    fn through(place: &str) -> Option<(PathBuf, Reached)> {
-        Some((PathBuf::from(place), Reached::Through))
+    fn through(place: &str) -> Option<(PathBuf, Reach)> {
+        Some((PathBuf::from(place), Reach::Through))
     }
 
     #[test]
@@ -345,7 +346,7 @@ mod tests {
         let file = format!("{CONFIG}/cofferdam.toml");
         let linked = std::fs::hard_link(host.path(&file), host.path("grant/other"));
         linked.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(host.reached("grant", CONFIG), Some((PathBuf::from(file), Reached::Linked)));
+        assert_eq!(host.reached("grant", CONFIG), Some((PathBuf::from(file), Reach::Linked)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::doctor::{Layer, State};
+use super::doctor::{Layer, LayerState};
 use cell::ids::write_map;
 use cell::{landlock, report};
 use model::accounts;
@@ -164,7 +164,7 @@ pub fn open_files_layer() -> Option<Layer> {
     let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).ok()?;
     (most < OPEN_FILES_HELD).then(|| Layer {
         name: "open files".to_owned(),
-        state: State::Missing,
+        state: LayerState::Missing,
         how: format!("{most} are allowed, and {OPEN_FILES_HELD} are needed"),
         remedy: Some(OPEN_FILES_REMEDY.to_owned()),
     })
@@ -190,7 +190,7 @@ pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
         }),
     ];
     // The root is listed only if it is refused.
-    layers.extend(Some(root).filter(|root| root.state != State::Ok));
+    layers.extend(Some(root).filter(|root| root.state != LayerState::Ok));
     layers
 }
 
@@ -198,7 +198,7 @@ fn layer(name: &str, errno: i32, how: &str, remedy: impl FnOnce() -> String) -> 
     let refused = errno != 0;
     Layer {
         name: name.to_owned(),
-        state: if refused { State::Missing } else { State::Ok },
+        state: if refused { LayerState::Missing } else { LayerState::Ok },
         how: if refused {
             format!("refused: {}", model::outcome::errno_text(errno))
         } else {
@@ -236,24 +236,24 @@ pub fn landlock_layer() -> Layer {
     let abi = landlock::kernel_abi();
     let (state, how, remedy) = match abi {
         0 => (
-            State::Missing,
+            LayerState::Missing,
             "this kernel has none, or it is switched off".to_owned(),
             Some("boot Linux 5.19 or newer with `landlock` in lsm= (see /proc/cmdline)".to_owned()),
         ),
         1 => (
-            State::Missing,
+            LayerState::Missing,
             "ABI 1; the default profiles require 2".to_owned(),
             Some("boot Linux 5.19 or newer".to_owned()),
         ),
         2..=5 => (
-            State::Ok,
+            LayerState::Ok,
             format!(
                 "ABI {abi}; signals and abstract sockets are held by \
             namespaces alone"
             ),
             None,
         ),
-        _ => (State::Ok, format!("ABI {abi}"), None),
+        _ => (LayerState::Ok, format!("ABI {abi}"), None),
     };
     Layer { name: "Landlock".to_owned(), state, how, remedy }
 }
@@ -267,7 +267,7 @@ pub fn groups_layer() -> Layer {
     let name = "supplementary groups".to_owned();
     if nix::unistd::geteuid().is_root() {
         let how = "started as root: cells have none".to_owned();
-        return Layer { name, state: State::Ok, how, remedy: None };
+        return Layer { name, state: LayerState::Ok, how, remedy: None };
     }
     // `serve` has the same cells, where a grant has the operator's ids (see `own_ids`).
     let uid = nix::unistd::geteuid().as_raw();
@@ -289,11 +289,11 @@ pub fn groups_layer() -> Layer {
         } else {
             format!("{cells} keep {}: none is known to be powerful", others.join(", "))
         };
-        return Layer { name, state: State::Ok, how, remedy: None };
+        return Layer { name, state: LayerState::Ok, how, remedy: None };
     }
     Layer {
         name,
-        state: State::Weak,
+        state: LayerState::Weak,
         how: format!(
             "{cells} keep {}: granted paths that these groups may use are open to them",
             powerful.join(", ")

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::doctor::{Layer, State};
+use super::doctor::{Layer, LayerState};
 use cell::sealed;
 use profile::{PathKind, Profile};
 
@@ -62,7 +62,7 @@ fn told(found: &[PathBuf]) -> Layer {
     if found.is_empty() {
         let how = "none is bound now in what cells have of /usr; in /usr/local and the other paths of \
                    a profile none can be connected to";
-        return Layer { name, state: State::Ok, how: how.to_owned(), remedy: None };
+        return Layer { name, state: LayerState::Ok, how: how.to_owned(), remedy: None };
     }
     let names: Vec<_> = found.iter().take(SHOWN).map(|path| path.display().to_string()).collect();
     let more = match found.len().saturating_sub(SHOWN) {
@@ -71,7 +71,7 @@ fn told(found: &[PathBuf]) -> Layer {
     };
     let how = format!("cells can connect to {}{more}", names.join(", "));
     let remedy = "have the service make its socket in /run".to_owned();
-    Layer { name, state: State::Weak, how, remedy: Some(remedy) }
+    Layer { name, state: LayerState::Weak, how, remedy: Some(remedy) }
 }
 
 #[cfg(test)]
@@ -98,9 +98,9 @@ ffff8fb28121ec00: 00000003 00000000 00000000 0001 03 19011
 
     #[test]
     fn a_socket_that_cells_reach_is_weak_and_named() {
-        assert_eq!(told(&[]).state, State::Ok);
+        assert_eq!(told(&[]).state, LayerState::Ok);
         let layer = told(&["/usr/a", "/usr/b", "/usr/c", "/usr/d"].map(PathBuf::from));
-        assert_eq!(layer.state, State::Weak);
+        assert_eq!(layer.state, LayerState::Weak);
         assert_eq!(layer.how, "cells can connect to /usr/a, /usr/b, /usr/c and 1 more");
     }
 }

@@ -10,15 +10,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::error::{CliError, print_out};
-use super::exit::{self, TakenBack};
+use super::exit::{self, Cancellation};
 use super::launch::{self, Launched};
 use super::pump::{self, Budget, Head, Stopped};
-use super::run_arguments::{RunArguments, RunRequest, ToldAs, check};
+use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
 use super::streams::{Input, Output, Streams};
 use super::{start, wiring};
-use crate::mcp::backend::{Clamped, Cut, Stream, Told};
+use crate::mcp::backend::{Clamped, CommandReport, Cut, Stream};
 use crate::mcp::reply;
-use crate::tools::denied::ToldDenial;
+use crate::tools::denied::DenialReport;
 use audit::{Audit, Entry, Story};
 use link::{Control, Link, Running};
 use model::accounts;
@@ -71,7 +71,7 @@ fn prepare(
 async fn conduct(
     grant: Grant,
     terms: Terms,
-    told_as: ToldAs,
+    told_as: OutputFormat,
     socket: OwnedFd,
     streams: Streams,
     entry: Entry,
@@ -79,7 +79,7 @@ async fn conduct(
     let link = Link::attach(socket).map_err(|error| {
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
     })?;
-    if told_as == ToldAs::Live {
+    if told_as == OutputFormat::Live {
         for (option, most) in &terms.lowered {
             eprintln!("cofferdam: --{option} is lowered to {most}, the most the profile allows");
         }
@@ -89,7 +89,7 @@ async fn conduct(
         Err(failure) => {
             let ended = Ended::failed(failure.clone());
             entry.ended(&story(&ended, None));
-            if told_as == ToldAs::Live {
+            if told_as == OutputFormat::Live {
                 return Err(failure.into());
             }
             let told = terms.told(ended, Head::default(), Head::default(), None);
@@ -98,8 +98,8 @@ async fn conduct(
     };
     let (input, output) = streams.opened();
     match told_as {
-        ToldAs::Live => live(running, input, output, &terms, entry).await,
-        ToldAs::Json => collected(running, input, &terms, entry).await,
+        OutputFormat::Live => live(running, input, output, &terms, entry).await,
+        OutputFormat::Json => collected(running, input, &terms, entry).await,
     }
 }
 
@@ -147,8 +147,14 @@ impl Terms {
         }
     }
 
-    fn told(&self, ended: Ended, stdout: Head, stderr: Head, receipt: Option<Receipt>) -> Told {
-        Told {
+    fn told(
+        &self,
+        ended: Ended,
+        stdout: Head,
+        stderr: Head,
+        receipt: Option<Receipt>,
+    ) -> CommandReport {
+        CommandReport {
             outcome: ended.outcome,
             stdout: stream(stdout),
             stderr: stream(stderr),
@@ -156,7 +162,7 @@ impl Terms {
             denials: ended
                 .denials
                 .iter()
-                .map(|denied| ToldDenial::of(denied, &self.profile))
+                .map(|denied| DenialReport::of(denied, &self.profile))
                 .collect(),
             cwd: self.cwd.clone(),
             timeout: self.timeout,
@@ -229,7 +235,7 @@ async fn collected(
     told_as_json(&terms.told(ended, stdout, stderr, Some(receipt)), taken_back)
 }
 
-fn told_as_json(told: &Told, taken_back: Option<TakenBack>) -> Result<u8, CliError> {
+fn told_as_json(told: &CommandReport, taken_back: Option<Cancellation>) -> Result<u8, CliError> {
     let mut fields = reply::fields(told);
     if let Value::Object(map) = &mut fields {
         map.insert("timeout_s".to_owned(), json!(told.timeout.as_secs_f64()));
@@ -258,7 +264,7 @@ pub(super) async fn follow<I, O, E>(
     output: Option<u64>,
     stdout: &mut O,
     stderr: &mut E,
-) -> Result<(Ended, Option<TakenBack>), CliError>
+) -> Result<(Ended, Option<Cancellation>), CliError>
 where
     I: AsyncRead + Send + Unpin + 'static,
     O: AsyncWrite + Unpin,
@@ -289,16 +295,16 @@ where
         feeding.abort();
     }
     if out.closed.or(err.closed).is_some() {
-        taken_back = taken_back.or(Some(TakenBack::OutputClosed));
+        taken_back = taken_back.or(Some(Cancellation::OutputClosed));
     }
     let ended = ended.unwrap_or_else(|_gone| Ended::failed(Failure::Supervisor));
     Ok((ended, taken_back))
 }
 
 /// Rest of one stream.
-struct Left<R> {
+struct StreamRest<R> {
     /// Cancellation by the loss of its reader.
-    closed: Option<TakenBack>,
+    closed: Option<Cancellation>,
     /// Held until the call has ended: a program that met a closed pipe would end by SIGPIPE before
     /// the limit ends it, and be reported as such.
     _held: Option<R>,
@@ -311,26 +317,26 @@ async fn watched<R, W>(
     budget: &Budget,
     control: &Control,
     over: watch::Receiver<bool>,
-) -> Left<R>
+) -> StreamRest<R>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     match pump::output(&mut from, to, budget, over).await {
-        Ok(()) => Left { closed: None, _held: None },
+        Ok(()) => StreamRest { closed: None, _held: None },
         Err(Stopped::Budget) => {
             control.output_limit();
-            Left { closed: None, _held: Some(from) }
+            StreamRest { closed: None, _held: Some(from) }
         }
         Err(Stopped::Closed(error)) => {
             tracing::debug!(%error, "nobody reads the output");
             control.cancel();
-            Left { closed: Some(TakenBack::OutputClosed), _held: None }
+            StreamRest { closed: Some(Cancellation::OutputClosed), _held: None }
         }
         Err(Stopped::Read(error)) => {
             tracing::warn!(error = in_words(&error), "the cell's output cannot be read");
             control.cancel();
-            Left { closed: None, _held: None }
+            StreamRest { closed: None, _held: None }
         }
     }
 }
@@ -338,7 +344,7 @@ where
 /// Cancels the call on SIGINT or SIGTERM; its end is then awaited as usual.
 async fn interrupts(
     control: &Control,
-    taken_back: &mut Option<TakenBack>,
+    taken_back: &mut Option<Cancellation>,
 ) -> Result<std::convert::Infallible, CliError> {
     let watch = |kind| {
         signal(kind).map_err(|error| {
@@ -349,8 +355,8 @@ async fn interrupts(
         (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
     loop {
         let why = tokio::select! {
-            _ = interrupt.recv() => TakenBack::Interrupt,
-            _ = terminate.recv() => TakenBack::Terminate,
+            _ = interrupt.recv() => Cancellation::Interrupt,
+            _ = terminate.recv() => Cancellation::Terminate,
         };
         taken_back.get_or_insert(why);
         control.cancel();

@@ -77,16 +77,16 @@ pub struct RunArguments {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRequest {
     pub profile: ProfileName,
-    pub mounts: Vec<MountAsk>,
+    pub mounts: Vec<MountRequest>,
     pub sockets: Vec<String>,
     pub call: Call,
     pub tier: Option<Tier>,
-    pub told: ToldAs,
+    pub told: OutputFormat,
 }
 
 /// A host path that the operator grants to this one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountAsk {
+pub struct MountRequest {
     /// Absolute path, not resolved yet.
     pub host: PathBuf,
     /// Absolute path, without `.` and `..`.
@@ -96,7 +96,7 @@ pub struct MountAsk {
 
 /// Form of a run's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToldAs {
+pub enum OutputFormat {
     /// Output as it comes.
     Live,
     /// One JSON object at the end.
@@ -137,7 +137,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         asked,
         profile: None,
     };
-    let told = if typed.json { ToldAs::Json } else { ToldAs::Live };
+    let told = if typed.json { OutputFormat::Json } else { OutputFormat::Live };
     let (sockets, tier) = (typed.socket.clone(), typed.tier);
     Ok(RunRequest { profile, mounts, sockets, call, tier, told })
 }
@@ -162,7 +162,12 @@ fn env(typed: &[String]) -> Result<Env, CliError> {
 }
 
 /// Splits `HOST[:CELL]`: a path in the cell is absolute, so the last `:/` parts the two.
-fn mount(flag: &str, ask: &str, access: Access, home: Option<&Path>) -> Result<MountAsk, CliError> {
+fn mount(
+    flag: &str,
+    ask: &str,
+    access: Access,
+    home: Option<&Path>,
+) -> Result<MountRequest, CliError> {
     let (host, cell) = match ask.rfind(":/") {
         Some(at) => {
             let (host, rest) = ask.split_at(at);
@@ -198,10 +203,10 @@ fn mount(flag: &str, ask: &str, access: Access, home: Option<&Path>) -> Result<M
         return Err(bad("has no usable path in the cell")
             .with_hint("an absolute path without `..`, not / itself, not in /tmp, /dev or /proc"));
     }
-    Ok(MountAsk { host, cell, access })
+    Ok(MountRequest { host, cell, access })
 }
 
-fn distinct(mounts: &[MountAsk]) -> Result<(), CliError> {
+fn distinct(mounts: &[MountRequest]) -> Result<(), CliError> {
     let mut seen = std::collections::BTreeSet::new();
     match mounts.iter().find(|mount| !seen.insert(&mount.cell)) {
         Some(again) => {

@@ -24,8 +24,8 @@ fn refusal(words: &[&str]) -> String {
     checked(words).unwrap_err().text()
 }
 
-fn mount(host: &str, cell: &str, access: Access) -> MountAsk {
-    MountAsk { host: PathBuf::from(host), cell: PathBuf::from(cell), access }
+fn mount(host: &str, cell: &str, access: Access) -> MountRequest {
+    MountRequest { host: PathBuf::from(host), cell: PathBuf::from(cell), access }
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn every_flag_arrives_checked() {
             profile: None,
         },
         tier: None,
-        told: ToldAs::Json,
+        told: OutputFormat::Json,
     };
     assert_eq!(request, Ok(expected));
 }

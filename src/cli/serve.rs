@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
-use super::exec_said::{self, ExecFlags};
+use super::exec_options::{self, ExecFlags};
 use super::launch::{self, Launched};
 use super::live::Live;
 use super::{metrics, start, wiring};
@@ -53,7 +53,7 @@ pub struct ServeArguments {
 
 /// A directory of the host that every call has at `/workspace`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkspaceAsk {
+pub struct WorkspaceRequest {
     /// Absolute path, not resolved yet.
     pub host: PathBuf,
     pub access: Access,
@@ -72,7 +72,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
     let mut settings = wiring::load(config)?.in_tier(typed.tier).serving().told(groups);
     let said = settings.loaded.config.exec.clone();
-    settings.loaded.config.exec = exec_said::in_force(said, &typed.exec, std::env::var_os)?;
+    settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
     let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
@@ -127,7 +127,7 @@ fn unguarded(access: Access) -> Result<Access, CliError> {
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
-fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceAsk, CliError> {
+fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceRequest, CliError> {
     let (path, access) = match ask.strip_suffix(":ro") {
         Some(path) => (path, Access::ReadOnly),
         None => (ask, Access::ReadWrite),
@@ -143,20 +143,21 @@ fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceAsk, CliEr
             bad("is never granted as a whole").with_hint("grant the directory of one project")
         );
     }
-    Ok(WorkspaceAsk { host, access })
+    Ok(WorkspaceRequest { host, access })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn checked(ask: &str) -> Result<WorkspaceAsk, String> {
+    fn checked(ask: &str) -> Result<WorkspaceRequest, String> {
         check_workspace(ask, Some(Path::new("/home/me"))).map_err(|error| error.text())
     }
 
     #[test]
     fn a_workspace_is_a_path_and_may_be_read_only() {
-        let granted = |host: &str, access| Ok(WorkspaceAsk { host: PathBuf::from(host), access });
+        let granted =
+            |host: &str, access| Ok(WorkspaceRequest { host: PathBuf::from(host), access });
         assert_eq!(checked("/src/p"), granted("/src/p", Access::ReadWrite));
         assert_eq!(checked("/src/p:ro"), granted("/src/p", Access::ReadOnly));
     }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::live::{Live, clamped};
 use crate::mcp::arguments::BashArguments;
-use crate::mcp::backend::{Backend, Cut, Refused, RefusedKind, Stream, Told, Turn};
-use crate::mcp::sessions::{Answer, Rest, Running, Shell, ToldSession};
-use crate::tools::session::{Ask, Command, DEFAULT, Finished, Kept, Lost, Reply, Restart, State};
+use crate::mcp::backend::{Backend, CommandReport, Cut, Refused, RefusedKind, Stream, Turn};
+use crate::mcp::sessions::{BashAnswer, Rest, Running, SessionReport, Shell};
+use crate::tools::session::{
+    Command, CommandState, DEFAULT, Finished, Reply, Restart, Retention, SessionRequest, ShellLoss,
+};
 use crate::tools::shell::{self, BashArgs};
 use capture::deceptive::plain;
 use capture::lines::{Wanted, only};
@@ -31,7 +33,7 @@ impl Live {
         &self,
         arguments: BashArguments,
         turn: Turn,
-    ) -> Result<Answer, Refused> {
+    ) -> Result<BashAnswer, Refused> {
         let BashArguments { command, stdin, cwd, env, timeout, session, .. } = arguments;
         let session = session.unwrap_or_else(|| DEFAULT.to_owned());
         let restart = if arguments.restart { Restart::Yes } else { Restart::No };
@@ -49,7 +51,7 @@ impl Live {
                 });
             }
             self.workbench.restart(&session)?;
-            return Ok(Answer::Restarted { session });
+            return Ok(BashAnswer::Restarted { session });
         };
         let timeout = timeout.map(|seconds| seconds.0).or(self.default_timeout);
         let open = arguments.input.unwrap_or(arguments.background && stdin.is_none());
@@ -60,26 +62,26 @@ impl Live {
             (false, false) => call.stdin,
         };
         let patience = Some(if arguments.background { BACKGROUND } else { self.yield_after });
-        let ask = Ask { session, call, restart, patience, kept: Kept::Spooled };
+        let ask = SessionRequest { session, call, restart, patience, kept: Retention::Spooled };
         let reply = self.workbench.in_session(ask, &turn).await?;
         Ok(self.answer(reply, show))
     }
 
-    fn answer(&self, reply: Reply, show: Show) -> Answer {
+    fn answer(&self, reply: Reply, show: Show) -> BashAnswer {
         let Reply { state, finished, session, began, lost, limits, clamped: less } = reply;
         let renewed = lost.as_ref().map(why_new);
         let (command, outcome) = match (state, finished) {
-            (State::Started(command), Some(finished)) => {
+            (CommandState::Started(command), Some(finished)) => {
                 let streams = printed(&command, show);
                 return self.ended(&command, finished, renewed, streams).into();
             }
-            (State::Started(command), None) => {
+            (CommandState::Started(command), None) => {
                 return self.running(&command, renewed, printed(&command, show)).into();
             }
-            (State::Never(outcome), _) => (Captured::new(KEPT_BYTES), outcome),
+            (CommandState::Never(outcome), _) => (Captured::new(KEPT_BYTES), outcome),
         };
         let ended = Ended { outcome, ..Ended::failed(model::outcome::Failure::Lost) };
-        let session = ToldSession {
+        let session = SessionReport {
             name: session,
             began: harmless(&began),
             output_id: String::new(),
@@ -88,7 +90,7 @@ impl Live {
             renewed,
         };
         let (stdout, stderr) = shown(&command, &command, show);
-        Told {
+        CommandReport {
             outcome: ended.outcome,
             stdout,
             stderr,
@@ -112,13 +114,13 @@ impl Live {
         finished: Finished,
         renewed: Option<String>,
         (stdout, stderr): (Stream, Stream),
-    ) -> Told {
+    ) -> CommandReport {
         let Finished { ended, .. } = finished;
         let (shell, cwd) = match ended.shell {
             ShellAfter::Kept { cwd } => (Shell::Kept, harmless(&cwd)),
             ShellAfter::Ended | ShellAfter::None => (Shell::Ended, "/workspace".to_owned()),
         };
-        Told {
+        CommandReport {
             outcome: ended.outcome,
             stdout,
             stderr,
@@ -140,11 +142,11 @@ impl Live {
         command: &Command,
         shell: Shell,
         renewed: Option<String>,
-    ) -> ToldSession {
+    ) -> SessionReport {
         let (name, output_id) = (command.session.clone(), command.id.clone());
         let began = harmless(&command.began);
         let rest = if self.lists("bash_output") { Rest::Readable } else { Rest::Gone };
-        ToldSession { name, began, output_id, rest, shell, renewed }
+        SessionReport { name, began, output_id, rest, shell, renewed }
     }
 
     pub(super) fn running(
@@ -170,7 +172,7 @@ impl Live {
     }
 }
 
-impl From<Running> for Answer {
+impl From<Running> for BashAnswer {
     fn from(running: Running) -> Self {
         Self::Running(Box::new(running))
     }
@@ -202,22 +204,22 @@ fn harmless(path: &str) -> String {
 }
 
 /// Explains in a reply why there is a new shell.
-pub(super) fn why_new(lost: &Lost) -> String {
+pub(super) fn why_new(lost: &ShellLoss) -> String {
     let kept = "/workspace is as it was, nothing else is";
     match lost {
-        Lost::Command(Outcome::Exited { code }) => {
+        ShellLoss::Command(Outcome::Exited { code }) => {
             format!("the last one ended with exit {code}; {kept}")
         }
-        Lost::Command(
+        ShellLoss::Command(
             Outcome::Signaled { .. }
             | Outcome::Timeout
             | Outcome::Limit(_)
             | Outcome::Cancelled
             | Outcome::Failed(_),
         ) => format!("the last one was killed with its command; {kept}"),
-        Lost::Restart => format!("it was asked for; {kept}"),
-        Lost::Meanwhile => format!("the last one had ended between two calls; {kept}"),
-        Lost::Idle => {
+        ShellLoss::Restart => format!("it was asked for; {kept}"),
+        ShellLoss::Meanwhile => format!("the last one had ended between two calls; {kept}"),
+        ShellLoss::Idle => {
             "the session had ended, as nobody used it; a private /workspace is empty".to_owned()
         }
     }

@@ -10,9 +10,9 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
-use super::doctor::{Layer, State};
+use super::doctor::{Layer, LayerState};
 use super::error::CliError;
-use super::places::Ground;
+use super::places::GrantedTree;
 use super::wiring::Settings;
 use cell::report::raw;
 use model::outcome::{errno_text, in_words};
@@ -33,14 +33,14 @@ const LET_A_PROFILE: &str = "let a rule of the policy, or --profile, name `neste
 
 /// Origin of a socket's name, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SocketAsk {
+pub struct SocketRequest {
     /// Origin: `--socket`, or the line of a file.
     pub by: String,
     pub host: PathBuf,
 }
 
 /// Sockets by their names.
-pub type Asks = BTreeMap<SocketName, SocketAsk>;
+pub type SocketRequests = BTreeMap<SocketName, SocketRequest>;
 
 impl Settings {
     /// Adds the sockets that the configuration names and those that `flags` name, for the profiles
@@ -87,11 +87,11 @@ impl Settings {
         if !self.takes_sockets() {
             let how =
                 format!("{names}: no profile in use has `unix_sockets`, and no cell has them");
-            return layer(State::Weak, how, Some(LET_A_PROFILE.to_owned()));
+            return layer(LayerState::Weak, how, Some(LET_A_PROFILE.to_owned()));
         }
         match hold(&asks) {
-            Ok(_) => layer(State::Ok, format!("{names}: of their owner alone"), None),
-            Err(CliError { message, hint, .. }) => layer(State::Missing, message, hint),
+            Ok(_) => layer(LayerState::Ok, format!("{names}: of their owner alone"), None),
+            Err(CliError { message, hint, .. }) => layer(LayerState::Missing, message, hint),
         }
     }
 
@@ -101,7 +101,7 @@ impl Settings {
         let directories = self.workspaces.iter().flat_map(|workspace| &workspace.directories);
         let writable = directories.filter(|granted| granted.access != Access::ReadOnly);
         for granted in writable {
-            let ground = Ground::of(&granted.host).map_err(|error| {
+            let ground = GrantedTree::of(&granted.host).map_err(|error| {
                 CliError::new(format!("`{}`: {}", granted.host.display(), in_words(&error)))
             })?;
             let lies =
@@ -121,8 +121,8 @@ impl Settings {
 ///
 /// # Errors
 /// A flag that is not `NAME=PATH`, or a name given twice.
-pub fn with_flags(mut asks: Asks, flags: &[String]) -> Result<Asks, CliError> {
-    let mut typed = Asks::new();
+pub fn with_flags(mut asks: SocketRequests, flags: &[String]) -> Result<SocketRequests, CliError> {
+    let mut typed = SocketRequests::new();
     for flag in flags {
         let bad = |why: &str| {
             CliError::new(format!("--socket: `{flag}` {why}"))
@@ -133,7 +133,7 @@ pub fn with_flags(mut asks: Asks, flags: &[String]) -> Result<Asks, CliError> {
             bad("has a name that is not lower-case letters, digits and dashes, at most 32")
         })?;
         let host = std::path::absolute(path).map_err(|_| bad("names no socket"))?;
-        if typed.insert(name, SocketAsk { by: "--socket".to_owned(), host }).is_some() {
+        if typed.insert(name, SocketRequest { by: "--socket".to_owned(), host }).is_some() {
             return Err(bad("names a socket that was named before"));
         }
     }
@@ -145,21 +145,21 @@ pub fn with_flags(mut asks: Asks, flags: &[String]) -> Result<Asks, CliError> {
 ///
 /// # Errors
 /// The first that is not a socket of the operator's alone, with a hint.
-pub fn hold(asks: &Asks) -> Result<Vec<Socket>, CliError> {
+pub fn hold(asks: &SocketRequests) -> Result<Vec<Socket>, CliError> {
     if asks.len() > MOST {
         return Err(CliError::new(format!(
             "{} sockets are named, at most {MOST} are granted",
             asks.len()
         )));
     }
-    let hold = |(name, ask): (&SocketName, &SocketAsk)| {
+    let hold = |(name, ask): (&SocketName, &SocketRequest)| {
         let (host, held) = checked(ask)?;
         Ok(Socket { name: name.clone(), host, held: Arc::new(held) })
     };
     asks.iter().map(hold).collect()
 }
 
-fn checked(ask: &SocketAsk) -> Result<(PathBuf, OwnedFd), CliError> {
+fn checked(ask: &SocketRequest) -> Result<(PathBuf, OwnedFd), CliError> {
     let shown = ask.host.display();
     let bad = |why: &str| CliError::new(format!("{}: `{shown}` {why}", ask.by));
     let failed = |errno: Errno| {
@@ -177,23 +177,23 @@ fn checked(ask: &SocketAsk) -> Result<(PathBuf, OwnedFd), CliError> {
     let directory = open(&parent, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
     let held = openat(&directory, name, flags, Mode::empty()).map_err(failed)?;
     let (around, socket) = (fstat(&directory).map_err(failed)?, fstat(&held).map_err(failed)?);
-    judge(&around, &socket, nix::unistd::geteuid().as_raw()).map_err(|Unfit { why, hint }| {
-        bad(&why).with_hint(hint.replace("{}", &shown.to_string()))
-    })?;
+    judge(&around, &socket, nix::unistd::geteuid().as_raw()).map_err(
+        |SocketRefusal { why, hint }| bad(&why).with_hint(hint.replace("{}", &shown.to_string())),
+    )?;
     Ok((parent.join(name), held))
 }
 
 /// Reason why a file is not granted as a socket, and a hint; `{}` stands for its path.
 #[derive(Debug, PartialEq, Eq)]
-struct Unfit {
+struct SocketRefusal {
     why: String,
     hint: &'static str,
 }
 
 /// Accepts a socket file of the operator's to which no other user can connect. For root, it may be
 /// any user's in whose place no other can act.
-fn judge(directory: &FileStat, file: &FileStat, euid: u32) -> Result<(), Unfit> {
-    let unfit = |why: String, hint| Err(Unfit { why, hint });
+fn judge(directory: &FileStat, file: &FileStat, euid: u32) -> Result<(), SocketRefusal> {
+    let unfit = |why: String, hint| Err(SocketRefusal { why, hint });
     match kind(file) {
         SFlag::S_IFSOCK => {}
         SFlag::S_IFLNK => {
@@ -236,8 +236,8 @@ fn kind(file: &FileStat) -> SFlag {
 }
 
 /// Returns the sockets as the configuration names them.
-pub fn configured(sockets: &BTreeMap<SocketName, PathBuf>, by: &str) -> Asks {
-    let ask = |host: &Path| SocketAsk { by: by.to_owned(), host: host.to_owned() };
+pub fn configured(sockets: &BTreeMap<SocketName, PathBuf>, by: &str) -> SocketRequests {
+    let ask = |host: &Path| SocketRequest { by: by.to_owned(), host: host.to_owned() };
     sockets.iter().map(|(name, path)| (name.clone(), ask(path))).collect()
 }
 
@@ -247,7 +247,7 @@ mod tests {
 
     fn flags(flags: &[&str]) -> Result<Vec<String>, String> {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let asks = with_flags(Asks::new(), &flags).map_err(|error| error.text())?;
+        let asks = with_flags(SocketRequests::new(), &flags).map_err(|error| error.text())?;
         Ok(asks.iter().map(|(name, ask)| format!("{name} {}", ask.host.display())).collect())
     }
 

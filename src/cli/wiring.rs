@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::error::CliError;
-use super::places::{self, Ground, Reached};
-use super::run_arguments::MountAsk;
-use super::serve::WorkspaceAsk;
+use super::places::{self, GrantedTree, Reach};
+use super::run_arguments::MountRequest;
+use super::serve::WorkspaceRequest;
 use super::tier;
 use crate::mcp::catalogue;
 use config::json::ConfigJson;
@@ -251,7 +251,7 @@ fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
 pub fn with_mounts(
     settings: Settings,
     name: &ProfileName,
-    mounts: &[MountAsk],
+    mounts: &[MountRequest],
 ) -> Result<(Settings, Workspace), CliError> {
     let profile = profile(&settings, name)?.clone();
     let mut directories = Vec::new();
@@ -293,7 +293,7 @@ fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile
 /// A directory that does not exist, or one that is never granted.
 pub fn with_workspace(
     settings: Settings,
-    ask: Option<&WorkspaceAsk>,
+    ask: Option<&WorkspaceRequest>,
 ) -> Result<(Settings, Workspace), CliError> {
     let Some(ask) = ask else { return Ok((settings, Workspace::Fresh)) };
     let granted = Granted {
@@ -328,16 +328,16 @@ fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, Cl
             bad("is never granted as a whole").with_hint("grant the directory of one project")
         );
     }
-    let looked = Ground::of(&host).map_err(|error| bad(&in_words(&error).to_string()))?;
+    let looked = GrantedTree::of(&host).map_err(|error| bad(&in_words(&error).to_string()))?;
     match looked.reaches(&places_of_configuration(settings)) {
         None => Ok(host),
-        Some((place, Reached::Through)) => {
+        Some((place, Reach::Through)) => {
             let place = place.display();
             Err(bad("holds cofferdam's own configuration").with_hint(format!(
                 "an agent must not be able to change its own limits, and `{place}` leads there"
             )))
         }
-        Some((place, Reached::Linked)) => {
+        Some((place, Reach::Linked)) => {
             let place = place.display();
             Err(bad("may hold cofferdam's own configuration").with_hint(format!(
                 "`{place}` has another name as well (a hard link): put a copy in its place"

@@ -10,11 +10,11 @@ use super::exec::Options;
 use super::files;
 use super::jobs;
 use super::rules::Rules;
-use super::sessions::{Answer, ToldSession};
+use super::sessions::{BashAnswer, SessionReport};
 pub use crate::tools::Caller as Turn;
 use crate::tools::bc::plot::{Drawn, Plot};
-use crate::tools::cli::{Asking, Declared, Done};
-pub use crate::tools::denied::ToldDenial;
+use crate::tools::cli::{Declared, DeclaredRequest, DeclaredResult};
+pub use crate::tools::denied::DenialReport;
 use crate::tools::shell::ScriptArgs;
 use model::call::InvalidCall;
 use model::outcome::{Failure, FilesChanged, Outcome, Timings, Usage};
@@ -31,7 +31,7 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         arguments: BashArguments,
         turn: Turn,
-    ) -> impl Future<Output = Result<Answer, Refused>> + Send;
+    ) -> impl Future<Output = Result<BashAnswer, Refused>> + Send;
 
     /// Evaluates one expression and rounds it to `precision` decimal places.
     fn calculate(
@@ -57,7 +57,7 @@ pub trait Backend: Send + Sync + 'static {
         tool: &'static str,
         args: ScriptArgs,
         turn: Turn,
-    ) -> impl Future<Output = Result<Told, Refused>> + Send {
+    ) -> impl Future<Output = Result<CommandReport, Refused>> + Send {
         let (_, _) = (args, turn);
         std::future::ready(Err(Refused::failed(format!("`{tool}` is not run here"))))
     }
@@ -66,9 +66,9 @@ pub trait Backend: Send + Sync + 'static {
     fn file(
         &self,
         tool: &'static str,
-        asked: files::arguments::Asked,
+        asked: files::arguments::FileRequest,
         turn: Turn,
-    ) -> impl Future<Output = Result<files::Filed, Refused>> + Send {
+    ) -> impl Future<Output = Result<files::FileReport, Refused>> + Send {
         let (_, _) = (asked, turn);
         std::future::ready(Err(Refused::failed(format!("`{tool}` has no files here"))))
     }
@@ -120,10 +120,10 @@ pub trait Backend: Send + Sync + 'static {
     fn command(
         &self,
         declared: &Declared,
-        asking: Asking,
+        request: DeclaredRequest,
         turn: Turn,
-    ) -> impl Future<Output = Result<Done, Refused>> + Send {
-        let (_, _) = (asking, turn);
+    ) -> impl Future<Output = Result<DeclaredResult, Refused>> + Send {
+        let (_, _) = (request, turn);
         std::future::ready(Err(Refused::failed(format!(
             "`{}` is not run here",
             declared.command.name
@@ -133,9 +133,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Inspects jobs, or ends one.
     fn job(
         &self,
-        ask: jobs::Ask,
+        ask: jobs::JobRequest,
         turn: Turn,
-    ) -> impl Future<Output = Result<jobs::Answer, Refused>> + Send {
+    ) -> impl Future<Output = Result<jobs::JobAnswer, Refused>> + Send {
         let (_, _) = (ask, turn);
         std::future::ready(Err(Refused::failed("there are no jobs here")))
     }
@@ -162,12 +162,12 @@ pub trait Backend: Send + Sync + 'static {
 
 /// Report of one command that got as far as a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct CommandReport {
     pub outcome: Outcome,
     pub stdout: Stream,
     pub stderr: Stream,
     pub usage: Usage,
-    pub denials: Vec<ToldDenial>,
+    pub denials: Vec<DenialReport>,
     /// Directory in which it started, as the cell sees it; for a session, the current directory of
     /// its shell.
     pub cwd: String,
@@ -180,7 +180,7 @@ pub struct Told {
     /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
     /// Absent for a cell of its own.
-    pub session: Option<ToldSession>,
+    pub session: Option<SessionReport>,
     /// Changes in the workspace; absent if nothing changed.
     pub files_changed: Option<FilesChanged>,
 }
@@ -232,14 +232,14 @@ pub struct Calculated {
     /// Result of comparing two working scales: exact if they agree on every digit shown.
     pub exact: Exact,
     pub took: Duration,
-    pub ran: Ran,
+    pub ran: ValueOrigin,
     /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
 }
 
 /// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ran {
+pub enum ValueOrigin {
     /// Calculated in a cell that had this protection.
     InCell(Option<Box<Receipt>>),
     /// Calculated before by this server: no cell ran.

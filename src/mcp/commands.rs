@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
 use super::{catalogue, reply};
-use crate::tools::cli::{Asking, Declared, Done, ErrorType, Words};
+use crate::tools::cli::{Declared, DeclaredRequest, DeclaredResult, ErrorType, Words};
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
@@ -36,7 +36,10 @@ fn fields(command: &Command) -> Vec<&str> {
 ///
 /// # Errors
 /// Fields that the tool does not have, or values of another type.
-pub fn asking(declared: &Declared, given: Option<JsonObject>) -> Result<Asking, BadArguments> {
+pub fn parse_request(
+    declared: &Declared,
+    given: Option<JsonObject>,
+) -> Result<DeclaredRequest, BadArguments> {
     let mut rest = given.unwrap_or_default();
     known_fields(&declared.command.name, &fields(&declared.command), &rest)?;
     let mut given = Vec::new();
@@ -49,7 +52,7 @@ pub fn asking(declared: &Declared, given: Option<JsonObject>) -> Result<Asking, 
     }
     let Common { extra_args, stdin, timeout_sec, correlation_id } =
         typed(&declared.command.name, rest)?;
-    Ok(Asking {
+    Ok(DeclaredRequest {
         given,
         flags: extra_args.map(Words::into_list).unwrap_or_default(),
         stdin,
@@ -77,13 +80,13 @@ fn words(tool: &str, one: &Positional, value: Value) -> Result<Vec<String>, BadA
 }
 
 /// Makes the result of arguments that the tool does not have.
-pub fn invalid(bad: BadArguments) -> Done {
+pub fn invalid(bad: BadArguments) -> DeclaredResult {
     let hint = bad.hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    Done::refused(ErrorType::ValidationError, format!("{}{hint}", bad.message), None)
+    DeclaredResult::refused(ErrorType::ValidationError, format!("{}{hint}", bad.message), None)
 }
 
 /// Makes the MCP result: output and error for a model, all fields for a program.
-pub fn reply(done: &Done) -> CallToolResult {
+pub fn reply(done: &DeclaredResult) -> CallToolResult {
     let mut text: String = done.stdout.chars().take(INLINE_CHARACTERS).collect();
     if text.len() < done.stdout.len() {
         text.push_str("\n[shortened here; structuredContent has the rest]");

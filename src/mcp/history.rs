@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::arguments::{Arguments, BadArguments};
-use super::backend::{Backend, JobEnd, Refused, RefusedKind, Told};
-use super::exec::Ask;
+use super::backend::{Backend, CommandReport, JobEnd, Refused, RefusedKind};
+use super::exec::CommandRequest;
 use super::exec::reply::exit_code;
 use super::reply;
 use super::server::Server;
@@ -57,7 +57,7 @@ impl Arguments for ReplayArguments {
     const FIELDS: &'static [&'static str] = &["id", "profile"];
 }
 
-impl Ask {
+impl CommandRequest {
     /// Restores the directory in which the command began. A call can start only inside /workspace or
     /// /tmp; from there the command changes to any other directory itself.
     fn again(mut self, began: &str) -> Self {
@@ -75,19 +75,19 @@ impl Ask {
 
 /// A command that has run, with the reference implementation's fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Ran {
+pub struct HistoryEntry {
     timestamp: String,
     command: String,
     /// The directory in which it began.
     working_dir: String,
     #[serde(flatten)]
-    state: State,
+    state: EntryState,
 }
 
 /// A command that runs has its job, and one that has ended its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-enum State {
+enum EntryState {
     Running { job: String },
     Ended { exit_code: u8, duration_ms: u64, output_size_bytes: u64 },
 }
@@ -95,19 +95,19 @@ enum State {
 #[derive(Debug, Clone)]
 struct Record {
     id: u64,
-    ran: Ran,
-    asked: Asked,
+    ran: HistoryEntry,
+    asked: Replay,
 }
 
 /// Arguments of a call, kept to run it again.
 #[derive(Debug, Clone)]
-enum Asked {
-    Whole(Box<Ask>),
+enum Replay {
+    Whole(Box<CommandRequest>),
     Part,
 }
 
-impl Asked {
-    fn of(asked: Ask) -> Self {
+impl Replay {
+    fn of(asked: CommandRequest) -> Self {
         let words = asked.words.iter().map(String::len).sum::<usize>();
         let whole =
             asked.arguments.command.len() + words <= COMMAND_BYTES && asked.stdin.is_empty();
@@ -141,9 +141,9 @@ impl History {
     }
 
     /// Records a command that has ended, in place of the oldest if the history is full.
-    pub fn add(&self, told: &Told, asked: Ask) {
+    pub fn add(&self, told: &CommandReport, asked: CommandRequest) {
         let began = told.session.as_ref().map_or(&told.cwd, |session| &session.began);
-        let ended = State::Ended {
+        let ended = EntryState::Ended {
             exit_code: exit_code(&told.outcome),
             duration_ms: reply::millis(told.usage.wall),
             output_size_bytes: told.stdout.bytes + told.stderr.bytes,
@@ -152,20 +152,26 @@ impl History {
     }
 
     /// Records a command that continues as a job.
-    fn begin(&self, job: &Running, asked: Ask) -> u64 {
-        let running = State::Running { job: job.session.output_id.clone() };
+    fn begin(&self, job: &Running, asked: CommandRequest) -> u64 {
+        let running = EntryState::Running { job: job.session.output_id.clone() };
         self.push(clock::ago(job.elapsed), &job.session.began, running, asked)
     }
 
-    fn push(&self, timestamp: String, began: &str, state: State, asked: Ask) -> u64 {
+    fn push(
+        &self,
+        timestamp: String,
+        began: &str,
+        state: EntryState,
+        asked: CommandRequest,
+    ) -> u64 {
         let mut command = asked.arguments.command.clone();
         let whole = (0..=COMMAND_BYTES).rev().find(|end| command.is_char_boundary(*end));
         command.truncate(whole.unwrap_or_default());
-        let ran = Ran { timestamp, command, working_dir: began.to_owned(), state };
+        let ran = HistoryEntry { timestamp, command, working_dir: began.to_owned(), state };
         let mut kept = self.kept();
         kept.last += 1;
         let id = kept.last;
-        kept.records.push_back(Record { id, ran, asked: Asked::of(asked) });
+        kept.records.push_back(Record { id, ran, asked: Replay::of(asked) });
         while kept.records.len() > self.most {
             kept.records.pop_front();
         }
@@ -178,13 +184,13 @@ impl History {
     fn end(&self, id: u64, end: &JobEnd) {
         let mut kept = self.kept();
         let Some(record) = kept.records.iter_mut().find(|record| record.id == id) else { return };
-        record.ran.state = State::Ended {
+        record.ran.state = EntryState::Ended {
             exit_code: exit_code(&end.outcome),
             duration_ms: reply::millis(end.took),
             output_size_bytes: end.printed,
         };
         if end.fed > 0 {
-            record.asked = Asked::Part;
+            record.asked = Replay::Part;
         }
         drop(kept);
         self.changed.send_replace(());
@@ -196,7 +202,7 @@ impl History {
     }
 
     /// Returns all recorded commands, the oldest first.
-    pub fn recent(&self) -> Vec<Ran> {
+    pub fn recent(&self) -> Vec<HistoryEntry> {
         self.kept().records.iter().map(|record| record.ran.clone()).collect()
     }
 
@@ -214,19 +220,19 @@ impl History {
     }
 
     /// The call that runs a command again, where it is remembered, and where all of it is.
-    fn find(&self, id: u64) -> Option<Option<Ask>> {
+    fn find(&self, id: u64) -> Option<Option<CommandRequest>> {
         let kept = self.kept();
         let record = kept.records.iter().find(|record| record.id == id)?;
         Some(match &record.asked {
-            Asked::Whole(asked) => Some(asked.as_ref().clone().again(&record.ran.working_dir)),
-            Asked::Part => None,
+            Replay::Whole(asked) => Some(asked.as_ref().clone().again(&record.ran.working_dir)),
+            Replay::Part => None,
         })
     }
 }
 
 impl<B: Backend> Server<B> {
     /// Remembers a job, and its end when that comes.
-    pub(super) fn remember(&self, job: &Running, asked: Ask) {
+    pub(super) fn remember(&self, job: &Running, asked: CommandRequest) {
         let id = self.0.history.begin(job, asked);
         if let Some(end) = self.0.backend.end_of(&job.session.output_id) {
             // It outlives the connection by nothing: every command ends with the supervisor.

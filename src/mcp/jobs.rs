@@ -5,8 +5,8 @@ use std::time::Duration;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::arguments::jobs::{InputArguments, KillArguments, OutputArguments, Since};
-use super::backend::Told;
+use super::arguments::jobs::{InputArguments, KillArguments, OutputArguments, OutputOffsets};
+use super::backend::CommandReport;
 use super::reply::{self, millis, outcome_name, time_text};
 use super::sessions::{self, Running};
 use model::outcome::Outcome;
@@ -16,7 +16,7 @@ pub const LISTED: usize = 50;
 
 /// A call of one of these tools.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ask {
+pub enum JobRequest {
     Output(OutputArguments),
     Input(InputArguments),
     List,
@@ -25,28 +25,28 @@ pub enum Ask {
 
 /// Answer to such a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    One(Box<Looked>),
+pub enum JobAnswer {
+    One(Box<JobOutput>),
     /// The newest first.
-    List(Vec<Listed>),
+    List(Vec<JobSummary>),
 }
 
 /// A command with its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Looked {
+pub struct JobOutput {
     pub id: String,
-    pub state: State,
+    pub state: JobState,
     /// Byte offsets at which the next call reads on.
-    pub next: Since,
+    pub next: OutputOffsets,
     /// Additional remark, one line.
     pub note: Option<String>,
     /// Amount of text that was written to its input.
-    pub taken: Option<Taken>,
+    pub taken: Option<InputTaken>,
 }
 
 /// Result of writing to a command's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum InputTaken {
     /// Number of bytes written.
     Bytes(usize),
     /// Nothing: no process reads the input.
@@ -55,14 +55,14 @@ pub enum Taken {
 
 /// Progress of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    Ended(Box<Told>),
+pub enum JobState {
+    Ended(Box<CommandReport>),
     Running(Box<Running>),
 }
 
 /// A job in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct JobSummary {
     pub id: String,
     pub session: String,
     /// Beginning of its text.
@@ -70,25 +70,25 @@ pub struct Listed {
     /// `None` while it runs.
     pub outcome: Option<Outcome>,
     pub took: Duration,
-    pub printed: Since,
+    pub printed: OutputOffsets,
 }
 
 /// Makes the result of any of the tools.
-pub fn answer(answer: &Answer) -> CallToolResult {
+pub fn answer(answer: &JobAnswer) -> CallToolResult {
     match answer {
-        Answer::One(looked) => one(looked),
-        Answer::List(jobs) => list(jobs),
+        JobAnswer::One(looked) => one(looked),
+        JobAnswer::List(jobs) => list(jobs),
     }
 }
 
-fn one(looked: &Looked) -> CallToolResult {
-    let Looked { id, state, next, note, taken } = looked;
+fn one(looked: &JobOutput) -> CallToolResult {
+    let JobOutput { id, state, next, note, taken } = looked;
     let mut result = match state {
-        State::Ended(told) => reply::told(told),
-        State::Running(job) => sessions::running(job),
+        JobState::Ended(told) => reply::told(told),
+        JobState::Running(job) => sessions::running(job),
     };
     // The command's exit code does not matter here: this call asked for its state, and has it.
-    result.is_error = Some(*taken == Some(Taken::Nothing));
+    result.is_error = Some(*taken == Some(InputTaken::Nothing));
     let offsets = json!({ "stdout": next.stdout, "stderr": next.stderr });
     let mut more = format!("[{id}: read on with since {offsets}]");
     if let Some(note) = note {
@@ -99,17 +99,17 @@ fn one(looked: &Looked) -> CallToolResult {
         fields.insert("job".to_owned(), json!(id));
         fields.insert("next".to_owned(), offsets);
         match taken {
-            Some(Taken::Bytes(bytes)) => {
+            Some(InputTaken::Bytes(bytes)) => {
                 drop(fields.insert("taken_bytes".to_owned(), json!(bytes)))
             }
-            Some(Taken::Nothing) => drop(fields.insert("taken_bytes".to_owned(), json!(0))),
+            Some(InputTaken::Nothing) => drop(fields.insert("taken_bytes".to_owned(), json!(0))),
             None => {}
         }
     }
     result
 }
 
-fn list(jobs: &[Listed]) -> CallToolResult {
+fn list(jobs: &[JobSummary]) -> CallToolResult {
     let shown = jobs.iter().take(LISTED);
     let mut text: String = shown.clone().map(line).collect();
     let left_out = jobs.len().saturating_sub(LISTED);
@@ -124,7 +124,7 @@ fn list(jobs: &[Listed]) -> CallToolResult {
     result
 }
 
-fn line(job: &Listed) -> String {
+fn line(job: &JobSummary) -> String {
     let (took, end) = (time_text(job.took), job.outcome.as_ref());
     let state = match end {
         None => format!("running for {took}"),
@@ -140,7 +140,7 @@ fn line(job: &Listed) -> String {
     format!("{} [{}] {state}: {}\n", job.id, job.session, job.command)
 }
 
-fn fields(job: &Listed) -> Value {
+fn fields(job: &JobSummary) -> Value {
     let mut fields = json!({
         "job": job.id,
         "session": job.session,

@@ -13,9 +13,9 @@ use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::backend::{Clamped, Cut, Refused, RefusedKind, Stream, Told, ToldDenial};
+use super::backend::{Clamped, CommandReport, Cut, DenialReport, Refused, RefusedKind, Stream};
 use super::rules::Rules;
-use super::sessions::{self, ToldSession};
+use super::sessions::{self, SessionReport};
 pub use calculator::{calculated, precision_set, scripted};
 use model::outcome::{Outcome, Timings};
 use model::receipt::Receipt;
@@ -45,7 +45,7 @@ struct Structured<'a> {
     output_id: Option<&'a str>,
     duration_ms: u64,
     usage: StructuredUsage,
-    denials: &'a [ToldDenial],
+    denials: &'a [DenialReport],
     cwd: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<sessions::Structured<'a>>,
@@ -97,7 +97,7 @@ pub fn time_text(time: Duration) -> String {
 }
 
 /// Makes the result of a command that got as far as a cell.
-pub fn told(told: &Told) -> CallToolResult {
+pub fn told(told: &CommandReport) -> CallToolResult {
     let mut text = String::new();
     push_streams(&mut text, &told.stdout, &told.stderr);
     text.push_str(&status(told));
@@ -116,7 +116,7 @@ pub fn is_error(outcome: &Outcome) -> bool {
 }
 
 /// Returns the protection of a command and its time limit.
-pub(super) fn told_meta(told: &Told) -> MetaObject {
+pub(super) fn told_meta(told: &CommandReport) -> MetaObject {
     let mut meta = meta(told.receipt.as_ref(), told.unrecorded.as_ref());
     if let Some(receipt) = &told.receipt {
         meta.0.insert(RECEIPT_KEY.to_owned(), with_timings(receipt, &told.timings));
@@ -128,11 +128,11 @@ pub(super) fn told_meta(told: &Told) -> MetaObject {
 }
 
 /// Returns the fields of a command's report.
-pub fn fields(told: &Told) -> Value {
+pub fn fields(told: &CommandReport) -> Value {
     to_value(&structured(told))
 }
 
-fn structured(told: &Told) -> Structured<'_> {
+fn structured(told: &CommandReport) -> Structured<'_> {
     let usage = &told.usage;
     Structured {
         outcome: outcome_name(&told.outcome),
@@ -174,12 +174,12 @@ fn structured(told: &Told) -> Structured<'_> {
         },
         denials: &told.denials,
         cwd: &told.cwd,
-        session: told.session.as_ref().map(ToldSession::fields),
+        session: told.session.as_ref().map(SessionReport::fields),
         files_changed: told.files_changed.as_ref().map(changes::fields),
     }
 }
 
-fn is_cut(told: &Told) -> bool {
+fn is_cut(told: &CommandReport) -> bool {
     are_cut(&told.stdout, &told.stderr)
 }
 
@@ -188,18 +188,18 @@ pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
     stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
 }
 
-fn rest(told: &Told) -> Option<&str> {
+fn rest(told: &CommandReport) -> Option<&str> {
     told.session.as_ref()?.rest_of(&told.stdout, &told.stderr)
 }
 
-fn at_its_ends(told: &Told) -> bool {
+fn at_its_ends(told: &CommandReport) -> bool {
     told.stdout.cut == Cut::HeadAndTail || told.stderr.cut == Cut::HeadAndTail
 }
 
 /// Returns the last line of the text: outcome, duration, time limit, refused system calls.
-pub(super) fn status(told: &Told) -> String {
+pub(super) fn status(told: &CommandReport) -> String {
     let took = time_text(told.usage.wall);
-    let what = told.session.as_ref().map_or("the cell was killed", ToldSession::killed);
+    let what = told.session.as_ref().map_or("the cell was killed", SessionReport::killed);
     let printed = if told.stdout.text.is_empty() && told.stderr.text.is_empty() {
         "it had printed nothing"
     } else {

@@ -3,11 +3,11 @@
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 
 use super::*;
-use crate::mcp::backend::{Calculated, Exact, Ran, Stream, ToldDenial};
+use crate::mcp::backend::{Calculated, DenialReport, Exact, Stream, ValueOrigin};
 use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
 
-fn ran(outcome: Outcome) -> Told {
-    Told {
+fn ran(outcome: Outcome) -> CommandReport {
+    CommandReport {
         outcome,
         stdout: Stream::default(),
         stderr: Stream::default(),
@@ -127,9 +127,9 @@ fn the_time_it_had_is_stated_and_whether_it_was_clamped() {
 fn denials_are_listed_with_the_grant_or_that_none_exists() {
     let mut call = ran(Outcome::Exited { code: 1 });
     call.denials = vec![
-        ToldDenial { syscall: "ptrace".to_owned(), count: 3, grant: None },
-        ToldDenial { syscall: "mount".to_owned(), count: 1, grant: None },
-        ToldDenial {
+        DenialReport { syscall: "ptrace".to_owned(), count: 3, grant: None },
+        DenialReport { syscall: "mount".to_owned(), count: 1, grant: None },
+        DenialReport {
             syscall: "socket".to_owned(),
             count: DENIALS_COUNTED,
             grant: Some("families".to_owned()),
@@ -171,7 +171,7 @@ fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
         result: "0.5".to_owned(),
         exact: Exact::Yes,
         took: Duration::from_millis(4),
-        ran: Ran::InCell(None),
+        ran: ValueOrigin::InCell(None),
         unrecorded: None,
     };
     let sure = calculated(&done, "1/2", 20).structured_content.unwrap();
@@ -191,7 +191,7 @@ fn a_value_that_was_calculated_before_comes_with_the_word_that_no_cell_ran() {
         result: "0.5".to_owned(),
         exact: Exact::Yes,
         took: Duration::from_millis(0),
-        ran: Ran::Remembered,
+        ran: ValueOrigin::Remembered,
         unrecorded: None,
     };
     let meta = calculated(&done, "1/2", 20).meta.unwrap();

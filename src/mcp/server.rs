@@ -31,12 +31,12 @@ use super::arguments::{
 use super::backend::{Backend, Refused, RefusedKind};
 use super::exec::arguments::ExecArguments;
 use super::exec::macros::Macros;
-use super::exec::{self, Ask, WorkingDir};
+use super::exec::{self, CommandRequest, WorkingDir};
 use super::files;
 use super::history::History;
 use super::logs::{self, Logs};
 use super::resources;
-use super::sessions::{self, Answer};
+use super::sessions::{self, BashAnswer};
 use super::{catalogue, commands, jobs, reply};
 use crate::tools::bc::ledger::Ledger;
 use crate::tools::cli::Declared;
@@ -124,15 +124,19 @@ impl<B: Backend> Server<B> {
         match request.name.as_ref() {
             BashArguments::TOOL => self.bash(arguments, context).await,
             OutputArguments::TOOL => {
-                let ask = jobs::Ask::Output(parse(arguments)?);
+                let ask = jobs::JobRequest::Output(parse(arguments)?);
                 self.job(ask, context).await
             }
             JobsArguments::TOOL => {
                 parse::<JobsArguments>(arguments)?;
-                self.job(jobs::Ask::List, context).await
+                self.job(jobs::JobRequest::List, context).await
             }
-            InputArguments::TOOL => self.job(jobs::Ask::Input(parse(arguments)?), context).await,
-            KillArguments::TOOL => self.job(jobs::Ask::Kill(parse(arguments)?), context).await,
+            InputArguments::TOOL => {
+                self.job(jobs::JobRequest::Input(parse(arguments)?), context).await
+            }
+            KillArguments::TOOL => {
+                self.job(jobs::JobRequest::Kill(parse(arguments)?), context).await
+            }
             CalculateArguments::TOOL => self.calculate(arguments, context).await,
             AdvancedArguments::TOOL => self.calculate_advanced(arguments, context).await,
             BatchArguments::TOOL => self.calculate_batch(arguments, context).await,
@@ -161,7 +165,7 @@ impl<B: Backend> Server<B> {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
         let arguments = parse::<BashArguments>(arguments)?;
-        let asked = Ask {
+        let asked = CommandRequest {
             arguments: ExecArguments {
                 command: arguments.command.clone().unwrap_or_default(),
                 working_dir: arguments.cwd.clone(),
@@ -169,25 +173,25 @@ impl<B: Backend> Server<B> {
                 ..ExecArguments::default()
             },
             stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
-            ..Ask::default()
+            ..CommandRequest::default()
         };
         let answer = self.heard(context, |turn| self.0.backend.bash(arguments, turn)).await?;
         Ok(match answer {
-            Answer::Ended(told) => {
+            BashAnswer::Ended(told) => {
                 self.0.history.add(&told, asked);
                 reply::told(&told)
             }
-            Answer::Running(job) => {
+            BashAnswer::Running(job) => {
                 self.remember(&job, asked);
                 sessions::running(&job)
             }
-            Answer::Restarted { session } => sessions::restarted(&session),
+            BashAnswer::Restarted { session } => sessions::restarted(&session),
         })
     }
 
     async fn job(
         &self,
-        ask: jobs::Ask,
+        ask: jobs::JobRequest,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
         let answer = self.turn(context, |turn| self.0.backend.job(ask, turn)).await?;
@@ -200,14 +204,14 @@ impl<B: Backend> Server<B> {
         arguments: Option<JsonObject>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
-        let asking = match commands::asking(declared, arguments) {
-            Ok(asking) => asking,
+        let request = match commands::parse_request(declared, arguments) {
+            Ok(request) => request,
             Err(bad) => {
                 self.0.backend.invalid(&declared.command.name, &bad.message);
                 return Ok(commands::reply(&commands::invalid(bad)));
             }
         };
-        let run = |turn| self.0.backend.command(declared, asking, turn);
+        let run = |turn| self.0.backend.command(declared, request, turn);
         Ok(commands::reply(&self.turn(context, run).await?))
     }
 }

@@ -6,31 +6,31 @@ use rmcp::model::CallToolResult;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::backend::{Stream, Told};
+use super::backend::{CommandReport, Stream};
 use super::reply::{self, millis, time_text};
 use model::outcome::{Outcome, Waits};
 use model::receipt::Receipt;
 
 /// Result of a call of `bash`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum BashAnswer {
     /// The command has ended.
-    Ended(Box<Told>),
+    Ended(Box<CommandReport>),
     /// The command continues as a job.
     Running(Box<Running>),
     /// The call had no command: the session gets a new shell.
     Restarted { session: String },
 }
 
-impl From<Told> for Answer {
-    fn from(told: Told) -> Self {
+impl From<CommandReport> for BashAnswer {
+    fn from(told: CommandReport) -> Self {
         Self::Ended(Box::new(told))
     }
 }
 
 /// The session in which a command ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldSession {
+pub struct SessionReport {
     pub name: String,
     /// Directory in which the command began.
     pub began: String,
@@ -62,7 +62,7 @@ pub enum Shell {
 /// A command that continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
-    pub session: ToldSession,
+    pub session: SessionReport,
     pub stdout: Stream,
     pub stderr: Stream,
     pub input: Waits,
@@ -82,7 +82,7 @@ pub struct Structured<'a> {
     shell: Option<&'static str>,
 }
 
-impl ToldSession {
+impl SessionReport {
     /// Returns its fields, without those that have the usual value.
     pub fn fields(&self) -> Structured<'_> {
         let shell = match (self.shell, &self.renewed) {

@@ -48,7 +48,7 @@ impl Grant {
 
     /// Adds the report of changed files to the permission.
     #[must_use]
-    pub fn telling(mut self, changes: Changes) -> Self {
+    pub fn with_changes(mut self, changes: Changes) -> Self {
         self.job.changes = changes;
         self
     }

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Told;
-use super::denied::ToldDenial;
+use super::CallReport;
+use super::denied::DenialReport;
 use capture::Captured;
 use capture::text::render;
 use model::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
@@ -37,7 +37,7 @@ pub struct Declared {
 
 /// One call of a declared command, as the client sent it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Asking {
+pub struct DeclaredRequest {
     /// Words that are no flags, each with its name in the list.
     pub given: Vec<(String, String)>,
     pub flags: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Asking {
 
 /// Reason why a call was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadAsking {
+pub enum BadRequest {
     #[error(transparent)]
     Words(#[from] BadWords),
     #[error(transparent)]
@@ -59,9 +59,9 @@ pub enum BadAsking {
     NoInput { tool: String, file: String },
 }
 
-impl BadAsking {
+impl BadRequest {
     /// Makes the result that reports it, with a hint.
-    pub fn told(&self, correlation: Option<String>) -> Done {
+    pub fn told(&self, correlation: Option<String>) -> DeclaredResult {
         let hint = match self {
             Self::Words(bad) => bad.hint(),
             Self::Call(_) | Self::TwoInputs { .. } | Self::NoInput { .. } => None,
@@ -69,7 +69,7 @@ impl BadAsking {
         let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
         // A correlation id that was too long is not echoed either.
         let correlation = correlation.filter(|id| id.len() <= CORRELATION_BYTES);
-        Done::refused(ErrorType::ValidationError, format!("{self}{hint}"), correlation)
+        DeclaredResult::refused(ErrorType::ValidationError, format!("{self}{hint}"), correlation)
     }
 }
 
@@ -94,28 +94,28 @@ impl Words {
     }
 }
 
-/// Builds the call of `command` that `asking` describes.
+/// Builds the call of `command` that `request` describes.
 ///
 /// # Errors
 /// The first word or value that is refused.
-pub fn call(command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
-    one_input(command, asking)?;
-    if asking.correlation.as_ref().is_some_and(|id| id.len() > CORRELATION_BYTES) {
-        let bytes = asking.correlation.as_ref().map_or(0, String::len);
+pub fn call(command: &Command, request: &DeclaredRequest) -> Result<Call, BadRequest> {
+    one_input(command, request)?;
+    if request.correlation.as_ref().is_some_and(|id| id.len() > CORRELATION_BYTES) {
+        let bytes = request.correlation.as_ref().map_or(0, String::len);
         let limit = CORRELATION_BYTES;
         return Err(InvalidCall::TooLong { field: "correlation_id", bytes, limit }.into());
     }
     let given: Vec<(&str, &str)> =
-        asking.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        request.given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     Ok(Call {
         tool: command.name.clone().into(),
-        argv: command.argv(&asking.flags, &given)?,
+        argv: command.argv(&request.flags, &given)?,
         script: None,
-        stdin: Stdin::text("stdin", asking.stdin.clone().unwrap_or_default())?,
+        stdin: Stdin::text("stdin", request.stdin.clone().unwrap_or_default())?,
         env: Env::default(),
         cwd: Some(Cwd::workspace()),
         asked: Asked {
-            wall: asking.timeout.map(|value| seconds("timeout_sec", value)).transpose()?,
+            wall: request.timeout.map(|value| seconds("timeout_sec", value)).transpose()?,
             ..Asked::default()
         },
         profile: None,
@@ -124,13 +124,13 @@ pub fn call(command: &Command, asking: &Asking) -> Result<Call, BadAsking> {
 
 /// Checks for a file or standard input: never both, and one of them if the program cannot choose by
 /// itself.
-fn one_input(command: &Command, asking: &Asking) -> Result<(), BadAsking> {
+fn one_input(command: &Command, request: &DeclaredRequest) -> Result<(), BadRequest> {
     let Some(file) = command.file().map(|file| file.name.clone()) else { return Ok(()) };
     let tool = command.name.clone();
-    let named = asking.given.iter().any(|(name, _)| *name == file);
-    match (named, asking.stdin.is_some()) {
-        (true, true) => Err(BadAsking::TwoInputs { tool, file }),
-        (false, false) if command.input == Input::Dash => Err(BadAsking::NoInput { tool, file }),
+    let named = request.given.iter().any(|(name, _)| *name == file);
+    match (named, request.stdin.is_some()) {
+        (true, true) => Err(BadRequest::TwoInputs { tool, file }),
+        (false, false) if command.input == Input::Dash => Err(BadRequest::NoInput { tool, file }),
         (true, false) | (false, true | false) => Ok(()),
     }
 }
@@ -148,7 +148,7 @@ pub enum ErrorType {
 
 /// Result of a command; the field names are the reference implementation's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Done {
+pub struct DeclaredResult {
     pub stdout: String,
     pub stderr: String,
     pub returncode: i32,
@@ -163,7 +163,7 @@ pub struct Done {
     pub execution_time: f64,
     pub correlation_id: String,
     /// System calls that were refused.
-    pub denials: Vec<ToldDenial>,
+    pub denials: Vec<DenialReport>,
     pub metadata: Value,
     /// Protection of the cell, if there was one; reported beside the fields.
     #[serde(skip)]
@@ -173,7 +173,7 @@ pub struct Done {
     exited: bool,
 }
 
-impl Done {
+impl DeclaredResult {
     /// Makes the result of a call that did not run.
     pub fn refused(kind: ErrorType, error: String, correlation: Option<String>) -> Self {
         Self {
@@ -195,11 +195,11 @@ impl Done {
     }
 
     /// Makes the result of a call that ran.
-    pub fn of(declared: &Declared, told: Told, correlation: Option<String>) -> Self {
+    pub fn of(declared: &Declared, told: CallReport, correlation: Option<String>) -> Self {
         let (stdout, truncated_stdout) = stream(&told.stdout, STDOUT_CHARACTERS);
         let (stderr, truncated_stderr) = stream(&told.stderr, STDERR_CHARACTERS);
         let (returncode, failed) = ended(&declared.command.program, &told.outcome);
-        let denial = |denied| ToldDenial::of(denied, &declared.profile);
+        let denial = |denied| DenialReport::of(denied, &declared.profile);
         let (error_type, error) = failed.unzip();
         Self {
             stdout,

@@ -11,7 +11,7 @@ const LIFTS_THE_GUARD: &str =
 
 /// A system call that was refused, with the grant that would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ToldDenial {
+pub struct DenialReport {
     /// Name of the call.
     pub syscall: String,
     pub count: u32,
@@ -20,7 +20,7 @@ pub struct ToldDenial {
     pub grant: Option<String>,
 }
 
-impl ToldDenial {
+impl DenialReport {
     /// Describes a call that a cell of this profile refused.
     pub fn of(denied: &DeniedCall, profile: &Profile) -> Self {
         Self {

@@ -95,7 +95,7 @@ pub fn line(field: &'static str, text: String) -> Result<String, InvalidCall> {
     Ok(text)
 }
 
-fn asking(script: &str, lines: &[&str]) -> ScriptArgs {
+fn question(script: &str, lines: &[&str]) -> ScriptArgs {
     let stdin = if lines.is_empty() { String::new() } else { lines.join("\n") + "\n" };
     let stdin = stdin.into_bytes();
     ScriptArgs { command: script.to_owned(), stdin, ..ScriptArgs::default() }
@@ -103,42 +103,42 @@ fn asking(script: &str, lines: &[&str]) -> ScriptArgs {
 
 /// Asks for all variables of a command; [`environment_of`] parses the answer.
 pub fn environment() -> ScriptArgs {
-    asking(ENVIRONMENT, &[])
+    question(ENVIRONMENT, &[])
 }
 
 /// Asks for a description of the cell's system; [`System::of`] parses the answer.
 pub fn system() -> ScriptArgs {
-    asking(SYSTEM, &[])
+    question(SYSTEM, &[])
 }
 
 /// Asks `ps`, with its options and a pattern of `grep`.
 pub fn processes(format: &str, filter: &str) -> ScriptArgs {
-    asking(PROCESSES, &[format, filter])
+    question(PROCESSES, &[format, filter])
 }
 
 /// Asks for the location of a command; [`Located::of`] parses the answer.
 pub fn which(name: &str) -> ScriptArgs {
-    asking(WHICH, &[name])
+    question(WHICH, &[name])
 }
 
 /// Asks for the commands with a prefix, a line each.
 pub fn complete(prefix: &str) -> ScriptArgs {
-    asking(COMPLETE, &[prefix])
+    question(COMPLETE, &[prefix])
 }
 
 /// Asks a command for its help.
 pub fn help(name: &str) -> ScriptArgs {
-    ScriptArgs { timeout: Some(HELP_SECONDS), ..asking(HELP, &[name]) }
+    ScriptArgs { timeout: Some(HELP_SECONDS), ..question(HELP, &[name]) }
 }
 
 /// Asks for a manual page; [`manual_of`] parses the answer.
 pub fn manual(name: &str, section: &str) -> ScriptArgs {
-    asking(MANUAL, &[name, section])
+    question(MANUAL, &[name, section])
 }
 
 /// Tests that a directory exists and can be entered.
 pub fn directory(path: &str) -> ScriptArgs {
-    asking("IFS= read -r path; cd -- \"$path\"", &[path])
+    question("IFS= read -r path; cd -- \"$path\"", &[path])
 }
 
 /// Parses variables: the hexadecimal digits of `NAME=VALUE`, each ended by NUL. `None` if the text

@@ -27,7 +27,7 @@ use model::receipt::Receipt;
 use policy::{Denial, Grant, Policy, Profiles};
 
 /// Tools with a fresh cell whose replies list changes in the workspace.
-const TELLING: [&str; 2] = ["bash_exec", "bash_exec_stream"];
+const LIST_CHANGES: [&str; 2] = ["bash_exec", "bash_exec_stream"];
 
 /// The waiting side of a call: its means to cancel the call, and to count and read output
 /// meanwhile.
@@ -56,7 +56,7 @@ pub enum Refusal {
     QueueFull { running: usize, waiting: usize },
     /// The named session cannot take a command.
     #[error(transparent)]
-    Session(#[from] session::Unseated),
+    Session(#[from] session::SessionError),
     /// The named job does not exist.
     #[error(transparent)]
     Job(#[from] session::NoJob),
@@ -64,7 +64,7 @@ pub enum Refusal {
 
 /// Report of one call, with everything a reply is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct CallReport {
     pub outcome: Outcome,
     pub usage: Usage,
     pub denials: Vec<DeniedCall>,
@@ -84,7 +84,7 @@ pub struct Told {
     pub duration: Duration,
 }
 
-impl Told {
+impl CallReport {
     fn story(&self) -> Story<'_> {
         Story {
             outcome: &self.outcome,
@@ -140,7 +140,7 @@ impl Workbench {
 
     /// Reports changes in the workspace for tools that run commands.
     #[must_use]
-    pub fn telling(self, changes: Changes) -> Self {
+    pub fn with_changes(self, changes: Changes) -> Self {
         Self { changes, ..self }
     }
 
@@ -160,11 +160,11 @@ impl Workbench {
     /// Asks policy about a call, and records the answer.
     fn decide(&self, call: Call) -> Result<(Grant, Entry), Refusal> {
         let asked = self.audit.asked(&call);
-        let tells = TELLING.contains(&call.tool.as_ref());
+        let lists_changes = LIST_CHANGES.contains(&call.tool.as_ref());
         match self.policy.decide(call, &self.profiles, self.workspace) {
             Ok(grant) => {
                 let entry = self.audit.granted(asked, &grant)?;
-                Ok((if tells { grant.telling(self.changes) } else { grant }, entry))
+                Ok((if lists_changes { grant.with_changes(self.changes) } else { grant }, entry))
             }
             Err(denial) => {
                 self.audit.denied(asked, &denial);
@@ -177,7 +177,7 @@ impl Workbench {
     ///
     /// # Errors
     /// A denial by policy, or a full queue: nothing ran.
-    pub async fn call(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
+    pub async fn call(&self, call: Call, caller: &Caller) -> Result<CallReport, Refusal> {
         self.call_keeping(call, KEPT_BYTES, caller).await
     }
 
@@ -187,7 +187,7 @@ impl Workbench {
         call: Call,
         keep: usize,
         caller: &Caller,
-    ) -> Result<Told, Refusal> {
+    ) -> Result<CallReport, Refusal> {
         let (grant, entry) = self.decide(call)?;
         self.recorded_run(grant, entry, keep, caller).await
     }
@@ -197,7 +197,7 @@ impl Workbench {
     ///
     /// # Errors
     /// The same as of [`Workbench::call`].
-    pub async fn call_beside(&self, call: Call, caller: &Caller) -> Result<Told, Refusal> {
+    pub async fn call_beside(&self, call: Call, caller: &Caller) -> Result<CallReport, Refusal> {
         let (grant, entry) = self.decide(call)?;
         let grant = self.beside_the_default(grant);
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
@@ -209,7 +209,7 @@ impl Workbench {
         entry: Entry,
         keep: usize,
         caller: &Caller,
-    ) -> Result<Told, Refusal> {
+    ) -> Result<CallReport, Refusal> {
         let done = self.run(grant, keep, caller).await;
         match &done {
             Ok(told) => entry.ended(&told.story()),
@@ -238,15 +238,15 @@ impl Workbench {
     ///
     /// # Errors
     /// A full queue: nothing ran.
-    async fn run(&self, grant: Grant, keep: usize, caller: &Caller) -> Result<Told, Refusal> {
+    async fn run(&self, grant: Grant, keep: usize, caller: &Caller) -> Result<CallReport, Refusal> {
         let started = Instant::now();
         let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
         let clamped = grant.clamped();
         let seen = match self.queue.turn(&caller.cancel).await? {
             Turn::Yours(_turn) => self.seen(grant, &limits, keep, caller).await,
-            Turn::Cancelled => Seen::nothing(Outcome::Cancelled),
+            Turn::Cancelled => Observed::nothing(Outcome::Cancelled),
         };
-        Ok(Told {
+        Ok(CallReport {
             outcome: seen.ended.outcome,
             usage: seen.ended.usage,
             denials: seen.ended.denials,
@@ -262,11 +262,11 @@ impl Workbench {
         })
     }
 
-    async fn seen(&self, grant: Grant, limits: &Limits, keep: usize, caller: &Caller) -> Seen {
+    async fn seen(&self, grant: Grant, limits: &Limits, keep: usize, caller: &Caller) -> Observed {
         // Cancelling does not stop this step: a cell that is being handed over must be ended by its
         // control, and the supervisor bounds the time of a start.
         match self.link.start(grant).await {
-            Err(failure) => Seen::nothing(Outcome::Failed(failure)),
+            Err(failure) => Observed::nothing(Outcome::Failed(failure)),
             Ok(running) => watch::to_the_end(running, limits, keep, caller).await,
         }
     }
@@ -274,14 +274,14 @@ impl Workbench {
 
 /// Observations of a call that had its turn.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct Observed {
     ended: Ended,
     receipt: Option<Receipt>,
     stdout: Captured,
     stderr: Captured,
 }
 
-impl Seen {
+impl Observed {
     fn story(&self) -> Story<'_> {
         Story {
             outcome: &self.ended.outcome,

@@ -8,7 +8,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Caller, Seen};
+use super::{Caller, Observed};
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
 use capture::{KEPT_BYTES, Meter};
@@ -64,7 +64,7 @@ pub(super) async fn to_the_end(
     limits: &Limits,
     keep: usize,
     caller: &Caller,
-) -> Seen {
+) -> Observed {
     // Dropping the rest of `running` cancels the call if this function returns early.
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Tools give their input with the job; a pipe would only keep the program waiting.
@@ -73,7 +73,7 @@ pub(super) async fn to_the_end(
         follow((stdout, stderr), keep, ended, control.clone(), limits, caller).await;
     control.drained(drained_in);
     seen.ended.timings.drain = drained_in;
-    Seen { receipt: Some(receipt), ..seen }
+    Observed { receipt: Some(receipt), ..seen }
 }
 
 /// Returns the observations, and the time that output was read after the report of the end.
@@ -84,7 +84,7 @@ async fn follow(
     end: impl End,
     limits: &Limits,
     caller: &Caller,
-) -> (Seen, Duration) {
+) -> (Observed, Duration) {
     let meter = Arc::new(Meter::counting(limits.output, caller.produced.clone()));
     let out = Stream::new(stdout, keep, Source::Stdout, &meter);
     let err = Stream::new(stderr, KEPT_BYTES, Source::Stderr, &meter);
@@ -118,7 +118,7 @@ async fn follow(
     }
     drop(draining);
     let (stdout, stderr) = (out.into_captured(), err.into_captured());
-    (Seen { ended, receipt: None, stdout, stderr }, told.elapsed())
+    (Observed { ended, receipt: None, stdout, stderr }, told.elapsed())
 }
 
 #[cfg(test)]
@@ -190,9 +190,9 @@ mod tests {
         Ok(Call { out, stdout, err, stderr, fake, ended })
     }
 
-    fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Seen {
+    fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Observed {
         let (stdout, stderr) = (Captured::of(stdout), Captured::of(stderr));
-        Seen { ended: with(outcome), receipt: None, stdout, stderr }
+        Observed { ended: with(outcome), receipt: None, stdout, stderr }
     }
 
     #[tokio::test]

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use cofferdam::mcp::arguments::{BashArguments, Precision};
 use cofferdam::mcp::backend::{
-    Backend, Batch, Calculated, Clamped, Exact, Plotted, Ran, Refused, RefusedKind, Stream, Told,
-    Turn,
+    Backend, Batch, Calculated, Clamped, CommandReport, Exact, Plotted, Refused, RefusedKind,
+    Stream, Turn, ValueOrigin,
 };
 use cofferdam::mcp::lines::Ends;
 use cofferdam::mcp::rules::{Rules, WorkspaceView};
 use cofferdam::mcp::serve::{ServeError, connection};
-use cofferdam::mcp::sessions::Answer;
+use cofferdam::mcp::sessions::BashAnswer;
 use cofferdam::tools::bc::plot::{Drawn, Plot};
 use model::job::{Limits, ProfileName};
 use model::outcome::{Outcome, Timings, Usage};
@@ -28,8 +28,8 @@ use tokio::task::JoinHandle;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fake;
 
-pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
-    Told {
+pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
+    CommandReport {
         outcome,
         stdout: Stream {
             text: stdout.to_owned(),
@@ -51,7 +51,7 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> Told {
 }
 
 impl Backend for Fake {
-    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<Answer, Refused> {
+    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<BashAnswer, Refused> {
         let command = arguments.command.unwrap();
         let mut words = command.split(' ');
         let told = match words.next().unwrap() {
@@ -76,7 +76,7 @@ impl Backend for Fake {
             "stuck" => std::future::pending().await,
             word => Ok(told(Outcome::Exited { code: 0 }, word)),
         };
-        told.map(Answer::from)
+        told.map(BashAnswer::from)
     }
 
     async fn calculate(
@@ -151,7 +151,7 @@ fn calculated(result: String) -> Calculated {
         result,
         exact: Exact::Yes,
         took: Duration::from_millis(4),
-        ran: Ran::InCell(None),
+        ran: ValueOrigin::InCell(None),
         unrecorded: None,
     }
 }

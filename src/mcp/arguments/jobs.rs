@@ -10,7 +10,7 @@ use super::{Arguments, Seconds};
 pub struct OutputArguments {
     pub job: Option<String>,
     pub output_id: Option<String>,
-    pub since: Option<Since>,
+    pub since: Option<OutputOffsets>,
     pub tail: Option<usize>,
     pub grep: Option<String>,
     pub wait: Option<Seconds>,
@@ -26,7 +26,7 @@ impl Arguments for OutputArguments {
 /// Bytes of each stream that were read before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Since {
+pub struct OutputOffsets {
     #[serde(default)]
     pub stdout: u64,
     #[serde(default)]

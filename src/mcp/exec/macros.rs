@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::arguments::ExecArguments;
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
-use super::{Ask, Context};
+use super::{CommandRequest, Context};
 use crate::mcp::arguments::{Arguments, BadArguments, Seconds, nearest};
 use crate::mcp::backend::{Backend, Refused};
 use crate::mcp::reply;
@@ -216,7 +216,7 @@ impl<B: Backend> Server<B> {
 }
 
 impl RunArguments {
-    fn ask(&self, command: String) -> Ask {
+    fn ask(&self, command: String) -> CommandRequest {
         let arguments = ExecArguments {
             command,
             working_dir: self.working_dir.clone(),
@@ -225,7 +225,7 @@ impl RunArguments {
             profile: self.profile.clone(),
             ..ExecArguments::default()
         };
-        Ask { arguments, words: self.arguments.clone(), stdin: Vec::new() }
+        CommandRequest { arguments, words: self.arguments.clone(), stdin: Vec::new() }
     }
 }
 

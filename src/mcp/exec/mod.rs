@@ -24,7 +24,7 @@ use self::arguments::{
 use self::macros::{DeleteArguments, ListArguments, RunArguments, SaveArguments};
 use self::pipeline::PipelineArguments;
 use super::arguments::{Arguments, parse};
-use super::backend::{Backend, Refused, RefusedKind, Told};
+use super::backend::{Backend, CommandReport, Refused, RefusedKind};
 use super::history::{ReplayArguments, SearchArguments};
 use super::server::Server;
 use crate::tools::inspect::{self, Located, System};
@@ -45,14 +45,14 @@ pub fn answers(tool: &str) -> bool {
 
 /// A command for a fresh cell, with the input that only cofferdam gives it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ask {
+pub struct CommandRequest {
     pub arguments: ExecArguments,
     /// Positional parameters.
     pub words: Vec<String>,
     pub stdin: Vec<u8>,
 }
 
-impl Ask {
+impl CommandRequest {
     pub fn of(arguments: ExecArguments) -> Self {
         Self { arguments, ..Self::default() }
     }
@@ -116,7 +116,7 @@ impl<B: Backend> Server<B> {
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         match tool {
-            ExecArguments::TOOL => self.bash_exec(Ask::of(parse(given)?), context).await,
+            ExecArguments::TOOL => self.bash_exec(CommandRequest::of(parse(given)?), context).await,
             StreamArguments::TOOL => self.bash_exec_stream(parse(given)?, context).await,
             WhereArguments::TOOL => {
                 parse::<WhereArguments>(given)?;
@@ -147,7 +147,7 @@ impl<B: Backend> Server<B> {
 
     pub(super) async fn bash_exec(
         &self,
-        ask: Ask,
+        ask: CommandRequest,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         self.executed(ExecArguments::TOOL, ask, Tap::default(), context).await
@@ -158,7 +158,7 @@ impl<B: Backend> Server<B> {
     async fn executed(
         &self,
         tool: &'static str,
-        ask: Ask,
+        ask: CommandRequest,
         tap: Tap,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
@@ -172,13 +172,13 @@ impl<B: Backend> Server<B> {
     async fn ran(
         &self,
         tool: &'static str,
-        ask: Ask,
+        ask: CommandRequest,
         tap: Tap,
         context: &Context,
-    ) -> Result<Told, Refused> {
+    ) -> Result<CommandReport, Refused> {
         let options = self.0.backend.exec_options();
         let asked_for = ask.clone();
-        let Ask { arguments, words, stdin } = ask;
+        let CommandRequest { arguments, words, stdin } = ask;
         let ExecArguments { command, working_dir, timeout, env, shell, profile, .. } = arguments;
         let asked = timeout.map(|asked| seconds("timeout", asked.0)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
@@ -334,20 +334,20 @@ impl<B: Backend> Server<B> {
         tool: &'static str,
         args: ScriptArgs,
         context: &Context,
-    ) -> Result<Told, Refused> {
+    ) -> Result<CommandReport, Refused> {
         let run = |turn| self.0.backend.script(tool, args, turn);
         self.tapped_turn(context, Tap::default(), run).await
     }
 }
 
 /// Parses the output of a script that ended well.
-fn read<T>(told: &Told, of: impl FnOnce(&str) -> Option<T>) -> Result<T, Refused> {
+fn read<T>(told: &CommandReport, of: impl FnOnce(&str) -> Option<T>) -> Result<T, Refused> {
     well(told)?;
     let none = || Refused::failed("the cell's answer was not understood");
     of(&told.stdout.text).ok_or_else(|| none().protected_by(told.receipt.clone()))
 }
 
-fn well(told: &Told) -> Result<(), Refused> {
+fn well(told: &CommandReport) -> Result<(), Refused> {
     match told.outcome {
         Outcome::Exited { code: 0 } => Ok(()),
         Outcome::Exited { .. }
@@ -360,7 +360,7 @@ fn well(told: &Told) -> Result<(), Refused> {
 }
 
 /// Makes the failure of a script that gave no answer: its own message, else its outcome.
-fn failed(told: &Told) -> Refused {
+fn failed(told: &CommandReport) -> Refused {
     let said = told.stderr.text.trim_end();
     let message = match (&told.outcome, said) {
         (Outcome::Exited { .. }, said) if !said.is_empty() => said.to_owned(),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::arguments::{ExecArguments, Shell};
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
-use super::{Ask, Context};
+use super::{CommandRequest, Context};
 use crate::mcp::arguments::{Arguments, BadArguments, Seconds};
 use crate::mcp::backend::{Backend, Refused};
 use crate::mcp::server::Server;
@@ -98,7 +98,7 @@ impl<B: Backend> Server<B> {
 }
 
 impl Step {
-    fn ask(self, stdin: Vec<u8>) -> Ask {
+    fn ask(self, stdin: Vec<u8>) -> CommandRequest {
         let Self { command, working_dir, timeout, env, shell, profile } = self;
         let arguments = ExecArguments {
             command,
@@ -109,6 +109,6 @@ impl Step {
             shell,
             profile,
         };
-        Ask { arguments, words: Vec::new(), stdin }
+        CommandRequest { arguments, words: Vec::new(), stdin }
     }
 }

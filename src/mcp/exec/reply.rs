@@ -4,7 +4,7 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use crate::mcp::backend::Told;
+use crate::mcp::backend::CommandReport;
 use crate::mcp::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
@@ -25,7 +25,7 @@ impl StderrIs {
 
 /// Makes the result of `bash_exec`: six fields, and the same as text. A second text has what they
 /// cannot express, such as an exceeded time limit.
-pub fn executed(told: &Told, command: &str, stderr: StderrIs) -> CallToolResult {
+pub fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallToolResult {
     let error = match stderr {
         StderrIs::Told => told.stderr.text.as_str(),
         StderrIs::LeftOut => "",
@@ -72,17 +72,17 @@ pub fn working_dir(directory: &Cwd) -> CallToolResult {
 }
 
 /// Makes the result of a question that is answered by fields alone.
-pub fn answered(told: &Told, fields: Value) -> CallToolResult {
+pub fn answered(told: &CommandReport, fields: Value) -> CallToolResult {
     let text = reply::pretty(&fields);
     with(reply::result(text, false), told, fields)
 }
 
 /// Makes the result of a question that is answered by a text.
-pub fn shown(told: &Told, text: &str, fields: Value) -> CallToolResult {
+pub fn shown(told: &CommandReport, text: &str, fields: Value) -> CallToolResult {
     with(reply::result(text.to_owned(), false), told, fields)
 }
 
-fn with(mut result: CallToolResult, told: &Told, fields: Value) -> CallToolResult {
+fn with(mut result: CallToolResult, told: &CommandReport, fields: Value) -> CallToolResult {
     result.structured_content = Some(fields);
     result.meta = Some(reply::told_meta(told));
     result

@@ -4,7 +4,7 @@ use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
 
 use super::reply::exit_code;
-use crate::mcp::backend::Told;
+use crate::mcp::backend::CommandReport;
 use crate::mcp::reply;
 use capture::Captured;
 use capture::text::render;
@@ -26,12 +26,12 @@ impl AfterFailure {
 }
 
 /// Returns true if a step exited with 0.
-pub fn is_well(told: &Told) -> bool {
+pub fn is_well(told: &CommandReport) -> bool {
     told.outcome == (Outcome::Exited { code: 0 })
 }
 
 /// Returns true if no step may follow: cancelling a call ends all of it.
-pub fn is_final(told: &Told) -> bool {
+pub fn is_final(told: &CommandReport) -> bool {
     told.outcome == Outcome::Cancelled
 }
 
@@ -49,7 +49,7 @@ pub struct Steps {
     of: usize,
     told: Vec<(Value, bool)>,
     /// Report of the last step, which stands for all.
-    last: Option<Told>,
+    last: Option<CommandReport>,
     stopped: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Steps {
     }
 
     /// Adds the report of the next step; each gets an equal share of the reply.
-    pub fn add(&mut self, command: &str, told: Told, stdout: Stdout) {
+    pub fn add(&mut self, command: &str, told: CommandReport, stdout: Stdout) {
         let room = INLINE_CHARACTERS / self.of.max(1);
         let streams = render(
             &Captured::of(told.stdout.text.as_bytes()),

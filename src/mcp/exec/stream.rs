@@ -4,10 +4,10 @@
 use rmcp::model::CallToolResult;
 
 use super::arguments::{ExecArguments, StreamArguments};
-use super::{Ask, Context};
+use super::{CommandRequest, Context};
 use crate::mcp::arguments::{Arguments, BadArguments};
 use crate::mcp::backend::{Backend, Refused};
-use crate::mcp::live::{Live, MOST, USUAL};
+use crate::mcp::notifier::{MOST, OutputNotifier, USUAL};
 use crate::mcp::server::Server;
 use capture::tap::Tap;
 
@@ -31,14 +31,14 @@ impl<B: Backend> Server<B> {
             return Err(BadArguments { message, hint: None }.into());
         }
         let asked = ExecArguments { command, working_dir, timeout, ..ExecArguments::default() };
-        let asked = Ask::of(asked);
+        let asked = CommandRequest::of(asked);
         let token = context.meta.get_progress_token();
         let logs = self.0.logs.for_output(context, StreamArguments::TOOL);
         if token.is_none() && logs.is_none() {
             return self.executed(StreamArguments::TOOL, asked, Tap::default(), context).await;
         }
         let (tap, pieces) = Tap::listened();
-        let live = Live::new(context.peer.clone(), token, size).logged(logs);
+        let live = OutputNotifier::new(context.peer.clone(), token, size).logged(logs);
         // The end of the call drops the tap; by then all output that it passed on has been sent.
         let run = self.executed(StreamArguments::TOOL, asked, tap, context);
         tokio::join!(run, live.tell(pieces)).0

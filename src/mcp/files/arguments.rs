@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::mcp::arguments::{Arguments, BadArguments};
 use crate::mcp::backend::Refused;
-use crate::tools::files::{FILE_BYTES, Over, Request};
+use crate::tools::files::{FILE_BYTES, Overwrite, Request};
 use model::call::{FilePath, InvalidCall};
 
 /// Bytes of a `get_file` answer by default.
@@ -89,7 +89,7 @@ impl Arguments for GetArguments {
 
 /// A request with its path and session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct FileRequest {
     pub path: FilePath,
     pub request: Request,
     pub session: Option<String>,
@@ -116,7 +116,7 @@ impl EditArguments {
     ///
     /// # Errors
     /// A field that is missing or out of its bounds.
-    pub fn asked(self) -> Result<Asked, Refused> {
+    pub fn asked(self) -> Result<FileRequest, Refused> {
         let path = FilePath::new("path", &self.path)?;
         let request = match self.command {
             Command::View => {
@@ -126,7 +126,7 @@ impl EditArguments {
             Command::Create => {
                 let text = needed("create", "file_text", self.file_text)?;
                 let bytes = bounded("file_text", text.into_bytes())?;
-                Request::Put { bytes, mode: None, over: Over::Any }
+                Request::Put { bytes, mode: None, over: Overwrite::Any }
             }
             Command::StrReplace => {
                 let old = needed("str_replace", "old_str", self.old_str)?;
@@ -143,7 +143,7 @@ impl EditArguments {
                 Request::Insert { after, text: bounded("insert_text", text.into_bytes())? }
             }
         };
-        Ok(Asked { path, request, session: self.session })
+        Ok(FileRequest { path, request, session: self.session })
     }
 }
 
@@ -167,7 +167,7 @@ impl PutArguments {
     ///
     /// # Errors
     /// A field that is missing or out of its bounds.
-    pub fn asked(self) -> Result<Asked, Refused> {
+    pub fn asked(self) -> Result<FileRequest, Refused> {
         let path = FilePath::new("path", &self.path)?;
         let bytes = match (self.content, self.content_base64) {
             (Some(text), None) => bounded("content", text.into_bytes())?,
@@ -183,8 +183,8 @@ impl PutArguments {
             }
         };
         let mode = self.mode.as_deref().map(permissions).transpose()?;
-        let over = if self.overwrite { Over::Any } else { Over::Nothing };
-        Ok(Asked { path, request: Request::Put { bytes, mode, over }, session: self.session })
+        let over = if self.overwrite { Overwrite::Any } else { Overwrite::Nothing };
+        Ok(FileRequest { path, request: Request::Put { bytes, mode, over }, session: self.session })
     }
 }
 
@@ -202,7 +202,7 @@ impl GetArguments {
     ///
     /// # Errors
     /// A field that is out of its bounds.
-    pub fn asked(self) -> Result<Asked, Refused> {
+    pub fn asked(self) -> Result<FileRequest, Refused> {
         let path = FilePath::new("path", &self.path)?;
         let length = self.length.unwrap_or(GOT);
         if !(1..=FILE_BYTES).contains(&length) {
@@ -210,7 +210,7 @@ impl GetArguments {
             return Err(bad(why).into());
         }
         let request = Request::Get { offset: self.offset, length };
-        Ok(Asked { path, request, session: self.session })
+        Ok(FileRequest { path, request, session: self.session })
     }
 }
 
@@ -262,8 +262,11 @@ mod tests {
     #[test]
     fn bytes_come_as_text_or_as_base64_and_not_as_both() {
         let bytes = |fields: &str| put(&format!(r#"{{"path":"a",{fields}}}"#));
-        let request =
-            |bytes: &[u8], mode| Request::Put { bytes: bytes.to_vec(), mode, over: Over::Nothing };
+        let request = |bytes: &[u8], mode| Request::Put {
+            bytes: bytes.to_vec(),
+            mode,
+            over: Overwrite::Nothing,
+        };
         assert_eq!(bytes(r#""content":"é""#), Ok(request("é".as_bytes(), None)));
         assert_eq!(bytes(r#""content_base64":"/wA=""#), Ok(request(b"\xff\0", None)));
         assert_eq!(bytes(r#""content":"x","mode":"0755""#), Ok(request(b"x", Some(0o755))));

@@ -7,11 +7,11 @@ use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, JsonObject};
 use rmcp::service::RequestContext;
 
-use self::arguments::{Asked, EditArguments, GetArguments, PutArguments};
+use self::arguments::{EditArguments, FileRequest, GetArguments, PutArguments};
 use super::arguments::{Arguments, parse};
-use super::backend::{Backend, Refused, ToldDenial};
+use super::backend::{Backend, DenialReport, Refused};
 use super::server::Server;
-use crate::tools::files::Answer;
+use crate::tools::files::FileAnswer;
 use model::receipt::Receipt;
 use policy::group::Group;
 
@@ -22,9 +22,9 @@ pub fn answers(tool: &str) -> bool {
 
 /// Result of a request for a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filed {
-    pub answer: Answer,
-    pub denials: Vec<ToldDenial>,
+pub struct FileReport {
+    pub answer: FileAnswer,
+    pub denials: Vec<DenialReport>,
     pub receipt: Option<Receipt>,
     /// Reason why the session has a new shell, where it had another.
     pub renewed: Option<String>,
@@ -45,14 +45,14 @@ impl<B: Backend> Server<B> {
             PutArguments::TOOL => (PutArguments::TOOL, parse::<PutArguments>(given)?.asked()?),
             _ => (GetArguments::TOOL, parse::<GetArguments>(given)?.asked()?),
         };
-        let about = reply::About::of(&asked);
+        let about = reply::RequestSummary::of(&asked);
         let run = |turn| self.0.backend.file(tool, asked, turn);
         let filed = self.turn(context, run).await?;
         Ok(reply::filed(&about, &filed))
     }
 }
 
-impl Asked {
+impl FileRequest {
     /// Returns the session whose shell is asked, if the workspace is a session's.
     pub fn session(&self) -> &str {
         self.session.as_deref().unwrap_or(crate::tools::session::DEFAULT)

@@ -6,25 +6,25 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::Filed;
-use super::arguments::Asked;
+use super::FileReport;
+use super::arguments::FileRequest;
 use crate::mcp::reply;
 use crate::mcp::reply::changes::name;
-use crate::tools::files::{Answer, Entry, Kind, Region, Request, Was};
+use crate::tools::files::{Entry, FileAnswer, FileKind, Region, ReplacedFile, Request};
 use capture::deceptive::plain;
 use model::defaults::INLINE_CHARACTERS;
 
 /// Parts of a request that its reply repeats.
 #[derive(Debug)]
-pub struct About {
+pub struct RequestSummary {
     path: String,
     offset: u64,
     /// SHA-256 of the content that was put.
     sha256: Option<String>,
 }
 
-impl About {
-    pub fn of(asked: &Asked) -> Self {
+impl RequestSummary {
+    pub fn of(asked: &FileRequest) -> Self {
         let (offset, sha256) = match &asked.request {
             Request::Get { offset, .. } => (*offset, None),
             Request::Put { bytes, .. } => (0, Some(hash(bytes))),
@@ -39,18 +39,18 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 /// Makes the result of an answered request.
-pub fn filed(about: &About, filed: &Filed) -> CallToolResult {
+pub fn filed(about: &RequestSummary, filed: &FileReport) -> CallToolResult {
     let mut fields = Map::from_iter([("path".to_owned(), json!(about.path))]);
     let mut content = match &filed.answer {
-        Answer::Lines(region) => lines(region, &mut fields),
-        Answer::Directory { entries, is_whole } => {
+        FileAnswer::Lines(region) => lines(region, &mut fields),
+        FileAnswer::Directory { entries, is_whole } => {
             directory(about, entries, *is_whole, &mut fields)
         }
-        Answer::Put { was, size } => put(about, *was, *size, &mut fields),
-        Answer::Edited { line, region, was, dos } => {
+        FileAnswer::Put { was, size } => put(about, *was, *size, &mut fields),
+        FileAnswer::Edited { line, region, was, dos } => {
             edited(about, *line, region, (*was, *dos), &mut fields)
         }
-        Answer::Bytes { size, mode, bytes } => got(about, (*size, mode, bytes), &mut fields),
+        FileAnswer::Bytes { size, mode, bytes } => got(about, (*size, mode, bytes), &mut fields),
     };
     let mut notes: Vec<String> = filed.denials.iter().map(|denial| denial.line()).collect();
     notes.extend(filed.renewed.iter().map(|why| format!("[a new shell: {why}]")));
@@ -119,7 +119,7 @@ fn lines(region: &Region, fields: &mut Map<String, Value>) -> Vec<ContentBlock> 
 }
 
 fn directory(
-    about: &About,
+    about: &RequestSummary,
     entries: &[Entry],
     is_whole: bool,
     fields: &mut Map<String, Value>,
@@ -128,9 +128,9 @@ fn directory(
     sorted.sort();
     let shown = |entry: &&Entry| {
         let end = match entry.kind {
-            Kind::Directory => "/",
-            Kind::Link => "@",
-            Kind::File | Kind::Other => "",
+            FileKind::Directory => "/",
+            FileKind::Link => "@",
+            FileKind::File | FileKind::Other => "",
         };
         name(&entry.path) + end
     };
@@ -152,19 +152,24 @@ fn directory(
 }
 
 /// Returns the remark for a file that had several names.
-fn links(was: Was) -> &'static str {
+fn links(was: ReplacedFile) -> &'static str {
     match was {
-        Was::File { names } if names > 1 => {
+        ReplacedFile::File { names } if names > 1 => {
             "\n[it was a hard link: its other names keep what was in it before]"
         }
-        Was::File { .. } | Was::Nothing => "",
+        ReplacedFile::File { .. } | ReplacedFile::Nothing => "",
     }
 }
 
-fn put(about: &About, was: Was, size: u64, fields: &mut Map<String, Value>) -> Vec<ContentBlock> {
+fn put(
+    about: &RequestSummary,
+    was: ReplacedFile,
+    size: u64,
+    fields: &mut Map<String, Value>,
+) -> Vec<ContentBlock> {
     let done = match was {
-        Was::Nothing => "created",
-        Was::File { .. } => "replaced",
+        ReplacedFile::Nothing => "created",
+        ReplacedFile::File { .. } => "replaced",
     };
     fields.extend([
         ("done".to_owned(), json!(done)),
@@ -175,10 +180,10 @@ fn put(about: &About, was: Was, size: u64, fields: &mut Map<String, Value>) -> V
 }
 
 fn edited(
-    about: &About,
+    about: &RequestSummary,
     line: usize,
     region: &Region,
-    (was, dos): (Was, bool),
+    (was, dos): (ReplacedFile, bool),
     fields: &mut Map<String, Value>,
 ) -> Vec<ContentBlock> {
     let (snippet, _) = numbered(region);
@@ -208,7 +213,7 @@ fn text_of(bytes: &[u8], is_end: bool) -> Option<&str> {
 }
 
 fn got(
-    about: &About,
+    about: &RequestSummary,
     (size, mode, bytes): (u64, &str, &[u8]),
     fields: &mut Map<String, Value>,
 ) -> Vec<ContentBlock> {

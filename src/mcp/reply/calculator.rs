@@ -4,7 +4,7 @@ use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 
 use super::{RECEIPT_KEY, meta, millis, pretty, result};
-use crate::mcp::backend::{Calculated, Exact, Ran};
+use crate::mcp::backend::{Calculated, Exact, ValueOrigin};
 
 /// Makes the result of `calculate`, with `exact: false` if digits may be wrong.
 pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
@@ -40,8 +40,8 @@ fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
     let mut result = result(text, false);
     result.structured_content = Some(fields);
     let (receipt, remembered) = match &done.ran {
-        Ran::InCell(receipt) => (receipt.as_deref(), None),
-        Ran::Remembered => (None, Some(json!({ "cached": true, "cell": "none ran" }))),
+        ValueOrigin::InCell(receipt) => (receipt.as_deref(), None),
+        ValueOrigin::Remembered => (None, Some(json!({ "cached": true, "cell": "none ran" }))),
     };
     let mut meta = meta(receipt, done.unrecorded.as_ref());
     if let Some(remembered) = remembered {

@@ -5,7 +5,7 @@ use rmcp::service::RequestContext;
 
 use super::Server;
 use crate::mcp::backend::{Backend, Refused, Turn};
-use crate::mcp::live::{self, Live};
+use crate::mcp::notifier::{self, OutputNotifier};
 use crate::mcp::progress;
 use capture::Produced;
 use capture::tap::Tap;
@@ -45,7 +45,7 @@ impl<B: Backend> Server<B> {
             return self.turn(context, call).await;
         };
         let (tap, pieces) = Tap::listened();
-        let live = Live::new(context.peer.clone(), Some(token), live::USUAL);
+        let live = OutputNotifier::new(context.peer.clone(), Some(token), notifier::USUAL);
         // The owner of the tap drops it when the call is answered; by then all that it passed on is
         // sent.
         let run = self.watched_turn(context, tap, Ticks::Yes, call);

@@ -8,7 +8,7 @@ use super::CalcError;
 use super::decimal::Decimal;
 use super::library;
 use super::rewrite::{Arithmetic, Expression, Shape};
-use crate::tools::{Caller, Told, Workbench};
+use crate::tools::{CallReport, Caller, Workbench};
 use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
 use model::defaults::CALCULATOR_TIMEOUT;
 use model::outcome::{Failure, LimitKind, Outcome};
@@ -118,7 +118,7 @@ pub(super) fn call(
     })
 }
 
-fn ended(told: Told) -> Result<BcRun, CalcError> {
+fn ended(told: CallReport) -> Result<BcRun, CalcError> {
     let stderr = String::from_utf8_lossy(told.stderr.head()).into_owned();
     match told.outcome {
         Outcome::Exited { code: 0 } => {

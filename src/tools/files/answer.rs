@@ -7,7 +7,7 @@ use model::outcome::errno_text;
 
 /// Result of a request, as the clerk reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum FileAnswer {
     Lines(Region),
     Directory {
         entries: Vec<Entry>,
@@ -16,14 +16,14 @@ pub enum Answer {
     },
     /// A file was put there; `links` counts the names of the file before.
     Put {
-        was: Was,
+        was: ReplacedFile,
         size: u64,
     },
     /// A file was changed at a line.
     Edited {
         line: usize,
         region: Region,
-        was: Was,
+        was: ReplacedFile,
         /// True if the text got DOS line endings, which the file has.
         dos: bool,
     },
@@ -49,7 +49,7 @@ pub struct Region {
 
 /// Kind of file that was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Was {
+pub enum ReplacedFile {
     Nothing,
     /// A file with so many names.
     File {
@@ -62,12 +62,12 @@ pub enum Was {
 pub struct Entry {
     /// Path relative to the listed directory.
     pub path: Vec<u8>,
-    pub kind: Kind,
+    pub kind: FileKind,
 }
 
 /// Kind of file, as a listing shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FileKind {
     File,
     Directory,
     Link,
@@ -76,7 +76,7 @@ pub enum Kind {
 
 /// Reason why nothing was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum No {
+pub enum FileError {
     #[error("is not there")]
     Absent,
     #[error("is a {kind}, not a regular file")]
@@ -119,7 +119,7 @@ impl Facts<'_> {
 }
 
 /// Parses an answer; `None` if it is malformed or incomplete.
-pub fn read(bytes: &[u8]) -> Option<Result<Answer, No>> {
+pub fn read(bytes: &[u8]) -> Option<Result<FileAnswer, FileError>> {
     let rest = bytes.strip_prefix(b"cofferdam-clerk 1\n")?;
     let end = rest.windows(2).position(|pair| pair == b"\n\n")?;
     let (head, body) = rest.split_at_checked(end)?;
@@ -136,16 +136,16 @@ pub fn read(bytes: &[u8]) -> Option<Result<Answer, No>> {
     }
 }
 
-fn done(facts: &Facts<'_>, body: &[u8]) -> Option<Answer> {
+fn done(facts: &Facts<'_>, body: &[u8]) -> Option<FileAnswer> {
     let is = facts.0.get("is").copied();
     if is == Some("directory") {
         let entries = body.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
         let entries = entries.map(entry).collect::<Option<_>>()?;
-        return Some(Answer::Directory { entries, is_whole: facts.is_set("whole") });
+        return Some(FileAnswer::Directory { entries, is_whole: facts.is_set("whole") });
     }
     if let Some(mode) = facts.text("mode") {
         let (size, bytes) = (facts.number("size")?, body.to_vec());
-        return Some(Answer::Bytes { size, mode, bytes });
+        return Some(FileAnswer::Bytes { size, mode, bytes });
     }
     if facts.0.contains_key("first") {
         let region = Region {
@@ -156,20 +156,20 @@ fn done(facts: &Facts<'_>, body: &[u8]) -> Option<Answer> {
             size: facts.number("size")?,
         };
         return match facts.number("line") {
-            None => Some(Answer::Lines(region)),
+            None => Some(FileAnswer::Lines(region)),
             Some(line) => {
                 let dos = facts.is_set("dos");
-                Some(Answer::Edited { line, region, was: was(facts)?, dos })
+                Some(FileAnswer::Edited { line, region, was: was(facts)?, dos })
             }
         };
     }
-    Some(Answer::Put { was: was(facts)?, size: facts.number("size")? })
+    Some(FileAnswer::Put { was: was(facts)?, size: facts.number("size")? })
 }
 
-fn was(facts: &Facts<'_>) -> Option<Was> {
+fn was(facts: &Facts<'_>) -> Option<ReplacedFile> {
     match *facts.0.get("was")? {
-        "created" => Some(Was::Nothing),
-        "replaced" => Some(Was::File { names: facts.number("links")? }),
+        "created" => Some(ReplacedFile::Nothing),
+        "replaced" => Some(ReplacedFile::File { names: facts.number("links")? }),
         _ => None,
     }
 }
@@ -177,30 +177,30 @@ fn was(facts: &Facts<'_>) -> Option<Was> {
 fn entry(text: &[u8]) -> Option<Entry> {
     let (kind, path) = text.split_at_checked(2)?;
     let kind = match kind {
-        b"f " => Kind::File,
-        b"d " => Kind::Directory,
-        b"l " => Kind::Link,
-        b"o " => Kind::Other,
+        b"f " => FileKind::File,
+        b"d " => FileKind::Directory,
+        b"l " => FileKind::Link,
+        b"o " => FileKind::Other,
         _ => return None,
     };
     Some(Entry { path: path.to_vec(), kind })
 }
 
-fn no(kind: &str, facts: &Facts<'_>) -> Option<No> {
+fn no(kind: &str, facts: &Facts<'_>) -> Option<FileError> {
     Some(match kind {
-        "absent" => No::Absent,
-        "kind" => No::Kind { kind: facts.text("kind")? },
-        "outside" => No::Outside,
-        "large" => No::Large { size: facts.number("size")? },
-        "exists" => No::Exists,
-        "no-match" => No::NoMatch,
-        "many" => No::Many {
+        "absent" => FileError::Absent,
+        "kind" => FileError::Kind { kind: facts.text("kind")? },
+        "outside" => FileError::Outside,
+        "large" => FileError::Large { size: facts.number("size")? },
+        "exists" => FileError::Exists,
+        "no-match" => FileError::NoMatch,
+        "many" => FileError::Many {
             lines: facts.text("lines")?.replace(',', ", "),
             count: facts.number("count")?,
         },
-        "range" => No::Range { lines: facts.number("lines")? },
-        "changed" => No::Changed,
-        "errno" => No::Errno { step: facts.text("step")?, errno: facts.number("errno")? },
+        "range" => FileError::Range { lines: facts.number("lines")? },
+        "changed" => FileError::Changed,
+        "errno" => FileError::Errno { step: facts.text("step")?, errno: facts.number("errno")? },
         _ => return None,
     })
 }
@@ -212,12 +212,13 @@ mod tests {
     #[test]
     fn an_answer_is_read_whole_or_not_at_all() {
         let put = b"cofferdam-clerk 1\nok\nwas created\nsize 3\nbytes 0\n\n";
-        assert_eq!(read(put), Some(Ok(Answer::Put { was: Was::Nothing, size: 3 })));
+        assert_eq!(read(put), Some(Ok(FileAnswer::Put { was: ReplacedFile::Nothing, size: 3 })));
         for cut in 0..put.len() {
             assert_eq!(put.get(..cut).map(read), Some(None), "{cut}");
         }
         let get = b"cofferdam-clerk 1\nok\nsize 5\nmode 0644\nbytes 4\n\na\n\nb";
-        let bytes = Answer::Bytes { size: 5, mode: "0644".to_owned(), bytes: b"a\n\nb".to_vec() };
+        let bytes =
+            FileAnswer::Bytes { size: 5, mode: "0644".to_owned(), bytes: b"a\n\nb".to_vec() };
         assert_eq!(read(get), Some(Ok(bytes)));
         assert_eq!(read(&[get.as_slice(), b"x"].concat()), None, "more than was said");
         assert_eq!(read(&[b"x".as_slice(), get].concat()), None, "something before it");
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn a_refusal_has_its_facts() {
         let many = b"cofferdam-clerk 1\nno many\nlines 3,17\ncount 2\nbytes 0\n\n";
-        let no = No::Many { lines: "3, 17".to_owned(), count: 2 };
+        let no = FileError::Many { lines: "3, 17".to_owned(), count: 2 };
         assert_eq!(read(many), Some(Err(no)));
         let errno = b"cofferdam-clerk 1\nno errno\nstep opening\nerrno 13\nbytes 0\n\n";
         let told = read(errno).and_then(Result::err).map(|no| no.to_string());
@@ -241,7 +242,8 @@ mod tests {
         let list =
             b"cofferdam-clerk 1\nok\nis directory\nwhole 1\nbytes 14\n\nd a\nb\0f a\nb/\xff\0";
         let entry = |path: &[u8], kind| Entry { path: path.to_vec(), kind };
-        let entries = vec![entry(b"a\nb", Kind::Directory), entry(b"a\nb/\xff", Kind::File)];
-        assert_eq!(read(list), Some(Ok(Answer::Directory { entries, is_whole: true })));
+        let entries =
+            vec![entry(b"a\nb", FileKind::Directory), entry(b"a\nb/\xff", FileKind::File)];
+        assert_eq!(read(list), Some(Ok(FileAnswer::Directory { entries, is_whole: true })));
     }
 }

@@ -13,9 +13,9 @@ mod answer;
 
 use std::time::Duration;
 
-pub use answer::{Answer, Entry, Kind, No, Region, Was, read};
+pub use answer::{Entry, FileAnswer, FileError, FileKind, Region, ReplacedFile, read};
 
-use super::session::{self, Kept, Lost, Reply, State};
+use super::session::{self, CommandState, Reply, Retention, ShellLoss};
 use super::shell::{self, ScriptArgs};
 use super::{Caller, Refusal, Workbench};
 use capture::Captured;
@@ -38,7 +38,7 @@ pub enum Request {
     /// file.
     View { first: usize, last: usize },
     /// Writes a file of these bytes.
-    Put { bytes: Vec<u8>, mode: Option<u16>, over: Over },
+    Put { bytes: Vec<u8>, mode: Option<u16>, over: Overwrite },
     /// Replaces `old`, which occurs in the file once, by `new`.
     Replace { old: Vec<u8>, new: Vec<u8> },
     /// Inserts text after line `after`; 0 means before the first line.
@@ -49,25 +49,25 @@ pub enum Request {
 
 /// Permission to replace an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum Overwrite {
     Nothing,
     Any,
 }
 
 /// Result of a request that got as far as a cell.
 #[derive(Debug)]
-pub struct Filed {
+pub struct FileReply {
     /// Answer of the clerk.
-    pub answer: Result<Answer, No>,
+    pub answer: Result<FileAnswer, FileError>,
     pub denials: Vec<DeniedCall>,
     pub receipt: Option<Receipt>,
     /// End of the previous shell, if the request found a new one.
-    pub lost: Option<Lost>,
+    pub lost: Option<ShellLoss>,
 }
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Unfiled {
+pub enum FileFailure {
     #[error(transparent)]
     Invalid(#[from] InvalidCall),
     #[error(transparent)]
@@ -93,8 +93,8 @@ impl Request {
             Self::Put { bytes, mode, over } => {
                 let mode = mode.map_or("-".to_owned(), |mode| format!("{mode:o}"));
                 let over = match over {
-                    Over::Nothing => "new",
-                    Over::Any => "over",
+                    Overwrite::Nothing => "new",
+                    Overwrite::Any => "over",
                 };
                 (vec!["create".to_owned(), path, mode, over.to_owned()], bytes)
             }
@@ -140,18 +140,18 @@ impl Workbench {
         request: Request,
         session: String,
         caller: &Caller,
-    ) -> Result<Filed, Unfiled> {
+    ) -> Result<FileReply, FileFailure> {
         let (words, bytes) = request.parts(path);
         let stdin = Stdin::bytes("the content", bytes)?;
         match self.workspace() {
             Workspace::Fresh | Workspace::OfSession(_) => {
                 let call = timed(in_shell(tool, &words, stdin)?);
-                let ask = session::Ask {
+                let ask = session::SessionRequest {
                     session,
                     call,
                     restart: session::Restart::No,
                     patience: None,
-                    kept: Kept::Apart { bytes: ANSWER_BYTES },
+                    kept: Retention::Apart { bytes: ANSWER_BYTES },
                 };
                 of_session(self.in_session(ask, caller).await?)
             }
@@ -168,18 +168,18 @@ fn timed(call: Call) -> Call {
     Call { asked: Asked { wall: Some(TIME), ..Asked::default() }, ..call }
 }
 
-fn of_session(reply: Reply) -> Result<Filed, Unfiled> {
+fn of_session(reply: Reply) -> Result<FileReply, FileFailure> {
     let Reply { state, finished, lost, .. } = reply;
     match (state, finished) {
-        (State::Started(command), Some(finished)) => {
+        (CommandState::Started(command), Some(finished)) => {
             let (stdout, stderr) = command.output();
             let Ended { outcome, denials, .. } = finished.ended;
             filed(&outcome, &stdout, &stderr, denials, Some(command.receipt.clone()), lost)
         }
         // A request without a bound on patience is waited for.
-        (State::Started(_), None) => Err(Unfiled::Late),
-        (State::Never(Outcome::Failed(failure)), _) => Err(failure.into()),
-        (State::Never(_), _) => Err(Unfiled::Cancelled),
+        (CommandState::Started(_), None) => Err(FileFailure::Late),
+        (CommandState::Never(Outcome::Failed(failure)), _) => Err(failure.into()),
+        (CommandState::Never(_), _) => Err(FileFailure::Cancelled),
     }
 }
 
@@ -189,13 +189,13 @@ fn filed(
     stderr: &Captured,
     denials: Vec<DeniedCall>,
     receipt: Option<Receipt>,
-    lost: Option<Lost>,
-) -> Result<Filed, Unfiled> {
+    lost: Option<ShellLoss>,
+) -> Result<FileReply, FileFailure> {
     let answer = match outcome {
         // The clerk exits with 0 whatever its answer; a shell could change that number.
         Outcome::Exited { .. } => stdout.whole().and_then(|bytes| read(&bytes)),
-        Outcome::Timeout => return Err(Unfiled::Late),
-        Outcome::Cancelled => return Err(Unfiled::Cancelled),
+        Outcome::Timeout => return Err(FileFailure::Late),
+        Outcome::Cancelled => return Err(FileFailure::Cancelled),
         Outcome::Failed(failure) => return Err(failure.clone().into()),
         Outcome::Signaled { .. } | Outcome::Limit(_) => None,
     };
@@ -205,6 +205,6 @@ fn filed(
         let shown: String = text.chars().take(200).flat_map(char::escape_default).collect();
         if shown.is_empty() { "it is empty".to_owned() } else { shown }
     };
-    let answer = answer.ok_or_else(|| Unfiled::Garbled { said: said() })?;
-    Ok(Filed { answer, denials, receipt, lost })
+    let answer = answer.ok_or_else(|| FileFailure::Garbled { said: said() })?;
+    Ok(FileReply { answer, denials, receipt, lost })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::asking::Asking;
-use super::feed::{Feed, Kind, Shut};
+use super::feed::{Feed, InputEnd, Kind};
+use super::input_query::InputQuery;
 use super::seat::Seat;
 use audit::{Entry, Story};
 use capture::stream::{Follower, Stream};
@@ -42,7 +42,7 @@ pub struct Command {
     pub stdout: Arc<Stream>,
     pub stderr: Arc<Stream>,
     pub input: Feed,
-    pub(super) asking: Asking,
+    pub(super) query: InputQuery,
     pub control: Control,
     finished: watch::Sender<Option<Finished>>,
     /// True once no call waits for the command any more.
@@ -60,7 +60,7 @@ pub struct Finished {
 
 /// Description of a command before it starts.
 #[derive(Debug)]
-pub struct About {
+pub struct CommandInfo {
     pub id: String,
     pub session: String,
     pub text: String,
@@ -73,7 +73,7 @@ pub struct About {
 
 /// Resources that the follower of a command holds: its seat, its line in the log, its input.
 #[derive(Debug)]
-pub struct Behind {
+pub struct Held {
     pub seat: OwnedMutexGuard<Seat>,
     pub entry: Entry,
     /// Bytes that are written to an open input first.
@@ -85,10 +85,10 @@ pub struct Behind {
 
 impl Command {
     /// Starts the follower of a running command.
-    pub fn follow(about: About, running: Running, mut behind: Behind) -> Arc<Self> {
+    pub fn follow(about: CommandInfo, running: Running, mut behind: Held) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: told, guard } =
             running;
-        let About { id, session, text, began, limits, clamped, keep } = about;
+        let CommandInfo { id, session, text, began, limits, clamped, keep } = about;
         let (input, turn_of_first) = Feed::new(stdin, behind.kind);
         let meter = Arc::new(Meter::counting(limits.output, behind.produced.clone()));
         let command = Arc::new(Self {
@@ -104,7 +104,7 @@ impl Command {
             stdout: Stream::new(stdout, keep, Source::Stdout, &meter),
             stderr: Stream::new(stderr, KEPT_BYTES, Source::Stderr, &meter),
             input,
-            asking: Asking::new(told),
+            query: InputQuery::new(told),
             control,
             finished: watch::Sender::new(None),
             job: AtomicBool::new(false),
@@ -167,9 +167,9 @@ impl Command {
     async fn to_the_end(
         self: Arc<Self>,
         mut ended: tokio::sync::oneshot::Receiver<Ended>,
-        behind: Behind,
+        behind: Held,
     ) {
-        let Behind { mut seat, entry, .. } = behind;
+        let Held { mut seat, entry, .. } = behind;
         let deadline = self.started + self.limits.wall + SUPERVISOR_GRACE;
         let told = loop {
             tokio::select! {
@@ -185,7 +185,7 @@ impl Command {
                 }
             }
         };
-        self.input.shut(Shut::Over);
+        self.input.shut(InputEnd::Over);
         self.stdout.seal(&*self);
         self.stderr.seal(&*self);
         self.hush();

@@ -26,7 +26,7 @@ pub struct Feed {
 struct State {
     pipe: Option<Arc<pipe::Sender>>,
     /// Reason for the absence of a pipe.
-    shut: Shut,
+    shut: InputEnd,
     /// Number of bytes that were written so far.
     taken: usize,
 }
@@ -47,7 +47,7 @@ const PASSED_ON: Duration = Duration::from_millis(50);
 
 /// Reason why nothing can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shut {
+pub enum InputEnd {
     /// The command was started with its whole input, or with none.
     Never,
     /// The client ended the input.
@@ -65,7 +65,7 @@ pub enum Eof {
 
 /// Amount of a text that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fed {
+pub struct WriteResult {
     pub taken: usize,
     /// Reason why it was not all of it.
     pub rest: Option<Rest>,
@@ -78,7 +78,7 @@ pub enum Rest {
     Full,
     /// The command has been given [`STDIN_BYTES`] in all.
     Limit,
-    Shut(Shut),
+    Shut(InputEnd),
 }
 
 /// Turn of the text that came with the command: no other is written before it.
@@ -87,7 +87,7 @@ pub type First = OwnedMutexGuard<()>;
 impl Feed {
     /// Makes the input of a command that reads from `pipe`, and the first turn to write.
     pub fn new(pipe: Option<pipe::Sender>, kind: Kind) -> (Self, Option<First>) {
-        let state = State { pipe: pipe.map(Arc::new), shut: Shut::Never, taken: 0 };
+        let state = State { pipe: pipe.map(Arc::new), shut: InputEnd::Never, taken: 0 };
         let turn = Arc::new(Turn::new(()));
         let first = Arc::clone(&turn).try_lock_owned().ok();
         (Self { state: Mutex::new(state), turn, kind, over: CancellationToken::new() }, first)
@@ -117,17 +117,17 @@ impl Feed {
 
     /// Writes `bytes`, and then ends the input if all of them were taken and `eof` asks for that;
     /// waits for `patience` at most.
-    pub async fn give(&self, bytes: &[u8], eof: Eof, patience: Duration) -> Fed {
+    pub async fn give(&self, bytes: &[u8], eof: Eof, patience: Duration) -> WriteResult {
         let until = Instant::now() + patience;
         let Ok(_turn) = timeout_at(until, self.turn.lock()).await else {
-            return Fed { taken: 0, rest: Some(Rest::Full) };
+            return WriteResult { taken: 0, rest: Some(Rest::Full) };
         };
         let fed = self.write(bytes, Some(until)).await;
         match (eof, self.kind) {
-            (Eof::Yes, Kind::Pipe) if fed.rest.is_none() => self.shut(Shut::Eof),
+            (Eof::Yes, Kind::Pipe) if fed.rest.is_none() => self.shut(InputEnd::Eof),
             (Eof::Yes, Kind::Terminal) if fed.rest.is_none() => {
-                let Fed { rest, .. } = self.write(END_OF_INPUT, Some(until)).await;
-                return Fed { rest, ..fed };
+                let WriteResult { rest, .. } = self.write(END_OF_INPUT, Some(until)).await;
+                return WriteResult { rest, ..fed };
             }
             (Eof::Yes | Eof::No, _) => {}
         }
@@ -143,7 +143,7 @@ impl Feed {
     }
 
     /// Ends the input. The first reason is kept.
-    pub fn shut(&self, shut: Shut) {
+    pub fn shut(&self, shut: InputEnd) {
         let mut state = self.state();
         if state.pipe.take().is_some() {
             state.shut = shut;
@@ -152,7 +152,7 @@ impl Feed {
         self.over.cancel();
     }
 
-    async fn write(&self, bytes: &[u8], until: Option<Instant>) -> Fed {
+    async fn write(&self, bytes: &[u8], until: Option<Instant>) -> WriteResult {
         let mut taken = 0;
         let rest = loop {
             let (pipe, room) = match self.open() {
@@ -177,14 +177,14 @@ impl Feed {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.shut(Shut::Over),
+                Err(_) => self.shut(InputEnd::Over),
             }
         };
-        Fed { taken, rest }
+        WriteResult { taken, rest }
     }
 
     /// Returns the pipe, and the number of bytes that the command may still be given.
-    fn open(&self) -> Result<(Arc<pipe::Sender>, usize), Shut> {
+    fn open(&self) -> Result<(Arc<pipe::Sender>, usize), InputEnd> {
         let state = self.state();
         let pipe = state.pipe.clone().ok_or(state.shut)?;
         Ok((pipe, STDIN_BYTES.saturating_sub(state.taken)))
@@ -227,14 +227,14 @@ mod tests {
         drop(first);
         let bytes = vec![b'x'; 100_000];
         let fed = feed.give(&bytes, Eof::Yes, SHORT).await;
-        assert_eq!(fed, Fed { taken: 65_536, rest: Some(Rest::Full) });
+        assert_eq!(fed, WriteResult { taken: 65_536, rest: Some(Rest::Full) });
         assert!(feed.is_open(), "the end is given with the whole text only");
         assert_eq!(read(&mut receiver).await, 65_536);
         let fed = feed.give(b"y", Eof::Yes, SHORT).await;
-        assert_eq!(fed, Fed { taken: 1, rest: None });
+        assert_eq!(fed, WriteResult { taken: 1, rest: None });
         assert_eq!((read(&mut receiver).await, read(&mut receiver).await), (1, 0));
         let fed = feed.give(b"z", Eof::No, SHORT).await;
-        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Shut(Shut::Eof)) });
+        assert_eq!(fed, WriteResult { taken: 0, rest: Some(Rest::Shut(InputEnd::Eof)) });
     }
 
     #[tokio::test]
@@ -242,13 +242,16 @@ mod tests {
         let (sender, mut receiver) = pipe::pipe().unwrap();
         let (feed, first) = Feed::new(Some(sender), Kind::Pipe);
         let fed = feed.give(b"second", Eof::No, SHORT).await;
-        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Full) });
+        assert_eq!(fed, WriteResult { taken: 0, rest: Some(Rest::Full) });
         feed.first(b"first", first.unwrap()).await;
-        assert_eq!(feed.give(b"second", Eof::No, SHORT).await, Fed { taken: 6, rest: None });
+        assert_eq!(
+            feed.give(b"second", Eof::No, SHORT).await,
+            WriteResult { taken: 6, rest: None }
+        );
         assert_eq!(read(&mut receiver).await, 11);
         drop(receiver);
         let fed = feed.give(b"third", Eof::No, SHORT).await;
-        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Shut(Shut::Over)) });
+        assert_eq!(fed, WriteResult { taken: 0, rest: Some(Rest::Shut(InputEnd::Over)) });
     }
 
     #[tokio::test]
@@ -259,10 +262,13 @@ mod tests {
         let reading = tokio::spawn(async move { while read(&mut receiver).await > 0 {} });
         let most = vec![b'x'; STDIN_BYTES];
         let long = Duration::from_secs(60);
-        assert_eq!(feed.give(&most, Eof::No, long).await, Fed { taken: STDIN_BYTES, rest: None });
+        assert_eq!(
+            feed.give(&most, Eof::No, long).await,
+            WriteResult { taken: STDIN_BYTES, rest: None }
+        );
         let fed = feed.give(b"x", Eof::No, long).await;
-        assert_eq!(fed, Fed { taken: 0, rest: Some(Rest::Limit) });
-        feed.shut(Shut::Over);
+        assert_eq!(fed, WriteResult { taken: 0, rest: Some(Rest::Limit) });
+        feed.shut(InputEnd::Over);
         reading.await.unwrap();
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::feed::{Eof, Fed, Rest, Shut};
+use super::feed::{Eof, InputEnd, Rest, WriteResult};
 use super::spool::{MOST_BYTES, MOST_COMMANDS};
 use super::{Command, Finished};
 use crate::tools::{Caller, Refusal, Workbench};
@@ -124,12 +124,12 @@ impl Workbench {
         eof: Eof,
         wait: Duration,
         caller: &Caller,
-    ) -> Result<(Arc<Command>, Fed, Offsets), Refusal> {
+    ) -> Result<(Arc<Command>, WriteResult, Offsets), Refusal> {
         self.allowed("bash_input", id, Some(text))?;
         let command = self.sessions.spool.find(id)?;
         let before = command.printed();
         let fed = match command.finished() {
-            Some(_) => Fed { taken: 0, rest: Some(Rest::Shut(Shut::Over)) },
+            Some(_) => WriteResult { taken: 0, rest: Some(Rest::Shut(InputEnd::Over)) },
             None => command.input.give(text.as_bytes(), eof, TAKEN).await,
         };
         if !matches!(fed.rest, Some(Rest::Shut(_))) {

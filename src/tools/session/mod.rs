@@ -4,9 +4,9 @@
 //! shell; this module orders its commands and follows them. Names belong to one principal: a server
 //! for several keeps a [`Sessions`] for each.
 
-mod asking;
 mod command;
 mod feed;
+mod input_query;
 mod jobs;
 mod run;
 mod seat;
@@ -20,13 +20,13 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 pub use command::{Command, Finished};
-pub use feed::{Eof, Fed, Rest, Shut};
+pub use feed::{Eof, InputEnd, Rest, WriteResult};
 pub use jobs::{NoJob, Offsets, Stop};
 use model::call::Call;
 use model::job::{Limits, SessionId};
 use model::outcome::Outcome;
-pub use seat::Lost;
 use seat::Seat;
+pub use seat::ShellLoss;
 use spool::Spool;
 
 /// Session of a call that names none.
@@ -40,7 +40,7 @@ const SHOWN_CHARACTERS: usize = 120;
 
 /// Reason why a command has no place in its session. Nothing ran.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unseated {
+pub enum SessionError {
     #[error(
         "`session` must be 1 to {NAME_BYTES} letters, digits, `.`, `_` or `-`\nhint: leave it out \
          for the session `{DEFAULT}`"
@@ -57,19 +57,19 @@ pub enum Unseated {
 
 /// A command as the client sent it.
 #[derive(Debug)]
-pub struct Ask {
+pub struct SessionRequest {
     pub session: String,
     pub call: Call,
     /// Restart of the shell before the command.
     pub restart: Restart,
     /// Time that the call waits before the command becomes a job; `None`: until its end.
     pub patience: Option<Duration>,
-    pub kept: Kept,
+    pub kept: Retention,
 }
 
 /// Storage of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum Retention {
     /// Kept under its handle, to be read later.
     Spooled,
     /// Kept up to so many bytes, for the caller alone: the answer of a program of cofferdam's own.
@@ -87,21 +87,21 @@ pub enum Restart {
 /// A command that was started or failed to.
 #[derive(Debug)]
 pub struct Reply {
-    pub state: State,
+    pub state: CommandState,
     /// End of the command; `None` if it continues as a job.
     pub finished: Option<Finished>,
     pub session: String,
     /// Directory in which the command began.
     pub began: String,
     /// End of the previous shell, if this command found a new one.
-    pub lost: Option<Lost>,
+    pub lost: Option<ShellLoss>,
     pub limits: Limits,
     pub clamped: bool,
 }
 
 /// Progress of a command.
 #[derive(Debug)]
-pub enum State {
+pub enum CommandState {
     /// The command has a shell: it runs, or has ended ([`Command::finished`]).
     Started(Arc<Command>),
     /// The command never had a shell: it failed, or was cancelled.
@@ -148,7 +148,7 @@ impl Sessions {
             return named.clone();
         }
         table.last += 1;
-        let lost = table.idle.remove(name).then_some(Lost::Idle);
+        let lost = table.idle.remove(name).then_some(ShellLoss::Idle);
         let named = Named::new(SessionId(table.last), lost);
         table.named.insert(name.to_owned(), named.clone());
         named
@@ -209,7 +209,7 @@ impl Sessions {
 }
 
 impl Named {
-    fn new(id: SessionId, lost: Option<Lost>) -> Self {
+    fn new(id: SessionId, lost: Option<ShellLoss>) -> Self {
         Self {
             id,
             seat: Arc::new(Mutex::new(Seat::new(id, lost))),
@@ -221,10 +221,10 @@ impl Named {
 }
 
 /// Checks that a name can be a session's.
-pub fn check_name(name: &str) -> Result<(), Unseated> {
+pub fn check_name(name: &str) -> Result<(), SessionError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match (1..=NAME_BYTES).contains(&name.len()) && name.chars().all(fits) {
         true => Ok(()),
-        false => Err(Unseated::Name),
+        false => Err(SessionError::Name),
     }
 }

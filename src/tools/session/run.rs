@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::command::{About, Behind};
+use super::command::{CommandInfo, Held};
 use super::feed::Kind;
 use super::seat::Seat;
 use super::{
-    Ask, Command, DEFAULT, Finished, Kept, Lost, Named, Reply, Restart, SHOWN_CHARACTERS, State,
-    Unseated, check_name,
+    Command, CommandState, DEFAULT, Finished, Named, Reply, Restart, Retention, SHOWN_CHARACTERS,
+    SessionError, SessionRequest, ShellLoss, check_name,
 };
-use crate::tools::{Caller, Refusal, Seen, Workbench};
+use crate::tools::{Caller, Observed, Refusal, Workbench};
 use audit::Entry;
 use capture::KEPT_BYTES;
 use model::call::Stdin;
@@ -32,7 +32,7 @@ struct Decided {
     grant: Grant,
     entry: Entry,
     place: Place,
-    kept: Kept,
+    kept: Retention,
 }
 
 impl Workbench {
@@ -40,9 +40,9 @@ impl Workbench {
     ///
     /// # Errors
     /// A denial by policy, or a session that cannot take the command: nothing ran.
-    pub async fn in_session(&self, ask: Ask, caller: &Caller) -> Result<Reply, Refusal> {
+    pub async fn in_session(&self, ask: SessionRequest, caller: &Caller) -> Result<Reply, Refusal> {
         check_name(&ask.session)?;
-        let Ask { session, call, restart, patience, kept } = ask;
+        let SessionRequest { session, call, restart, patience, kept } = ask;
         let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
@@ -121,13 +121,13 @@ impl Workbench {
             }
         };
         let keep = match decided.kept {
-            Kept::Spooled => KEPT_BYTES,
-            Kept::Apart { bytes } => bytes,
+            Retention::Spooled => KEPT_BYTES,
+            Retention::Apart { bytes } => bytes,
         };
         // In a shell that has run something, [`Workbench::start`] knows better.
         let began = decided.grant.job().cwd.as_str().to_owned();
         let id = self.sessions.spool.name();
-        let about = About { id, session, text, began, limits, clamped, keep };
+        let about = CommandInfo { id, session, text, began, limits, clamped, keep };
         let (session, given) = (about.session.clone(), about.began.clone());
         let reply = |state, began, finished, lost| Reply {
             state,
@@ -142,9 +142,9 @@ impl Workbench {
             Ok((command, lost)) => {
                 let finished = wait(&command, patience, caller).await;
                 let began = command.began.clone();
-                Ok(reply(State::Started(command), began, finished, lost))
+                Ok(reply(CommandState::Started(command), began, finished, lost))
             }
-            Err(outcome) => Ok(reply(State::Never(outcome), given, None, None)),
+            Err(outcome) => Ok(reply(CommandState::Never(outcome), given, None, None)),
         }
     }
 
@@ -155,18 +155,18 @@ impl Workbench {
         named: &Named,
         restart: Restart,
         caller: &Caller,
-    ) -> Result<OwnedMutexGuard<Seat>, Unseated> {
+    ) -> Result<OwnedMutexGuard<Seat>, SessionError> {
         let mut seat = Box::pin(Arc::clone(&named.seat).lock_owned());
         loop {
             let holder = self.sessions.find(session).and_then(|named| named.runs);
             let job = holder.filter(|command| command.is_job() && command.finished().is_none());
             if let Some(job) = job.filter(|_| restart == Restart::No) {
                 let (session, job) = (session.to_owned(), job.id.clone());
-                return Err(Unseated::Runs { session, job });
+                return Err(SessionError::Runs { session, job });
             }
             tokio::select! {
                 biased;
-                () = caller.cancel.cancelled() => return Err(Unseated::Cancelled),
+                () = caller.cancel.cancelled() => return Err(SessionError::Cancelled),
                 seat = &mut seat => return Ok(seat),
                 () = tokio::time::sleep(GLANCE) => {}
             }
@@ -177,13 +177,13 @@ impl Workbench {
         &self,
         named: &Named,
         mut seat: OwnedMutexGuard<Seat>,
-        mut about: About,
+        mut about: CommandInfo,
         decided: Decided,
         caller: &Caller,
-    ) -> Result<(Arc<Command>, Option<Lost>), Outcome> {
+    ) -> Result<(Arc<Command>, Option<ShellLoss>), Outcome> {
         let asked = named.restarted.swap(false, Ordering::AcqRel);
         if asked && (seat.started || seat.lost.is_some()) {
-            seat.end(Lost::Restart);
+            seat.end(ShellLoss::Restart);
         }
         let Decided { grant, entry, place, kept } = decided;
         let kind = match &grant.job().stdin {
@@ -198,14 +198,14 @@ impl Workbench {
         let within = Within { session: id, place };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        match self.link.start(grant.within(within).telling(self.changes)).await {
+        match self.link.start(grant.within(within).with_changes(self.changes)).await {
             Ok(running) => {
                 let mut ended = self.link.forgotten();
                 if ended.contains(&id) {
                     // The session had ended while this start was on its way, and began again with
                     // it.
                     ended.retain(|one| *one != id);
-                    seat.end(Lost::Idle);
+                    seat.end(ShellLoss::Idle);
                 }
                 self.sessions.forget(&ended);
                 let lost = seat.takes(running.turn);
@@ -213,18 +213,18 @@ impl Workbench {
                     about.began.clone_from(cwd);
                 }
                 let (produced, tap) = (caller.produced.clone(), caller.tap.clone());
-                let behind = Behind { seat, entry, first, kind, produced, tap };
+                let behind = Held { seat, entry, first, kind, produced, tap };
                 let session = about.session.clone();
                 let command = Command::follow(about, running, behind);
                 self.sessions.runs(&session, &command);
-                if kept == Kept::Spooled {
+                if kept == Retention::Spooled {
                     self.sessions.spool.keep(Arc::clone(&command));
                 }
                 Ok((command, lost))
             }
             Err(failure) => {
                 let outcome = Outcome::Failed(failure);
-                entry.ended(&Seen::nothing(outcome.clone()).story());
+                entry.ended(&Observed::nothing(outcome.clone()).story());
                 if !seat.started && seat.lost.is_none() {
                     self.sessions.never_was(&about.session);
                 }
@@ -240,7 +240,7 @@ async fn wait(
     patience: Option<Duration>,
     caller: &Caller,
 ) -> Option<Finished> {
-    let mut guard = TakenBack(Some(Arc::clone(command)));
+    let mut guard = CancelOnDrop(Some(Arc::clone(command)));
     let mut cancelled = false;
     let patience = async {
         match patience {
@@ -271,9 +271,9 @@ async fn wait(
 }
 
 /// Cancels a command that has no waiting call and has not become a job.
-struct TakenBack(Option<Arc<Command>>);
+struct CancelOnDrop(Option<Arc<Command>>);
 
-impl Drop for TakenBack {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if let Some(command) = &self.0 {
             command.control.cancel();

@@ -18,7 +18,7 @@ const MOST_LATE: usize = 32;
 pub struct Seat {
     pub id: SessionId,
     /// End of the last shell, until it is reported.
-    pub lost: Option<Lost>,
+    pub lost: Option<ShellLoss>,
     /// True if a command has run in the present shell.
     pub started: bool,
     /// Directory of the shell; `None` for one that has run nothing.
@@ -28,7 +28,7 @@ pub struct Seat {
 
 /// Reason why a shell has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lost {
+pub enum ShellLoss {
     /// A command ended like this, and the shell with it.
     Command(Outcome),
     /// The client asked for a new shell.
@@ -40,7 +40,7 @@ pub enum Lost {
 }
 
 impl Seat {
-    pub fn new(id: SessionId, lost: Option<Lost>) -> Self {
+    pub fn new(id: SessionId, lost: Option<ShellLoss>) -> Self {
         Self { id, lost, started: false, cwd: None, late: Late::default() }
     }
 
@@ -51,17 +51,17 @@ impl Seat {
                 self.started = true;
                 self.cwd = Some(cwd.clone());
             }
-            ShellAfter::Ended => self.end(Lost::Command(told.outcome.clone())),
+            ShellAfter::Ended => self.end(ShellLoss::Command(told.outcome.clone())),
             ShellAfter::None => {
                 if told.outcome == Outcome::Failed(Failure::Supervisor) {
-                    self.end(Lost::Meanwhile);
+                    self.end(ShellLoss::Meanwhile);
                 }
             }
         }
     }
 
     /// Records the end of the shell.
-    pub fn end(&mut self, lost: Lost) {
+    pub fn end(&mut self, lost: ShellLoss) {
         self.started = false;
         self.cwd = None;
         self.lost = Some(lost);
@@ -69,10 +69,10 @@ impl Seat {
 
     /// Records the start of command number `turn` of its shell. Returns the end of the previous
     /// shell.
-    pub fn takes(&mut self, turn: u64) -> Option<Lost> {
+    pub fn takes(&mut self, turn: u64) -> Option<ShellLoss> {
         if turn == 1 && self.started {
             // The shell had ended by itself, between two commands.
-            self.end(Lost::Meanwhile);
+            self.end(ShellLoss::Meanwhile);
         }
         self.started = true;
         self.lost.take()

@@ -15,16 +15,16 @@ pub(super) const MOST_COMMANDS: usize = 256;
 
 /// Commands by their handle, the oldest first.
 #[derive(Debug, Default)]
-pub struct Spool(Mutex<Kept>);
+pub struct Spool(Mutex<Retention>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Retention {
     last: u64,
     commands: VecDeque<Arc<Command>>,
 }
 
 impl Spool {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Retention> {
         // No code panics while it holds the lock; if one did, the list is still whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,12 +9,12 @@ use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Id};
 /// Arguments of one command. The command line has about a hundred and runs one command; building
 /// the arguments of the others would take half of the time of parsing.
 #[derive(Debug)]
-pub struct Deferred<T>(pub T);
+pub struct LazyArguments<T>(pub T);
 
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// Builds the whole command line with nothing deferred, for pages that describe all of it.
-pub fn whole<C: CommandFactory>() -> Command {
+pub fn full_command<C: CommandFactory>() -> Command {
     AT_ONCE.store(true, Ordering::Relaxed);
     C::command()
 }
@@ -25,7 +25,7 @@ fn with<T: Args>(command: Command) -> Command {
     T::augment_args(command).about(Resettable::from(about)).long_about(Resettable::from(long))
 }
 
-impl<T: Args> Args for Deferred<T> {
+impl<T: Args> Args for LazyArguments<T> {
     fn augment_args(command: Command) -> Command {
         match AT_ONCE.load(Ordering::Relaxed) {
             true => T::augment_args(command),
@@ -42,7 +42,7 @@ impl<T: Args> Args for Deferred<T> {
     }
 }
 
-impl<T: FromArgMatches> FromArgMatches for Deferred<T> {
+impl<T: FromArgMatches> FromArgMatches for LazyArguments<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         T::from_arg_matches(matches).map(Self)
     }

@@ -49,13 +49,13 @@ const DONE_WITHOUT: [&str; 4] =
 
 /// File that exists on the host at a missing path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct HostPath {
     path: PathBuf,
-    what: What,
+    what: PathType,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum What {
+enum PathType {
     File,
     /// A directory that was opened, and so listed.
     Listed,
@@ -67,8 +67,8 @@ enum What {
 
 /// Report of the looker.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    found: Vec<Found>,
+pub struct HostPaths {
+    found: Vec<HostPath>,
     cut: bool,
 }
 
@@ -107,7 +107,7 @@ impl Looker {
     ///
     /// # Errors
     /// The looker has ended.
-    pub fn ask(mut self) -> std::io::Result<Answer> {
+    pub fn ask(mut self) -> std::io::Result<HostPaths> {
         // Closing the socket would not do: the supervisor has a copy of this end.
         self.socket.shutdown(Shutdown::Write)?;
         let mut bytes = Vec::new();
@@ -127,8 +127,8 @@ fn tell(mut socket: UnixStream, record: &OwnedFd, profile: &Profile) -> std::io:
 }
 
 /// Examines each recorded path on the host.
-fn look(recorded: record::Recorded, profile: &Profile) -> Answer {
-    let mut answer = Answer { found: Vec::new(), cut: recorded.cut };
+fn look(recorded: record::Recorded, profile: &Profile) -> HostPaths {
+    let mut answer = HostPaths { found: Vec::new(), cut: recorded.cut };
     for (path, how) in recorded.paths {
         // A path that is not text cannot stand in a profile.
         let Some(found) = String::from_utf8(path).ok().and_then(|path| at(&path, how, profile))
@@ -147,15 +147,15 @@ fn look(recorded: record::Recorded, profile: &Profile) -> Answer {
 }
 
 /// Examines a path on the host; `None` if nothing is there.
-fn at(path: &str, how: How, profile: &Profile) -> Option<Found> {
+fn at(path: &str, how: How, profile: &Profile) -> Option<HostPath> {
     let asked = Path::new(path);
     let there = asked.canonicalize().ok()?;
     let is = there.metadata().ok()?.file_type();
     let what = match (is.is_file(), is.is_dir(), how) {
-        (true, ..) => What::File,
-        (_, true, How::Open) => What::Listed,
-        (_, true, How::Look | How::Execute) => What::Directory,
-        (false, false, _) => What::Other,
+        (true, ..) => PathType::File,
+        (_, true, How::Open) => PathType::Listed,
+        (_, true, How::Look | How::Execute) => PathType::Directory,
+        (false, false, _) => PathType::Other,
     };
     // A link that the cell has may lead to a path that it has not: that path is missing.
     let in_view = |granted: &Path| asked.starts_with(granted);
@@ -166,33 +166,33 @@ fn at(path: &str, how: How, profile: &Profile) -> Option<Found> {
     if DONE_WITHOUT.iter().any(|one| path == Path::new(one)) {
         return None;
     }
-    Some(Found { path, what })
+    Some(HostPath { path, what })
 }
 
 /// Paths that are worth writing into a profile, and others with the reason why not.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Sought {
+pub struct MissingPaths {
     pub offered: Vec<PathBuf>,
     pub refused: Vec<(PathBuf, String)>,
     pub cut: bool,
 }
 
-impl Sought {
+impl MissingPaths {
     /// Sorts the found paths: offers whole directories if they were listed, or many of their files
     /// were wanted.
-    pub fn of(answer: Answer) -> Self {
-        let mut sought = Self { cut: answer.cut, ..Self::default() };
+    pub fn of(answer: HostPaths) -> Self {
+        let mut missing = Self { cut: answer.cut, ..Self::default() };
         let (mut trees, mut files, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-        for Found { path, what } in answer.found {
+        for HostPath { path, what } in answer.found {
             match (refusal(&path), what) {
                 // Programs that resolve links examine each step on the way to a file.
-                (_, What::Directory) => seen.push(path),
-                (Some(why), _) => sought.refused.push((path, why)),
-                (None, What::Other) => {
-                    sought.refused.push((path, "it is neither a file nor a directory".to_owned()));
+                (_, PathType::Directory) => seen.push(path),
+                (Some(why), _) => missing.refused.push((path, why)),
+                (None, PathType::Other) => {
+                    missing.refused.push((path, "it is neither a file nor a directory".to_owned()));
                 }
-                (None, What::Listed) => trees.push(path),
-                (None, What::File) => files.push(path),
+                (None, PathType::Listed) => trees.push(path),
+                (None, PathType::File) => files.push(path),
             }
         }
         for file in &files {
@@ -211,15 +211,15 @@ impl Sought {
         for path in alone {
             match refusal(&path) {
                 None => trees.push(path),
-                Some(why) => sought.refused.push((path, why)),
+                Some(why) => missing.refused.push((path, why)),
             }
         }
         let all: Vec<PathBuf> = trees.into_iter().chain(files).collect();
         let inside = |path: &PathBuf| all.iter().any(|t| t != path && path.starts_with(t));
-        sought.offered = all.iter().filter(|path| !inside(path)).cloned().collect();
-        sought.offered.sort();
-        sought.refused.sort();
-        sought
+        missing.offered = all.iter().filter(|path| !inside(path)).cloned().collect();
+        missing.offered.sort();
+        missing.refused.sort();
+        missing
     }
 
     /// Formats them as tables of a profile, with blank reasons.
@@ -288,45 +288,49 @@ fn refusal(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn sought(found: &[(&str, What)]) -> Sought {
+    fn missing(found: &[(&str, PathType)]) -> MissingPaths {
         let found = found
             .iter()
-            .map(|(path, what)| Found { path: PathBuf::from(path), what: *what })
+            .map(|(path, what)| HostPath { path: PathBuf::from(path), what: *what })
             .collect();
-        Sought::of(Answer { found, cut: false })
+        MissingPaths::of(HostPaths { found, cut: false })
     }
 
-    fn offered(found: &[(&str, What)]) -> Vec<String> {
-        let sought = sought(found);
-        sought.offered.iter().map(|path| path.display().to_string()).collect()
+    fn offered(found: &[(&str, PathType)]) -> Vec<String> {
+        let missing = missing(found);
+        missing.offered.iter().map(|path| path.display().to_string()).collect()
     }
 
     #[test]
     fn directories_on_the_way_are_not_offered_and_much_of_one_is_all_of_it() {
         let way = [
-            ("/opt", What::Directory),
-            ("/opt/t", What::Directory),
-            ("/opt/t/a", What::File),
-            ("/opt/t/b", What::File),
+            ("/opt", PathType::Directory),
+            ("/opt/t", PathType::Directory),
+            ("/opt/t/a", PathType::File),
+            ("/opt/t/b", PathType::File),
         ];
         assert_eq!(offered(&way), ["/opt/t/a", "/opt/t/b"]);
-        let many = ["/opt/t/a", "/opt/t/b", "/opt/t/c", "/opt/t/d"].map(|path| (path, What::File));
+        let many =
+            ["/opt/t/a", "/opt/t/b", "/opt/t/c", "/opt/t/d"].map(|path| (path, PathType::File));
         assert_eq!(offered(&many), ["/opt/t"]);
-        assert_eq!(offered(&[("/opt/t", What::Listed), ("/opt/t/a", What::File)]), ["/opt/t"]);
-        assert_eq!(offered(&[("/opt/t/d", What::Directory)]), ["/opt/t/d"]);
+        assert_eq!(
+            offered(&[("/opt/t", PathType::Listed), ("/opt/t/a", PathType::File)]),
+            ["/opt/t"]
+        );
+        assert_eq!(offered(&[("/opt/t/d", PathType::Directory)]), ["/opt/t/d"]);
     }
 
     #[test]
     fn what_is_never_granted_and_what_holds_secrets_is_told_with_the_reason() {
         let found = [
-            ("/run/docker.sock", What::Other),
-            ("/home/me/.ssh/id_ed25519", What::File),
-            ("/home/me", What::Listed),
-            ("/etc/shadow", What::File),
-            ("/opt/a\n[[path]]", What::File),
-            ("/opt/socket", What::Other),
+            ("/run/docker.sock", PathType::Other),
+            ("/home/me/.ssh/id_ed25519", PathType::File),
+            ("/home/me", PathType::Listed),
+            ("/etc/shadow", PathType::File),
+            ("/opt/a\n[[path]]", PathType::File),
+            ("/opt/socket", PathType::Other),
         ];
-        let text = sought(&found).comments();
+        let text = missing(&found).comments();
         let expected = "\n# Looked for, there on the host, and not offered:\n\
             # /etc/shadow: secrets are kept there; grant it by hand, if it must be\n\
             # /home/me: it is too wide to offer; name what is needed beneath it\n\
@@ -335,6 +339,6 @@ mod tests {
             # /opt/socket: it is neither a file nor a directory\n\
             # /run/docker.sock: `/run/docker.sock` is never granted: it is the host's own\n";
         assert_eq!(text, expected);
-        assert_eq!(sought(&found).tables(), "");
+        assert_eq!(missing(&found).tables(), "");
     }
 }

@@ -20,7 +20,7 @@ const LIVE_BYTES: usize = 1 << 20;
 
 /// A client that receives output.
 #[derive(Debug)]
-pub struct Live<'s> {
+pub struct OutputNotifier<'s> {
     peer: Peer<RoleServer>,
     token: Option<ProgressToken>,
     logs: Option<CallLog<'s>>,
@@ -28,7 +28,7 @@ pub struct Live<'s> {
     started: Instant,
 }
 
-impl<'s> Live<'s> {
+impl<'s> OutputNotifier<'s> {
     /// Sends `peer` notifications of at most `size` bytes of output.
     pub fn new(peer: Peer<RoleServer>, token: Option<ProgressToken>, size: usize) -> Self {
         Self { peer, token, logs: None, size, started: Instant::now() }

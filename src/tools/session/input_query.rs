@@ -14,13 +14,13 @@ const ANSWER: Duration = Duration::from_millis(300);
 
 /// Questions about one command's input, with the last answer.
 #[derive(Debug)]
-pub struct Asking {
+pub struct InputQuery {
     /// Number of the last question; answers to earlier ones are ignored.
     asked: AtomicU32,
     told: watch::Receiver<(u32, Waits)>,
 }
 
-impl Asking {
+impl InputQuery {
     pub fn new(told: watch::Receiver<(u32, Waits)>) -> Self {
         Self { asked: AtomicU32::new(0), told }
     }
@@ -36,19 +36,19 @@ impl Command {
     /// Asks again: its input has changed, or time has passed.
     pub(super) fn ask(&self) {
         if self.input.is_open() {
-            let number = self.asking.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+            let number = self.query.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
             self.control.ask_input(number);
         }
     }
 
     /// Returns true if it waits for input, by the last answer.
     pub fn waits_for_input(&self) -> bool {
-        self.input.is_open() && self.finished().is_none() && self.asking.told() == Some(Waits::Yes)
+        self.input.is_open() && self.finished().is_none() && self.query.told() == Some(Waits::Yes)
     }
 
     /// Resolves when it waits for input; that may never happen.
     pub(super) async fn waits(&self) {
-        let mut told = self.asking.told.clone();
+        let mut told = self.query.told.clone();
         while !self.waits_for_input() {
             if told.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -61,10 +61,9 @@ impl Command {
         if !self.input.is_open() || self.finished().is_some() {
             return;
         }
-        let mut told = self.asking.told.clone();
+        let mut told = self.query.told.clone();
         self.ask();
-        let answer =
-            async { while self.asking.told().is_none() && told.changed().await.is_ok() {} };
+        let answer = async { while self.query.told().is_none() && told.changed().await.is_ok() {} };
         // Without an answer nothing is known, and nothing is claimed.
         timeout(ANSWER, answer).await.unwrap_or_default();
     }
