@@ -1,4 +1,4 @@
-//! What may be said of a call that runs.
+//! Control messages for a call that runs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -54,13 +54,13 @@ pub struct Running {
     pub control: Control,
     /// Resolves once, when the call has ended. An error means the supervisor is gone.
     pub ended: oneshot::Receiver<Ended>,
-    /// What was told of its input, by the number of the question.
+    /// Answer about its input, with the number of the question.
     pub input: watch::Receiver<(u32, Waits)>,
     /// Cancels on drop, so that a call nobody waits for does not go on.
     pub guard: CancelOnDrop,
 }
 
-/// What came up at the other end.
+/// Report of the supervisor's start.
 type Greeting = Option<Result<Ready, Unable>>;
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ struct State {
     told: Metrics,
 }
 
-/// Who waits for a call's frames.
+/// Receivers that wait for a call's frames.
 #[derive(Debug)]
 struct Waiting {
     started: Option<oneshot::Sender<Result<Running, Failure>>>,
@@ -134,10 +134,11 @@ impl Link {
         Ok(Self { shared })
     }
 
-    /// What the supervisor found when it came up, or why it did not.
+    /// Resolves to the facts that the supervisor found at its start, or the reason why it did not
+    /// start.
     ///
     /// # Errors
-    /// The step of its set-up that failed, or that it is gone without a word.
+    /// The step of its set-up that failed, or the end of the supervisor without a report.
     pub async fn ready(&self) -> Result<Ready, Failure> {
         let mut greeting = self.shared.greeting.subscribe();
         loop {
@@ -156,12 +157,12 @@ impl Link {
         }
     }
 
-    /// What the supervisor found, if it has said so already.
+    /// Returns the facts that the supervisor found, if it has reported them already.
     pub fn greeted(&self) -> Option<Ready> {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
-    /// Whether the supervisor is gone.
+    /// Returns true if the supervisor is gone.
     pub fn is_closed(&self) -> bool {
         self.shared.state().closed.is_some()
     }
@@ -295,7 +296,7 @@ impl Shared {
         let reason = state.closed.get_or_insert(failure).clone();
         for (_, waiting) in state.calls.drain() {
             if let Some(started) = waiting.started {
-                // Whoever waited has gone.
+                // The receiver may have gone.
                 started.send(Err(reason.clone())).unwrap_or_default();
             }
         }
@@ -345,7 +346,7 @@ impl Shared {
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
         let running = Running::take(stdin, told, received, control, (ended, input));
-        // Whoever waited has gone: the guard in `running` cancels the call on drop.
+        // The receiver may have gone: then the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }
 

@@ -32,13 +32,13 @@ impl Outgoing {
         Self { job: Some(call), frame, fds, failures: 0 }
     }
 
-    /// What is said of a call, or of a session.
+    /// Makes a message about a call, or about a session.
     pub fn order(frame: Vec<u8>) -> Self {
         Self { job: None, frame, fds: Vec::new(), failures: 0 }
     }
 }
 
-/// What became of the frames that waited.
+/// Result of sending the frames that waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sent {
     All,
@@ -102,7 +102,7 @@ impl State {
         let waiting = self.calls.remove(&call);
         if let Some(started) = waiting.and_then(|waiting| waiting.started) {
             let failure = Failure::Setup { step: "sending the job".to_owned(), errno: raw(errno) };
-            // Whoever waited has gone.
+            // The receiver may have gone.
             started.send(Err(failure)).unwrap_or_default();
         }
     }

@@ -57,11 +57,11 @@ impl Running {
     }
 }
 
-/// Whether this process has numbers left for the streams of a job with this input: where it has none,
-/// nothing runs that nobody could follow.
+/// Checks that this process has descriptors left for the streams of a job with this input: without
+/// them nothing runs, as its output could not be read.
 ///
 /// # Errors
-/// The errno of fcntl(2) of one more descriptor.
+/// The error of fcntl(2) for one more descriptor.
 pub(super) fn have_room(any: impl AsFd, stdin: &Stdin) -> std::io::Result<()> {
     let streams = match stdin {
         Stdin::Empty | Stdin::Bytes(_) => 2,

@@ -108,7 +108,7 @@ pub fn in_words(error: &std::io::Error) -> String {
     }
 }
 
-/// What the cell used.
+/// Resources that the cell used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// From the job to the program's end.
@@ -122,7 +122,7 @@ pub struct Usage {
     pub peak_source: PeakSource,
 }
 
-/// Where [`Usage::peak_memory`] comes from.
+/// Source of [`Usage::peak_memory`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeakSource {
     /// The cell's memory cgroup: the whole cell.
@@ -141,7 +141,7 @@ pub struct DeniedCall {
     pub by: DeniedBy,
 }
 
-/// What refused a call.
+/// Layer that refused a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeniedBy {
     /// The profile's list, or the floor.
@@ -153,7 +153,7 @@ pub enum DeniedBy {
 /// Refused calls are counted up to this many in one cell; then a count means "at least".
 pub const DENIALS_COUNTED: u32 = 10_000;
 
-/// Where the time of a call went.
+/// Time of each phase of a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
     /// From the frame's arrival to a cell that measured up: none where one was ready.
@@ -184,7 +184,7 @@ impl Timings {
     }
 }
 
-/// What became of the cells of a supervisor so far.
+/// Counts of a supervisor's cells so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolCounts {
     /// Jobs that got a cell which was ready.
@@ -214,11 +214,11 @@ pub struct Ended {
     pub pool: PoolCounts,
     pub shell: ShellAfter,
     pub force: Force,
-    /// Where it was asked for and something changed, or is not known.
+    /// Present if it was asked for and something changed, or the changes are not known.
     pub files_changed: Option<FilesChanged>,
 }
 
-/// What it took to end a command that was to be ended by a signal.
+/// Means by which a command was ended that was to be ended by a signal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Force {
     /// The signal that was asked for, or none.
@@ -228,8 +228,8 @@ pub enum Force {
     Killed,
 }
 
-/// What changed in the workspace since it was looked at before: at the beginning of the call, or at
-/// the end of the session's command before.
+/// Changes in the workspace since it was last examined: at the beginning of the call, or at the end
+/// of the session's command before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesChanged {
     /// The first of them, by path.
@@ -238,7 +238,7 @@ pub struct FilesChanged {
     pub created: u32,
     pub modified: u32,
     pub deleted: u32,
-    /// Whether everything was seen: within the time, the entries and the memory of a look.
+    /// True if everything was seen: within the time, the entries and the memory of one examination.
     pub is_whole: bool,
 }
 
@@ -254,7 +254,7 @@ pub struct FileChange {
     pub mode: u16,
 }
 
-/// What happened to a file.
+/// Kind of a file's change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     Created,
@@ -282,13 +282,13 @@ impl FilesChanged {
         Self { is_whole: false, ..Self::none() }
     }
 
-    /// Whether there is nothing to tell.
+    /// Returns true if there is nothing to report.
     pub fn is_nothing(&self) -> bool {
         self.is_whole && self.created == 0 && self.modified == 0 && self.deleted == 0
     }
 }
 
-/// Whether a command that runs waits for its input.
+/// State of a running command: does it wait for its input?
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waits {
     #[default]
@@ -297,7 +297,7 @@ pub enum Waits {
     Yes,
 }
 
-/// What a call left of the shell it ran in.
+/// State of the shell after a call that ran in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShellAfter {
     /// It ran in a cell of its own, or there never was a shell.

@@ -1,8 +1,8 @@
-//! What protected a call, in three words used exactly: measured, probed, configured.
+//! Protection of a call, in three words used exactly: measured, probed, configured.
 
 use serde::{Deserialize, Serialize};
 
-/// What one cell had on. Made by the supervisor before the job is handed over.
+/// Layers of one cell. Made by the supervisor before the job is handed over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     pub profile: String,
@@ -58,7 +58,7 @@ const SHARED: [(&str, &str); 8] = [
     ("cgroup", "the host's control groups are shown where they can be read"),
     ("time", "no time namespace: clocks tell how long the host runs"),
 ];
-/// What this tier lacks besides.
+/// Further protections that this tier lacks.
 const UNBOUNDED: [&str; 3] = [
     "no /proc of its own, and none to read",
     "files are bounded one by one and not in sum: they are on a disk of the host",
@@ -69,15 +69,16 @@ const UNBOUNDED: [&str; 3] = [
 pub const NOT_IN_FULL: &str = "; not guarded in full: ";
 
 impl Receipt {
-    /// What of a granted directory is guarded by its name alone or not at all, and why.
+    /// Returns the names in a granted directory that are guarded by their name alone or not at all,
+    /// with the reason.
     #[must_use]
     pub fn unguarded(&self) -> Option<&str> {
         let (_, notes) = self.configured.workspace.split_once(NOT_IN_FULL)?;
         Some(notes)
     }
 
-    /// What the cell lacks that the tier [`Tier::Full`] has: by the namespaces that it was measured not
-    /// to have. Nothing in that tier.
+    /// Lists the protections of [`Tier::Full`] that the cell lacks, by the namespaces that it was
+    /// measured not to have. Nothing in that tier.
     #[must_use]
     pub fn lacks(&self) -> Vec<&'static str> {
         let own = |name: &str| self.measured.namespaces.iter().any(|one| one == name);
@@ -95,7 +96,7 @@ pub struct Measured {
     /// `Seccomp: 2`, and how many filters the kernel counts.
     pub seccomp_filters: u32,
     pub no_new_privs: bool,
-    /// Whether all five capability sets were empty.
+    /// True if all five capability sets were empty.
     pub capabilities_empty: bool,
     /// The payload's user id as the host sees it, and that it is not 0.
     pub host_uid: u32,

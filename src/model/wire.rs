@@ -27,11 +27,11 @@ const BLOCK_BYTES: usize = ARGV_BYTES + ENV_BYTES + PATH_BYTES + (64 << 10);
 /// A call's number on the link, chosen by the front end, unique while the call lives.
 pub type CallId = u64;
 
-/// Where the program's standard input comes from.
+/// Source of the program's standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinKind {
     Empty,
-    /// What the job brought.
+    /// Bytes that the job carries.
     Bytes,
     /// A pipe.
     Pipe,
@@ -83,7 +83,7 @@ pub enum Request {
     Forget { session: SessionId },
 }
 
-/// Where the [`Block`], the script or the input of a job is.
+/// Place of the [`Block`], the script or the input of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carried {
     /// In the frame: at most 16 KiB.
@@ -136,7 +136,7 @@ pub struct Block {
     pub cwd: Cwd,
 }
 
-/// What was wrong with what came over the link.
+/// A fault in a message from the link.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     #[error("a frame that cannot be decoded")]
@@ -201,7 +201,7 @@ impl Block {
     }
 }
 
-/// What a sealed memfd holds.
+/// Returns the content of a sealed memfd.
 fn unsealed(fd: OwnedFd) -> Result<Vec<u8>, WireError> {
     // Sealed first: only then do length and bytes stay what they are while we look.
     if !memory::is_sealed(&fd).unwrap_or(false) {
@@ -227,24 +227,24 @@ pub enum Event {
     Forgotten { session: SessionId },
     /// The answer to [`Request::AskInput`]: at once, and once more when it waits.
     Input { call: CallId, number: u32, waits: Waits },
-    /// What the supervisor logs: it has no stream to write it to.
+    /// Log lines of the supervisor, which has no stream to write them to.
     Logged { lines: Vec<String> },
     /// The call is over.
     Ended { call: CallId, ended: Ended },
 }
 
-/// What the supervisor found when it started.
+/// Facts that the supervisor found when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     pub landlock_abi: u32,
     pub memory: MemoryHold,
-    /// What became of asking for a scope.
+    /// Result of asking for a scope.
     pub scope: Scope,
     /// Profiles that cannot be used here, each with the reason.
     pub unusable: Vec<(ProfileName, String)>,
 }
 
-/// What became of asking the user's service manager for a scope with delegation.
+/// Result of asking the user's service manager for a scope with delegation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scope {
     /// It was not wanted, or groups are had without.
