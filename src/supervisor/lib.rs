@@ -48,16 +48,16 @@ pub struct Spec {
     pub sockets: Vec<Socket>,
     pub caps: Caps,
     pub ids: IdRange,
-    /// Whether an ordinary user's cells are to have ids of their own.
+    /// Choice of host ids for an ordinary user's cells.
     pub own_ids: OwnIds,
     /// By what cells are held.
     pub tier: Tier,
-    /// Whether a scope is asked for where no control group is had without.
+    /// Choice of asking for a scope where no control group is available without one.
     pub scope: ScopeWish,
-    /// Where inits record the paths that commands name: only for `profile learn`.
+    /// Memory in which inits record the paths that commands name: only for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
-    /// What the one call that comes at once asks for: its cell builds itself while the supervisor
-    /// greets the front end. `None` where calls come when they like.
+    /// Profile and workspace of the one call that comes at once: its cell builds itself while the
+    /// supervisor greets the front end. `None` if calls come at any time.
     pub first: Option<(ProfileName, Workspace)>,
 }
 
@@ -71,18 +71,18 @@ pub struct Workspaces {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
     pub host: PathBuf,
-    /// Where the cell has it, such as `/workspace`.
+    /// Path in the cell, such as `/workspace`.
     pub cell: PathBuf,
     pub access: Access,
 }
 
-/// What a cell may do with a granted directory.
+/// Rights of a cell in a granted directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     ReadOnly,
-    /// What the host obeys is read-only, and no such name can be made.
+    /// Guarded names are read-only, and none can be made.
     ReadWrite,
-    /// What the host obeys and is there is read-only; any name can be made.
+    /// Guarded names that exist are read-only; any name can be made.
     Unguarded,
 }
 
@@ -113,7 +113,7 @@ pub struct IdRange {
     pub count: u32,
 }
 
-/// What the cells of one key have of the host besides what their profile lists.
+/// Parts of the host that the cells of one key have besides those of their profile.
 #[derive(Debug)]
 struct KeyGrant {
     workspace: Workspace,
@@ -127,7 +127,7 @@ struct WorkspaceGrant {
     directories: Vec<GrantedDirectory>,
 }
 
-/// What a mount is made on.
+/// Kind of file on which a mount is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
@@ -140,7 +140,7 @@ struct GrantedDirectory {
     cell: PathBuf,
     access: Access,
     kind: Kind,
-    /// What the host obeys in it, as `main` found it.
+    /// Guarded places in it, as `main` found them.
     found: Rc<protect::Found>,
     /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
     by_slot: Vec<OwnedFd>,

@@ -1,7 +1,7 @@
 //! The supervisor of the tier `landlock+seccomp`: one unprivileged process in the host's namespaces.
 //!
 //! It has one uid and no capability: the operator's own, or as root one that nobody else has. Its
-//! cells have the same. What it lacks to hold them by, it has by Landlock: see `cell::bare`.
+//! cells have the same. Landlock replaces the mechanisms that it lacks: see `cell::bare`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -39,7 +39,7 @@ use sys::fork::fork;
 use sys::process::{self, Dumpable, Side};
 use sys::socket;
 
-/// What main prepares for this tier.
+/// Preparations of main for this tier.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     /// A directory of the cells' user, for their private ones.

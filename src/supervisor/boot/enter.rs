@@ -41,7 +41,7 @@ use sys::process::{self, Dumpable};
 use sys::signals;
 use sys::socket::{self, Wait};
 
-/// What the supervisor waits for before it does anything.
+/// Events for which the supervisor waits before it starts.
 #[derive(Debug)]
 pub struct Birth {
     pub wait: OwnedFd,
@@ -51,7 +51,7 @@ pub struct Birth {
 pub const OPERATORS: &[u8] = b"go";
 pub const OWN: &[u8] = b"own";
 
-/// What the supervisor keeps of its namespace's capabilities: cloning, mapping, entering
+/// Capabilities of its namespace that the supervisor keeps: for cloning, mapping, entering
 /// templates, measuring and killing cells (capabilities(7)).
 const KEPT: [Capability; 7] = [
     Capability::CAP_SYS_ADMIN,
@@ -86,7 +86,8 @@ pub fn run(inherited: Inherited, birth: Birth) -> ! {
             Ok(mut supervisor) => serve::run(&mut supervisor),
             Err(Failed(step, errno)) => {
                 let unable = Event::Unable(Unable { step, errno: cell::report::raw(errno) });
-                // Whoever reads nothing sees the link end: there is nobody else to tell.
+                // A front end that reads nothing sees the link end: there is no other way to report
+                // it.
                 if let (Ok(link), Ok(frame)) = (link, wire::encode(&unable)) {
                     socket::send(link, &frame, &[]).unwrap_or_default();
                 }
@@ -291,7 +292,7 @@ fn templates(
     Ok(templates)
 }
 
-/// What this machine gives the cells of a key.
+/// Properties that this machine gives the cells of a key.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     memory: MemoryHold,

@@ -1,4 +1,5 @@
-//! What only `main` can prepare on the host before the supervisor exists: ids, cgroups, idmaps.
+//! Preparations that only `main` can make on the host before the supervisor exists: ids, cgroups,
+//! idmaps.
 
 use std::fs::{self, File};
 use std::mem::ManuallyDrop;
@@ -33,12 +34,12 @@ use super::start::StartError;
 use super::subordinate::{Block, OwnIds};
 use crate::rootfs::protect::{self, Found};
 
-/// Where root's instances keep their locks; only root may write there.
+/// Directory of the locks of root's instances; only root may write there.
 const LOCKS: &str = "/run/cofferdam";
 /// Instances that can run at once as root.
 const MOST_INSTANCES: u32 = 64;
 
-/// Who starts the supervisor, and which ids it may use.
+/// User who starts the supervisor, and the ids that it may use.
 #[derive(Debug)]
 pub enum Identity {
     /// An ordinary user: the one id it has, and those that others may give it.
@@ -97,7 +98,7 @@ impl Identity {
         }
     }
 
-    /// Whether supplementary groups go.
+    /// Returns the treatment of supplementary groups.
     pub fn supplementary(&self) -> Supplementary {
         match self {
             Self::Ordinary { .. } => Supplementary::Kept,
@@ -113,7 +114,7 @@ impl Identity {
         }
     }
 
-    /// What the ids of an ordinary user's cells are on the host, if they get them.
+    /// Returns the host ids of an ordinary user's cells, if they get their own.
     pub fn own_ids(&self) -> Result<Option<[HostIds; 2]>, StartError> {
         let Self::Ordinary { own: Some(block), .. } = self else { return Ok(None) };
         let uids = IdMap::of_this_process().map_err(StartError::NoProc)?;
@@ -312,7 +313,7 @@ fn clear_after_others(parent: &Path, own: u32) {
     }
 }
 
-/// Whether it is one, by what the listing itself says: most entries are control files.
+/// Returns true for a directory, by the listing itself: most entries are control files.
 fn is_directory(entry: &fs::DirEntry) -> bool {
     entry.file_type().is_ok_and(|kind| kind.is_dir())
 }
@@ -372,7 +373,7 @@ pub fn grants(
     .collect()
 }
 
-/// What the host obeys in each directory of a granted set.
+/// Guarded places in each directory of a granted set.
 pub type Looked = Vec<Rc<Found>>;
 
 /// Looks at what the host obeys in every granted directory, once for all profiles and cells. Cells of

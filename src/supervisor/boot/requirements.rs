@@ -1,4 +1,5 @@
-//! Whether cells of a profile can be made on this host, and why not.
+//! Requirements of a profile: checks that its cells can be made on this host, and reports the
+//! reason if not.
 
 use crate::cells::key::Unusable;
 use crate::rootfs::template::TemplateError;

@@ -36,7 +36,7 @@ const FIRST_CALL: Duration = Duration::from_millis(50);
 /// Bytes of an answer: a reason has at most 200 characters.
 const ANSWER_BYTES: usize = 2048;
 
-/// Whether a scope is asked for.
+/// Choice of asking for a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     Never,
@@ -53,10 +53,10 @@ pub struct Asking {
     theirs: OwnedFd,
 }
 
-/// What the supervisor knows of its scope until it is settled.
+/// State of the supervisor's scope until it is settled.
 #[derive(Debug)]
 pub struct Pending {
-    /// What is told where nothing is awaited.
+    /// Report of the scope if nothing is awaited.
     pub told: Scope,
     awaited: Option<Awaited>,
 }

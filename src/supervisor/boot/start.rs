@@ -70,14 +70,14 @@ pub struct Started {
     pub held: Held,
 }
 
-/// What must live as long as the supervisor.
+/// Resources that must live as long as the supervisor.
 #[derive(Debug)]
 pub struct Held {
     _identity: Identity,
     _pidfd: OwnedFd,
 }
 
-/// What the supervisor takes from main: a copy of main's memory, by the clone.
+/// State that the supervisor takes from main: a copy of main's memory, by the clone.
 #[derive(Debug)]
 pub struct Inherited {
     pub link: OwnedFd,
@@ -88,19 +88,19 @@ pub struct Inherited {
     pub operator: Operator,
     pub supplementary: Supplementary,
     pub cgroups: Parent,
-    /// Where control groups may still come from.
+    /// Origin of control groups that may still come.
     pub scope: Pending,
     pub pages: ArgumentPages,
     pub record: Option<Arc<OwnedFd>>,
     /// Whose ids cells have on the host.
     pub ids: Ids,
-    /// What more ids are on the host, uids and gids, where main could have them mapped.
+    /// Further host ids, uids and gids, if main could have them mapped.
     pub own_ids: Option<[HostIds; 2]>,
     /// The host's until the supervisor has its own.
     pub clocks: Clocks,
     /// As [`Spec::first`].
     pub first: Option<(ProfileName, Workspace)>,
-    /// What the tier without namespaces takes; absent in the other.
+    /// Preparations for the tier without namespaces; absent in the other.
     pub bare: Option<Prepared>,
 }
 
@@ -226,7 +226,7 @@ fn held(spec: &Spec, identity: &Identity) -> Result<(Parent, Pending, Option<Ask
     Ok((cgroups, scope, asking))
 }
 
-/// What the tier without namespaces takes: a directory, and as root an id that nobody has.
+/// Prepares the tier without namespaces: a directory, and as root an id that nobody has.
 fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartError> {
     if tier == Tier::Full {
         return Ok(None);
@@ -254,7 +254,7 @@ fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
     let side = fork()?;
     if let Side::Parent(child) = &side {
         signals::forget_children()?;
-        // Where it ended before that.
+        // The child may have ended before that.
         let pid = nix::unistd::Pid::from_raw(child.pid);
         match nix::sys::wait::waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
             Ok(_) | Err(Errno::ECHILD) => {}

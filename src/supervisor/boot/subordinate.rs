@@ -32,7 +32,7 @@ const PLACES: [&str; 3] = ["/run/wrappers/bin", "/usr/bin", "/bin"];
 /// The longest that both programs may take together; they take about a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether cells without a grant are to have ids of their own, where an ordinary user starts them.
+/// Choice of own host ids for cells without a grant, if an ordinary user starts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnIds {
     Wanted,
@@ -88,7 +88,7 @@ impl Block {
         Err(Without::Taken)
     }
 
-    /// What its ids are on the host, uids and gids: those of main's namespace by its own two maps.
+    /// Returns its ids on the host, uids and gids: those of main's namespace by its own two maps.
     pub fn host_ids(&self, on_the_host: [impl Fn(u32) -> u32; 2]) -> [HostIds; 2] {
         let [uid, gid] = self.first;
         let [of_uid, of_gid] = on_the_host;

@@ -28,8 +28,8 @@ impl Supervisor {
         }
     }
 
-    /// Whether fewer cells are there or on their way than the jobs up to `place` take: all of its key,
-    /// or those that can have the same cells as the one there.
+    /// Returns true if the cells that exist or are being made are fewer than the jobs up to `place`
+    /// take: all of its key, or those that can have the same cells as the one there.
     fn is_short(&self, place: usize, key: usize, fits: Fits) -> bool {
         let jobs = |of: Fits| {
             let waiting = self.queue.iter().take(place + 1);

@@ -19,7 +19,7 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::wire::{CallId, Event, Start};
 use sys::socket::Received;
 
-/// What came of starting a cell.
+/// Result of starting a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Built {
     Yes,
@@ -51,7 +51,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether a call of this number waits or runs.
+    /// Returns true if a call of this number waits or runs.
     pub(super) fn knows(&self, call: CallId) -> bool {
         self.calls.contains_key(&call)
             || self.queue.iter().any(|ready| ready.start.call == call)
@@ -164,17 +164,18 @@ impl Supervisor {
         }
     }
 
-    /// Whether cells may be made in advance: jobs that wait go before, and each takes a slot.
+    /// Returns true if cells may be made in advance: waiting jobs have precedence, and each takes a
+    /// slot.
     pub(super) fn can_refill(&self) -> bool {
         self.queue.is_empty() && self.slots.contains(&None)
     }
 
-    /// Whether programs run, from which making cells would take a processor.
+    /// Returns `Busy` while programs run, from which making cells would take a processor.
     pub(super) fn load(&self) -> Load {
         if self.calls.values().all(Running::is_over) { Load::Rest } else { Load::Busy }
     }
 
-    /// Whether the caps over all cells leave room for more jobs with these limits.
+    /// Returns true if the caps over all cells leave room for more jobs with these limits.
     pub(super) fn has_room(&self, more: &[Limits]) -> bool {
         let calls = self.calls.values().map(|running| &running.limits);
         let all = || calls.clone().chain(self.sessions.limits()).chain(more);

@@ -42,7 +42,7 @@ impl Supervisor {
         Ok(key)
     }
 
-    /// Whether a call runs beside the shell of the session in `place`.
+    /// Returns true if a call runs beside the shell of the session in `place`.
     pub(super) fn is_used_beside(&self, place: usize) -> bool {
         let Some(session) = self.sessions.get(place) else { return false };
         let workspace = Workspace::OfSession(session.id);

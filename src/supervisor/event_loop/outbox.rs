@@ -17,7 +17,7 @@ use sys::socket;
 /// fills its own queue, not this process.
 const MOST_WAITING: usize = 1024;
 
-/// What became of the frames that waited.
+/// Result of sending the frames that waited.
 #[derive(Debug)]
 pub enum Flushed {
     /// They are sent, or wait on.
@@ -66,7 +66,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// What the link must be watched for.
+    /// Returns the events for which the link must be polled.
     pub fn interest(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::POLLIN, self.waiting.len() < MOST_WAITING);
@@ -80,7 +80,8 @@ impl Outbox {
         self.retry
     }
 
-    /// Sends what waits, in order, as far as the link takes it. What went wrong [`Outbox::flush`] tells.
+    /// Sends waiting frames, in order, as far as the link takes them. [`Outbox::flush`] reports an
+    /// error.
     pub fn send_early(&mut self) {
         if self.retry.is_some_and(|retry| retry > Instant::now()) {
             return;

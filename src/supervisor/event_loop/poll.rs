@@ -18,7 +18,7 @@ use cell::mounts::Slot;
 /// A wait where the kernel refuses to look at all descriptors at once.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
-/// What an event is about: the link, or a source of the cell in a slot.
+/// Origin of an event: the link, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Link,
@@ -32,11 +32,11 @@ pub(super) enum Source {
     Control,
     Job,
     OutOfMemory,
-    /// What a session's shell tells of its call.
+    /// Report of a session's shell on its call.
     Report,
 }
 
-/// What is waited for.
+/// Descriptors that are polled.
 #[derive(Debug, Default)]
 struct List<'a> {
     tokens: Vec<Token>,

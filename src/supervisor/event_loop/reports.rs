@@ -1,4 +1,4 @@
-//! What the supervisor tells the front end: frames in order, and calls that end when theirs cannot go.
+//! Messages to the front end: frames in order, and the end of calls whose frames cannot be sent.
 
 use super::outbox::Flushed;
 use super::serve::{Fatal, Supervisor};

@@ -1,7 +1,8 @@
 //! The supervisor's loop: one thread, poll(2), a table of cells and a table of calls.
 //!
-//! *Invariant:* no error of one call, cell or session ends the loop. What fails for one of them ends that
-//! one, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by accident.
+//! *Invariant:* no error of one call, cell or session ends the loop. A failure ends the one that it
+//! concerns, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by
+//! accident.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ pub struct Supervisor {
     pub(super) calls: BTreeMap<CallId, Running>,
     pub(super) pool: Pool,
     pub(super) sessions: Sessions,
-    /// Who has the cell of a slot; a slot is free again when its cell is collected.
+    /// Owner of the cell in each slot; a slot is free again when its cell is collected.
     pub(super) slots: Vec<Option<Owner>>,
     /// Failures to read the link in a row.
     unread: u8,
@@ -60,7 +61,7 @@ pub(super) struct Fatal {
     pub errno: Errno,
 }
 
-/// Whether the front end is still there.
+/// Presence of the front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FrontEnd {
     There,
@@ -70,7 +71,7 @@ enum FrontEnd {
 /// Failures of the link in a row that are waited out: one may be of a moment without memory.
 pub(super) const MOST_FAILURES: u8 = 8;
 
-/// Who has a cell.
+/// Owner of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     Pool,
@@ -230,7 +231,7 @@ impl Supervisor {
         }
     }
 
-    /// What making and measuring cells needs, and the keys, each borrowed apart.
+    /// Returns the parts that making and measuring cells needs, and the keys, each borrowed apart.
     pub(super) fn maker(&mut self) -> (Maker<'_>, &[Key]) {
         let maker = Maker {
             shared: &self.shared,

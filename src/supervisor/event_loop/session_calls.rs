@@ -114,7 +114,7 @@ impl Supervisor {
             };
             return Err(Failure::Refused { why });
         }
-        // What idle shells hold is held for long: room for one more call must be left beside them.
+        // Idle shells hold their limits for long: room for one more call must remain beside them.
         let limits = design.profile.limits;
         if !self.has_room(&[limits, limits]) {
             return Err(busy("memory or private filesystems of sessions"));
@@ -137,7 +137,7 @@ impl Supervisor {
         Ok(key)
     }
 
-    /// What a session's key is from now on; without a design, nobody's.
+    /// Sets the key of a session from now on; without a design the key has none.
     fn set_key(&mut self, key: usize, design: Option<Design>) {
         let Some(place) = self.keys.get_mut(key) else { return };
         *place = match design {

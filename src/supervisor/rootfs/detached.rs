@@ -31,7 +31,7 @@ pub struct Piece {
     kind: Kind,
 }
 
-/// What a mount is made of.
+/// Source of a mount.
 enum Source {
     /// A detached mount.
     Tree(OwnedFd),
@@ -95,8 +95,8 @@ fn gather_program(path: &HostPath, pieces: &mut Vec<Piece>) -> Result<(), Templa
 }
 
 impl Piece {
-    /// What is at `host`, read-only: a directory as an overlay where `sealed` says so, else a detached
-    /// copy of the mount.
+    /// Takes the tree at `host`, read-only: a directory as an overlay if `sealed` asks for that,
+    /// else a detached copy of the mount.
     fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
         let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
         // Resolved here, in our copy of the host's mounts, and opened without following a link.
@@ -154,7 +154,7 @@ impl Piece {
             Source::Open(tree) => (tree, Placed::Open),
             Source::Sealed(directory) => match sealed::overlay(&directory, empty) {
                 Ok((filesystem, mount)) => (mount, Placed::Sealed(filesystem)),
-                // Whatever the reason: the cell gets other means against sockets then.
+                // For any reason: the cell gets other means against sockets then.
                 Err(_) => (read_only(&directory).map_err(at)?, Placed::Open),
             },
         };

@@ -1,4 +1,4 @@
-//! What of the host stands in a root: by the profile, and by the operator's grants.
+//! Paths of the host in a root: those of the profile, and the operator's grants.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use cell::sockets::Sockets;
 use cell::{c_path, errno_of};
 use sys::mount::{Filesystem, attach};
 
-/// What of the host a root has by its profile.
+/// Paths of the host that a root has by its profile.
 #[derive(Debug, Default)]
 pub struct Shown {
     /// Paths as the cell has them.

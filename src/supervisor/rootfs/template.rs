@@ -33,8 +33,8 @@ use super::detached::{
 use super::synthetic;
 use crate::sessions::bash_loop::DESK;
 
-/// Where a root is put together before it becomes one. It exists on every system, and in our
-/// own namespace covering it hides nothing from anybody.
+/// Directory in which a root is put together. It exists on every system, and covering it in our own
+/// namespace hides nothing from others.
 pub const STAGE: &str = "/tmp";
 
 /// Why a template could not be built.
@@ -72,7 +72,7 @@ impl<T> During<T> for std::io::Result<T> {
     }
 }
 
-/// What is needed to build templates.
+/// Resources for building templates.
 #[derive(Debug)]
 pub struct Workshop<'a> {
     /// The supervisor's first mount namespace: a copy of the host's.
@@ -108,18 +108,19 @@ pub struct Template {
     pub readable: Vec<PathBuf>,
     /// Granted directories and files as the cell has them, and those of them that may be written to.
     pub granted: Vec<PathBuf>,
-    /// Whether there is a directory among them, in which sockets may be.
+    /// True if there is a directory among them, in which sockets may be.
     pub has_directory: bool,
     /// Directories of the profile that are overlays.
     pub overlays: Overlays,
-    /// Whether one of them could not be: the host's sockets in it must be kept out by other means.
+    /// True if one of them could not be an overlay: the host's sockets in it must be kept out by
+    /// other means.
     pub is_open: bool,
     pub writable: Vec<PathBuf>,
     /// Of these, the ones in which no guarded name may be made.
     pub guarded: Vec<PathBuf>,
     /// Places in them that links lead to or a configuration names, there or not.
     pub named: Vec<PathBuf>,
-    /// What of them is not guarded in full, and why.
+    /// Names in them that are not fully guarded, with the reason.
     pub notes: Vec<String>,
 }
 

@@ -53,11 +53,11 @@ enum Stage {
     Ending,
 }
 
-/// What a step wants from the loop.
+/// Request of a step to the loop.
 #[derive(Debug)]
 pub enum Step {
     None,
-    /// Whether a call waits for its input.
+    /// State of a call: does it wait for its input?
     Input(CallId, u32, Waits),
     /// A call is over, and the shell waits for the next.
     Ended(CallId, Box<Ended>),
@@ -88,7 +88,7 @@ pub struct Shell {
     /// Why the shell could not start.
     exec: Option<Failure>,
     end: Option<(PayloadEnd, Vec<DeniedCall>)>,
-    /// Whether what changes in the workspace is told, and what init told of it last.
+    /// Choice of reporting workspace changes, and the last report of init.
     changes: Changes,
     changed: Option<FilesChanged>,
 }
@@ -154,12 +154,12 @@ impl Shell {
         })
     }
 
-    /// Whether a call can be handed to it now.
+    /// Returns true if a call can be handed to it now.
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Idle
     }
 
-    /// Whether it will take no more calls.
+    /// Returns true if it will take no more calls.
     pub fn is_ending(&self) -> bool {
         self.stage == Stage::Ending
     }
@@ -363,7 +363,7 @@ impl Shell {
     }
 }
 
-/// What a session's cell executes.
+/// Returns the program of a session's cell.
 fn block(first: u64) -> Result<Block, Errno> {
     let words = vec![BASH.to_owned(), "-c".to_owned(), bash_loop::program(first)];
     let argv = Argv::new(words).map_err(|_| Errno::EINVAL)?;

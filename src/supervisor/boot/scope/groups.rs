@@ -11,7 +11,7 @@ use crate::boot::host::{enable, put};
 use cell::cgroup::Processors;
 use model::outcome::in_words;
 
-/// Where version 2 is mounted.
+/// Mount point of version 2.
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// The narrowest limits of a unit and of all that it is in, as systemd's properties have them; `None` where

@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 use super::dbus::{self, Malformed, Message, Method, Writer};
 use super::groups::UnitLimits;
 
-/// Where a manager is reached, and how it is spoken to there.
+/// Address of a manager, and the protocol spoken there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manager {
     /// Its own socket: no bus between.
@@ -28,7 +28,7 @@ pub enum Manager {
     Bus(PathBuf),
 }
 
-/// What is asked for: a scope of this name with one process in it.
+/// A request: a scope of this name with one process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub unit: String,

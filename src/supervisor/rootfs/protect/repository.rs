@@ -1,4 +1,4 @@
-//! What git runs or obeys in a repository's own directory, wherever that is.
+//! Files that git runs or obeys in a repository's own directory, in any location.
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
@@ -140,7 +140,7 @@ impl Scan {
         }
     }
 
-    /// Where a repository has what it shares with its worktrees.
+    /// Returns the directory that a repository shares with its worktrees.
     pub fn common(&mut self, git: &Path) -> PathBuf {
         let named = self.first_line(&git.join(COMMONDIR), b"");
         let common = named.and_then(|named| self.resolved(git, &named));

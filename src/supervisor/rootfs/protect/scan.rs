@@ -28,14 +28,14 @@ const TOP: Duration = Duration::from_millis(50);
 /// Entries that are looked at however long that takes: a busy machine must not cost a small
 /// directory its mounts.
 const ASSURED: usize = 5_000;
-/// What reading a file costs, in entries.
+/// Cost of reading a file, in entries.
 const FILE: usize = 50;
 /// Places that are guarded by name, at most: each is compared with every name that a cell makes.
 const MOST_NAMED: usize = 1_000;
 /// Longer paths are not looked at: as mounts they could not be named.
 const LONGEST: usize = 3_500;
 
-/// What is left of entries and time.
+/// Remaining entries and time.
 #[derive(Debug)]
 pub struct Budget {
     spent: usize,
@@ -74,7 +74,7 @@ impl Budget {
     }
 }
 
-/// What is known of the granted directories so far.
+/// Facts about the granted directories so far.
 #[derive(Debug)]
 pub struct Scan {
     pub trees: Trees,
@@ -144,7 +144,7 @@ impl Scan {
                 let place = root.below(Path::new(word));
                 match self.trees.kind(&self.trees.host(&place)) {
                     Some(Kind::Link) => drop(self.link(&place)),
-                    // What is in a directory the walk looks at.
+                    // The walk itself examines the contents of a directory.
                     Some(Kind::Directory | Kind::File | Kind::Other) => self.cover(&place),
                     None => {}
                 }
@@ -217,7 +217,7 @@ impl Scan {
             ControlFlow::Continue(())
         });
         match listed {
-            // What the cell may not list either, and what is gone or replaced since it was listed.
+            // The cell cannot list it either, or it was removed or replaced since it was listed.
             Ok(()) | Err(Errno::EACCES | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
             Err(_) => self.note(directory, "cannot be listed"),
         }
