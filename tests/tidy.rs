@@ -8,6 +8,11 @@ const FILE: usize = 600;
 /// The most lines of a function: what fits a screen.
 const FUNCTION: usize = 60;
 
+/// Words that begin a noun clause.
+const CLAUSES: [&str; 6] = ["What", "Whether", "Who", "Where", "Whoever", "Whatever"];
+/// Comment lines for each one that may hold a sentence that begins so: 2 %.
+const LINES_PER_CLAUSE: usize = 50;
+
 /// Values and shapes that name nobody but each other: everybody may name them.
 const LEAVES: &[&str] = &["model"];
 
@@ -89,7 +94,7 @@ impl Source {
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    for directory in ["src", "tests"] {
+    for directory in ["src", "tests", "benches", "examples"] {
         collect(&root.join(directory), root, &mut found);
     }
     assert!(found.len() > 50, "only {} files were found", found.len());
@@ -324,4 +329,59 @@ fn nothing_is_discarded_or_left_to_do() {
         }
     }
     none(&faults);
+}
+
+/// Returns how many comment lines a text has, and the numbers of those in which a sentence begins with
+/// a noun clause.
+fn clauses(text: &str) -> (usize, Vec<usize>) {
+    let (mut lines, mut found) = (0, Vec::new());
+    let mut begins = true;
+    for (number, line) in (1..).zip(text.lines()) {
+        let Some(comment) = line.trim_start().strip_prefix("//") else {
+            begins = true;
+            continue;
+        };
+        lines += 1;
+        let comment = comment.trim_start_matches(['/', '!']).trim();
+        begins |= comment.is_empty();
+        let mut is_clause = false;
+        for word in comment.split_whitespace() {
+            let bare = word.trim_matches(|c: char| !c.is_alphanumeric());
+            is_clause |= begins && CLAUSES.contains(&bare);
+            begins = word.ends_with(['.', ':']);
+        }
+        if is_clause {
+            found.push(number);
+        }
+    }
+    (lines, found)
+}
+
+#[test]
+fn comments_begin_with_verbs_and_nouns() {
+    let (mut lines, mut faults) = (0, Vec::new());
+    for Source { path, text } in &sources() {
+        let (count, found) = clauses(text);
+        lines += count;
+        faults.extend(found.iter().map(|number| format!("{}:{number}", path.display())));
+    }
+    assert!(lines > 5000, "only {lines} comment lines were found");
+    println!("{} of {lines} comment lines begin a noun clause", faults.len());
+    if faults.len() * LINES_PER_CLAUSE > lines {
+        none(&faults);
+    }
+}
+
+#[test]
+fn the_reader_of_comments_finds_noun_clauses() {
+    let text = "//! What it is.\n\
+        fn it() {} // What stands behind code is not read.\n\
+        /// Returns it. Whether it is: Who knows.\n\
+        // A sentence goes on in the next line,\n\
+        // Where it ends.\n\
+        // Nowhere\n\
+        //\n\
+        /// `Whoever` waits.\n";
+    assert_eq!(clauses(text), (7, vec![1, 3, 8]));
+    assert_eq!(clauses("Whether it is code.\n"), (0, Vec::new()));
 }
