@@ -6,7 +6,7 @@
 //! # Processes
 //!
 //! ```text
-//! agent ── MCP ──▶ front end           mcp, tools, policy; tokio; parses everything hostile
+//! agent ── MCP ──▶ front end           mcp, service, policy; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
 //!                  supervisor          pid 1 of its own pid namespace; one thread, epoll, pidfds
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! `main` starts the supervisor while it has one thread, no runtime and no secret, and then
-//! turns itself into the confined front end ([`cli::start`], [`cli::confine`]). Cells are clones of
+//! turns itself into the confined front end ([`commands::start`], [`commands::confine`]). Cells are clones of
 //! the small supervisor and never exec before the payload does.
 //!
 //! # One call, and the type that carries it
@@ -24,24 +24,26 @@
 //! | step | where | type | what it guarantees |
 //! |---|---|---|---|
 //! | message | [`mcp`] | tool arguments | the schema; unknown fields are refused |
-//! | validated | [`tools`] | [`model::call::Call`] | bounded lengths, no NUL, paths inside /workspace or /tmp |
+//! | validated | [`service`] | [`model::call::Call`] | bounded lengths, no NUL, paths inside /workspace or /tmp |
 //! | decided | [`policy`] | [`policy::Grant`] or [`policy::Denial`] | a grant cannot be made elsewhere |
 //! | sent | [`link`], [`model::wire`] | a frame with a [`model::job::Job`] | only a grant can be sent; every length is capped |
 //! | planned | [`supervisor`] | [`cell::Design`] | all that has a length is computed before the clone |
 //! | run | [`cell`] | init and payload | built, measured, then handed the job |
 //! | captured | [`capture`] | [`capture::Captured`] | head and tail are kept, the rest is counted |
-//! | told | [`mcp::reply`], [`cli::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | one story of the end; what was measured |
+//! | told | [`mcp::reply`], [`commands::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | one story of the end; what was measured |
 //!
 //! # Code map
 //!
-//! [`cli`]: one file per command. `start` has the order in which a process becomes a front end, `wiring` joins
+//! Every name but `commands` is a crate in `src/NAME/`: Cargo holds the arrows.
+//!
+//! [`commands`]: one file per command. `start` has the order in which a process becomes a front end, `wiring` joins
 //! configuration and grants, `launch` starts the supervisor.
 //! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
 //!
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `catalogue` has the tools as an agent sees them.
 //! *Architecture Invariant:* nothing here starts a process; what runs is behind [`mcp::backend::Backend`].
 //!
-//! [`tools`]: what an agent can call: the shell, files, and bc with its rounding. Files are read and written by the clerk
+//! [`service`]: what an agent can call: the shell, files, and bc with its rounding. Files are read and written by the clerk
 //! (`src/helpers/clerk/`), a program of its own in the cell.
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
 //! must be put together with ours.
@@ -70,10 +72,13 @@
 //! [`capture`]: output, bounded and made harmless.
 //! *Architecture Invariant:* a flood of output costs no memory beyond its caps.
 //!
-//! [`sys`]: system calls that no crate wraps.
-//! *Architecture Invariant:* the only place with `unsafe`, one call a block, and no decisions.
+//! [`calc`]: results of bc that are exact or correctly rounded. What runs bc is given to it.
 //!
-//! Arrows go one way: `cli → mcp → tools → policy → profile → model → sys`; `supervisor → cell → profile`.
+//! [`sys`]: system calls that no crate wraps.
+//! *Architecture Invariant:* beside `helpers`, which are programs of their own, the only place with `unsafe`, one call a
+//! block, and no decisions.
+//!
+//! Arrows go one way: `commands → mcp → service → policy → profile → model → sys`; `supervisor → cell → profile`.
 //!
 //! # Invariants
 //!
@@ -83,7 +88,7 @@
 //! 4. The boundary is the kernel, never the text of a command.
 //! 5. The host never opens by path what a cell has written; the lower tier's sweeper removes by name.
 //! 6. Nothing of the server's environment, descriptors or secrets reaches a cell.
-//! 7. `unsafe` lives in `sys`.
+//! 7. `unsafe` lives in `sys`, and in `helpers`, which have no standard library.
 //! 8. A reply calls measured only what was measured, and probed only what was probed.
 //!
 //! # Glossary
@@ -102,6 +107,4 @@
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 
-pub mod cli;
-pub mod mcp;
-pub mod tools;
+pub mod commands;

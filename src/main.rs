@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 // No async main: a runtime before the supervisor would be a process with threads to clone from.
 fn main() -> ExitCode {
-    cofferdam::cli::main()
+    cofferdam::commands::main()
 }

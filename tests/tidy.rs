@@ -13,9 +13,6 @@ const CLAUSES: [&str; 6] = ["What", "Whether", "Who", "Where", "Whoever", "Whate
 /// Comment lines for each one that may hold a sentence that begins so: 2 %.
 const LINES_PER_CLAUSE: usize = 50;
 
-/// Values and shapes that name nobody but each other: everybody may name them.
-const LEAVES: &[&str] = &["model"];
-
 /// Crates of the workspace, and which of them each may depend on.
 const CRATES: &[(&str, &[&str])] = &[
     ("sys", &[]),
@@ -34,29 +31,22 @@ const CRATES: &[(&str, &[&str])] = &[
     ("link", &["model", "policy", "sys"]),
     // For its tests.
     ("capture", &["model"]),
+    ("calc", &["model"]),
+    ("mcp", &["calc", "capture", "model", "policy", "profile", "service"]),
+    ("service", &["audit", "calc", "capture", "link", "model", "policy", "profile"]),
 ];
 
-/// Which modules a module may name besides itself and the leaves: the arrows of DESIGN.md.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("tools", &["policy", "profile", "link", "capture", "audit"]),
-    ("mcp", &["tools", "policy", "profile", "capture"]),
-    (
-        "cli",
-        &[
-            "mcp",
-            "tools",
-            "policy",
-            "profile",
-            "link",
-            "capture",
-            "config",
-            "audit",
-            "selftest",
-            "supervisor",
-            "cell",
-            "sys",
-        ],
-    ),
+/// What the program is made with: each is a direct dependency of a crate that uses it.
+const MECHANISMS: &[&str] = &[
+    "nix",
+    "libc",
+    "seccompiler",
+    "caps",
+    "landlock",
+    "tokio",
+    "serde_json",
+    "rlimit",
+    "tempfile",
 ];
 
 /// A source file: its path below the root, and its text.
@@ -84,7 +74,7 @@ impl Source {
 
     /// Its lines with their numbers, without comments and without the tests at its end.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        let end = self.text.find("\n#[cfg(test)]\nmod ").unwrap_or(self.text.len());
+        let end = self.text.find("\n#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
         let product = self.text.get(..end).unwrap_or_default();
         let lines = (1..).zip(product.lines());
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
@@ -117,73 +107,6 @@ fn collect(directory: &Path, root: &Path, found: &mut Vec<Source>) {
 /// Fails with every fault, so that one run shows them all.
 fn none(faults: &[String]) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-}
-
-/// Modules that a line names by `crate::`, groups in braces included, and crates of the workspace.
-fn named(line: &str) -> BTreeSet<&str> {
-    let mut modules = BTreeSet::new();
-    for (name, _) in CRATES {
-        let path = format!("{name}::");
-        let mut places = line.match_indices(&path).map(|(at, _)| at);
-        let starts = |at: usize| {
-            let before = line.get(..at).unwrap_or_default().chars().next_back();
-            before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
-        };
-        modules.extend(places.any(starts).then_some(*name));
-    }
-    for rest in line.split("crate::").skip(1) {
-        let group = rest.strip_prefix('{').map_or(rest, |group| group);
-        let words: Box<dyn Iterator<Item = &str>> = if rest.starts_with('{') {
-            Box::new(group.split('}').next().unwrap_or_default().split(','))
-        } else {
-            Box::new(std::iter::once(group))
-        };
-        for word in words {
-            let name = word.trim().split(|c: char| !c.is_ascii_lowercase() && c != '_').next();
-            modules.extend(name.filter(|name| !name.is_empty()));
-        }
-    }
-    modules
-}
-
-#[test]
-fn modules_name_only_those_the_arrows_lead_to() {
-    let mut faults = Vec::new();
-    for source in sources().iter().filter(|source| source.is_product()) {
-        let module = source.module();
-        // Cargo has the arrows of the crates.
-        let is_crate = CRATES.iter().any(|(name, _)| *name == module);
-        if is_crate || ["lib", "main"].contains(&module) {
-            continue;
-        }
-        let allowed = ARROWS.iter().find(|(name, _)| *name == module).map(|(_, allowed)| *allowed);
-        let is_leaf = LEAVES.contains(&module);
-        if allowed.is_none() && !is_leaf {
-            faults.push(format!("{}: `{module}` has no arrow yet", source.path.display()));
-        }
-        for (number, line) in source.code() {
-            for name in named(line) {
-                let may = name == module
-                    || LEAVES.contains(&name)
-                    || allowed.unwrap_or_default().contains(&name);
-                if !may {
-                    let place = source.path.display();
-                    faults.push(format!("{place}:{number}: `{module}` names `{name}`"));
-                }
-            }
-        }
-    }
-    none(&faults);
-}
-
-#[test]
-fn the_reader_of_names_finds_them() {
-    let found = |line| named(line).into_iter().collect::<Vec<_>>();
-    assert_eq!(found("use sys::{Result, process};"), ["sys"]);
-    assert_eq!(found("use nix::sys::stat;"), Vec::<&str>::new());
-    assert_eq!(found("use crate::{call, job::Job};"), ["call", "job"]);
-    assert_eq!(found("let x: link::Link = crate::mcp::y();"), ["link", "mcp"]);
-    assert_eq!(found("use std::fs;"), Vec::<&str>::new());
 }
 
 /// Returns the answer of `cargo metadata` for the workspace, or for all of its dependencies.
@@ -225,6 +148,84 @@ fn crates_depend_only_on_those_the_arrows_lead_to() {
     }
     none(&faults);
     assert_eq!(seen, CRATES.iter().map(|(name, _)| *name).collect(), "crates of the workspace");
+}
+
+/// The directory of a package.
+fn place(package: &serde_json::Value) -> PathBuf {
+    Path::new(text(package, "manifest_path")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+#[test]
+fn every_dependency_is_in_use() {
+    let metadata = metadata(&["--no-deps"]);
+    let (mut faults, mut mechanisms) = (Vec::new(), BTreeSet::new());
+    for package in list(&metadata, "packages") {
+        let mut sources = Vec::new();
+        let root = place(package);
+        // The root has the other crates in its own directory.
+        let is_root = text(package, "name") == "cofferdam";
+        let code = if is_root { root.join("src/commands") } else { root };
+        collect(&code, Path::new(env!("CARGO_MANIFEST_DIR")), &mut sources);
+        let normal = |it: &&serde_json::Value| it.get("kind").is_some_and(|kind| kind.is_null());
+        for dependency in list(package, "dependencies").iter().filter(normal) {
+            let name = match text(dependency, "rename") {
+                "" => text(dependency, "name"),
+                renamed => renamed,
+            };
+            let path = format!("{}::", name.replace('-', "_"));
+            let mut lines = sources.iter().filter(|it| it.is_product()).flat_map(Source::code);
+            if lines.any(|(_, line)| line.contains(&path)) {
+                mechanisms.extend(MECHANISMS.iter().find(|mechanism| **mechanism == name));
+            } else {
+                faults.push(format!("`{}` does not use `{name}`", text(package, "name")));
+            }
+        }
+    }
+    none(&faults);
+    assert_eq!(mechanisms, MECHANISMS.iter().collect(), "direct dependencies in use");
+}
+
+/// All that a package needs to run, itself included.
+fn closure<'a>(metadata: &'a serde_json::Value, package: &str) -> BTreeSet<&'a str> {
+    let packages = list(metadata, "packages");
+    let name = |id: &str| {
+        let found = packages.iter().find(|package| text(package, "id") == id);
+        found.map_or("", |package| text(package, "name"))
+    };
+    let nodes = metadata.get("resolve").map_or(&[][..], |resolve| list(resolve, "nodes"));
+    let (mut found, mut names) = (BTreeSet::new(), BTreeSet::new());
+    let mut next: Vec<&str> = nodes.iter().map(|node| text(node, "id")).collect();
+    next.retain(|id| name(id) == package);
+    while let Some(id) = next.pop() {
+        if !found.insert(id) {
+            continue;
+        }
+        names.insert(name(id));
+        let node = nodes.iter().filter(|node| text(node, "id") == id);
+        for dependency in node.flat_map(|node| list(node, "deps")) {
+            let kinds = list(dependency, "dep_kinds").iter();
+            let mut kinds = kinds.filter_map(|kind| kind.get("kind"));
+            if kinds.any(serde_json::Value::is_null) {
+                next.push(text(dependency, "pkg"));
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn no_runtime_and_no_json_reaches_the_supervisor() {
+    let platform = format!("--filter-platform={}-unknown-linux-gnu", std::env::consts::ARCH);
+    let metadata = metadata(&[&platform]);
+    let refused = ["tokio", "mio", "serde_json", "schemars", "rmcp"];
+    for package in ["cofferdam-supervisor", "cofferdam-cell"] {
+        let needs = closure(&metadata, package);
+        assert!(needs.contains("nix") && needs.contains("cofferdam-sys"), "{needs:?}");
+        let found: Vec<_> = refused.iter().filter(|name| needs.contains(**name)).collect();
+        assert!(found.is_empty(), "`{package}` needs {found:?}");
+    }
+    let all = closure(&metadata, "cofferdam");
+    assert!(refused.iter().all(|name| all.contains(name)), "the names would be found");
 }
 
 #[test]

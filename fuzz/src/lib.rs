@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use calc::{BcRun, CalcError, Evaluate};
 use capture::Captured;
 use capture::deceptive::always_deceives;
 use capture::text::render;
@@ -15,13 +16,10 @@ use cell::mediate::paths::{Text, descriptor_of, split};
 use cell::mediate::sockets::{Address, SocketArguments};
 use cell::mediate::{epoll, inotify};
 use cell::seccomp::{payload_filter, payload_verdicts};
-use cofferdam::mcp::arguments::{
+use mcp::arguments::{
     AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
 };
-use cofferdam::mcp::lines::{Ends, Lines};
-use cofferdam::tools::bc::{self, BcRun, CalcError, Evaluate};
-use cofferdam::tools::session;
-use cofferdam::tools::shell::{self, BashArgs};
+use mcp::lines::{Ends, Lines};
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 use model::job::Workspace;
@@ -34,6 +32,8 @@ use profile::document::Document;
 use profile::floor::{self, Verdict};
 use rmcp::transport::Transport;
 use serde_json::Value;
+use service::session;
+use service::shell::{self, BashArgs};
 use supervisor::protect::grammar::{self, Whole};
 
 /// A target by its name.
@@ -217,7 +217,7 @@ pub fn calculator(bytes: &[u8]) {
     let (expression, prints) = text.split_once('\0').unwrap_or((text, "1"));
     let puppet = Puppet { prints, runs: AtomicU32::new(0) };
     blocking(async {
-        drop(bc::calculate(&puppet, expression.to_owned(), 5).await);
+        drop(calc::calculate(&puppet, expression.to_owned(), 5).await);
     });
 }
 

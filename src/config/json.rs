@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::directory;
 use super::{ConfigError, Surroundings};
 use model::call::MAX_TIMEOUT;
-use profile::document::nearest;
+use model::nearest::nearest;
 
 /// Settings of the file for this server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,15 +11,14 @@ use super::files;
 use super::jobs;
 use super::rules::Rules;
 use super::sessions::{BashAnswer, SessionReport};
-pub use crate::tools::Caller as Turn;
-use crate::tools::bc::plot::{Drawn, Plot};
-use crate::tools::cli::{Declared, DeclaredRequest, DeclaredResult};
-pub use crate::tools::denied::DenialReport;
-use crate::tools::shell::ScriptArgs;
-use model::call::InvalidCall;
-use model::outcome::{Failure, FilesChanged, Outcome, Timings, Usage};
+use calc::plot::{Drawn, Plot};
+use model::outcome::{FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
-use policy::Denial;
+pub use service::Caller as Turn;
+use service::cli::{Declared, DeclaredRequest, DeclaredResult};
+pub use service::denied::DenialReport;
+pub use service::refused::{Refused, RefusedKind};
+use service::shell::ScriptArgs;
 
 /// The executor behind the tools. The server has one; tests have a fake one.
 ///
@@ -273,82 +272,8 @@ pub enum Exact {
     No,
 }
 
-/// A call without a report: nothing ran, or the cell that ran gave no result.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct Refused {
-    pub kind: RefusedKind,
-    pub message: String,
-    pub hint: Option<String>,
-    /// Protection of the cell, if one ran and gave no result.
-    pub receipt: Option<Box<Receipt>>,
-}
-
-/// Reason why there is no report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefusedKind {
-    /// The arguments were refused.
-    Arguments,
-    /// Policy forbids it.
-    Denied,
-    /// The client cancelled it before it had a cell.
-    Cancelled,
-    /// cofferdam could not do it, or the calculator answered with an error.
-    Failed,
-}
-
-impl Refused {
-    pub fn new(kind: RefusedKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None, receipt: None }
-    }
-
-    /// Makes a failure that has a message only, such as `BC error: divide by zero`.
-    pub fn failed(message: impl Into<String>) -> Self {
-        Self::new(RefusedKind::Failed, message)
-    }
-
-    #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-
-    /// Adds the protection of the cell that ran.
-    #[must_use]
-    pub fn protected_by(mut self, receipt: Option<Receipt>) -> Self {
-        self.receipt = receipt.map(Box::new);
-        self
-    }
-
-    /// Makes the refusal of a call that was cancelled before anything ran.
-    pub fn cancelled() -> Self {
-        Self::new(RefusedKind::Cancelled, "cancelled before it started")
-    }
-}
-
 impl From<BadArguments> for Refused {
     fn from(bad: BadArguments) -> Self {
         Self { hint: bad.hint, ..Self::new(RefusedKind::Arguments, bad.message) }
-    }
-}
-
-impl From<InvalidCall> for Refused {
-    fn from(invalid: InvalidCall) -> Self {
-        Self::new(RefusedKind::Arguments, invalid.to_string())
-    }
-}
-
-impl From<Denial> for Refused {
-    fn from(denial: Denial) -> Self {
-        let message = denial.to_string();
-        let hint = Some(denial.hint).filter(|hint| !hint.is_empty());
-        Self { hint, ..Self::new(RefusedKind::Denied, message) }
-    }
-}
-
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
-        let hint = failure.hint().map(str::to_owned);
-        Self { hint, ..Self::new(RefusedKind::Failed, failure.to_string()) }
     }
 }

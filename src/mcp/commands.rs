@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
 use super::{catalogue, reply};
-use crate::tools::cli::{Declared, DeclaredRequest, DeclaredResult, ErrorType, Words};
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
 use policy::values::{Kind, Type};
+use service::cli::{Declared, DeclaredRequest, DeclaredResult, ErrorType, Words};
 
 /// Fields that every declared command has besides its own.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

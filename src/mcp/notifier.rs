@@ -7,7 +7,7 @@ use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::{Peer, RoleServer};
 use tokio::sync::mpsc::Receiver;
 
-use crate::mcp::logs::CallLog;
+use crate::logs::CallLog;
 use capture::Captured;
 use capture::tap::{Piece, Source};
 use capture::text::{render, without_cut_character};

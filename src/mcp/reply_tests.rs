@@ -3,7 +3,7 @@
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 
 use super::*;
-use crate::mcp::backend::{Calculated, DenialReport, Exact, Stream, ValueOrigin};
+use crate::backend::{Calculated, DenialReport, Exact, Stream, ValueOrigin};
 use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
 
 fn ran(outcome: Outcome) -> CommandReport {

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::backend::{Backend, Refused};
 use super::reply;
 use super::server::Server;
-use crate::tools::inspect;
 use model::outcome::Outcome;
+use service::inspect;
 
 const SYSTEM: &str = "bash://system/info";
 const ENVIRONMENT: &str = "bash://env/all";

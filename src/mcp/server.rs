@@ -38,8 +38,8 @@ use super::logs::{self, Logs};
 use super::resources;
 use super::sessions::{self, BashAnswer};
 use super::{catalogue, commands, jobs, reply};
-use crate::tools::bc::ledger::Ledger;
-use crate::tools::cli::Declared;
+use calc::ledger::Ledger;
+use service::cli::Declared;
 
 /// Key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";

@@ -28,6 +28,12 @@ impl From<CommandReport> for BashAnswer {
     }
 }
 
+impl From<Running> for BashAnswer {
+    fn from(running: Running) -> Self {
+        Self::Running(Box::new(running))
+    }
+}
+
 /// The session in which a command ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionReport {

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod defaults;
 pub mod job;
 pub mod log;
+pub mod nearest;
 pub mod outcome;
 pub mod receipt;
 pub mod units;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::values::{Kind, Type, plain};
 use model::call::{Argv, InvalidCall};
-use profile::document::nearest;
+use model::nearest::nearest;
 
 /// Most words that one call gives as flags and their values.
 pub const MOST_WORDS: usize = 64;

@@ -8,8 +8,9 @@ use super::layer::Layer;
 use super::resolve::resolve;
 use super::schema::Written;
 use super::{Profile, SocketName, shipped};
-use crate::document::{Document, Mistake, nearest};
+use crate::document::{Document, Mistake};
 use model::job::ProfileName;
+use model::nearest::nearest;
 use model::receipt::Tier;
 
 /// Every profile that was loaded, by name. Clones share them until one is changed.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cell::seccomp::{Recording, allowed, payload_verdicts};
-use cofferdam::cli::confine;
+use cofferdam::commands::confine;
 use model::receipt::MemoryHold;
 use profile::{Profiles, shipped};
 use supervisor::filter;

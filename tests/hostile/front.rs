@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cofferdam::cli::{launch, wiring};
+use cofferdam::commands::{launch, wiring};
 use model::job::{Changes, ProfileName, Workspace};
 use model::outcome::Outcome;
 use model::wire::{Carried, Input, Start};

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cofferdam::mcp::arguments::{BashArguments, Precision};
-use cofferdam::mcp::backend::{
+use calc::plot::{Drawn, Plot};
+use mcp::arguments::{BashArguments, Precision};
+use mcp::backend::{
     Backend, Batch, Calculated, Clamped, CommandReport, Exact, Plotted, Refused, RefusedKind,
     Stream, Turn, ValueOrigin,
 };
-use cofferdam::mcp::lines::Ends;
-use cofferdam::mcp::rules::{Rules, WorkspaceView};
-use cofferdam::mcp::serve::{ServeError, connection};
-use cofferdam::mcp::sessions::BashAnswer;
-use cofferdam::tools::bc::plot::{Drawn, Plot};
+use mcp::lines::Ends;
+use mcp::rules::{Rules, WorkspaceView};
+use mcp::serve::{ServeError, connection};
+use mcp::sessions::BashAnswer;
 use model::job::{Limits, ProfileName};
 use model::outcome::{Outcome, Timings, Usage};
 use model::receipt::{MemoryHold, Tier};

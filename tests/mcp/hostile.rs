@@ -1,6 +1,6 @@
 //! Lines that are no requests: each is answered, and the next request still works.
 
-use cofferdam::mcp::lines::LINE_BYTES;
+use mcp::lines::LINE_BYTES;
 use serde_json::{Value, json};
 
 use crate::fake::{Client, bash};

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use cofferdam::mcp::catalogue::NAMES;
-use cofferdam::mcp::lines::Ends;
-use cofferdam::mcp::serve::connection;
+use mcp::catalogue::NAMES;
+use mcp::lines::Ends;
+use mcp::serve::connection;
 use policy::group::Group;
 use rmcp::ServiceExt;
 use rmcp::model::CallToolRequestParams;

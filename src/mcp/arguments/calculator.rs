@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
 use super::{Arguments, Precision};
-use crate::tools::bc::MOST_EXPRESSIONS;
-use crate::tools::bc::ledger::REMEMBERED;
-use crate::tools::bc::plot::{HEIGHT, Plot, WIDTH};
+use calc::MOST_EXPRESSIONS;
+use calc::ledger::REMEMBERED;
+use calc::plot::{HEIGHT, Plot, WIDTH};
 
 /// Calculations that `calculate_history` returns when it is not asked for a number.
 pub const USUAL_HISTORY: u16 = 20;

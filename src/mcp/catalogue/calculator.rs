@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::super::arguments::calculator::{MOST_HISTORY, USUAL_HISTORY};
 use super::super::rules::Rules;
 use super::{precision_schema, pure, tool};
-use crate::tools::bc::plot::{HEIGHT, WIDTH};
-use crate::tools::bc::{EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
+use calc::plot::{HEIGHT, WIDTH};
+use calc::{EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
 
 fn count() -> Value {
     json!({ "type": "integer", "minimum": 0 })

@@ -5,10 +5,10 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::{files_changed, pure, tool};
-use crate::mcp::exec::Options;
-use crate::mcp::exec::arguments::Shell;
-use crate::mcp::exec::stream::{BUFFER, LEAST_BUFFER, MOST_BUFFER};
-use crate::mcp::rules::Rules;
+use crate::exec::Options;
+use crate::exec::arguments::Shell;
+use crate::exec::stream::{BUFFER, LEAST_BUFFER, MOST_BUFFER};
+use crate::rules::Rules;
 use model::call::SCRIPT_BYTES;
 
 pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {

@@ -4,8 +4,8 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::{pure, tool};
-use crate::mcp::files::arguments::GOT;
-use crate::tools::files::FILE_BYTES;
+use crate::files::arguments::GOT;
+use service::files::FILE_BYTES;
 
 /// Returns all of them.
 pub fn tools() -> [Tool; 3] {

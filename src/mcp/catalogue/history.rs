@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::exec::{exec_output, profile};
 use super::{pure, tool};
-use crate::mcp::exec::Options;
-use crate::mcp::history::MOST_FOUND;
+use crate::exec::Options;
+use crate::history::MOST_FOUND;
 
 pub fn search() -> Tool {
     let description =

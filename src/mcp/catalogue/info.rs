@@ -4,7 +4,7 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::tool;
-use crate::mcp::exec::arguments::Section;
+use crate::exec::arguments::Section;
 
 /// Returns all of them.
 pub fn tools() -> Vec<Tool> {

@@ -6,7 +6,7 @@ use rmcp::model::{Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
 use super::{denials, files_changed, tool};
-use crate::mcp::rules::Rules;
+use crate::rules::Rules;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::exec::{exec_fields, profile, runs};
 use super::{pure, tool};
-use crate::mcp::exec::Options;
-use crate::mcp::exec::macros::{MOST_COMMANDS, NAME_BYTES, NAME_PATTERN};
-use crate::mcp::exec::pipeline::MOST_STEPS;
+use crate::exec::Options;
+use crate::exec::macros::{MOST_COMMANDS, NAME_BYTES, NAME_PATTERN};
+use crate::exec::pipeline::MOST_STEPS;
 use model::call::STDIN_BYTES;
 
 pub fn pipeline(options: &Options) -> Tool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::mcp::arguments::{Arguments, Seconds};
+use crate::arguments::{Arguments, Seconds};
 
 /// Gives a type its tool and its fields, in the order of the schema.
 macro_rules! arguments {

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::arguments::ExecArguments;
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use super::{CommandRequest, Context};
-use crate::mcp::arguments::{Arguments, BadArguments, Seconds, nearest};
-use crate::mcp::backend::{Backend, Refused};
-use crate::mcp::reply;
-use crate::mcp::server::Server;
+use crate::arguments::{Arguments, BadArguments, Seconds, nearest};
+use crate::backend::{Backend, Refused};
+use crate::reply;
+use crate::server::Server;
 use capture::tap::Tap;
 
 /// Limits: macros of a session, commands of one macro, and bytes of all macros together.

@@ -27,13 +27,13 @@ use super::arguments::{Arguments, parse};
 use super::backend::{Backend, CommandReport, Refused, RefusedKind};
 use super::history::{ReplayArguments, SearchArguments};
 use super::server::Server;
-use crate::tools::inspect::{self, Located, System};
-use crate::tools::shell::{self, ScriptArgs};
 use capture::tap::Tap;
 use model::call::{Cwd, seconds};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::outcome::Outcome;
 use policy::group::Group;
+use service::inspect::{self, Located, System};
+use service::shell::{self, ScriptArgs};
 
 /// Returns true if a tool is one of these.
 pub fn answers(tool: &str) -> bool {

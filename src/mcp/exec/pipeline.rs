@@ -8,9 +8,9 @@ use serde::Deserialize;
 use super::arguments::{ExecArguments, Shell};
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use super::{CommandRequest, Context};
-use crate::mcp::arguments::{Arguments, BadArguments, Seconds};
-use crate::mcp::backend::{Backend, Refused};
-use crate::mcp::server::Server;
+use crate::arguments::{Arguments, BadArguments, Seconds};
+use crate::backend::{Backend, Refused};
+use crate::server::Server;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 

@@ -4,8 +4,8 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use crate::mcp::backend::CommandReport;
-use crate::mcp::reply;
+use crate::backend::CommandReport;
+use crate::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
 
@@ -45,7 +45,7 @@ pub fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallTo
     let plain = matches!(told.outcome, Outcome::Exited { .. })
         && told.denials.is_empty()
         && !reply::are_cut(&told.stdout, &told.stderr)
-        && told.clamped == crate::mcp::backend::Clamped::No;
+        && told.clamped == crate::backend::Clamped::No;
     if !plain {
         result.content.push(ContentBlock::text(reply::status(told)));
     }

@@ -4,8 +4,8 @@ use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
 
 use super::reply::exit_code;
-use crate::mcp::backend::CommandReport;
-use crate::mcp::reply;
+use crate::backend::CommandReport;
+use crate::reply;
 use capture::Captured;
 use capture::text::render;
 use model::defaults::INLINE_CHARACTERS;

@@ -5,10 +5,10 @@ use rmcp::model::CallToolResult;
 
 use super::arguments::{ExecArguments, StreamArguments};
 use super::{CommandRequest, Context};
-use crate::mcp::arguments::{Arguments, BadArguments};
-use crate::mcp::backend::{Backend, Refused};
-use crate::mcp::notifier::{MOST, OutputNotifier, USUAL};
-use crate::mcp::server::Server;
+use crate::arguments::{Arguments, BadArguments};
+use crate::backend::{Backend, Refused};
+use crate::notifier::{MOST, OutputNotifier, USUAL};
+use crate::server::Server;
 use capture::tap::Tap;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.

@@ -4,10 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use crate::mcp::arguments::{Arguments, BadArguments};
-use crate::mcp::backend::Refused;
-use crate::tools::files::{FILE_BYTES, Overwrite, Request};
+use crate::arguments::{Arguments, BadArguments};
+use crate::backend::Refused;
 use model::call::{FilePath, InvalidCall};
+use service::files::{FILE_BYTES, Overwrite, Request};
 
 /// Bytes of a `get_file` answer by default.
 pub const GOT: usize = 1 << 20;

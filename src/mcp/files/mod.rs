@@ -11,9 +11,9 @@ use self::arguments::{EditArguments, FileRequest, GetArguments, PutArguments};
 use super::arguments::{Arguments, parse};
 use super::backend::{Backend, DenialReport, Refused};
 use super::server::Server;
-use crate::tools::files::FileAnswer;
 use model::receipt::Receipt;
 use policy::group::Group;
+use service::files::FileAnswer;
 
 /// Returns true if a tool is one of these.
 pub fn answers(tool: &str) -> bool {
@@ -55,6 +55,6 @@ impl<B: Backend> Server<B> {
 impl FileRequest {
     /// Returns the session whose shell is asked, if the workspace is a session's.
     pub fn session(&self) -> &str {
-        self.session.as_deref().unwrap_or(crate::tools::session::DEFAULT)
+        self.session.as_deref().unwrap_or(service::session::DEFAULT)
     }
 }

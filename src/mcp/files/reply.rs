@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 
 use super::FileReport;
 use super::arguments::FileRequest;
-use crate::mcp::reply;
-use crate::mcp::reply::changes::name;
-use crate::tools::files::{Entry, FileAnswer, FileKind, Region, ReplacedFile, Request};
+use crate::reply;
+use crate::reply::changes::name;
 use capture::deceptive::plain;
 use model::defaults::INLINE_CHARACTERS;
+use service::files::{Entry, FileAnswer, FileKind, Region, ReplacedFile, Request};
 
 /// Parts of a request that its reply repeats.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::{Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
-use crate::mcp::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
+use crate::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
 use model::outcome::in_words;
 
 /// Time for requests already received, after the end of input.

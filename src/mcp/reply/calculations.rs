@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::super::backend::{Batch, Exact, Plotted};
 use super::{meta, millis, pretty, result, to_value};
-use crate::tools::bc::ledger::{Entry, Statistics};
-use crate::tools::bc::library;
-use crate::tools::bc::plot::Plot;
+use calc::ledger::{Entry, Statistics};
+use calc::library;
+use calc::plot::Plot;
 
 /// Makes the result of `calculate_batch`: an error of an expression is data.
 pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolResult {

@@ -17,7 +17,7 @@ use super::super::arguments::{
 use super::super::backend::{Backend, Calculated, Refused};
 use super::super::reply::{self, calculations};
 use super::Server;
-use crate::tools::bc::ledger::Ledger;
+use calc::ledger::Ledger;
 use model::call::{InvalidCall, seconds};
 
 impl<B: Backend> Server<B> {

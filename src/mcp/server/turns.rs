@@ -4,9 +4,9 @@ use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 
 use super::Server;
-use crate::mcp::backend::{Backend, Refused, Turn};
-use crate::mcp::notifier::{self, OutputNotifier};
-use crate::mcp::progress;
+use crate::backend::{Backend, Refused, Turn};
+use crate::notifier::{self, OutputNotifier};
+use crate::progress;
 use capture::Produced;
 use capture::tap::Tap;
 
@@ -21,7 +21,7 @@ impl<B: Backend> Server<B> {
     /// Runs `call` with progress until it ends. A cancelled call is asked to end and is still
     /// awaited, so that its cell is gone when the reply is made. The call waits for its turn by
     /// itself.
-    pub(in crate::mcp) async fn turn<T, F>(
+    pub(crate) async fn turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
         call: impl FnOnce(Turn) -> F,
@@ -53,7 +53,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Runs a call as [`Server::turn`] does, without progress: the reader of the tap needs none.
-    pub(in crate::mcp) async fn tapped_turn<T, F>(
+    pub(crate) async fn tapped_turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
         tap: Tap,

@@ -1,11 +1,12 @@
 //! Tools that an agent can call, and the one path by which each call runs: decided by policy,
 //! queued, started in a cell, captured, reported.
 
-pub mod bc;
+pub mod calculate;
 pub mod cli;
 pub mod denied;
 pub mod files;
 pub mod inspect;
+pub mod refused;
 pub mod session;
 pub mod shell;
 mod watch;

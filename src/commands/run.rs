@@ -16,11 +16,10 @@ use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
 use super::streams::{Input, Output, Streams};
 use super::{start, wiring};
-use crate::mcp::backend::{Clamped, CommandReport, Cut, Stream};
-use crate::mcp::reply;
-use crate::tools::denied::DenialReport;
 use audit::{Audit, Entry, Story};
 use link::{Control, Link, Running};
+use mcp::backend::{Clamped, CommandReport, Cut, Stream};
+use mcp::reply;
 use model::accounts;
 use model::call::Asked;
 use model::job::Limits;
@@ -29,6 +28,7 @@ use model::receipt::Receipt;
 use model::units::Size;
 use policy::Grant;
 use profile::Profile;
+use service::denied::DenialReport;
 use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use super::live::{Live, clamped};
-use crate::mcp::arguments::BashArguments;
-use crate::mcp::backend::{Backend, CommandReport, Cut, Refused, RefusedKind, Stream, Turn};
-use crate::mcp::sessions::{BashAnswer, Rest, Running, SessionReport, Shell};
-use crate::tools::session::{
-    Command, CommandState, DEFAULT, Finished, Reply, Restart, Retention, SessionRequest, ShellLoss,
-};
-use crate::tools::shell::{self, BashArgs};
 use capture::deceptive::plain;
 use capture::lines::{Wanted, only};
 use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
+use mcp::arguments::BashArguments;
+use mcp::backend::{Backend, CommandReport, Cut, Refused, RefusedKind, Stream, Turn};
+use mcp::sessions::{BashAnswer, Rest, Running, SessionReport, Shell};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Ended, Outcome, ShellAfter, Waits};
+use service::session::{
+    Command, CommandState, DEFAULT, Finished, Reply, Restart, Retention, SessionRequest, ShellLoss,
+};
+use service::shell::{self, BashArgs};
 
 /// Time that a call waits for a command that is to run in the background anyway: long enough to
 /// report one that fails at once.
@@ -169,12 +169,6 @@ impl Live {
                 .filter(|name| self.lists(name))
                 .collect(),
         }
-    }
-}
-
-impl From<Running> for BashAnswer {
-    fn from(running: Running) -> Self {
-        Self::Running(Box::new(running))
     }
 }
 

@@ -6,26 +6,21 @@ use std::time::{Duration, Instant};
 
 use super::jobs::end_of;
 use super::wiring::Settings;
-use crate::mcp::arguments::{BashArguments, Precision};
-use crate::mcp::backend::{
+use audit::Audit;
+use calc::plot::Plot;
+use config::Loaded;
+use link::Link;
+use mcp::arguments::{BashArguments, Precision};
+use mcp::backend::{
     Backend, Batch, Calculated, Clamped, CommandReport, Exact, JobEnd, Plotted, Refused,
     RefusedKind, Turn, ValueOrigin,
 };
-use crate::mcp::catalogue;
-use crate::mcp::exec::Options;
-use crate::mcp::files;
-use crate::mcp::jobs;
-use crate::mcp::rules::{Rules, WorkspaceView};
-use crate::mcp::sessions::BashAnswer;
-use crate::tools::bc::plot::Plot;
-use crate::tools::bc::{self, InCells};
-use crate::tools::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
-use crate::tools::denied::DenialReport;
-use crate::tools::shell::ScriptArgs;
-use crate::tools::{Refusal, Workbench};
-use audit::Audit;
-use config::Loaded;
-use link::Link;
+use mcp::catalogue;
+use mcp::exec::Options;
+use mcp::files;
+use mcp::jobs;
+use mcp::rules::{Rules, WorkspaceView};
+use mcp::sessions::BashAnswer;
 use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use model::job::{Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};
@@ -33,6 +28,12 @@ use model::receipt::MemoryHold;
 use policy::Terms;
 use policy::group::{Group, ruled_by};
 use profile::Profile;
+use service::calculate::InCells;
+use service::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
+use service::denied::DenialReport;
+use service::refused::uncalculated;
+use service::shell::ScriptArgs;
+use service::{Refusal, Workbench};
 use supervisor::Access;
 
 /// Executor behind the tools of a server.
@@ -49,7 +50,7 @@ pub struct Live {
     shell: Option<Profile>,
     calculator: Duration,
     pub(super) view: WorkspaceView,
-    cache: bc::Cache,
+    cache: calc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
     exec: Options,
@@ -90,7 +91,7 @@ impl Live {
                 (Workspace::Granted(_), Some(Access::ReadWrite)) => WorkspaceView::GrantedReadWrite,
                 (Workspace::Granted(_), Some(Access::Unguarded)) => WorkspaceView::GrantedUnguarded,
             },
-            cache: bc::Cache::default(),
+            cache: calc::Cache::default(),
             commands: offered(settings, workspace),
             exec: exec_options(loaded),
             loaded: loaded.clone(),
@@ -218,15 +219,17 @@ impl Backend for Live {
         let cells = InCells::new(&self.workbench, turn).within(within);
         let places = precision.places();
         if let Some(result) = self.cache.get(&expression, places.into()) {
-            cells.remembered(&expression)?;
+            if let Err(error) = cells.remembered(&expression) {
+                return Err(uncalculated(cells, error));
+            }
             return Ok(self.calculated(result, ValueOrigin::Remembered, started));
         }
-        let done = bc::calculate(&cells, expression, places.into()).await;
-        let receipt = cells.receipt();
+        let done = calc::calculate(&cells, expression, places.into()).await;
         let done = match done {
             Ok(done) => done,
-            Err(error) => return Err(Refused::from(error).protected_by(receipt)),
+            Err(error) => return Err(uncalculated(cells, error)),
         };
+        let receipt = cells.receipt();
         self.cache.put(&done);
         let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
         let ran = ValueOrigin::InCell(receipt.map(Box::new));
@@ -242,12 +245,12 @@ impl Backend for Live {
     ) -> Result<Calculated, Refused> {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, turn).within(within);
-        let done = bc::calculate_advanced(&cells, &script, precision.places().into()).await;
-        let receipt = cells.receipt();
+        let done = calc::calculate_advanced(&cells, &script, precision.places().into()).await;
         let done = match done {
             Ok(done) => done,
-            Err(error) => return Err(Refused::from(error).protected_by(receipt)),
+            Err(error) => return Err(uncalculated(cells, error)),
         };
+        let receipt = cells.receipt();
         Ok(self.calculated(done.result, ValueOrigin::InCell(receipt.map(Box::new)), started))
     }
 
@@ -286,14 +289,14 @@ impl Backend for Live {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, turn);
         let places = u32::from(precision.places());
-        let done = bc::calculate_batch(&cells, &expressions, places).await;
-        let receipt = cells.receipt();
+        let done = calc::calculate_batch(&cells, &expressions, places).await;
         let entries = match done {
             Ok(entries) => entries,
-            Err(error) => return Err(Refused::from(error).protected_by(receipt)),
+            Err(error) => return Err(uncalculated(cells, error)),
         };
+        let receipt = cells.receipt();
         let exact = |exact| if exact == Some(false) { Exact::No } else { Exact::Yes };
-        let entry = |entry: bc::Entry| match entry {
+        let entry = |entry: calc::Entry| match entry {
             Ok((result, sure)) => Ok((result, exact(sure))),
             Err(error) => Err(error.with_hint()),
         };
@@ -308,16 +311,15 @@ impl Backend for Live {
     async fn calculate_plot(&self, plot: Plot, turn: Turn) -> Result<Plotted, Refused> {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, turn);
-        let done = bc::plot::calculate_plot(&cells, &plot).await;
-        let receipt = cells.receipt();
+        let done = calc::plot::calculate_plot(&cells, &plot).await;
         match done {
             Ok(drawn) => Ok(Plotted {
                 drawn,
                 took: started.elapsed(),
-                receipt,
+                receipt: cells.receipt(),
                 unrecorded: self.audit.trouble(),
             }),
-            Err(error) => Err(Refused::from(error).protected_by(receipt)),
+            Err(error) => Err(uncalculated(cells, error)),
         }
     }
 

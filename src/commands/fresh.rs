@@ -2,12 +2,12 @@
 
 use super::live::{Live, clamped};
 use super::sessions::{Show, shown};
-use crate::mcp::backend::{CommandReport, Refused, Turn};
-use crate::tools::denied::DenialReport;
-use crate::tools::shell::{self, ScriptArgs};
 use capture::lines::Wanted;
+use mcp::backend::{CommandReport, Refused, Turn};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::DeniedCall;
+use service::denied::DenialReport;
+use service::shell::{self, ScriptArgs};
 
 /// Tools whose calls have the workspace of the default session. Questions need none.
 const ON_THE_DEFAULT: [&str; 3] = ["bash_exec", "bash_exec_stream", "set_working_dir"];

@@ -33,7 +33,6 @@ pub mod profile;
 pub mod profile_view;
 pub mod pump;
 pub mod reach;
-mod refused;
 mod rows;
 pub mod run;
 pub mod run_arguments;

@@ -1,4 +1,4 @@
-//! The calculator: bc in a cell, with results that are exact or correctly rounded.
+//! The calculator: bc, run where its caller has it run, with results that are exact or correctly rounded.
 //!
 //! `calculate` evaluates at two working scales and doubles until both round to
 //! the same result. Its result is the last value that the expression prints;
@@ -28,10 +28,9 @@ use rewrite::{Expression, Shape};
 
 pub use batch::{Entry, MOST_EXPRESSIONS, calculate_batch};
 pub use cache::Cache;
-pub use evaluate::{BcRun, Evaluate, InCells};
+pub use evaluate::{BcRun, Evaluate};
 pub use validate::EXPRESSION_CHARACTERS;
 
-use super::Refusal;
 use model::defaults::CALCULATOR_TIMEOUT;
 use model::outcome::LimitKind;
 
@@ -93,8 +92,9 @@ pub enum CalcError {
     Internal(String),
     #[error("the calculation was cancelled")]
     Cancelled,
-    #[error(transparent)]
-    Refused(Refusal),
+    /// Who runs bc knows why.
+    #[error("the calculation was refused")]
+    Refused,
 }
 
 impl CalcError {
@@ -113,7 +113,7 @@ impl CalcError {
             Self::Timeout(_) | Self::Limit(_) => {
                 return Some("ask for fewer places or smaller numbers, or split the calculation");
             }
-            Self::Invalid(_) | Self::Internal(_) | Self::Cancelled | Self::Refused(_) => {
+            Self::Invalid(_) | Self::Internal(_) | Self::Cancelled | Self::Refused => {
                 return None;
             }
         };

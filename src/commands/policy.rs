@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::error::{CliError, print_out};
 use super::rows::{Rows, limits, limits_json, plain, pretty};
 use super::{checked, wiring};
-use crate::mcp::catalogue;
 use config::{Loaded, Surroundings};
+use mcp::catalogue;
 use model::call::Asked;
 use model::job::ProfileName;
+use model::nearest::nearest;
 use model::units::{Size, Time};
 use policy::{Denial, Effect, Policy, Rule, Terms};
 use profile::Profiles;
-use profile::document::nearest;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

@@ -1,18 +1,14 @@
-//! Runs bc programs, in cells or as tests have it, and reads what they print.
+//! Runs bc programs by what is given for that, and reads what they print.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use model::defaults::CALCULATOR_TIMEOUT;
 
 use super::CalcError;
 use super::decimal::Decimal;
 use super::library;
 use super::rewrite::{Arithmetic, Expression, Shape};
-use crate::tools::{CallReport, Caller, Workbench};
-use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
-use model::defaults::CALCULATOR_TIMEOUT;
-use model::outcome::{Failure, LimitKind, Outcome};
-use model::receipt::Receipt;
 
 /// What bc left behind when it ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,122 +28,6 @@ pub trait Evaluate: Sync {
         program: String,
         wall: Duration,
     ) -> impl Future<Output = Result<BcRun, CalcError>> + Send;
-}
-
-/// Runs bc in cells, until cancelled.
-#[derive(Debug)]
-pub struct InCells<'bench> {
-    workbench: &'bench Workbench,
-    caller: Caller,
-    /// Of the last cell that ran: a calculation may need several, all of one profile.
-    receipt: Mutex<Option<Receipt>>,
-    /// When the time that was asked for ends, and that time.
-    end: Option<(Instant, Duration)>,
-}
-
-impl<'bench> InCells<'bench> {
-    pub fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
-        Self { workbench, caller, receipt: Mutex::new(None), end: None }
-    }
-
-    /// The same, for a calculation that may not take longer than this in all.
-    #[must_use]
-    pub fn within(self, time: Option<Duration>) -> Self {
-        let time = time.filter(|time| *time < CALCULATOR_TIMEOUT);
-        Self { end: time.map(|time| (Instant::now() + time, time)), ..self }
-    }
-
-    /// Has a call decided and recorded whose value is known: no cell runs.
-    ///
-    /// # Errors
-    /// When policy denies it, or it cannot be recorded and no call is to go on then.
-    pub fn remembered(&self, expression: &str) -> Result<(), CalcError> {
-        let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT);
-        let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
-        self.workbench.remembered(call).map_err(CalcError::Refused)
-    }
-
-    /// What protected the calculation.
-    pub fn receipt(self) -> Option<Receipt> {
-        self.receipt.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Evaluate for InCells<'_> {
-    async fn bc(
-        &self,
-        tool: &'static str,
-        program: String,
-        wall: Duration,
-    ) -> Result<BcRun, CalcError> {
-        let left = self.end.map(|(end, _)| end.saturating_duration_since(Instant::now()));
-        let wall = left.map_or(wall, |left| left.min(wall));
-        if let (true, Some((_, time))) = (wall.is_zero(), self.end) {
-            return Err(CalcError::Timeout(time));
-        }
-        let call =
-            call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
-        let mut told = self.workbench.call(call, &self.caller).await.map_err(CalcError::Refused)?;
-        if let Some(receipt) = told.receipt.take() {
-            *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
-        }
-        match (ended(told), self.end) {
-            // The whole of it is what was asked for.
-            (Err(CalcError::Timeout(_)), Some((_, time))) => Err(CalcError::Timeout(time)),
-            (done, _) => done,
-        }
-    }
-}
-
-/// As the profile `bc` has it executed ahead: only what the program reads is this call's.
-pub(super) fn call(
-    tool: &'static str,
-    program: String,
-    wall: Duration,
-) -> Result<Call, InvalidCall> {
-    Ok(Call {
-        tool: tool.into(),
-        argv: Argv::new(["bc", "-l", "-q"].map(str::to_owned).to_vec())?,
-        script: None,
-        stdin: Stdin::text("program", program)?,
-        // Otherwise bc breaks numbers at 70 columns with a backslash.
-        env: Env::new([("BC_LINE_LENGTH".to_owned(), "0".to_owned())].into())?,
-        cwd: None,
-        asked: Asked { wall: Some(wall), ..Asked::default() },
-        profile: None,
-    })
-}
-
-fn ended(told: CallReport) -> Result<BcRun, CalcError> {
-    let stderr = String::from_utf8_lossy(told.stderr.head()).into_owned();
-    match told.outcome {
-        Outcome::Exited { code: 0 } => {
-            let Some(stdout) = told.stdout.whole() else {
-                return Err(CalcError::Limit(LimitKind::Output));
-            };
-            Ok(BcRun {
-                stdout: String::from_utf8_lossy(&stdout).into_owned(),
-                stderr,
-                took: told.usage.wall,
-            })
-        }
-        // bc says so when it gets no more memory, and exits.
-        Outcome::Exited { .. } if stderr.to_lowercase().contains("out of memory") => {
-            Err(CalcError::Limit(LimitKind::Memory))
-        }
-        Outcome::Exited { code } => Err(CalcError::Internal(format!("bc exited with code {code}"))),
-        Outcome::Signaled { signal } => {
-            Err(CalcError::Internal(format!("bc was ended by signal {signal}")))
-        }
-        Outcome::Timeout => Err(CalcError::Timeout(told.limits.wall)),
-        Outcome::Limit(kind) => Err(CalcError::Limit(kind)),
-        Outcome::Cancelled => Err(CalcError::Cancelled),
-        Outcome::Failed(Failure::NotFound { .. }) => Err(CalcError::Internal(
-            "bc not found\nhint: the operator can install bc where the profile looks for it"
-                .to_owned(),
-        )),
-        Outcome::Failed(failure) => Err(CalcError::Internal(failure.to_string())),
-    }
 }
 
 /// One complaint of bc.

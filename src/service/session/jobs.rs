@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::feed::{Eof, InputEnd, Rest, WriteResult};
 use super::spool::{MOST_BYTES, MOST_COMMANDS};
 use super::{Command, Finished};
-use crate::tools::{Caller, Refusal, Workbench};
+use crate::{Caller, Refusal, Workbench};
 use model::job::JobSignal;
 
 const KEPT_MIB: u64 = MOST_BYTES >> 20;

@@ -4,11 +4,11 @@ use nix::errno::Errno;
 
 use super::live::Live;
 use super::sessions::why_new;
-use crate::mcp::backend::{Refused, RefusedKind, Turn};
-use crate::mcp::files::FileReport;
-use crate::mcp::files::arguments::FileRequest;
-use crate::mcp::rules::WorkspaceView;
-use crate::tools::files::{self, FileError, FileFailure};
+use mcp::backend::{Refused, Turn};
+use mcp::files::FileReport;
+use mcp::files::arguments::FileRequest;
+use mcp::rules::WorkspaceView;
+use service::files::{self, FileError};
 
 impl Live {
     pub(super) async fn of_file(
@@ -73,20 +73,6 @@ impl Live {
             | WorkspaceView::GrantedReadOnly
             | WorkspaceView::GrantedReadWrite
             | WorkspaceView::GrantedUnguarded => None,
-        }
-    }
-}
-
-impl From<FileFailure> for Refused {
-    fn from(unfiled: FileFailure) -> Self {
-        match unfiled {
-            FileFailure::Invalid(invalid) => invalid.into(),
-            FileFailure::Refused(refusal) => refusal.into(),
-            FileFailure::Failed(failure) => failure.into(),
-            FileFailure::Cancelled => Self::new(RefusedKind::Cancelled, unfiled.to_string()),
-            FileFailure::Late => Self::failed(unfiled.to_string()),
-            FileFailure::Garbled { .. } => Self::failed(unfiled.to_string())
-                .with_hint("bash with `restart` gives the session a new shell"),
         }
     }
 }

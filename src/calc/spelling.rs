@@ -6,7 +6,7 @@
 use super::library::{self, Arguments, Own};
 use super::rewrite::{Expression, KEYWORDS, Kind, Token};
 use super::{CalcError, validate};
-use profile::document::nearest;
+use model::nearest::nearest;
 
 /// Greatest exponent of a number as `1E300`; its digits are written out.
 const MOST_EXPONENT: usize = 2000;
@@ -205,7 +205,7 @@ mod tests {
     fn told(text: &str) -> String {
         spelled(text)
             .and_then(|text| check_names(&Expression::new(&text)).map(|()| text))
-            .map_or_else(|error| error.to_string().replace("Invalid expression: ", ""), |text| text)
+            .unwrap_or_else(|error| error.to_string().replace("Invalid expression: ", ""))
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Plots, character by character.
 
-use crate::tools::bc::plot::{self, Plot, calculate_plot};
+use crate::plot::{self, Plot, calculate_plot};
 
 use super::*;
 

@@ -21,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
-use crate::mcp::lines::QUIET;
+use mcp::lines::QUIET;
 
 /// Both streams as they were found. Made before confinement, after which nothing is opened, and
 /// after the supervisor, which must not hold them.

@@ -7,7 +7,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::*;
-use profile::Profiles;
 
 mod arithmetic;
 mod differential;
@@ -386,23 +385,6 @@ fn results_have_the_seeds_fields() {
         Calculated { result: "4".into(), expression: "2+2".into(), precision: 20, exact: None };
     let json = serde_json::json!({"result": "4", "expression": "2+2", "precision": 20});
     assert_eq!(serde_json::to_value(told).ok(), Some(json));
-}
-
-#[test]
-fn a_calculation_differs_in_its_input_alone_from_what_its_profile_executes_ahead() {
-    let profiles = Profiles::parse(&profile::shipped(), &[]).map_err(|error| error.to_string());
-    let bc = profiles.map(|profiles| profiles.iter().find(|it| it.name.as_str() == "bc").cloned());
-    let ahead = bc.map(|bc| bc.and_then(|bc| bc.ahead).map(|ahead| (ahead.argv, ahead.env)));
-    let call = evaluate::call("calculate", "1".to_owned(), CALCULATOR_TIMEOUT);
-    assert_eq!(ahead, Ok(call.ok().map(|call| (call.argv, call.env))));
-}
-
-/// Servers run calls on many threads: these futures must be able to move between them.
-#[expect(dead_code, reason = "that it compiles is the test")]
-fn futures_can_move_between_threads(bc: &InCells<'_>) {
-    fn moves(_: impl Send) {}
-    moves(calculate(bc, String::new(), PRECISION));
-    moves(calculate_advanced(bc, "", PRECISION));
 }
 
 /// bc that always takes this long, in the telling of it.

@@ -13,7 +13,7 @@ use super::{
     Command, CommandState, DEFAULT, Finished, Named, Reply, Restart, Retention, SHOWN_CHARACTERS,
     SessionError, SessionRequest, ShellLoss, check_name,
 };
-use crate::tools::{Caller, Observed, Refusal, Workbench};
+use crate::{Caller, Observed, Refusal, Workbench};
 use audit::Entry;
 use capture::KEPT_BYTES;
 use model::call::Stdin;
@@ -62,7 +62,7 @@ impl Workbench {
     }
 
     /// Moves a grant to the workspace of the default session, if it may use that.
-    pub(in crate::tools) fn beside_the_default(&self, grant: Grant) -> Grant {
+    pub(crate) fn beside_the_default(&self, grant: Grant) -> Grant {
         let job = grant.job();
         // A session has one profile: that of its shell, or without a shell that of its one-shot
         // calls.

@@ -8,19 +8,19 @@ use super::places::{self, GrantedTree, Reach};
 use super::run_arguments::MountRequest;
 use super::serve::WorkspaceRequest;
 use super::tier;
-use crate::mcp::catalogue;
 use config::json::ConfigJson;
 use config::server::ScopeRule;
 use config::{Loaded, Surroundings};
+use mcp::catalogue;
 use model::accounts;
 use model::call::Call;
 use model::job::{ProfileName, Workspace};
+use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
 use model::receipt::Tier;
 use policy::group::Group;
 use policy::{Effect, Grant, Policy};
 use profile::Profile;
-use profile::document::nearest;
 use supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
 
 /// Configuration in force, and what the operator granted on the command line.

@@ -149,7 +149,7 @@ async fn alone(
     time: Duration,
 ) -> Result<Entry, CalcError> {
     match evaluated(bc, TOOL, text, precision, time).await {
-        Err(error @ (CalcError::Refused(_) | CalcError::Cancelled | CalcError::Internal(_))) => {
+        Err(error @ (CalcError::Refused | CalcError::Cancelled | CalcError::Internal(_))) => {
             Err(error)
         }
         entry => Ok(entry),

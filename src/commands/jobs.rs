@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use super::live::Live;
 use super::sessions::{Show, shown};
-use crate::mcp::arguments::jobs::{
-    InputArguments, JobSignal, KillArguments, OutputArguments, OutputOffsets,
-};
-use crate::mcp::backend::{Cut, JobEnd, Refused, RefusedKind, Stream, Turn};
-use crate::mcp::jobs::{InputTaken, JobAnswer, JobOutput, JobRequest, JobState, JobSummary};
-use crate::tools::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
 use capture::grep::Pattern;
 use capture::lines::{Wanted, only};
 use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
+use mcp::arguments::jobs::{
+    InputArguments, JobSignal, KillArguments, OutputArguments, OutputOffsets,
+};
+use mcp::backend::{Cut, JobEnd, Refused, RefusedKind, Stream, Turn};
+use mcp::jobs::{InputTaken, JobAnswer, JobOutput, JobRequest, JobState, JobSummary};
 use model::call::{STDIN_BYTES, seconds};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Force, ShellAfter};
+use service::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
 
 /// Characters in the reply: more than the kept part of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;

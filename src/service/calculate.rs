@@ -1,0 +1,164 @@
+//! Runs bc in cells.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use calc::{BcRun, CalcError, Evaluate};
+use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
+use model::defaults::CALCULATOR_TIMEOUT;
+use model::outcome::{Failure, LimitKind, Outcome};
+use model::receipt::Receipt;
+
+use super::{CallReport, Caller, Refusal, Workbench};
+
+/// Runs bc in cells, until cancelled.
+#[derive(Debug)]
+pub struct InCells<'bench> {
+    workbench: &'bench Workbench,
+    caller: Caller,
+    /// Of the last cell that ran: a calculation may need several, all of one profile.
+    receipt: Mutex<Option<Receipt>>,
+    /// Why a cell was refused.
+    refusal: Mutex<Option<Refusal>>,
+    /// When the time that was asked for ends, and that time.
+    end: Option<(Instant, Duration)>,
+}
+
+impl<'bench> InCells<'bench> {
+    pub fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
+        let (receipt, refusal) = (Mutex::new(None), Mutex::new(None));
+        Self { workbench, caller, receipt, refusal, end: None }
+    }
+
+    /// The same, for a calculation that may not take longer than this in all.
+    #[must_use]
+    pub fn within(self, time: Option<Duration>) -> Self {
+        let time = time.filter(|time| *time < CALCULATOR_TIMEOUT);
+        Self { end: time.map(|time| (Instant::now() + time, time)), ..self }
+    }
+
+    /// Has a call decided and recorded whose value is known: no cell runs.
+    ///
+    /// # Errors
+    /// When policy denies it, or it cannot be recorded and no call is to go on then.
+    pub fn remembered(&self, expression: &str) -> Result<(), CalcError> {
+        let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT);
+        let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
+        self.workbench.remembered(call).map_err(|refusal| self.refused(refusal))
+    }
+
+    fn refused(&self, refusal: Refusal) -> CalcError {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+        CalcError::Refused
+    }
+
+    /// Takes why a cell was refused, where one was.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// What protected the calculation.
+    pub fn receipt(self) -> Option<Receipt> {
+        self.receipt.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Evaluate for InCells<'_> {
+    async fn bc(
+        &self,
+        tool: &'static str,
+        program: String,
+        wall: Duration,
+    ) -> Result<BcRun, CalcError> {
+        let left = self.end.map(|(end, _)| end.saturating_duration_since(Instant::now()));
+        let wall = left.map_or(wall, |left| left.min(wall));
+        if let (true, Some((_, time))) = (wall.is_zero(), self.end) {
+            return Err(CalcError::Timeout(time));
+        }
+        let call =
+            call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
+        let told = self.workbench.call(call, &self.caller).await;
+        let mut told = told.map_err(|refusal| self.refused(refusal))?;
+        if let Some(receipt) = told.receipt.take() {
+            *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
+        }
+        match (ended(told), self.end) {
+            // The whole of it is what was asked for.
+            (Err(CalcError::Timeout(_)), Some((_, time))) => Err(CalcError::Timeout(time)),
+            (done, _) => done,
+        }
+    }
+}
+
+/// As the profile `bc` has it executed ahead: only what the program reads is this call's.
+fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, InvalidCall> {
+    Ok(Call {
+        tool: tool.into(),
+        argv: Argv::new(["bc", "-l", "-q"].map(str::to_owned).to_vec())?,
+        script: None,
+        stdin: Stdin::text("program", program)?,
+        // Otherwise bc breaks numbers at 70 columns with a backslash.
+        env: Env::new([("BC_LINE_LENGTH".to_owned(), "0".to_owned())].into())?,
+        cwd: None,
+        asked: Asked { wall: Some(wall), ..Asked::default() },
+        profile: None,
+    })
+}
+
+fn ended(told: CallReport) -> Result<BcRun, CalcError> {
+    let stderr = String::from_utf8_lossy(told.stderr.head()).into_owned();
+    match told.outcome {
+        Outcome::Exited { code: 0 } => {
+            let Some(stdout) = told.stdout.whole() else {
+                return Err(CalcError::Limit(LimitKind::Output));
+            };
+            Ok(BcRun {
+                stdout: String::from_utf8_lossy(&stdout).into_owned(),
+                stderr,
+                took: told.usage.wall,
+            })
+        }
+        // bc says so when it gets no more memory, and exits.
+        Outcome::Exited { .. } if stderr.to_lowercase().contains("out of memory") => {
+            Err(CalcError::Limit(LimitKind::Memory))
+        }
+        Outcome::Exited { code } => Err(CalcError::Internal(format!("bc exited with code {code}"))),
+        Outcome::Signaled { signal } => {
+            Err(CalcError::Internal(format!("bc was ended by signal {signal}")))
+        }
+        Outcome::Timeout => Err(CalcError::Timeout(told.limits.wall)),
+        Outcome::Limit(kind) => Err(CalcError::Limit(kind)),
+        Outcome::Cancelled => Err(CalcError::Cancelled),
+        Outcome::Failed(Failure::NotFound { .. }) => Err(CalcError::Internal(
+            "bc not found\nhint: the operator can install bc where the profile looks for it"
+                .to_owned(),
+        )),
+        Outcome::Failed(failure) => Err(CalcError::Internal(failure.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use calc::{PRECISION, calculate, calculate_advanced};
+    use profile::Profiles;
+
+    use super::*;
+
+    #[test]
+    fn a_calculation_differs_in_its_input_alone_from_what_its_profile_executes_ahead() {
+        let profiles = Profiles::parse(&profile::shipped(), &[]).map_err(|error| error.to_string());
+        let bc =
+            profiles.map(|profiles| profiles.iter().find(|it| it.name.as_str() == "bc").cloned());
+        let ahead = bc.map(|bc| bc.and_then(|bc| bc.ahead).map(|ahead| (ahead.argv, ahead.env)));
+        let call = call("calculate", "1".to_owned(), CALCULATOR_TIMEOUT);
+        assert_eq!(ahead, Ok(call.ok().map(|call| (call.argv, call.env))));
+    }
+
+    /// Servers run calls on many threads: these futures must be able to move between them.
+    #[expect(dead_code, reason = "that it compiles is the test")]
+    fn futures_can_move_between_threads(bc: &InCells<'_>) {
+        fn moves(_: impl Send) {}
+        moves(calculate(bc, String::new(), PRECISION));
+        moves(calculate_advanced(bc, "", PRECISION));
+    }
+}

@@ -1,0 +1,140 @@
+//! Calls without a result, as every front door reports them: the kind, the message, and the remedy as a hint.
+
+use calc::CalcError;
+use model::call::InvalidCall;
+use model::outcome::Failure;
+use model::receipt::Receipt;
+use policy::Denial;
+
+use super::Refusal;
+use super::calculate::InCells;
+use super::files::FileFailure;
+
+/// A call without a report: nothing ran, or the cell that ran gave no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    pub kind: RefusedKind,
+    pub message: String,
+    pub hint: Option<String>,
+    /// Protection of the cell, if one ran and gave no result.
+    pub receipt: Option<Box<Receipt>>,
+}
+
+/// Reason why there is no report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusedKind {
+    /// The arguments were refused.
+    Arguments,
+    /// Policy forbids it.
+    Denied,
+    /// The client cancelled it before it had a cell.
+    Cancelled,
+    /// cofferdam could not do it, or the calculator answered with an error.
+    Failed,
+}
+
+impl Refused {
+    pub fn new(kind: RefusedKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None, receipt: None }
+    }
+
+    /// Makes a failure that has a message only, such as `BC error: divide by zero`.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(RefusedKind::Failed, message)
+    }
+
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds the protection of the cell that ran.
+    #[must_use]
+    pub fn protected_by(mut self, receipt: Option<Receipt>) -> Self {
+        self.receipt = receipt.map(Box::new);
+        self
+    }
+
+    /// Makes the refusal of a call that was cancelled before anything ran.
+    pub fn cancelled() -> Self {
+        Self::new(RefusedKind::Cancelled, "cancelled before it started")
+    }
+}
+
+impl From<InvalidCall> for Refused {
+    fn from(invalid: InvalidCall) -> Self {
+        Self::new(RefusedKind::Arguments, invalid.to_string())
+    }
+}
+
+impl From<Denial> for Refused {
+    fn from(denial: Denial) -> Self {
+        let message = denial.to_string();
+        let hint = Some(denial.hint).filter(|hint| !hint.is_empty());
+        Self { hint, ..Self::new(RefusedKind::Denied, message) }
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        let hint = failure.hint().map(str::to_owned);
+        Self { hint, ..Self::new(RefusedKind::Failed, failure.to_string()) }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Denied(denial) => denial.into(),
+            full @ (Refusal::QueueFull { .. }
+            | Refusal::Unrecorded(_)
+            | Refusal::Session(_)
+            | Refusal::Job(_)) => {
+                let text = full.to_string();
+                let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+                Self::failed(message).with_hint(hint)
+            }
+        }
+    }
+}
+
+impl From<CalcError> for Refused {
+    fn from(error: CalcError) -> Self {
+        let kind = match &error {
+            CalcError::Refused => RefusedKind::Denied,
+            CalcError::Invalid(_) => RefusedKind::Arguments,
+            CalcError::Cancelled => return Self::cancelled(),
+            CalcError::Bc(_)
+            | CalcError::Timeout(_)
+            | CalcError::Limit(_)
+            | CalcError::Internal(_) => RefusedKind::Failed,
+        };
+        let text = error.with_hint();
+        match text.split_once("\nhint: ") {
+            Some((message, hint)) => Self::new(kind, message).with_hint(hint),
+            None => Self::new(kind, text),
+        }
+    }
+}
+
+impl From<FileFailure> for Refused {
+    fn from(failure: FileFailure) -> Self {
+        match failure {
+            FileFailure::Invalid(invalid) => invalid.into(),
+            FileFailure::Refused(refusal) => refusal.into(),
+            FileFailure::Failed(failure) => failure.into(),
+            FileFailure::Cancelled => Self::new(RefusedKind::Cancelled, failure.to_string()),
+            FileFailure::Late => Self::failed(failure.to_string()),
+            FileFailure::Garbled { .. } => Self::failed(failure.to_string())
+                .with_hint("bash with `restart` gives the session a new shell"),
+        }
+    }
+}
+
+/// Returns why a calculation has no result, with what protected the cell that ran.
+pub fn uncalculated(cells: InCells<'_>, error: CalcError) -> Refused {
+    let refusal = cells.refusal().map(Refused::from);
+    refusal.unwrap_or_else(|| error.into()).protected_by(cells.receipt())
+}
