@@ -7,7 +7,6 @@ mod input;
 mod job;
 mod last;
 mod look;
-mod sysinfo;
 mod tally;
 mod watch;
 
@@ -23,26 +22,17 @@ use nix::unistd::Pid;
 use super::bare::Domain;
 use super::enter::Entry;
 use super::files::{Files, Then};
-use super::mediate::handlers::Served;
-use super::mediate::mediator::Mediator;
+use super::mediate::mediator::{Mediator, Memory};
 use super::mediate::pending::AGAIN;
-use super::record::{PathCall, Recorder};
 use super::report::{self, First, FromInit, ToInit};
-use super::{Clocks, Design, ProcKind, Shared, proc};
-use model::outcome::DENIALS_COUNTED;
+use super::{Design, ProcKind, Shared, proc};
 use model::receipt::MemoryHold;
-use profile::{ProcView, floor};
+use profile::ProcView;
 use sys::process::{self, Dumpable, Reaped};
 use sys::socket::{self, Wait};
-use sys::{Result, mount, notify};
+use sys::{Result, mount};
 
 use watch::Watch;
-
-/// Number of system calls that are counted one by one; higher numbers count as the last.
-const NUMBERS: usize = 512;
-
-/// Refusals of each system call.
-type Tally = [u32; NUMBERS];
 
 /// Resources of init once its set-up is done.
 #[derive(Debug)]
@@ -83,25 +73,13 @@ struct Init<'a> {
     control: BorrowedFd<'a>,
     payload: Pid,
     domain: Option<Domain>,
-    listener: Option<OwnedFd>,
     children: SignalFd,
-    denied: Tally,
-    /// Calls that the name guard refused.
-    guarded: Tally,
     mediator: Mediator<'a>,
     watch: Option<Watch>,
     /// The input that the supervisor asks about.
     input: Option<input::Asked>,
-    /// The number of sysinfo(2), if the profile has init answer it.
-    sysinfo: Option<u32>,
-    /// The number of mmap(2).
-    shares: Option<u32>,
-    clocks: Clocks,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
     memory: u64,
-    /// Calls whose paths are recorded for `profile learn`, and which the kernel then executes.
-    recorded: &'a [PathCall],
-    recorder: Option<Recorder<'a>>,
     /// The workspace, if replies report the files that changed in it.
     files: Option<Files>,
     /// Init's end of the socket by which it lets the payload continue.
@@ -110,6 +88,23 @@ struct Init<'a> {
     user_us: u64,
     system_us: u64,
     max_rss: u64,
+}
+
+/// The cell's memory as init accounts for it.
+struct Account<'w> {
+    limit: u64,
+    watch: Option<&'w mut Watch>,
+}
+
+impl Memory for Account<'_> {
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn grant_shared(&mut self, thread: i32, length: u64) -> Result<bool> {
+        // The filter asks only in cells that have a watch.
+        self.watch.as_mut().map_or(Ok(false), |watch| watch.grants(thread, length))
+    }
 }
 
 /// Result of one round of the loop.
@@ -140,25 +135,16 @@ pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
         }
         Some(_) | None => None,
     };
-    let mediator = Mediator::new(entry.design.mediation.as_ref(), procfs)?;
+    let mediator = Mediator::new(entry.design, entry.shared, procfs)?;
     let mut init = Init {
         control: entry.control,
         // Set by `meet`.
         payload: Pid::from_raw(0),
         domain,
-        listener: None,
         children,
-        denied: [0; NUMBERS],
-        sysinfo: floor::number(floor::ANSWERED)
-            .filter(|number| entry.design.profile.calls.contains(number)),
-        shares: floor::number(floor::SHARES),
-        clocks: entry.shared.clocks,
         memory: entry.design.profile.limits.memory,
-        recorded: &entry.design.recorded,
-        recorder: entry.shared.record.as_deref().map(Recorder::new),
         files: None,
         beside: entry.handoff.0,
-        guarded: [0; NUMBERS],
         mediator,
         input: None,
         watch: watched.map(|proc| {
@@ -201,10 +187,7 @@ impl Init<'_> {
         self.payload = payload_pid(ours)?;
         let mut buffer = [0; 8];
         let mut received = socket::receive(ours, &mut buffer, Wait::Yes)?;
-        self.listener = received.fds.first_mut().and_then(Option::take);
-        if let Some(listener) = &self.listener {
-            self.mediator.meet(listener);
-        }
+        self.mediator.attach(received.fds.first_mut().and_then(Option::take));
         Ok(())
     }
 
@@ -213,7 +196,7 @@ impl Init<'_> {
         let timeout = self.timeout();
         // A negative descriptor is ignored by poll(2); nix has no such value, so the control
         // socket stands in, asked for nothing.
-        let listener = self.listener.as_ref().map_or(self.control, AsFd::as_fd);
+        let listener = self.mediator.listener().unwrap_or(self.control);
         let mut events = [
             PollFd::new(self.control, PollFlags::POLLIN),
             PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
@@ -223,14 +206,11 @@ impl Init<'_> {
             Err(Errno::EINTR) => return Ok(Turn::Again),
             result => result?,
         };
-        let [control, children, denied] =
+        let [control, children, notified] =
             events.map(|event| event.revents().unwrap_or(PollFlags::empty()));
-        if !denied.is_empty() && self.listener.is_some() {
-            self.serve(denied)?;
-        }
-        if let Some(listener) = &self.listener {
-            self.mediator.retry(listener)?;
-        }
+        let mut account = Account { limit: self.memory, watch: self.watch.as_mut() };
+        self.mediator.serve(notified, &mut account)?;
+        self.mediator.retry()?;
         if !control.is_empty()
             && let Turn::Alone = self.obey()?
         {
@@ -254,50 +234,13 @@ impl Init<'_> {
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
         let input = self.input.as_ref().map_or(PollTimeout::NONE, input::Asked::timeout);
-        let again = match self.mediator.has_waiting() {
+        let again = match self.mediator.has_pending() {
             true => PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO),
             false => PollTimeout::NONE,
         };
         // No timeout is -1, which would count as less.
         let some = [watch, input, again].into_iter().filter(|one| *one != PollTimeout::NONE);
         some.min().unwrap_or(PollTimeout::NONE)
-    }
-
-    /// Reads one notification of the filter and answers it. Only a refused call is counted.
-    fn serve(&mut self, events: PollFlags) -> Result<()> {
-        let Some(listener) = &self.listener else { return Ok(()) };
-        if !events.contains(PollFlags::POLLIN) {
-            // The payload and all its children have ended.
-            self.listener = None;
-            return Ok(());
-        }
-        let Some(notification) = notify::receive(listener)? else { return Ok(()) };
-        if Some(notification.number) == self.sysinfo {
-            return sysinfo::answer(listener, notification, self.memory, self.clocks);
-        }
-        if Some(notification.number) == self.shares {
-            return self.share(notification);
-        }
-        if let Some(recorder) = &mut self.recorder
-            && let Some(call) = self.recorded.iter().find(|call| call.number == notification.number)
-        {
-            recorder.note(call, &notification)?;
-            return notify::proceed(listener, notification);
-        }
-        let counts = match self.mediator.serve(listener, notification)? {
-            Served::Answered => return Ok(()),
-            Served::Guarded => &mut self.guarded,
-            Served::NotMediated => {
-                notify::refuse(listener, notification, Errno::EPERM)?;
-                &mut self.denied
-            }
-        };
-        let number = usize::try_from(notification.number).unwrap_or(NUMBERS);
-        if let Some(count) = counts.get_mut(number.min(NUMBERS - 1)) {
-            // Counted per call: a flood of one must not hide another.
-            *count = count.saturating_add(1).min(DENIALS_COUNTED);
-        }
-        Ok(())
     }
 
     fn obey(&mut self) -> Result<Turn> {
@@ -311,8 +254,7 @@ impl Init<'_> {
             ToInit::Seal => {
                 process::set_dumpable(Dumpable::No)?;
                 // Denials of the probes are not the job's.
-                self.denied = [0; NUMBERS];
-                self.guarded = [0; NUMBERS];
+                self.mediator.forget_refusals();
                 report::send(self.control, &FromInit::Sealed, &[])?;
             }
             ToInit::Watch { memory } => {

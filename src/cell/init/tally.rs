@@ -3,23 +3,16 @@
 use nix::errno::Errno;
 
 use super::watch::Watch;
-use super::{Cause, Init, NUMBERS};
-use crate::report::{self, Counts, FromInit, PayloadEnd};
+use super::{Cause, Init};
+use crate::report::{Counts, FromInit, PayloadEnd};
 use sys::Result;
 use sys::process::{End, Reaped};
 use sys::socket;
 
 impl Init<'_> {
-    /// How often each call was refused, by its number, as a report has it.
-    fn refused(&self) -> impl Iterator<Item = (&u32, u16)> {
-        let denied = self.denied.iter().zip(0_u16..);
-        let guarded = self.guarded.iter().zip(report::GUARDED..);
-        denied.chain(guarded).filter(|(count, _)| **count > 0)
-    }
-
     pub(super) fn counts(&self) -> Counts {
         let peak = self.watch.as_ref().map_or(0, Watch::peak);
-        let denied = self.refused().count();
+        let denied = self.mediator.refusals().iter().count();
         Counts {
             user_us: self.user_us,
             system_us: self.system_us,
@@ -28,16 +21,15 @@ impl Init<'_> {
         }
     }
 
-    /// Tells what was counted, and counts refused calls anew.
+    /// Reports the counters, and counts refused calls anew.
     pub(super) fn count(&mut self) -> Result<()> {
         self.tell(FromInit::Counted(self.counts()))?;
-        self.denied = [0; NUMBERS];
-        self.guarded = [0; NUMBERS];
+        self.mediator.forget_refusals();
         self.input = None;
         Ok(())
     }
 
-    /// Tells the end, and lets the supervisor tell it on: for its own end this process takes longer.
+    /// Reports the end, and yields to the supervisor, which passes it on: the end of this process itself takes longer.
     pub(super) fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
         let status = match reaped.end {
             End::Exited(code) => u16::from(code),
@@ -48,8 +40,8 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Makes a report as if the program had ended: the pages that this takes are mapped now, each for some
-    /// microseconds, and not while somebody waits for the end.
+    /// Makes a report as if the program had ended, so that the pages it touches are mapped now, each in some
+    /// microseconds, and not while a client waits for the end.
     pub(super) fn rehearse(&self) -> Result<()> {
         std::hint::black_box(self.packet(self.ended(0, Cause::Program))?);
         Ok(())
@@ -66,9 +58,9 @@ impl Init<'_> {
     }
 
     fn packet(&self, message: FromInit) -> Result<Vec<u8>> {
-        // No longer than it is: room for the longest report on the stack is pages of every cell.
+        // Allocated at its length: room for the longest report on the stack would be pages of every cell.
         let mut packet = postcard::to_stdvec(&message).map_err(|_| Errno::EMSGSIZE)?;
-        for (count, number) in self.refused() {
+        for (count, number) in self.mediator.refusals().iter() {
             packet.extend(number.to_le_bytes());
             packet.extend(count.to_le_bytes());
         }

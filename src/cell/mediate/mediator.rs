@@ -1,65 +1,162 @@
-//! Mediated calls in one init: the gate, made before the first call or with it.
+//! The one reader of a cell's notifications: finds the answer to each, and counts refusals.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
+use nix::poll::PollFlags;
 use nix::sys::stat::Mode;
 
-use super::Mediation;
 use super::handlers::{Handlers, Served};
+use super::refusals::Refusals;
+use super::{Mediation, sysinfo};
+use crate::record::{PathCall, Recorder};
+use crate::{Clocks, Design, Shared};
+use profile::floor;
 use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
 
-/// The reader of one cell's notifications, which answers mediated calls.
+/// The memory of a cell, for the calls whose answer depends on it.
+pub trait Memory {
+    /// Returns the bytes that the cell may use.
+    fn limit(&self) -> u64;
+
+    /// Grants `length` bytes of shared memory to a thread of the cell. Returns false if there is no room.
+    fn grant_shared(&mut self, thread: i32, length: u64) -> Result<bool>;
+}
+
+/// The reader of one cell's notifications.
 #[derive(Debug)]
 pub struct Mediator<'a> {
+    /// Listener of the payload's filter, until no process is left under it.
+    listener: Option<OwnedFd>,
     mediation: Option<&'a Mediation>,
-    /// A procfs that is mounted nowhere, until the gate has it.
+    /// A procfs that is mounted nowhere, until the handlers have it.
     procfs: Option<OwnedFd>,
+    /// Made before the first mediated call, or with it.
     handlers: Option<Box<Handlers<'a>>>,
+    /// Number of sysinfo(2), if the profile has init answer it.
+    sysinfo: Option<u32>,
+    /// Number of mmap(2), of which the filter asks only for shared memory without a file.
+    shared_memory: Option<u32>,
+    clocks: Clocks,
+    /// Calls whose paths are recorded for `profile learn`, and which the kernel then executes.
+    recorded: &'a [PathCall],
+    recorder: Option<Recorder<'a>>,
+    refusals: Refusals,
 }
 
 impl<'a> Mediator<'a> {
-    /// Prepares to answer; where there is a directory of the host, all is made now.
+    /// Prepares to answer. The handlers are made now if the cell has a directory of the host.
     ///
     /// # Errors
-    /// The gate cannot be made.
-    pub fn new(mediation: Option<&'a Mediation>, procfs: Option<OwnedFd>) -> Result<Self> {
-        let mut mediator = Self { mediation, procfs, handlers: None };
+    /// The handlers cannot be made.
+    pub fn new(design: &'a Design, shared: &'a Shared, procfs: Option<OwnedFd>) -> Result<Self> {
+        let mediation = design.mediation.as_ref();
+        let mut mediator = Self {
+            listener: None,
+            mediation,
+            procfs,
+            handlers: None,
+            sysinfo: floor::number(floor::ANSWERED)
+                .filter(|number| design.profile.calls.contains(number)),
+            shared_memory: floor::number(floor::SHARES),
+            clocks: shared.clocks,
+            recorded: &design.recorded,
+            recorder: shared.record.as_deref().map(Recorder::new),
+            refusals: Refusals::default(),
+        };
         if let (Some(mediation), true) = (mediation, mediator.procfs.is_some())
             && mediation.has_directory()
         {
             interrupt::prepare()?;
-            mediator.make(mediation)?;
+            mediator.make_handlers(mediation)?;
         }
         // Without a procfs the payload's probe shows it.
         Ok(mediator)
     }
 
-    /// Lets answers come in step with their callers. Kernels before 6.6 have it not: then they take longer.
-    pub fn meet(&self, listener: impl AsFd) {
-        if self.handlers.is_some() {
+    /// Takes the listener of the payload's filter; none if its side was closed.
+    pub fn attach(&mut self, listener: Option<OwnedFd>) {
+        self.listener = listener;
+        if let (Some(listener), Some(_)) = (&self.listener, &self.handlers) {
             notify::wake_in_step(listener);
         }
     }
 
-    /// Serves a call and answers it, unless it is none of the guard's.
+    /// Returns the listener, for poll(2).
+    pub fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Reads one notification and answers it.
     ///
     /// # Errors
     /// The listener does not take the answer.
-    pub fn serve(&mut self, listener: impl AsFd, call: Notification) -> Result<Served> {
+    pub fn serve(&mut self, events: PollFlags, memory: &mut impl Memory) -> Result<()> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        // Not kept on a hangup: the payload and all its children have ended.
+        let Some(listener) = self.listener.take() else { return Ok(()) };
+        if !events.contains(PollFlags::POLLIN) {
+            return Ok(());
+        }
+        if let Some(call) = notify::receive(&listener)? {
+            self.answer(listener.as_fd(), call, memory)?;
+        }
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Answers a call: by init's own account, by the kernel once it is recorded, by its handler, or with EPERM.
+    fn answer(
+        &mut self,
+        listener: BorrowedFd<'_>,
+        call: Notification,
+        memory: &mut impl Memory,
+    ) -> Result<()> {
+        if Some(call.number) == self.sysinfo {
+            return sysinfo::answer(listener, call, memory.limit(), self.clocks);
+        }
+        if Some(call.number) == self.shared_memory {
+            let [_, length, ..] = call.arguments;
+            // The kernel executes the call that was checked: it has no pointer, and its registers do not change.
+            return match memory.grant_shared(call.pid, length)? {
+                true => notify::proceed(listener, call),
+                false => notify::refuse(listener, call, Errno::ENOMEM),
+            };
+        }
+        if let Some(recorder) = &mut self.recorder
+            && let Some(path) = self.recorded.iter().find(|path| path.number == call.number)
+        {
+            recorder.note(path, &call)?;
+            return notify::proceed(listener, call);
+        }
+        match self.handle(listener, call)? {
+            Served::Answered => {}
+            Served::Guarded => self.refusals.count_guarded(call.number),
+            Served::NotMediated => {
+                notify::refuse(listener, call, Errno::EPERM)?;
+                self.refusals.count(call.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a call by its handler, unless the table has no row for it.
+    fn handle(&mut self, listener: BorrowedFd<'_>, call: Notification) -> Result<Served> {
         let Some(mediation) = self.mediation.filter(|mediation| mediation.find(call).is_some())
         else {
             return Ok(Served::NotMediated);
         };
         if self.handlers.is_none() {
             // If the handlers cannot be made, the call is refused; the cell goes on.
-            if let Err(errno) = self.make(mediation) {
+            if let Err(errno) = self.make_handlers(mediation) {
                 notify::refuse(listener, call, errno)?;
                 return Ok(Served::Answered);
             }
-            self.meet(&listener);
+            notify::wake_in_step(listener);
         }
         match &mut self.handlers {
             Some(handlers) => handlers.serve(listener, call),
@@ -67,17 +164,33 @@ impl<'a> Mediator<'a> {
         }
     }
 
-    /// Tries again what waits for the other end of a FIFO.
-    pub fn retry(&mut self, listener: impl AsFd) -> Result<()> {
-        self.handlers.as_mut().map_or(Ok(()), |handlers| handlers.retry(listener))
+    /// Tries pending calls again.
+    ///
+    /// # Errors
+    /// The listener does not take an answer.
+    pub fn retry(&mut self) -> Result<()> {
+        match (&self.listener, &mut self.handlers) {
+            (Some(listener), Some(handlers)) => handlers.retry(listener),
+            (None, _) | (_, None) => Ok(()),
+        }
     }
 
-    /// Returns whether a caller waits for somebody else.
-    pub fn has_waiting(&self) -> bool {
+    /// Returns true if a call is pending.
+    pub fn has_pending(&self) -> bool {
         self.handlers.as_ref().is_some_and(|handlers| !handlers.pending_calls.is_empty())
     }
 
-    fn make(&mut self, mediation: &'a Mediation) -> Result<()> {
+    /// Returns the counts of refused calls.
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Counts refused calls anew.
+    pub fn forget_refusals(&mut self) {
+        self.refusals = Refusals::default();
+    }
+
+    fn make_handlers(&mut self, mediation: &'a Mediation) -> Result<()> {
         let proc = match self.procfs.take() {
             Some(proc) => proc,
             // A cell with a directory of the host has one of its own, which is mounted nowhere.

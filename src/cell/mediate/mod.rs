@@ -4,8 +4,9 @@
 //! the arguments: a caller that changes them meanwhile changes nothing. Init has the payload's ids, its mounts
 //! and its Landlock rules, and no more.
 //!
-//! [`mediator`] reads the notifications of one cell, [`calls`] has the table from call to handler, and
-//! [`handlers`] the state that handlers share. Each group of calls has its reason:
+//! [`mediator`] is the one reader of a cell's notifications. [`calls`] has the table from call to handler, and
+//! [`handlers`] the state that handlers share: a new kind of call is a row, a group and a handler. Each group
+//! has its reason:
 //!
 //! - Names that the host obeys cannot be made in a writable grant. Read-only mounts cover those that exist
 //!   (`supervisor/protect`); a name that does not exist cannot be covered, and a mount is gone when the host
@@ -27,8 +28,10 @@ pub mod names;
 mod open;
 pub mod paths;
 pub mod pending;
+mod refusals;
 mod rename;
 pub mod sockets;
+mod sysinfo;
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};

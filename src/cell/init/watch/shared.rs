@@ -14,9 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::read;
 
 use super::{Seen, Watch};
-use crate::init::Init;
 use sys::Result;
-use sys::notify::{self, Notification};
 
 const PAGE: u64 = 4096;
 /// Grants that are remembered one by one; with more, a look settles them.
@@ -44,28 +42,9 @@ struct Granted {
     bytes: u64,
 }
 
-impl Init<'_> {
-    /// Answers mmap(2) of shared memory without a file: goes on, or ENOMEM.
-    ///
-    /// A call that goes on is the one that was judged: there is no pointer in it, and its registers do not change.
-    pub(in super::super) fn share(&mut self, asked: Notification) -> Result<()> {
-        let Some(listener) = &self.listener else { return Ok(()) };
-        let [_, length, ..] = asked.arguments;
-        // Without a watch the filter asks about none.
-        let has_room = match &mut self.watch {
-            Some(watch) => watch.grants(asked.pid, length)?,
-            None => false,
-        };
-        match has_room {
-            true => notify::proceed(listener, asked),
-            false => notify::refuse(listener, asked, Errno::ENOMEM),
-        }
-    }
-}
-
 impl Watch {
     /// Grants so many bytes of shared memory, if the cell has room for them.
-    fn grants(&mut self, thread: i32, length: u64) -> Result<bool> {
+    pub(in super::super) fn grants(&mut self, thread: i32, length: u64) -> Result<bool> {
         let bytes = length.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         if !self.shared.has_room(bytes, self.limit)
             && let Some(mapped) = self.shared_objects()?
@@ -102,7 +81,7 @@ impl Watch {
         Ok(after.is_subset(&pids(&seen)).then_some(objects))
     }
 
-    /// The same of one process. One that has ended has none.
+    /// Returns the inodes of one process. A process that has ended has none.
     fn objects_of(&self, directory: &str, until: Duration) -> Option<Vec<u64>> {
         let path = format!("{directory}/maps");
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
@@ -150,12 +129,12 @@ impl Watch {
     }
 }
 
-/// Processor time of init: a machine that is busy must not make a look too long.
+/// Returns the processor time of init: a machine that is busy must not make a look too long.
 fn processor_time() -> Result<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from)
 }
 
-/// The inode of shared memory without a file, of a line of `/proc/PID/maps` (proc(5)).
+/// Returns the inode of shared memory without a file, of a line of `/proc/PID/maps` (proc(5)).
 fn shared_object(line: &[u8]) -> Option<u64> {
     let line = std::str::from_utf8(line).ok()?;
     // Its own name, and that of one that a program has named (PR_SET_VMA).

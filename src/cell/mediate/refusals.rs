@@ -1,0 +1,47 @@
+//! Counts of refused calls, by their numbers.
+
+use crate::report;
+use model::outcome::DENIALS_COUNTED;
+
+/// Number of system calls that are counted one by one; higher numbers count as the last.
+const NUMBERS: usize = 512;
+
+/// Refusals since the last report, by the number of the call.
+#[derive(Debug)]
+pub struct Refusals {
+    by_filter: [u32; NUMBERS],
+    by_name_guard: [u32; NUMBERS],
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { by_filter: [0; NUMBERS], by_name_guard: [0; NUMBERS] }
+    }
+}
+
+impl Refusals {
+    /// Counts a call that the filter refused.
+    pub fn count(&mut self, number: u32) {
+        add(&mut self.by_filter, number);
+    }
+
+    /// Counts a call that the name guard refused.
+    pub fn count_guarded(&mut self, number: u32) {
+        add(&mut self.by_name_guard, number);
+    }
+
+    /// Iterates over the counts above zero, each with the number of its call as a report has it.
+    pub fn iter(&self) -> impl Iterator<Item = (&u32, u16)> {
+        let by_filter = self.by_filter.iter().zip(0_u16..);
+        let by_name_guard = self.by_name_guard.iter().zip(report::GUARDED..);
+        by_filter.chain(by_name_guard).filter(|(count, _)| **count > 0)
+    }
+}
+
+/// Adds one to a call's count, which has a bound of its own: a flood of one call must not hide another.
+fn add(counts: &mut [u32; NUMBERS], number: u32) {
+    let number = usize::try_from(number).unwrap_or(NUMBERS);
+    if let Some(count) = counts.get_mut(number.min(NUMBERS - 1)) {
+        *count = count.saturating_add(1).min(DENIALS_COUNTED);
+    }
+}
