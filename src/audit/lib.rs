@@ -4,7 +4,7 @@
 //! can write the file can write all of it anew, so a hash kept elsewhere is what proves the rest.
 
 pub mod chain;
-mod held;
+mod file;
 pub mod read;
 mod record;
 
@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use held::Held;
-pub use held::HeldError;
+use file::LogFile;
+pub use file::LogFileError;
 use model::call::{Call, ToolName};
 use model::outcome::in_words;
 use policy::{Denial, Grant};
@@ -61,7 +61,7 @@ pub struct Audit(Option<Arc<Log>>);
 
 #[derive(Debug)]
 struct Log {
-    held: Mutex<State>,
+    state: Mutex<State>,
     on_error: OnError,
     /// Before the number of a call, so that ids of several processes differ.
     prefix: String,
@@ -70,7 +70,7 @@ struct Log {
 
 #[derive(Debug)]
 struct State {
-    held: Held,
+    file: LogFile,
     lost: u64,
     why: String,
 }
@@ -85,10 +85,10 @@ impl Audit {
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub fn open(options: &Options) -> Result<Self, HeldError> {
-        let state = State { held: Held::open(options)?, lost: 0, why: String::new() };
+    pub fn open(options: &Options) -> Result<Self, LogFileError> {
+        let state = State { file: LogFile::open(options)?, lost: 0, why: String::new() };
         Ok(Self(Some(Arc::new(Log {
-            held: Mutex::new(state),
+            state: Mutex::new(state),
             on_error: options.on_error,
             prefix: format!("{}-{}", model::clock::now(), std::process::id()),
             calls: AtomicU64::new(0),
@@ -101,7 +101,7 @@ impl Audit {
     /// No descriptor is left.
     pub fn directory(&self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
         let Some(log) = &self.0 else { return Ok(None) };
-        log.state().held.directory().try_clone_to_owned().map(Some)
+        log.state().file.directory().try_clone_to_owned().map(Some)
     }
 
     /// Returns the record of a call as it was asked; `None` without a log.
@@ -168,7 +168,7 @@ impl Audit {
 impl Log {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         // The state that a panicking thread left is checked again before each line.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self, record: Record) -> Result<(), Unrecorded> {
@@ -178,7 +178,7 @@ impl Log {
             records.push(Record::Gap { lost: state.lost, why: state.why.clone() });
         }
         records.push(record);
-        match state.held.append(&records) {
+        match state.file.append(&records) {
             Ok(()) => {
                 state.lost = 0;
                 Ok(())

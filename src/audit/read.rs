@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::chain::{self, BadLine, Checked, FIRST, Tip};
-use super::held::numbered;
+use super::file::numbered;
 use model::outcome::in_words;
 
 /// Rotated files are looked for up to this number.

@@ -129,5 +129,5 @@ fn a_directory_that_others_can_use_is_refused() {
     let parent = options.file.parent().expect("a parent");
     fs::create_dir(parent).expect("made");
     fs::set_permissions(parent, fs::Permissions::from_mode(0o755)).expect("set");
-    assert!(matches!(Audit::open(&options), Err(HeldError::Shared { .. })));
+    assert!(matches!(Audit::open(&options), Err(LogFileError::Shared { .. })));
 }

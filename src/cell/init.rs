@@ -3,10 +3,10 @@
 //! It never execs. Its end is the cell's end: the kernel kills every other process of
 //! the pid namespace with it (pid_namespaces(7)).
 
+mod changes;
+mod end;
 mod input;
 mod job;
-mod last;
-mod look;
 mod tally;
 mod watch;
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::corpus::{Class, Company, Probe};
 use super::judge::{self, Isolation, Memory, Seen, Shown, Target, Verdict};
 use super::launch::{Bench, PRIVATE, Ran};
-use super::spare;
+use super::resources;
 use super::stage::Stage;
 
 /// The verdict on one attack.
@@ -106,7 +106,7 @@ fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Option<Found> {
 }
 
 fn tried(bench: &Bench, probe: &Probe, is_root: bool) -> std::io::Result<Verdict> {
-    let short = spare::short_of(probe, &bench.directory);
+    let short = resources::short_of(probe, &bench.directory);
     let shown = match (judge::without_control(probe, is_root), &short, &bench.target) {
         (_, Some(why), Target::Other(_)) => {
             return Ok(Verdict::NotApplicable { why: why.clone() });

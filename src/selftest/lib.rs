@@ -16,6 +16,6 @@ pub mod judge;
 pub mod launch;
 pub mod remains;
 pub mod report;
-pub mod spare;
+pub mod resources;
 pub mod stage;
 pub mod traces;

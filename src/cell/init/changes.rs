@@ -1,4 +1,4 @@
-//! Init looks at the workspace: before a program starts, between the commands of a session, at the end.
+//! Scans the workspace for changes: before a program starts, between the commands of a session, at the end.
 
 use nix::errno::Errno;
 

@@ -1,4 +1,4 @@
-//! The last of a cell: who is left behind is killed, and what all of them used is added up.
+//! Ends a cell: kills the processes that are left, and adds up the resources that all of them used.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The log as the front end holds it: a directory, opened before confinement, and a file in it.
+//! The log file: a directory that the front end opens before its confinement, and a file in it.
 //!
 //! Several processes may write to one log, such as a server and a `cofferdam run` beside it. Each
 //! line is written under a lock on the directory, after a look at what the others have added.
@@ -30,7 +30,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why there is no log.
 #[derive(Debug, thiserror::Error)]
-pub enum HeldError {
+pub enum LogFileError {
     #[error("`{path}` cannot be made: {}", in_words(.source), path = .path.display())]
     Make { path: PathBuf, source: std::io::Error },
     #[error("`{path}` cannot be opened: {errno}", path = .path.display())]
@@ -59,7 +59,7 @@ enum LastLine {
 
 /// The log, open.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LogFile {
     directory: OwnedFd,
     name: OsString,
     file: File,
@@ -70,28 +70,28 @@ pub(super) struct Held {
     keep: u32,
 }
 
-impl Held {
+impl LogFile {
     /// Opens the log, and makes it and its directory where they are not there.
-    pub(super) fn open(options: &Options) -> Result<Self, HeldError> {
+    pub(super) fn open(options: &Options) -> Result<Self, LogFileError> {
         let path = options.file.clone();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(HeldError::NotAFile { path });
+            return Err(LogFileError::NotAFile { path });
         };
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(parent)
-            .map_err(|source| HeldError::Make { path: parent.to_owned(), source })?;
+            .map_err(|source| LogFileError::Make { path: parent.to_owned(), source })?;
         let directory = own_directory(parent)?;
-        let using = |source| HeldError::Use { path: path.clone(), source };
+        let using = |source| LogFileError::Use { path: path.clone(), source };
         let opened = append_to(directory.as_fd(), name);
-        let file = opened.map_err(|errno| HeldError::Open { path: path.clone(), errno })?;
+        let file = opened.map_err(|errno| LogFileError::Open { path: path.clone(), errno })?;
         let metadata = file.metadata().map_err(using)?;
         // Nobody else may read it, and it has no second name by which it could be changed.
         let own = metadata.uid() == nix::unistd::geteuid().as_raw();
         let private = metadata.mode() & 0o077 == 0 && metadata.nlink() == 1;
         if !metadata.is_file() || !own || !private {
-            return Err(HeldError::NotAFile { path });
+            return Err(LogFileError::NotAFile { path });
         }
         let (max_bytes, keep) = (options.max_bytes, options.keep);
         let name = name.to_owned();
@@ -231,13 +231,13 @@ pub(super) fn numbered(name: &OsString, number: u32) -> OsString {
 
 /// Makes or opens a directory that belongs to this user and that no other user can use: Landlock lets the front
 /// end write in it, so nothing else should be there, and nobody else may exchange a file.
-fn own_directory(path: &Path) -> Result<OwnedFd, HeldError> {
+fn own_directory(path: &Path) -> Result<OwnedFd, LogFileError> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let told = |errno| HeldError::Open { path: path.to_owned(), errno };
+    let told = |errno| LogFileError::Open { path: path.to_owned(), errno };
     let directory = open(path, flags, Mode::empty()).map_err(told)?;
     let status = nix::sys::stat::fstat(&directory).map_err(told)?;
     if status.st_uid != nix::unistd::geteuid().as_raw() || status.st_mode & 0o077 != 0 {
-        return Err(HeldError::Shared { path: path.to_owned() });
+        return Err(LogFileError::Shared { path: path.to_owned() });
     }
     Ok(directory)
 }
