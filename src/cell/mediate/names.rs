@@ -17,6 +17,9 @@ pub const OBEYED: [(&str, &str); 13] = [
     (".jj", "Jujutsu runs the programs that its repository's configuration names"),
     (".husky", "husky's git hooks run the files in it"),
 ];
+/// How the names begin that init gives to a file for a moment: no cell may make one. Git passes over a
+/// reference that begins with a dot.
+pub const OWN: &str = ".cofferdam-";
 /// A repository's own directory, or the file that stands for it.
 pub const GIT: &str = ".git";
 /// The file that makes a directory a repository to git, together with `objects` and `refs`, which many
@@ -194,7 +197,8 @@ impl Kind {
         }
         let letters = Letters::of(name);
         let is = |word: &str| letters.may_be(word) || may_be_short(name, word.as_bytes());
-        if is(GIT) || OBEYED.iter().any(|(word, _)| is(word)) {
+        let is_own = || folded(name).take(OWN.len()).eq(OWN.bytes());
+        if is(GIT) || OBEYED.iter().any(|(word, _)| is(word)) || is_own() {
             Self::Obeyed
         } else if is(HEAD) {
             Self::Head { exact: name == HEAD.as_bytes() }

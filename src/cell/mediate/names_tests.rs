@@ -38,6 +38,10 @@ fn a_name_of_any_length_is_folded_whole_and_once() {
     ] {
         assert_eq!(Kind::of(name.as_bytes()), kind, "{name}");
     }
+    for name in [".cofferdam-1-2", ".CofferDam-x", ".cofferdam-"] {
+        assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
+    }
+    assert_eq!(Kind::of(b".cofferdam"), Kind::Plain);
     let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain([OBJECTS, ATTRIBUTES]);
     assert!(words.map(str::len).all(|length| length < MOST_LETTERS));
 }
