@@ -1,5 +1,6 @@
 //! The name guard: applies the rules of [`names`] to a directory that is held.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -15,6 +16,9 @@ use sys::{Result, lookup};
 /// Private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`, and the one of granted sockets.
 const PRIVATE: usize = 4;
 
+/// A filesystem of the cell's own that it may share with others of its session.
+const WORKSPACE: &CStr = c"/workspace";
+
 /// Decides on names, in the init of one cell.
 #[derive(Debug)]
 pub struct NameGuard<'a> {
@@ -26,15 +30,21 @@ pub struct NameGuard<'a> {
     private: [u64; PRIVATE],
     /// Number of entries, from the first, that are filesystems of this cell alone.
     own: usize,
+    /// Device number of a `/workspace` of the cell's session, which its other cells have too; else 0.
+    workspace: u64,
 }
 
 impl<'a> NameGuard<'a> {
     pub fn new(guard: &'a Mediation, proc: OwnedFd) -> Result<Self> {
         let mut private = [0; PRIVATE];
+        let mut workspace = 0;
         for (place, path) in private.iter_mut().zip(guard.private.iter().chain(&guard.sockets)) {
             *place = stat(path.as_c_str())?.st_dev;
+            if path.as_c_str() == WORKSPACE {
+                workspace = *place;
+            }
         }
-        Ok(Self { named: &guard.named, proc, private, own: guard.private.len() })
+        Ok(Self { named: &guard.named, proc, private, own: guard.private.len(), workspace })
     }
 
     /// Decides what a rename may move from one spot to the other.
@@ -52,6 +62,13 @@ impl<'a> NameGuard<'a> {
     pub fn is_own(&self, file: impl AsFd) -> Result<bool> {
         let device = fstat(file)?.st_dev;
         Ok(self.private.iter().take(self.own).any(|own| *own == device))
+    }
+
+    /// Returns whether this init alone makes names in a directory. The kernel lets nobody else turn a part of a path
+    /// into a link there between a look and the act.
+    pub fn is_alone(&self, directory: impl AsFd) -> Result<bool> {
+        let device = fstat(&directory)?.st_dev;
+        Ok(device != self.workspace && self.is_own(directory)?)
     }
 
     /// Returns true if this name must not be made here, also in doubt.

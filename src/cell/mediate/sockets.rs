@@ -323,7 +323,7 @@ pub fn bound(
     }
     let from = target.start_of(path)?;
     let straight =
-        name_guard.is_private(&spot.parent)? && name_guard.leads_straight(&from, path, &spot)?;
+        name_guard.is_alone(&spot.parent)? && name_guard.leads_straight(&from, path, &spot)?;
     caller.lend_umask()?;
     caller.still_waits()?;
     if straight {
