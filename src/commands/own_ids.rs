@@ -66,9 +66,9 @@ fn remedy(uid: u32, looked: Result<(), Without>) -> String {
              --security-opt no-new-privileges)"
                 .to_owned()
         }
-        Err(Without::Locks) => format!(
-            "loginctl enable-linger {named}, which makes /run/user/{uid}; or as root remove \
-             /tmp/cofferdam-ids-{uid}"
+        Err(Without::Locks { .. }) => format!(
+            "loginctl enable-linger {named}, which makes /run/user/{uid}; without systemd, as root: install -d -o \
+             {named} -m 700 /run/user/{uid}"
         ),
         Err(Without::Taken) => format!(
             "end other servers of yours, or give {named} a longer range in /etc/subuid and /etc/subgid"

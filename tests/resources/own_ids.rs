@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::server::{Server, story};
 use crate::support::ids::{COUNT, FIRST};
-use crate::support::{Caller, Check, Claim, Failed, For, Need, children, equal, holds, status};
+use crate::support::{
+    Caller, Check, Claim, Failed, For, Need, USER, children, equal, holds, status,
+};
 use serde_json::{Value, json};
 
 pub const CLAIMS: &[Claim] = &[
@@ -291,6 +293,9 @@ fn doctor(caller: &Caller) -> Check {
     let weak = layer(&caller.given(|given| Ok(given.without_privileges()))?)?;
     let remedy = weak["remedy"].as_str().unwrap_or_default();
     holds("its remedy", remedy, remedy.contains("NoNewPrivileges=no"))?;
+    let weak = layer(&caller.given(|given| given.with_open_locks())?)?;
+    let how = weak["how"].as_str().unwrap_or_default();
+    holds("its reason", &weak, how.contains(&format!("/run/user/{USER}, where")))?;
     let weak = layer(&caller.given(|given| given.with_program("newuidmap", "exit 1"))?)?;
     let remedy = weak["remedy"].as_str().unwrap_or_default();
     holds("its remedy", remedy, remedy.contains("getsubids tester"))

@@ -9,13 +9,15 @@ use super::{Failed, USER};
 pub const FIRST: u32 = 1_900_000_000;
 pub const COUNT: u32 = 65_536;
 
-/// Binds the files that the directory `$1` has, then becomes the user `$2` with the groups `$3`, and
+/// Binds the files that the directory `$1` has, and its `run` as the place of the user's own, then becomes the user `$2` with the groups `$3`, and
 /// gives no privilege to programs where `$4` says so.
 const ENTER: &str = r#"
 for file in passwd subuid subgid; do mount --bind "$1/$file" "/etc/$file" || exit 99; done
 for file in newuidmap newgidmap; do
     if [ -e "$1/$file" ]; then mount --bind "$1/$file" "/usr/bin/$file" || exit 99; fi
 done
+if [ ! -d /run/user ]; then mount -t tmpfs none /run && mkdir /run/user || exit 99; fi
+mount --bind "$1/run" /run/user || exit 99
 id=$2 groups=$3 more=$4
 shift 4
 exec setpriv --reuid "$id" --regid "$id" $groups $more "$@"
@@ -35,6 +37,10 @@ impl Given {
         let given = Self { directory: directory.to_owned(), groups: "--clear-groups", more: "" };
         let accounts = std::fs::read_to_string("/etc/passwd")?;
         given.file("passwd", &format!("{accounts}tester:x:{USER}:{USER}::/:/bin/sh\n"))?;
+        let runtime = given.directory.join(format!("run/{USER}"));
+        std::fs::create_dir_all(&runtime)?;
+        std::os::unix::fs::chown(&runtime, Some(USER), Some(USER))?;
+        super::mode(&runtime, 0o700)?;
         given.ranges(&format!("tester:{FIRST}:{COUNT}\n"))
     }
 
@@ -48,6 +54,12 @@ impl Given {
     /// The same for a user with the groups 4 and 64322.
     pub fn with_groups(self) -> Self {
         Self { groups: "--groups 4,64322", ..self }
+    }
+
+    /// The same where others can write where the user's locks are.
+    pub fn with_open_locks(self) -> Result<Self, Failed> {
+        super::mode(&self.directory.join(format!("run/{USER}")), 0o777)?;
+        Ok(self)
     }
 
     /// The same for a process that can gain no privilege.

@@ -49,8 +49,10 @@ pub enum Without {
     Range { file: &'static str },
     #[error("no_new_privs is set on cofferdam, and newuidmap takes a privilege")]
     NoNewPrivs,
-    #[error("no directory for locks can be had in /run/user or /tmp")]
-    Locks,
+    #[error(
+        "/run/user/{uid}, where blocks of ids are locked, is not there or not this user's alone"
+    )]
+    Locks { uid: u32 },
     #[error("all instances of this user's ids are running")]
     Taken,
     #[error("{limit} cells are more than a block of ids has")]
@@ -78,14 +80,8 @@ impl Block {
     /// The first thing that is missing.
     pub fn take(uid: u32, cells: u16) -> Result<Self, Without> {
         let (programs, ranges) = found(uid, cells)?;
-        let locks = locks(uid).ok_or(Without::Locks)?;
-        for number in 0..MOST_INSTANCES {
-            let [Some(uid), Some(gid)] = ranges.map(|range| range.block(number)) else { break };
-            if let Some(lock) = lock(&locks, uid).map_err(|_| Without::Locks)? {
-                return Ok(Self { first: [uid, gid], programs, _lock: ManuallyDrop::new(lock) });
-            }
-        }
-        Err(Without::Taken)
+        let (first, lock) = locked(uid, ranges)?;
+        Ok(Self { first, programs, _lock: ManuallyDrop::new(lock) })
     }
 
     /// Returns its ids on the host, uids and gids: those of main's namespace by its own two maps.
@@ -111,12 +107,26 @@ impl Block {
 /// The supervisor's real uid, as its map has it: the last of the block, which no slot has.
 pub const SUPERVISOR: u32 = BLOCK;
 
-/// Tells why cells of this user have no ids of their own, as far as files tell.
+/// Tells why cells of this user have no ids of their own: a block is locked for a moment, and nothing mapped.
 ///
 /// # Errors
 /// The first thing that is missing.
 pub fn look(uid: u32, cells: u16) -> Result<(), Without> {
-    found(uid, cells).map(drop)
+    let (_, ranges) = found(uid, cells)?;
+    locked(uid, ranges).map(drop)
+}
+
+/// Locks the first block that no other instance has. Returns its first uid and gid.
+fn locked(user: u32, ranges: [Range; 2]) -> Result<([u32; 2], Flock<File>), Without> {
+    let none = Without::Locks { uid: user };
+    let locks = locks(user).ok_or(none)?;
+    for number in 0..MOST_INSTANCES {
+        let [Some(uid), Some(gid)] = ranges.map(|range| range.block(number)) else { break };
+        if let Some(lock) = lock(&locks, uid).map_err(|_| none)? {
+            return Ok(([uid, gid], lock));
+        }
+    }
+    Err(Without::Taken)
 }
 
 fn found(uid: u32, cells: u16) -> Result<([PathBuf; 2], [Range; 2]), Without> {
@@ -180,17 +190,17 @@ impl Range {
     }
 }
 
-/// A directory for locks that nobody but the user can change.
+/// The directory for locks, which nobody but the user can change.
+///
+/// There is one place, so that no two instances have one block, and it is below a directory of the user's own: in
+/// `/tmp` another user could make it first.
 fn locks(uid: u32) -> Option<PathBuf> {
     let own = |path: &Path| {
         fs::symlink_metadata(path)
             .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o022 == 0)
     };
-    let runtime = PathBuf::from(format!("/run/user/{uid}"));
-    let place = match own(&runtime) {
-        true => runtime.join("cofferdam"),
-        false => PathBuf::from(format!("/tmp/cofferdam-ids-{uid}")),
-    };
+    let runtime = Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|path| own(path))?;
+    let place = runtime.join("cofferdam");
     // There already, or not to be had: the look decides.
     DirBuilder::new().mode(0o700).create(&place).unwrap_or_default();
     own(&place).then_some(place)
