@@ -159,6 +159,9 @@ fn body(request: &Request) -> Writer {
         };
         property("Description", "s", &|one| one.text("cells of cofferdam"));
         property("PIDs", "au", &|one| one.array(4, |pids| pids.word(request.pid)));
+        // Where managers put a user's programs by default since systemd 247: older ones would put it at the top, past
+        // the limits and weights that the user has set on the slice (systemd.special(7)).
+        property("Slice", "s", &|one| one.text("app.slice"));
         property("Delegate", "b", &|one| one.word(1));
         // Nothing of it is left when it fails, either.
         property("CollectMode", "s", &|one| one.text("inactive-or-failed"));

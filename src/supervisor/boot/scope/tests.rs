@@ -278,6 +278,7 @@ fn the_request_is_one_scope_with_one_process_and_the_limits_of_its_unit() -> Che
         };
         one("Description", "s", &|of| of.text("cells of cofferdam"));
         one("PIDs", "au", &|of| of.array(4, |pids| pids.word(4711)));
+        one("Slice", "s", &|of| of.text("app.slice"));
         one("Delegate", "b", &|of| of.word(1));
         one("CollectMode", "s", &|of| of.text("inactive-or-failed"));
         one("KillSignal", "i", &|of| of.word(9));
