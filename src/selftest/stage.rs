@@ -305,6 +305,10 @@ fn repository(directory: &Path) -> std::io::Result<()> {
     for name in ["hooks", "objects", "refs"] {
         std::fs::create_dir_all(git.join(name))?;
     }
+    // A hook that is kept among the sources.
+    std::fs::create_dir(directory.join("tools"))?;
+    std::fs::write(directory.join("tools/hook"), "#!/bin/sh\n")?;
+    std::os::unix::fs::symlink("../../tools/hook", git.join("hooks/post-commit"))?;
     std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n")?;
     std::fs::write(git.join("config"), "[core]\n\trepositoryformatversion = 0\n")
 }
