@@ -24,7 +24,7 @@ use super::enter::Entry;
 use super::files::{Files, Then};
 use super::mediate::mediator::{Mediator, Memory};
 use super::mediate::pending::AGAIN;
-use super::report::{self, First, FromInit, ToInit};
+use super::report::{self, First, FromInit, OverMemory, ToInit};
 use super::{Design, ProcKind, Shared, proc};
 use model::receipt::MemoryHold;
 use profile::ProcView;
@@ -119,7 +119,7 @@ enum Turn {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Program,
-    OverMemory,
+    OverMemory(OverMemory),
 }
 
 /// Serves the cell until its payload has ended; returns when the end is reported.

@@ -40,9 +40,18 @@ pub enum FromInit {
 pub struct PayloadEnd {
     /// Exit code, or 256 and the signal.
     pub status: u16,
-    /// True if init ended the cell because it used more memory than its limit.
-    pub over_memory: bool,
+    /// Why init ended it, where that was for memory.
+    pub over_memory: Option<OverMemory>,
     pub counts: Counts,
+}
+
+/// Why a cell whose memory no control group holds is ended for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OverMemory {
+    /// It uses more than it may.
+    Limit,
+    /// The host is about to run out.
+    Host,
 }
 
 /// Counters of init.

@@ -26,6 +26,8 @@ pub enum Outcome {
 pub enum LimitKind {
     Cpu,
     Memory,
+    /// The host had little left, and no control group holds the memory of cells: which of them took it is not known.
+    HostMemory,
     FileSize,
     Output,
 }
@@ -36,6 +38,7 @@ impl LimitKind {
         match self {
             Self::Cpu => "cpu",
             Self::Memory => "memory",
+            Self::HostMemory => "host_memory",
             Self::FileSize => "file_size",
             Self::Output => "output",
         }

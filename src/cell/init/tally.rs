@@ -48,7 +48,10 @@ impl Init<'_> {
     }
 
     fn ended(&self, status: u16, cause: Cause) -> FromInit {
-        let over_memory = cause == Cause::OverMemory;
+        let over_memory = match cause {
+            Cause::Program => None,
+            Cause::OverMemory(why) => Some(why),
+        };
         FromInit::Ended(PayloadEnd { status, over_memory, counts: self.counts() })
     }
 

@@ -19,6 +19,7 @@ use nix::unistd::read;
 
 use super::{Cause, Init, Turn};
 use crate::bare::Domain;
+use crate::report::OverMemory;
 use sys::Result;
 use sys::process::{self, End, Reaped, Used};
 
@@ -67,13 +68,14 @@ impl Init<'_> {
     /// Looks at the cell's memory when it is time to.
     pub(super) fn look_at_memory(&mut self, now: Instant) -> Result<Turn> {
         let Some(watch) = &mut self.watch else { return Ok(Turn::Again) };
-        if !watch.is_due(now) || !watch.exceeded(now)? {
+        if !watch.is_due(now) {
             return Ok(Turn::Again);
         }
+        let Some(why) = watch.exceeded(now)? else { return Ok(Turn::Again) };
         // The payload itself may be waiting for a child: what counts is that the cell ends now.
         let killed =
             Reaped { pid: self.payload.as_raw(), end: End::Signaled(9), used: Used::default() };
-        Ok(Turn::End(killed, Cause::OverMemory))
+        Ok(Turn::End(killed, Cause::OverMemory(why)))
     }
 }
 
@@ -118,8 +120,8 @@ impl Watch {
         self.peak
     }
 
-    /// Adds up the cell's memory and says whether it is above the limit.
-    pub fn exceeded(&mut self, now: Instant) -> Result<bool> {
+    /// Adds up the cell's memory. Returns why the cell must end, if it must.
+    pub fn exceeded(&mut self, now: Instant) -> Result<Option<OverMemory>> {
         let seen = self.processes()?;
         // Without mounts of its own the cell's files are on a disk.
         let files = if self.domain.is_none() { private_files() } else { 0 };
@@ -169,7 +171,10 @@ impl Watch {
             Progress::Unfinished => Duration::ZERO,
         };
         self.next = Some(now + wait);
-        Ok(used > self.limit || host.is_short)
+        Ok(match used > self.limit {
+            true => Some(OverMemory::Limit),
+            false => host.is_short.then_some(OverMemory::Host),
+        })
     }
 
     /// Reads the host's own memory: the procfs held here is masked by nothing.
@@ -364,4 +369,87 @@ fn private_files() -> u64 {
             Some(used.saturating_mul(size))
         })
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    /// Above all that the filesystems of the machine that runs this may hold.
+    const LIMIT: u64 = 1 << 50;
+
+    /// A procfs of files: one process, which is this one, with mappings that take several looks to count.
+    struct Procfs(tempfile::TempDir);
+
+    impl Procfs {
+        fn new(size: u64) -> std::io::Result<Self> {
+            let own = Self(tempfile::tempdir()?);
+            let process = own.0.path().join(std::process::id().to_string());
+            fs::create_dir(&process)?;
+            let status = format!("VmSize: {} kB\nFDSize: 64\nPPid: 1\nThreads: 1\n", size >> 10);
+            fs::write(process.join("status"), status)?;
+            // Without the end of a line, so that it takes time and counts as nothing.
+            fs::File::create(process.join("maps"))?.set_len(1 << 30)?;
+            own.host(16 << 30, 100 * MIB)?;
+            Ok(own)
+        }
+
+        /// The host's memory: `available` of 16 GiB, and the kernel's objects.
+        fn host(&self, available: u64, slab: u64) -> std::io::Result<()> {
+            let (total, available, slab) = ((16_u64 << 30) >> 10, available >> 10, slab >> 10);
+            let text = format!(
+                "MemTotal: {total} kB\nMemAvailable: {available} kB\nSUnreclaim: {slab} kB\n"
+            );
+            fs::write(self.0.path().join("meminfo"), text)
+        }
+
+        fn watch(&self) -> std::io::Result<Watch> {
+            let mut watch = Watch::new(fs::File::open(self.0.path())?.into(), LIMIT, None, None);
+            watch.start(LIMIT);
+            Ok(watch)
+        }
+    }
+
+    fn look(watch: &mut Watch) -> std::io::Result<Option<OverMemory>> {
+        watch.exceeded(Instant::now()).map_err(std::io::Error::from)
+    }
+
+    #[test]
+    fn a_host_that_runs_out_is_told_from_a_limit() -> std::io::Result<()> {
+        let procfs = Procfs::new(MIB)?;
+        assert_eq!(look(&mut procfs.watch()?)?, None);
+        procfs.host(MIB, 100 * MIB)?;
+        assert_eq!(look(&mut procfs.watch()?)?, Some(OverMemory::Host));
+        let mut watch = procfs.watch()?;
+        watch.limit = 0;
+        watch.shared = SharedMemory::default();
+        procfs.host(16 << 30, 1 << 40)?;
+        assert_eq!(look(&mut watch)?, Some(OverMemory::Limit));
+        Ok(())
+    }
+
+    /// What a look that is behind charges, where the host's kernel grew by a GiB meanwhile.
+    fn charged(size: u64) -> std::io::Result<u64> {
+        let procfs = Procfs::new(size)?;
+        let mut watch = procfs.watch()?;
+        look(&mut watch)?;
+        let before = watch.peak();
+        procfs.host(16 << 30, 1124 * MIB)?;
+        look(&mut watch)?;
+        assert!(watch.next.is_some_and(|next| next <= Instant::now()), "it is behind");
+        Ok(watch.peak() - before)
+    }
+
+    #[test]
+    fn what_a_neighbour_took_is_charged_up_to_the_mappings_that_a_cell_can_have()
+    -> std::io::Result<()> {
+        // 100 pages can be 100 mappings.
+        assert!(charged(100 << 12)? < 2 * MIB);
+        // The control: this one may have made all of it, as far as is known.
+        assert!(charged(1 << 40)? > 10 * MIB);
+        Ok(())
+    }
 }

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::cell::Cell;
 use super::handover;
-use cell::report::{PayloadEnd, raw};
+use cell::report::{OverMemory, PayloadEnd, raw};
 use model::job::Limits;
 use model::outcome::{Failure, LimitKind, Outcome};
 
@@ -15,8 +15,11 @@ pub const LINGER: Duration = Duration::from_secs(2);
 
 /// How a program ended that nobody stopped.
 pub fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
-    if end.over_memory || cell.ran_out_of_memory() {
-        return Outcome::Limit(LimitKind::Memory);
+    match end.over_memory {
+        Some(OverMemory::Limit) => return Outcome::Limit(LimitKind::Memory),
+        Some(OverMemory::Host) => return Outcome::Limit(LimitKind::HostMemory),
+        None if cell.ran_out_of_memory() => return Outcome::Limit(LimitKind::Memory),
+        None => {}
     }
     let used = Duration::from_micros(end.counts.user_us + end.counts.system_us);
     // The limit is set in whole seconds. The kernel compares it with what it sampled, a whole
