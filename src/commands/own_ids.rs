@@ -115,7 +115,7 @@ mod tests {
             Without::Program,
             Without::Range { file: "/etc/subuid" },
             Without::NoNewPrivs,
-            Without::Locks,
+            Without::Locks { uid: 1000 },
             Without::Taken,
             Without::Cells { limit: 2000 },
         ];
