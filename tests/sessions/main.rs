@@ -10,6 +10,7 @@ mod input;
 mod jobs;
 mod progress;
 mod server;
+mod slow;
 #[path = "../support/mod.rs"]
 mod support;
 mod terminal;
@@ -50,6 +51,11 @@ fn shells() -> Vec<Claim> {
         ),
         claim("traps_print_for_the_commands_of_a_call_and_for_no_line_of_ours", traps::others),
         claim("nothing_is_left_when_the_server_is_killed", killed),
+        claim(
+            "a_session_that_is_slow_to_die_is_answered_in_time_and_holds_nobody_up",
+            slow::in_time,
+        )
+        .needs(&[Need::Python, Need::FullSpeed]),
     ]
 }
 

@@ -32,15 +32,12 @@ pub struct Given {
 }
 
 impl Given {
-    /// Files in `directory` that give the user a range.
-    pub fn new(directory: &Path) -> Result<Self, Failed> {
+    /// Files in `directory` that give the user a range, with `runtime` in the place of `/run/user`.
+    pub fn new(directory: &Path, runtime: &Path) -> Result<Self, Failed> {
         let given = Self { directory: directory.to_owned(), groups: "--clear-groups", more: "" };
         let accounts = std::fs::read_to_string("/etc/passwd")?;
         given.file("passwd", &format!("{accounts}tester:x:{USER}:{USER}::/:/bin/sh\n"))?;
-        let runtime = given.directory.join(format!("run/{USER}"));
-        std::fs::create_dir_all(&runtime)?;
-        std::os::unix::fs::chown(&runtime, Some(USER), Some(USER))?;
-        super::mode(&runtime, 0o700)?;
+        std::os::unix::fs::symlink(runtime, given.directory.join("run"))?;
         given.ranges(&format!("tester:{FIRST}:{COUNT}\n"))
     }
 
@@ -58,7 +55,11 @@ impl Given {
 
     /// The same where others can write where the user's locks are.
     pub fn with_open_locks(self) -> Result<Self, Failed> {
-        super::mode(&self.directory.join(format!("run/{USER}")), 0o777)?;
+        let run = self.directory.join("run");
+        std::fs::remove_file(&run)?;
+        std::fs::create_dir(&run)?;
+        user_s_own(&run)?;
+        super::mode(&run.join(USER.to_string()), 0o777)?;
         Ok(self)
     }
 
@@ -89,4 +90,13 @@ impl Given {
         command.arg(program);
         command
     }
+}
+
+/// Makes what the ordinary user has below `/run/user`, in a directory that stands for that.
+pub fn user_s_own(runtime: &Path) -> std::io::Result<()> {
+    let own = runtime.join(USER.to_string());
+    std::fs::create_dir(&own)?;
+    std::os::unix::fs::chown(&own, Some(USER), Some(USER))?;
+    super::mode(&own, 0o700)?;
+    super::mode(runtime, 0o755)
 }

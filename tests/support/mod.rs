@@ -186,11 +186,18 @@ fn concluded(trials: impl FnOnce(&Arc<Shared>) -> Vec<Trial>) -> ExitCode {
 struct Shared {
     /// The ordinary user starts the program from here.
     program: Copied,
+    /// In the place of `/run/user` for callers whom ids are given.
+    runtime: tempfile::TempDir,
 }
 
 impl Shared {
     fn new() -> std::io::Result<Self> {
-        Ok(Self { program: Copied::of(Path::new(env!("CARGO_BIN_EXE_cofferdam")))? })
+        let runtime = tempfile::tempdir()?;
+        if nix::unistd::geteuid().is_root() {
+            ids::user_s_own(runtime.path())?;
+        }
+        let program = Copied::of(Path::new(env!("CARGO_BIN_EXE_cofferdam")))?;
+        Ok(Self { program, runtime })
     }
 }
 
@@ -228,7 +235,7 @@ impl Caller {
         let mut caller = Self::new(self.who, Arc::clone(&self.shared))?;
         let files = caller.home.join("given");
         std::fs::create_dir(&files)?;
-        caller.given = Some(change(ids::Given::new(&files)?)?);
+        caller.given = Some(change(ids::Given::new(&files, self.shared.runtime.path())?)?);
         Ok(caller)
     }
 
