@@ -269,9 +269,10 @@ fn push_stream(text: &mut String, stream: &str) {
 pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
     let mut text = match refused.kind {
         RefusedKind::Denied => format!("[{}]", refused.message),
-        RefusedKind::Arguments | RefusedKind::Cancelled | RefusedKind::Failed => {
-            refused.message.clone()
-        }
+        RefusedKind::Arguments
+        | RefusedKind::Cancelled
+        | RefusedKind::Absent
+        | RefusedKind::Failed => refused.message.clone(),
     };
     if let Some(hint) = &refused.hint {
         text.push_str("\nhint: ");
@@ -292,7 +293,7 @@ fn nothing_ran(kind: RefusedKind) -> Option<Structured<'static>> {
         RefusedKind::Arguments => return None,
         RefusedKind::Denied => "denied",
         RefusedKind::Cancelled => "cancelled",
-        RefusedKind::Failed => "failed",
+        RefusedKind::Absent | RefusedKind::Failed => "failed",
     };
     Some(Structured {
         outcome,

@@ -11,7 +11,7 @@ use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{Peer, RoleServer};
 use serde_json::{Value, json};
 
-use super::backend::{Backend, Refused};
+use super::backend::{Backend, Refused, RefusedKind};
 use super::reply;
 use super::server::Server;
 use model::outcome::Outcome;
@@ -124,7 +124,16 @@ impl<B: Backend> Server<B> {
         let of_command = Template::shown(&self.0.backend)
             .find_map(|template| Some((template, uri.strip_prefix(template.prefix)?)));
         if let Some((template, command)) = of_command {
-            let told = self.answer(template.tool, json!({ "command": command }), context).await?;
+            let command = decoded(command).ok_or_else(|| unknown(uri))?;
+            let asked = json!({ "command": command });
+            let answer = self.asked(template.tool, asked, context).await;
+            let told = answer.map_err(|refused| match refused.kind {
+                // No resource has such a name.
+                RefusedKind::Arguments | RefusedKind::Absent => unknown(uri),
+                RefusedKind::Denied | RefusedKind::Cancelled | RefusedKind::Failed => {
+                    failed(&refused)
+                }
+            })?;
             let contents = match template.field {
                 None => as_json(uri, &told),
                 Some(field) => {
@@ -153,8 +162,16 @@ impl<B: Backend> Server<B> {
         arguments: Value,
         context: &Context,
     ) -> Result<Value, ErrorData> {
-        let done = self.fresh(tool, arguments.as_object().cloned(), context).await;
-        let result = done.map_err(|refused| failed(&refused))?;
+        self.asked(tool, arguments, context).await.map_err(|refused| failed(&refused))
+    }
+
+    async fn asked(
+        &self,
+        tool: &str,
+        arguments: Value,
+        context: &Context,
+    ) -> Result<Value, Refused> {
+        let result = self.fresh(tool, arguments.as_object().cloned(), context).await?;
         Ok(result.structured_content.unwrap_or_default())
     }
 
@@ -247,6 +264,20 @@ fn as_json(uri: &str, value: &Value) -> ResourceContents {
     ResourceContents::text(reply::pretty(value), uri).with_mime_type(JSON)
 }
 
+/// Decodes the percent-encoded value of a template's variable (RFC 6570, section 3.2.2).
+fn decoded(value: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), value.bytes());
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        bytes.push(u8::try_from(digit()? * 16 + digit()?).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
 fn unknown(uri: &str) -> ErrorData {
     let shown: String = uri.chars().take(80).flat_map(char::escape_default).collect();
     ErrorData::resource_not_found(format!("no resource `{shown}`"), None)
@@ -265,6 +296,22 @@ impl Watching {
         let mut held = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(before) = std::mem::replace(&mut *held, task) {
             before.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn names_are_decoded_once_or_are_none() {
+        let took = |text| decoded(text);
+        assert_eq!(took("g%2B%2b-12").as_deref(), Some("g++-12"));
+        assert_eq!(took("%255B+").as_deref(), Some("%5B+"));
+        assert_eq!(took("%C3%A9\u{e9}").as_deref(), Some("\u{e9}\u{e9}"));
+        for bad in ["%", "%2", "%zz", "%ff", "%+1", "%2\u{e9}"] {
+            assert_eq!(took(bad), None, "{bad}");
         }
     }
 }

@@ -48,7 +48,7 @@ const MANUAL: &str = r#"IFS= read -r name; IFS= read -r section
 export MANPAGER=cat PAGER=cat MANWIDTH=80 GROFF_NO_SGR=1 MANROFFOPT=-c MAN_DISABLE_SECCOMP=1
 shown() { [ -n "$2" ] && printf '%s\n%s\n' "$1" "$2" && exit 0; }
 if type -P man >/dev/null; then
-  shown man "$(man -C /dev/null ${section:+"$section"} "$name" 2>/dev/null)"
+  shown man "$(man -C /dev/null ${section:+"$section"} -- "$name" 2>/dev/null)"
 fi
 for file in /usr/local/share/man/man${section:-[1-8]}*/"$name".* /usr/share/man/man${section:-[1-8]}*/"$name".*; do
   [ -f "$file" ] || continue
@@ -64,6 +64,9 @@ done
 compgen -G '/usr/share/man/man1/*' >/dev/null || { echo "no manual pages are on this machine" >&2; exit 16; }
 echo "no manual page of that name is on this machine" >&2; exit 16"#;
 
+/// Exit code of [`manual`] where there is no such page.
+pub const NO_PAGE: u8 = 16;
+
 /// Checks a word from the client that a script reads as one line.
 ///
 /// # Errors
@@ -78,6 +81,20 @@ pub fn word(field: &'static str, word: String) -> Result<String, InvalidCall> {
         return Err(InvalidCall::OutOfRange { field, expected, got: word });
     }
     Ok(word)
+}
+
+/// The name of a manual page.
+///
+/// # Errors
+/// As [`word`], and when it has a character that is in no name, such as `/`.
+pub fn page(field: &'static str, name: String) -> Result<String, InvalidCall> {
+    let name = word(field, name)?;
+    let plain = |c: char| c.is_alphanumeric() || "._+:@-[".contains(c);
+    if !name.chars().all(plain) || name.starts_with("..") {
+        let expected = "the name of a page, without a path, a section or an option";
+        return Err(InvalidCall::OutOfRange { field, expected, got: name });
+    }
+    Ok(name)
 }
 
 /// Checks text from the client that a script reads as one line.

@@ -30,6 +30,8 @@ pub enum RefusedKind {
     Denied,
     /// The client cancelled it before it had a cell.
     Cancelled,
+    /// What it asks for is not there.
+    Absent,
     /// cofferdam could not do it, or the calculator answered with an error.
     Failed,
 }

@@ -116,7 +116,20 @@ fn what_is_told_of_a_command_is_read_by_its_name() {
     assert!(help["text"].as_str().unwrap_or_default().contains("--ignore-environment"), "{help}");
     let id = server.request("resources/read", json!({"uri": "bash://help/no-such"}));
     let absent = server.answer(id)["error"].clone();
-    assert_eq!(absent["message"], "no command of that name is in this cell");
+    assert_eq!(
+        (&absent["code"], &absent["message"]),
+        (&json!(-32002), &json!("no resource `bash://help/no-such`"))
+    );
+    let encoded = read(&mut server, "bash://which/%5B");
+    assert_eq!((&encoded["command"], &encoded["kind"]), (&json!("["), &json!("builtin")));
+    assert_eq!(read(&mut server, "bash://which/no%2Bsuch")["command"], "no+such");
+    // Names that none has, however they are written.
+    let names = ["man/no-such", "man/%2Fetc%2Fpasswd", "man/", "man/-k", "which/%0a", "help/%2D-x"];
+    for name in names.into_iter().chain(["which/%zz", "which/%ff", "which/", "which/%00", "none/x"])
+    {
+        let id = server.request("resources/read", json!({"uri": format!("bash://{name}")}));
+        assert_eq!(server.answer(id)["error"]["code"], -32002, "{name}");
+    }
     // Without the tool that answers there is nothing to read.
     let mut server = Server::start(&["--tools", "history"]);
     let id = server.request("resources/read", json!({"uri": "bash://which/cd"}));

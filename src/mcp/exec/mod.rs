@@ -301,7 +301,7 @@ impl<B: Backend> Server<B> {
         let told = self.script(HelpArguments::TOOL, inspect::help(&name), context).await?;
         let Outcome::Exited { code } = told.outcome else { return Err(failed(&told)) };
         if code == 127 {
-            return Err(failed(&told));
+            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
         }
         let help = &told.stdout.text;
         let fields = json!({ "command": name, "help": help, "exit_code": code });
@@ -313,10 +313,13 @@ impl<B: Backend> Server<B> {
         arguments: ManualArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let name = inspect::word("command", arguments.command)?;
+        let name = inspect::page("command", arguments.command)?;
         let section = arguments.section.map_or("", Section::digit);
         let args = inspect::manual(&name, section);
         let told = self.script(ManualArguments::TOOL, args, context).await?;
+        if told.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
+            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
+        }
         let page = read(&told, |text| {
             inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
         });
