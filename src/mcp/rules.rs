@@ -29,7 +29,7 @@ pub struct Rules {
     /// Sockets of the host, where the cell has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub granted_sockets: Vec<String>,
-    /// Variables of every cell in addition to the floor's.
+    /// Variables that every command has. Its shell adds some of its own, such as PWD.
     pub env: BTreeMap<String, String>,
     pub limits: RuleLimits,
     /// Instructions for getting more.
@@ -122,11 +122,18 @@ impl Rules {
                 .iter()
                 .map(|name| format!("{SOCKETS_DIRECTORY}/{}", name.file()))
                 .collect(),
-            env: profile.env.clone(),
+            env: environment(profile),
             limits: RuleLimits::of(profile, calculator),
             to_change: "only the operator can, by configuration; no call can".to_owned(),
         }
     }
+}
+
+/// The environment of a profile's cells, without what differs between them: in the lower tier, HOME.
+fn environment(profile: &Profile) -> BTreeMap<String, String> {
+    let shown = |name: &str| profile.tier == Tier::Full || name != "HOME";
+    let all = profile.environment().into_iter().filter(|(name, _)| shown(name));
+    all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 impl Rules {

@@ -66,7 +66,31 @@ pub struct Profile {
     pub tier: Tier,
 }
 
+/// The host name of every cell.
+pub const HOST_NAME: &str = "cofferdam";
+/// The directories in which a cell looks for programs, unless its profile or the call says otherwise.
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// The environment of every cell, built from nothing; profile and caller add to it.
+const ENVIRONMENT: [(&str, &str); 9] = [
+    ("HOME", "/tmp/home"),
+    ("HOSTNAME", HOST_NAME),
+    ("LANG", "C.UTF-8"),
+    ("LOGNAME", "agent"),
+    ("PAGER", "cat"),
+    ("PATH", PATH),
+    ("SHELL", "/bin/bash"),
+    ("TERM", "dumb"),
+    ("USER", "agent"),
+];
+
 impl Profile {
+    /// Returns the variables that every program of its cells has; a call adds its own.
+    pub fn environment(&self) -> BTreeMap<&str, &str> {
+        let mut all = BTreeMap::from(ENVIRONMENT);
+        all.extend(self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        all
+    }
+
     /// Returns true if a session can use the profile: a shell starts programs.
     pub fn can_hold_a_shell(&self) -> bool {
         self.workspace && self.exec == Exec::Any && self.tier == Tier::Full

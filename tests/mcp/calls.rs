@@ -98,7 +98,6 @@ async fn sandbox_rules_states_profile_limits_and_how_memory_is_held() {
         "- network: its own loopback; nothing outside the cell",
         "- read-only paths: /usr",
         "- socket families: unix, inet",
-        "- environment: none",
         "- memory is held by: a watchdog, best-effort",
         "Limits of one call:",
         "- time: 600 s; less can be asked for",

@@ -13,24 +13,11 @@ use cell::{Design, Ground, errno_of};
 use model::call::Env;
 use model::job::{Changes, Limits, Workspace};
 use model::wire::{Block, Input, Start};
+use profile::Profile;
 use sys::memory;
 
 use super::cell::Cell;
 use super::running::Ready;
-
-/// The environment of every cell, built from nothing; profile and caller add to it.
-const ENVIRONMENT: [(&str, &str); 9] = [
-    ("HOME", "/tmp/home"),
-    ("HOSTNAME", crate::HOST_NAME),
-    ("LANG", "C.UTF-8"),
-    ("LOGNAME", "agent"),
-    ("PAGER", "cat"),
-    ("PATH", DEFAULT_PATH),
-    ("SHELL", "/bin/bash"),
-    ("TERM", "dumb"),
-    ("USER", "agent"),
-];
-const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// The far ends of a job's pipes, for the front end.
 #[derive(Debug)]
@@ -200,7 +187,7 @@ fn strings(
         Some(private) => private.place(path),
         None => path.to_owned(),
     };
-    let mut environment = environment(&design.profile.env, &block.env);
+    let mut environment = environment(&design.profile, &block.env);
     if cell.private.is_some() {
         // Where it has no /tmp of its own, programs are told of what stands for it.
         environment.retain(|variable| !variable.starts_with("HOME="));
@@ -211,7 +198,7 @@ fn strings(
     let path = environment
         .iter()
         .find_map(|variable| variable.strip_prefix("PATH="))
-        .unwrap_or(DEFAULT_PATH);
+        .unwrap_or(profile::PATH);
     let candidates = candidates(block.argv.program(), path);
     let arguments = block.argv.words();
     let mut bytes = Vec::new();
@@ -239,9 +226,8 @@ fn strings(
 }
 
 /// `NAME=value`, later sources over earlier ones.
-fn environment(profile: &std::collections::BTreeMap<String, String>, caller: &Env) -> Vec<String> {
-    let mut all = std::collections::BTreeMap::from(ENVIRONMENT);
-    all.extend(profile.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+fn environment(profile: &Profile, caller: &Env) -> Vec<String> {
+    let mut all = profile.environment();
     all.extend(caller.iter());
     all.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
