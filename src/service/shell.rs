@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
 use model::job::ProfileName;
+use profile::PATH;
 
 /// Makes bash run the script on descriptor 3 as `bash -c SCRIPT` would: the same `$0`, line numbers
 /// and messages, stdin untouched, descriptor 3 closed before the script's first word, no fork.
@@ -23,6 +24,9 @@ const RUN_SCRIPT: &str = concat!(
     r#"BASH_EXECUTION_STRING=; IFS= read -rd "" -u 3 BASH_EXECUTION_STRING; exec 3<&-; "#,
     r#"eval "${BASH_EXECUTION_STRING:?no script on descriptor 3}""#,
 );
+
+/// The shell of every cell.
+const BASH: &str = "/bin/bash";
 
 /// Arguments of the tool `bash` (rulings R4).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -74,12 +78,9 @@ pub fn bash(args: BashArgs) -> Result<Call, InvalidCall> {
 /// # Errors
 /// An argument out of its bounds; the error names the field.
 pub fn script(tool: &'static str, args: ScriptArgs) -> Result<Call, InvalidCall> {
-    let mut words = ["bash", "-c", RUN_SCRIPT].map(str::to_owned).to_vec();
-    if !args.words.is_empty() {
-        // Bash sets the same `$0` if there are no parameters.
-        words.push("bash".to_owned());
-        words.extend(args.words);
-    }
+    // By its path: a PATH of the call's is for the script. The last of these is `$0`.
+    let mut words = [BASH, "-c", RUN_SCRIPT, "bash"].map(str::to_owned).to_vec();
+    words.extend(args.words);
     let profile = args.profile.map(|name| {
         let not_one = InvalidCall::OutOfRange {
             field: "profile",
@@ -110,10 +111,13 @@ pub fn read_by(shell: &str, args: ScriptArgs) -> ScriptArgs {
     let quoted = args.command.replace('\'', r"'\''");
     // fish has no `$0`.
     let zeroth = if shell == "fish" { "" } else { shell };
+    // A PATH of the call's is for the command; the shell itself may stand elsewhere.
+    let elsewhere = PATH.replace(':', &format!("/{shell} "));
     let command = format!(
-        "type -P {shell} >/dev/null || {{ echo '{shell} is not in this cell; the operator can \
-         install it under /usr, or grant where it is with a [[path]] of the profile' >&2; exit 127; }}\n\
-         exec {shell} -c '{quoted}' {zeroth} \"$@\""
+        "for COFFERDAM_SHELL in \"$(type -P {shell})\" {elsewhere}/{shell}; do \
+         [[ -x $COFFERDAM_SHELL ]] && exec \"$COFFERDAM_SHELL\" -c '{quoted}' {zeroth} \"$@\"; done\n\
+         echo '{shell} is not in this cell; the operator can install it under /usr, or grant where \
+         it is with a [[path]] of the profile' >&2; exit 127"
     );
     ScriptArgs { command, ..args }
 }
@@ -267,8 +271,8 @@ mod tests {
         assert_eq!(on_descriptor_3(&read, "")?, (Some(0), "it's sh 0\n".into(), String::new()));
         let given = format!("set -- 'a b' '$(id)'\n{read}");
         assert_eq!(on_descriptor_3(&given, "")?, (Some(0), "it's sh 2\n".into(), String::new()));
-        let nowhere = format!("PATH=/none\n{}", read_by("zsh", args).command);
-        let why = "zsh is not in this cell; the operator can install it under /usr, or grant \
+        let nowhere = format!("PATH=/none\n{}", read_by("absent-shell", args).command);
+        let why = "absent-shell is not in this cell; the operator can install it under /usr, or grant \
                    where it is with a [[path]] of the profile\n";
         assert_eq!(on_descriptor_3(&nowhere, "")?, (Some(127), String::new(), why.into()));
         Ok(())
@@ -297,7 +301,7 @@ mod tests {
             call,
             Call {
                 tool: "bash".into(),
-                argv: Argv::new(vec!["bash".into(), "-c".into(), RUN_SCRIPT.into()])?,
+                argv: Argv::new([BASH, "-c", RUN_SCRIPT, "bash"].map(str::to_owned).to_vec())?,
                 script: Some(Script::new("command", "true".into())?),
                 stdin: Stdin::Bytes(b"in".to_vec()),
                 env: Env::new([("A".to_owned(), "1".to_owned())].into())?,
