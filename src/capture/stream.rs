@@ -142,6 +142,20 @@ impl Stream {
         Arc::new(Self { source, meter, kept, wanted, calm })
     }
 
+    /// Makes one that has ended and left this behind.
+    pub fn past(captured: Captured, source: Source) -> Arc<Self> {
+        let kept = Kept {
+            captured,
+            late: Captured::new(LATE_BYTES),
+            phase: Phase::After,
+            pipe: Pipe::Closed,
+            recent: (Instant::now(), 0),
+        };
+        let (kept, meter) = (Mutex::new(kept), Arc::new(Meter::new(None)));
+        let (wanted, calm) = (AtomicUsize::new(0), Notify::new());
+        Arc::new(Self { source, meter, kept, wanted, calm })
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         // No code panics while it holds the lock; if one did, what was kept is still whole.

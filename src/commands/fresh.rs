@@ -3,7 +3,8 @@
 use super::live::{Live, clamped};
 use super::sessions::{Show, shown};
 use capture::lines::Wanted;
-use mcp::backend::{CommandReport, Refused, Turn};
+use mcp::backend::{Backend, CommandReport, Refused, Turn};
+use mcp::reply;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::DeniedCall;
 use service::denied::DenialReport;
@@ -31,6 +32,8 @@ impl Live {
         };
         let show = Show { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
         let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
+        let readable = reply::are_cut(&stdout, &stderr) && self.lists("bash_output");
+        let output_id = readable.then(|| self.workbench.keep(&told)).flatten();
         Ok(CommandReport {
             outcome: told.outcome,
             stdout,
@@ -43,6 +46,7 @@ impl Live {
             clamped: clamped(told.clamped),
             receipt: told.receipt,
             unrecorded: self.audit.trouble(),
+            output_id,
             session: None,
             files_changed: told.files_changed,
         })

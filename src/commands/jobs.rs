@@ -204,7 +204,7 @@ fn listed(command: &Command) -> JobSummary {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     JobSummary {
         id: command.id.clone(),
-        session: command.session.clone(),
+        session: command.session.clone().unwrap_or_default(),
         command: command.text.chars().map(plain).collect(),
         outcome: finished.map(|end| end.ended.outcome),
         took,

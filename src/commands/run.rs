@@ -170,6 +170,7 @@ impl Terms {
             receipt,
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
+            output_id: None,
             session: None,
             files_changed: None,
         }

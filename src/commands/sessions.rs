@@ -85,7 +85,6 @@ impl Live {
             name: session,
             began: harmless(&began),
             output_id: String::new(),
-            rest: Rest::Gone,
             shell: Shell::None,
             renewed,
         };
@@ -102,6 +101,7 @@ impl Live {
             receipt: None,
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
+            output_id: None,
             session: Some(session),
             files_changed: None,
         }
@@ -116,7 +116,9 @@ impl Live {
         (stdout, stderr): (Stream, Stream),
     ) -> CommandReport {
         let Finished { ended, .. } = finished;
+        let cut = reply::are_cut(&stdout, &stderr);
         let (shell, cwd) = match ended.shell {
+            _ if command.session.is_none() => (Shell::None, command.began.clone()),
             ShellAfter::Kept { cwd } => (Shell::Kept, harmless(&cwd)),
             ShellAfter::Ended | ShellAfter::None => (Shell::Ended, "/workspace".to_owned()),
         };
@@ -132,7 +134,8 @@ impl Live {
             receipt: Some(command.receipt.clone()),
             timings: ended.timings,
             unrecorded: self.audit.trouble(),
-            session: Some(self.told_session(command, shell, renewed)),
+            output_id: (cut && self.lists("bash_output")).then(|| command.id.clone()),
+            session: command.session.is_some().then(|| self.told_session(command, shell, renewed)),
             files_changed: ended.files_changed,
         }
     }
@@ -143,10 +146,9 @@ impl Live {
         shell: Shell,
         renewed: Option<String>,
     ) -> SessionReport {
-        let (name, output_id) = (command.session.clone(), command.id.clone());
+        let (name, output_id) = (command.session.clone().unwrap_or_default(), command.id.clone());
         let began = harmless(&command.began);
-        let rest = if self.lists("bash_output") { Rest::Readable } else { Rest::Gone };
-        SessionReport { name, began, output_id, rest, shell, renewed }
+        SessionReport { name, began, output_id, shell, renewed }
     }
 
     pub(super) fn running(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Outgoing, Shared};
+use super::{Link, Outgoing, Shared};
 use model::job::JobSignal;
 use model::wire::{self, CallId, Request};
 
@@ -12,6 +12,13 @@ use model::wire::{self, CallId, Request};
 pub struct Control {
     pub(super) call: CallId,
     pub(super) shared: Arc<Shared>,
+}
+
+impl Link {
+    /// Returns a control of no call: its orders go nowhere.
+    pub fn control_of_none(&self) -> Control {
+        Control { call: 0, shared: Arc::clone(&self.shared) }
+    }
 }
 
 impl Control {

@@ -178,6 +178,8 @@ pub struct CommandReport {
     pub timings: Timings,
     /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
+    /// The handle by which bash_output reads what a reply leaves out.
+    pub output_id: Option<String>,
     /// Absent for a cell of its own.
     pub session: Option<SessionReport>,
     /// Changes in the workspace; absent if nothing changed.

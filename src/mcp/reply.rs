@@ -165,7 +165,7 @@ fn structured(told: &CommandReport) -> Structured<'_> {
         stdout_bytes: told.stdout.bytes,
         stderr_bytes: told.stderr.bytes,
         truncated: is_cut(told),
-        output_id: rest(told),
+        output_id: told.output_id.as_deref(),
         duration_ms: millis(usage.wall),
         usage: StructuredUsage {
             user_ms: millis(usage.user),
@@ -186,10 +186,6 @@ fn is_cut(told: &CommandReport) -> bool {
 /// Returns true if a reply has less than both streams.
 pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
     stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
-}
-
-fn rest(told: &CommandReport) -> Option<&str> {
-    told.session.as_ref()?.rest_of(&told.stdout, &told.stderr)
 }
 
 fn at_its_ends(told: &CommandReport) -> bool {
@@ -227,7 +223,7 @@ pub(super) fn status(told: &CommandReport) -> String {
     }
     if at_its_ends(told) {
         line.push_str("; not all of the output is shown");
-        if let Some(id) = rest(told) {
+        if let Some(id) = &told.output_id {
             line.push_str(&format!(", bash_output with output_id {id} reads the rest"));
         }
     }

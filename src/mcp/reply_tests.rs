@@ -25,6 +25,7 @@ fn ran(outcome: Outcome) -> CommandReport {
         receipt: None,
         timings: Timings::default(),
         unrecorded: None,
+        output_id: None,
         session: None,
         files_changed: None,
     }

@@ -42,18 +42,9 @@ pub struct SessionReport {
     pub began: String,
     /// Handle of the command's output.
     pub output_id: String,
-    /// Availability of the output that a reply leaves out.
-    pub rest: Rest,
     pub shell: Shell,
     /// Reason why the command found a new shell, where there had been another.
     pub renewed: Option<String>,
-}
-
-/// Availability of a tool (bash_output) for the output that a reply leaves out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
-    Readable,
-    Gone,
 }
 
 /// State of the shell after a command.
@@ -97,12 +88,6 @@ impl SessionReport {
             (Shell::Kept | Shell::None, None) => None,
         };
         Structured { id: &self.name, shell }
-    }
-
-    /// Returns the handle of a shortened output, if the rest can be read.
-    pub fn rest_of(&self, stdout: &Stream, stderr: &Stream) -> Option<&str> {
-        let readable = self.rest == Rest::Readable && reply::are_cut(stdout, stderr);
-        readable.then_some(self.output_id.as_str())
     }
 
     /// Returns remarks about the shell, a line each.

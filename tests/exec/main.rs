@@ -13,6 +13,7 @@ mod shells;
 mod steps;
 mod stream;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -112,6 +113,92 @@ fn bash_exec_answers_with_the_fields_of_the_seed_and_no_more() {
     assert_eq!(fields(&mut server, "bash_exec", shell)["stdout"], "it's sh\n");
     let env = json!({"command": "echo $A", "env": {"A": "given"}});
     assert_eq!(fields(&mut server, "bash_exec", env)["stdout"], "given\n");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn an_output_that_is_cut_is_counted_and_read_by_its_id() {
+    let mut server = Server::start(ALL);
+    let long = "seq 100000; echo last >&2; exit 3";
+    let content = fields(&mut server, "bash_exec", json!({"command": long}));
+    assert_eq!(
+        (&content["stdout_bytes"], &content["stderr_bytes"], &content["truncated"]),
+        (&json!(588_895), &json!(5), &json!(true))
+    );
+    let id = content["output_id"].clone();
+    let found = fields(&mut server, "bash_output", json!({"output_id": id, "grep": "^4242[0-9]$"}));
+    let lines: Vec<&str> = found["stdout"].as_str().unwrap_or_default().lines().collect();
+    assert_eq!(lines.len(), 10, "{found}");
+    assert_eq!((&found["outcome"], &found["exit_code"]), (&json!("exited"), &json!(3)));
+    assert_eq!((found.get("session"), &found["cwd"]), (None, &json!("/workspace")));
+    // It is no job, and nothing can be done with it but read it.
+    assert_eq!(fields(&mut server, "bash_jobs", json!({}))["jobs"], json!([]));
+    let killed = server.result("bash_kill", json!({"job": id}));
+    assert!(killed["content"].to_string().contains("it had ended before"), "{killed}");
+    let steps = json!({"steps": [{"command": "echo x"}, {"command": long}], "keep_going": true});
+    let steps = fields(&mut server, "pipeline", steps)["steps"].clone();
+    assert_eq!((steps[0].get("truncated"), &steps[1]["truncated"]), (None, &json!(true)));
+    assert_ne!(steps[1]["output_id"], id);
+    assert_eq!(server.close(), Some(0));
+    // Without the tool that reads it there is no handle.
+    let mut server = Server::start(&["--tools", "exec"]);
+    let content = fields(&mut server, "bash_exec", json!({"command": long}));
+    assert_eq!((&content["truncated"], content.get("output_id")), (&json!(true), None));
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_path_of_the_calls_own_is_for_the_command_and_not_for_its_shell() {
+    let mut server = Server::start(ALL);
+    for path in ["/none", "", "/workspace"] {
+        for shell in ["bash", "sh"] {
+            let command = r#"echo "$0:$PATH"; ls"#;
+            let asked = json!({"command": command, "env": {"PATH": path}, "shell": shell});
+            let content = fields(&mut server, "bash_exec", asked);
+            let told = (&content["exit_code"], &content["stdout"]);
+            assert_eq!(told, (&json!(127), &json!(format!("{shell}:{path}\n"))), "{content}");
+        }
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn the_rules_have_the_environment_of_a_cell() {
+    let of_shell = |name: &String| ["_", "OLDPWD", "PWD", "SHLVL"].contains(&name.as_str());
+    let mut server = Server::start(ALL);
+    let rules = server.result("sandbox_rules", json!({}));
+    for tool in ["bash", "bash_exec"] {
+        let printed = fields(&mut server, tool, json!({"command": "env"}))["stdout"].clone();
+        let mut variables: BTreeMap<String, String> = printed
+            .as_str()
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        variables.retain(|name, _| !of_shell(name));
+        assert!(variables.contains_key("PATH"), "{printed}");
+        assert_eq!(rules["structuredContent"]["env"], json!(variables));
+    }
+    let text = rules["content"][0]["text"].as_str().unwrap_or_default();
+    assert!(text.contains("- environment: HOME=/tmp/home, HOSTNAME=cofferdam, "), "{text}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_manual_page_is_asked_for_by_its_name_alone() {
+    let mut server = Server::start(ALL);
+    let names =
+        ["/etc/passwd", "/usr/share/man/man1/ls.1.gz", "./ls", "../ls", "-l", "--help", "-k"];
+    for name in names.into_iter().chain(["ls(1)", "git commit", "l*", "ls;id", ".."]) {
+        let refused = refusal(&mut server, "man_page", json!({"command": name}));
+        assert!(refused.starts_with("command must be "), "{name}: {refused}");
+    }
+    for name in ["[", "g++", "File::Basename", "x.service", "_exit", "user@.service"] {
+        let result = server.result("man_page", json!({"command": name}));
+        let text = result["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(!text.contains("must be"), "{name}: {text}");
+    }
     assert_eq!(server.close(), Some(0));
 }
 

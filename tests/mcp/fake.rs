@@ -45,6 +45,7 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
         receipt: None,
         timings: Timings::default(),
         unrecorded: None,
+        output_id: None,
         session: None,
         files_changed: None,
     }

@@ -35,6 +35,10 @@ pub(super) fn exec_output() -> Value {
             "execution_time_ms": { "type": "integer", "minimum": 0 },
             "working_dir": { "type": "string", "description": "Where it started." },
             "command": { "type": "string", "description": "The command as given." },
+            "stdout_bytes": { "type": "integer", "minimum": 0, "description": "All of it; with the next three where not all of the output is shown." },
+            "stderr_bytes": { "type": "integer", "minimum": 0 },
+            "truncated": { "type": "boolean" },
+            "output_id": { "type": "string", "description": "For bash_output." },
             "files_changed": files_changed()
         },
         "required": ["stdout", "stderr", "exit_code", "execution_time_ms", "working_dir", "command"],

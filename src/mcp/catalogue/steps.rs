@@ -175,6 +175,8 @@ fn steps() -> Value {
             "stdout_bytes": count, "stderr": text,
             "exit_code": { "type": "integer", "minimum": 0, "maximum": 255, "description": "As of bash_exec." },
             "execution_time_ms": count,
+            "truncated": { "type": "boolean", "description": "There where not all of the output is shown." },
+            "output_id": { "type": "string", "description": "For bash_output." },
             "status": { "type": "string", "description": "What an exit code cannot tell." }
         },
         "required": ["command", "stdout_bytes", "stderr", "exit_code", "execution_time_ms"],

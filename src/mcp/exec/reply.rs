@@ -41,6 +41,15 @@ pub fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallTo
     if let (Some(changed), Some(fields)) = (&told.files_changed, fields.as_object_mut()) {
         fields.insert("files_changed".to_owned(), reply::changes::fields(changed));
     }
+    if let (true, Some(fields)) =
+        (reply::are_cut(&told.stdout, &told.stderr), fields.as_object_mut())
+    {
+        fields.insert("stdout_bytes".to_owned(), Value::from(told.stdout.bytes));
+        fields.insert("stderr_bytes".to_owned(), Value::from(told.stderr.bytes));
+        fields.insert("truncated".to_owned(), Value::Bool(true));
+        let id = told.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
+        fields.extend(id);
+    }
     let mut result = reply::result(reply::pretty(&fields), reply::is_error(&told.outcome));
     let plain = matches!(told.outcome, Outcome::Exited { .. })
         && told.denials.is_empty()

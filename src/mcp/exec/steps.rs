@@ -82,6 +82,13 @@ impl Steps {
             ("exit_code".to_owned(), Value::from(exit_code(&told.outcome))),
             ("execution_time_ms".to_owned(), Value::from(reply::millis(told.usage.wall))),
         ]);
+        if stdout == Stdout::Shown
+            && (streams.truncated || reply::are_cut(&told.stdout, &told.stderr))
+        {
+            fields.insert("truncated".to_owned(), Value::Bool(true));
+            let id = told.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
+            fields.extend(id);
+        }
         if !matches!(told.outcome, Outcome::Exited { .. }) || !told.denials.is_empty() {
             fields.insert("status".to_owned(), Value::from(reply::status(&told)));
         }

@@ -10,13 +10,14 @@ use tokio::time::{Instant, sleep_until};
 use super::feed::{Feed, InputEnd, Kind};
 use super::input_query::InputQuery;
 use super::seat::Seat;
+use crate::tools::CallReport;
 use audit::{Entry, Story};
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
 use capture::{Captured, KEPT_BYTES, Meter, Produced};
 use link::{Control, Running};
 use model::job::Limits;
-use model::outcome::{Ended, Failure};
+use model::outcome::{Ended, Failure, Waits};
 use model::receipt::Receipt;
 
 /// Time after the wall limit at which a command is given up. The supervisor ends it in time, INT
@@ -28,7 +29,8 @@ const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
 pub struct Command {
     /// Handle of its job and of its output: `c1`, `c2`, …
     pub id: String,
-    pub session: String,
+    /// `None` for one that had a cell of its own.
+    pub session: Option<String>,
     /// First characters of its text.
     pub text: String,
     /// The directory in which it began, as the shell has it.
@@ -93,7 +95,7 @@ impl Command {
         let meter = Arc::new(Meter::counting(limits.output, behind.produced.clone()));
         let command = Arc::new(Self {
             id,
-            session,
+            session: Some(session),
             text,
             began,
             receipt,
@@ -125,6 +127,38 @@ impl Command {
             follower.to_the_end(ended, behind).await;
         });
         command
+    }
+
+    /// Makes one of a call that had a cell of its own and has ended, so that its output can be read.
+    pub fn past(id: String, told: &CallReport, receipt: Receipt, control: Control) -> Arc<Self> {
+        let ended = Ended {
+            outcome: told.outcome.clone(),
+            usage: told.usage,
+            denials: told.denials.clone(),
+            timings: told.timings,
+            files_changed: told.files_changed.clone(),
+            ..Ended::failed(Failure::Lost)
+        };
+        let finished = Finished { ended, took: told.duration };
+        Arc::new(Self {
+            id,
+            session: None,
+            text: String::new(),
+            began: told.cwd.as_str().to_owned(),
+            receipt,
+            turn: 0,
+            limits: told.limits,
+            clamped: told.clamped,
+            started: Instant::now(),
+            stdout: Stream::past(told.stdout.clone(), Source::Stdout),
+            stderr: Stream::past(told.stderr.clone(), Source::Stderr),
+            input: Feed::new(None, Kind::Pipe).0,
+            query: InputQuery::new(watch::channel((0, Waits::No)).1),
+            control,
+            finished: watch::Sender::new(Some(finished)),
+            job: AtomicBool::new(false),
+            tap: Mutex::default(),
+        })
     }
 
     /// Turns the command into a job: no call waits for it any more, and it continues by itself.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::feed::{Eof, InputEnd, Rest, WriteResult};
 use super::spool::{MOST_BYTES, MOST_COMMANDS};
 use super::{Command, Finished};
-use crate::{Caller, Refusal, Workbench};
+use crate::{CallReport, Caller, Refusal, Workbench};
 use model::job::JobSignal;
 
 const KEPT_MIB: u64 = MOST_BYTES >> 20;
@@ -95,6 +95,16 @@ impl Workbench {
             }
         }
         Ok(command)
+    }
+
+    /// Keeps the output of a call that had a cell of its own, and returns its handle.
+    #[must_use]
+    pub fn keep(&self, told: &CallReport) -> Option<String> {
+        let id = self.sessions.spool.name();
+        let control = self.link.control_of_none();
+        let command = Command::past(id.clone(), told, told.receipt.clone()?, control);
+        self.sessions.spool.keep(command);
+        Some(id)
     }
 
     /// Returns the command with this handle, for the server itself: no rule is asked.
