@@ -19,7 +19,6 @@ use profile::PATH;
 /// script would not see otherwise. It is emptied first: without a descriptor 3 the call must fail,
 /// not evaluate this line again. `eval` takes the text unchanged: here-documents, comments and a
 /// missing last newline need no care.
-/// newline need no care.
 const RUN_SCRIPT: &str = concat!(
     r#"BASH_EXECUTION_STRING=; IFS= read -rd "" -u 3 BASH_EXECUTION_STRING; exec 3<&-; "#,
     r#"eval "${BASH_EXECUTION_STRING:?no script on descriptor 3}""#,
