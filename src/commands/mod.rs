@@ -21,6 +21,7 @@ pub mod launch;
 mod lazy_arguments;
 pub mod learn;
 pub mod live;
+pub mod logging;
 mod memory_hold;
 mod metrics;
 pub mod missing_paths;
@@ -120,7 +121,7 @@ pub fn main() -> ExitCode {
         Err(usage) => return usage_error(&usage),
     };
     let serves = matches!(cli.command, Command::Serve(_));
-    start::logging(if serves { start::SERVER_LOG } else { start::COMMAND_LOG });
+    logging::start(if serves { logging::SERVER_LOG } else { logging::COMMAND_LOG });
     let config = cli.config.as_deref();
     let done = match cli.command {
         Command::Run(LazyArguments(arguments)) => run::main(&arguments, config),

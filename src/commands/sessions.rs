@@ -9,7 +9,8 @@ use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
 use mcp::arguments::BashArguments;
 use mcp::backend::{Backend, CommandReport, Cut, Refused, RefusedKind, Stream, Turn};
-use mcp::sessions::{BashAnswer, Rest, Running, SessionReport, Shell};
+use mcp::reply;
+use mcp::sessions::{BashAnswer, Running, SessionReport, Shell};
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Ended, Outcome, ShellAfter, Waits};
 use service::session::{

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::arguments::jobs::{InputArguments, KillArguments, OutputArguments, OutputOffsets};
 use super::backend::CommandReport;
-use super::reply::{self, millis, outcome_name, time_text};
+use super::reply::{self, millis, time_text};
 use super::sessions::{self, Running};
 use model::outcome::Outcome;
 
@@ -135,7 +135,7 @@ fn line(job: &JobSummary) -> String {
             | Outcome::Limit(_)
             | Outcome::Cancelled
             | Outcome::Failed(_)),
-        ) => format!("{} after {took}", outcome_name(other)),
+        ) => format!("{} after {took}", other.name()),
     };
     format!("{} [{}] {state}: {}\n", job.id, job.session, job.command)
 }
@@ -145,7 +145,7 @@ fn fields(job: &JobSummary) -> Value {
         "job": job.id,
         "session": job.session,
         "command": job.command,
-        "outcome": job.outcome.as_ref().map_or("running", outcome_name),
+        "outcome": job.outcome.as_ref().map_or("running", Outcome::name),
         "duration_ms": millis(job.took),
         "stdout_bytes": job.printed.stdout,
         "stderr_bytes": job.printed.stderr,

@@ -60,18 +60,6 @@ struct StructuredUsage {
     peak_memory_bytes: u64,
 }
 
-/// Returns the outcome's word in `structuredContent`.
-pub fn outcome_name(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Exited { .. } => "exited",
-        Outcome::Signaled { .. } => "signaled",
-        Outcome::Timeout => "timeout",
-        Outcome::Limit(_) => "limit",
-        Outcome::Cancelled => "cancelled",
-        Outcome::Failed(_) => "failed",
-    }
-}
-
 /// Formats a signal: `SIGSEGV`, or `signal 40` for one without a name.
 pub fn signal_name(signal: u8) -> String {
     match Signal::try_from(i32::from(signal)) {
@@ -135,7 +123,7 @@ pub fn fields(told: &CommandReport) -> Value {
 fn structured(told: &CommandReport) -> Structured<'_> {
     let usage = &told.usage;
     Structured {
-        outcome: outcome_name(&told.outcome),
+        outcome: told.outcome.name(),
         exit_code: match told.outcome {
             Outcome::Exited { code } => Some(code),
             Outcome::Signaled { .. }

@@ -6,6 +6,7 @@ mod turns;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult,
@@ -19,6 +20,7 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::arguments::calculator::{
     BatchArguments, FunctionsArguments, HistoryArguments, PlotArguments, StatsArguments,
@@ -159,6 +161,24 @@ impl<B: Backend> Server<B> {
         }
     }
 
+    /// Performs a call, and logs its beginning and its end.
+    async fn logged(
+        &self,
+        request: CallToolRequestParams,
+        name: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, Refused> {
+        let started = Instant::now();
+        tracing::debug!("called");
+        let done = self.perform(request, context).await;
+        if let Err(Refused { kind: RefusedKind::Arguments, message, .. }) = &done {
+            self.0.backend.invalid(name, message);
+        }
+        let well = done.as_ref().is_ok_and(|result| result.is_error != Some(true));
+        tracing::debug!(well, took_ms = reply::millis(started.elapsed()), "answered");
+        done
+    }
+
     async fn bash(
         &self,
         arguments: Option<JsonObject>,
@@ -288,7 +308,13 @@ impl<B: Backend> ServerHandler for Server<B> {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        self.read(&request.uri, &context).await.map(ReadResourceResponse::from)
+        // Which one is not named: it can be the name of anything.
+        let span = tracing::error_span!("read", id = %context.id);
+        let read = async {
+            tracing::debug!("a resource is read");
+            self.read(&request.uri, &context).await.map(ReadResourceResponse::from)
+        };
+        read.instrument(span).await
     }
 
     async fn subscribe(
@@ -373,24 +399,21 @@ impl<B: Backend> ServerHandler for Server<B> {
             return Err(unknown_tool(name, &self.offered()));
         }
         let tool = request.name.clone();
+        // Enabled at every level, so that a warning names its call too.
+        let span = tracing::error_span!("call", id = %context.id, %tool);
         let modern = context
             .protocol_version()
             .is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
         let (server, name) = (self.clone(), tool.clone());
         // The call has a task of its own, so that a panic ends the task and the client still gets
         // an answer. rmcp would leave the client waiting for ever.
-        let task = tokio::spawn(async move {
-            let done = server.perform(request, &context).await;
-            if let Err(Refused { kind: RefusedKind::Arguments, message, .. }) = &done {
-                server.0.backend.invalid(&name, message);
-            }
-            done
-        });
+        let call = async move { server.logged(request, &name, &context).await };
+        let task = tokio::spawn(call.instrument(span.clone()));
         let mut result = match task.await {
             Ok(Ok(result)) => result,
             Ok(Err(refused)) => reply::refused(&refused, &tool),
             Err(_panicked) => {
-                tracing::error!(%tool, "the call ended by a fault in cofferdam");
+                span.in_scope(|| tracing::error!("the call ended by a fault in cofferdam"));
                 return Err(ErrorData::internal_error(
                     "the call ended by a fault in cofferdam",
                     None,

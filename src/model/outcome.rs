@@ -21,6 +21,20 @@ pub enum Outcome {
     Failed(Failure),
 }
 
+impl Outcome {
+    /// Its word in replies and in the log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Exited { .. } => "exited",
+            Self::Signaled { .. } => "signaled",
+            Self::Timeout => "timeout",
+            Self::Limit(_) => "limit",
+            Self::Cancelled => "cancelled",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
 /// The limits that end a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LimitKind {

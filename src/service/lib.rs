@@ -165,10 +165,13 @@ impl Workbench {
         match self.policy.decide(call, &self.profiles, self.workspace) {
             Ok(grant) => {
                 let entry = self.audit.granted(asked, &grant)?;
+                let profile = grant.job().profile.to_string();
+                tracing::debug!(rule = grant.rule(), profile, "granted");
                 Ok((if lists_changes { grant.with_changes(self.changes) } else { grant }, entry))
             }
             Err(denial) => {
                 self.audit.denied(asked, &denial);
+                tracing::debug!(rule = denial.rule, "denied");
                 Err(denial.into())
             }
         }
@@ -213,7 +216,10 @@ impl Workbench {
     ) -> Result<CallReport, Refusal> {
         let done = self.run(grant, keep, caller).await;
         match &done {
-            Ok(told) => entry.ended(&told.story()),
+            Ok(told) => {
+                tracing::debug!(outcome = told.outcome.name(), "ended");
+                entry.ended(&told.story());
+            }
             Err(refusal) => entry.refused(refusal.to_string()),
         }
         done

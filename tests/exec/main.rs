@@ -5,6 +5,7 @@
 )]
 
 mod history;
+mod log;
 mod profiles;
 mod resources;
 #[path = "../support/server.rs"]

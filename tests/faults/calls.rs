@@ -92,8 +92,8 @@ pub fn of_the_front_end(caller: &Caller) -> Check {
 }
 
 /// Bytes of log that no pipe holds unless it is told to, and calls that write more than that.
-const LOG_BYTES: usize = 192 << 10;
-const LOGGED_CALLS: u32 = 60;
+const LOG_BYTES: usize = 96 << 10;
+const LOGGED_CALLS: u32 = 300;
 
 /// A client that reads no log loses lines, and no call.
 pub fn unread_log(caller: &Caller) -> Check {

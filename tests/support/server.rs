@@ -21,14 +21,15 @@ pub struct Server {
 
 impl Server {
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(PROGRAM)
-            .arg("serve")
-            .args(arguments)
-            .env("SECRET_OF_THE_CALLER", "do-not-show")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
+        let mut command = Command::new(PROGRAM);
+        command.arg("serve").args(arguments).env("SECRET_OF_THE_CALLER", "do-not-show");
+        Self::of(command)
+    }
+
+    /// The same, of a command that starts a server.
+    pub fn of(mut command: Command) -> Self {
+        let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = streams.spawn().expect("the server starts");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let (sender, lines) = channel();
         std::thread::spawn(move || {

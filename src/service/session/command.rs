@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep_until};
+use tracing::Instrument;
 
 use super::feed::{Feed, InputEnd, Kind};
 use super::input_query::InputQuery;
 use super::seat::Seat;
-use crate::tools::CallReport;
+use crate::CallReport;
 use audit::{Entry, Story};
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
@@ -121,11 +122,12 @@ impl Command {
             });
         }
         let follower = Arc::clone(&command);
-        tokio::spawn(async move {
+        let to_the_end = async move {
             // Held until the end: dropping the guard cancels the call.
             let _guard = guard;
             follower.to_the_end(ended, behind).await;
-        });
+        };
+        tokio::spawn(to_the_end.in_current_span());
         command
     }
 
@@ -223,6 +225,7 @@ impl Command {
         self.stdout.seal(&*self);
         self.stderr.seal(&*self);
         self.hush();
+        tracing::debug!(job = self.id, outcome = told.outcome.name(), "ended");
         seat.after(&told);
         entry.ended(&Story {
             outcome: &told.outcome,

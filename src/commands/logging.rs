@@ -1,0 +1,182 @@
+//! The log of a process: each event is one line, `key=value` or JSON, with the call it belongs to.
+//!
+//! *Invariant:* only events of this workspace's crates are written, whatever the filter says. Those of
+//! libraries can have the arguments and the output of calls in them; ours name neither.
+
+use std::fmt::Debug;
+use std::io::Write;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry};
+
+use model::{clock, log};
+
+/// Default log of a server: warnings that an operator should act on.
+pub const SERVER_LOG: &str = "warn";
+/// Default log of a command that makes one call, which reports the failure of that call itself.
+pub const COMMAND_LOG: &str = "warn,cofferdam_supervisor::event_loop::dispatch=error";
+
+/// Most characters of one value: a line has to fit into what a supervisor keeps of it.
+const VALUE_CHARACTERS: usize = 200;
+
+/// Form of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    KeyValue,
+    Json,
+}
+
+/// Logs to standard error, as `COFFERDAM_LOG` or else `RUST_LOG` says, and otherwise as `usual` does, in the
+/// form that `COFFERDAM_LOG_FORMAT` names. All are read here, before confinement and before the
+/// environment is cleared.
+pub fn start(usual: &str) {
+    let wanted = ["COFFERDAM_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
+    let wanted = wanted.unwrap_or_else(|| usual.to_owned());
+    let filter = EnvFilter::try_new(&wanted).unwrap_or_else(|error| {
+        eprintln!("cofferdam: COFFERDAM_LOG or RUST_LOG is not understood: {error}");
+        EnvFilter::new(usual)
+    });
+    let format = match std::env::var("COFFERDAM_LOG_FORMAT").as_deref() {
+        Ok("json") => Format::Json,
+        Ok("text" | "") | Err(_) => Format::KeyValue,
+        Ok(_) => {
+            eprintln!("cofferdam: COFFERDAM_LOG_FORMAT is neither text nor json");
+            Format::KeyValue
+        }
+    };
+    if let Err(error) = Registry::default().with(filter).with(Lines(format)).try_init() {
+        eprintln!("cofferdam: nothing can be logged: {error}");
+    }
+}
+
+/// Writes the lines.
+#[derive(Debug)]
+struct Lines(Format);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id).filter(|_| is_ours(attributes.metadata())) else {
+            return;
+        };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        span.extensions_mut().insert(fields);
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let about = event.metadata();
+        if !is_ours(about) {
+            return;
+        }
+        let mut own = Fields::default();
+        event.record(&mut own);
+        let mut all = Fields::default();
+        all.add("time", clock::now().into());
+        all.add("level", about.level().as_str().to_ascii_lowercase().into());
+        let is_message = |field: &(&str, Value)| field.0 == "message";
+        let message = own.0.iter().position(is_message).map(|at| own.0.remove(at).1);
+        all.add("event", message.unwrap_or_else(|| about.name().into()));
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(fields) = span.extensions().get::<Fields>() {
+                all.0.extend(fields.0.iter().cloned());
+            }
+        }
+        all.0.append(&mut own.0);
+        all.add("target", about.target().into());
+        // A line that nobody takes is counted there, and missed by nobody else.
+        log::Output.write_all(all.line(self.0).as_bytes()).unwrap_or_default();
+    }
+}
+
+/// Tells an event of this workspace by its crate: the name of each begins so.
+fn is_ours(about: &Metadata<'_>) -> bool {
+    let root = about.target().split("::").next().unwrap_or_default();
+    root == "cofferdam" || root.starts_with("cofferdam_")
+}
+
+/// Fields by their names, in their order.
+#[derive(Debug, Default)]
+struct Fields(Vec<(&'static str, Value)>);
+
+impl Fields {
+    fn add(&mut self, name: &'static str, value: Value) {
+        let short = value.as_str().map(|text| text.chars().take(VALUE_CHARACTERS).collect());
+        self.0.push((name, short.map_or(value, Value::String)));
+    }
+
+    fn line(self, format: Format) -> String {
+        match format {
+            Format::Json => {
+                let fields = self.0.into_iter().map(|(name, value)| (name.to_owned(), value));
+                Value::Object(fields.collect::<Map<_, _>>()).to_string() + "\n"
+            }
+            Format::KeyValue => {
+                let field = |(name, value): &(&str, Value)| format!("{name}={}", written(value));
+                self.0.iter().map(field).collect::<Vec<_>>().join(" ") + "\n"
+            }
+        }
+    }
+}
+
+/// A value as it stands behind `=`: in quotes where it would not be one word.
+fn written(value: &Value) -> String {
+    let Some(text) = value.as_str() else { return value.to_string() };
+    let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\');
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    // Control characters are escaped: a terminal would obey some, and a line has one end.
+    let is_escaped = |c: char| c.is_control() || matches!(c, '"' | '\\');
+    let shown = |c: char| match is_escaped(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(shown).collect::<String>())
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.add(field.name(), format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field.name(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field.name(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field.name(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field.name(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_whatever_is_in_its_values() {
+        let mut fields = Fields::default();
+        fields.add("event", "two words\n\u{1b}[31m".into());
+        fields.add("id", "a=\"b\\".into());
+        fields.add("took", 12.into());
+        fields.add("none", "".into());
+        let line = Fields(fields.0.clone()).line(Format::KeyValue);
+        let expected = "event=\"two words\\n\\u{1b}[31m\" id=\"a=\\\"b\\\\\" took=12 none=\"\"\n";
+        assert_eq!(line, expected);
+        let json: Value = serde_json::from_str(&fields.line(Format::Json)).unwrap_or_default();
+        assert_eq!(json.get("event").and_then(Value::as_str), Some("two words\n\u{1b}[31m"));
+    }
+}
