@@ -49,6 +49,9 @@ const MECHANISMS: &[&str] = &[
     "tempfile",
 ];
 
+/// Folders of the supervisor: each names only itself and those after it.
+const FOLDERS: [&str; 5] = ["boot", "event_loop", "sessions", "cells", "rootfs"];
+
 /// A source file: its path below the root, and its text.
 struct Source {
     path: PathBuf,
@@ -226,6 +229,63 @@ fn no_runtime_and_no_json_reaches_the_supervisor() {
     }
     let all = closure(&metadata, "cofferdam");
     assert!(refused.iter().all(|name| all.contains(name)), "the names would be found");
+}
+
+/// Names of other modules of the supervisor in the code of `source`, each with its folder.
+fn named_in_the_supervisor(source: &Source, folder: &str) -> BTreeSet<(String, String)> {
+    // In a module of several files `super` is the module itself.
+    let is_flat = source.path.components().count() == 4;
+    let mut found = BTreeSet::new();
+    for (_, line) in source.code() {
+        let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+        for path in words.by_ref() {
+            let parts: Vec<&str> = path.split("::").collect();
+            match parts.as_slice() {
+                ["crate", to, module, ..] if FOLDERS.contains(to) => {
+                    found.insert(((*to).to_owned(), (*module).to_owned()));
+                }
+                ["super", module, ..] if is_flat => {
+                    found.insert((folder.to_owned(), (*module).to_owned()));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_modules_of_the_supervisor_import_each_other_in_a_circle() {
+    let mut faults = Vec::new();
+    let mut edges = BTreeSet::new();
+    for source in sources().iter().filter(|source| source.is_product()) {
+        let Ok(below) = source.path.strip_prefix("src/supervisor") else { continue };
+        let parts: Vec<_> = below.iter().map(|part| part.to_string_lossy()).collect();
+        let [folder, module, ..] = parts.as_slice() else { continue };
+        let own = (folder.to_string(), module.trim_end_matches(".rs").to_owned());
+        let place = |folder: &str| FOLDERS.iter().position(|name| *name == folder);
+        for to in named_in_the_supervisor(source, folder) {
+            if place(&to.0) < place(folder) {
+                let place = source.path.display();
+                faults.push(format!("{place}: `{folder}` names `{}`, which is above it", to.0));
+            }
+            if to != own {
+                edges.insert((own.clone(), to));
+            }
+        }
+    }
+    assert!(edges.len() > 80, "only {} imports were found", edges.len());
+    // What names nothing that is left is in no circle.
+    loop {
+        let before = edges.len();
+        let from: BTreeSet<_> = edges.iter().map(|(from, _)| from.clone()).collect();
+        edges.retain(|(_, to)| from.contains(to));
+        if edges.len() == before {
+            break;
+        }
+    }
+    faults.extend(edges.iter().map(|((_, from), (_, to))| format!("a circle: {from} -> {to}")));
+    none(&faults);
 }
 
 #[test]

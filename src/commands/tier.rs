@@ -22,7 +22,6 @@ pub fn remedy(error: &StartError) -> &'static str {
         | StartError::Lock { .. }
         | StartError::NoInstance { .. }
         | StartError::Grant { .. }
-        | StartError::Socket { .. }
         | StartError::Signals(_)
         | StartError::Store(_)
         | StartError::Link(_) => "`cofferdam doctor` shows what is missing here",

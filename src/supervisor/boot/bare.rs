@@ -14,18 +14,18 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, umask};
 use syscalls::Sysno;
 
-use super::enter::{During, Failed, greeted, silence};
+use super::error::{During, Failed};
 use super::filter;
+use super::inherited::{Inherited, Prepared};
 use super::requirements::{can_hold, unusable, usable};
-use super::start::Inherited;
-use crate::Access;
-use crate::KeyGrant;
-use crate::WorkspaceGrant;
+use super::streams::silence;
 use crate::cells::key::{Key, Unusable};
-use crate::event_loop::serve::Supervisor;
 use crate::rootfs::detached::DEVICES;
+use crate::rootfs::error::TemplateError;
+use crate::rootfs::granted::Access;
+use crate::rootfs::grants::KeyGrant;
+use crate::rootfs::grants::WorkspaceGrant;
 use crate::rootfs::program;
-use crate::rootfs::template::TemplateError;
 use cell::bare::store::{self, Store};
 use cell::bare::{Domain, Ground};
 use cell::ids::CellIds;
@@ -39,17 +39,11 @@ use sys::fork::fork;
 use sys::process::{self, Dumpable, Side};
 use sys::socket;
 
-/// Preparations of main for this tier.
-#[derive(Debug, Clone)]
-pub struct Prepared {
-    /// A directory of the cells' user, for their private ones.
-    pub store: String,
-    /// The uid and gid to take; absent where the operator's own are kept.
-    pub id: Option<u32>,
-}
-
 /// The supervisor's way in, after main has let it go.
-pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervisor, Failed> {
+pub(super) fn boot(
+    inherited: &Inherited,
+    prepared: &Prepared,
+) -> Result<(Vec<Key>, Shared), Failed> {
     nix::unistd::setsid().map(drop).during("starting a session")?;
     if let Some(id) = prepared.id {
         // Before the ids, which take the right to it along.
@@ -73,7 +67,7 @@ pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervis
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let proc = open("/proc", flags, Mode::empty()).during("opening /proc")?;
     let landlock_abi = landlock::kernel_abi();
-    let keys = keys(&inherited, &store, landlock_abi);
+    let keys = keys(inherited, &store, landlock_abi);
     let domain = match landlock_abi >= LANDLOCK_ABI {
         true => Some(Domain::enter(landlock_abi, sweeper).during("holding signals")?),
         // No key can be used then, so that no cell is made.
@@ -93,7 +87,7 @@ pub(super) fn boot(inherited: Inherited, prepared: &Prepared) -> Result<Supervis
         record: None,
     };
     filter::load(&keys, Recording::Off).during("confining the supervisor")?;
-    greeted(inherited, keys, shared)
+    Ok((keys, shared))
 }
 
 /// Starts the process that removes what cells leave. It is outside the domain of signals, and outlives

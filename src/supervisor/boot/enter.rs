@@ -14,16 +14,20 @@ use nix::sys::stat::{Mode, umask};
 
 use super::bare;
 use super::clocks;
+use super::error::{During, Failed};
 use super::filter;
+use super::inherited::Inherited;
 use super::requirements::{can_hold, unusable, usable};
 use super::scope;
-use super::start::Inherited;
+use super::streams::silence;
 use super::subordinate::{Ids, SUPERVISOR};
-use crate::HOST_NAME;
-use crate::KeyGrant;
 use crate::cells::key::{Key, Unusable};
-use crate::event_loop::serve::{self, Supervisor};
-use crate::rootfs::template::{Namespace, Template, TemplateError, Workshop};
+use crate::event_loop::serve;
+use crate::event_loop::supervisor::{Parts, Supervisor};
+use crate::rootfs::error::TemplateError;
+use crate::rootfs::grants::KeyGrant;
+use crate::rootfs::synthetic::HOST_NAME;
+use crate::rootfs::template::{Namespace, Template, Workshop};
 use cell::ids::CellIds;
 use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
@@ -65,19 +69,6 @@ const KEPT: [Capability; 7] = [
     Capability::CAP_KILL,
 ];
 
-/// A step that failed, with the errno it failed with.
-pub(super) struct Failed(pub String, pub Errno);
-
-pub(super) trait During<T> {
-    fn during(self, step: &str) -> Result<T, Failed>;
-}
-
-impl<T> During<T> for Result<T, Errno> {
-    fn during(self, step: &str) -> Result<T, Failed> {
-        self.map_err(|errno| Failed(step.to_owned(), errno))
-    }
-}
-
 /// Runs the supervisor. Never returns.
 pub fn run(inherited: Inherited, birth: Birth) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -116,14 +107,15 @@ fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
     inherited.pages.clear("cofferdam");
     // Once, for the programs of all cells.
     signals::default_signals().during("giving signals their default effect")?;
-    match inherited.bare.clone() {
-        None => boot_whole(inherited),
-        Some(prepared) => bare::boot(inherited, &prepared),
-    }
+    let (keys, shared) = match inherited.bare.clone() {
+        None => boot_whole(&mut inherited)?,
+        Some(prepared) => bare::boot(&inherited, &prepared)?,
+    };
+    greeted(inherited, keys, shared)
 }
 
 /// In namespaces of its own.
-fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
+fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), Failed> {
     // A session of its own: no signal from the operator's terminal reaches it, or any cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     match inherited.ids {
@@ -146,7 +138,7 @@ fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
     let landlock_abi = landlock::kernel_abi();
     // Templates are made for cells of other uids, whatever the operator lets others read.
     let operators = umask(Mode::from_bits_truncate(0o022));
-    let keys = keys(&mut inherited, &proc, proc_kind, landlock_abi)?;
+    let keys = keys(inherited, &proc, proc_kind, landlock_abi)?;
     let memory = inherited.cgroups.hold();
     if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
         nix::unistd::setgroups(&[]).during("dropping supplementary groups")?;
@@ -154,7 +146,7 @@ fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
     // What cells make in a granted directory is as private as the operator's own files; the
     // owner's own rights are nothing to take away.
     umask(operators & Mode::from_bits_truncate(0o077));
-    let recording = recording(&inherited);
+    let recording = recording(inherited);
     let shared = Shared {
         init_filter: seccomp::init_filter(recording, &[])
             .during("compiling the filter of inits")?,
@@ -169,16 +161,12 @@ fn boot_whole(mut inherited: Inherited) -> Result<Supervisor, Failed> {
         domain: None,
     };
     confine(&keys, recording).during("confining the supervisor")?;
-    greeted(inherited, keys, shared)
+    Ok((keys, shared))
 }
 
 /// The supervisor, which tells the front end that it is up; where a call comes at once, its cell builds
 /// itself meanwhile.
-pub(super) fn greeted(
-    mut inherited: Inherited,
-    keys: Vec<Key>,
-    shared: Shared,
-) -> Result<Supervisor, Failed> {
+fn greeted(mut inherited: Inherited, keys: Vec<Key>, shared: Shared) -> Result<Supervisor, Failed> {
     let Shared { landlock_abi, memory, .. } = shared;
     let unusable = keys.iter().filter_map(|key| {
         let why = key.design.as_ref().err()?.why.clone();
@@ -187,23 +175,14 @@ pub(super) fn greeted(
     let scope = inherited.scope.told.clone();
     let ready = Event::Ready(Ready { landlock_abi, memory, scope, unusable: unusable.collect() });
     let first = inherited.first.take();
-    let mut supervisor = Supervisor::new(inherited, keys, shared).during("preparing the loop")?;
+    let Inherited { link, caps, cgroups, operator, .. } = inherited;
+    let parts = Parts { link, caps, cgroups, operator, keys, shared };
+    let mut supervisor = Supervisor::new(parts).during("preparing the loop")?;
     if let Some((profile, workspace)) = first {
         supervisor.build_first(&profile, workspace);
     }
     supervisor.tell(&ready, None);
     Ok(supervisor)
-}
-
-/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. What is logged from
-/// here on goes over the link.
-pub(super) fn silence() -> Result<(), Errno> {
-    model::log::keep();
-    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-    for number in 0..3 {
-        process::duplicate_inheritable(&null, number)?;
-    }
-    Ok(())
 }
 
 /// Nothing mounted here shows outside, and nothing mounted outside shows here.
@@ -239,7 +218,7 @@ fn keys(
     };
     let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
     let mut templates = templates(inherited, proc, proc_kind, landlock_abi)?.into_iter();
-    scope::settle(inherited);
+    scope::settle(&mut inherited.scope, &inherited.link, &mut inherited.cgroups);
     let (memory, recording) = (inherited.cgroups.hold(), recording(inherited));
     let mut keys = Vec::new();
     for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {

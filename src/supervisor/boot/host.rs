@@ -3,36 +3,24 @@
 
 use std::fs::{self, File};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
-use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid, getgroups};
 
-use crate::Access;
-use crate::Granted;
-use crate::GrantedDirectory;
-use crate::IdRange;
-use crate::Kind;
-use crate::WorkspaceGrant;
-use crate::Workspaces;
 use cell::cgroup::{Parent, Processors};
-use cell::ids::{CellIds, HostIds, Supplementary, cell_id, write_map};
+use cell::ids::{CellIds, HostIds, Supplementary};
 use cell::measure::{NAMESPACES, Operator};
-use cell::{c_path, errno_of};
 use model::receipt::Tier;
-use sys::mount::{Reach, attribute, clone_tree, set_attributes, set_idmap};
-use sys::process::{self, Side};
 
-use super::idmap::IdMap;
-use super::start::StartError;
+use super::error::StartError;
+use super::idmap::{IdMap, IdRange};
 use super::subordinate::{Block, OwnIds};
-use crate::rootfs::protect::{self, Found};
+use crate::rootfs::idmapped::SlotIds;
 
 /// Directory of the locks of root's instances; only root may write there.
 const LOCKS: &str = "/run/cofferdam";
@@ -106,6 +94,14 @@ impl Identity {
         }
     }
 
+    /// Host ids of the first `slots` cells, for mounts that show files as theirs.
+    pub fn slot_ids(&self, slots: u16) -> SlotIds {
+        match self {
+            Self::Ordinary { .. } => SlotIds::Shared,
+            Self::Root(instance) => SlotIds::Own { first: instance.first, slots },
+        }
+    }
+
     /// Whose ids cells have.
     pub fn cells(&self) -> CellIds {
         match self {
@@ -167,11 +163,6 @@ fn host_root() -> [Option<u32>; 2] {
 }
 
 impl Instance {
-    /// The host id of the cell in `slot`.
-    pub fn cell(&self, slot: u16) -> Result<u32, Errno> {
-        cell_id(slot).and_then(|id| self.first.checked_add(id)).ok_or(Errno::ERANGE)
-    }
-
     /// Takes the first block that no other instance holds.
     fn take(range: IdRange, map: &IdMap) -> Result<Self, StartError> {
         let locks = Path::new(LOCKS);
@@ -353,102 +344,6 @@ pub fn place_supervisor(parent: &Parent, identity: &Identity, pid: i32) -> std::
         }
         (Parent::V2 { .. } | Parent::V1 { .. } | Parent::None, _) => Ok(()),
     }
-}
-
-/// Prepares granted directories: as root each gets one idmapped mount for every slot, so that the
-/// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
-pub fn grants(
-    workspaces: &[Workspaces],
-    looked: &[Looked],
-    identity: &Identity,
-    slots: u16,
-) -> Result<Vec<WorkspaceGrant>, StartError> {
-    let both = workspaces.iter().zip(looked);
-    both.map(|(workspace, looked)| {
-        let directories = workspace.directories.iter().zip(looked);
-        let directories =
-            directories.map(|(granted, found)| grant(granted, found, identity, slots));
-        Ok(WorkspaceGrant { directories: directories.collect::<Result<_, _>>()? })
-    })
-    .collect()
-}
-
-/// Guarded places in each directory of a granted set.
-pub type Looked = Vec<Rc<Found>>;
-
-/// Looks at what the host obeys in every granted directory, once for all profiles and cells. Cells of
-/// the lower tier write to none.
-pub fn look(workspaces: &[Workspaces], tier: Tier) -> Vec<Looked> {
-    let each = |workspace: &Workspaces| match tier {
-        Tier::Full => protect::scan(workspace).into_iter().map(Rc::new).collect(),
-        Tier::Bare => vec![Rc::default(); workspace.directories.len()],
-    };
-    workspaces.iter().map(each).collect()
-}
-
-fn grant(
-    granted: &Granted,
-    found: &Rc<Found>,
-    identity: &Identity,
-    slots: u16,
-) -> Result<GrantedDirectory, StartError> {
-    let failed = |errno| StartError::Grant { path: granted.host.clone(), errno };
-    let metadata = fs::metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
-    let by_slot = match identity {
-        Identity::Ordinary { .. } => Vec::new(),
-        Identity::Root(instance) => (0..slots)
-            .map(|slot| idmapped(granted, &metadata, instance.cell(slot)?))
-            .collect::<Result<_, Errno>>()
-            .map_err(failed)?,
-    };
-    Ok(GrantedDirectory {
-        host: granted.host.clone(),
-        cell: granted.cell.clone(),
-        access: granted.access,
-        kind: if metadata.is_dir() { Kind::Directory } else { Kind::File },
-        found: Rc::clone(found),
-        by_slot,
-    })
-}
-
-fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {
-    let tree = clone_tree(&c_path(&granted.host)?)?;
-    show_as(&tree, (owner.uid(), owner.gid()), host_id)?;
-    let flags = attribute::NOSUID
-        | attribute::NODEV
-        | if granted.access == Access::ReadOnly { attribute::RDONLY } else { 0 };
-    set_attributes(&tree, flags, Reach::Recursive)?;
-    Ok(tree)
-}
-
-/// Has a detached mount show what belongs to `owner` as `host_id`'s.
-pub fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result<(), Errno> {
-    set_idmap(tree, mapping(owner.0, owner.1, host_id)?, Reach::Recursive)
-}
-
-/// A user namespace that maps an owner on disk to a host id: it exists only to be named.
-fn mapping(uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
-    match process::clone3(libc::CLONE_NEWUSER, None)? {
-        Side::Child => loop {
-            // Killed by the parent as soon as the namespace is held.
-            nix::unistd::pause();
-        },
-        Side::Parent(child) => {
-            let held = hold_mapped(child.pid, uid, gid, host_id);
-            process::signal(&child.pidfd, Signal::SIGKILL)?;
-            nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
-            held
-        }
-    }
-}
-
-fn hold_mapped(pid: i32, uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
-    write_map(process.as_fd(), "gid_map", &format!("{gid} {host_id} 1"))?;
-    write_map(process.as_fd(), "uid_map", &format!("{uid} {host_id} 1"))?;
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    nix::fcntl::openat(process, "ns/user", flags, Mode::empty())
 }
 
 #[cfg(test)]

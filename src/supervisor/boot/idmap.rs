@@ -1,6 +1,12 @@
 //! The ids that this process's user namespace has: root in a container has few (user_namespaces(7)).
 
-use crate::IdRange;
+/// Host ids for a supervisor that root starts: itself and each cell have one of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    pub first: u32,
+    /// Ids for one instance; several instances take one such block each.
+    pub count: u32,
+}
 
 /// `/proc/self/uid_map` or `gid_map`: which ids exist here, and what they are one namespace further out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,10 +6,14 @@
 pub mod bare;
 mod clocks;
 pub mod enter;
+pub mod error;
 pub mod filter;
 pub mod host;
-mod idmap;
+pub mod idmap;
+mod inherited;
 pub mod requirements;
 pub mod scope;
+pub mod spec;
 pub mod start;
+mod streams;
 pub mod subordinate;

@@ -2,7 +2,7 @@
 //! reason if not.
 
 use crate::cells::key::Unusable;
-use crate::rootfs::template::TemplateError;
+use crate::rootfs::error::TemplateError;
 use cell::cgroup::Parent;
 use model::receipt::{MemoryHold, Tier};
 use profile::tier::LANDLOCK_ABI;

@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use self::manager::{Manager, Request};
-use super::start::Inherited;
+use crate::cells::cell::packets;
 use cell::cgroup::{Parent, Processors};
 use cell::report;
 use model::wire::Scope;
@@ -97,7 +97,7 @@ pub fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<Asking>)
         let why = "cgroup v2 is not mounted here with the controller of memory".to_owned();
         return Ok((Scope::Refused { why }.into(), None));
     }
-    let (from, theirs) = super::start::pair()?;
+    let (from, theirs) = packets()?;
     let awaited = Some(Awaited { from, wish });
     Ok((Pending { told: Scope::NotAsked, awaited }, Some(Asking { manager, theirs })))
 }
@@ -151,10 +151,10 @@ impl Asking {
 }
 
 /// Takes what was asked for, or goes on without: as the wish says.
-pub fn settle(inherited: &mut Inherited) {
-    let Some(Awaited { from, wish }) = inherited.scope.awaited.take() else { return };
+pub fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent) {
+    let Some(Awaited { from, wish }) = pending.awaited.take() else { return };
     let refused = |why: &str| Scope::Refused { why: why.to_owned() };
-    let answer = match wait(&from, &inherited.link, wish) {
+    let answer = match wait(&from, link, wish) {
         Ok(true) => received(&from).ok_or_else(|| refused("asking for it failed")),
         Ok(false) => Err(refused("the service manager did not answer in time")),
         Err(errno) => Err(refused(&format!("it could not be awaited: {errno}"))),
@@ -162,16 +162,16 @@ pub fn settle(inherited: &mut Inherited) {
     let (answer, directory) = match answer {
         Ok(answer) => answer,
         Err(told) => {
-            inherited.scope.told = told;
+            pending.told = told;
             return;
         }
     };
     if let Some(directory) = directory {
         let shared = answer.shares_processors;
         let processors = if shared { Processors::Shared } else { Processors::NotOurs };
-        inherited.cgroups = Parent::V2 { directory, processors };
+        *cgroups = Parent::V2 { directory, processors };
     }
-    inherited.scope.told = answer.scope;
+    pending.told = answer.scope;
 }
 
 /// Waits for the answer. False: it has not come in time.

@@ -1,65 +1,32 @@
 //! Main's side of starting the supervisor: the clone, the maps, the link.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
 use nix::sys::wait::WaitPidFlag;
 
-use super::bare::Prepared;
 use super::enter::{self, Birth};
+use super::error::{OPEN_FILES_LEAST, StartError};
 use super::host::{self, Identity};
+use super::inherited::{Inherited, Prepared};
 use super::scope::{self, Asking, Pending};
+use super::spec::Spec;
 use super::subordinate::{Ids, Mapping};
-use crate::Caps;
-use crate::KeyGrant;
-use crate::Spec;
+use crate::cells::cell::packets;
+use crate::rootfs::grants::{self, KeyGrant};
 use crate::rootfs::sockets;
 use cell::Clocks;
 use cell::cgroup::Parent;
-use cell::ids::{HostIds, Supplementary, write_map};
-use cell::measure::Operator;
-use model::job::{ProfileName, Workspace};
-use model::outcome::in_words;
+use cell::ids::{Supplementary, write_map};
+use model::job::Workspace;
 use model::receipt::Tier;
 use model::wire::Scope;
-use profile::{Profile, SocketName};
+use profile::Profile;
 use sys::fork::fork;
 use sys::process::{self, ArgumentPages, Side};
 use sys::{signals, socket};
-
-/// Why there is no supervisor. Each has its remedy in `cofferdam doctor`.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("the supervisor must start before any thread: {threads} are running")]
-    Threads { threads: usize },
-    #[error("/proc cannot be read: {}", in_words(.0))]
-    NoProc(#[source] std::io::Error),
-    #[error("this kernel or container refuses user namespaces: {0}")]
-    Clone(#[source] Errno),
-    #[error("the supervisor's ids cannot be mapped: {0}")]
-    Maps(#[source] Errno),
-    #[error("the instance lock cannot be taken: {}", in_words(.error))]
-    Lock { error: std::io::Error },
-    #[error("{most} instances are running already")]
-    NoInstance { most: u32 },
-    #[error("{most} open files are allowed here, and {OPEN_FILES_LEAST} are needed")]
-    OpenFiles { most: u64 },
-    #[error("`{}` cannot be granted: {errno}", path.display())]
-    Grant { path: PathBuf, errno: Errno },
-    #[error("the socket `{name}` cannot be granted: {errno}")]
-    Socket { name: SocketName, errno: Errno },
-    #[error("signals cannot be set to what they usually do: {0}")]
-    Signals(#[source] Errno),
-    #[error("no private directory for cells: {}", in_words(.0))]
-    Store(#[source] std::io::Error),
-    #[error("the link cannot be made: {0}")]
-    Link(#[source] Errno),
-}
 
 /// A supervisor on its way up. Its first frame on the link says whether it came up.
 #[derive(Debug)]
@@ -77,43 +44,6 @@ pub struct Held {
     _pidfd: OwnedFd,
 }
 
-/// State that the supervisor takes from main: a copy of main's memory, by the clone.
-#[derive(Debug)]
-pub struct Inherited {
-    pub link: OwnedFd,
-    pub profiles: Vec<Profile>,
-    /// For each profile, in its order, what each of its keys has: a detached mount can be put in one template only.
-    pub grants: Vec<Vec<KeyGrant>>,
-    pub caps: Caps,
-    pub operator: Operator,
-    pub supplementary: Supplementary,
-    pub cgroups: Parent,
-    /// Origin of control groups that may still come.
-    pub scope: Pending,
-    pub pages: ArgumentPages,
-    pub record: Option<Arc<OwnedFd>>,
-    /// Whose ids cells have on the host.
-    pub ids: Ids,
-    /// Further host ids, uids and gids, if main could have them mapped.
-    pub own_ids: Option<[HostIds; 2]>,
-    /// The host's until the supervisor has its own.
-    pub clocks: Clocks,
-    /// As [`Spec::first`].
-    pub first: Option<(ProfileName, Workspace)>,
-    /// Preparations for the tier without namespaces; absent in the other.
-    pub bare: Option<Prepared>,
-}
-
-impl Inherited {
-    /// The maps have ids for cells as well.
-    pub fn take_own_ids(&mut self) {
-        let Some([uids, gids]) = self.own_ids.take() else { return };
-        self.operator.uids.0.extend(uids.0);
-        self.operator.gids.0.extend(gids.0);
-        self.ids = Ids::ByGrant;
-    }
-}
-
 /// No cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process may only move others
 /// below the root of its own (cgroups(7)), and the cells' groups are beside the supervisor's. Each
 /// cell has one. And not that of the network, which takes as long as all the others: the child makes
@@ -124,23 +54,20 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
-/// The least hard limit on open files: the supervisor has some for each template and each cell.
-const OPEN_FILES_LEAST: u64 = 256;
-
 /// Starts the supervisor. Call it from `main`, before any thread, runtime or secret exists.
 ///
 /// # Errors
 /// What stands in the way; a step that fails later arrives as the first frame on the link.
 pub fn start(spec: Spec) -> Result<Started, StartError> {
     let identity = identity(&spec)?;
-    let (link, theirs) = pair().map_err(StartError::Link)?;
-    let (go, wait) = pair().map_err(StartError::Link)?;
+    let (link, theirs) = packets().map_err(StartError::Link)?;
+    let (go, wait) = packets().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
-    let looked = host::look(&spec.workspaces, spec.tier);
+    let looked = grants::look(&spec.workspaces, spec.tier);
     let (cgroups, scope, asking) = held(&spec, &identity).map_err(StartError::Link)?;
     let inherited = Inherited {
         link: theirs,
-        grants: grants(&spec, &looked, &identity)?,
+        grants: key_grants(&spec, &looked, &identity)?,
         profiles: spec.profiles,
         record: spec.record,
         first: spec.first,
@@ -243,10 +170,6 @@ fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartEr
     Ok(Some(Prepared { store, id }))
 }
 
-pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-}
-
 /// Forks a child that has newuidmap(1) write the supervisor's maps while main goes on; `None` where main
 /// writes them itself. Nobody waits for it: it collects itself.
 fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
@@ -298,21 +221,22 @@ fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
 }
 
 /// For each profile what its keys have: one without a grant, and one for each that it shows.
-fn grants(
+fn key_grants(
     spec: &Spec,
-    looked: &[host::Looked],
+    looked: &[grants::Looked],
     identity: &Identity,
 ) -> Result<Vec<Vec<KeyGrant>>, StartError> {
     // Mounts by id are for cells that have mounts.
     let cells = if spec.tier == Tier::Full { spec.caps.cells } else { 0 };
-    let key = |profile: &Profile, workspace, directories| {
-        let sockets = sockets::grants(&spec.sockets, profile, identity, cells)?;
+    let ids = identity.slot_ids(cells);
+    let key = |profile: &Profile, workspace, directories| -> Result<KeyGrant, StartError> {
+        let sockets = sockets::grants(&spec.sockets, profile, ids)?;
         Ok(KeyGrant { workspace, directories, sockets })
     };
     let of_profile = |profile: &Profile| {
         let mut keys = vec![key(profile, Workspace::Fresh, None)?];
         if profile.workspace {
-            let granted = host::grants(&spec.workspaces, looked, identity, cells)?;
+            let granted = grants::grants(&spec.workspaces, looked, ids)?;
             for (directories, index) in granted.into_iter().zip(0..) {
                 keys.push(key(profile, Workspace::Granted(index), Some(directories))?);
             }

@@ -17,7 +17,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::idmap::{self, Extent};
-use crate::KeyGrant;
+use crate::rootfs::grants::KeyGrant;
 use cell::ids::{CellIds, HostIds};
 use model::accounts;
 use profile::Profile;

@@ -17,8 +17,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::write;
 
 use super::bare;
-use super::handover::Streams;
-use super::prestart::Executed;
+use super::streams::{Executed, Streams};
 use cell::bare::Domain;
 use cell::bare::store::Private;
 use cell::cgroup::{Group, Parent};
@@ -109,7 +108,8 @@ pub struct Maker<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-fn packets() -> Result<(OwnedFd, OwnedFd), Errno> {
+/// Makes a pair of connected sockets that keep the bounds of what is sent.
+pub fn packets() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
@@ -228,7 +228,7 @@ impl Maker<'_> {
                 workspace: design.workspace_name(),
                 unix_sockets: profile.sockets_text(),
                 host_name: match &design.ground {
-                    Ground::Root(_) => crate::HOST_NAME.to_owned(),
+                    Ground::Root(_) => crate::rootfs::synthetic::HOST_NAME.to_owned(),
                     Ground::Bare(_) => "the host's".to_owned(),
                 },
             },

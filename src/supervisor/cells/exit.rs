@@ -5,7 +5,6 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::cell::Cell;
-use super::handover;
 use cell::report::{OverMemory, PayloadEnd, raw};
 use model::job::Limits;
 use model::outcome::{Failure, LimitKind, Outcome};
@@ -40,10 +39,19 @@ pub fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
 
 /// Why a program could not be executed.
 pub fn exec_failure(program: &str, errno: i32) -> Failure {
-    let program = handover::shortened(program);
+    let program = shortened(program);
     if errno == raw(Errno::ENOENT) {
         Failure::NotFound { program }
     } else {
         Failure::NotExecutable { program, errno }
+    }
+}
+
+/// A program's name as a frame can carry it: argv may hold more than a frame does.
+pub fn shortened(name: &str) -> String {
+    const MOST: usize = 255;
+    match name.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
+        None => name.to_owned(),
     }
 }

@@ -3,9 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::Mode;
-use nix::unistd::pipe2;
+use nix::fcntl::OFlag;
 
 use cell::payload::STRINGS_BYTES;
 use cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
@@ -17,42 +15,8 @@ use profile::Profile;
 use sys::memory;
 
 use super::cell::Cell;
-use super::running::Ready;
-
-/// The far ends of a job's pipes, for the front end.
-#[derive(Debug)]
-pub struct FarEnds {
-    pub stdin: Option<OwnedFd>,
-    pub stdout: OwnedFd,
-    pub stderr: OwnedFd,
-}
-
-impl FarEnds {
-    /// In the order of the frame.
-    pub fn list(&self) -> Vec<BorrowedFd<'_>> {
-        let stdin = self.stdin.iter().map(AsFd::as_fd);
-        stdin.chain([self.stdout.as_fd(), self.stderr.as_fd()]).collect()
-    }
-}
-
-/// The streams of a job to come, made while its cell is: then there is time.
-#[derive(Debug)]
-pub struct Streams {
-    /// The end of the front end first.
-    pub stdout: (OwnedFd, OwnedFd),
-    pub stderr: (OwnedFd, OwnedFd),
-    /// An input that ends at once, for a job that brings none.
-    empty: OwnedFd,
-}
-
-impl Streams {
-    /// # Errors
-    /// What pipe2(2) or openat(2) say.
-    pub fn new(design: &Design) -> Result<Self, Errno> {
-        let empty = null(design, OFlag::O_RDONLY)?;
-        Ok(Self { stdout: pipe()?, stderr: pipe()?, empty })
-    }
-}
+use super::queued_job::Ready;
+use super::streams::{FarEnds, Streams, null, pipe};
 
 /// Hands a job to the payload of `cell`; it execs as soon as it has read it.
 ///
@@ -137,10 +101,6 @@ pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &Ready) -> Resu
     report::send(&cell.job, &head, &fds)
 }
 
-pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
-    pipe2(OFlag::O_CLOEXEC)
-}
-
 /// Has the cell's /proc show the memory that it may use and the age of its clocks, where it has one.
 fn show_facts(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno> {
     match &design.ground {
@@ -168,12 +128,6 @@ fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
             report::send(&cell.control, &ToInit::Look(first), &[]).map(|()| first)
         }
     }
-}
-
-/// /dev/null of the template, opened anew, as what a program sets on a description is shared by all
-/// who have it. For reading it is an input that ends at once.
-fn null(design: &Design, access: OFlag) -> Result<OwnedFd, Errno> {
-    openat(&design.devices, "null", access | OFlag::O_CLOEXEC, Mode::empty())
 }
 
 /// Directory, candidates for exec, arguments and environment, each ended by NUL.
@@ -245,13 +199,4 @@ fn candidates(program: &str, path: &str) -> Vec<String> {
             format!("{directory}/{program}")
         })
         .collect()
-}
-
-/// A program's name as a frame can carry it: argv may hold more than a frame does.
-pub fn shortened(name: &str) -> String {
-    const MOST: usize = 255;
-    match name.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),
-        None => name.to_owned(),
-    }
 }

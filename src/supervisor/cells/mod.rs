@@ -5,6 +5,7 @@
 
 pub mod attachments;
 pub mod bare;
+pub mod caps;
 pub mod cell;
 pub mod dying;
 pub mod exit;
@@ -14,4 +15,6 @@ mod phases;
 pub mod pool;
 pub mod pooled_cell;
 pub mod prestart;
+pub mod queued_job;
 pub mod running;
+pub mod streams;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::cell::Cell;
 use super::pooled_cell::Young;
-use super::prestart::{Executed, Fits};
+use super::queued_job::Fits;
+use super::streams::Executed;
 use cell::mounts::Slot;
 use model::outcome::PoolCounts;
 

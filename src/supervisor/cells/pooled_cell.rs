@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::cell::Socket;
 use super::cell::{Cell, Maker};
 use super::exit::LINGER;
-use super::prestart::Fits;
+use super::queued_job::Fits;
 use cell::Design;
 use cell::report::{self, FromInit, FromPayload, raw};
 use model::outcome::Failure;

@@ -4,7 +4,7 @@
 //! job that is the same but for its input gets such a cell. Its input goes into the pipe that the program
 //! reads, and its time begins then. Like any other, the cell serves one job.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -12,8 +12,9 @@ use nix::unistd::write;
 
 use super::attachments::Brought;
 use super::cell::Cell;
-use super::handover::{self, FarEnds, Program, Streams};
-use super::running::Ready;
+use super::handover::{self, Program};
+use super::queued_job::{Fits, Ready};
+use super::streams::{Executed, FarEnds, Streams, pipe};
 use cell::report::First;
 use cell::{Design, Ground};
 use model::job::{Changes, Limits, Workspace};
@@ -23,53 +24,23 @@ use profile::Ahead;
 /// Most bytes of input that such a job may have: what a pipe takes at once.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// A program that waits for its input.
-#[derive(Debug)]
-pub struct Executed {
-    /// Where it reads from, and the ends of its output.
-    input: OwnedFd,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-    /// Whether the payload is known to have become it.
-    pub told: bool,
-}
-
-impl Executed {
-    /// What a cell that is cloned meanwhile must let go at once: the input ends when nobody has it.
-    pub fn input(&self) -> BorrowedFd<'_> {
-        self.input.as_fd()
-    }
-}
-
-/// Whether a cell in which the program is executed may serve a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fits {
-    Yes,
-    No,
-}
-
-impl Fits {
-    /// It may if the job differs from what was executed in its input alone.
-    pub fn of(
-        design: &Design,
-        (start, block): (&Start, &Block),
-        brought: &Brought,
-        limits: &Limits,
-    ) -> Self {
-        let Some(ahead) = of(design) else { return Self::No };
-        let own = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
-        let plain = (start.session, start.workspace) == (None, Workspace::Fresh)
-            && start.changes == Changes::Untold
-            && brought.script.is_none();
-        // Without a byte to write, nothing would tell that the program has ended meanwhile.
-        let fits = |length| (1..=INPUT_BYTES).contains(&length);
-        let short = brought.stdin.as_ref().is_some_and(|bytes| bytes.length().is_ok_and(fits));
-        if plain && short && *limits == own && *block == block_of(ahead) {
-            Self::Yes
-        } else {
-            Self::No
-        }
-    }
+/// Returns whether a cell in which the program is executed may serve the job: it may where the job
+/// differs from what was executed in its input alone.
+pub fn fits(
+    design: &Design,
+    (start, block): (&Start, &Block),
+    brought: &Brought,
+    limits: &Limits,
+) -> Fits {
+    let Some(ahead) = of(design) else { return Fits::No };
+    let own = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
+    let plain = (start.session, start.workspace) == (None, Workspace::Fresh)
+        && start.changes == Changes::Untold
+        && brought.script.is_none();
+    // Without a byte to write, nothing would tell that the program has ended meanwhile.
+    let is_short = |length| (1..=INPUT_BYTES).contains(&length);
+    let short = brought.stdin.as_ref().is_some_and(|bytes| bytes.length().is_ok_and(is_short));
+    if plain && short && *limits == own && *block == block_of(ahead) { Fits::Yes } else { Fits::No }
 }
 
 /// What is executed ahead in cells of this design: only where a cell has namespaces of its own.
@@ -91,7 +62,7 @@ fn block_of(ahead: &Ahead) -> Block {
 /// What making pipes or sending said.
 pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     let Some(ahead) = of(design) else { return Ok(()) };
-    let (stdin, input) = handover::pipe()?;
+    let (stdin, input) = pipe()?;
     // Whoever has many pipes gets short ones (pipe(7), pipe-user-pages-soft).
     let room = usize::try_from(fcntl(&input, FcntlArg::F_GETPIPE_SZ)?).unwrap_or(0);
     if room < INPUT_BYTES {

@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::attachments::Brought;
 use super::cell::Cell;
 use super::cell::Socket;
 use super::dying::{self, Look};
 use super::exit::{self, LINGER};
-use super::handover::{self, FarEnds};
+use super::handover;
 use super::phases::Phases;
-use super::prestart::{self, Fits};
+use super::prestart;
+use super::queued_job::Ready;
+use super::streams::FarEnds;
 use cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
 use cell::{Design, Shared};
 use model::defaults::GRACE;
@@ -39,22 +40,6 @@ pub enum Progress {
     Ended(Box<Ended>),
     /// The cell is collected; the end is told now if it was not before.
     Gone(Option<Box<Ended>>),
-}
-
-/// A job that is ready for a cell, checked.
-#[derive(Debug)]
-pub struct Ready {
-    pub start: Start,
-    pub key: usize,
-    pub block: Block,
-    pub brought: Brought,
-    /// What it asked for, clamped to its profile's.
-    pub limits: Limits,
-    /// Whether its program may have been executed before it came.
-    pub fits: Fits,
-    pub arrived: Instant,
-    /// Cells that died before they could be handed the job.
-    pub lost: u8,
 }
 
 /// Why a job was not handed over, with the job and its cell: nothing ran.

@@ -1,9 +1,9 @@
 //! Cells for the jobs that wait: how many are missing, and what makes room for them.
 
 use super::dispatch::Built;
-use super::serve::Supervisor;
+use super::supervisor::Supervisor;
 use crate::cells::pooled_cell::Young;
-use crate::cells::prestart::Fits;
+use crate::cells::queued_job::Fits;
 
 impl Supervisor {
     /// A cell for each job that waits, as far as there are slots. In the order of the jobs: a slot

@@ -4,14 +4,15 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::serve::{Owner, Supervisor, design_of};
+use super::supervisor::{Owner, Supervisor, design_of};
 use crate::cells::attachments;
 use crate::cells::cell::{Cell, clamp};
 use crate::cells::key::Key;
 use crate::cells::pool::{Got, Load, Want};
 use crate::cells::pooled_cell::{Growth, Young};
-use crate::cells::prestart::{self, Fits};
-use crate::cells::running::{Ready, Running};
+use crate::cells::prestart;
+use crate::cells::queued_job::Ready;
+use crate::cells::running::Running;
 use cell::mounts::Slot;
 use cell::report::raw;
 use model::job::{Limits, ProfileName, Workspace};
@@ -85,7 +86,7 @@ impl Supervisor {
         if limits.tmpfs() > self.caps.tmpfs {
             return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
         }
-        let fits = Fits::of(design, (&start, &block), &brought, &limits);
+        let fits = prestart::fits(design, (&start, &block), &brought, &limits);
         Ok(Ready { start, key, block, brought, limits, fits, arrived, lost: 0 })
     }
 

@@ -1,6 +1,6 @@
 //! The loop: one thread that reads requests, gives jobs their cells and reports what becomes of them.
 //!
-//! `serve` has the supervisor and one turn of the loop, `poll` what it waits for, `dispatch` the way of a
+//! `supervisor` is its state, `serve` one turn of the loop, `poll` what it waits for, `dispatch` the way of a
 //! job to its cell, `demand` the cells that are missing; `session_calls` and `one_shot` are calls of
 //! sessions, `reports` and `outbox` the frames to the front end.
 
@@ -12,3 +12,4 @@ pub mod poll;
 mod reports;
 pub mod serve;
 mod session_calls;
+pub mod supervisor;

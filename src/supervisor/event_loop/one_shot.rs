@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use super::serve::Supervisor;
+use super::supervisor::Supervisor;
 use model::job::{SessionId, Workspace};
 use model::outcome::{Ended, Failure, Outcome};
 use model::wire::Start;

@@ -2,14 +2,12 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::PollFlags;
+use nix::poll::{PollFlags, PollTimeout, poll};
 
-use super::poll::PAUSE;
-use super::serve::{Fatal, MOST_FAILURES};
-use crate::cells::handover::FarEnds;
+use crate::cells::streams::FarEnds;
 use model::wire::{self, CallId, Event, WireError};
 use sys::socket;
 
@@ -17,7 +15,20 @@ use sys::socket;
 /// fills its own queue, not this process.
 const MOST_WAITING: usize = 1024;
 
-/// Result of sending the frames that waited.
+/// An error for which no call, cell or session is to blame: the process ends, and with it every cell.
+#[derive(Debug)]
+pub(super) struct Fatal {
+    pub what: &'static str,
+    pub errno: Errno,
+}
+
+/// Failures of the link in a row that are waited out: one may be of a moment without memory.
+pub(super) const MOST_FAILURES: u8 = 8;
+
+/// A wait where the kernel refuses to look at all descriptors at once.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
+
+/// What became of the frames that waited.
 #[derive(Debug)]
 pub enum Flushed {
     /// They are sent, or wait on.
@@ -131,4 +142,11 @@ impl Outbox {
             _ => Ok(Flushed::Fine),
         }
     }
+}
+
+/// Waits a little.
+pub(super) fn pause() {
+    let time = PollTimeout::try_from(PAUSE).unwrap_or(PollTimeout::ZERO);
+    // Cut short by a signal it is a shorter pause.
+    poll(&mut [], time).unwrap_or_default();
 }

@@ -5,20 +5,17 @@
 //! nothing can be missing when a call needs it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::serve::Supervisor;
+use super::outbox::pause;
+use super::supervisor::Supervisor;
 use crate::cells::cell::{Cell, Socket};
 use crate::sessions::shell::Shell;
 use cell::mounts::Slot;
 
-/// A wait where the kernel refuses to look at all descriptors at once.
-pub(super) const PAUSE: Duration = Duration::from_millis(10);
-
-/// Origin of an event: the link, or a source of the cell in a slot.
+/// What an event is about: the link, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Link,
@@ -85,13 +82,6 @@ impl<'a> List<'a> {
         }
         happened
     }
-}
-
-/// Waits a little.
-pub(super) fn pause() {
-    let time = PollTimeout::try_from(PAUSE).unwrap_or(PollTimeout::ZERO);
-    // Cut short by a signal it is a shorter pause.
-    poll(&mut [], time).unwrap_or_default();
 }
 
 impl Supervisor {

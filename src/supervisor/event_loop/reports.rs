@@ -1,8 +1,9 @@
 //! Messages to the front end: frames in order, and the end of calls whose frames cannot be sent.
 
+use super::outbox::Fatal;
 use super::outbox::Flushed;
-use super::serve::{Fatal, Supervisor};
-use crate::cells::handover::FarEnds;
+use super::supervisor::Supervisor;
+use crate::cells::streams::FarEnds;
 use cell::report::raw;
 use model::log;
 use model::outcome::{Ended, Failure, Outcome};

@@ -4,80 +4,28 @@
 //! concerns, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by
 //! accident.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout};
 
-use super::outbox::Outbox;
-use super::poll::{Source, Token, pause};
-use crate::Caps;
-use crate::boot::start::Inherited;
+use super::outbox::{Fatal, MOST_FAILURES, pause};
+use super::poll::{Source, Token};
+use super::supervisor::{Owner, Supervisor, design_of};
 use crate::cells::bare;
-use crate::cells::cell::Maker;
-use crate::cells::key::Key;
-use crate::cells::pool::Pool;
 use crate::cells::pooled_cell::Growth;
-use crate::cells::running::{Progress, Ready, Running};
-use crate::sessions::session::Sessions;
-use cell::cgroup::Parent;
-use cell::measure::Operator;
+use crate::cells::running::{Progress, Running};
 use cell::mounts::Slot;
-use cell::payload::Scratch;
-use cell::{Design, Shared};
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
 use model::wire::{self, CallId, FRAME_BYTES, Request};
 use sys::process;
 use sys::socket::{self, Wait};
 
-/// The supervisor while it serves.
-#[derive(Debug)]
-pub struct Supervisor {
-    pub(super) outbox: Outbox,
-    /// Room for a frame, which is more than any report takes.
-    buffer: Vec<u8>,
-    pub(super) keys: Vec<Key>,
-    pub(super) shared: Shared,
-    cgroups: Parent,
-    operator: Operator,
-    pub(super) caps: Caps,
-    scratch: Scratch,
-    /// Jobs that wait for a cell or for room, in the order they came.
-    pub(super) queue: VecDeque<Ready>,
-    pub(super) calls: BTreeMap<CallId, Running>,
-    pub(super) pool: Pool,
-    pub(super) sessions: Sessions,
-    /// Owner of the cell in each slot; a slot is free again when its cell is collected.
-    pub(super) slots: Vec<Option<Owner>>,
-    /// Failures to read the link in a row.
-    unread: u8,
-}
-
-/// An error for which no call, cell or session is to blame: the process ends, and with it every cell.
-#[derive(Debug)]
-pub(super) struct Fatal {
-    pub what: &'static str,
-    pub errno: Errno,
-}
-
-/// Presence of the front end.
+/// Whether the front end is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FrontEnd {
     There,
     Gone,
-}
-
-/// Failures of the link in a row that are waited out: one may be of a moment without memory.
-pub(super) const MOST_FAILURES: u8 = 8;
-
-/// Owner of a cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    Pool,
-    Call(CallId),
-    /// The session in this place; kept for it while it has no cell.
-    Session(usize),
 }
 
 /// Serves until the front end is gone; then every cell dies with this process.
@@ -102,28 +50,6 @@ pub fn run(supervisor: &mut Supervisor) {
 }
 
 impl Supervisor {
-    pub fn new(inherited: Inherited, mut keys: Vec<Key>, shared: Shared) -> Result<Self, Errno> {
-        let Caps { sessions, session_idle, .. } = inherited.caps;
-        let sessions_from = keys.len();
-        keys.extend(Sessions::keys(sessions));
-        Ok(Self {
-            outbox: Outbox::new(inherited.link),
-            buffer: Vec::new(),
-            pool: Pool::new(keys.len(), inherited.caps.warm),
-            sessions: Sessions::new(sessions_from, sessions, session_idle),
-            keys,
-            shared,
-            cgroups: inherited.cgroups,
-            operator: inherited.operator,
-            caps: inherited.caps,
-            scratch: Scratch::new()?,
-            queue: VecDeque::new(),
-            calls: BTreeMap::new(),
-            slots: vec![None; usize::from(inherited.caps.cells)],
-            unread: 0,
-        })
-    }
-
     /// Waits for one round of events and serves it.
     fn turn(&mut self) -> Result<FrontEnd, Fatal> {
         for (token, flags) in self.wait() {
@@ -231,18 +157,6 @@ impl Supervisor {
         }
     }
 
-    /// Returns the parts that making and measuring cells needs, and the keys, each borrowed apart.
-    pub(super) fn maker(&mut self) -> (Maker<'_>, &[Key]) {
-        let maker = Maker {
-            shared: &self.shared,
-            cgroups: &self.cgroups,
-            operator: &self.operator,
-            inputs: self.pool.inputs(),
-            scratch: &mut self.scratch,
-        };
-        (maker, &self.keys)
-    }
-
     fn cell_event(&mut self, slot: Slot, source: Source) {
         match self.slots.get(usize::from(slot)).copied().flatten() {
             Some(Owner::Pool) => self.young_event(slot, source),
@@ -334,9 +248,4 @@ impl Supervisor {
             }
         }
     }
-}
-
-/// The design of a key, where it can be used here.
-pub(super) fn design_of(keys: &[Key], index: usize) -> Option<&Design> {
-    keys.get(index).and_then(|key| key.design.as_ref().ok())
 }

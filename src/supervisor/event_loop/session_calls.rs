@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::serve::{Owner, Supervisor, design_of};
+use super::supervisor::{Owner, Supervisor, design_of};
 use crate::cells::key::Key;
 use crate::cells::pooled_cell::Young;
-use crate::cells::running::Ready;
+use crate::cells::queued_job::Ready;
 use crate::sessions::mailbox::{Desk, Furnished, NotLaid, Waiting};
 use crate::sessions::session::{Session, nobody};
 use crate::sessions::shell::{Shell, Step};

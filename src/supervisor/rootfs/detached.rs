@@ -9,11 +9,9 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
+use super::error::{During, STAGE, TemplateError, refused};
+use super::granted::Kind;
 use super::program;
-use super::template::{During, STAGE, TemplateError};
-use crate::Access;
-use crate::Kind;
-use crate::WorkspaceGrant;
 use cell::mounts::HIDDEN;
 use cell::{c_path, errno_of, sealed};
 use profile::{HostPath, PathKind, Presence, Profile};
@@ -134,7 +132,7 @@ impl Piece {
         }
     }
 
-    fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
+    pub fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
         // Resolved here, in our copy of the host's mounts, and opened without following a link.
         let host = host.canonicalize().map_err(|error| errno_of(&error))?;
         let tree = clone_tree(&c_path(&host)?)?;
@@ -162,7 +160,7 @@ impl Piece {
         Ok(placed)
     }
 
-    fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {
+    pub fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {
         let (Source::Tree(mount) | Source::Sealed(mount) | Source::Open(mount)) = &self.source;
         set_attributes(mount, attributes, reach)
     }
@@ -188,10 +186,6 @@ pub fn empty_directory() -> std::io::Result<OwnedFd> {
     Ok(open(&path, flags, Mode::empty())?)
 }
 
-pub fn refused(path: &Path, error: &std::io::Error) -> TemplateError {
-    TemplateError::Path { path: path.to_owned(), errno: errno_of(error) }
-}
-
 pub fn devices() -> Result<Vec<Piece>, TemplateError> {
     DEVICES
         .iter()
@@ -205,22 +199,6 @@ pub fn devices() -> Result<Vec<Piece>, TemplateError> {
             Ok(piece)
         })
         .collect()
-}
-
-/// Copies of the granted directories, taken before the stage hides any of them.
-pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateError> {
-    let mut pieces = Vec::new();
-    for directory in grant.iter().flat_map(|grant| &grant.directories) {
-        if !directory.by_slot.is_empty() {
-            // Made by main, with the cells' ids: attached by descriptor.
-            continue;
-        }
-        let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
-        let piece = Piece::take_as_is(&directory.host, &directory.cell).map_err(here)?;
-        piece.set(directory.access.attributes(), Reach::Recursive).map_err(here)?;
-        pieces.push(piece);
-    }
-    Ok(pieces)
 }
 
 /// An absolute path of the cell as a path below the current directory, the stage.
@@ -258,14 +236,4 @@ pub fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
 pub fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o644).open(path)?.write_all(text.as_bytes())
-}
-
-impl Access {
-    fn attributes(self) -> u64 {
-        let always = attribute::NOSUID | attribute::NODEV;
-        match self {
-            Self::ReadOnly => always | attribute::RDONLY,
-            Self::ReadWrite | Self::Unguarded => always,
-        }
-    }
 }

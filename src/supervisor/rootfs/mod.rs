@@ -5,6 +5,10 @@
 
 mod clerk;
 pub mod detached;
+pub mod error;
+pub mod granted;
+pub mod grants;
+pub mod idmapped;
 mod placement;
 pub mod program;
 pub mod protect;

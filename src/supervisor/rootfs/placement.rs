@@ -6,16 +6,32 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::detached::{Piece, Placed, refused, relative, stand_in};
-use super::template::{During, TemplateError};
-use crate::Access;
-use crate::GrantedDirectory;
-use crate::Kind;
-use crate::WorkspaceGrant;
+use super::detached::{Piece, Placed, relative, stand_in};
+use super::error::{During, TemplateError, refused};
+use super::granted::Access;
+use super::granted::Kind;
+use super::grants::GrantedDirectory;
+use super::grants::WorkspaceGrant;
 use cell::mounts::{self, Slot};
 use cell::sockets::Sockets;
 use cell::{c_path, errno_of};
-use sys::mount::{Filesystem, attach};
+use sys::mount::{Filesystem, Reach, attach};
+
+/// Copies of the granted directories, taken before the stage hides any of them.
+pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateError> {
+    let mut pieces = Vec::new();
+    for directory in grant.iter().flat_map(|grant| &grant.directories) {
+        if !directory.by_slot.is_empty() {
+            // Made by main, with the cells' ids: attached by descriptor.
+            continue;
+        }
+        let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
+        let piece = Piece::take_as_is(&directory.host, &directory.cell).map_err(here)?;
+        piece.set(directory.access.attributes(), Reach::Recursive).map_err(here)?;
+        pieces.push(piece);
+    }
+    Ok(pieces)
+}
 
 /// Paths of the host that a root has by its profile.
 #[derive(Debug, Default)]

@@ -14,10 +14,9 @@ use nix::sys::stat::fstat;
 use nix::unistd::chown;
 
 use super::detached::{directories, relative, stand_in};
-use super::template::{During, TemplateError};
-use crate::Kind;
-use crate::boot::host::{self, Identity};
-use crate::boot::start::StartError;
+use super::error::{During, GrantError, TemplateError};
+use super::granted::Kind;
+use super::idmapped::{SlotIds, show_as};
 use cell::ids::cell_id;
 use cell::mounts::Slot;
 use cell::sockets::{self, Sockets};
@@ -54,21 +53,12 @@ pub struct SocketGrant {
 pub fn grants(
     sockets: &[Socket],
     profile: &Profile,
-    identity: &Identity,
-    slots: u16,
-) -> Result<Vec<SocketGrant>, StartError> {
+    ids: SlotIds,
+) -> Result<Vec<SocketGrant>, GrantError> {
     let taken = sockets.iter().filter(|_| profile.unix_sockets == UnixSockets::Private);
     let grant = |socket: &Socket| {
-        let failed = |errno| StartError::Socket { name: socket.name.clone(), errno };
-        let by_slot = match identity {
-            Identity::Ordinary { .. } => Vec::new(),
-            Identity::Root(instance) => {
-                (0..slots)
-                    .map(|slot| mapped(socket, instance.cell(slot)?))
-                    .collect::<Result<_, _>>()
-            }
-            .map_err(failed)?,
-        };
+        let failed = |errno| GrantError::Socket { name: socket.name.clone(), errno };
+        let by_slot = ids.mounts(|host_id| mapped(socket, host_id)).map_err(failed)?;
         Ok(SocketGrant { socket: socket.clone(), by_slot })
     };
     taken.map(grant).collect()
@@ -78,7 +68,7 @@ pub fn grants(
 fn mapped(socket: &Socket, host_id: u32) -> Result<OwnedFd, Errno> {
     let tree = detached(socket)?;
     let owner = fstat(&tree)?;
-    host::show_as(&tree, (owner.st_uid, owner.st_gid), host_id)?;
+    show_as(&tree, (owner.st_uid, owner.st_gid), host_id)?;
     set_attributes(&tree, ATTRIBUTES, Reach::One)?;
     Ok(tree)
 }

@@ -14,63 +14,23 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
-use super::placement::{Grants, Shown, place_grants};
+use super::grants::KeyGrant;
+use super::placement::{Grants, Shown, granted, place_grants};
 use super::sockets;
-use crate::KeyGrant;
 use cell::mounts::{self, HIDDEN, Slot};
 use cell::sealed::Overlays;
 use cell::size::{self, Sizes};
 use cell::sockets::Sockets;
-use cell::{Clocks, ProcKind, c_path, errno_of, payload};
+use cell::{Clocks, ProcKind, c_path, payload};
 use profile::{ProcView, Profile};
 use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
 use super::clerk;
 use super::detached::{
-    devices, directories, empty_directory, gather, granted, hidden_here, refused, relative,
-    write_file,
+    devices, directories, empty_directory, gather, hidden_here, relative, write_file,
 };
+use super::error::{During, STAGE, TemplateError, refused};
 use super::synthetic;
-use crate::sessions::bash_loop::DESK;
-
-/// Directory in which a root is put together. It exists on every system, and covering it in our own
-/// namespace hides nothing from others.
-pub const STAGE: &str = "/tmp";
-
-/// Why a template could not be built.
-#[derive(Debug, thiserror::Error)]
-pub enum TemplateError {
-    #[error("`{}` is not on this host", path.display())]
-    Missing { path: PathBuf },
-    #[error("`{}` cannot be put in the cell: {errno}", path.display())]
-    Path { path: PathBuf, errno: Errno },
-    #[error(
-        "`{}` is neither a directory nor a regular file\n\
-         hint: a socket is granted by name, with --socket and `unix_sockets`",
-        path.display()
-    )]
-    Special { path: PathBuf },
-    #[error("{what}: {errno}")]
-    System { what: &'static str, errno: Errno },
-}
-
-/// Names what was going on when a call failed.
-pub trait During<T> {
-    /// The value, or the error with what was going on.
-    fn during(self, what: &'static str) -> Result<T, TemplateError>;
-}
-
-impl<T> During<T> for nix::Result<T> {
-    fn during(self, what: &'static str) -> Result<T, TemplateError> {
-        self.map_err(|errno| TemplateError::System { what, errno })
-    }
-}
-
-impl<T> During<T> for std::io::Result<T> {
-    fn during(self, what: &'static str) -> Result<T, TemplateError> {
-        self.map_err(|error| TemplateError::System { what, errno: errno_of(&error) })
-    }
-}
 
 /// Resources for building templates.
 #[derive(Debug)]
@@ -313,7 +273,7 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
     directories(&hidden_here().join("slot"))?;
     if profile.can_hold_a_shell() {
         directories(&relative(Path::new(mounts::HIDDEN_DESK)))?;
-        directories(&relative(Path::new(DESK)))?;
+        directories(&relative(Path::new(mounts::DESK.to_str().unwrap_or_default())))?;
     }
     if profile.proc == ProcView::Own {
         directories(Path::new("proc"))?;

@@ -25,7 +25,7 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use super::bash_loop::{self, DESK};
 use super::terminal::{Terminal, Terminals};
 use crate::cells::attachments::Bytes;
-use crate::cells::handover::FarEnds;
+use crate::cells::streams::FarEnds;
 use cell::errno_of;
 use cell::mounts::{HIDDEN_DESK, Tmpfs};
 use cell::report::InputFile;

@@ -379,8 +379,8 @@ fn the_narrowest_limits_of_a_unit_go_with_its_cells() -> Check {
 
 /// Both ends of what the supervisor waits by, and its link.
 fn ends() -> Result<[std::os::fd::OwnedFd; 4], Errno> {
-    let (from, theirs) = crate::boot::start::pair()?;
-    let (link, front_end) = crate::boot::start::pair()?;
+    let (from, theirs) = crate::cells::cell::packets()?;
+    let (link, front_end) = crate::cells::cell::packets()?;
     Ok([from, theirs, link, front_end])
 }
 

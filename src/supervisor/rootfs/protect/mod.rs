@@ -24,7 +24,7 @@ use nix::errno::Errno;
 
 use self::scan::Scan;
 use self::tree::Trees;
-use crate::{Access, Workspaces};
+use crate::rootfs::granted::{Access, Workspaces};
 use cell::c_path;
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 

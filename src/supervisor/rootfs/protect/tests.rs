@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::scan::Budget;
 use super::*;
-use crate::Granted;
+use crate::rootfs::granted::Granted;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 

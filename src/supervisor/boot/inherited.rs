@@ -1,0 +1,62 @@
+//! What main hands to the supervisor, by the clone.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::scope::Pending;
+use super::subordinate::Ids;
+use crate::cells::caps::Caps;
+use crate::rootfs::grants::KeyGrant;
+use cell::Clocks;
+use cell::cgroup::Parent;
+use cell::ids::{HostIds, Supplementary};
+use cell::measure::Operator;
+use model::job::{ProfileName, Workspace};
+use profile::Profile;
+use sys::process::ArgumentPages;
+
+/// What the supervisor takes from main: a copy of main's memory, by the clone.
+#[derive(Debug)]
+pub struct Inherited {
+    pub link: OwnedFd,
+    pub profiles: Vec<Profile>,
+    /// For each profile, in its order, what each of its keys has: a detached mount can be put in one template only.
+    pub grants: Vec<Vec<KeyGrant>>,
+    pub caps: Caps,
+    pub operator: Operator,
+    pub supplementary: Supplementary,
+    pub cgroups: Parent,
+    /// Where control groups may still come from.
+    pub scope: Pending,
+    pub pages: ArgumentPages,
+    pub record: Option<Arc<OwnedFd>>,
+    /// Whose ids cells have on the host.
+    pub ids: Ids,
+    /// What more ids are on the host, uids and gids, where main could have them mapped.
+    pub own_ids: Option<[HostIds; 2]>,
+    /// The host's until the supervisor has its own.
+    pub clocks: Clocks,
+    /// As [`super::spec::Spec::first`].
+    pub first: Option<(ProfileName, Workspace)>,
+    /// What the tier without namespaces takes; absent in the other.
+    pub bare: Option<Prepared>,
+}
+
+impl Inherited {
+    /// The maps have ids for cells as well.
+    pub fn take_own_ids(&mut self) {
+        let Some([uids, gids]) = self.own_ids.take() else { return };
+        self.operator.uids.0.extend(uids.0);
+        self.operator.gids.0.extend(gids.0);
+        self.ids = Ids::ByGrant;
+    }
+}
+
+/// What main prepares for the tier without namespaces.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// A directory of the cells' user, for their private ones.
+    pub store: String,
+    /// The uid and gid to take; absent where the operator's own are kept.
+    pub id: Option<u32>,
+}

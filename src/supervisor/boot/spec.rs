@@ -1,0 +1,38 @@
+//! What the operator decides before any call, as the supervisor is started with it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use model::job::{ProfileName, Workspace};
+use model::receipt::Tier;
+use profile::Profile;
+
+use super::idmap::IdRange;
+use super::scope::Wish;
+use super::subordinate::OwnIds;
+use crate::cells::caps::Caps;
+use crate::rootfs::granted::Workspaces;
+use crate::rootfs::sockets::Socket;
+
+/// Everything the supervisor will ever know: decided by the operator, before any call.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    pub profiles: Vec<Profile>,
+    /// Directories of the host for `/workspace` and beside it; a job names one by its index.
+    pub workspaces: Vec<Workspaces>,
+    /// Sockets for the profiles that take them.
+    pub sockets: Vec<Socket>,
+    pub caps: Caps,
+    pub ids: IdRange,
+    /// Whether an ordinary user's cells are to have ids of their own.
+    pub own_ids: OwnIds,
+    /// By what cells are held.
+    pub tier: Tier,
+    /// Whether a scope is asked for where no control group is had without.
+    pub scope: Wish,
+    /// Where inits record the paths that commands name: only for `profile learn`.
+    pub record: Option<Arc<OwnedFd>>,
+    /// What the one call that comes at once asks for: its cell builds itself while the supervisor
+    /// greets the front end. `None` where calls come when they like.
+    pub first: Option<(ProfileName, Workspace)>,
+}

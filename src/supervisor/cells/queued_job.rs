@@ -1,0 +1,30 @@
+//! A job that waits for a cell.
+
+use std::time::Instant;
+
+use super::attachments::Brought;
+use model::job::Limits;
+use model::wire::{Block, Start};
+
+/// A job that is ready for a cell, checked.
+#[derive(Debug)]
+pub struct Ready {
+    pub start: Start,
+    pub key: usize,
+    pub block: Block,
+    pub brought: Brought,
+    /// What it asked for, clamped to its profile's.
+    pub limits: Limits,
+    /// Whether its program may have been executed before it came.
+    pub fits: Fits,
+    pub arrived: Instant,
+    /// Cells that died before they could be handed the job.
+    pub lost: u8,
+}
+
+/// Whether a cell in which the program is executed may serve a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fits {
+    Yes,
+    No,
+}

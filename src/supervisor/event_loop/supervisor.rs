@@ -1,0 +1,105 @@
+//! All that the supervisor knows while it serves.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+
+use super::outbox::Outbox;
+use crate::cells::caps::Caps;
+use crate::cells::cell::Maker;
+use crate::cells::key::Key;
+use crate::cells::pool::Pool;
+use crate::cells::queued_job::Ready;
+use crate::cells::running::Running;
+use crate::sessions::session::Sessions;
+use cell::cgroup::Parent;
+use cell::measure::Operator;
+use cell::payload::Scratch;
+use cell::{Design, Shared};
+use model::wire::CallId;
+
+/// What the loop begins with.
+#[derive(Debug)]
+pub struct Parts {
+    pub link: OwnedFd,
+    pub caps: Caps,
+    pub cgroups: Parent,
+    pub operator: Operator,
+    pub keys: Vec<Key>,
+    pub shared: Shared,
+}
+
+/// The supervisor while it serves.
+#[derive(Debug)]
+pub struct Supervisor {
+    pub(super) outbox: Outbox,
+    /// Room for a frame, which is more than any report takes.
+    pub(super) buffer: Vec<u8>,
+    pub(super) keys: Vec<Key>,
+    pub(super) shared: Shared,
+    pub(super) cgroups: Parent,
+    pub(super) operator: Operator,
+    pub(super) caps: Caps,
+    pub(super) scratch: Scratch,
+    /// Jobs that wait for a cell or for room, in the order they came.
+    pub(super) queue: VecDeque<Ready>,
+    pub(super) calls: BTreeMap<CallId, Running>,
+    pub(super) pool: Pool,
+    pub(super) sessions: Sessions,
+    /// Who has the cell of a slot; a slot is free again when its cell is collected.
+    pub(super) slots: Vec<Option<Owner>>,
+    /// Failures to read the link in a row.
+    pub(super) unread: u8,
+}
+
+/// Who has a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    Pool,
+    Call(CallId),
+    /// The session in this place; kept for it while it has no cell.
+    Session(usize),
+}
+
+impl Supervisor {
+    pub fn new(parts: Parts) -> Result<Self, Errno> {
+        let Parts { link, caps, cgroups, operator, mut keys, shared } = parts;
+        let Caps { sessions, session_idle, .. } = caps;
+        let sessions_from = keys.len();
+        keys.extend(Sessions::keys(sessions));
+        Ok(Self {
+            outbox: Outbox::new(link),
+            buffer: Vec::new(),
+            pool: Pool::new(keys.len(), caps.warm),
+            sessions: Sessions::new(sessions_from, sessions, session_idle),
+            keys,
+            shared,
+            cgroups,
+            operator,
+            caps,
+            scratch: Scratch::new()?,
+            queue: VecDeque::new(),
+            calls: BTreeMap::new(),
+            slots: vec![None; usize::from(caps.cells)],
+            unread: 0,
+        })
+    }
+
+    /// What making and measuring cells needs, and the keys, each borrowed apart.
+    pub(super) fn maker(&mut self) -> (Maker<'_>, &[Key]) {
+        let maker = Maker {
+            shared: &self.shared,
+            cgroups: &self.cgroups,
+            operator: &self.operator,
+            inputs: self.pool.inputs(),
+            scratch: &mut self.scratch,
+        };
+        (maker, &self.keys)
+    }
+}
+
+/// The design of a key, where it can be used here.
+pub(super) fn design_of(keys: &[Key], index: usize) -> Option<&Design> {
+    keys.get(index).and_then(|key| key.design.as_ref().ok())
+}

@@ -1,0 +1,60 @@
+//! Why a root could not be put together, or something of the host granted.
+
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use cell::errno_of;
+use profile::SocketName;
+
+/// Where a root is put together before it becomes one. It exists on every system, and in our
+/// own namespace covering it hides nothing from anybody.
+pub const STAGE: &str = "/tmp";
+
+/// Why a template could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("`{}` is not on this host", path.display())]
+    Missing { path: PathBuf },
+    #[error("`{}` cannot be put in the cell: {errno}", path.display())]
+    Path { path: PathBuf, errno: Errno },
+    #[error(
+        "`{}` is neither a directory nor a regular file\n\
+         hint: a socket is granted by name, with --socket and `unix_sockets`",
+        path.display()
+    )]
+    Special { path: PathBuf },
+    #[error("{what}: {errno}")]
+    System { what: &'static str, errno: Errno },
+}
+
+/// Names what was going on when a call failed.
+pub trait During<T> {
+    /// The value, or the error with what was going on.
+    fn during(self, what: &'static str) -> Result<T, TemplateError>;
+}
+
+impl<T> During<T> for nix::Result<T> {
+    fn during(self, what: &'static str) -> Result<T, TemplateError> {
+        self.map_err(|errno| TemplateError::System { what, errno })
+    }
+}
+
+impl<T> During<T> for std::io::Result<T> {
+    fn during(self, what: &'static str) -> Result<T, TemplateError> {
+        self.map_err(|error| TemplateError::System { what, errno: errno_of(&error) })
+    }
+}
+
+/// Why something of the host could not be prepared for cells.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantError {
+    #[error("`{}` cannot be granted: {errno}", path.display())]
+    Directory { path: PathBuf, errno: Errno },
+    #[error("the socket `{name}` cannot be granted: {errno}")]
+    Socket { name: SocketName, errno: Errno },
+}
+
+pub fn refused(path: &Path, error: &std::io::Error) -> TemplateError {
+    TemplateError::Path { path: path.to_owned(), errno: errno_of(error) }
+}

@@ -1,0 +1,47 @@
+//! Directories and files of the host that the operator granted.
+
+use std::path::PathBuf;
+
+use sys::mount::attribute;
+
+/// One granted set of paths, as the operator gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workspaces {
+    pub directories: Vec<Granted>,
+}
+
+/// A host directory, or a single file, that cells may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    pub host: PathBuf,
+    /// Where the cell has it, such as `/workspace`.
+    pub cell: PathBuf,
+    pub access: Access,
+}
+
+/// What a cell may do with a granted directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    /// What the host obeys is read-only, and no such name can be made.
+    ReadWrite,
+    /// What the host obeys and is there is read-only; any name can be made.
+    Unguarded,
+}
+
+/// What a mount is made on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    File,
+    Directory,
+}
+
+impl Access {
+    pub fn attributes(self) -> u64 {
+        let always = attribute::NOSUID | attribute::NODEV;
+        match self {
+            Self::ReadOnly => always | attribute::RDONLY,
+            Self::ReadWrite | Self::Unguarded => always,
+        }
+    }
+}

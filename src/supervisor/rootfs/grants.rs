@@ -1,0 +1,102 @@
+//! Granted directories and sockets as the cells of one key have them.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use nix::errno::Errno;
+
+use super::error::GrantError;
+use super::granted::{Access, Granted, Kind, Workspaces};
+use super::idmapped::{SlotIds, show_as};
+use super::protect::{self, Found};
+use super::sockets::SocketGrant;
+use cell::{c_path, errno_of};
+use model::job::Workspace;
+use model::receipt::Tier;
+use sys::mount::{Reach, attribute, clone_tree, set_attributes};
+
+/// What the cells of one key have of the host besides what their profile lists.
+#[derive(Debug)]
+pub struct KeyGrant {
+    pub workspace: Workspace,
+    pub directories: Option<WorkspaceGrant>,
+    pub sockets: Vec<SocketGrant>,
+}
+
+/// Granted directories with what `main` prepared for them.
+#[derive(Debug)]
+pub struct WorkspaceGrant {
+    pub directories: Vec<GrantedDirectory>,
+}
+
+#[derive(Debug)]
+pub struct GrantedDirectory {
+    pub host: PathBuf,
+    pub cell: PathBuf,
+    pub access: Access,
+    pub kind: Kind,
+    /// What the host obeys in it, as `main` found it.
+    pub found: Rc<Found>,
+    /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
+    pub by_slot: Vec<OwnedFd>,
+}
+
+/// Prepares granted directories: as root each gets one idmapped mount for every slot, so that the
+/// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
+pub fn grants(
+    workspaces: &[Workspaces],
+    looked: &[Looked],
+    ids: SlotIds,
+) -> Result<Vec<WorkspaceGrant>, GrantError> {
+    let both = workspaces.iter().zip(looked);
+    both.map(|(workspace, looked)| {
+        let directories = workspace.directories.iter().zip(looked);
+        let directories = directories.map(|(granted, found)| grant(granted, found, ids));
+        Ok(WorkspaceGrant { directories: directories.collect::<Result<_, _>>()? })
+    })
+    .collect()
+}
+
+/// What the host obeys in each directory of a granted set.
+pub type Looked = Vec<Rc<Found>>;
+
+/// Looks at what the host obeys in every granted directory, once for all profiles and cells. Cells of
+/// the lower tier write to none.
+pub fn look(workspaces: &[Workspaces], tier: Tier) -> Vec<Looked> {
+    let each = |workspace: &Workspaces| match tier {
+        Tier::Full => protect::scan(workspace).into_iter().map(Rc::new).collect(),
+        Tier::Bare => vec![Rc::default(); workspace.directories.len()],
+    };
+    workspaces.iter().map(each).collect()
+}
+
+fn grant(
+    granted: &Granted,
+    found: &Rc<Found>,
+    ids: SlotIds,
+) -> Result<GrantedDirectory, GrantError> {
+    let failed = |errno| GrantError::Directory { path: granted.host.clone(), errno };
+    let metadata = fs::metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
+    let by_slot = ids.mounts(|host_id| idmapped(granted, &metadata, host_id)).map_err(failed)?;
+    Ok(GrantedDirectory {
+        host: granted.host.clone(),
+        cell: granted.cell.clone(),
+        access: granted.access,
+        kind: if metadata.is_dir() { Kind::Directory } else { Kind::File },
+        found: Rc::clone(found),
+        by_slot,
+    })
+}
+
+fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {
+    let tree = clone_tree(&c_path(&granted.host)?)?;
+    show_as(&tree, (owner.uid(), owner.gid()), host_id)?;
+    let flags = attribute::NOSUID
+        | attribute::NODEV
+        | if granted.access == Access::ReadOnly { attribute::RDONLY } else { 0 };
+    set_attributes(&tree, flags, Reach::Recursive)?;
+    Ok(tree)
+}

@@ -1,0 +1,68 @@
+//! Mounts that show files of the host as a cell's own (mount_setattr(2), "ID-mapped mounts").
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+
+use cell::ids::{cell_id, write_map};
+use cell::mounts::Slot;
+use sys::mount::{Reach, set_idmap};
+use sys::process::{self, Side};
+
+/// Host ids of cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotIds {
+    /// The operator's, for every cell.
+    Shared,
+    /// One for each slot, after `first`.
+    Own { first: u32, slots: Slot },
+}
+
+impl SlotIds {
+    /// Makes a mount for the id of each slot, in their order; none where all cells share an id.
+    ///
+    /// # Errors
+    /// ERANGE for a slot that has no id, or the errno of `make`.
+    pub fn mounts(
+        self,
+        make: impl Fn(u32) -> Result<OwnedFd, Errno>,
+    ) -> Result<Vec<OwnedFd>, Errno> {
+        let Self::Own { first, slots } = self else { return Ok(Vec::new()) };
+        let host_id =
+            |slot| cell_id(slot).and_then(|id| first.checked_add(id)).ok_or(Errno::ERANGE);
+        (0..slots).map(|slot| make(host_id(slot)?)).collect()
+    }
+}
+
+/// Has a detached mount show what belongs to `owner` as `host_id`'s.
+pub fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result<(), Errno> {
+    set_idmap(tree, mapping(owner.0, owner.1, host_id)?, Reach::Recursive)
+}
+
+/// A user namespace that maps an owner on disk to a host id: it exists only to be named.
+fn mapping(uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
+    match process::clone3(libc::CLONE_NEWUSER, None)? {
+        Side::Child => loop {
+            // Killed by the parent as soon as the namespace is held.
+            nix::unistd::pause();
+        },
+        Side::Parent(child) => {
+            let held = hold_mapped(child.pid, uid, gid, host_id);
+            process::signal(&child.pidfd, Signal::SIGKILL)?;
+            nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
+            held
+        }
+    }
+}
+
+fn hold_mapped(pid: i32, uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
+    write_map(process.as_fd(), "gid_map", &format!("{gid} {host_id} 1"))?;
+    write_map(process.as_fd(), "uid_map", &format!("{uid} {host_id} 1"))?;
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    nix::fcntl::openat(process, "ns/user", flags, Mode::empty())
+}
