@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, umask};
 use syscalls::Sysno;
 
-use super::error::{During, Failed};
+use super::error::{During, StepError};
 use super::filter;
 use super::inherited::{Inherited, Prepared};
 use super::requirements::{can_hold, unusable, usable};
@@ -43,7 +43,7 @@ use sys::socket;
 pub(super) fn boot(
     inherited: &Inherited,
     prepared: &Prepared,
-) -> Result<(Vec<Key>, Shared), Failed> {
+) -> Result<(Vec<Key>, Shared), StepError> {
     nix::unistd::setsid().map(drop).during("starting a session")?;
     if let Some(id) = prepared.id {
         // Before the ids, which take the right to it along.
@@ -54,7 +54,7 @@ pub(super) fn boot(
     process::set_dumpable(Dumpable::No).during("becoming untraceable")?;
     // No signal on main's death: the link's end tells, and this process has something to end first.
     if !process::is_open(&inherited.link).during("looking at the link")? {
-        return Err(Failed("looking at the link".to_owned(), Errno::EPIPE));
+        return Err(StepError("looking at the link".to_owned(), Errno::EPIPE));
     }
     process::set_no_new_privs().during("setting no_new_privs")?;
     silence().during("letting the operator's streams go")?;

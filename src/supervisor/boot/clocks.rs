@@ -12,7 +12,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::write;
 
-use super::error::{During, Failed};
+use super::error::{During, StepError};
 use cell::{Clocks, errno_of};
 
 /// CLONE_NEWTIME, which nix has no name for.
@@ -27,7 +27,7 @@ const OFFSETS: &str = "/proc/self/timens_offsets";
 ///
 /// # Errors
 /// What happened when there was a namespace and its clocks could not be set.
-pub(super) fn begin() -> Result<Clocks, Failed> {
+pub(super) fn begin() -> Result<Clocks, StepError> {
     // The file first: whoever may not write it must not be left with a namespace that tells the truth.
     let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     let Ok(offsets) = open(OFFSETS, flags, Mode::empty()) else { return Ok(Clocks::Host) };
@@ -41,7 +41,7 @@ pub(super) fn begin() -> Result<Clocks, Failed> {
     // One write: the kernel takes both lines or none.
     let written = write(&offsets, moved.as_bytes()).during("setting its clocks")?;
     if written != moved.len() {
-        return Err(Failed("setting its clocks".to_owned(), Errno::EIO));
+        return Err(StepError("setting its clocks".to_owned(), Errno::EIO));
     }
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let namespace = open("/proc/self/ns/time_for_children", flags, Mode::empty())

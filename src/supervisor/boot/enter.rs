@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, umask};
 
 use super::bare;
 use super::clocks;
-use super::error::{During, Failed};
+use super::error::{During, StepError};
 use super::filter;
 use super::inherited::Inherited;
 use super::requirements::{can_hold, unusable, usable};
@@ -27,7 +27,7 @@ use crate::event_loop::supervisor::{Parts, Supervisor};
 use crate::rootfs::error::TemplateError;
 use crate::rootfs::grants::KeyGrant;
 use crate::rootfs::synthetic::HOST_NAME;
-use crate::rootfs::template::{Namespace, Template, Workshop};
+use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
 use cell::ids::CellIds;
 use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
@@ -47,7 +47,7 @@ use sys::socket::{self, Wait};
 
 /// Events for which the supervisor waits before it starts.
 #[derive(Debug)]
-pub struct Birth {
+pub struct GoSignal {
     pub wait: OwnedFd,
 }
 
@@ -70,12 +70,12 @@ const KEPT: [Capability; 7] = [
 ];
 
 /// Runs the supervisor. Never returns.
-pub fn run(inherited: Inherited, birth: Birth) -> ! {
+pub fn run(inherited: Inherited, go_signal: GoSignal) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let link = inherited.link.try_clone();
-        match boot(inherited, &birth) {
+        match boot(inherited, &go_signal) {
             Ok(mut supervisor) => serve::run(&mut supervisor),
-            Err(Failed(step, errno)) => {
+            Err(StepError(step, errno)) => {
                 let unable = Event::Unable(Unable { step, errno: cell::report::raw(errno) });
                 // A front end that reads nothing sees the link end: there is no other way to report
                 // it.
@@ -88,7 +88,7 @@ pub fn run(inherited: Inherited, birth: Birth) -> ! {
     process::exit_now(i32::from(outcome.is_err()));
 }
 
-fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
+fn boot(mut inherited: Inherited, go_signal: &GoSignal) -> Result<Supervisor, StepError> {
     if inherited.bare.is_none() {
         // Not by the clone, in which main waits. Before anything is read, and before there is a socket of
         // a cell: it would stay one of the host's network.
@@ -97,9 +97,10 @@ fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
         inherited.clocks = clocks::begin()?;
     }
     let mut go = [0; 8];
-    let received = socket::receive(&birth.wait, &mut go, Wait::Yes).during("waiting for main")?;
+    let received =
+        socket::receive(&go_signal.wait, &mut go, Wait::Yes).during("waiting for main")?;
     if received.bytes == 0 {
-        return Err(Failed("waiting for main".to_owned(), Errno::EPIPE));
+        return Err(StepError("waiting for main".to_owned(), Errno::EPIPE));
     }
     if go.get(..received.bytes) == Some(OWN) {
         inherited.take_own_ids();
@@ -115,7 +116,7 @@ fn boot(mut inherited: Inherited, birth: &Birth) -> Result<Supervisor, Failed> {
 }
 
 /// In namespaces of its own.
-fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), Failed> {
+fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError> {
     // A session of its own: no signal from the operator's terminal reaches it, or any cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     match inherited.ids {
@@ -127,7 +128,7 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), Failed> {
     process::set_death_signal(Signal::SIGKILL).during("tying its life to main")?;
     process::set_dumpable(Dumpable::No).during("becoming untraceable")?;
     if !process::is_open(&inherited.link).during("looking at the link")? {
-        return Err(Failed("looking at the link".to_owned(), Errno::EPIPE));
+        return Err(StepError("looking at the link".to_owned(), Errno::EPIPE));
     }
     process::set_no_new_privs().during("setting no_new_privs")?;
     nix::unistd::sethostname(HOST_NAME).during("naming the host")?;
@@ -166,7 +167,11 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), Failed> {
 
 /// The supervisor, which tells the front end that it is up; where a call comes at once, its cell builds
 /// itself meanwhile.
-fn greeted(mut inherited: Inherited, keys: Vec<Key>, shared: Shared) -> Result<Supervisor, Failed> {
+fn greeted(
+    mut inherited: Inherited,
+    keys: Vec<Key>,
+    shared: Shared,
+) -> Result<Supervisor, StepError> {
     let Shared { landlock_abi, memory, .. } = shared;
     let unusable = keys.iter().filter_map(|key| {
         let why = key.design.as_ref().err()?.why.clone();
@@ -211,7 +216,7 @@ fn keys(
     proc: &OwnedFd,
     proc_kind: ProcKind,
     landlock_abi: u32,
-) -> Result<Vec<Key>, Failed> {
+) -> Result<Vec<Key>, StepError> {
     // Before the first template, from which the host's files cannot be seen.
     let of_profile = |(profile, grants): (&Profile, &Vec<KeyGrant>)| {
         grants.iter().map(|grant| inherited.ids.of_key(profile, grant)).collect::<Vec<_>>()
@@ -224,7 +229,7 @@ fn keys(
     for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
         for ((grant, ids), template) in grants.iter().zip(ids).zip(templates.by_ref()) {
             let workspace = grant.workspace;
-            let held = Held { memory, proc_kind, landlock_abi, recording, ids };
+            let held = HostSupport { memory, proc_kind, landlock_abi, recording, ids };
             let design = template.and_then(|template| {
                 can_hold(profile, &inherited.cgroups)?;
                 design(profile, workspace, template, held)
@@ -241,12 +246,12 @@ fn templates(
     proc: &OwnedFd,
     proc_kind: ProcKind,
     landlock_abi: u32,
-) -> Result<Vec<Result<Template, Unusable>>, Failed> {
+) -> Result<Vec<Result<Template, Unusable>>, StepError> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
         .during("holding the first namespace")?;
     let Inherited { clocks, caps, .. } = inherited;
-    let workshop = Workshop { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
+    let builder = TemplateBuilder { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
     let mut templates = Vec::new();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();
     for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
@@ -254,18 +259,18 @@ fn templates(
             let last = templates.len() + 1 == all;
             let namespace = if last { Namespace::First } else { Namespace::New };
             templates.push(usable(profile, landlock_abi).and_then(|()| {
-                let built = workshop.build(profile, grant, namespace);
+                let built = builder.build(profile, grant, namespace);
                 built.map_err(|error| unusable(profile, &error))
             }));
         }
     }
     let whole = templates.iter().find_map(|template| Some(&template.as_ref().ok()?.namespace));
-    workshop.close(whole).map_err(|error| match error {
-        TemplateError::System { what, errno } => Failed(what.to_owned(), errno),
+    builder.close(whole).map_err(|error| match error {
+        TemplateError::System { what, errno } => StepError(what.to_owned(), errno),
         TemplateError::Missing { .. }
         | TemplateError::Path { .. }
         | TemplateError::Special { .. } => {
-            Failed("leaving the host's mounts".to_owned(), Errno::EIO)
+            StepError("leaving the host's mounts".to_owned(), Errno::EIO)
         }
     })?;
     Ok(templates)
@@ -273,7 +278,7 @@ fn templates(
 
 /// Properties that this machine gives the cells of a key.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct HostSupport {
     memory: MemoryHold,
     proc_kind: ProcKind,
     landlock_abi: u32,
@@ -290,7 +295,7 @@ fn mediation(
     profile: &Profile,
     template: &Template,
     tmpfs: &[mounts::Tmpfs],
-    held: Held,
+    held: HostSupport,
     verdicts: &mut BTreeMap<u32, Verdict>,
 ) -> Result<Option<Mediation>, Unusable> {
     let names = template.guarded.first();
@@ -350,9 +355,9 @@ fn design(
     profile: &Profile,
     workspace: Workspace,
     template: Template,
-    held: Held,
+    held: HostSupport,
 ) -> Result<Design, Unusable> {
-    let Held { memory, landlock_abi, recording, ids, .. } = held;
+    let HostSupport { memory, landlock_abi, recording, ids, .. } = held;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let tmpfs = mounts::tmpfs(profile, &template.granted);
     let mut verdicts = seccomp::payload_verdicts(profile, memory);

@@ -36,14 +36,14 @@ pub enum StartError {
 }
 
 /// A step that failed, with the errno it failed with.
-pub struct Failed(pub String, pub Errno);
+pub struct StepError(pub String, pub Errno);
 
 pub trait During<T> {
-    fn during(self, step: &str) -> Result<T, Failed>;
+    fn during(self, step: &str) -> Result<T, StepError>;
 }
 
 impl<T> During<T> for Result<T, Errno> {
-    fn during(self, step: &str) -> Result<T, Failed> {
-        self.map_err(|errno| Failed(step.to_owned(), errno))
+    fn during(self, step: &str) -> Result<T, StepError> {
+        self.map_err(|errno| StepError(step.to_owned(), errno))
     }
 }

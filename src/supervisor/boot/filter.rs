@@ -64,8 +64,8 @@ const CELLS: [Sysno; 8] = [
     Sysno::futex,
 ];
 
-/// The desks of sessions, which also take mount(2) and unshare(2) of the list below.
-const DESKS: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
+/// The mailboxes of sessions, which also take mount(2) and unshare(2) of the list below.
+const MAILBOXES: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
 
 /// System calls of a cell between the clone and its own filters (`cell::enter`, in that order).
 const ENTER: [Sysno; 43] = [
@@ -136,7 +136,7 @@ pub fn program(
     cells: impl Iterator<Item = u32>,
     recording: Recording,
 ) -> Result<Vec<bpf::Instruction>, Errno> {
-    let own = LOOP.into_iter().chain(CELLS).chain(DESKS).chain(ENTER).chain(OLDER).map(number);
+    let own = LOOP.into_iter().chain(CELLS).chain(MAILBOXES).chain(ENTER).chain(OLDER).map(number);
     // Of inits alone: no profile lets a payload read another process.
     let recorded: &[Sysno] = match recording {
         Recording::On => &seccomp::RECORDING,

@@ -7,7 +7,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::sys::wait::WaitPidFlag;
 
-use super::enter::{self, Birth};
+use super::enter::{self, GoSignal};
 use super::error::{OPEN_FILES_LEAST, StartError};
 use super::host::{self, Identity};
 use super::inherited::{Inherited, Prepared};
@@ -91,7 +91,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             // Main's ends of both pairs are this process's too: they go, or it would never see
             // main's death as the end of the link. Nor is a file of the host held, but by a mount.
             drop((link, go, spec.sockets, asking));
-            enter::run(inherited, Birth { wait })
+            enter::run(inherited, GoSignal { wait })
         }
         Side::Parent(child) => {
             if spec.tier == Tier::Full {

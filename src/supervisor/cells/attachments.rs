@@ -14,25 +14,25 @@ use sys::socket::Received;
 
 /// What a job brings, with every memfd checked to be sealed.
 #[derive(Debug)]
-pub struct Brought {
-    pub script: Option<Bytes>,
-    pub stdin: Option<Bytes>,
+pub struct Attachments {
+    pub script: Option<Attachment>,
+    pub stdin: Option<Attachment>,
 }
 
 /// Bytes that can no longer change.
 #[derive(Debug)]
-pub enum Bytes {
-    Here(Vec<u8>),
+pub enum Attachment {
+    Inline(Vec<u8>),
     /// In a memfd that the front end sealed and may still hold.
     Sealed(OwnedFd),
 }
 
-impl Bytes {
+impl Attachment {
     /// # Errors
     /// The errno of fstat(2).
     pub fn length(&self) -> Result<usize, Errno> {
         match self {
-            Self::Here(bytes) => Ok(bytes.len()),
+            Self::Inline(bytes) => Ok(bytes.len()),
             Self::Sealed(fd) => usize::try_from(fstat(fd)?.st_size).map_err(|_| Errno::EFBIG),
         }
     }
@@ -43,8 +43,8 @@ impl Bytes {
     /// EFBIG where they are more than `most`; what pread(2) says.
     pub fn read(&self, most: usize) -> Result<Cow<'_, [u8]>, Errno> {
         match self {
-            Self::Here(bytes) if bytes.len() > most => Err(Errno::EFBIG),
-            Self::Here(bytes) => Ok(Cow::Borrowed(bytes)),
+            Self::Inline(bytes) if bytes.len() > most => Err(Errno::EFBIG),
+            Self::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
             Self::Sealed(fd) => {
                 memory::contents(fd, most).map(Cow::Owned).map_err(|error| errno_of(&error))
             }
@@ -57,7 +57,7 @@ impl Bytes {
     /// What dup(2), memfd_create(2) or write(2) say.
     pub fn file(&self, name: &CStr) -> Result<OwnedFd, Errno> {
         let file = match self {
-            Self::Here(bytes) => memory::sealed(name, bytes),
+            Self::Inline(bytes) => memory::sealed(name, bytes),
             Self::Sealed(fd) => fd.try_clone(),
         };
         file.map_err(|error| errno_of(&error))
@@ -68,7 +68,7 @@ impl Bytes {
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub fn received(start: &mut Start, received: Received) -> Result<(Block, Brought), String> {
+pub fn received(start: &mut Start, received: Received) -> Result<(Block, Attachments), String> {
     let got = received.fds.iter().flatten().count();
     let want = start.descriptors();
     if got != want {
@@ -82,10 +82,10 @@ pub fn received(start: &mut Start, received: Received) -> Result<(Block, Brought
     let block = Block::open(&start.block, sealed).map_err(|error| error.to_string())?;
     let mut bytes = |carried: &mut Carried| match carried {
         // Moved out: a job may wait for long, and needs them once.
-        Carried::Here(bytes) => Ok(Bytes::Here(std::mem::take(bytes))),
+        Carried::Here(bytes) => Ok(Attachment::Inline(std::mem::take(bytes))),
         Carried::Sealed => {
             let fd = fds.next().filter(|fd| memory::is_sealed(fd).unwrap_or(false));
-            fd.map(Bytes::Sealed).ok_or_else(|| WireError::NotSealed.to_string())
+            fd.map(Attachment::Sealed).ok_or_else(|| WireError::NotSealed.to_string())
         }
     };
     let script = start.script.as_mut().map(&mut bytes).transpose()?;
@@ -93,5 +93,5 @@ pub fn received(start: &mut Start, received: Received) -> Result<(Block, Brought
         Input::Bytes(carried) => Some(bytes(carried)?),
         Input::Empty | Input::Pipe | Input::Terminal => None,
     };
-    Ok((block, Brought { script, stdin }))
+    Ok((block, Attachments { script, stdin }))
 }

@@ -17,7 +17,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::write;
 
 use super::bare;
-use super::streams::{Executed, Streams};
+use super::streams::{Prestarted, Streams};
 use cell::bare::Domain;
 use cell::bare::store::Private;
 use cell::cgroup::{Group, Parent};
@@ -56,13 +56,13 @@ pub struct Cell {
     /// For its job; a shell's jobs bring their own.
     pub streams: Option<Streams>,
     /// Its program, where that is executed already.
-    pub ahead: Option<Executed>,
+    pub prestarted: Option<Prestarted>,
     /// Its directory on the host, in the tier that has no mounts of its own; let go after its end.
     pub private: Option<Private>,
     /// What ends its processes where its init's end does not.
     domain: Option<Domain>,
     /// Sockets that have nothing more to say: closed, they would be readable for ever.
-    done: Vec<Socket>,
+    done: Vec<CellSocket>,
 }
 
 impl Drop for Cell {
@@ -92,7 +92,7 @@ impl Drop for Cell {
 
 /// One of a cell's two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Socket {
+pub enum CellSocket {
     Control,
     Job,
 }
@@ -151,7 +151,7 @@ impl Maker<'_> {
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
         };
         let child = clone_dumpable(&entry, self.scratch)?;
-        let (domain, streams, ahead) = (self.shared.domain, None, None);
+        let (domain, streams, prestarted) = (self.shared.domain, None, None);
         let mut cell = Cell {
             child,
             control,
@@ -160,7 +160,7 @@ impl Maker<'_> {
             group,
             out_of_memory,
             streams,
-            ahead,
+            prestarted,
             private,
             domain,
             done: Vec::new(),
@@ -307,12 +307,12 @@ impl Cell {
     }
 
     /// Returns whether a socket may have something to say.
-    pub fn listens(&self, to: Socket) -> bool {
+    pub fn listens(&self, to: CellSocket) -> bool {
         !self.done.contains(&to)
     }
 
     /// Listens to a socket no more.
-    pub fn stop_listening(&mut self, to: Socket) {
+    pub fn stop_listening(&mut self, to: CellSocket) {
         if self.listens(to) {
             self.done.push(to);
         }

@@ -28,14 +28,14 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// When to look whether the caller of a cell on its way out can be answered.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct DeathCheck {
     at: Option<Instant>,
     /// Whether the look before found every process dying. A list of processes is not of one moment: one
     /// that is made while it is read is in the next.
     once: bool,
 }
 
-impl Look {
+impl DeathCheck {
     /// Begins with the first kill, or with the report of init.
     pub fn begin(&mut self, now: Instant) {
         self.at.get_or_insert(now + PATIENCE);

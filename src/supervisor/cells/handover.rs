@@ -15,18 +15,18 @@ use profile::Profile;
 use sys::memory;
 
 use super::cell::Cell;
-use super::queued_job::Ready;
+use super::queued_job::QueuedJob;
 use super::streams::{FarEnds, Streams, null, pipe};
 
 /// Hands a job to the payload of `cell`; it execs as soon as it has read it.
 ///
 /// # Errors
 /// What making pipes or memfds, or sending, said.
-pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarEnds, Errno> {
-    let Ready { start, block, brought, limits, .. } = ready;
+pub fn hand_over(cell: &mut Cell, design: &Design, ready: &QueuedJob) -> Result<FarEnds, Errno> {
+    let QueuedJob { start, block, attachments, limits, .. } = ready;
     let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
         streams(cell, design)?;
-    let (stdin_read, stdin_write) = match (&start.stdin, &brought.stdin) {
+    let (stdin_read, stdin_write) = match (&start.stdin, &attachments.stdin) {
         (Input::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
         (Input::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
         (Input::Bytes(_), None) => return Err(Errno::EBADF),
@@ -35,7 +35,7 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &Ready) -> Result<FarE
         (Input::Empty, _) => (empty, None),
     };
     let first = look(cell, design, start)?;
-    let script = brought.script.as_ref().map(|script| script.file(c"cofferdam-script"));
+    let script = attachments.script.as_ref().map(|script| script.file(c"cofferdam-script"));
     let script = script.transpose()?;
     cell.limit(&design.profile.limits, limits)?;
     let program = Program { block, limits, first, script: script.as_ref() };
@@ -87,7 +87,7 @@ pub fn send(
 ///
 /// # Errors
 /// What making memfds, or sending, said.
-pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &Ready) -> Result<(), Errno> {
+pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &QueuedJob) -> Result<(), Errno> {
     let limits = &ready.limits;
     let (strings, head) = strings(cell, design, block, limits)?;
     let first = look(cell, design, &ready.start)?;

@@ -8,9 +8,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::cell::Cell;
-use super::pooled_cell::Young;
-use super::queued_job::Fits;
-use super::streams::Executed;
+use super::pooled_cell::PooledCell;
+use super::queued_job::PrestartFit;
+use super::streams::Prestarted;
 use cell::mounts::Slot;
 use model::outcome::PoolCounts;
 
@@ -27,7 +27,7 @@ const PROGRAMS: usize = 2;
 /// Cells without a job, by slot.
 #[derive(Debug)]
 pub struct Pool {
-    young: BTreeMap<Slot, Young>,
+    pooled: BTreeMap<Slot, PooledCell>,
     /// By key: when it was last called for, and by a job whose program may be executed ahead.
     called: Vec<Called>,
     /// Cells to keep ready for a key that is in use.
@@ -47,7 +47,7 @@ struct Called {
 
 /// What a key has too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
+pub enum Shortage {
     /// Cells of this key.
     Cell(usize),
     /// The program in this cell.
@@ -56,7 +56,7 @@ pub enum Want {
 
 /// What a job found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Got {
+pub enum PoolHit {
     /// A cell that was ready, with its program in it.
     Program,
     /// A cell that was ready.
@@ -75,7 +75,7 @@ pub enum Load {
 impl Pool {
     pub fn new(keys: usize, warm: u16) -> Self {
         Self {
-            young: BTreeMap::new(),
+            pooled: BTreeMap::new(),
             called: vec![Called::default(); keys],
             warm,
             short: None,
@@ -87,64 +87,65 @@ impl Pool {
         KEEP
     }
 
-    pub fn take(&mut self, slot: Slot) -> Option<Young> {
-        self.young.remove(&slot)
+    pub fn take(&mut self, slot: Slot) -> Option<PooledCell> {
+        self.pooled.remove(&slot)
     }
 
     pub fn has(&self, slot: Slot) -> bool {
-        self.young.contains_key(&slot)
+        self.pooled.contains_key(&slot)
     }
 
-    pub fn put(&mut self, slot: Slot, young: Young) {
-        self.young.insert(slot, young);
+    pub fn put(&mut self, slot: Slot, pooled: PooledCell) {
+        self.pooled.insert(slot, pooled);
     }
 
     /// The slot of an idle cell of `key` for a job: one with its program before others, and the oldest
     /// of these, so that none waits for ever.
-    pub fn idle(&self, key: usize, fits: Fits) -> Option<Slot> {
-        let idle = self.young.iter().filter(|(_, young)| young.key == key && young.is_idle());
-        let fit = idle.filter(|(_, young)| young.takes(fits));
-        fit.min_by_key(|(_, young)| (young.cell.ahead.is_none(), young.born)).map(|(slot, _)| *slot)
+    pub fn idle(&self, key: usize, fits: PrestartFit) -> Option<Slot> {
+        let idle = self.pooled.iter().filter(|(_, pooled)| pooled.key == key && pooled.is_idle());
+        let fit = idle.filter(|(_, pooled)| pooled.takes(fits));
+        fit.min_by_key(|(_, pooled)| (pooled.cell.prestarted.is_none(), pooled.born))
+            .map(|(slot, _)| *slot)
     }
 
     /// An idle cell that can be spared, to make room for another.
-    pub fn spare(&self, can_spare: impl Fn(&Young) -> bool) -> Option<Slot> {
-        let mut idle = self.young.iter().filter(|(_, young)| young.is_idle());
-        idle.find(|(_, young)| can_spare(young)).map(|(slot, _)| *slot)
+    pub fn spare(&self, can_spare: impl Fn(&PooledCell) -> bool) -> Option<Slot> {
+        let mut idle = self.pooled.iter().filter(|(_, pooled)| pooled.is_idle());
+        idle.find(|(_, pooled)| can_spare(pooled)).map(|(slot, _)| *slot)
     }
 
     /// The ends by which programs that wait are given their input.
     pub fn inputs(&self) -> Vec<BorrowedFd<'_>> {
-        let executed = self.young.values().filter_map(|young| young.cell.ahead.as_ref());
-        executed.map(Executed::input).collect()
+        let executed = self.pooled.values().filter_map(|pooled| pooled.cell.prestarted.as_ref());
+        executed.map(Prestarted::input).collect()
     }
 
     /// Every cell without a job.
     pub fn cells(&self) -> impl Iterator<Item = &Cell> {
-        self.young.values().map(|young| &young.cell)
+        self.pooled.values().map(|pooled| &pooled.cell)
     }
 
     /// Cells that are killed and not collected: their slots are free in a moment.
     pub fn dying(&self) -> usize {
-        self.young.values().filter(|young| !young.is_alive()).count()
+        self.pooled.values().filter(|pooled| !pooled.is_alive()).count()
     }
 
     /// Cells of `key` that are offered or will be, and that such a job can have.
-    pub fn count(&self, key: usize, fits: Fits) -> usize {
-        let alive = self.young.values().filter(|young| young.key == key && young.is_alive());
-        alive.filter(|young| young.takes(fits)).count()
+    pub fn count(&self, key: usize, fits: PrestartFit) -> usize {
+        let alive = self.pooled.values().filter(|pooled| pooled.key == key && pooled.is_alive());
+        alive.filter(|pooled| pooled.takes(fits)).count()
     }
 
     /// Every cell of `key`, those that end among them.
-    pub fn of_key(&mut self, key: usize) -> impl Iterator<Item = &mut Young> {
-        self.young.values_mut().filter(move |young| young.key == key)
+    pub fn of_key(&mut self, key: usize) -> impl Iterator<Item = &mut PooledCell> {
+        self.pooled.values_mut().filter(move |pooled| pooled.key == key)
     }
 
     /// Notes that `key` is in use, and that its pool may want a cell soon.
-    pub fn called(&mut self, key: usize, fits: Fits, now: Instant) {
+    pub fn called(&mut self, key: usize, fits: PrestartFit, now: Instant) {
         if let Some(called) = self.called.get_mut(key) {
             called.at = Some(now);
-            if fits == Fits::Yes {
+            if fits == PrestartFit::Yes {
                 called.fitting = Some(now);
             }
         }
@@ -165,17 +166,17 @@ impl Pool {
     }
 
     /// Counts a job that has its cell.
-    pub fn got(&mut self, got: Got) {
+    pub fn got(&mut self, got: PoolHit) {
         let counts = &mut self.counts;
         match got {
-            Got::Program => (counts.warm, counts.ahead) = (counts.warm + 1, counts.ahead + 1),
-            Got::Warm => counts.warm += 1,
-            Got::Cold => counts.cold += 1,
+            PoolHit::Program => (counts.warm, counts.ahead) = (counts.warm + 1, counts.ahead + 1),
+            PoolHit::Warm => counts.warm += 1,
+            PoolHit::Cold => counts.cold += 1,
         }
     }
 
     /// What a key in use has less of than it should, when it is time to look.
-    pub fn wants(&mut self, now: Instant, load: Load) -> Option<Want> {
+    pub fn wants(&mut self, now: Instant, load: Load) -> Option<Shortage> {
         if self.refill(load).is_none_or(|refill| refill > now) {
             return None;
         }
@@ -187,11 +188,11 @@ impl Pool {
         let cells = keys().filter(|(_, called)| in_use(called.at));
         // A program first: it takes less, and saves more.
         let wanted = programs
-            .filter_map(|(key, _)| self.without_program(key).map(Want::Program))
+            .filter_map(|(key, _)| self.without_program(key).map(Shortage::Program))
             .chain(
                 cells
-                    .filter(|(key, _)| self.count(*key, Fits::Yes) < usize::from(self.warm))
-                    .map(|(key, _)| Want::Cell(key)),
+                    .filter(|(key, _)| self.count(*key, PrestartFit::Yes) < usize::from(self.warm))
+                    .map(|(key, _)| Shortage::Cell(key)),
             )
             .next();
         // One at a time: the next look comes when this one is built.
@@ -201,8 +202,8 @@ impl Pool {
 
     /// An idle cell of `key` in which its program is to be executed: the oldest, where few have it.
     fn without_program(&self, key: usize) -> Option<Slot> {
-        let programs = self.count(key, Fits::Yes) - self.count(key, Fits::No);
-        (programs < PROGRAMS).then(|| self.idle(key, Fits::No)).flatten()
+        let programs = self.count(key, PrestartFit::Yes) - self.count(key, PrestartFit::No);
+        (programs < PROGRAMS).then(|| self.idle(key, PrestartFit::No)).flatten()
     }
 
     /// Nothing is executed ahead for this key until a job comes that could have it.
@@ -214,12 +215,12 @@ impl Pool {
 
     /// Cells for which something is due.
     pub fn due(&self, now: Instant) -> Vec<Slot> {
-        let due = |young: &Young| young.deadline().is_some_and(|deadline| deadline <= now);
-        self.young.iter().filter(|(_, young)| due(young)).map(|(slot, _)| *slot).collect()
+        let due = |pooled: &PooledCell| pooled.deadline().is_some_and(|deadline| deadline <= now);
+        self.pooled.iter().filter(|(_, pooled)| due(pooled)).map(|(slot, _)| *slot).collect()
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.young.values().filter_map(Young::deadline).min()
+        self.pooled.values().filter_map(PooledCell::deadline).min()
     }
 
     /// When to look whether cells are missing.
@@ -247,21 +248,21 @@ mod tests {
     fn a_pool_is_filled_after_a_rest_and_while_programs_run_only_late() {
         let (mut pool, now) = (Pool::new(2, 1), Instant::now());
         assert_eq!(pool.wants(now + KEEP, Load::Rest), None, "nobody has called");
-        pool.called(1, Fits::No, now);
+        pool.called(1, PrestartFit::No, now);
         assert_eq!(pool.wants(now, Load::Rest), None);
         assert_eq!(pool.wants(now + REST, Load::Busy), None);
         // Further calls do not put it off.
-        pool.called(1, Fits::No, now + REST);
-        assert_eq!(pool.wants(now + REST, Load::Rest), Some(Want::Cell(1)));
+        pool.called(1, PrestartFit::No, now + REST);
+        assert_eq!(pool.wants(now + REST, Load::Rest), Some(Shortage::Cell(1)));
         assert_eq!(pool.wants(now + REST, Load::Rest), None, "one at a time");
-        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(Want::Cell(1)));
+        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(Shortage::Cell(1)));
         assert_eq!(pool.wants(now + REST + KEEP, Load::Rest), None, "nobody has called since");
     }
 
     #[test]
     fn a_pool_of_none_is_never_filled() {
         let (mut pool, now) = (Pool::new(1, 0), Instant::now());
-        pool.called(0, Fits::No, now);
+        pool.called(0, PrestartFit::No, now);
         assert_eq!(pool.wants(now + LATE, Load::Rest), None);
     }
 }

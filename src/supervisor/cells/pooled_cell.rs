@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::cell::Socket;
+use super::cell::CellSocket;
 use super::cell::{Cell, Maker};
 use super::exit::LINGER;
-use super::queued_job::Fits;
+use super::queued_job::PrestartFit;
 use cell::Design;
 use cell::report::{self, FromInit, FromPayload, raw};
 use model::outcome::Failure;
@@ -19,7 +19,7 @@ const SETUP_TIME: Duration = Duration::from_secs(10);
 
 /// Where a cell without a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum PooledStage {
     /// It confines itself; the payload reports when it is ready for a job.
     Building,
     /// Measured; init is becoming untraceable, if it is not yet.
@@ -32,24 +32,24 @@ enum Stage {
 
 /// What became of a cell.
 #[derive(Debug)]
-pub enum Growth {
+pub enum PoolEvent {
     None,
     /// It can be offered from now on.
     Ready,
     /// It is being destroyed, for this reason.
     Failed(Failure),
     /// It was offered and is being destroyed: no job lost anything by it.
-    Withered,
+    Died,
     /// It is collected: nothing of it is left.
     Gone,
 }
 
 /// A cell that has no job yet.
 #[derive(Debug)]
-pub struct Young {
+pub struct PooledCell {
     pub key: usize,
     pub cell: Cell,
-    stage: Stage,
+    stage: PooledStage,
     receipt: Option<Receipt>,
     deadline: Instant,
     pub born: Instant,
@@ -58,26 +58,26 @@ pub struct Young {
     pub payload: Option<i32>,
 }
 
-impl Young {
+impl PooledCell {
     pub fn new(key: usize, cell: Cell) -> Self {
         let born = Instant::now();
         let deadline = born + SETUP_TIME;
-        let stage = Stage::Building;
+        let stage = PooledStage::Building;
         Self { key, cell, stage, receipt: None, deadline, born, measured: None, payload: None }
     }
 
     /// Whether it will be, or is, fit for a call.
     pub fn is_alive(&self) -> bool {
-        self.stage != Stage::Dead
+        self.stage != PooledStage::Dead
     }
 
     /// Whether a job of its key can have it.
-    pub fn takes(&self, fits: Fits) -> bool {
-        self.cell.ahead.is_none() || fits == Fits::Yes
+    pub fn takes(&self, fits: PrestartFit) -> bool {
+        self.cell.prestarted.is_none() || fits == PrestartFit::Yes
     }
 
     pub fn is_idle(&self) -> bool {
-        self.stage == Stage::Idle
+        self.stage == PooledStage::Idle
     }
 
     /// When something is due: set-up has hung, nobody wanted the cell, or it is still there although it
@@ -92,17 +92,17 @@ impl Young {
     }
 
     /// Something from the payload-to-be.
-    pub fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> Growth {
+    pub fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> PoolEvent {
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
-            Err(Errno::EAGAIN) => return Growth::None,
+            Err(Errno::EAGAIN) => return PoolEvent::None,
             // It ended before its time; if it could say why, that was read before this.
             Ok(_) | Err(_) => return self.closed(),
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match report::decode::<FromPayload>(bytes) {
-            Ok(FromPayload::Ready(probes)) if self.stage == Stage::Building => {
+            Ok(FromPayload::Ready(probes)) if self.stage == PooledStage::Building => {
                 let Some(pid) = received.pid else {
                     return self.fail(Failure::Unmeasured { what: "its pid".to_owned() });
                 };
@@ -116,8 +116,8 @@ impl Young {
                     Ok(receipt) => {
                         self.receipt = Some(self.cell.told_in(receipt));
                         self.measured = Some(Instant::now());
-                        self.stage = Stage::Sealing;
-                        Growth::None
+                        self.stage = PooledStage::Sealing;
+                        PoolEvent::None
                     }
                     Err(unfit) => self.fail(Failure::Unmeasured { what: unfit.0 }),
                 }
@@ -131,24 +131,24 @@ impl Young {
     }
 
     /// The payload's socket closed: at the exec that it was sent, or with the payload.
-    fn closed(&mut self) -> Growth {
-        match &mut self.cell.ahead {
+    fn closed(&mut self) -> PoolEvent {
+        match &mut self.cell.prestarted {
             Some(executed) => {
-                executed.told = true;
-                self.cell.stop_listening(Socket::Job);
-                Growth::None
+                executed.execed = true;
+                self.cell.stop_listening(CellSocket::Job);
+                PoolEvent::None
             }
             None => self.fail(Failure::Lost),
         }
     }
 
     /// Something from init. `keep` is how long an idle cell is kept.
-    pub fn read_control(&mut self, keep: Duration) -> Growth {
+    pub fn read_control(&mut self, keep: Duration) -> PoolEvent {
         // Enough for the head of a report: of an end, nobody asks what was refused.
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
-            Err(Errno::EAGAIN) => return Growth::None,
+            Err(Errno::EAGAIN) => return PoolEvent::None,
             Ok(_) | Err(_) => return self.fail(Failure::Lost),
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
@@ -156,10 +156,10 @@ impl Young {
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.fail(Failure::Setup { step: step.name().to_owned(), errno })
             }
-            Ok((FromInit::Sealed, _)) if self.stage == Stage::Sealing => {
-                self.stage = Stage::Idle;
+            Ok((FromInit::Sealed, _)) if self.stage == PooledStage::Sealing => {
+                self.stage = PooledStage::Idle;
                 self.deadline = Instant::now() + keep;
-                Growth::Ready
+                PoolEvent::Ready
             }
             // The payload's own words, if it has any, say more than that it ended.
             Ok((FromInit::Ended(_), _)) => {
@@ -179,9 +179,9 @@ impl Young {
 
     /// The kernel ran out of this cell's memory: what is left of it is not offered, or a job would be
     /// told of a limit that it never met.
-    pub fn out_of_memory(&mut self) -> Growth {
+    pub fn out_of_memory(&mut self) -> PoolEvent {
         if !self.cell.took_out_of_memory() {
-            return Growth::None;
+            return PoolEvent::None;
         }
         self.fail(Failure::Setup {
             step: "building the cell in its memory".to_owned(),
@@ -201,22 +201,22 @@ impl Young {
     }
 
     /// Its init may have ended.
-    pub fn collect(&mut self) -> Growth {
+    pub fn collect(&mut self) -> PoolEvent {
         match self.cell.collect() {
-            Ok(None) => Growth::None,
+            Ok(None) => PoolEvent::None,
             // ECHILD cannot be: the child is ours and collected once. It is gone either way.
-            Ok(Some(_)) | Err(_) => Growth::Gone,
+            Ok(Some(_)) | Err(_) => PoolEvent::Gone,
         }
     }
 
     /// Does what is due: a cell that hangs fails, one that nobody wanted ends.
-    pub fn pass_deadline(&mut self, now: Instant) -> Growth {
+    pub fn pass_deadline(&mut self, now: Instant) -> PoolEvent {
         if self.deadline().is_none_or(|deadline| deadline > now) {
-            return Growth::None;
+            return PoolEvent::None;
         }
         if self.is_idle() || !self.is_alive() {
             self.end();
-            return Growth::None;
+            return PoolEvent::None;
         }
         self.fail(Failure::Setup {
             step: "building the cell in time".to_owned(),
@@ -226,21 +226,21 @@ impl Young {
 
     /// Ends a cell that is not wanted.
     pub fn end(&mut self) {
-        self.stage = Stage::Dead;
+        self.stage = PooledStage::Dead;
         self.deadline = Instant::now() + LINGER;
         // Its sockets have nothing more to say; its pidfd has.
-        self.cell.stop_listening(Socket::Job);
-        self.cell.stop_listening(Socket::Control);
+        self.cell.stop_listening(CellSocket::Job);
+        self.cell.stop_listening(CellSocket::Control);
         self.cell.kill();
     }
 
     /// Destroys a cell that cannot be used. Told once: the cell is dead from here on.
-    fn fail(&mut self, failure: Failure) -> Growth {
-        if self.stage == Stage::Dead {
-            return Growth::None;
+    fn fail(&mut self, failure: Failure) -> PoolEvent {
+        if self.stage == PooledStage::Dead {
+            return PoolEvent::None;
         }
         let offered = self.is_idle();
         self.end();
-        if offered { Growth::Withered } else { Growth::Failed(failure) }
+        if offered { PoolEvent::Died } else { PoolEvent::Failed(failure) }
     }
 }

@@ -10,11 +10,11 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::write;
 
-use super::attachments::Brought;
+use super::attachments::Attachments;
 use super::cell::Cell;
 use super::handover::{self, Program};
-use super::queued_job::{Fits, Ready};
-use super::streams::{Executed, FarEnds, Streams, pipe};
+use super::queued_job::{PrestartFit, QueuedJob};
+use super::streams::{FarEnds, Prestarted, Streams, pipe};
 use cell::report::First;
 use cell::{Design, Ground};
 use model::job::{Changes, Limits, Workspace};
@@ -29,18 +29,22 @@ const INPUT_BYTES: usize = 64 << 10;
 pub fn fits(
     design: &Design,
     (start, block): (&Start, &Block),
-    brought: &Brought,
+    attachments: &Attachments,
     limits: &Limits,
-) -> Fits {
-    let Some(ahead) = of(design) else { return Fits::No };
+) -> PrestartFit {
+    let Some(ahead) = of(design) else { return PrestartFit::No };
     let own = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
     let plain = (start.session, start.workspace) == (None, Workspace::Fresh)
         && start.changes == Changes::Untold
-        && brought.script.is_none();
+        && attachments.script.is_none();
     // Without a byte to write, nothing would tell that the program has ended meanwhile.
     let is_short = |length| (1..=INPUT_BYTES).contains(&length);
-    let short = brought.stdin.as_ref().is_some_and(|bytes| bytes.length().is_ok_and(is_short));
-    if plain && short && *limits == own && *block == block_of(ahead) { Fits::Yes } else { Fits::No }
+    let short = attachments.stdin.as_ref().is_some_and(|bytes| bytes.length().is_ok_and(is_short));
+    if plain && short && *limits == own && *block == block_of(ahead) {
+        PrestartFit::Yes
+    } else {
+        PrestartFit::No
+    }
 }
 
 /// What is executed ahead in cells of this design: only where a cell has namespaces of its own.
@@ -75,7 +79,7 @@ pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     let (block, limits) = (block_of(ahead), &design.profile.limits);
     let program = Program { block: &block, limits, first: First::Nothing, script: None };
     handover::send(cell, design, &program, [stdin.as_fd(), out.as_fd(), err.as_fd()])?;
-    cell.ahead = Some(Executed { input, stdout, stderr, told: false });
+    cell.prestarted = Some(Prestarted { input, stdout, stderr, execed: false });
     Ok(())
 }
 
@@ -86,15 +90,15 @@ pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
 pub fn feed(
     cell: &Cell,
     design: &Design,
-    ready: &Ready,
-    executed: Executed,
+    ready: &QueuedJob,
+    executed: Prestarted,
 ) -> Result<FarEnds, Errno> {
-    if ready.fits == Fits::No {
+    if ready.fits == PrestartFit::No {
         return Err(Errno::EINVAL);
     }
     cell.limit(&design.profile.limits, &ready.limits)?;
-    let Executed { input, stdout, stderr, .. } = executed;
-    if let Some(bytes) = &ready.brought.stdin {
+    let Prestarted { input, stdout, stderr, .. } = executed;
+    if let Some(bytes) = &ready.attachments.stdin {
         let text = bytes.read(INPUT_BYTES)?;
         if write(&input, &text)? < text.len() {
             return Err(Errno::EIO);

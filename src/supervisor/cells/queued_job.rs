@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
-use super::attachments::Brought;
+use super::attachments::Attachments;
 use model::job::Limits;
 use model::wire::{Block, Start};
 
 /// A job that is ready for a cell, checked.
 #[derive(Debug)]
-pub struct Ready {
+pub struct QueuedJob {
     pub start: Start,
     pub key: usize,
     pub block: Block,
-    pub brought: Brought,
+    pub attachments: Attachments,
     /// What it asked for, clamped to its profile's.
     pub limits: Limits,
     /// Whether its program may have been executed before it came.
-    pub fits: Fits,
+    pub fits: PrestartFit,
     pub arrived: Instant,
     /// Cells that died before they could be handed the job.
     pub lost: u8,
@@ -24,7 +24,7 @@ pub struct Ready {
 
 /// Whether a cell in which the program is executed may serve a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fits {
+pub enum PrestartFit {
     Yes,
     No,
 }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::cell::Cell;
-use super::cell::Socket;
-use super::dying::{self, Look};
+use super::cell::CellSocket;
+use super::dying::{self, DeathCheck};
 use super::exit::{self, LINGER};
 use super::handover;
 use super::phases::Phases;
 use super::prestart;
-use super::queued_job::Ready;
+use super::queued_job::QueuedJob;
 use super::streams::FarEnds;
 use cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
 use cell::{Design, Shared};
@@ -24,7 +24,7 @@ use sys::socket::{self, Wait};
 
 /// Where a call stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CallStage {
     /// The job is handed over.
     Running,
     /// TERM is sent, KILL follows.
@@ -35,7 +35,7 @@ enum Stage {
 
 /// What a step wants from the loop.
 #[derive(Debug)]
-pub enum Progress {
+pub enum CallEvent {
     None,
     Ended(Box<Ended>),
     /// The cell is collected; the end is told now if it was not before.
@@ -43,7 +43,7 @@ pub enum Progress {
 }
 
 /// Why a job was not handed over, with the job and its cell: nothing ran.
-pub type Unbegun = Box<(Errno, Ready, Cell)>;
+pub type Unbegun = Box<(Errno, QueuedJob, Cell)>;
 
 /// A call that has its cell.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Running {
     block: Block,
     pub limits: Limits,
     pub cell: Cell,
-    stage: Stage,
+    stage: CallStage,
     deadline: Option<Instant>,
     /// Why the supervisor ends the call; it outweighs what the program's status says.
     stopped: Option<Outcome>,
@@ -62,7 +62,7 @@ pub struct Running {
     ended: Option<Box<Ended>>,
     told: bool,
     /// Once it is ending: when to look whether it can be told before that.
-    look: Look,
+    look: DeathCheck,
     /// What init told of the workspace.
     changed: Option<FilesChanged>,
     phases: Phases,
@@ -74,13 +74,13 @@ impl Running {
     /// # Errors
     /// What failed, with the job, which nobody has, and the cell.
     pub fn begin(
-        ready: Ready,
+        ready: QueuedJob,
         mut cell: Cell,
         design: &Design,
         measured: Instant,
     ) -> Result<(Self, FarEnds), Unbegun> {
-        let executed = cell.ahead.as_ref().is_some_and(|executed| executed.told);
-        let handed_over = match cell.ahead.take() {
+        let executed = cell.prestarted.as_ref().is_some_and(|executed| executed.execed);
+        let handed_over = match cell.prestarted.take() {
             Some(executed) => prestart::feed(&cell, design, &ready, executed),
             None => handover::hand_over(&mut cell, design, &ready),
         };
@@ -88,7 +88,7 @@ impl Running {
             Ok(ends) => ends,
             Err(errno) => return Err(Box::new((errno, ready, cell))),
         };
-        let Ready { start, block, limits, arrived, .. } = ready;
+        let QueuedJob { start, block, limits, arrived, .. } = ready;
         let mut phases = Phases::new(arrived, measured);
         if executed {
             phases.execed_before();
@@ -98,13 +98,13 @@ impl Running {
             block,
             limits,
             cell,
-            stage: Stage::Running,
+            stage: CallStage::Running,
             deadline: phases.started.checked_add(limits.wall),
             stopped: None,
             exec: None,
             ended: None,
             told: false,
-            look: Look::default(),
+            look: DeathCheck::default(),
             changed: None,
             phases,
         };
@@ -117,7 +117,7 @@ impl Running {
 
     /// Whether its program has ended: what is left takes no processor from anybody.
     pub fn is_over(&self) -> bool {
-        self.stage == Stage::Ending
+        self.stage == CallStage::Ending
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -125,21 +125,21 @@ impl Running {
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.
-    pub fn read_job(&mut self) -> Progress {
+    pub fn read_job(&mut self) -> CallEvent {
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
-            Err(Errno::EAGAIN) => return Progress::None,
+            Err(Errno::EAGAIN) => return CallEvent::None,
             // Closed at exec, or with the payload; init tells which.
             Ok(_) | Err(_) => {
                 self.phases.execed();
-                self.cell.stop_listening(Socket::Job);
-                return Progress::None;
+                self.cell.stop_listening(CellSocket::Job);
+                return CallEvent::None;
             }
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         self.hear(bytes);
-        Progress::None
+        CallEvent::None
     }
 
     /// Takes a report of the payload.
@@ -161,29 +161,29 @@ impl Running {
     }
 
     /// Something from init, read into `room`, which holds the longest report.
-    pub fn read_control(&mut self, room: &mut Vec<u8>) -> Progress {
+    pub fn read_control(&mut self, room: &mut Vec<u8>) -> CallEvent {
         match socket::receive_into(&self.cell.control, room, Wait::No) {
             Ok(received) if received.bytes > 0 => {}
-            Err(Errno::EAGAIN) => return Progress::None,
+            Err(Errno::EAGAIN) => return CallEvent::None,
             // The pidfd tells the rest.
             Ok(_) | Err(_) => {
-                self.cell.stop_listening(Socket::Control);
-                return Progress::None;
+                self.cell.stop_listening(CellSocket::Control);
+                return CallEvent::None;
             }
         }
         match postcard::take_from_bytes::<FromInit>(room) {
             Ok((FromInit::Ended(end), denied)) => self.end(end, denied),
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
-                Progress::None
+                CallEvent::None
             }
             Ok((FromInit::Changed, changed)) => {
                 self.changed = report::changed(changed);
-                Progress::None
+                CallEvent::None
             }
             // Init says neither of these to a cell that runs: its end will tell.
             Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _)) | Err(_) => {
-                Progress::None
+                CallEvent::None
             }
         }
     }
@@ -198,13 +198,13 @@ impl Running {
 
     /// Ends the call from outside, at once or after a grace period.
     pub fn stop(&mut self, outcome: Outcome, now: Instant) {
-        if self.stopped.is_some() || self.stage == Stage::Ending {
+        if self.stopped.is_some() || self.stage == CallStage::Ending {
             return;
         }
         let gently = matches!(outcome, Outcome::Timeout | Outcome::Cancelled);
         self.stopped = Some(outcome);
-        if gently && self.stage == Stage::Running {
-            self.stage = Stage::Terminating;
+        if gently && self.stage == CallStage::Running {
+            self.stage = CallStage::Terminating;
             self.deadline = Some(now + GRACE);
             // Init has ended, with (ECONNRESET) or without (EPIPE) something unread: its pidfd is
             // readable. Whatever else it is, KILL follows.
@@ -217,7 +217,7 @@ impl Running {
     }
 
     fn kill(&mut self, now: Instant) {
-        self.stage = Stage::Ending;
+        self.stage = CallStage::Ending;
         self.deadline = Some(now + LINGER);
         if !self.told {
             self.look.begin(now);
@@ -231,17 +231,17 @@ impl Running {
             return;
         }
         match self.stage {
-            Stage::Running => self.stop(Outcome::Timeout, now),
-            Stage::Terminating | Stage::Ending => self.kill(now),
+            CallStage::Running => self.stop(Outcome::Timeout, now),
+            CallStage::Terminating | CallStage::Ending => self.kill(now),
         }
     }
 
     /// The kernel ran out of this cell's memory.
-    pub fn out_of_memory(&mut self) -> Progress {
+    pub fn out_of_memory(&mut self) -> CallEvent {
         if self.cell.took_out_of_memory() {
             self.stop(Outcome::Limit(LimitKind::Memory), Instant::now());
         }
-        Progress::None
+        CallEvent::None
     }
 
     /// The end as init reported it.
@@ -286,21 +286,21 @@ impl Running {
     }
 
     /// Init has reported: the answer goes out, or waits for the cell's last breath.
-    fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> Progress {
+    fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> CallEvent {
         self.phases.reported();
         self.last_words();
         let ended = self.as_reported(end, denied);
-        self.stage = Stage::Ending;
+        self.stage = CallStage::Ending;
         self.deadline = Some(Instant::now() + LINGER);
-        self.cell.stop_listening(Socket::Control);
+        self.cell.stop_listening(CellSocket::Control);
         // A granted directory outlives the cell: the answer waits until nothing can write to it.
         if self.start.workspace == Workspace::Fresh {
             self.told = true;
-            Progress::Ended(Box::new(ended))
+            CallEvent::Ended(Box::new(ended))
         } else {
             self.ended = Some(Box::new(ended));
             self.look.begin(Instant::now());
-            Progress::None
+            CallEvent::None
         }
     }
 
@@ -328,17 +328,17 @@ impl Running {
     }
 
     /// The cell's init may have ended.
-    pub fn collect(&mut self) -> Progress {
+    pub fn collect(&mut self) -> CallEvent {
         // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
         let used = match self.cell.collect() {
-            Ok(None) => return Progress::None,
+            Ok(None) => return CallEvent::None,
             Ok(Some(used)) => used,
             Err(_) => Used::default(),
         };
         if self.told {
-            return Progress::Gone(None);
+            return CallEvent::Gone(None);
         }
-        Progress::Gone(Some(self.last_end(used)))
+        CallEvent::Gone(Some(self.last_end(used)))
     }
 
     /// The end as it was reported, or else as it is known here.

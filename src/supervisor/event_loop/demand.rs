@@ -2,8 +2,8 @@
 
 use super::dispatch::Built;
 use super::supervisor::Supervisor;
-use crate::cells::pooled_cell::Young;
-use crate::cells::queued_job::Fits;
+use crate::cells::pooled_cell::PooledCell;
+use crate::cells::queued_job::PrestartFit;
 
 impl Supervisor {
     /// A cell for each job that waits, as far as there are slots. In the order of the jobs: a slot
@@ -28,32 +28,33 @@ impl Supervisor {
         }
     }
 
-    /// Returns true if the cells that exist or are being made are fewer than the jobs up to `place`
-    /// take: all of its key, or those that can have the same cells as the one there.
-    fn is_short(&self, place: usize, key: usize, fits: Fits) -> bool {
-        let jobs = |of: Fits| {
+    /// Whether fewer cells are there or on their way than the jobs up to `place` take: all of its key,
+    /// or those that can have the same cells as the one there.
+    fn is_short(&self, place: usize, key: usize, fits: PrestartFit) -> bool {
+        let jobs = |of: PrestartFit| {
             let waiting = self.queue.iter().take(place + 1);
             waiting
-                .filter(|ready| ready.key == key && (of == Fits::Yes || ready.fits == of))
+                .filter(|ready| ready.key == key && (of == PrestartFit::Yes || ready.fits == of))
                 .count()
         };
-        [Fits::Yes, fits].into_iter().any(|of| self.pool.count(key, of) < jobs(of))
+        [PrestartFit::Yes, fits].into_iter().any(|of| self.pool.count(key, of) < jobs(of))
     }
 
     /// Ends an idle cell that the job at `place` cannot have: one that no job waits for, or for
     /// the first job any. Were others to take what a job waits for, the two could do so for ever.
-    fn evict(&mut self, place: usize, key: usize, fits: Fits) -> bool {
-        let takes = |young: &Young, key, fits| young.key == key && young.takes(fits);
-        let waits =
-            |young: &Young| self.queue.iter().any(|ready| takes(young, ready.key, ready.fits));
+    fn evict(&mut self, place: usize, key: usize, fits: PrestartFit) -> bool {
+        let takes = |pooled: &PooledCell, key, fits| pooled.key == key && pooled.takes(fits);
+        let waits = |pooled: &PooledCell| {
+            self.queue.iter().any(|ready| takes(pooled, ready.key, ready.fits))
+        };
         let slot =
-            self.pool.spare(|young| !takes(young, key, fits) && (place == 0 || !waits(young)));
-        let Some((slot, mut young)) = slot.and_then(|slot| Some((slot, self.pool.take(slot)?)))
+            self.pool.spare(|pooled| !takes(pooled, key, fits) && (place == 0 || !waits(pooled)));
+        let Some((slot, mut pooled)) = slot.and_then(|slot| Some((slot, self.pool.take(slot)?)))
         else {
             return false;
         };
-        young.end();
-        self.pool.put(slot, young);
+        pooled.end();
+        self.pool.put(slot, pooled);
         self.pool.counts.evicted += 1;
         true
     }

@@ -8,10 +8,10 @@ use super::supervisor::{Owner, Supervisor, design_of};
 use crate::cells::attachments;
 use crate::cells::cell::{Cell, clamp};
 use crate::cells::key::Key;
-use crate::cells::pool::{Got, Load, Want};
-use crate::cells::pooled_cell::{Growth, Young};
+use crate::cells::pool::{Load, PoolHit, Shortage};
+use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::prestart;
-use crate::cells::queued_job::Ready;
+use crate::cells::queued_job::QueuedJob;
 use crate::cells::running::Running;
 use cell::mounts::Slot;
 use cell::report::raw;
@@ -59,10 +59,10 @@ impl Supervisor {
             || self.sessions.runs(call).is_some()
     }
 
-    fn check(&mut self, mut start: Start, received: Received) -> Result<Ready, Failure> {
+    fn check(&mut self, mut start: Start, received: Received) -> Result<QueuedJob, Failure> {
         let arrived = Instant::now();
         let refused = |why: String| Failure::Refused { why };
-        let (block, brought) = attachments::received(&mut start, received).map_err(refused)?;
+        let (block, attachments) = attachments::received(&mut start, received).map_err(refused)?;
         // More would be a front end that does not queue.
         if self.queue.len() >= MOST_WAITING {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
@@ -86,8 +86,8 @@ impl Supervisor {
         if limits.tmpfs() > self.caps.tmpfs {
             return Err(Failure::Busy { what: "bytes of private filesystems".to_owned() });
         }
-        let fits = prestart::fits(design, (&start, &block), &brought, &limits);
-        Ok(Ready { start, key, block, brought, limits, fits, arrived, lost: 0 })
+        let fits = prestart::fits(design, (&start, &block), &attachments, &limits);
+        Ok(QueuedJob { start, key, block, attachments, limits, fits, arrived, lost: 0 })
     }
 
     /// The index of the key that a frame names.
@@ -159,8 +159,8 @@ impl Supervisor {
             && let Some(want) = self.pool.wants(Instant::now(), self.load())
         {
             match want {
-                Want::Cell(key) => drop(self.build(key)),
-                Want::Program(slot) => self.execute_ahead(slot),
+                Shortage::Cell(key) => drop(self.build(key)),
+                Shortage::Program(slot) => self.execute_ahead(slot),
             }
         }
     }
@@ -196,22 +196,23 @@ impl Supervisor {
     fn hand_over(&mut self, place: usize, slot: Slot) {
         let Some(ready) = self.queue.remove(place) else { return };
         let call = ready.start.call;
-        let Some(young) = self.pool.take(slot) else {
+        let Some(pooled) = self.pool.take(slot) else {
             return self.end(call, Ended::failed(Failure::Lost));
         };
-        let (key, measured) = (young.key, young.measured.unwrap_or(young.born));
+        let (key, measured) = (pooled.key, pooled.measured.unwrap_or(pooled.born));
         if let Some(place) = self.sessions.place(key) {
-            return self.open_shell(place, young, ready);
+            return self.open_shell(place, pooled, ready);
         }
         let stdin = ready.start.stdin.kind();
-        let got = match (measured < ready.arrived, &young.cell.ahead) {
-            (true, Some(_)) => Got::Program,
-            (true, None) => Got::Warm,
-            (false, _) => Got::Cold,
+        let got = match (measured < ready.arrived, &pooled.cell.prestarted) {
+            (true, Some(_)) => PoolHit::Program,
+            (true, None) => PoolHit::Warm,
+            (false, _) => PoolHit::Cold,
         };
         let fits = ready.fits;
         // Killed and collected where it stands: its slot is free again.
-        let (Some((cell, mut receipt)), Some(design)) = (young.offer(), design_of(&self.keys, key))
+        let (Some((cell, mut receipt)), Some(design)) =
+            (pooled.offer(), design_of(&self.keys, key))
         else {
             self.release(slot);
             return self.end(call, Ended::failed(Failure::Lost));
@@ -241,15 +242,15 @@ impl Supervisor {
         key: usize,
         slot: Slot,
         cell: Cell,
-        ready: Ready,
+        ready: QueuedJob,
         errno: Errno,
     ) {
-        let mut young = Young::new(key, cell);
-        young.end();
-        self.pool.put(slot, young);
+        let mut pooled = PooledCell::new(key, cell);
+        pooled.end();
+        self.pool.put(slot, pooled);
         let died = matches!(errno, Errno::EPIPE | Errno::ECONNRESET | Errno::ESRCH | Errno::ENOENT);
         if died && ready.lost < MOST_LOST {
-            self.queue.push_front(Ready { lost: ready.lost + 1, ..ready });
+            self.queue.push_front(QueuedJob { lost: ready.lost + 1, ..ready });
             return;
         }
         let step = "handing over the job".to_owned();
@@ -260,23 +261,23 @@ impl Supervisor {
     /// Has the idle cell in `slot` execute its program. Where that fails the cell ends, and the next job
     /// finds out why in one of its own.
     fn execute_ahead(&mut self, slot: Slot) {
-        let Some(mut young) = self.pool.take(slot) else { return };
-        let done = match design_of(&self.keys, young.key) {
-            Some(design) => prestart::execute(&mut young.cell, design),
+        let Some(mut pooled) = self.pool.take(slot) else { return };
+        let done = match design_of(&self.keys, pooled.key) {
+            Some(design) => prestart::execute(&mut pooled.cell, design),
             None => Ok(()),
         };
-        if young.cell.ahead.is_none() {
-            self.pool.leave_empty(young.key);
+        if pooled.cell.prestarted.is_none() {
+            self.pool.leave_empty(pooled.key);
         }
-        let growth = match done {
-            Ok(()) => Growth::None,
+        let event = match done {
+            Ok(()) => PoolEvent::None,
             Err(errno) => {
                 tracing::debug!(%errno, "a program could not be executed ahead");
-                young.end();
-                Growth::Withered
+                pooled.end();
+                PoolEvent::Died
             }
         };
-        self.grown(slot, young, growth);
+        self.after_pool_event(slot, pooled, event);
     }
 
     fn index_of(&self, profile: &ProfileName, workspace: Workspace) -> Option<usize> {
@@ -303,7 +304,7 @@ impl Supervisor {
         match maker.clone_cell(design, slot) {
             Ok(cell) => {
                 self.own(slot, Owner::Pool);
-                self.pool.put(slot, Young::new(key, cell));
+                self.pool.put(slot, PooledCell::new(key, cell));
                 Built::Yes
             }
             Err(errno) => {
@@ -335,27 +336,27 @@ impl Supervisor {
     }
 
     /// Does what became of a cell in the pool asks for.
-    pub(super) fn grown(&mut self, slot: Slot, young: Young, growth: Growth) {
-        let key = young.key;
-        match growth {
-            Growth::None => self.pool.put(slot, young),
-            Growth::Ready => {
-                self.pool.put(slot, young);
+    pub(super) fn after_pool_event(&mut self, slot: Slot, pooled: PooledCell, event: PoolEvent) {
+        let key = pooled.key;
+        match event {
+            PoolEvent::None => self.pool.put(slot, pooled),
+            PoolEvent::Ready => {
+                self.pool.put(slot, pooled);
                 self.pool.ready(key, Instant::now());
             }
-            Growth::Withered => {
-                self.pool.put(slot, young);
+            PoolEvent::Died => {
+                self.pool.put(slot, pooled);
                 self.pool.counts.died += 1;
                 self.pool.give_up(key);
             }
-            Growth::Failed(failure) => {
-                self.pool.put(slot, young);
+            PoolEvent::Failed(failure) => {
+                self.pool.put(slot, pooled);
                 self.pool.counts.failed += 1;
                 self.failed(key, failure);
             }
-            Growth::Gone => {
-                let unexpected = young.is_alive() && !young.is_idle();
-                drop(young);
+            PoolEvent::Gone => {
+                let unexpected = pooled.is_alive() && !pooled.is_idle();
+                drop(pooled);
                 self.release(slot);
                 self.left(slot);
                 self.close_left();
@@ -371,7 +372,7 @@ impl Supervisor {
     fn failed(&mut self, key: usize, failure: Failure) {
         self.pool.give_up(key);
         // Not a job for which another cell is there already.
-        let lacks = |ready: &Ready| self.pool.idle(key, ready.fits).is_none();
+        let lacks = |ready: &QueuedJob| self.pool.idle(key, ready.fits).is_none();
         let place = self.queue.iter().position(|ready| ready.key == key && lacks(ready));
         match place.and_then(|place| self.queue.remove(place)) {
             Some(ready) => self.end(ready.start.call, Ended::failed(failure)),

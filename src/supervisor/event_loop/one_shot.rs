@@ -64,8 +64,8 @@ impl Supervisor {
             }
         }
         self.pool.give_up(key);
-        for young in self.pool.of_key(key) {
-            young.end();
+        for pooled in self.pool.of_key(key) {
+            pooled.end();
         }
         let mut left = self.pool.of_key(key).next().is_some();
         let beside = self.calls.values_mut().filter(|running| running.workspace() == workspace);

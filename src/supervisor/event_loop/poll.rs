@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::outbox::pause;
 use super::supervisor::Supervisor;
-use crate::cells::cell::{Cell, Socket};
+use crate::cells::cell::{Cell, CellSocket};
 use crate::sessions::shell::Shell;
 use cell::mounts::Slot;
 
@@ -50,9 +50,9 @@ impl<'a> List<'a> {
     fn add_cell(&mut self, cell: &'a Cell, shell: Option<&'a Shell>) {
         let report = shell.and_then(Shell::report).map(AsFd::as_fd);
         let sources = [
-            (Source::Job, cell.listens(Socket::Job).then(|| cell.job.as_fd())),
+            (Source::Job, cell.listens(CellSocket::Job).then(|| cell.job.as_fd())),
             (Source::OutOfMemory, cell.out_of_memory.as_ref().map(AsFd::as_fd)),
-            (Source::Control, cell.listens(Socket::Control).then(|| cell.control.as_fd())),
+            (Source::Control, cell.listens(CellSocket::Control).then(|| cell.control.as_fd())),
             (Source::Report, report),
             (Source::Pidfd, Some(cell.pidfd().as_fd())),
         ];

@@ -13,8 +13,8 @@ use super::outbox::{Fatal, MOST_FAILURES, pause};
 use super::poll::{Source, Token};
 use super::supervisor::{Owner, Supervisor, design_of};
 use crate::cells::bare;
-use crate::cells::pooled_cell::Growth;
-use crate::cells::running::{Progress, Running};
+use crate::cells::pooled_cell::PoolEvent;
+use crate::cells::running::{CallEvent, Running};
 use cell::mounts::Slot;
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
 use model::wire::{self, CallId, FRAME_BYTES, Request};
@@ -159,12 +159,12 @@ impl Supervisor {
 
     fn cell_event(&mut self, slot: Slot, source: Source) {
         match self.slots.get(usize::from(slot)).copied().flatten() {
-            Some(Owner::Pool) => self.young_event(slot, source),
+            Some(Owner::Pool) => self.pooled_cell_event(slot, source),
             Some(Owner::Call(call)) => self.call_event(call, source),
-            Some(Owner::Session(place)) => self.shell_event(place, |shell, desk| match source {
-                Source::Control => shell.read_control(desk),
+            Some(Owner::Session(place)) => self.shell_event(place, |shell, mailbox| match source {
+                Source::Control => shell.read_control(mailbox),
                 Source::Job => shell.read_job(),
-                Source::Pidfd => shell.collect(desk),
+                Source::Pidfd => shell.collect(mailbox),
                 Source::Report => shell.read_report(Instant::now()),
                 Source::OutOfMemory => shell.out_of_memory(),
             }),
@@ -173,23 +173,23 @@ impl Supervisor {
         }
     }
 
-    fn young_event(&mut self, slot: Slot, source: Source) {
-        let Some(mut young) = self.pool.take(slot) else { return };
-        let growth = match source {
-            Source::Control => young.read_control(self.pool.keep()),
-            Source::Pidfd => young.collect(),
+    fn pooled_cell_event(&mut self, slot: Slot, source: Source) {
+        let Some(mut pooled) = self.pool.take(slot) else { return };
+        let event = match source {
+            Source::Control => pooled.read_control(self.pool.keep()),
+            Source::Pidfd => pooled.collect(),
             Source::Job => {
                 let (maker, keys) = self.maker();
-                match design_of(keys, young.key) {
-                    Some(design) => young.read_job(design, &maker),
-                    None => Growth::None,
+                match design_of(keys, pooled.key) {
+                    Some(design) => pooled.read_job(design, &maker),
+                    None => PoolEvent::None,
                 }
             }
-            Source::OutOfMemory => young.out_of_memory(),
+            Source::OutOfMemory => pooled.out_of_memory(),
             // Before a job there is nobody to tell of a call.
-            Source::Report => Growth::None,
+            Source::Report => PoolEvent::None,
         };
-        self.grown(slot, young, growth);
+        self.after_pool_event(slot, pooled, event);
     }
 
     fn call_event(&mut self, call: CallId, source: Source) {
@@ -205,13 +205,13 @@ impl Supervisor {
             Source::Pidfd => running.collect(),
             Source::OutOfMemory => running.out_of_memory(),
             // Only the shell of a session has one.
-            Source::Report => Progress::None,
+            Source::Report => CallEvent::None,
         };
         match progress {
-            Progress::None => {}
+            CallEvent::None => {}
             // Before all else: the caller waits.
-            Progress::Ended(ended) => self.end(call, *ended),
-            Progress::Gone(ended) => {
+            CallEvent::Ended(ended) => self.end(call, *ended),
+            CallEvent::Gone(ended) => {
                 if let Some(ended) = ended {
                     self.end(call, *ended);
                 }
@@ -239,12 +239,12 @@ impl Supervisor {
         self.pass_session_deadlines(now);
         self.answer_for_the_dying(now);
         for slot in self.pool.due(now) {
-            if let Some(mut young) = self.pool.take(slot) {
-                if young.is_idle() {
+            if let Some(mut pooled) = self.pool.take(slot) {
+                if pooled.is_idle() {
                     self.pool.counts.unwanted += 1;
                 }
-                let growth = young.pass_deadline(now);
-                self.grown(slot, young, growth);
+                let event = pooled.pass_deadline(now);
+                self.after_pool_event(slot, pooled, event);
             }
         }
     }

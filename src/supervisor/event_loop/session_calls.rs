@@ -1,7 +1,7 @@
 //! From a job of a session to its shell, and from the end of either to what stays.
 //!
 //! A session has a mount namespace of its own, a copy of its template's, in which its private
-//! `/workspace` and its desk are mounted. So it has a key of its own in the table of keys, and its
+//! `/workspace` and its mailbox are mounted. So it has a key of its own in the table of keys, and its
 //! cells are built, measured and offered like any others, one after the other. They have one slot,
 //! and with it one host id: the files of the workspace stay theirs.
 
@@ -12,11 +12,11 @@ use nix::errno::Errno;
 
 use super::supervisor::{Owner, Supervisor, design_of};
 use crate::cells::key::Key;
-use crate::cells::pooled_cell::Young;
-use crate::cells::queued_job::Ready;
-use crate::sessions::mailbox::{Desk, Furnished, NotLaid, Waiting};
+use crate::cells::pooled_cell::PooledCell;
+use crate::cells::queued_job::QueuedJob;
+use crate::sessions::mailbox::{Mailbox, SessionMounts, Undelivered, Waiting};
 use crate::sessions::session::{Session, nobody};
-use crate::sessions::shell::{Shell, Step};
+use crate::sessions::shell::{Shell, ShellEvent};
 use cell::landlock::Use;
 use cell::mounts::{self, Slot};
 use cell::report::raw;
@@ -26,9 +26,9 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Tier;
 use model::wire::{CallId, Event, Start};
 
-/// A desk, and the designs of a session's cells.
-struct Rooms {
-    desk: Desk,
+/// A mailbox, and the designs of a session's cells.
+struct SessionDesigns {
+    mailbox: Mailbox,
     shell: Design,
     /// Of cells beside the shell, where the session's workspace is its own.
     beside: Option<Design>,
@@ -36,7 +36,7 @@ struct Rooms {
 
 /// The design of cells that are cloned from mounts of a session, with the host id of `host_slot` where
 /// not each has its own.
-fn room(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design, Errno> {
+fn design_in(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design, Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
     let mut mounts = mounts::Plan { host_slot, ..root.mounts.clone() };
@@ -124,12 +124,12 @@ impl Supervisor {
             return Err(busy("cells"));
         }
         let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
-        let made = self.furnish(base, id, slot);
-        let Rooms { desk, shell, beside } = made.map_err(|errno| Failure::Setup {
+        let made = self.design_session(base, id, slot);
+        let SessionDesigns { mailbox, shell, beside } = made.map_err(|errno| Failure::Setup {
             step: "making a session".to_owned(),
             errno: raw(errno),
         })?;
-        self.sessions.put(place, Session::new(id, slot, desk));
+        self.sessions.put(place, Session::new(id, slot, mailbox));
         let key = self.sessions.key(place);
         self.set_key(self.sessions.key_beside(place), beside);
         self.set_key(key, Some(shell));
@@ -156,32 +156,42 @@ impl Supervisor {
             return Some(slot);
         }
         let slot = self.pool.spare(|_| true)?;
-        let mut young = self.pool.take(slot)?;
-        young.end();
-        self.pool.put(slot, young);
+        let mut pooled = self.pool.take(slot)?;
+        pooled.end();
+        self.pool.put(slot, pooled);
         Some(slot)
     }
 
     /// The designs of a session's cells: as its template's, with the session's own mounts.
-    fn furnish(&self, base: usize, id: SessionId, slot: Slot) -> Result<Rooms, Errno> {
+    fn design_session(
+        &self,
+        base: usize,
+        id: SessionId,
+        slot: Slot,
+    ) -> Result<SessionDesigns, Errno> {
         let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
         let owner = design.ids.of_slot(slot)?;
         let root = design.root()?;
         let workspace = mounts::workspace(&design.profile, owner);
         let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
-        let furnished =
-            Desk::set_up(&root.template, &self.shared.proc, private.then_some(&workspace), owner)?;
-        let Furnished { desk, shell, beside } = furnished;
-        let mut shell = room(design, shell, None)?;
+        let mounts_made = Mailbox::set_up(
+            &root.template,
+            &self.shared.proc,
+            private.then_some(&workspace),
+            owner,
+        )?;
+        let SessionMounts { mailbox, shell, beside } = mounts_made;
+        let mut shell = design_in(design, shell, None)?;
         shell.landlock.rules.push((mounts::DESK.to_owned(), Use::Device));
-        let beside = beside.map(|namespace| room(design, namespace, Some(slot))).transpose()?;
+        let beside =
+            beside.map(|namespace| design_in(design, namespace, Some(slot))).transpose()?;
         let workspace = Workspace::OfSession(id);
         let beside = beside.map(|design| Design { workspace, ..design });
-        Ok(Rooms { desk, shell, beside })
+        Ok(SessionDesigns { mailbox, shell, beside })
     }
 
     /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
-    pub(super) fn offer_to_shell(&mut self, ready: Ready) -> Option<Ready> {
+    pub(super) fn offer_to_shell(&mut self, ready: QueuedJob) -> Option<QueuedJob> {
         let place = self.sessions.place(ready.key);
         let session = place.and_then(|place| self.sessions.get_mut(place));
         let idle = |session: &&mut Session| session.shell.as_ref().is_some_and(Shell::is_idle);
@@ -195,11 +205,11 @@ impl Supervisor {
     }
 
     /// A cell of a session is offered: its shell starts, with the job that it was built for.
-    pub(super) fn open_shell(&mut self, place: usize, young: Young, ready: Ready) {
-        let (call, key, slot) = (ready.start.call, ready.key, young.cell.slot);
-        let built = young.measured.unwrap_or(young.born).saturating_duration_since(ready.arrived);
-        let payload = young.payload;
-        let Some((cell, mut receipt)) = young.offer() else {
+    pub(super) fn open_shell(&mut self, place: usize, pooled: PooledCell, ready: QueuedJob) {
+        let (call, key, slot) = (ready.start.call, ready.key, pooled.cell.slot);
+        let built = pooled.measured.unwrap_or(pooled.born).saturating_duration_since(ready.arrived);
+        let payload = pooled.payload;
+        let Some((cell, mut receipt)) = pooled.offer() else {
             self.release(slot);
             return self.end(call, Ended::failed(Failure::Lost));
         };
@@ -207,7 +217,7 @@ impl Supervisor {
         receipt.configured.processes = ready.limits.processes;
         let (maker, _) = self.maker();
         let process = payload.ok_or(Errno::ESRCH).and_then(|pid| maker.procfs(pid, None));
-        let first = self.sessions.get(place).map_or(1, |session| session.desk.next());
+        let first = self.sessions.get(place).map_or(1, |session| session.mailbox.next());
         let begun = match (process, design_of(&self.keys, key)) {
             (Ok(process), Some(design)) => {
                 Shell::begin(cell, design, &ready, receipt, process, first)
@@ -230,20 +240,20 @@ impl Supervisor {
         }
     }
 
-    fn run(&mut self, place: usize, ready: Ready, built: Duration) {
+    fn run(&mut self, place: usize, ready: QueuedJob, built: Duration) {
         let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
         let session = self.sessions.get_mut(place);
-        let Some((shell, desk)) =
-            session.and_then(|session| Some((session.shell.as_mut()?, &mut session.desk)))
+        let Some((shell, mailbox)) =
+            session.and_then(|session| Some((session.shell.as_mut()?, &mut session.mailbox)))
         else {
             return self.end(call, Ended::failed(Failure::Lost));
         };
-        match shell.take(&ready, desk, built) {
+        match shell.take(&ready, mailbox, built) {
             Ok((turn, ends)) => {
                 let receipt = shell.receipt.clone();
                 self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
             }
-            Err(NotLaid { errno, shell: waiting }) => {
+            Err(Undelivered { errno, shell: waiting }) => {
                 if waiting == Waiting::Nowhere {
                     shell.end(Instant::now());
                 }
@@ -257,21 +267,21 @@ impl Supervisor {
     pub(super) fn shell_event(
         &mut self,
         place: usize,
-        event: impl FnOnce(&mut Shell, &Desk) -> Step,
+        event: impl FnOnce(&mut Shell, &Mailbox) -> ShellEvent,
     ) {
         let Some(session) = self.sessions.get_mut(place) else { return };
         let Some(shell) = session.shell.as_mut() else { return };
         let slot = session.slot;
-        match event(shell, &session.desk) {
-            Step::None => {}
-            Step::Input(call, number, waits) => {
+        match event(shell, &session.mailbox) {
+            ShellEvent::None => {}
+            ShellEvent::Input(call, number, waits) => {
                 self.tell(&Event::Input { call, number, waits }, None);
             }
-            Step::Ended(call, ended) => {
+            ShellEvent::Ended(call, ended) => {
                 self.sessions.used(place);
                 self.end(call, *ended);
             }
-            Step::Gone(ended) => {
+            ShellEvent::Gone(ended) => {
                 drop(session.shell.take());
                 if session.leaving {
                     self.close(place);
@@ -327,10 +337,10 @@ impl Supervisor {
         if let Some(shell) = session.shell.as_mut() {
             return shell.kill(Instant::now());
         }
-        if let Some(mut young) = self.pool.take(slot) {
+        if let Some(mut pooled) = self.pool.take(slot) {
             // A cell that was being built for it; the place goes when it is collected.
-            young.end();
-            self.pool.put(slot, young);
+            pooled.end();
+            self.pool.put(slot, pooled);
             return;
         }
         self.close(place);

@@ -10,7 +10,7 @@ use crate::cells::caps::Caps;
 use crate::cells::cell::Maker;
 use crate::cells::key::Key;
 use crate::cells::pool::Pool;
-use crate::cells::queued_job::Ready;
+use crate::cells::queued_job::QueuedJob;
 use crate::cells::running::Running;
 use crate::sessions::session::Sessions;
 use cell::cgroup::Parent;
@@ -43,7 +43,7 @@ pub struct Supervisor {
     pub(super) caps: Caps,
     pub(super) scratch: Scratch,
     /// Jobs that wait for a cell or for room, in the order they came.
-    pub(super) queue: VecDeque<Ready>,
+    pub(super) queue: VecDeque<QueuedJob>,
     pub(super) calls: BTreeMap<CallId, Running>,
     pub(super) pool: Pool,
     pub(super) sessions: Sessions,

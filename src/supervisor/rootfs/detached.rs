@@ -23,7 +23,7 @@ use sys::mount::{
 pub const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// A mount on its way into the template.
-pub struct Piece {
+pub struct DetachedMount {
     source: Source,
     pub target: PathBuf,
     kind: Kind,
@@ -52,7 +52,7 @@ pub enum Placed {
 pub type Links = Vec<(PathBuf, PathBuf)>;
 
 /// Takes a detached copy of every mount that the profile lists, while the host is in sight.
-pub fn gather(profile: &Profile) -> Result<(Vec<Piece>, Links), TemplateError> {
+pub fn gather(profile: &Profile) -> Result<(Vec<DetachedMount>, Links), TemplateError> {
     let mut pieces = Vec::new();
     let mut links = Vec::new();
     for path in &profile.paths {
@@ -71,8 +71,8 @@ pub fn gather(profile: &Profile) -> Result<(Vec<Piece>, Links), TemplateError> {
                 links.push((path.cell.clone(), text));
             }
             PathKind::Tree => {
-                pieces.push(Piece::take(&path.host, &path.cell)?);
-                pieces.extend(Piece::local(path)?);
+                pieces.push(DetachedMount::take(&path.host, &path.cell)?);
+                pieces.extend(DetachedMount::local(path)?);
             }
             PathKind::Program => gather_program(path, &mut pieces)?,
         }
@@ -83,18 +83,18 @@ pub fn gather(profile: &Profile) -> Result<(Vec<Piece>, Links), TemplateError> {
 }
 
 /// A program with its interpreter and its libraries, each file by itself.
-fn gather_program(path: &HostPath, pieces: &mut Vec<Piece>) -> Result<(), TemplateError> {
-    pieces.push(Piece::take(&path.host, &path.cell)?);
+fn gather_program(path: &HostPath, pieces: &mut Vec<DetachedMount>) -> Result<(), TemplateError> {
+    pieces.push(DetachedMount::take(&path.host, &path.cell)?);
     let needed = program::libraries(&path.host).map_err(|error| refused(&path.host, &error))?;
     for library in needed {
-        pieces.push(Piece::take(&library, &library)?);
+        pieces.push(DetachedMount::take(&library, &library)?);
     }
     Ok(())
 }
 
-impl Piece {
-    /// Takes the tree at `host`, read-only: a directory as an overlay if `sealed` asks for that,
-    /// else a detached copy of the mount.
+impl DetachedMount {
+    /// What is at `host`, read-only: a directory as an overlay where `sealed` says so, else a detached
+    /// copy of the mount.
     fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
         let here = |errno| TemplateError::Path { path: host.to_owned(), errno };
         // Resolved here, in our copy of the host's mounts, and opened without following a link.
@@ -186,13 +186,13 @@ pub fn empty_directory() -> std::io::Result<OwnedFd> {
     Ok(open(&path, flags, Mode::empty())?)
 }
 
-pub fn devices() -> Result<Vec<Piece>, TemplateError> {
+pub fn devices() -> Result<Vec<DetachedMount>, TemplateError> {
     DEVICES
         .iter()
         .map(|name| {
             let path = Path::new("/dev").join(name);
             let here = |errno| TemplateError::Path { path: path.clone(), errno };
-            let piece = Piece::take_as_is(&path, &path).map_err(here)?;
+            let piece = DetachedMount::take_as_is(&path, &path).map_err(here)?;
             // Read-only is about the node's own mode and times: writing to the device goes on.
             let flags = attribute::RDONLY | attribute::NOSUID | attribute::NOEXEC;
             piece.set(flags, Reach::One).map_err(here)?;

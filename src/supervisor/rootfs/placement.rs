@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::detached::{Piece, Placed, relative, stand_in};
+use super::detached::{DetachedMount, Placed, relative, stand_in};
 use super::error::{During, TemplateError, refused};
 use super::granted::Access;
 use super::granted::Kind;
@@ -18,7 +18,7 @@ use cell::{c_path, errno_of};
 use sys::mount::{Filesystem, Reach, attach};
 
 /// Copies of the granted directories, taken before the stage hides any of them.
-pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateError> {
+pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<DetachedMount>, TemplateError> {
     let mut pieces = Vec::new();
     for directory in grant.iter().flat_map(|grant| &grant.directories) {
         if !directory.by_slot.is_empty() {
@@ -26,7 +26,7 @@ pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateErr
             continue;
         }
         let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
-        let piece = Piece::take_as_is(&directory.host, &directory.cell).map_err(here)?;
+        let piece = DetachedMount::take_as_is(&directory.host, &directory.cell).map_err(here)?;
         piece.set(directory.access.attributes(), Reach::Recursive).map_err(here)?;
         pieces.push(piece);
     }
@@ -35,15 +35,15 @@ pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<Piece>, TemplateErr
 
 /// Paths of the host that a root has by its profile.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub struct PlacedMounts {
     /// Paths as the cell has them.
     pub readable: Vec<PathBuf>,
     pub overlays: Vec<Filesystem>,
     pub is_open: bool,
 }
 
-impl Shown {
-    pub fn place(&mut self, piece: Piece, empty: &OwnedFd) -> Result<(), TemplateError> {
+impl PlacedMounts {
+    pub fn place(&mut self, piece: DetachedMount, empty: &OwnedFd) -> Result<(), TemplateError> {
         // Of what lies beneath another the rule for that one says the same.
         if !self.readable.iter().any(|path| piece.target.starts_with(path)) {
             self.readable.push(piece.target.clone());
@@ -59,7 +59,7 @@ impl Shown {
 
 /// The operator's grants in a root, as the cell has their paths.
 #[derive(Debug, Default)]
-pub struct Grants {
+pub struct PlacedGrants {
     pub by_slot: Vec<CString>,
     pub sockets: Sockets,
     pub all: Vec<PathBuf>,
@@ -73,13 +73,13 @@ pub struct Grants {
 /// Puts granted directories in place: at their path, or in the hidden store by slot.
 pub fn place_grants(
     grant: Option<&WorkspaceGrant>,
-    pieces: Vec<Piece>,
+    pieces: Vec<DetachedMount>,
     empty: &OwnedFd,
-) -> Result<Grants, TemplateError> {
+) -> Result<PlacedGrants, TemplateError> {
     for piece in pieces {
         piece.place(empty)?;
     }
-    let mut grants = Grants::default();
+    let mut grants = PlacedGrants::default();
     for (index, directory) in grant.iter().flat_map(|grant| &grant.directories).enumerate() {
         grants.add(directory);
         if directory.by_slot.is_empty() {
@@ -104,7 +104,7 @@ pub fn place_grants(
     Ok(grants)
 }
 
-impl Grants {
+impl PlacedGrants {
     fn add(&mut self, directory: &GrantedDirectory) {
         self.all.push(directory.cell.clone());
         self.notes.extend(directory.found.notes(&directory.cell));

@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::Mode;
 
 use super::grants::KeyGrant;
-use super::placement::{Grants, Shown, granted, place_grants};
+use super::placement::{PlacedGrants, PlacedMounts, granted, place_grants};
 use super::sockets;
 use cell::mounts::{self, HIDDEN, Slot};
 use cell::sealed::Overlays;
@@ -34,7 +34,7 @@ use super::synthetic;
 
 /// Resources for building templates.
 #[derive(Debug)]
-pub struct Workshop<'a> {
+pub struct TemplateBuilder<'a> {
     /// The supervisor's first mount namespace: a copy of the host's.
     pub base: OwnedFd,
     pub proc: &'a OwnedFd,
@@ -91,7 +91,7 @@ impl Template {
     }
 }
 
-impl Workshop<'_> {
+impl TemplateBuilder<'_> {
     /// Builds the template of `profile` with `grant` and leaves the caller in it.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Workshop<'_> {
         enter_stage(self.cells)?;
         skeleton(profile).during("making the root's directories")?;
         let empty = empty_directory().during("making an empty directory")?;
-        let mut shown = Shown::default();
+        let mut shown = PlacedMounts::default();
         if profile.can_hold_a_shell() {
             shown.readable.push(clerk::place().during("placing the clerk")?.to_owned());
         }
@@ -181,8 +181,8 @@ impl Workshop<'_> {
         &self,
         profile: &Profile,
         (namespace, sizes): (OwnedFd, OwnedFd),
-        shown: Shown,
-        grants: Grants,
+        shown: PlacedMounts,
+        grants: PlacedGrants,
     ) -> Result<Template, TemplateError> {
         let facts = match profile.proc {
             ProcView::Own => synthetic::covers().during("naming the facts of /proc")?,
@@ -192,10 +192,10 @@ impl Workshop<'_> {
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
         let sizes = Sizes::new(sizes, self.cells, profile.limits.memory, self.clocks);
-        let Grants { by_slot, sockets, all, has_directory, writable, guarded, named, notes } =
+        let PlacedGrants { by_slot, sockets, all, has_directory, writable, guarded, named, notes } =
             grants;
         let granted = all;
-        let Shown { readable, overlays, is_open } = shown;
+        let PlacedMounts { readable, overlays, is_open } = shown;
         Ok(Template {
             namespace,
             hidden,

@@ -25,8 +25,8 @@ use model::wire::StdinKind;
 const SETSID: &str = "/usr/bin/setsid";
 const BASH: &str = "/bin/bash";
 
-/// Where a session's cell has its desk.
-pub const DESK: &str = "/dev/session";
+/// Where a session's cell has its mailbox.
+pub const MAILBOX: &str = "/dev/session";
 
 /// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
@@ -144,12 +144,12 @@ pub fn fed(number: u64) -> String {
 /// its own, whose terminal it is. That of the shell it must not be, which would lose it with each call
 /// and get its signals; so a subshell opens it, which no terminal comes to by opening one.
 pub fn at_terminal(number: u64, terminal: u32) -> String {
-    let (command, place) = (place("cmd", number), format!("{DESK}/pts/{terminal}"));
+    let (command, place) = (place("cmd", number), format!("{MAILBOX}/pts/{terminal}"));
     format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{place} >|{place} 2>&1 )\n")
 }
 
 fn place(name: &str, number: u64) -> String {
-    format!("{DESK}/{name}.{number}")
+    format!("{MAILBOX}/{name}.{number}")
 }
 
 /// A word as bash reads it, whatever is in it.
@@ -162,13 +162,13 @@ pub const OPEN: u8 = b'o';
 
 /// What the shell told at the end of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct CallReport {
     pub status: u8,
     /// As the shell has it; a program may lie about its own directory.
     pub cwd: String,
 }
 
-impl Told {
+impl CallReport {
     /// Longest report that is read: a status, a path, and room.
     pub const BYTES: usize = 8192;
 
@@ -192,11 +192,11 @@ mod tests {
 
     #[test]
     fn a_report_is_a_status_and_a_directory() {
-        let told = |status, cwd: &str| Some(Told { status, cwd: cwd.to_owned() });
-        assert_eq!(Told::parse(b"0 /workspace\0"), told(0, "/workspace"));
-        assert_eq!(Told::parse(b"130 /a b\n c\0"), told(130, "/a b\n c"));
+        let told = |status, cwd: &str| Some(CallReport { status, cwd: cwd.to_owned() });
+        assert_eq!(CallReport::parse(b"0 /workspace\0"), told(0, "/workspace"));
+        assert_eq!(CallReport::parse(b"130 /a b\n c\0"), told(130, "/a b\n c"));
         for forged in [&b"0 /workspace"[..], b"256 /\0", b"-1 /\0", b"\0", b"", b"x /\0"] {
-            assert_eq!(Told::parse(forged), None, "{forged:?}");
+            assert_eq!(CallReport::parse(forged), None, "{forged:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Processor time of a session's shell, added up from what reaped its processes.
+//! CpuTime time of a session's shell, added up from what reaped its processes.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use cell::report::Counts;
 /// A clock tick of procfs: USER_HZ is 100 on every architecture that this is built for.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Processor time.
+/// CpuTime time.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Processor {
+pub struct CpuTime {
     pub user: Duration,
     pub system: Duration,
 }
 
-impl Processor {
+impl CpuTime {
     /// Of the processes that init reaped.
     pub fn of(counts: &Counts) -> Self {
         Self {

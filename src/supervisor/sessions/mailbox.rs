@@ -1,4 +1,4 @@
-//! The desk of a session: files and FIFOs by which its bash gets calls and tells their ends.
+//! The mailbox of a session: files and FIFOs by which its bash gets calls and tells their ends.
 //!
 //! It is a small filesystem of the supervisor's own. The cell has it read-only at `/dev/session`:
 //! a program can open what lies there, and can neither make, remove nor change anything. The
@@ -22,9 +22,9 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mknodat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::bash_loop::{self, DESK};
+use super::bash_loop::{self, MAILBOX};
 use super::terminal::{Terminal, Terminals};
-use crate::cells::attachments::Bytes;
+use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
 use cell::errno_of;
 use cell::mounts::{HIDDEN_DESK, Tmpfs};
@@ -39,9 +39,9 @@ const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", GATE];
 /// The one at which the shell waits.
 const GATE: &str = "go";
 
-/// The desk as the supervisor holds it.
+/// The mailbox as the supervisor holds it.
 #[derive(Debug)]
-pub struct Desk {
+pub struct Mailbox {
     directory: OwnedFd,
     /// None where they cannot be had.
     terminals: Option<Terminals>,
@@ -51,7 +51,7 @@ pub struct Desk {
 
 /// What the supervisor holds open while a call runs.
 #[derive(Debug)]
-pub struct Laid {
+pub struct PendingCall {
     number: u64,
     /// The report's reading end.
     pub end: OwnedFd,
@@ -67,7 +67,7 @@ pub struct Laid {
 
 /// Why a call was not laid out; the shell saw nothing of it.
 #[derive(Debug)]
-pub struct NotLaid {
+pub struct Undelivered {
     pub errno: Errno,
     pub shell: Waiting,
 }
@@ -81,7 +81,7 @@ pub enum Waiting {
     Nowhere,
 }
 
-impl Laid {
+impl PendingCall {
     /// The shell has the input open: from here on its end is what the caller makes of it. Whether it
     /// was not known before.
     pub fn opened(&mut self) -> bool {
@@ -89,10 +89,10 @@ impl Laid {
     }
 }
 
-/// A desk, and the mount namespaces that cells of a session are cloned from.
+/// A mailbox, and the mount namespaces that cells of a session are cloned from.
 #[derive(Debug)]
-pub struct Furnished {
-    pub desk: Desk,
+pub struct SessionMounts {
+    pub mailbox: Mailbox,
     pub shell: OwnedFd,
     /// For cells beside the shell, where the session's workspace is its own.
     pub beside: Option<OwnedFd>,
@@ -124,19 +124,19 @@ struct Input {
 
 /// What a call brings.
 #[derive(Debug)]
-pub struct Order<'a> {
-    pub script: &'a Bytes,
+pub struct CallRequest<'a> {
+    pub script: &'a Attachment,
     /// The input, where it is all there: then it is a file, at whose end the input ends.
-    pub input: Option<&'a Bytes>,
+    pub input: Option<&'a Attachment>,
     pub env: &'a Env,
     pub cwd: Option<&'a Cwd>,
     pub stdin: StdinKind,
 }
 
-impl Desk {
-    /// Makes a copy of `template`'s mounts with a desk in it, and `workspace` where the session
+impl Mailbox {
+    /// Makes a copy of `template`'s mounts with a mailbox in it, and `workspace` where the session
     /// has one of its own. Cells of the session are cloned from it, one after the other; cells
-    /// beside them from a copy that has the workspace and no desk.
+    /// beside them from a copy that has the workspace and no mailbox.
     ///
     /// # Errors
     /// The errno of the step that failed; the mounts are gone with it.
@@ -145,16 +145,16 @@ impl Desk {
         proc: &OwnedFd,
         workspace: Option<&Tmpfs>,
         owner: u32,
-    ) -> Result<Furnished, Errno> {
+    ) -> Result<SessionMounts, Errno> {
         const NONE: Option<&str> = None;
         setns(template, CloneFlags::CLONE_NEWNS)?;
         let beside = workspace.map(|workspace| shared(workspace, proc)).transpose()?;
         unshare(CloneFlags::CLONE_NEWNS)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(Some("tmpfs"), HIDDEN_DESK, Some("tmpfs"), flags, Some(OPTIONS))?;
-        mount(Some(HIDDEN_DESK), DESK, NONE, MsFlags::MS_BIND, NONE)?;
+        mount(Some(HIDDEN_DESK), MAILBOX, NONE, MsFlags::MS_BIND, NONE)?;
         let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-        mount(NONE, DESK, NONE, flags | read_only, NONE)?;
+        mount(NONE, MAILBOX, NONE, flags | read_only, NONE)?;
         let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = openat(AT_FDCWD, HIDDEN_DESK, directory, Mode::empty())?;
         let terminals = match Terminals::set_up(&directory, owner) {
@@ -165,9 +165,9 @@ impl Desk {
             }
         };
         let shell = own_namespace(proc)?;
-        let desk = Self { directory, terminals, next: 1 };
-        desk.gate(desk.next)?;
-        Ok(Furnished { desk, shell, beside })
+        let mailbox = Self { directory, terminals, next: 1 };
+        mailbox.gate(mailbox.next)?;
+        Ok(SessionMounts { mailbox, shell, beside })
     }
 
     /// The number of the next call, whose gate is there.
@@ -187,7 +187,10 @@ impl Desk {
     ///
     /// # Errors
     /// ENOSPC: programs keep too much of calls before open.
-    pub fn lay(&mut self, order: &Order<'_>) -> Result<(Laid, FarEnds), NotLaid> {
+    pub fn deliver(
+        &mut self,
+        order: &CallRequest<'_>,
+    ) -> Result<(PendingCall, FarEnds), Undelivered> {
         let number = self.next;
         let errno = match self.make(number, order) {
             Ok(made) => {
@@ -205,7 +208,7 @@ impl Desk {
                 Waiting::Nowhere
             }
         };
-        Err(NotLaid { errno, shell })
+        Err(Undelivered { errno, shell })
     }
 
     /// Takes away what was made of a call that the shell knows nothing of. It waits at the gate, which
@@ -217,7 +220,7 @@ impl Desk {
     }
 
     /// Makes what the call reads.
-    fn input(&self, number: u64, order: &Order<'_>) -> Result<Input, Errno> {
+    fn input(&self, number: u64, order: &CallRequest<'_>) -> Result<Input, Errno> {
         let path = name("in", number);
         let nothing = || symlinkat("/dev/null", &self.directory, path.as_str());
         let line =
@@ -248,7 +251,7 @@ impl Desk {
         }
     }
 
-    fn make(&self, number: u64, order: &Order<'_>) -> Result<(Laid, FarEnds), Errno> {
+    fn make(&self, number: u64, order: &CallRequest<'_>) -> Result<(PendingCall, FarEnds), Errno> {
         let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
         let mut held = Vec::new();
         let mut output = |stream: &str| {
@@ -282,13 +285,13 @@ impl Desk {
         let gate = name(GATE, number);
         self.mode(&gate, READABLE | Mode::S_IWUSR)?;
         held.push(self.open(&gate, OFlag::O_RDWR)?);
-        Ok((Laid { number, end, _held: held, input, input_file, terminal }, ends))
+        Ok((PendingCall { number, end, _held: held, input, input_file, terminal }, ends))
     }
 
     /// Takes a call's files away; who has them open keeps them. One that stays takes room of this session's
-    /// desk alone, and no later call has its name.
-    pub fn clear_up(&self, laid: Laid) {
-        if let Err(errno) = self.remove(laid.number) {
+    /// mailbox alone, and no later call has its name.
+    pub fn clear_up(&self, pending: PendingCall) {
+        if let Err(errno) = self.remove(pending.number) {
             tracing::warn!(%errno, "the files of a session's call stay");
         }
     }

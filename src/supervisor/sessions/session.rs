@@ -1,11 +1,11 @@
-//! Sessions: each a shell, and what of it outlives the shell: its `/workspace`, its desk, its slot.
+//! Sessions: each a shell, and what of it outlives the shell: its `/workspace`, its mailbox, its slot.
 //!
 //! *Invariant:* a cell of a session is offered to no other job, and a session's number is of one
 //! caller (the front end sees to it, and no number is used twice).
 
 use std::time::{Duration, Instant};
 
-use super::mailbox::Desk;
+use super::mailbox::Mailbox;
 use super::shell::Shell;
 use crate::cells::key::{Key, Unusable};
 use cell::Shared;
@@ -19,7 +19,7 @@ use model::wire::CallId;
 pub struct Session {
     pub id: SessionId,
     pub slot: Slot,
-    pub desk: Desk,
+    pub mailbox: Mailbox,
     pub shell: Option<Shell>,
     /// When it ends, if nobody uses it until then.
     until: Option<Instant>,
@@ -137,8 +137,8 @@ impl Sessions {
     /// Answers for shells that take their time to end.
     pub fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Vec<(CallId, Box<Ended>)> {
         let sessions = self.places.iter_mut().flatten();
-        let answers = sessions.filter_map(|Session { shell, desk, .. }| {
-            shell.as_mut()?.answer_dying(desk, shared, now)
+        let answers = sessions.filter_map(|Session { shell, mailbox, .. }| {
+            shell.as_mut()?.answer_dying(mailbox, shared, now)
         });
         answers.collect()
     }
@@ -149,8 +149,8 @@ impl Sessions {
 }
 
 impl Session {
-    pub fn new(id: SessionId, slot: Slot, desk: Desk) -> Self {
-        Self { id, slot, desk, shell: None, until: None, leaving: false }
+    pub fn new(id: SessionId, slot: Slot, mailbox: Mailbox) -> Self {
+        Self { id, slot, mailbox, shell: None, until: None, leaving: false }
     }
 
     /// When something is due: the call's time, or the end of what nobody uses.

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::read;
 
-use super::bash_loop::{self, Told};
-use super::cpu_time::Processor;
-use super::mailbox::{Desk, Laid, NotLaid, Order, Waiting};
+use super::bash_loop::{self, CallReport};
+use super::cpu_time::CpuTime;
+use super::mailbox::{CallRequest, Mailbox, PendingCall, Undelivered, Waiting};
 use crate::cells::cell::Cell;
-use crate::cells::cell::Socket;
-use crate::cells::dying::Look;
+use crate::cells::cell::CellSocket;
+use crate::cells::dying::DeathCheck;
 use crate::cells::exit::{self, LINGER};
 use crate::cells::handover;
-use crate::cells::queued_job::Ready;
+use crate::cells::queued_job::QueuedJob;
 use crate::cells::streams::FarEnds;
 use cell::Design;
 use cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
@@ -39,7 +39,7 @@ const BASH: &str = "bash";
 const KILLED: u8 = 9;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ShellStage {
     /// It waits for a call.
     Idle,
     /// A call runs.
@@ -56,7 +56,7 @@ enum Stage {
 
 /// Request of a step to the loop.
 #[derive(Debug)]
-pub enum Step {
+pub enum ShellEvent {
     None,
     /// State of a call: does it wait for its input?
     Input(CallId, u32, Waits),
@@ -77,15 +77,15 @@ pub struct Shell {
     process: OwnedFd,
     /// Of its root, which each call is shown the age of.
     sizes: Rc<Sizes>,
-    stage: Stage,
+    stage: ShellStage,
     deadline: Option<Instant>,
     /// Once it is ending: when to look whether its call can be answered before that.
-    look: Look,
-    /// Number of its first call on the desk.
+    look: DeathCheck,
+    /// Number of its first call on the mailbox.
     first: u64,
     current: Option<Current>,
-    /// Processor time that calls before have used.
-    used: Processor,
+    /// CpuTime time that calls before have used.
+    used: CpuTime,
     /// Why the shell could not start.
     exec: Option<Failure>,
     end: Option<(PayloadEnd, Vec<DeniedCall>)>,
@@ -98,9 +98,9 @@ pub struct Shell {
 #[derive(Debug)]
 struct Current {
     call: CallId,
-    laid: Laid,
+    pending: PendingCall,
     report: Vec<u8>,
-    told: Option<Told>,
+    told: Option<CallReport>,
     /// How long it took until then; what init looks at after that is not the command's time.
     took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
@@ -121,7 +121,7 @@ impl Shell {
     pub fn begin(
         mut cell: Cell,
         design: &Design,
-        ready: &Ready,
+        ready: &QueuedJob,
         receipt: Receipt,
         process: OwnedFd,
         first: u64,
@@ -142,12 +142,12 @@ impl Shell {
             receipt,
             process,
             sizes,
-            stage: Stage::Idle,
+            stage: ShellStage::Idle,
             deadline: None,
-            look: Look::default(),
+            look: DeathCheck::default(),
             first,
             current: None,
-            used: Processor::default(),
+            used: CpuTime::default(),
             exec: None,
             end: None,
             changes: ready.start.changes,
@@ -157,12 +157,12 @@ impl Shell {
 
     /// Returns true if a call can be handed to it now.
     pub fn is_idle(&self) -> bool {
-        self.stage == Stage::Idle
+        self.stage == ShellStage::Idle
     }
 
     /// Returns true if it will take no more calls.
     pub fn is_ending(&self) -> bool {
-        self.stage == Stage::Ending
+        self.stage == ShellStage::Ending
     }
 
     pub fn call(&self) -> Option<CallId> {
@@ -175,39 +175,39 @@ impl Shell {
 
     /// The report of the call that runs, to be watched.
     pub fn report(&self) -> Option<&OwnedFd> {
-        self.current.as_ref().map(|current| &current.laid.end)
+        self.current.as_ref().map(|current| &current.pending.end)
     }
 
     /// Lays a call before the shell. Which one of the shell it is, and the far ends of its streams.
     ///
     /// # Errors
-    /// What the desk said; nothing ran.
+    /// What the mailbox said; nothing ran.
     pub fn take(
         &mut self,
-        ready: &Ready,
-        desk: &mut Desk,
+        ready: &QueuedJob,
+        mailbox: &mut Mailbox,
         built: Duration,
-    ) -> Result<(u64, FarEnds), NotLaid> {
+    ) -> Result<(u64, FarEnds), Undelivered> {
         // Nothing is laid out yet.
-        let unlaid = |errno| NotLaid { errno, shell: Waiting::Here };
+        let undelivered = |errno| Undelivered { errno, shell: Waiting::Here };
         let place = ready.start.session.map(|within| within.place);
-        let order = Order {
-            script: ready.brought.script.as_ref().ok_or(Errno::EBADF).map_err(unlaid)?,
-            input: ready.brought.stdin.as_ref(),
+        let order = CallRequest {
+            script: ready.attachments.script.as_ref().ok_or(Errno::EBADF).map_err(undelivered)?,
+            input: ready.attachments.stdin.as_ref(),
             env: &ready.block.env,
             cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
             stdin: ready.start.stdin.kind(),
         };
-        let turn = desk.next().saturating_sub(self.first).saturating_add(1);
+        let turn = mailbox.next().saturating_sub(self.first).saturating_add(1);
         // Before the shell goes on, and may start a process.
-        let began = stopping::ticks().map_err(unlaid)?;
-        self.sizes.age(self.cell.slot).map_err(unlaid)?;
-        let (laid, ends) = desk.lay(&order)?;
+        let began = stopping::ticks().map_err(undelivered)?;
+        self.sizes.age(self.cell.slot).map_err(undelivered)?;
+        let (pending, ends) = mailbox.deliver(&order)?;
         let started = Instant::now();
         let handed_over = started.saturating_duration_since(ready.arrived).saturating_sub(built);
         self.current = Some(Current {
             call: ready.start.call,
-            laid,
+            pending,
             report: Vec::new(),
             told: None,
             took: None,
@@ -218,43 +218,43 @@ impl Shell {
             started,
             timings: Timings { built, handed_over, ..Timings::default() },
         });
-        self.stage = Stage::Running;
+        self.stage = ShellStage::Running;
         self.deadline = started.checked_add(ready.limits.wall);
         Ok((turn, ends))
     }
 
     /// Something from the shell about the call that runs.
-    pub fn read_report(&mut self, now: Instant) -> Step {
-        let Some(current) = &mut self.current else { return Step::None };
+    pub fn read_report(&mut self, now: Instant) -> ShellEvent {
+        let Some(current) = &mut self.current else { return ShellEvent::None };
         let mut buffer = [0; 4096];
-        let length = match read(&current.laid.end, &mut buffer) {
+        let length = match read(&current.pending.end, &mut buffer) {
             Ok(length) => length,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Step::None,
+            Err(Errno::EAGAIN | Errno::EINTR) => return ShellEvent::None,
             // How the command ends cannot be known: it does not go on unwatched.
             Err(errno) => {
                 let step = "reading how the command ended".to_owned();
                 self.stop(Outcome::Failed(Failure::Setup { step, errno: report::raw(errno) }), now);
-                return Step::None;
+                return ShellEvent::None;
             }
         };
-        if self.stage == Stage::Ending {
-            return Step::None;
+        if self.stage == ShellStage::Ending {
+            return ShellEvent::None;
         }
         current.report.extend_from_slice(buffer.get(..length).unwrap_or_default());
-        if current.report.first() == Some(&bash_loop::OPEN) && current.laid.opened() {
+        if current.report.first() == Some(&bash_loop::OPEN) && current.pending.opened() {
             current.report.remove(0);
         }
         if current.report.is_empty() {
-            return Step::None;
+            return ShellEvent::None;
         }
-        if !current.report.ends_with(&[0]) && current.report.len() < Told::BYTES {
-            return Step::None;
+        if !current.report.ends_with(&[0]) && current.report.len() < CallReport::BYTES {
+            return ShellEvent::None;
         }
-        match Told::parse(&current.report) {
+        match CallReport::parse(&current.report) {
             Some(told) => {
                 current.told.get_or_insert(told);
                 current.took.get_or_insert(current.started.elapsed());
-                self.stage = Stage::Counting;
+                self.stage = ShellStage::Counting;
                 self.deadline = Some(now + LINGER);
                 // Init is gone: its pidfd tells.
                 if let Err(errno) = self.cell.tell(&report::ToInit::Count) {
@@ -262,7 +262,7 @@ impl Shell {
                 }
             }
             None => {
-                let full = current.report.len() >= Told::BYTES;
+                let full = current.report.len() >= CallReport::BYTES;
                 let why = "something else than its shell told how the command ended".to_owned();
                 self.stop(Outcome::Failed(Failure::Refused { why }), now);
                 if full {
@@ -272,17 +272,17 @@ impl Shell {
                 }
             }
         }
-        Step::None
+        ShellEvent::None
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.
-    pub fn read_job(&mut self) -> Step {
+    pub fn read_job(&mut self) -> ShellEvent {
         match self.last_words() {
             Ok(()) | Err(Errno::EAGAIN) => {}
             // Closed at exec, or with the payload; init tells which.
-            Err(_) => self.cell.stop_listening(Socket::Job),
+            Err(_) => self.cell.stop_listening(CellSocket::Job),
         }
-        Step::None
+        ShellEvent::None
     }
 
     fn last_words(&mut self) -> Result<(), Errno> {
@@ -306,25 +306,25 @@ impl Shell {
     }
 
     /// Something from init.
-    pub fn read_control(&mut self, desk: &Desk) -> Step {
+    pub fn read_control(&mut self, mailbox: &Mailbox) -> ShellEvent {
         let mut buffer = [0; REPORT_BYTES];
         let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
-            Err(Errno::EAGAIN) => return Step::None,
+            Err(Errno::EAGAIN) => return ShellEvent::None,
             // The pidfd tells the rest.
             Ok(_) | Err(_) => {
-                self.cell.stop_listening(Socket::Control);
-                return Step::None;
+                self.cell.stop_listening(CellSocket::Control);
+                return ShellEvent::None;
             }
         };
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
         match postcard::take_from_bytes::<FromInit>(bytes) {
-            Ok((FromInit::Counted(counts), denied)) if self.stage == Stage::Counting => {
-                return self.over(counts, report::denials(denied, counts.denied), desk);
+            Ok((FromInit::Counted(counts), denied)) if self.stage == ShellStage::Counting => {
+                return self.over(counts, report::denials(denied, counts.denied), mailbox);
             }
             Ok((FromInit::Ended(end), denied)) => {
                 self.end = Some((end, report::denials(denied, end.counts.denied)));
-                self.stage = Stage::Ending;
+                self.stage = ShellStage::Ending;
                 let now = Instant::now();
                 self.deadline = Some(now + LINGER);
                 self.look.begin(now);
@@ -337,19 +337,19 @@ impl Shell {
             // An answer that nobody waits for any more.
             Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
         }
-        Step::None
+        ShellEvent::None
     }
 
     /// The call is over and the shell waits.
-    fn over(&mut self, counts: Counts, denials: Vec<DeniedCall>, desk: &Desk) -> Step {
-        let Some(current) = self.current.take() else { return Step::None };
-        let Current { call, laid, told, took, stopped, started, timings, force, .. } = current;
-        let Some(told) = told else { return Step::None };
+    fn over(&mut self, counts: Counts, denials: Vec<DeniedCall>, mailbox: &Mailbox) -> ShellEvent {
+        let Some(current) = self.current.take() else { return ShellEvent::None };
+        let Current { call, pending, told, took, stopped, started, timings, force, .. } = current;
+        let Some(told) = told else { return ShellEvent::None };
         let wall = took.unwrap_or_else(|| started.elapsed());
-        desk.clear_up(laid);
-        self.stage = Stage::Idle;
+        mailbox.clear_up(pending);
+        self.stage = ShellStage::Idle;
         self.deadline = None;
-        let total = Processor::of_tree(&self.process).and(Processor::of(&counts));
+        let total = CpuTime::of_tree(&self.process).and(CpuTime::of(&counts));
         let usage = self.usage(total, counts.max_rss, wall);
         let ended = Ended {
             usage,
@@ -360,7 +360,7 @@ impl Shell {
             files_changed: self.files_changed(),
             ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: told.status }))
         };
-        Step::Ended(call, Box::new(ended))
+        ShellEvent::Ended(call, Box::new(ended))
     }
 }
 

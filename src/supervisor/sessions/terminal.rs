@@ -10,7 +10,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 
-use super::bash_loop::DESK;
+use super::bash_loop::MAILBOX;
 use cell::mounts::HIDDEN_TERMINALS;
 use sys::{Result, terminal};
 
@@ -24,7 +24,7 @@ const COLUMNS: u16 = 80;
 /// What makes terminals.
 const PTMX: &str = "ptmx";
 
-/// Where a session's cell has them, below its desk.
+/// Where a session's cell has them, below its mailbox.
 pub const PLACE: &str = "pts";
 
 /// The devpts of a session.
@@ -41,15 +41,15 @@ pub struct Terminal {
 }
 
 impl Terminals {
-    /// Mounts a devpts on the desk, in the mount namespace of this process. Its terminals belong to
+    /// Mounts a devpts on the mailbox, in the mount namespace of this process. Its terminals belong to
     /// `owner`.
     ///
     /// # Errors
     /// Where a kernel or a container refuses it: then the session has none.
-    pub fn set_up(desk: &OwnedFd, owner: u32) -> Result<Self> {
+    pub fn set_up(mailbox: &OwnedFd, owner: u32) -> Result<Self> {
         const NONE: Option<&str> = None;
-        mkdirat(desk, PLACE, Mode::from_bits_truncate(0o755))?;
-        let (hidden, place) = (HIDDEN_TERMINALS, format!("{DESK}/{PLACE}"));
+        mkdirat(mailbox, PLACE, Mode::from_bits_truncate(0o755))?;
+        let (hidden, place) = (HIDDEN_TERMINALS, format!("{MAILBOX}/{PLACE}"));
         let place = place.as_str();
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
         let options = format!("mode=0600,ptmxmode=0000,uid={owner},gid={owner},max={MOST}");

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Current, Shell, Step};
+use super::{Current, Shell, ShellEvent};
 use crate::cells::dying;
 use crate::cells::exit;
-use crate::sessions::cpu_time::Processor;
-use crate::sessions::mailbox::Desk;
+use crate::sessions::cpu_time::CpuTime;
+use crate::sessions::mailbox::Mailbox;
 use cell::Shared;
 use cell::report::{self, Counts, FromInit, REPORT_BYTES};
 use model::job::Changes;
@@ -20,7 +20,7 @@ use sys::socket::{self, Wait};
 
 impl Shell {
     /// What one call used: the difference to all before it.
-    pub(super) fn usage(&mut self, total: Processor, largest: u64, wall: Duration) -> Usage {
+    pub(super) fn usage(&mut self, total: CpuTime, largest: u64, wall: Duration) -> Usage {
         let used = total.since(std::mem::replace(&mut self.used, total));
         let peak = self.cell.peak_memory();
         Usage {
@@ -45,27 +45,27 @@ impl Shell {
     }
 
     /// The cell's init may have ended.
-    pub fn collect(&mut self, desk: &Desk) -> Step {
+    pub fn collect(&mut self, mailbox: &Mailbox) -> ShellEvent {
         // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
         let used = match self.cell.collect() {
-            Ok(None) => return Step::None,
+            Ok(None) => return ShellEvent::None,
             Ok(Some(used)) => used,
             Err(_) => Used::default(),
         };
-        Step::Gone(self.last_end(desk, used))
+        ShellEvent::Gone(self.last_end(mailbox, used))
     }
 
     /// The end of the call that runs, where the cell takes its time and nothing of it can run any more.
     pub fn answer_dying(
         &mut self,
-        desk: &Desk,
+        mailbox: &Mailbox,
         shared: &Shared,
         now: Instant,
     ) -> Option<(CallId, Box<Ended>)> {
         if !self.look.is_over(&self.cell, shared, now) {
             return None;
         }
-        let (call, mut ended) = self.last_end(desk, Used::default())?;
+        let (call, mut ended) = self.last_end(mailbox, Used::default())?;
         if self.changes == Changes::Told {
             ended.files_changed = dying::incomplete(ended.files_changed);
         }
@@ -73,16 +73,16 @@ impl Shell {
     }
 
     /// The end of the call that runs, if any, as it was reported or else as it is known here.
-    fn last_end(&mut self, desk: &Desk, used: Used) -> Option<(CallId, Box<Ended>)> {
+    fn last_end(&mut self, mailbox: &Mailbox, used: Used) -> Option<(CallId, Box<Ended>)> {
         self.look.end();
         self.late_words();
         let current = self.current.take()?;
-        let Current { call, laid, told, stopped, started, timings, force, .. } = current;
-        desk.clear_up(laid);
+        let Current { call, pending, told, stopped, started, timings, force, .. } = current;
+        mailbox.clear_up(pending);
         let told = told.map(|told| Outcome::Exited { code: told.status });
         let (outcome, counts, denials) = self.as_reported(stopped.or(told), used);
         let wall = started.elapsed();
-        let usage = self.usage(Processor::of(&counts), counts.max_rss, wall);
+        let usage = self.usage(CpuTime::of(&counts), counts.max_rss, wall);
         let timings = Timings { run: wall, ..timings };
         let shell = ShellAfter::Ended;
         let files_changed = self.files_changed();

@@ -3,7 +3,7 @@
 //! The front end asks as often as it likes; init is sent the next question when it has answered the
 //! one before, so that it is never behind and the supervisor never waits for it.
 
-use super::{Shell, Stage, Step};
+use super::{Shell, ShellEvent, ShellStage};
 use cell::report::ToInit;
 use model::outcome::Waits;
 
@@ -27,10 +27,11 @@ impl Shell {
     }
 
     fn ask_next(&mut self) {
-        let Some(current) = self.current.as_mut().filter(|_| self.stage == Stage::Running) else {
+        let Some(current) = self.current.as_mut().filter(|_| self.stage == ShellStage::Running)
+        else {
             return;
         };
-        let Some(input) = current.laid.input_file else { return };
+        let Some(input) = current.pending.input_file else { return };
         if current.asking.sent.is_some() {
             return;
         }
@@ -43,13 +44,13 @@ impl Shell {
     }
 
     /// Init has answered, or has seen that somebody waits now.
-    pub(super) fn answered(&mut self, number: u32, waits: Waits) -> Step {
-        let Some(current) = &mut self.current else { return Step::None };
+    pub(super) fn answered(&mut self, number: u32, waits: Waits) -> ShellEvent {
+        let Some(current) = &mut self.current else { return ShellEvent::None };
         let call = current.call;
         if current.asking.sent == Some(number) {
             current.asking.sent = None;
         }
         self.ask_next();
-        Step::Input(call, number, waits)
+        ShellEvent::Input(call, number, waits)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
-use super::{KILLED, Shell, Stage, Step};
+use super::{KILLED, Shell, ShellEvent, ShellStage};
 use crate::cells::exit::LINGER;
 use cell::report::{Ticks, ToInit};
 use model::defaults::GRACE;
@@ -27,7 +27,7 @@ impl Shell {
     /// Ends the call that runs: by INT first, so that the shell is kept where that works.
     pub fn stop(&mut self, outcome: Outcome, now: Instant) {
         let Some(current) = &mut self.current else { return };
-        if current.stopped.is_some() || self.stage == Stage::Ending {
+        if current.stopped.is_some() || self.stage == ShellStage::Ending {
             return;
         }
         let gently = match outcome {
@@ -39,12 +39,12 @@ impl Shell {
         if !gently {
             return self.kill(now);
         }
-        if self.stage == Stage::Running && current.laid.terminal.is_some() {
+        if self.stage == ShellStage::Running && current.pending.terminal.is_some() {
             // They are in a session of their own, where the shell's group is not.
-            return self.send(JobSignal::Interrupt, Stage::Terminated, now);
+            return self.send(JobSignal::Interrupt, ShellStage::Terminated, now);
         }
-        if self.stage == Stage::Running {
-            self.stage = Stage::Interrupted;
+        if self.stage == ShellStage::Running {
+            self.stage = ShellStage::Interrupted;
             self.deadline = Some(now + GRACE);
             // Whatever failed, KILL follows.
             if let Err(errno) = self.cell.interrupt() {
@@ -63,7 +63,7 @@ impl Shell {
 
     /// Ends the shell, and what runs in it.
     pub fn kill(&mut self, now: Instant) {
-        self.stage = Stage::Ending;
+        self.stage = ShellStage::Ending;
         self.deadline = Some(now + LINGER);
         if self.current.is_some() {
             self.look.begin(now);
@@ -77,9 +77,12 @@ impl Shell {
             return;
         }
         match self.stage {
-            Stage::Running => self.stop(Outcome::Timeout, now),
-            Stage::Terminated => self.send(JobSignal::Kill, Stage::Interrupted, now),
-            Stage::Idle | Stage::Interrupted | Stage::Counting | Stage::Ending => self.kill(now),
+            ShellStage::Running => self.stop(Outcome::Timeout, now),
+            ShellStage::Terminated => self.send(JobSignal::Kill, ShellStage::Interrupted, now),
+            ShellStage::Idle
+            | ShellStage::Interrupted
+            | ShellStage::Counting
+            | ShellStage::Ending => self.kill(now),
         }
     }
 
@@ -88,30 +91,35 @@ impl Shell {
     pub fn signal(&mut self, signal: JobSignal, now: Instant) {
         let Some(current) = &mut self.current else { return };
         let next = match (self.stage, signal) {
-            (Stage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
+            (ShellStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
                 current.stopped.get_or_insert(Outcome::Cancelled);
-                Stage::Terminated
+                ShellStage::Terminated
             }
             // Again: the time that it has does not begin anew.
-            (Stage::Interrupted, JobSignal::Kill)
+            (ShellStage::Interrupted, JobSignal::Kill)
                 if current.stopped == Some(Outcome::Signaled { signal: KILLED }) =>
             {
                 return;
             }
-            (Stage::Running | Stage::Terminated | Stage::Interrupted, JobSignal::Kill) => {
+            (
+                ShellStage::Running | ShellStage::Terminated | ShellStage::Interrupted,
+                JobSignal::Kill,
+            ) => {
                 current.stopped = Some(Outcome::Signaled { signal: KILLED });
-                Stage::Interrupted
+                ShellStage::Interrupted
             }
             // It is being ended already.
             (_, JobSignal::Interrupt | JobSignal::Terminate)
-            | (Stage::Idle | Stage::Counting | Stage::Ending, JobSignal::Kill) => return,
+            | (ShellStage::Idle | ShellStage::Counting | ShellStage::Ending, JobSignal::Kill) => {
+                return;
+            }
         };
         self.send(signal, next, now);
     }
 
-    fn send(&mut self, signal: JobSignal, next: Stage, now: Instant) {
+    fn send(&mut self, signal: JobSignal, next: ShellStage, now: Instant) {
         let Some(current) = &mut self.current else { return };
-        if self.stage == Stage::Terminated && signal == JobSignal::Kill {
+        if self.stage == ShellStage::Terminated && signal == JobSignal::Kill {
             current.force = Force::Killed;
         }
         let order = ToInit::Signal { signal, since: current.began };
@@ -124,12 +132,12 @@ impl Shell {
     }
 
     /// The kernel ran out of this cell's memory.
-    pub fn out_of_memory(&mut self) -> Step {
+    pub fn out_of_memory(&mut self) -> ShellEvent {
         if self.cell.took_out_of_memory() {
             let now = Instant::now();
             self.stop(Outcome::Limit(LimitKind::Memory), now);
             self.kill(now);
         }
-        Step::None
+        ShellEvent::None
     }
 }
