@@ -1,4 +1,4 @@
-//! Control messages for a call that runs.
+//! Requests about a call that runs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -54,13 +54,13 @@ pub struct Running {
     pub control: Control,
     /// Resolves once, when the call has ended. An error means the supervisor is gone.
     pub ended: oneshot::Receiver<Ended>,
-    /// Answer about its input, with the number of the question.
+    /// Answers about its input, by the number of the question.
     pub input: watch::Receiver<(u32, Waits)>,
     /// Cancels on drop, so that a call nobody waits for does not go on.
     pub guard: CancelOnDrop,
 }
 
-/// Report of the supervisor's start.
+/// The supervisor that came up at the other end.
 type Greeting = Option<Result<Ready, Unable>>;
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ struct State {
     told: Metrics,
 }
 
-/// Receivers that wait for a call's frames.
+/// The receiver of a call's frames.
 #[derive(Debug)]
 struct Waiting {
     started: Option<oneshot::Sender<Result<Running, Failure>>>,
@@ -134,8 +134,7 @@ impl Link {
         Ok(Self { shared })
     }
 
-    /// Resolves to the facts that the supervisor found at its start, or the reason why it did not
-    /// start.
+    /// Waits for the supervisor's findings at its start, or the reason why it did not start.
     ///
     /// # Errors
     /// The step of its set-up that failed, or the end of the supervisor without a report.
@@ -157,12 +156,12 @@ impl Link {
         }
     }
 
-    /// Returns the facts that the supervisor found, if it has reported them already.
+    /// Returns the supervisor's findings, if it has reported them already.
     pub fn greeted(&self) -> Option<Ready> {
         self.shared.greeting.borrow().as_ref()?.as_ref().ok().cloned()
     }
 
-    /// Returns true if the supervisor is gone.
+    /// Returns whether the supervisor is gone.
     pub fn is_closed(&self) -> bool {
         self.shared.state().closed.is_some()
     }
@@ -296,7 +295,7 @@ impl Shared {
         let reason = state.closed.get_or_insert(failure).clone();
         for (_, waiting) in state.calls.drain() {
             if let Some(started) = waiting.started {
-                // The receiver may have gone.
+                // The receiver has gone.
                 started.send(Err(reason.clone())).unwrap_or_default();
             }
         }
@@ -346,7 +345,7 @@ impl Shared {
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
         let running = Running::take(stdin, told, received, control, (ended, input));
-        // The receiver may have gone: then the guard in `running` cancels the call on drop.
+        // The receiver has gone: the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }
 

@@ -1,4 +1,4 @@
-//! Totals of the supervisor's reports about its calls: for the operator, never for a client.
+//! Sums over the supervisor's reports of its calls: for the operator, never for a client.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Metrics {
     pub calls: u64,
     /// Calls that the supervisor has now.
     pub running: u64,
-    /// Counts of cells.
+    /// Counts of cells by their fate.
     pub cells: PoolCounts,
     /// Microseconds of all calls together, by phase, as receipts have them for one.
     pub timings_us: BTreeMap<&'static str, u64>,

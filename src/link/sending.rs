@@ -32,13 +32,13 @@ impl Outgoing {
         Self { job: Some(call), frame, fds, failures: 0 }
     }
 
-    /// Makes a message about a call, or about a session.
+    /// A request about a call, or about a session.
     pub fn order(frame: Vec<u8>) -> Self {
         Self { job: None, frame, fds: Vec::new(), failures: 0 }
     }
 }
 
-/// Result of sending the frames that waited.
+/// The result of sending the frames that waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sent {
     All,
@@ -102,7 +102,7 @@ impl State {
         let waiting = self.calls.remove(&call);
         if let Some(started) = waiting.and_then(|waiting| waiting.started) {
             let failure = Failure::Setup { step: "sending the job".to_owned(), errno: raw(errno) };
-            // The receiver may have gone.
+            // The receiver has gone.
             started.send(Err(failure)).unwrap_or_default();
         }
     }

@@ -57,8 +57,8 @@ impl Running {
     }
 }
 
-/// Checks that this process has descriptors left for the streams of a job with this input: without
-/// them nothing runs, as its output could not be read.
+/// Returns whether this process has numbers left for the streams of a job with this input: where it has none,
+/// nothing runs that nobody could follow.
 ///
 /// # Errors
 /// The error of fcntl(2) for one more descriptor.

@@ -1,4 +1,4 @@
-//! A client's request after parsing: every value here is bounded and free of NUL.
+//! The request of a client, after parsing: every value here is bounded and free of NUL.
 //!
 //! A [`Call`] is made only from these checked types, so code behind it never
 //! checks a length or a name again. The one place that does is the
@@ -22,7 +22,7 @@ pub const ENV_BYTES: usize = 64 << 10;
 pub const ARGV_BYTES: usize = 128 << 10;
 /// Longest path in a cell in bytes, as the kernel's `PATH_MAX` less its NUL.
 pub const PATH_BYTES: usize = 4095;
-/// Program that reads and writes files in a cell that can hold a shell.
+/// The program that reads and writes files in a cell that can hold a shell.
 pub const CLERK: &str = "/.cofferdam/clerk";
 /// The longest time any call may be given.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -242,7 +242,7 @@ impl FilePath {
     }
 }
 
-/// Standard input of the program.
+/// The standard input of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stdin {
     /// End of file at once.

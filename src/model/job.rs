@@ -1,4 +1,4 @@
-//! The decided job: the program that a grant holds, and the limits under which it runs.
+//! The decision about what is to run: the job that a grant holds and the limits it runs under.
 
 use std::fmt;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub struct Within {
     pub place: Place,
 }
 
-/// Signal for the processes of a session's job.
+/// The signal for the processes of a session's job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobSignal {
     Interrupt,
@@ -70,13 +70,13 @@ pub enum JobSignal {
 /// The directory that a job of a session starts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// Current directory of the shell.
+    /// The shell's own directory.
     Stay,
     /// The job's own, for this job.
     Given,
 }
 
-/// Report of workspace changes in a reply.
+/// The request for a list of changes in the workspace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Changes {
     #[default]
@@ -153,8 +153,8 @@ impl Limits {
         self.workspace_bytes.saturating_add(self.tmp_bytes).saturating_add(self.shm_bytes)
     }
 
-    /// Returns true if `asked` wanted more than it gets of anything but output, which only the
-    /// operator's pipe at the command line asks for.
+    /// Returns whether `asked` wanted more than it gets, of anything but output: that is the operator's pipe
+    /// at the command line, and nobody else asks for it.
     pub fn clamps(&self, asked: &Asked) -> bool {
         asked.wall.is_some_and(|wall| wall > self.wall.min(MAX_TIMEOUT))
             || asked.memory.is_some_and(|memory| memory > self.memory)

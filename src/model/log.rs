@@ -1,7 +1,7 @@
 //! Log lines of a process that has no streams: kept until the link can take them to the front end.
 //!
-//! Writing a line never blocks. If standard error has no reader, or lines come faster than they are
-//! taken, some are dropped and their number is reported.
+//! A line is never waited for. If nobody reads standard error, or lines come faster than they are
+//! taken, some are left out, and how many is told.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -76,7 +76,7 @@ impl Kept {
     }
 }
 
-/// Destination of log lines: standard error, or in a supervisor the buffer of [`take`].
+/// The destination of log lines: standard error, or in a supervisor what [`take`] takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Output;
 

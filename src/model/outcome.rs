@@ -139,7 +139,7 @@ pub struct Usage {
     pub peak_source: PeakSource,
 }
 
-/// Source of [`Usage::peak_memory`].
+/// The source of [`Usage::peak_memory`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeakSource {
     /// The cell's memory cgroup: the whole cell.
@@ -158,7 +158,7 @@ pub struct DeniedCall {
     pub by: DeniedBy,
 }
 
-/// Layer that refused a call.
+/// The layer that refused a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeniedBy {
     /// The profile's list, or the floor.
@@ -170,7 +170,7 @@ pub enum DeniedBy {
 /// Refused calls are counted up to this many in one cell; then a count means "at least".
 pub const DENIALS_COUNTED: u32 = 10_000;
 
-/// Time of each phase of a call.
+/// The time of a call, by phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
     /// From the frame's arrival to a cell that measured up: none where one was ready.
@@ -201,7 +201,7 @@ impl Timings {
     }
 }
 
-/// Counts of a supervisor's cells so far.
+/// Counts of the cells of a supervisor so far, by their fate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolCounts {
     /// Jobs that got a cell which was ready.
@@ -231,11 +231,11 @@ pub struct Ended {
     pub pool: PoolCounts,
     pub shell: ShellAfter,
     pub force: Force,
-    /// Present if it was asked for and something changed, or the changes are not known.
+    /// Changes, if they were asked for and there are any, or they are not known.
     pub files_changed: Option<FilesChanged>,
 }
 
-/// Means by which a command was ended that was to be ended by a signal.
+/// The force that it took to end a command that was to be ended by a signal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Force {
     /// The signal that was asked for, or none.
@@ -245,8 +245,8 @@ pub enum Force {
     Killed,
 }
 
-/// Changes in the workspace since it was last examined: at the beginning of the call, or at the end
-/// of the session's command before.
+/// Changes in the workspace since it was looked at before: at the beginning of the call, or at
+/// the end of the session's command before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesChanged {
     /// The first of them, by path.
@@ -255,7 +255,7 @@ pub struct FilesChanged {
     pub created: u32,
     pub modified: u32,
     pub deleted: u32,
-    /// True if everything was seen: within the time, the entries and the memory of one examination.
+    /// True if everything was seen: within the time, the entries and the memory of a look.
     pub is_whole: bool,
 }
 
@@ -271,7 +271,7 @@ pub struct FileChange {
     pub mode: u16,
 }
 
-/// Kind of a file's change.
+/// The change of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     Created,
@@ -299,13 +299,13 @@ impl FilesChanged {
         Self { is_whole: false, ..Self::none() }
     }
 
-    /// Returns true if there is nothing to report.
+    /// Returns whether there is nothing to report.
     pub fn is_nothing(&self) -> bool {
         self.is_whole && self.created == 0 && self.modified == 0 && self.deleted == 0
     }
 }
 
-/// State of a running command: does it wait for its input?
+/// The state of a running command towards its input.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waits {
     #[default]
@@ -314,7 +314,7 @@ pub enum Waits {
     Yes,
 }
 
-/// State of the shell after a call that ran in it.
+/// The state in which a call left its shell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShellAfter {
     /// It ran in a cell of its own, or there never was a shell.

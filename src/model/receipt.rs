@@ -1,8 +1,8 @@
-//! Protection of a call, in three words used exactly: measured, probed, configured.
+//! The protection of a call, in three words used exactly: measured, probed, configured.
 
 use serde::{Deserialize, Serialize};
 
-/// Layers of one cell. Made by the supervisor before the job is handed over.
+/// The protection of one cell. Made by the supervisor before the job is handed over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     pub profile: String,
@@ -69,16 +69,15 @@ const UNBOUNDED: [&str; 3] = [
 pub const NOT_IN_FULL: &str = "; not guarded in full: ";
 
 impl Receipt {
-    /// Returns the names in a granted directory that are guarded by their name alone or not at all,
-    /// with the reason.
+    /// Places in granted directories that are guarded by their names alone or not at all, and why.
     #[must_use]
     pub fn unguarded(&self) -> Option<&str> {
         let (_, notes) = self.configured.workspace.split_once(NOT_IN_FULL)?;
         Some(notes)
     }
 
-    /// Lists the protections of [`Tier::Full`] that the cell lacks, by the namespaces that it was
-    /// measured not to have. Nothing in that tier.
+    /// Returns the protections that the cell lacks and the tier [`Tier::Full`] has: by the namespaces that it was measured not
+    /// to have. Nothing in that tier.
     #[must_use]
     pub fn lacks(&self) -> Vec<&'static str> {
         let own = |name: &str| self.measured.namespaces.iter().any(|one| one == name);

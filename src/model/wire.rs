@@ -27,11 +27,11 @@ const BLOCK_BYTES: usize = ARGV_BYTES + ENV_BYTES + PATH_BYTES + (64 << 10);
 /// A call's number on the link, chosen by the front end, unique while the call lives.
 pub type CallId = u64;
 
-/// Source of the program's standard input.
+/// The source of the program's standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinKind {
     Empty,
-    /// Bytes that the job carries.
+    /// The bytes that the job brought.
     Bytes,
     /// A pipe.
     Pipe,
@@ -83,7 +83,7 @@ pub enum Request {
     Forget { session: SessionId },
 }
 
-/// Place of the [`Block`], the script or the input of a job.
+/// The place of the [`Block`], the script or the input of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carried {
     /// In the frame: at most 16 KiB.
@@ -136,7 +136,7 @@ pub struct Block {
     pub cwd: Cwd,
 }
 
-/// A fault in a message from the link.
+/// The fault of a frame that came over the link.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     #[error("a frame that cannot be decoded")]
@@ -201,7 +201,7 @@ impl Block {
     }
 }
 
-/// Returns the content of a sealed memfd.
+/// Reads the bytes of a sealed memfd.
 fn unsealed(fd: OwnedFd) -> Result<Vec<u8>, WireError> {
     // Sealed first: only then do length and bytes stay what they are while we look.
     if !memory::is_sealed(&fd).unwrap_or(false) {
@@ -233,18 +233,18 @@ pub enum Event {
     Ended { call: CallId, ended: Ended },
 }
 
-/// Facts that the supervisor found when it started.
+/// The supervisor's findings when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     pub landlock_abi: u32,
     pub memory: MemoryHold,
-    /// Result of asking for a scope.
+    /// The result of asking for a scope.
     pub scope: Scope,
     /// Profiles that cannot be used here, each with the reason.
     pub unusable: Vec<(ProfileName, String)>,
 }
 
-/// Result of asking the user's service manager for a scope with delegation.
+/// The result of asking the user's service manager for a scope with delegation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scope {
     /// It was not wanted, or groups are had without.

@@ -1,7 +1,7 @@
 //! The supervisor of the tier `landlock+seccomp`: one unprivileged process in the host's namespaces.
 //!
 //! It has one uid and no capability: the operator's own, or as root one that nobody else has. Its
-//! cells have the same. Landlock replaces the mechanisms that it lacks: see `cell::bare`.
+//! cells have the same. It holds them by Landlock instead: see `cell::bare`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -156,7 +156,7 @@ fn design(
 
 type Rules = Vec<(CString, Use)>;
 
-/// What a cell may open of the host, as the host has it: what the profile lists, devices, and what the
+/// Returns the files of the host that a cell may open, as the host has them: what the profile lists, devices, and what the
 /// operator granted for reading.
 fn rules(profile: &Profile, grant: Option<&WorkspaceGrant>) -> Result<Rules, TemplateError> {
     let mut readable: BTreeMap<PathBuf, Use> = BTreeMap::new();

@@ -22,7 +22,7 @@ const FIRST: i64 = 1;
 /// The file with the offsets of the namespace that children of this process will have.
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
-/// Moves this process, and all that it will clone, to clocks that begin now. Where the kernel has no such
+/// Moves this process, and all that it will clone, to clocks that begin now. If the kernel has no such
 /// namespaces (before 5.6, or without CONFIG_TIME_NS), or makes none here, they stay the host's.
 ///
 /// # Errors

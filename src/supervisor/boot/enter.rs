@@ -45,7 +45,7 @@ use sys::process::{self, Dumpable};
 use sys::signals;
 use sys::socket::{self, Wait};
 
-/// Events for which the supervisor waits before it starts.
+/// The signal that the supervisor waits for before it does anything.
 #[derive(Debug)]
 pub struct GoSignal {
     pub wait: OwnedFd,
@@ -55,7 +55,7 @@ pub struct GoSignal {
 pub const OPERATORS: &[u8] = b"go";
 pub const OWN: &[u8] = b"own";
 
-/// Capabilities of its namespace that the supervisor keeps: for cloning, mapping, entering
+/// The capabilities in its namespace that the supervisor keeps: cloning, mapping, entering
 /// templates, measuring and killing cells (capabilities(7)).
 const KEPT: [Capability; 7] = [
     Capability::CAP_SYS_ADMIN,
@@ -77,8 +77,7 @@ pub fn run(inherited: Inherited, go_signal: GoSignal) -> ! {
             Ok(mut supervisor) => serve::run(&mut supervisor),
             Err(StepError(step, errno)) => {
                 let unable = Event::Unable(Unable { step, errno: cell::report::raw(errno) });
-                // A front end that reads nothing sees the link end: there is no other way to report
-                // it.
+                // A front end that reads nothing sees the link end: there is no other reader.
                 if let (Ok(link), Ok(frame)) = (link, wire::encode(&unable)) {
                     socket::send(link, &frame, &[]).unwrap_or_default();
                 }
@@ -144,7 +143,7 @@ fn boot_whole(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError
     if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
         nix::unistd::setgroups(&[]).during("dropping supplementary groups")?;
     }
-    // What cells make in a granted directory is as private as the operator's own files; the
+    // Files that cells make in a granted directory are as private as the operator's own files; the
     // owner's own rights are nothing to take away.
     umask(operators & Mode::from_bits_truncate(0o077));
     let recording = recording(inherited);
@@ -276,7 +275,7 @@ fn templates(
     Ok(templates)
 }
 
-/// Properties that this machine gives the cells of a key.
+/// The support of this machine for the cells of a key.
 #[derive(Debug, Clone, Copy)]
 struct HostSupport {
     memory: MemoryHold,

@@ -1,6 +1,6 @@
 //! The supervisor's own filter: the system calls for cloning, measuring and reaping cells.
 //!
-//! Cells inherit it. What it refuses, it refuses by user notification without a listener: for
+//! Cells inherit it. It refuses by user notification without a listener: for
 //! the supervisor that is ENOSYS, and in a payload, whose own filter says the same with a
 //! listener, the newer filter's word counts and the denial is counted (seccomp(2), "the most
 //! recently installed filter" among equal verdicts).
@@ -55,7 +55,7 @@ const LOOP: [Sysno; 31] = [
 const CELLS: [Sysno; 8] = [
     Sysno::clone3,
     Sysno::setns,
-    // Needed for the outer /proc, whose pids a pidfd reports (container that masks /proc).
+    // For containers in which the outer /proc must do, whose pids a pidfd tells (container that masks /proc).
     Sysno::pidfd_open,
     Sysno::pidfd_send_signal,
     Sysno::waitid,
@@ -67,7 +67,7 @@ const CELLS: [Sysno; 8] = [
 /// The mailboxes of sessions, which also take mount(2) and unshare(2) of the list below.
 const MAILBOXES: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
 
-/// System calls of a cell between the clone and its own filters (`cell::enter`, in that order).
+/// Calls of a cell between the clone and its own filters (`cell::enter`, in that order).
 const ENTER: [Sysno; 43] = [
     // Of the payload; clone3 is there anyway.
     Sysno::clone,

@@ -1,5 +1,4 @@
-//! Preparations that only `main` can make on the host before the supervisor exists: ids, cgroups,
-//! idmaps.
+//! Resources that only `main` can prepare on the host before the supervisor exists: ids, cgroups, idmaps.
 
 use std::fs::{self, File};
 use std::mem::ManuallyDrop;
@@ -27,7 +26,7 @@ const LOCKS: &str = "/run/cofferdam";
 /// Instances that can run at once as root.
 const MOST_INSTANCES: u32 = 64;
 
-/// User who starts the supervisor, and the ids that it may use.
+/// The user that starts the supervisor, and the ids it may use.
 #[derive(Debug)]
 pub enum Identity {
     /// An ordinary user: the one id it has, and those that others may give it.
@@ -86,7 +85,7 @@ impl Identity {
         }
     }
 
-    /// Returns the treatment of supplementary groups.
+    /// Returns whether supplementary groups are dropped.
     pub fn supplementary(&self) -> Supplementary {
         match self {
             Self::Ordinary { .. } => Supplementary::Kept,
@@ -110,7 +109,7 @@ impl Identity {
         }
     }
 
-    /// Returns the host ids of an ordinary user's cells, if they get their own.
+    /// Returns the host ids of an ordinary user's cells, if they get any.
     pub fn own_ids(&self) -> Result<Option<[HostIds; 2]>, StartError> {
         let Self::Ordinary { own: Some(block), .. } = self else { return Ok(None) };
         let uids = IdMap::of_this_process().map_err(StartError::NoProc)?;
@@ -120,7 +119,7 @@ impl Identity {
         Ok(Some(block.host_ids([of(uids, root_uid), of(gids, root_gid)])))
     }
 
-    /// What the receipt compares with. In the tier without namespaces the supervisor sees ids as this
+    /// Returns the facts that the receipt is compared with. In the tier without namespaces the supervisor sees ids as this
     /// process does; in the other by its map.
     pub fn operator(&self, tier: Tier) -> Result<Operator, StartError> {
         let namespaces = NAMESPACES
@@ -155,7 +154,7 @@ impl Identity {
     }
 }
 
-/// The ids that the host's root has here, uid and gid: of what only it can own, sysctls. Where it has
+/// The ids that the host's root has here, uid and gid: of what only it can own, sysctls. If it has
 /// none, the owner shows as the overflow id.
 fn host_root() -> [Option<u32>; 2] {
     let of = fs::metadata("/proc/sys/kernel").ok();
@@ -304,7 +303,7 @@ fn clear_after_others(parent: &Path, own: u32) {
     }
 }
 
-/// Returns true for a directory, by the listing itself: most entries are control files.
+/// Returns whether an entry is a directory, by what the listing itself says: most entries are control files.
 fn is_directory(entry: &fs::DirEntry) -> bool {
     entry.file_type().is_ok_and(|kind| kind.is_dir())
 }

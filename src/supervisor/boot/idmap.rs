@@ -22,7 +22,7 @@ pub struct Extent {
     pub length: u32,
 }
 
-/// Parses the text of `/proc/PID/uid_map` or `gid_map`, an extent a line.
+/// Reads the text of `/proc/PID/uid_map` or `gid_map`, one extent in each line.
 pub fn extents(text: &str) -> Vec<Extent> {
     let extent = |line: &str| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
@@ -53,7 +53,7 @@ impl IdMap {
         Self(extents(text))
     }
 
-    /// Returns true if every id from `first` on, `count` of them, exists here.
+    /// Returns whether every id from `first` on, `count` of them, exists here.
     pub fn covers(&self, first: u32, count: u32) -> bool {
         self.0.iter().any(|extent| {
             let skipped = first.checked_sub(extent.inside);
@@ -63,7 +63,7 @@ impl IdMap {
         })
     }
 
-    /// Maps an id of this namespace one namespace outwards; on the host itself it stays the same.
+    /// Returns the id that an id of this namespace has one namespace further out; on the host itself, the same.
     pub fn outside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|extent| {
             let offset = id.checked_sub(extent.inside)?;

@@ -1,4 +1,4 @@
-//! What main hands to the supervisor, by the clone.
+//! The state that main hands to the supervisor, by the clone.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use model::job::{ProfileName, Workspace};
 use profile::Profile;
 use sys::process::ArgumentPages;
 
-/// What the supervisor takes from main: a copy of main's memory, by the clone.
+/// Everything the supervisor takes from main: a copy of main's memory, by the clone.
 #[derive(Debug)]
 pub struct Inherited {
     pub link: OwnedFd,
@@ -26,19 +26,19 @@ pub struct Inherited {
     pub operator: Operator,
     pub supplementary: Supplementary,
     pub cgroups: Parent,
-    /// Where control groups may still come from.
+    /// Source of control groups that are still awaited.
     pub scope: Pending,
     pub pages: ArgumentPages,
     pub record: Option<Arc<OwnedFd>>,
     /// Whose ids cells have on the host.
     pub ids: Ids,
-    /// What more ids are on the host, uids and gids, where main could have them mapped.
+    /// Host ids of further ids of the cells, uids and gids, where main could have them mapped.
     pub own_ids: Option<[HostIds; 2]>,
     /// The host's until the supervisor has its own.
     pub clocks: Clocks,
     /// As [`super::spec::Spec::first`].
     pub first: Option<(ProfileName, Workspace)>,
-    /// What the tier without namespaces takes; absent in the other.
+    /// Resources of the tier without namespaces; absent in the other.
     pub bare: Option<Prepared>,
 }
 
@@ -52,7 +52,7 @@ impl Inherited {
     }
 }
 
-/// What main prepares for the tier without namespaces.
+/// Resources that main prepares for the tier without namespaces.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     /// A directory of the cells' user, for their private ones.

@@ -1,5 +1,4 @@
-//! Requirements of a profile: checks that its cells can be made on this host, and reports the
-//! reason if not.
+//! The requirements of profiles on the host, and the reasons why one cannot be used.
 
 use crate::cells::key::Unusable;
 use crate::rootfs::error::TemplateError;

@@ -36,7 +36,7 @@ const FIRST_CALL: Duration = Duration::from_millis(50);
 /// Bytes of an answer: a reason has at most 200 characters.
 const ANSWER_BYTES: usize = 2048;
 
-/// Choice of asking for a scope.
+/// The wish for a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     Never,
@@ -53,10 +53,10 @@ pub struct Asking {
     theirs: OwnedFd,
 }
 
-/// State of the supervisor's scope until it is settled.
+/// The state of the scope until it is settled.
 #[derive(Debug)]
 pub struct Pending {
-    /// Report of the scope if nothing is awaited.
+    /// The report where nothing is awaited.
     pub told: Scope,
     awaited: Option<Awaited>,
 }
@@ -118,7 +118,7 @@ impl Asking {
 
     fn run(self, supervisor: i32) -> Result<(), Errno> {
         process::set_death_signal(Signal::SIGKILL)?;
-        // Whoever reads the streams of this program waits for their end; and the link is not ours.
+        // A reader of the streams of this program waits for their end; and the link is not ours.
         let kept = u32::try_from(self.theirs.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         process::close_range(0, kept.checked_sub(1).ok_or(Errno::EBADF)?)?;
         process::close_range(kept.saturating_add(1), u32::MAX)?;

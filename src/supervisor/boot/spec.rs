@@ -1,4 +1,4 @@
-//! What the operator decides before any call, as the supervisor is started with it.
+//! The decisions of the operator before any call, as the supervisor is started with it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ pub struct Spec {
     pub sockets: Vec<Socket>,
     pub caps: Caps,
     pub ids: IdRange,
-    /// Whether an ordinary user's cells are to have ids of their own.
+    /// Request for host ids of their own for an ordinary user's cells.
     pub own_ids: OwnIds,
     /// By what cells are held.
     pub tier: Tier,
-    /// Whether a scope is asked for where no control group is had without.
+    /// Request for a scope where no control group can be had without one.
     pub scope: Wish,
-    /// Where inits record the paths that commands name: only for `profile learn`.
+    /// File in which inits record the paths that commands name: only for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
-    /// What the one call that comes at once asks for: its cell builds itself while the supervisor
+    /// Profile and workspace of the one call that comes at once: its cell builds itself while the supervisor
     /// greets the front end. `None` where calls come when they like.
     pub first: Option<(ProfileName, Workspace)>,
 }

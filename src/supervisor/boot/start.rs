@@ -124,7 +124,7 @@ fn identity(spec: &Spec) -> Result<Identity, StartError> {
     if threads != 1 {
         return Err(StartError::Threads { threads });
     }
-    // What the parent of this process left: with SIGCHLD ignored, no end of a cell would show.
+    // The parent of this process may have left others: with SIGCHLD ignored, no end of a cell would show.
     signals::usual_signals().map_err(StartError::Signals)?;
     // Descriptors for every cell, and on their way over the link: the soft limit is for select(2).
     let most = rlimit::increase_nofile_limit(u64::MAX)
@@ -153,7 +153,7 @@ fn held(spec: &Spec, identity: &Identity) -> Result<(Parent, Pending, Option<Ask
     Ok((cgroups, scope, asking))
 }
 
-/// Prepares the tier without namespaces: a directory, and as root an id that nobody has.
+/// Prepares the resources of the tier without namespaces: a directory, and as root an id that nobody has.
 fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartError> {
     if tier == Tier::Full {
         return Ok(None);
@@ -177,7 +177,7 @@ fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
     let side = fork()?;
     if let Side::Parent(child) = &side {
         signals::forget_children()?;
-        // The child may have ended before that.
+        // In case it ended before that.
         let pid = nix::unistd::Pid::from_raw(child.pid);
         match nix::sys::wait::waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
             Ok(_) | Err(Errno::ECHILD) => {}

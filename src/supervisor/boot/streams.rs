@@ -6,7 +6,7 @@ use nix::sys::stat::Mode;
 
 use sys::process;
 
-/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. What is logged from
+/// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. Lines that are logged from
 /// here on goes over the link.
 pub fn silence() -> Result<(), Errno> {
     model::log::keep();

@@ -3,7 +3,7 @@
 //! The kernel counts pages of pipes, descriptors in flight over Unix sockets and epoll watches for each
 //! user of the host. With an id of its own a cell cannot use up what the user's programs have. Only
 //! newuidmap(1) and newgidmap(1), which are set-uid, may write such maps: they run below a child that main
-//! forks before it is confined, for the moment that they take. Whatever stands in the way leaves cells the user's own id.
+//! forks before it is confined, for the moment that they take. If that fails for any reason, cells keep the user's own id.
 
 use std::fs::{self, DirBuilder, File};
 use std::mem::ManuallyDrop;
@@ -32,7 +32,7 @@ const PLACES: [&str; 3] = ["/run/wrappers/bin", "/usr/bin", "/bin"];
 /// The longest that both programs may take together; they take about a millisecond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Choice of own host ids for cells without a grant, if an ordinary user starts them.
+/// The wish that cells without a grant have ids of their own, where an ordinary user starts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnIds {
     Wanted,
@@ -84,7 +84,7 @@ impl Block {
         Ok(Self { first, programs, _lock: ManuallyDrop::new(lock) })
     }
 
-    /// Returns its ids on the host, uids and gids: those of main's namespace by its own two maps.
+    /// Returns the host ids of the block, uids and gids: those of main's namespace by its own two maps.
     pub fn host_ids(&self, on_the_host: [impl Fn(u32) -> u32; 2]) -> [HostIds; 2] {
         let [uid, gid] = self.first;
         let [of_uid, of_gid] = on_the_host;

@@ -1,4 +1,4 @@
-//! What a job brings beside its strings: a script and an input, from the frame itself or in sealed memfds.
+//! The attachments of a job: a script and an input, from the frame itself or in sealed memfds.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -12,7 +12,7 @@ use model::wire::{Block, Carried, Input, Start, WireError};
 use sys::memory;
 use sys::socket::Received;
 
-/// What a job brings, with every memfd checked to be sealed.
+/// The script and the input of a job, with every memfd checked to be sealed.
 #[derive(Debug)]
 pub struct Attachments {
     pub script: Option<Attachment>,

@@ -59,7 +59,7 @@ pub struct Cell {
     pub prestarted: Option<Prestarted>,
     /// Its directory on the host, in the tier that has no mounts of its own; let go after its end.
     pub private: Option<Private>,
-    /// What ends its processes where its init's end does not.
+    /// Means to end its processes where the end of its init does not.
     domain: Option<Domain>,
     /// Sockets that have nothing more to say: closed, they would be readable for ever.
     done: Vec<CellSocket>,
@@ -97,7 +97,7 @@ pub enum CellSocket {
     Job,
 }
 
-/// What making a cell needs besides its design.
+/// Everything that making a cell needs besides its design.
 #[derive(Debug)]
 pub struct Maker<'a> {
     pub shared: &'a Shared,
@@ -176,10 +176,10 @@ impl Maker<'_> {
         Ok(cell)
     }
 
-    /// What only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
+    /// Does what only the parent can do for a new cell: ids, cgroup, its place before the OOM killer.
     fn admit(&self, cell: &Cell, outside: u32) -> Result<(), Errno> {
         let process = self.procfs(cell.child.pid, Some(&cell.child.pidfd))?;
-        // Where the host runs out of memory, cells go first.
+        // If the host runs out of memory, cells go first.
         first_to_go(&process)?;
         let map = format!("{AGENT} {outside} 1");
         write_map(&process, "gid_map", &map)?;
@@ -210,7 +210,7 @@ impl Maker<'_> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
         if let Ground::Bare(_) = &design.ground {
-            // Where the host runs out of memory, programs go before their init, which ends the rest.
+            // If the host runs out of memory, programs go before their init, which ends the rest.
             first_to_go(&process)?;
         }
         Ok(Receipt {
@@ -272,7 +272,7 @@ fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Err
     }
 }
 
-/// Lets no other process of this uid look into this one again. Where that cannot be had nothing is safe
+/// Lets no other process of this uid look into this one again. If that cannot be had, nothing is safe
 /// that is here: the process ends.
 fn become_untraceable() {
     const ATTEMPTS: u8 = 3;
@@ -342,7 +342,7 @@ impl Cell {
             };
         }
         if let Some(Err(errno)) = self.group.as_ref().map(Group::kill) {
-            // What follows kills all the same.
+            // The signal below kills all the same.
             tracing::debug!(%errno, "a control group could not be killed at once");
         }
         process::signal(&self.child.pidfd, Signal::SIGKILL)
@@ -372,7 +372,7 @@ impl Cell {
         self.tell(&ToInit::Seal)
     }
 
-    /// Lowers what can be lowered from outside, and tells init, which answers sysinfo(2) by it. Where
+    /// Lowers what can be lowered from outside, and tells init, which answers sysinfo(2) by it. If
     /// no control group holds the cell's memory, init starts its watch.
     pub fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
         let tell = || self.tell(&ToInit::Watch { memory: lowered.memory });
@@ -411,7 +411,7 @@ impl Cell {
         self.out_of_memory.as_ref().is_some_and(|event| event.read().is_ok())
     }
 
-    /// Whether the kernel has killed a process of this cell for want of the cell's memory.
+    /// Returns whether the kernel has killed a process of this cell for want of the cell's memory.
     pub fn ran_out_of_memory(&self) -> bool {
         self.group.as_ref().is_some_and(Group::ran_out_of_memory)
     }

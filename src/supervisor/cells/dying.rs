@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub struct DeathCheck {
     at: Option<Instant>,
-    /// Whether the look before found every process dying. A list of processes is not of one moment: one
+    /// True if the look before found every process dying. A list of processes is not of one moment: one
     /// that is made while it is read is in the next.
     once: bool,
 }
@@ -55,7 +55,7 @@ impl DeathCheck {
         if self.at.is_none_or(|at| at > now) {
             return false;
         }
-        // What cannot be seen is not told.
+        // A process that cannot be seen counts as alive.
         let killed = cell.init_in(shared).and_then(|init| all_killed(&shared.proc, init));
         let killed = killed.unwrap_or(false);
         let is_over = killed && self.once;
@@ -65,7 +65,7 @@ impl DeathCheck {
     }
 }
 
-/// What changed in a workspace, as it is told while processes may still end a system call there.
+/// Marks a list of changes as incomplete, for a report while processes may still end a system call there.
 pub fn incomplete(changed: Option<FilesChanged>) -> Option<FilesChanged> {
     Some(FilesChanged { is_whole: false, ..changed.unwrap_or(FilesChanged::none()) })
 }

@@ -1,4 +1,4 @@
-//! What the end of a program means, for calls of their own and for those of a session.
+//! The outcome of a call by the end of its program, for calls of their own and for those of a session.
 
 use std::time::Duration;
 

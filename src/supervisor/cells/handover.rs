@@ -48,7 +48,7 @@ pub fn streams(cell: &mut Cell, design: &Design) -> Result<Streams, Errno> {
     cell.streams.take().map_or_else(|| Streams::new(design), Ok)
 }
 
-/// What a payload becomes, but for its streams.
+/// The program that a payload becomes, but for its streams.
 #[derive(Debug)]
 pub struct Program<'a> {
     pub block: &'a Block,
@@ -143,7 +143,7 @@ fn strings(
     };
     let mut environment = environment(&design.profile, &block.env);
     if cell.private.is_some() {
-        // Where it has no /tmp of its own, programs are told of what stands for it.
+        // Without a /tmp of its own, variables name the directory that stands for it.
         environment.retain(|variable| !variable.starts_with("HOME="));
         environment.push(format!("HOME={}", place("/tmp/home")));
         environment.push(format!("TMPDIR={}", place("/tmp")));

@@ -1,4 +1,4 @@
-//! Where the time of a call goes: the moments of its life, as the supervisor sees them.
+//! The timings of a call: the moments of its life, as the supervisor sees them.
 
 use std::time::{Duration, Instant};
 

@@ -45,7 +45,7 @@ struct Called {
     fitting: Option<Instant>,
 }
 
-/// What a key has too little of.
+/// The resource that a key has too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// Cells of this key.
@@ -54,7 +54,7 @@ pub enum Shortage {
     Program(Slot),
 }
 
-/// What a job found.
+/// The cell that the pool had for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolHit {
     /// A cell that was ready, with its program in it.
@@ -65,7 +65,7 @@ pub enum PoolHit {
     Cold,
 }
 
-/// Whether programs run now.
+/// The load by running programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     Rest,
@@ -175,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// What a key in use has less of than it should, when it is time to look.
+    /// Returns what a key in use has less of than it should, when it is time to look.
     pub fn wants(&mut self, now: Instant, load: Load) -> Option<Shortage> {
         if self.refill(load).is_none_or(|refill| refill > now) {
             return None;

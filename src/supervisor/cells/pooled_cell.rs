@@ -17,7 +17,7 @@ use sys::socket::{self, Wait};
 /// Set-up that takes longer has hung: the cell is killed and the call told.
 const SETUP_TIME: Duration = Duration::from_secs(10);
 
-/// Where a cell without a job stands.
+/// The stage of a cell without a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PooledStage {
     /// It confines itself; the payload reports when it is ready for a job.
@@ -30,7 +30,7 @@ enum PooledStage {
     Dead,
 }
 
-/// What became of a cell.
+/// The event in the life of a pooled cell.
 #[derive(Debug)]
 pub enum PoolEvent {
     None,
@@ -66,12 +66,12 @@ impl PooledCell {
         Self { key, cell, stage, receipt: None, deadline, born, measured: None, payload: None }
     }
 
-    /// Whether it will be, or is, fit for a call.
+    /// Returns whether it is, or will be, fit for a call.
     pub fn is_alive(&self) -> bool {
         self.stage != PooledStage::Dead
     }
 
-    /// Whether a job of its key can have it.
+    /// Returns whether a job of its key can have it.
     pub fn takes(&self, fits: PrestartFit) -> bool {
         self.cell.prestarted.is_none() || fits == PrestartFit::Yes
     }

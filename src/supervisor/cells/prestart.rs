@@ -47,7 +47,7 @@ pub fn fits(
     }
 }
 
-/// What is executed ahead in cells of this design: only where a cell has namespaces of its own.
+/// Returns the program that is executed ahead in cells of this design: only where a cell has namespaces of its own.
 fn of(design: &Design) -> Option<&Ahead> {
     match &design.ground {
         Ground::Root(_) => design.profile.ahead.as_ref(),
@@ -67,7 +67,7 @@ fn block_of(ahead: &Ahead) -> Block {
 pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     let Some(ahead) = of(design) else { return Ok(()) };
     let (stdin, input) = pipe()?;
-    // Whoever has many pipes gets short ones (pipe(7), pipe-user-pages-soft).
+    // A user who has many pipes gets short ones (pipe(7), pipe-user-pages-soft).
     let room = usize::try_from(fcntl(&input, FcntlArg::F_GETPIPE_SZ)?).unwrap_or(0);
     if room < INPUT_BYTES {
         return Ok(());
@@ -83,7 +83,7 @@ pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives the program its input, with the end behind it. Where init watches the cell's memory, it does from here on.
+/// Gives the program its input, with the end behind it. If init watches the cell's memory, it does from here on.
 ///
 /// # Errors
 /// EPIPE where the program has ended meanwhile; what reading the input said.

@@ -13,16 +13,16 @@ pub struct QueuedJob {
     pub key: usize,
     pub block: Block,
     pub attachments: Attachments,
-    /// What it asked for, clamped to its profile's.
+    /// Limits that it asked for, clamped to its profile's.
     pub limits: Limits,
-    /// Whether its program may have been executed before it came.
+    /// Fitness for a cell in which its program was executed before it came.
     pub fits: PrestartFit,
     pub arrived: Instant,
     /// Cells that died before they could be handed the job.
     pub lost: u8,
 }
 
-/// Whether a cell in which the program is executed may serve a job.
+/// The fitness of a job for a cell in which its program is already executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrestartFit {
     Yes,

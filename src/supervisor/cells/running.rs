@@ -22,7 +22,7 @@ use model::wire::{Block, Start};
 use sys::process::Used;
 use sys::socket::{self, Wait};
 
-/// Where a call stands.
+/// The stage of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallStage {
     /// The job is handed over.
@@ -33,7 +33,7 @@ enum CallStage {
     Ending,
 }
 
-/// What a step wants from the loop.
+/// The event that a step passes to the loop.
 #[derive(Debug)]
 pub enum CallEvent {
     None,
@@ -63,7 +63,7 @@ pub struct Running {
     told: bool,
     /// Once it is ending: when to look whether it can be told before that.
     look: DeathCheck,
-    /// What init told of the workspace.
+    /// Changes in the workspace, as init reported them.
     changed: Option<FilesChanged>,
     phases: Phases,
 }
@@ -115,7 +115,7 @@ impl Running {
         self.start.workspace
     }
 
-    /// Whether its program has ended: what is left takes no processor from anybody.
+    /// Returns whether its program has ended: what is left takes no processor from anybody.
     pub fn is_over(&self) -> bool {
         self.stage == CallStage::Ending
     }
@@ -188,7 +188,7 @@ impl Running {
         }
     }
 
-    /// What the payload could still say about exec was sent before init's report.
+    /// Reads what the payload may have reported about exec before init's own report.
     fn last_words(&mut self) {
         let mut buffer = [0; 512];
         if let Ok(received) = socket::receive(&self.cell.job, &mut buffer, Wait::No) {
@@ -207,7 +207,7 @@ impl Running {
             self.stage = CallStage::Terminating;
             self.deadline = Some(now + GRACE);
             // Init has ended, with (ECONNRESET) or without (EPIPE) something unread: its pidfd is
-            // readable. Whatever else it is, KILL follows.
+            // readable. After any other error KILL follows.
             if let Err(errno) = self.cell.terminate() {
                 tracing::debug!(%errno, "a cell could not be told to end");
             }
@@ -259,7 +259,7 @@ impl Running {
         }
     }
 
-    /// What changed in the workspace. Of one that is gone with its cell, what nobody saw is nothing.
+    /// Takes the changes in the workspace. Without a report, a workspace that is gone with its cell had none.
     fn files_changed(&mut self) -> Option<FilesChanged> {
         match (self.start.changes, self.start.workspace) {
             (Changes::Untold, _) => None,
@@ -271,7 +271,7 @@ impl Running {
         .filter(|changed| !changed.is_nothing())
     }
 
-    /// What the supervisor itself knows the cell used; `largest` where nothing counts its memory.
+    /// Returns the usage of the cell as the supervisor itself knows it; `largest` where nothing counts its memory.
     fn usage(&self, largest: u64) -> Usage {
         let peak = self.cell.peak_memory();
         Usage {

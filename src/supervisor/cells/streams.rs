@@ -47,16 +47,16 @@ impl Streams {
 /// A program that waits for its input.
 #[derive(Debug)]
 pub struct Prestarted {
-    /// Where it reads from, and the ends of its output.
+    /// Pipe that it reads from, and the ends of its output.
     pub input: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
-    /// Whether the payload is known to have become it.
+    /// True once the payload is known to have become it.
     pub execed: bool,
 }
 
 impl Prestarted {
-    /// What a cell that is cloned meanwhile must let go at once: the input ends when nobody has it.
+    /// Returns the end that a cell which is cloned meanwhile must let go at once: the input ends when nobody has it.
     pub fn input(&self) -> BorrowedFd<'_> {
         self.input.as_fd()
     }

@@ -28,7 +28,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether fewer cells are there or on their way than the jobs up to `place` take: all of its key,
+    /// Returns whether fewer cells are there or on their way than the jobs up to `place` take: all of its key,
     /// or those that can have the same cells as the one there.
     fn is_short(&self, place: usize, key: usize, fits: PrestartFit) -> bool {
         let jobs = |of: PrestartFit| {

@@ -20,7 +20,7 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::wire::{CallId, Event, Start};
 use sys::socket::Received;
 
-/// Result of starting a cell.
+/// The result of starting a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Built {
     Yes,
@@ -52,7 +52,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns true if a call of this number waits or runs.
+    /// Returns whether a call of this number waits or runs.
     pub(super) fn knows(&self, call: CallId) -> bool {
         self.calls.contains_key(&call)
             || self.queue.iter().any(|ready| ready.start.call == call)
@@ -63,7 +63,7 @@ impl Supervisor {
         let arrived = Instant::now();
         let refused = |why: String| Failure::Refused { why };
         let (block, attachments) = attachments::received(&mut start, received).map_err(refused)?;
-        // More would be a front end that does not queue.
+        // The front end bounds its queue; more means that it misbehaves.
         if self.queue.len() >= MOST_WAITING {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
         }
@@ -165,18 +165,17 @@ impl Supervisor {
         }
     }
 
-    /// Returns true if cells may be made in advance: waiting jobs have precedence, and each takes a
-    /// slot.
+    /// Returns whether cells may be made in advance: jobs that wait go before, and each takes a slot.
     pub(super) fn can_refill(&self) -> bool {
         self.queue.is_empty() && self.slots.contains(&None)
     }
 
-    /// Returns `Busy` while programs run, from which making cells would take a processor.
+    /// Returns whether programs run, from which making cells would take a processor.
     pub(super) fn load(&self) -> Load {
         if self.calls.values().all(Running::is_over) { Load::Rest } else { Load::Busy }
     }
 
-    /// Returns true if the caps over all cells leave room for more jobs with these limits.
+    /// Returns whether the caps over all cells leave room for more jobs with these limits.
     pub(super) fn has_room(&self, more: &[Limits]) -> bool {
         let calls = self.calls.values().map(|running| &running.limits);
         let all = || calls.clone().chain(self.sessions.limits()).chain(more);
@@ -235,7 +234,7 @@ impl Supervisor {
     }
 
     /// A job that its cell did not take. The cell ends in the pool: who ended it elsewhere would keep its
-    /// slot for ever. Where it had died and the event of it was still to come, another one will
+    /// slot for ever. If it had died and the event of it was still to come, another one will
     /// do, unless the job's own limits are what kills them.
     pub(super) fn give_up(
         &mut self,
@@ -258,7 +257,7 @@ impl Supervisor {
         self.end(ready.start.call, Ended::failed(failure));
     }
 
-    /// Has the idle cell in `slot` execute its program. Where that fails the cell ends, and the next job
+    /// Has the idle cell in `slot` execute its program. If that fails the cell ends, and the next job
     /// finds out why in one of its own.
     fn execute_ahead(&mut self, slot: Slot) {
         let Some(mut pooled) = self.pool.take(slot) else { return };
@@ -285,7 +284,7 @@ impl Supervisor {
         self.keys.iter().position(named)
     }
 
-    /// Starts the cell of a call that is known to come. Where that fails, the call finds out why by
+    /// Starts the cell of a call that is known to come. If that fails, the call finds out why by
     /// one of its own.
     pub fn build_first(&mut self, profile: &ProfileName, workspace: Workspace) {
         if let Some(key) = self.index_of(profile, workspace) {

@@ -42,7 +42,7 @@ impl Supervisor {
         Ok(key)
     }
 
-    /// Returns true if a call runs beside the shell of the session in `place`.
+    /// Returns whether a call runs beside the shell of the session in `place`.
     pub(super) fn is_used_beside(&self, place: usize) -> bool {
         let Some(session) = self.sessions.get(place) else { return false };
         let workspace = Workspace::OfSession(session.id);
@@ -51,7 +51,7 @@ impl Supervisor {
             || self.queue.iter().any(|ready| ready.key == key)
     }
 
-    /// Ends everything beside the shell of a session that goes; whether nothing is left.
+    /// Stops all one-shot cells of a closing session. Returns true once none remain.
     pub(super) fn clear_beside(&mut self, place: usize) -> bool {
         let key = self.sessions.key_beside(place);
         let Some(session) = self.sessions.get_mut(place) else { return true };

@@ -28,7 +28,7 @@ pub(super) const MOST_FAILURES: u8 = 8;
 /// A wait where the kernel refuses to look at all descriptors at once.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
-/// What became of the frames that waited.
+/// The result of sending the frames that waited.
 #[derive(Debug)]
 pub enum Flushed {
     /// They are sent, or wait on.
@@ -77,7 +77,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Returns the events for which the link must be polled.
+    /// Returns the events of the link to wait for.
     pub fn interest(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::POLLIN, self.waiting.len() < MOST_WAITING);
@@ -91,8 +91,7 @@ impl Outbox {
         self.retry
     }
 
-    /// Sends waiting frames, in order, as far as the link takes them. [`Outbox::flush`] reports an
-    /// error.
+    /// Sends what waits, in order, as far as the link takes it. [`Outbox::flush`] reports what went wrong.
     pub fn send_early(&mut self) {
         if self.retry.is_some_and(|retry| retry > Instant::now()) {
             return;

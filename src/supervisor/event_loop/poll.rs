@@ -15,7 +15,7 @@ use crate::cells::cell::{Cell, CellSocket};
 use crate::sessions::shell::Shell;
 use cell::mounts::Slot;
 
-/// What an event is about: the link, or a source of the cell in a slot.
+/// The subject of an event: the link, or a source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Link,
@@ -29,11 +29,11 @@ pub(super) enum Source {
     Control,
     Job,
     OutOfMemory,
-    /// Report of a session's shell on its call.
+    /// The report of a session's shell about its call.
     Report,
 }
 
-/// Descriptors that are polled.
+/// The descriptors that the loop waits for.
 #[derive(Debug, Default)]
 struct List<'a> {
     tokens: Vec<Token>,

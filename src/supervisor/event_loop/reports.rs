@@ -1,4 +1,4 @@
-//! Messages to the front end: frames in order, and the end of calls whose frames cannot be sent.
+//! Reports to the front end: frames in order; a call whose frame cannot be sent ends.
 
 use super::outbox::Fatal;
 use super::outbox::Flushed;
@@ -10,7 +10,7 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::wire::{self, CallId, Event};
 
 impl Supervisor {
-    /// Tells an event, with the pipes of the call it starts: it goes out in this turn, or when the link
+    /// Reports an event, with the pipes of the call it starts: it goes out in this turn, or when the link
     /// takes it.
     pub fn tell(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) {
         if let Err(error) = self.outbox.push(event, ends) {

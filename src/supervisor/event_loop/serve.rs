@@ -1,8 +1,7 @@
 //! The supervisor's loop: one thread, poll(2), a table of cells and a table of calls.
 //!
-//! *Invariant:* no error of one call, cell or session ends the loop. A failure ends the one that it
-//! concerns, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by
-//! accident.
+//! *Invariant:* no error of one call, cell or session ends the loop. A failure of one of them ends that
+//! one, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by accident.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,7 @@ use model::wire::{self, CallId, FRAME_BYTES, Request};
 use sys::process;
 use sys::socket::{self, Wait};
 
-/// Whether the front end is still there.
+/// The state of the front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FrontEnd {
     There,

@@ -114,7 +114,7 @@ impl Supervisor {
             };
             return Err(Failure::Refused { why });
         }
-        // Idle shells hold their limits for long: room for one more call must remain beside them.
+        // Idle shells hold their memory for long: room for one more call must be left beside them.
         let limits = design.profile.limits;
         if !self.has_room(&[limits, limits]) {
             return Err(busy("memory or private filesystems of sessions"));
@@ -137,7 +137,7 @@ impl Supervisor {
         Ok(key)
     }
 
-    /// Sets the key of a session from now on; without a design the key has none.
+    /// Sets a session's key; without a design it is the key of no session.
     fn set_key(&mut self, key: usize, design: Option<Design>) {
         let Some(place) = self.keys.get_mut(key) else { return };
         *place = match design {

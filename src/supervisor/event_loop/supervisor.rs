@@ -19,7 +19,7 @@ use cell::payload::Scratch;
 use cell::{Design, Shared};
 use model::wire::CallId;
 
-/// What the loop begins with.
+/// Everything that the loop starts with.
 #[derive(Debug)]
 pub struct Parts {
     pub link: OwnedFd,
@@ -47,13 +47,13 @@ pub struct Supervisor {
     pub(super) calls: BTreeMap<CallId, Running>,
     pub(super) pool: Pool,
     pub(super) sessions: Sessions,
-    /// Who has the cell of a slot; a slot is free again when its cell is collected.
+    /// Owner of the cell in each slot; a slot is free again when its cell is collected.
     pub(super) slots: Vec<Option<Owner>>,
     /// Failures to read the link in a row.
     pub(super) unread: u8,
 }
 
-/// Who has a cell.
+/// The owner of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     Pool,
@@ -86,7 +86,7 @@ impl Supervisor {
         })
     }
 
-    /// What making and measuring cells needs, and the keys, each borrowed apart.
+    /// Borrows the parts that making and measuring cells needs, and the keys apart from them.
     pub(super) fn maker(&mut self) -> (Maker<'_>, &[Key]) {
         let maker = Maker {
             shared: &self.shared,

@@ -29,7 +29,7 @@ pub struct DetachedMount {
     kind: Kind,
 }
 
-/// Source of a mount.
+/// The source of a mount.
 enum Source {
     /// A detached mount.
     Tree(OwnedFd),
@@ -93,7 +93,7 @@ fn gather_program(path: &HostPath, pieces: &mut Vec<DetachedMount>) -> Result<()
 }
 
 impl DetachedMount {
-    /// What is at `host`, read-only: a directory as an overlay where `sealed` says so, else a detached
+    /// Takes what is at `host`, read-only: a directory as an overlay where `sealed` says so, else a detached
     /// copy of the mount.
     fn take(host: &Path, cell: &Path) -> Result<Self, TemplateError> {
         let here = |errno| TemplateError::Path { path: host.to_owned(), errno };

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use cell::errno_of;
 use profile::SocketName;
 
-/// Where a root is put together before it becomes one. It exists on every system, and in our
+/// The directory in which a root is put together before it becomes one. It exists on every system, and in our
 /// own namespace covering it hides nothing from anybody.
 pub const STAGE: &str = "/tmp";
 

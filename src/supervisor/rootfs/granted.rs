@@ -14,22 +14,22 @@ pub struct Workspaces {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
     pub host: PathBuf,
-    /// Where the cell has it, such as `/workspace`.
+    /// Path in the cell, such as `/workspace`.
     pub cell: PathBuf,
     pub access: Access,
 }
 
-/// What a cell may do with a granted directory.
+/// The access of a cell to a granted directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     ReadOnly,
-    /// What the host obeys is read-only, and no such name can be made.
+    /// Files that the host obeys are read-only, and no such name can be made.
     ReadWrite,
-    /// What the host obeys and is there is read-only; any name can be made.
+    /// Files that the host obeys and that exist are read-only; any name can be made.
     Unguarded,
 }
 
-/// What a mount is made on.
+/// The kind of file that a mount covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     File,

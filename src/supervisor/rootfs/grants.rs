@@ -18,7 +18,7 @@ use model::job::Workspace;
 use model::receipt::Tier;
 use sys::mount::{Reach, attribute, clone_tree, set_attributes};
 
-/// What the cells of one key have of the host besides what their profile lists.
+/// The parts of the host that the cells of one key have besides what their profile lists.
 #[derive(Debug)]
 pub struct KeyGrant {
     pub workspace: Workspace,
@@ -38,7 +38,7 @@ pub struct GrantedDirectory {
     pub cell: PathBuf,
     pub access: Access,
     pub kind: Kind,
-    /// What the host obeys in it, as `main` found it.
+    /// Files in it that the host obeys, as `main` found them.
     pub found: Rc<Found>,
     /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
     pub by_slot: Vec<OwnedFd>,
@@ -60,7 +60,7 @@ pub fn grants(
     .collect()
 }
 
-/// What the host obeys in each directory of a granted set.
+/// Files that the host obeys, for each directory of a granted set.
 pub type Looked = Vec<Rc<Found>>;
 
 /// Looks at what the host obeys in every granted directory, once for all profiles and cells. Cells of

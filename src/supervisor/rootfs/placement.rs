@@ -1,4 +1,4 @@
-//! Paths of the host in a root: those of the profile, and the operator's grants.
+//! The host's files in a root: those of the profile, and those that the operator granted.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<DetachedMount>, Tem
     Ok(pieces)
 }
 
-/// Paths of the host that a root has by its profile.
+/// The mounts that a root has by its profile.
 #[derive(Debug, Default)]
 pub struct PlacedMounts {
     /// Paths as the cell has them.

@@ -1,4 +1,4 @@
-//! Files that a program needs to start: its interpreter and its shared libraries, by reading ELF.
+//! The files that a program needs to start, by reading ELF: its interpreter and its shared libraries.
 //!
 //! So a cell with one program has that program's files and no others. Nothing is executed to
 //! find them, as ldd(1) would.
@@ -12,7 +12,7 @@ use elf::ElfStream;
 use elf::abi::{DT_NEEDED, DT_STRTAB, PT_INTERP};
 use elf::endian::AnyEndian;
 
-/// Default directories of ld.so(8), in the layouts of Debian, Fedora, Arch and Alpine.
+/// Directories in which ld.so(8) looks without a cache, in the layouts of Debian, Fedora, Arch and Alpine.
 const DIRECTORIES: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -59,7 +59,7 @@ fn locate(name: &str) -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("library {name}")))
 }
 
-/// Files that one ELF file asks for.
+/// The files that one ELF file asks for.
 struct Needs {
     interpreter: Option<PathBuf>,
     libraries: Vec<String>,

@@ -1,7 +1,7 @@
 //! Sockets that the operator granted, on their way from the host into templates.
 //!
-//! Main has examined each file and holds it open by then. The mounted file must be that very one: a
-//! file that replaced it since is refused.
+//! Main has looked at each file and holds it open by then. The mounted file must be that very one:
+//! one that was put in its place since is refused.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -163,7 +163,7 @@ fn here(which: Sockets, slot: Slot) -> Result<PathBuf, Errno> {
     Ok(relative(Path::new(path.to_str().map_err(|_| Errno::EINVAL)?)))
 }
 
-/// Returns the path of a socket that a client may see, which is not the host's.
+/// Returns the path in the cell, for reports to a client, which must not learn the host's.
 fn place_of(name: &SocketName) -> PathBuf {
     Path::new(profile::SOCKETS_DIRECTORY).join(name.file())
 }

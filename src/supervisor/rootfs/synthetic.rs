@@ -83,8 +83,8 @@ fn facts(processors: usize) -> [(&'static str, String); 4] {
 /// Names of the files that [`facts`] replaces.
 const FACTS: [&str; 4] = ["cpuinfo", "stat", "loadavg", "version"];
 
-/// Returns each entry of `/proc` that is covered, with its cover. `meminfo` and `uptime` depend on
-/// the job: each cell has its own.
+/// Returns the files that cover entries of `/proc`. `meminfo` and `uptime` depend on the job: each cell
+/// has its own.
 ///
 /// # Errors
 /// None: there is no NUL in these names.

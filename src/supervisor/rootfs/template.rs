@@ -32,7 +32,7 @@ use super::detached::{
 use super::error::{During, STAGE, TemplateError, refused};
 use super::synthetic;
 
-/// Resources for building templates.
+/// Everything that building templates needs.
 #[derive(Debug)]
 pub struct TemplateBuilder<'a> {
     /// The supervisor's first mount namespace: a copy of the host's.
@@ -72,15 +72,14 @@ pub struct Template {
     pub has_directory: bool,
     /// Directories of the profile that are overlays.
     pub overlays: Overlays,
-    /// True if one of them could not be an overlay: the host's sockets in it must be kept out by
-    /// other means.
+    /// True if one of them could not be: the host's sockets in it must be kept out by other means.
     pub is_open: bool,
     pub writable: Vec<PathBuf>,
     /// Of these, the ones in which no guarded name may be made.
     pub guarded: Vec<PathBuf>,
     /// Places in them that links lead to or a configuration names, there or not.
     pub named: Vec<PathBuf>,
-    /// Names in them that are not fully guarded, with the reason.
+    /// Places in them that are not guarded in full, each with the reason.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the bash of a session runs besides commands: the loop it waits in, and the few lines
+//! The code that the bash of a session runs besides commands: the loop it waits in, and the few lines
 //! around each command.
 //!
 //! Nothing in here trusts the shell it runs in, which a command may have turned inside out:
@@ -21,11 +21,11 @@
 use model::call::{Cwd, Env};
 use model::wire::StdinKind;
 
-/// What runs a command at a terminal of its own.
+/// The program that runs a command at a terminal of its own.
 const SETSID: &str = "/usr/bin/setsid";
 const BASH: &str = "/bin/bash";
 
-/// Where a session's cell has its mailbox.
+/// Path of the mailbox in a session's cell.
 pub const MAILBOX: &str = "/dev/session";
 
 /// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
@@ -37,7 +37,7 @@ const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap "((\${#BASH_SOURCE[@]} < 2)) || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
     r#"\builtin :' INT"#,
 );
-/// What an INT left behind is taken back. Who is stopped while it waits for a child holds any further INT
+/// Takes back the state that an INT left behind. A bash that is stopped while it waits for a child holds any further INT
 /// for that child's, until it has waited for another.
 const UNSTOPPED: &str = concat!(
     "if ((${COFFERDAM_STOP-0})); then ",
@@ -45,7 +45,7 @@ const UNSTOPPED: &str = concat!(
 );
 /// Succeeds if a function hides `exec`: its redirections last under no other name.
 const HAS_EXEC: &str = r"\builtin declare -F exec >/dev/null";
-/// The loop itself; where it starts is put before it. What it waits to open is no standard input: for
+/// The loop itself; where it starts is put before it. The file it waits to open is no standard input: for
 /// one, bash forks a child that opens it, which whoever ends the processes of a call can meet, and which
 /// each call would wait for. A signal does not end the opening.
 const LOOP: &str = concat!(
@@ -60,7 +60,7 @@ pub fn program(first: u64) -> String {
 
 /// The lines around the command of call `number`, which stands in a file of its own.
 ///
-/// `env` and `cwd` are of this call alone. What the shell tells at its end: the exit code and its
+/// `env` and `cwd` are of this call alone. At its end the shell reports the exit code and its
 /// directory, ended by NUL.
 pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
@@ -118,8 +118,8 @@ fn report(number: u64) -> String {
         "[[ -o functrace ]] || \\builtin trap - DEBUG\n}} >/dev/null 2>&1\n\
          {HAS_EXEC} || \\exec >/dev/null 2>&1\n",
     );
-    // What is not sure to go on does not report, and ends: `builtin` may have become a function that
-    // does nothing, and one of our names a constant, at which bash drops the rest of its line. Where
+    // A shell that is not sure to go on does not report, and ends: `builtin` may have become a function that
+    // does nothing, and one of our names a constant, at which bash drops the rest of its line. If
     // there is nothing to report to, somebody else has ended the call: the next may be waiting.
     text.push_str(&format!(
         "COFFERDAM_SURE=0\n\
@@ -157,10 +157,10 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// What is told before the report: the input is open.
+/// The byte before the report: the input is open.
 pub const OPEN: u8 = b'o';
 
-/// What the shell told at the end of a call.
+/// The report of the shell at the end of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallReport {
     pub status: u8,

@@ -49,7 +49,7 @@ pub struct Mailbox {
     next: u64,
 }
 
-/// What the supervisor holds open while a call runs.
+/// The files that the supervisor holds open while a call runs.
 #[derive(Debug)]
 pub struct PendingCall {
     number: u64,
@@ -72,7 +72,7 @@ pub struct Undelivered {
     pub shell: Waiting,
 }
 
-/// Where the shell waits after a call that was not laid out.
+/// The gate at which the shell waits after a call that was not laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
     /// At the gate of the next call.
@@ -82,7 +82,7 @@ pub enum Waiting {
 }
 
 impl PendingCall {
-    /// The shell has the input open: from here on its end is what the caller makes of it. Whether it
+    /// Lets the input go, which the shell has open: from here on the caller ends it. Returns true if it
     /// was not known before.
     pub fn opened(&mut self) -> bool {
         self.input.take().is_some()
@@ -112,7 +112,7 @@ fn own_namespace(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
     openat(proc, "self/ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// What a call reads, as the supervisor has it.
+/// The supervisor's ends of a call's input.
 #[derive(Debug, Default)]
 struct Input {
     /// For who feeds it.
@@ -122,7 +122,7 @@ struct Input {
     terminal: Option<Terminal>,
 }
 
-/// What a call brings.
+/// The parts of a call that go into the mailbox.
 #[derive(Debug)]
 pub struct CallRequest<'a> {
     pub script: &'a Attachment,

@@ -23,7 +23,7 @@ pub struct Session {
     pub shell: Option<Shell>,
     /// When it ends, if nobody uses it until then.
     until: Option<Instant>,
-    /// Whether it goes with its cell.
+    /// True if it ends with its cell.
     pub leaving: bool,
 }
 
@@ -157,7 +157,7 @@ impl Session {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.shell {
             Some(shell) if !shell.is_idle() => shell.deadline(),
-            // What it waits for is told by an event.
+            // An event reports what it waits for.
             None if self.leaving => None,
             Some(_) | None => self.until,
         }

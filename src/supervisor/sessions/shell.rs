@@ -54,11 +54,11 @@ enum ShellStage {
     Ending,
 }
 
-/// Request of a step to the loop.
+/// The event that a step passes to the loop.
 #[derive(Debug)]
 pub enum ShellEvent {
     None,
-    /// State of a call: does it wait for its input?
+    /// Answer to a question about the input of a call, by its number.
     Input(CallId, u32, Waits),
     /// A call is over, and the shell waits for the next.
     Ended(CallId, Box<Ended>),
@@ -89,7 +89,7 @@ pub struct Shell {
     /// Why the shell could not start.
     exec: Option<Failure>,
     end: Option<(PayloadEnd, Vec<DeniedCall>)>,
-    /// Choice of reporting workspace changes, and the last report of init.
+    /// Request for a list of changes in the workspace, and the last list from init.
     changes: Changes,
     changed: Option<FilesChanged>,
 }
@@ -155,12 +155,12 @@ impl Shell {
         })
     }
 
-    /// Returns true if a call can be handed to it now.
+    /// Returns whether a call can be handed to it now.
     pub fn is_idle(&self) -> bool {
         self.stage == ShellStage::Idle
     }
 
-    /// Returns true if it will take no more calls.
+    /// Returns whether it takes no more calls.
     pub fn is_ending(&self) -> bool {
         self.stage == ShellStage::Ending
     }
@@ -266,7 +266,7 @@ impl Shell {
                 let why = "something else than its shell told how the command ended".to_owned();
                 self.stop(Outcome::Failed(Failure::Refused { why }), now);
                 if full {
-                    // Whoever writes there goes on, and a call that is being stopped already would
+                    // A process that writes there goes on, and a call that is being stopped already would
                     // read on: nothing more is read than a report takes.
                     self.kill(now);
                 }
@@ -364,7 +364,7 @@ impl Shell {
     }
 }
 
-/// Returns the program of a session's cell.
+/// Returns the program that a session's cell executes.
 fn block(first: u64) -> Result<Block, Errno> {
     let words = vec![BASH.to_owned(), "-c".to_owned(), bash_loop::program(first)];
     let argv = Argv::new(words).map_err(|_| Errno::EINVAL)?;

@@ -17,14 +17,14 @@ use sys::{Result, terminal};
 /// Terminals of one session at once, those included whose command has ended and that background
 /// processes still hold.
 const MOST: u32 = 64;
-/// What programs are told of its size.
+/// Size that programs see, in characters.
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 80;
 
-/// What makes terminals.
+/// The device that makes terminals.
 const PTMX: &str = "ptmx";
 
-/// Where a session's cell has them, below its mailbox.
+/// Name of their directory in the mailbox.
 pub const PLACE: &str = "pts";
 
 /// The devpts of a session.
@@ -68,7 +68,7 @@ impl Terminals {
     /// ENOSPC: [`MOST`] are in use.
     pub fn open(&self) -> Result<Terminal> {
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        // The supervisor has no right above its owner's. Where it runs as an ordinary user that is the
+        // The supervisor has no right above its owner's. If it runs as an ordinary user that is the
         // cell's uid too: what a program gets that opens it at this moment is a terminal more.
         self.mode(Mode::S_IRUSR | Mode::S_IWUSR)?;
         let master = openat(&self.0, PTMX, flags, Mode::empty());

@@ -1,7 +1,7 @@
 //! The talk with the user's service manager: one request for a transient scope, and how it ended.
 //!
 //! Over `$XDG_RUNTIME_DIR/systemd/private`, where the manager listens itself, and else over the user's bus. All
-//! is sent at once, as sd-bus does: the answer takes one turn. What is read is bounded, in bytes and in time.
+//! is sent at once, as sd-bus does: the answer takes one turn. Reading is bounded, in bytes and in time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 use super::dbus::{self, Malformed, Message, Method, Writer};
 use super::groups::UnitLimits;
 
-/// Address of a manager, and the protocol spoken there.
+/// The address of a manager, and the protocol there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manager {
     /// Its own socket: no bus between.
@@ -28,7 +28,7 @@ pub enum Manager {
     Bus(PathBuf),
 }
 
-/// A request: a scope of this name with one process in it.
+/// A request for a scope of this name with one process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub unit: String,

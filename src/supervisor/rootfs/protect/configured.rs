@@ -29,7 +29,7 @@ pub fn files_for_all(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf
     let path = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = accounts::home();
     let of_the_user = home.iter().flat_map(|home| OF_THE_USER.map(|name| home.join(name)));
-    // A program started elsewhere may lack these variables, so the usual files count too.
+    // A git that another program starts may not have the variables: the usual files count too.
     let named = [
         path("XDG_CONFIG_HOME").map(|directory| directory.join("git/config")),
         path("GIT_CONFIG_GLOBAL"),
@@ -38,7 +38,7 @@ pub fn files_for_all(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf
     sorted(of_the_user.chain(named.into_iter().flatten()).chain([OF_THE_SYSTEM.into()]).collect())
 }
 
-/// Meaning of a setting's path.
+/// The kind of path that a setting names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Names {
     /// More configuration, beside the file that names it.
@@ -128,7 +128,7 @@ type Settings = Vec<Rc<Vec<Told>>>;
 /// Files that were read, for repositories that share them.
 type Known = BTreeMap<PathBuf, Rc<Vec<Told>>>;
 
-/// Facts about one repository's configuration so far.
+/// The known settings of one repository's configuration so far.
 struct Gathered<'k> {
     known: &'k mut Known,
     seen: BTreeSet<PathBuf>,
@@ -140,7 +140,7 @@ impl Scan {
     pub fn configurations(&mut self) {
         let mut repositories = std::mem::take(&mut self.repositories);
         repositories.retain(|repository| self.done.insert(repository.clone()));
-        // Repositories near the top come first: a cell can make others.
+        // Places near the top first: a cell can make others.
         repositories.sort_by_key(|one| (one.is_linked, one.git.components().count()));
         let known = &mut Known::new();
         self.configurations_for_all(known);
@@ -195,7 +195,7 @@ impl Scan {
             End::Outside(path) => path,
             End::At(..) | End::Absent(_) | End::Nowhere => return,
         };
-        // Included files are named relative to the file's own path, not to the target of a link.
+        // An include is resolved from the path as it was given, not from the end of a link.
         let directory = path.parent().and_then(|parent| self.resolved(from, parent));
         let Some(directory) = directory.filter(|_| gathered.seen.insert(file.clone())) else {
             return;
@@ -218,8 +218,7 @@ impl Scan {
     fn told(&mut self, who: &Place, file: &Path) -> Vec<Told> {
         let mut text = match self.read(file, MOST + 1) {
             Ok(text) => text,
-            // A file that we may not read is closed to the cell too; git will not read it as this
-            // user.
+            // A file that we may not read, the cell may not either; git will not, as this user.
             Err(Errno::ENOENT | Errno::EACCES | Errno::EINVAL | Errno::ELOOP | Errno::ENOTDIR) => {
                 return Vec::new();
             }

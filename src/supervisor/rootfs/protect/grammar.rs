@@ -15,7 +15,7 @@ pub struct Setting<'a> {
     pub stem: &'a [u8],
     /// In lower case, as all before the first dot.
     pub section: &'a [u8],
-    /// Text between section and key; absent if there is none.
+    /// Text between section and key; absent where there is none.
     pub subsection: Option<&'a [u8]>,
     /// In lower case, as all after the last dot.
     pub key: &'a [u8],
@@ -23,7 +23,7 @@ pub struct Setting<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Result of parsing a whole text as git does.
+/// Git's verdict on a whole text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whole {
     Yes,

@@ -28,7 +28,7 @@ use crate::rootfs::granted::{Access, Workspaces};
 use cell::c_path;
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
-/// Mounts in one granted directory, at most: each costs every cell time. What is over it is guarded by
+/// Mounts in one granted directory, at most: each costs every cell time. Places beyond it are guarded by
 /// its name.
 const MOUNTS: usize = 512;
 /// Notes on one granted directory, at most.
@@ -81,7 +81,7 @@ pub fn scan(workspace: &Workspaces) -> Vec<Found> {
 }
 
 impl Found {
-    /// What must stay where it is: the directories named, and all between the granted directory and
+    /// Returns the directories that must stay where they are: those named, and all between the granted directory and
     /// a guarded place. The kernel refuses to rename a mount, not a directory with one beneath.
     fn pins(&self, obeyed: &[PathBuf]) -> BTreeSet<PathBuf> {
         let places = obeyed.iter().chain(&self.pinned).chain(&self.named);

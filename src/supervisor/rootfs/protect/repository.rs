@@ -1,4 +1,4 @@
-//! Files that git runs or obeys in a repository's own directory, in any location.
+//! Files that git runs or obeys in a repository's own directory, wherever that is.
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;

@@ -35,7 +35,7 @@ const MOST_NAMED: usize = 1_000;
 /// Longer paths are not looked at: as mounts they could not be named.
 const LONGEST: usize = 3_500;
 
-/// Remaining entries and time.
+/// The entries and the time that are left.
 #[derive(Debug)]
 pub struct Budget {
     spent: usize,
@@ -74,7 +74,7 @@ impl Budget {
     }
 }
 
-/// Facts about the granted directories so far.
+/// The known places of the granted directories so far.
 #[derive(Debug)]
 pub struct Scan {
     pub trees: Trees,
@@ -144,7 +144,7 @@ impl Scan {
                 let place = root.below(Path::new(word));
                 match self.trees.kind(&self.trees.host(&place)) {
                     Some(Kind::Link) => drop(self.link(&place)),
-                    // The walk itself examines the contents of a directory.
+                    // The walk looks at the entries of a directory.
                     Some(Kind::Directory | Kind::File | Kind::Other) => self.cover(&place),
                     None => {}
                 }
@@ -217,7 +217,7 @@ impl Scan {
             ControlFlow::Continue(())
         });
         match listed {
-            // The cell cannot list it either, or it was removed or replaced since it was listed.
+            // Neither may the cell list it, or it is gone or replaced since it was listed.
             Ok(()) | Err(Errno::EACCES | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
             Err(_) => self.note(directory, "cannot be listed"),
         }

@@ -26,7 +26,7 @@ pub struct Place {
     pub path: PathBuf,
 }
 
-/// Kind of file at a place.
+/// The file at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Directory,
@@ -35,7 +35,7 @@ pub enum Kind {
     Other,
 }
 
-/// End of a path, with every link followed by ourselves.
+/// The end of a path, every link followed by ourselves.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     /// Into a granted directory.
@@ -103,7 +103,7 @@ impl Trees {
 
     /// Opens a resolved path: a link in it, put there since, is ELOOP.
     pub fn open(&self, host: &Path, flags: i32) -> Result<OwnedFd, Errno> {
-        // A descriptor that is only held takes no other flags.
+        // A file that is only held takes no other flags.
         let opened = libc::O_NONBLOCK | libc::O_NOCTTY;
         let opened = if flags & libc::O_PATH == 0 { opened } else { 0 };
         let flags = flags | opened | libc::O_CLOEXEC | libc::O_NOFOLLOW;
@@ -124,7 +124,7 @@ impl Trees {
         Ok((held, found))
     }
 
-    /// Returns the kind of file at a resolved path; `None` if it cannot be examined.
+    /// Returns the file at a resolved path; nothing where it cannot be looked at.
     pub fn kind(&self, host: &Path) -> Option<Kind> {
         self.look(host).ok().map(|(_, found)| kind(&found))
     }
@@ -201,7 +201,7 @@ impl Trees {
             let next = here.join(&part);
             let (held, found) = match self.look(&next) {
                 Ok(looked) => looked,
-                // A missing name may be created, and the path goes on from above it.
+                // A missing file may be made, and the path goes on from above it.
                 Err(Errno::ENOENT) if left.iter().any(|part| part == "..") => {
                     links.extend(self.place(&next));
                     here = next;

@@ -19,7 +19,7 @@ use sys::process::Used;
 use sys::socket::{self, Wait};
 
 impl Shell {
-    /// What one call used: the difference to all before it.
+    /// Returns the usage of one call: the difference to all before it.
     pub(super) fn usage(&mut self, total: CpuTime, largest: u64, wall: Duration) -> Usage {
         let used = total.since(std::mem::replace(&mut self.used, total));
         let peak = self.cell.peak_memory();
@@ -35,7 +35,7 @@ impl Shell {
         }
     }
 
-    /// What changed in the workspace since the command before.
+    /// Takes the changes in the workspace since the command before.
     pub(super) fn files_changed(&mut self) -> Option<FilesChanged> {
         let told = match self.changes {
             Changes::Untold => None,
@@ -91,7 +91,7 @@ impl Shell {
         Some((call, Box::new(ended)))
     }
 
-    /// What was said before the end may be unread: it came in the same round of events.
+    /// Reads the reports from before the end that may be unread: it came in the same round of events.
     fn late_words(&mut self) {
         self.last_words().unwrap_or_default();
         let mut buffer = [0; REPORT_BYTES];

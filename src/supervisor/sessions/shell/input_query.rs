@@ -1,4 +1,4 @@
-//! Whether the call that runs waits for its input: asked of init, one question at a time.
+//! Questions to init about the input of the call that runs, one at a time.
 //!
 //! The front end asks as often as it likes; init is sent the next question when it has answered the
 //! one before, so that it is never behind and the supervisor never waits for it.

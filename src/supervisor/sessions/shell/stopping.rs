@@ -46,7 +46,7 @@ impl Shell {
         if self.stage == ShellStage::Running {
             self.stage = ShellStage::Interrupted;
             self.deadline = Some(now + GRACE);
-            // Whatever failed, KILL follows.
+            // KILL follows after any failure.
             if let Err(errno) = self.cell.interrupt() {
                 tracing::debug!(%errno, "a session's command could not be interrupted");
             }
@@ -125,7 +125,7 @@ impl Shell {
         let order = ToInit::Signal { signal, since: current.began };
         self.stage = next;
         self.deadline = Some(now + GRACE);
-        // Whatever failed, the end of the cell follows.
+        // The end of the cell follows after any failure.
         if let Err(errno) = self.cell.tell(&order) {
             tracing::debug!(%errno, "a session's command could not be signalled");
         }
