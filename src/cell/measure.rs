@@ -311,7 +311,7 @@ pub struct Fields(String);
 impl Fields {
     /// Reads a whole file of this shape.
     pub fn read(process: impl AsFd, file: &str) -> Result<Self, Errno> {
-        read_all(process, file).map(Self)
+        read_lossy(process, file).map(Self)
     }
 
     /// Returns the value of a field, empty when it is absent.
@@ -323,15 +323,24 @@ impl Fields {
     }
 }
 
-/// Reads a whole procfs file.
+/// Reads a whole procfs file that is text.
 pub fn read_all(process: impl AsFd, file: &str) -> Result<String, Errno> {
+    String::from_utf8(read_bytes(process, file)?).map_err(|_| Errno::EILSEQ)
+}
+
+/// Reads a whole procfs file with the name of a program in it, bytes of which may have to be replaced.
+pub fn read_lossy(process: impl AsFd, file: &str) -> Result<String, Errno> {
+    read_bytes(process, file).map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
+fn read_bytes(process: impl AsFd, file: &str) -> Result<Vec<u8>, Errno> {
     let fd: OwnedFd = openat(process, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     let mut text = Vec::new();
     let mut buffer = [0; 8192];
     loop {
         let length = read(&fd, &mut buffer)?;
         if length == 0 {
-            return String::from_utf8(text).map_err(|_| Errno::EILSEQ);
+            return Ok(text);
         }
         text.extend_from_slice(buffer.get(..length).unwrap_or_default());
     }

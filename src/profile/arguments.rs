@@ -268,13 +268,14 @@ fn advice() -> Verdict {
 }
 
 /// Allows mmap(2) of what is private or a file's. Of any other init is asked, which answers in the kernel's
-/// place: shared memory without a file is in no account once it is let go of.
+/// place: shared memory without a file is in no account once it is let go of, and huge pages never are.
 fn private_or_of_a_file() -> Verdict {
     const MAP_SHARED: u32 = libc::MAP_SHARED.cast_unsigned();
     const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
+    const MAP_HUGETLB: u32 = libc::MAP_HUGETLB.cast_unsigned();
     Verdict::AllowIf(vec![
-        vec![Test::none_of(3, MAP_SHARED)],
-        vec![Test::none_of(3, MAP_ANONYMOUS)],
+        vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB)],
+        vec![Test::none_of(3, MAP_ANONYMOUS | MAP_HUGETLB)],
     ])
 }
 

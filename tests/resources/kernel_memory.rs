@@ -21,6 +21,13 @@ pub const CLAIMS: &[Claim] = &[
     claim("shared_memory_is_granted_again_once_it_is_gone", shared_again)
         .needs(PYTHON)
         .only(For::User),
+    claim("a_page_of_shared_memory_that_is_kept_costs_a_page", shared_page)
+        .needs(PYTHON)
+        .only(For::User),
+    claim("a_process_is_seen_by_any_name", any_name).needs(PYTHON).only(For::User),
+    claim("shared_memory_of_a_chain_of_short_threads_counts", chain).needs(GCC).only(For::User),
+    claim("huge_pages_are_as_on_a_host_that_has_none", huge).needs(PYTHON).only(For::User),
+    claim("requests_that_nothing_helps_hold_up_no_other_call", flood).needs(GCC).only(For::User),
     claim("the_device_for_zeroes_makes_no_shared_memory", device).needs(PYTHON).only(For::User),
     claim("options_of_sockets_end_at_the_newest_that_is_known", options)
         .needs(PYTHON)
@@ -304,6 +311,148 @@ fn shared(caller: &Caller) -> Check {
     // The control: outside of a cell nothing counts it.
     let outside = caller.python_outside(&SHARED.replace("sys.argv[1]", "'rest'"))?;
     equal("outside", outside.said(), "24 0")
+}
+
+fn shared_page(caller: &Caller) -> Check {
+    let script = "
+import mmap
+kept = []
+for _ in range(20):
+    mmap.mmap(-1, 30 << 20).close()
+    kept.append(mmap.mmap(-1, 4096))
+print(len(kept))";
+    let told = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
+    equal("granted each time", (text(&told, "stdout"), text(&told, "stderr")), ("20\n", ""))
+}
+
+/// A name of a process need not be text: one given by prctl(2), and that of a file that is executed.
+fn any_name(caller: &Caller) -> Check {
+    let script = "
+import ctypes, os, sys, time
+def grow():
+    page = bytearray(30 << 20)
+    for at in range(0, len(page), 4096): page[at] = 1
+    os.write(1, b'x'); open('/tmp/made%d' % os.getppid(), 'a').write('x'); time.sleep(60)
+if sys.argv[1] == 'again': grow()
+named = b'/tmp/a\\xff'
+if sys.argv[1] == 'file':
+    with open(named, 'wb') as file: file.write(open('/usr/bin/python3', 'rb').read())
+    os.chmod(named, 0o755)
+for number in range(10):
+    if os.fork() == 0:
+        if sys.argv[1] == 'file': os.execv(named, [named, '-c', sys.orig_argv[-2], 'again'])
+        if sys.argv[1] == 'prctl': ctypes.CDLL(None).prctl(15, b'a\\xff\\xfe', 0, 0, 0)
+        grow()
+    made = '/tmp/made%d' % os.getpid()
+    while not os.path.exists(made) or os.path.getsize(made) <= number: time.sleep(.01)
+time.sleep(60)";
+    for how in ["text", "prctl", "file"] {
+        ends(caller, &["/usr/bin/python3", "-c", script, how], &[], 30 * MIB)
+            .map_err(|failed| format!("{how}: {failed:?}"))?;
+    }
+    Ok(())
+}
+
+/// The first thread has ended, and those that a look lists have ended before it reads what they have.
+fn chain(caller: &Caller) -> Check {
+    let source = "
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static size_t length = 30 << 20;
+static int to, chained;
+static void *link_of(void *none) {
+    pthread_attr_t small; pthread_t next;
+    pthread_attr_init(&small); pthread_attr_setstacksize(&small, 16384); pthread_attr_setdetachstate(&small, 1);
+    while (pthread_create(&next, &small, link_of, 0)) sched_yield();
+    return 0;
+}
+static void *first(void *none) {
+    char *place = mmap(0, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED) _exit(0);
+    for (size_t at = 0; at < length; at += 4096) place[at] = 1;
+    madvise(place, length, MADV_DONTNEED);
+    if (chained) { link_of(0); link_of(0); }
+    write(to, \"x\", 1);
+    if (!chained) pause();
+    return 0;
+}
+int main(int count, char **words) {
+    chained = words[1][0] == 'c';
+    for (int try = 0; try < 60; try++) {
+        int ends[2]; char made; pthread_t thread;
+        pipe(ends);
+        if (!fork()) {
+            close(ends[0]); to = ends[1];
+            pthread_create(&thread, 0, first, 0); pthread_detach(thread);
+            syscall(SYS_exit, 0);
+        }
+        close(ends[1]);
+        if (read(ends[0], &made, 1) == 1) write(1, \"x\", 1);
+        close(ends[0]);
+    }
+    return 0;
+}";
+    let program = built(caller, "chain", source)?;
+    let argv = |how| ["/mnt/chain", how];
+    let options = ["--memory", LIMIT, "--ro", &program];
+    let told = caller.json(&options, &argv("stays"))?;
+    equal("the control: a thread that stays is seen", text(&told, "stdout"), "xx")?;
+    // Two grants, or an end because the memory of a process cannot be told any more.
+    let told = caller.json(&options, &argv("chain"))?;
+    let made = text(&told, "stdout").len() * 30 * MIB;
+    holds("no more than the limit", &told, made <= 64 * MIB && made > 0)
+}
+
+fn huge(caller: &Caller) -> Check {
+    let script = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+for kind in (1, 2):
+    found = libc.mmap(None, 1 << 21, 3, kind | 0x20 | 0x40000, -1, 0)
+    print(found == ctypes.c_void_p(-1).value, ctypes.get_errno(), end=' ')
+print(libc.mmap(None, 1 << 21, 3, 0x22, -1, 0) != ctypes.c_void_p(-1).value)";
+    let told = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", script])?;
+    equal("ENOMEM", text(&told, "stdout"), "True 12 True 12 True\n")
+}
+
+/// Two hundred threads ask for what is beyond the limit; another call that init answers is timed.
+fn flood(caller: &Caller) -> Check {
+    let source = "
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+#include <time.h>
+#include <unistd.h>
+static size_t length = (size_t)1 << 40;
+static void *ask(void *none) { for (;;) mmap(0, length, 3, MAP_SHARED | MAP_ANONYMOUS, -1, 0); }
+int main(void) {
+    for (int child = 0; child < 40; child++) if (!fork()) pause();
+    pthread_attr_t small; pthread_t thread;
+    pthread_attr_init(&small); pthread_attr_setstacksize(&small, 16384);
+    for (int made = 0; made < 200; made++) if (pthread_create(&thread, &small, ask, 0)) return 1;
+    sleep(1);
+    struct timespec before, after; struct sysinfo told;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    for (int time = 0; time < 5; time++) sysinfo(&told);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    printf(\"%ld\\n\", (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000);
+    return 0;
+}";
+    let program = built(caller, "flood", source)?;
+    let options = ["--memory", "256M", "--processes", "256", "--ro", &program];
+    let told = caller.json(&options, &["/mnt/flood"])?;
+    let milliseconds: u64 = text(&told, "stdout").trim().parse().unwrap_or(u64::MAX);
+    // Five answers, each behind two hundred others: far from the 70 seconds that a look for each would take.
+    holds("answered meanwhile", &told, milliseconds < 20_000)
 }
 
 /// More than the limit one after the other, in one process and in many.

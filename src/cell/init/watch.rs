@@ -43,6 +43,10 @@ const MAPPINGS_LOOKED_THROUGH: u64 = 8192;
 const POSTPONED: u32 = 64;
 /// Bytes of a connection that is gone and kept in mind (TIME_WAIT), with the port that it holds.
 const CLOSED: u64 = 512;
+/// Times that a look lists the threads of a process whose first thread has ended, to find one that shows its memory.
+const LISTINGS: u32 = 8;
+/// Looks in a row that may miss the memory of a living process. With more, the cell ends: it hides what it has.
+const UNCLEAR: u32 = 4;
 
 /// The watch over one cell's memory.
 #[derive(Debug)]
@@ -60,6 +64,8 @@ pub struct Watch {
     slab: u64,
     /// Looks in a row that left it open what processes share.
     postponed: u32,
+    /// Looks in a row that could not tell the memory of a living process.
+    unclear: u32,
     next: Option<Instant>,
     peak: u64,
 }
@@ -91,6 +97,7 @@ impl Watch {
             shared: SharedMemory::default(),
             slab: 0,
             postponed: 0,
+            unclear: 0,
             next: None,
             peak: 0,
         }
@@ -122,7 +129,8 @@ impl Watch {
 
     /// Adds up the cell's memory. Returns why the cell must end, if it must.
     pub fn exceeded(&mut self, now: Instant) -> Result<Option<OverMemory>> {
-        let seen = self.processes()?;
+        let Listing { seen, is_whole } = self.processes()?;
+        self.unclear = if is_whole { 0 } else { self.unclear.saturating_add(1) };
         // Without mounts of its own the cell's files are on a disk.
         let files = if self.domain.is_none() { private_files() } else { 0 };
         let kernel = files + self.sockets() + seen.iter().map(Seen::descriptors).sum::<u64>();
@@ -166,12 +174,13 @@ impl Watch {
         let room = self.limit.saturating_sub(used);
         let micros = room.saturating_mul(1_000_000) / BYTES_PER_SECOND;
         let wait = match progress {
+            Progress::Done if !is_whole => SHORTEST,
             Progress::Done => Duration::from_micros(micros).clamp(SHORTEST, LONGEST),
             // poll(2) waits a millisecond all the same.
             Progress::Unfinished => Duration::ZERO,
         };
         self.next = Some(now + wait);
-        Ok(match used > self.limit {
+        Ok(match used > self.limit || self.unclear > UNCLEAR {
             true => Some(OverMemory::Limit),
             false => host.is_short.then_some(OverMemory::Host),
         })
@@ -181,9 +190,9 @@ impl Watch {
     fn host(&self) -> Host {
         let mut buffer = [0; 4096];
         let Some(text) = self.text("meminfo", &mut buffer) else { return Host::default() };
-        let field = |name| kilobytes(text, &[name]).saturating_mul(1024);
-        let (total, available) = (field("MemTotal:"), field("MemAvailable:"));
-        Host { is_short: available < total / 16, slab: field("SUnreclaim:") }
+        let field = |name: &[u8]| kilobytes(text, &[name]).saturating_mul(1024);
+        let (total, available) = (field(b"MemTotal:"), field(b"MemAvailable:"));
+        Host { is_short: available < total / 16, slab: field(b"SUnreclaim:") }
     }
 
     /// Returns the bytes that the cell's sockets may hold.
@@ -195,16 +204,17 @@ impl Watch {
         let mut buffer = [0; 512];
         // Of init's own network namespace.
         let Some(text) = self.text("1/net/sockstat", &mut buffer) else { return 0 };
-        let sockets = number_after(text, "sockets: used ");
-        let closed = number_after(text, " tw ");
+        let text = String::from_utf8_lossy(text);
+        let sockets = number_after(&text, "sockets: used ");
+        let closed = number_after(&text, " tw ");
         sockets.saturating_mul(each).saturating_add(closed.saturating_mul(CLOSED))
     }
 
     /// Returns all processes of the cell.
-    fn processes(&self) -> Result<Vec<Seen>> {
+    fn processes(&self) -> Result<Listing> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut list = Dir::openat(&self.proc, ".", flags, Mode::empty())?;
-        let mut seen = Vec::new();
+        let mut listing = Listing { seen: Vec::new(), is_whole: true };
         for entry in list.iter() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -212,42 +222,66 @@ impl Watch {
                 let directory = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
                 let pid = directory.parse().unwrap_or(0);
                 if self.domain.is_none_or(|domain| domain.has(pid)) {
-                    // One that has just ended has no memory.
-                    seen.extend(self.process(pid, directory));
+                    match self.process(pid, directory) {
+                        Look::Seen(seen) => listing.seen.push(seen),
+                        Look::Gone => {}
+                        Look::Unclear => listing.is_whole = false,
+                    }
                 }
             }
         }
-        Ok(seen)
+        Ok(listing)
     }
 
     /// Reads the status of a process. If its first thread has ended and others go on, only their status
     /// shows the memory.
-    fn process(&self, pid: i32, directory: &str) -> Option<Seen> {
-        let seen = self.status(pid, directory)?;
-        if seen.process.size > 0 || seen.threads < 2 {
-            return Some(seen);
+    fn process(&self, pid: i32, directory: &str) -> Look {
+        for _ in 0..LISTINGS {
+            let seen = match self.status(pid, directory) {
+                Look::Seen(seen) => seen,
+                other @ (Look::Gone | Look::Unclear) => return other,
+            };
+            if seen.has_told_all() {
+                return Look::Seen(seen);
+            }
+            if let Some(seen) = self.thread_with_memory(pid, directory) {
+                return Look::Seen(seen);
+            }
+            // Every thread that was listed has ended meanwhile: those that they made are in the next list.
         }
+        Look::Unclear
+    }
+
+    /// Returns a process as one of its threads shows it, if one does.
+    fn thread_with_memory(&self, pid: i32, directory: &str) -> Option<Seen> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = format!("{directory}/task");
         let mut threads = Dir::openat(&self.proc, path.as_str(), flags, Mode::empty()).ok()?;
-        let mut names = threads.iter().filter_map(|entry| {
+        let names = threads.iter().filter_map(|entry| {
             let entry = entry.ok()?;
             entry.file_name().to_str().ok().map(|name| format!("{path}/{name}"))
         });
-        names.find_map(|name| self.status(pid, &name).filter(|seen| seen.process.size > 0))
+        names.into_iter().find_map(|name| match self.status(pid, &name) {
+            Look::Seen(seen) if seen.process.size > 0 => Some(seen),
+            Look::Seen(_) | Look::Gone | Look::Unclear => None,
+        })
     }
 
-    fn status(&self, pid: i32, directory: &str) -> Option<Seen> {
+    fn status(&self, pid: i32, directory: &str) -> Look {
         let mut buffer = [0; 4096];
-        let text = self.text(&format!("{directory}/status"), &mut buffer)?;
-        let bytes = |names: &[&str]| kilobytes(text, names).saturating_mul(1024);
-        Some(Seen {
-            process: Process { pid, directory: directory.to_owned(), size: bytes(&["VmSize:"]) },
-            resident: bytes(&["RssAnon:", "RssShmem:", "VmPTE:", "VmSwap:"]),
-            tables: bytes(&["VmPTE:"]),
-            places: kilobytes(text, &["FDSize:"]),
-            parent: i32::try_from(kilobytes(text, &["PPid:"])).unwrap_or(0),
-            threads: kilobytes(text, &["Threads:"]),
+        let text = match self.read_text(&format!("{directory}/status"), &mut buffer) {
+            Ok(text) => text,
+            Err(Errno::ENOENT | Errno::ESRCH) => return Look::Gone,
+            Err(_) => return Look::Unclear,
+        };
+        let bytes = |names: &[&[u8]]| kilobytes(text, names).saturating_mul(1024);
+        Look::Seen(Seen {
+            process: Process { pid, directory: directory.to_owned(), size: bytes(&[b"VmSize:"]) },
+            resident: bytes(&[b"RssAnon:", b"RssShmem:", b"VmPTE:", b"VmSwap:"]),
+            tables: bytes(&[b"VmPTE:"]),
+            places: kilobytes(text, &[b"FDSize:"]),
+            parent: i32::try_from(kilobytes(text, &[b"PPid:"])).unwrap_or(0),
+            threads: kilobytes(text, &[b"Threads:"]),
         })
     }
 
@@ -273,28 +307,55 @@ impl Watch {
     /// anything: each process has its own.
     fn by_share(&self, seen: &Seen) -> u64 {
         let Process { pid, directory, .. } = &seen.process;
-        let whole = || self.status(*pid, directory).map_or(0, |now| now.resident);
+        let whole = || match self.process(*pid, &pid.to_string()) {
+            Look::Seen(now) => now.resident,
+            Look::Gone => 0,
+            Look::Unclear => seen.resident,
+        };
         if self.mappings.of(*pid) > MAPPINGS_LOOKED_THROUGH {
             return whole();
         }
-        let shares = self.fields(directory, "smaps_rollup", &["Pss:", "SwapPss:"]);
+        let shares = self.fields(directory, "smaps_rollup", &[b"Pss:", b"SwapPss:"]);
         shares.map_or_else(whole, |shares| shares.saturating_add(seen.tables))
     }
 
     /// Sums up `wanted` lines, given in kB, of a file of one process, in bytes.
-    fn fields(&self, pid: &str, file: &str, wanted: &[&str]) -> Option<u64> {
+    fn fields(&self, pid: &str, file: &str, wanted: &[&[u8]]) -> Option<u64> {
         let mut buffer = [0; 4096];
         let text = self.text(&format!("{pid}/{file}"), &mut buffer)?;
         Some(kilobytes(text, wanted).saturating_mul(1024))
     }
 
     /// Reads the beginning of a file of the procfs; none if it does not exist or is empty.
-    fn text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Option<&'b str> {
-        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let fd = openat(self.proc.as_fd(), path, flags, Mode::empty()).ok()?;
-        let length = read(&fd, buffer).ok().filter(|length| *length > 0)?;
-        std::str::from_utf8(buffer.get(..length)?).ok()
+    fn text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+        self.read_text(path, buffer).ok().filter(|text| !text.is_empty())
     }
+
+    /// Reads the beginning of a file of the procfs. It is bytes: a program names itself as it likes.
+    fn read_text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let fd = openat(self.proc.as_fd(), path, flags, Mode::empty())?;
+        let length = read(&fd, buffer)?;
+        Ok(buffer.get(..length).unwrap_or_default())
+    }
+}
+
+/// The processes of a cell as a look found them.
+#[derive(Debug)]
+struct Listing {
+    seen: Vec<Seen>,
+    /// False where the memory of a living process could not be told.
+    is_whole: bool,
+}
+
+/// One process in a look.
+#[derive(Debug)]
+enum Look {
+    Seen(Seen),
+    /// It has ended, and has no memory.
+    Gone,
+    /// It lives, and its memory could not be told.
+    Unclear,
 }
 
 /// Findings of one look that concern the host.
@@ -325,6 +386,11 @@ struct Seen {
 }
 
 impl Seen {
+    /// Returns whether its memory is known. A first thread that has ended shows none of what the others have.
+    fn has_told_all(&self) -> bool {
+        self.process.size > 0 || self.threads < 2
+    }
+
     /// Returns the bytes charged for what its descriptors may hold. Init's table is as large as the supervisor's
     /// was.
     fn descriptors(&self) -> u64 {
@@ -342,9 +408,12 @@ fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
 }
 
 /// Sums up the numbers of the lines that begin with one of `wanted`.
-fn kilobytes(text: &str, wanted: &[&str]) -> u64 {
-    let lines = text.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
-    lines.filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+fn kilobytes(text: &[u8], wanted: &[&[u8]]) -> u64 {
+    let lines = text.split(|byte| *byte == b'\n');
+    let numbers = lines.filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    let second =
+        |line| std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(1)?.parse::<u64>().ok();
+    numbers.filter_map(second).sum::<u64>()
 }
 
 /// Returns the number behind `words`; 0 where there is none.

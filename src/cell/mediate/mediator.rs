@@ -37,7 +37,7 @@ pub struct Mediator<'a> {
     handlers: Option<Box<Handlers<'a>>>,
     /// Number of sysinfo(2), if the profile has init answer it.
     sysinfo: Option<u32>,
-    /// Number of mmap(2), of which the filter asks only for shared memory without a file.
+    /// Number of mmap(2), of which the filter asks only for shared memory without a file and for huge pages.
     shared_memory: Option<u32>,
     clocks: Clocks,
     /// Calls whose paths are recorded for `profile learn`, and which the kernel then executes.
@@ -120,9 +120,11 @@ impl<'a> Mediator<'a> {
             return sysinfo::answer(listener, call, memory.limit(), self.clocks);
         }
         if Some(call.number) == self.shared_memory {
-            let [_, length, ..] = call.arguments;
+            let [_, length, _, flags, ..] = call.arguments;
+            // No account has huge pages. A host that has none answers ENOMEM too.
+            let is_huge = flags & u64::from(libc::MAP_HUGETLB.cast_unsigned()) != 0;
             // The kernel executes the call that was checked: it has no pointer, and its registers do not change.
-            return match memory.grant_shared(call.pid, length)? {
+            return match !is_huge && memory.grant_shared(call.pid, length)? {
                 true => notify::proceed(listener, call),
                 false => notify::refuse(listener, call, Errno::ENOMEM),
             };

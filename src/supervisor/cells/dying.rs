@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 
 use super::cell::Cell;
 use cell::Shared;
-use cell::measure::{Fields, read_all};
+use cell::measure::{Fields, read_lossy};
 use model::outcome::FilesChanged;
 use sys::Result;
 
@@ -100,7 +100,7 @@ fn all_killed(proc: &OwnedFd, init: i32) -> Result<bool> {
 fn is_dying(proc: &OwnedFd, pid: i32) -> Result<bool> {
     for task in numbers(proc, &format!("{pid}/task"))? {
         let path = format!("{pid}/task/{task}");
-        let looked = read_all(proc.as_fd(), &format!("{path}/stat")).and_then(|stat| {
+        let looked = read_lossy(proc.as_fd(), &format!("{path}/stat")).and_then(|stat| {
             if is_exiting(&stat) {
                 return Ok(true);
             }

@@ -27,7 +27,7 @@ impl CpuTime {
 
     /// Of a process and of all that it has waited for (proc_pid_stat(5)), in whole ticks.
     pub fn of_tree(process: &OwnedFd) -> Self {
-        let stat = measure::read_all(process, "stat").unwrap_or_default();
+        let stat = measure::read_lossy(process, "stat").unwrap_or_default();
         // The name in field 2 may hold anything: count from its last bracket.
         let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
         let ticks = |number: usize| {

@@ -157,7 +157,11 @@ impl Known {
             // Of a process that ended the rest is empty.
             let length = read(&count.file, &mut buffer).unwrap_or(0);
             if length == 0 {
-                (self.counted, self.since) = (count.lines, count.began);
+                // A thread that has ended shows none of what the others have.
+                let is_told = count.lines > 0 || process.size == 0;
+                let most = || most(std::slice::from_ref(process)) / BYTES;
+                self.counted = if is_told { count.lines } else { most() };
+                self.since = count.began;
                 return Progress::Done;
             }
             let text = buffer.get(..length).unwrap_or_default();

@@ -5,7 +5,7 @@
 //! counts in full until no process of the cell has any of it mapped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::read;
 
-use super::{Seen, Watch};
+use super::{Listing, Look, Watch};
 use sys::Result;
 
 const PAGE: u64 = 4096;
@@ -21,6 +21,12 @@ const PAGE: u64 = 4096;
 const REMEMBERED: usize = 4096;
 /// Processor time that a look at all mappings may take; one that takes longer gives nothing back.
 const BUDGET: Duration = Duration::from_millis(20);
+/// Looks in a row that may give nothing back before the next has to wait. Programs ask again when they have freed some.
+const FRUITLESS: u32 = 8;
+/// Looks that tell which object a grant became, before the next has to wait.
+const TELLING: u32 = 256;
+/// The time to wait then, in times of what the last look took.
+const REST: u32 = 10;
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 16;
 
@@ -32,6 +38,14 @@ pub struct SharedMemory {
     granted: Vec<Granted>,
     /// Bytes of the largest grant ever.
     largest: u64,
+    /// Looks in a row that gave nothing back.
+    fruitless: u32,
+    /// When a look for room may be taken again.
+    again: Option<Instant>,
+    /// Looks that told which object a grant became.
+    telling: u32,
+    /// When a look that tells it may be taken again.
+    told_again: Option<Instant>,
 }
 
 /// A grant whose object no look has seen yet.
@@ -46,12 +60,16 @@ impl Watch {
     /// Grants so many bytes of shared memory, if the cell has room for them.
     pub(in super::super) fn grants(&mut self, thread: i32, length: u64) -> Result<bool> {
         let bytes = length.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
-        if !self.shared.has_room(bytes, self.limit)
-            && let Some(mapped) = self.shared_objects()?
-        {
-            let mut shared = std::mem::take(&mut self.shared);
-            shared.settle(&mapped, |other| other == thread || self.is_elsewhere(other));
-            self.shared = shared;
+        let began = Instant::now();
+        let for_room = !self.shared.has_room(bytes, self.limit);
+        if bytes <= self.limit && self.shared.wants_look(thread, for_room, began) {
+            // Before the look: a thread that is done by then has made what it was granted.
+            let granted = self.shared.threads();
+            let is_done = |other: &i32| *other == thread || self.is_elsewhere(*other);
+            let done: BTreeSet<i32> = granted.into_iter().filter(is_done).collect();
+            let mapped = self.shared_objects()?;
+            let has_more = mapped.is_some_and(|mapped| self.shared.settle(&mapped, &done));
+            self.shared.looked(for_room, has_more, began.elapsed());
         }
         Ok(self.shared.grant(thread, bytes, self.limit))
     }
@@ -61,28 +79,41 @@ impl Watch {
     /// Absent where that is not certain: a process cannot be read, one was made meanwhile, or it takes too long.
     fn shared_objects(&self) -> Result<Option<BTreeSet<u64>>> {
         let until = processor_time()? + BUDGET;
-        let pids = |seen: &[Seen]| -> BTreeSet<i32> {
-            seen.iter().map(|process| process.process.pid).collect()
+        let pids = |listing: &Listing| -> BTreeSet<i32> {
+            listing.seen.iter().map(|process| process.process.pid).collect()
         };
-        let seen = self.processes()?;
+        let before = self.processes()?;
         let mut objects = BTreeSet::new();
-        for process in &seen {
+        for process in &before.seen {
             // Init has none; one that is ending has no memory any more.
             if process.process.pid == 1 || process.process.size == 0 {
                 continue;
             }
-            match self.objects_of(&process.process.directory, until) {
+            match self.objects_of(process.process.pid, &process.process.directory, until) {
                 Some(more) => objects.extend(more),
                 None => return Ok(None),
             }
         }
         // A process that ended before it was read may have left what it had to a child.
-        let after = pids(&self.processes()?);
-        Ok(after.is_subset(&pids(&seen)).then_some(objects))
+        let after = self.processes()?;
+        let is_certain =
+            before.is_whole && after.is_whole && pids(&after).is_subset(&pids(&before));
+        Ok(is_certain.then_some(objects))
     }
 
     /// Returns the inodes of one process. A process that has ended has none.
-    fn objects_of(&self, directory: &str, until: Duration) -> Option<Vec<u64>> {
+    fn objects_of(&self, pid: i32, directory: &str, until: Duration) -> Option<Vec<u64>> {
+        let text = self.maps(directory, until)?;
+        // A process with memory has mappings: either it has ended, or only the thread that was to show it.
+        if text.is_empty() && !self.has_ended(pid) {
+            return None;
+        }
+        Some(text.split(|byte| *byte == b'\n').filter_map(shared_object).collect())
+    }
+
+    /// Reads the mappings of a process or thread: empty where it has none any more, absent where that takes too long or
+    /// is refused.
+    fn maps(&self, directory: &str, until: Duration) -> Option<Vec<u8>> {
         let path = format!("{directory}/maps");
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let file = match openat(&self.proc, path.as_str(), flags, Mode::empty()) {
@@ -97,14 +128,22 @@ impl Watch {
             }
             text.resize(length.saturating_add(BLOCK), 0);
             match read(&file, text.get_mut(length..)?) {
-                Ok(0) => break,
+                Ok(0) | Err(Errno::ESRCH) => break,
                 Ok(more) => length = length.saturating_add(more),
-                Err(Errno::ESRCH) => break,
                 Err(_) => return None,
             }
         }
-        let lines = text.get(..length)?.split(|byte| *byte == b'\n');
-        Some(lines.filter_map(shared_object).collect())
+        text.truncate(length);
+        Some(text)
+    }
+
+    /// Returns whether no thread of a process has memory any more.
+    fn has_ended(&self, pid: i32) -> bool {
+        match self.status(pid, &pid.to_string()) {
+            Look::Seen(seen) => seen.process.size == 0 && seen.has_told_all(),
+            Look::Gone => true,
+            Look::Unclear => false,
+        }
     }
 
     /// Returns whether a thread has left the call that it was told to go on with: it has ended, or it waits in another.
@@ -145,9 +184,32 @@ fn shared_object(line: &[u8]) -> Option<u64> {
 
 impl SharedMemory {
     fn has_room(&self, bytes: u64, limit: u64) -> bool {
-        let granted = self.granted.iter().map(|granted| granted.bytes);
-        let known = self.mapped.values().copied().chain(granted).fold(bytes, u64::saturating_add);
-        known <= limit && self.granted.len() < REMEMBERED
+        self.sum().saturating_add(bytes) <= limit && self.granted.len() < REMEMBERED
+    }
+
+    /// Returns whether it is time for a look: for room, or because the thread that asks has made all that was granted, so
+    /// that now it can be told by what.
+    fn wants_look(&self, thread: i32, for_room: bool, now: Instant) -> bool {
+        let is_alone = matches!(self.granted.as_slice(), [one] if one.thread == thread);
+        let again = if for_room { self.again } else { self.told_again };
+        (for_room || is_alone) && again.is_none_or(|again| again <= now)
+    }
+
+    /// Decides when the next look may be taken: other calls of the cell wait while init looks.
+    fn looked(&mut self, for_room: bool, has_more: bool, took: Duration) {
+        let later = Instant::now() + took.saturating_mul(REST);
+        if for_room {
+            self.fruitless = if has_more { 0 } else { self.fruitless.saturating_add(1) };
+            self.again = (self.fruitless > FRUITLESS).then_some(later);
+        } else {
+            self.telling = self.telling.saturating_add(1);
+            self.told_again = (self.telling > TELLING).then_some(later);
+        }
+    }
+
+    /// Returns the threads that have grants.
+    fn threads(&self) -> BTreeSet<i32> {
+        self.granted.iter().map(|granted| granted.thread).collect()
     }
 
     fn grant(&mut self, thread: i32, bytes: u64, limit: u64) -> bool {
@@ -159,17 +221,26 @@ impl SharedMemory {
         has_room
     }
 
-    /// Forgets what is not mapped any more; `is_done` says of a thread that it is not about to map what it was granted.
+    /// Forgets what is not mapped any more, and returns whether that makes room. Threads that are `done` are not about to
+    /// map what they were granted.
     ///
-    /// Nobody knows which grant a new object was made by: it counts as the largest that it can be.
-    fn settle(&mut self, mapped: &BTreeSet<u64>, is_done: impl Fn(i32) -> bool) {
+    /// Where nobody knows which grant a new object was made by, it counts as the largest that it can be.
+    fn settle(&mut self, mapped: &BTreeSet<u64>, done: &BTreeSet<i32>) -> bool {
+        let before = self.sum();
         self.mapped.retain(|inode, _| mapped.contains(inode));
         let mut sizes: Vec<u64> = self.granted.iter().map(|granted| granted.bytes).collect();
         sizes.sort_unstable();
         for inode in mapped {
             self.mapped.entry(*inode).or_insert_with(|| sizes.pop().unwrap_or(self.largest));
         }
-        self.granted.retain(|granted| !is_done(granted.thread));
+        self.granted.retain(|granted| !done.contains(&granted.thread));
+        self.sum() < before
+    }
+
+    /// Returns the bytes of all that was granted and may still exist.
+    fn sum(&self) -> u64 {
+        let granted = self.granted.iter().map(|granted| granted.bytes);
+        self.mapped.values().copied().chain(granted).fold(0, u64::saturating_add)
     }
 }
 
@@ -179,6 +250,10 @@ mod tests {
 
     const LIMIT: u64 = 64 << 20;
     const MIB: u64 = 1 << 20;
+
+    fn all() -> BTreeSet<i32> {
+        BTreeSet::from([2])
+    }
 
     fn with(sizes: &[u64]) -> SharedMemory {
         let mut shared = SharedMemory::default();
@@ -192,29 +267,29 @@ mod tests {
     fn what_no_process_has_mapped_is_given_back_and_the_rest_is_not() {
         let mut shared = with(&[40 * MIB, 20 * MIB]);
         assert!(!shared.grant(2, 8 * MIB, LIMIT));
-        shared.settle(&BTreeSet::from([7, 8]), |_| true);
+        shared.settle(&BTreeSet::from([7, 8]), &all());
         assert!(!shared.grant(2, 8 * MIB, LIMIT), "both are there");
-        shared.settle(&BTreeSet::new(), |_| true);
+        shared.settle(&BTreeSet::new(), &all());
         assert!(shared.grant(2, LIMIT, LIMIT));
     }
 
     #[test]
     fn an_object_counts_as_the_largest_that_it_can_be() {
         let mut shared = with(&[40 * MIB, 4096]);
-        shared.settle(&BTreeSet::from([7]), |_| true);
+        shared.settle(&BTreeSet::from([7]), &all());
         assert_eq!(shared.mapped, BTreeMap::from([(7, 40 * MIB)]));
         // One that no grant is left for.
-        shared.settle(&BTreeSet::from([8]), |_| true);
+        shared.settle(&BTreeSet::from([8]), &all());
         assert_eq!(shared.mapped, BTreeMap::from([(8, 40 * MIB)]));
     }
 
     #[test]
     fn a_grant_of_a_thread_that_may_be_on_its_way_stays() {
         let mut shared = with(&[40 * MIB]);
-        shared.settle(&BTreeSet::new(), |_| false);
+        shared.settle(&BTreeSet::new(), &BTreeSet::new());
         assert!(!shared.grant(2, 40 * MIB, LIMIT));
-        shared.settle(&BTreeSet::from([7]), |_| false);
-        shared.settle(&BTreeSet::from([7]), |_| true);
+        shared.settle(&BTreeSet::from([7]), &BTreeSet::new());
+        shared.settle(&BTreeSet::from([7]), &all());
         assert_eq!(shared.mapped, BTreeMap::from([(7, 40 * MIB)]), "not given back with it");
     }
 
@@ -222,8 +297,34 @@ mod tests {
     fn small_grants_without_end_are_looked_at() {
         let mut shared = with(&[4096; REMEMBERED]);
         assert!(!shared.grant(2, 4096, LIMIT));
-        shared.settle(&BTreeSet::from([7]), |_| true);
+        shared.settle(&BTreeSet::from([7]), &all());
         assert!(shared.grant(2, 4096, LIMIT));
+    }
+
+    #[test]
+    fn a_grant_that_is_alone_is_told_by_its_object() {
+        let mut shared = with(&[40 * MIB]);
+        assert!(shared.settle(&BTreeSet::new(), &all()), "given back");
+        assert!(shared.grant(2, 4096, LIMIT));
+        let now = Instant::now();
+        assert!(shared.wants_look(2, false, now) && !shared.wants_look(3, false, now));
+        assert!(!shared.settle(&BTreeSet::from([7]), &all()));
+        assert_eq!(shared.mapped, BTreeMap::from([(7, 4096)]), "not the largest ever");
+    }
+
+    #[test]
+    fn looks_that_give_nothing_back_have_to_wait_at_last() {
+        let mut shared = with(&[40 * MIB]);
+        let took = Duration::from_secs(1);
+        for _ in 0..FRUITLESS {
+            shared.looked(true, false, took);
+            assert!(shared.wants_look(2, true, Instant::now()));
+        }
+        shared.looked(true, false, took);
+        let now = Instant::now();
+        assert!(!shared.wants_look(2, true, now) && shared.wants_look(2, true, now + took * REST));
+        shared.looked(true, true, took);
+        assert!(shared.wants_look(2, true, Instant::now()), "one gave back");
     }
 
     #[test]
