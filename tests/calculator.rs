@@ -136,7 +136,52 @@ fn a_calculation_ends_at_the_time_that_it_asks_for() {
     assert!(started.elapsed() < std::time::Duration::from_secs(25), "{:?}", started.elapsed());
     let fine = server.result("calculate", json!({"expression": "1/8", "timeout": 600}));
     assert_eq!(fine["structuredContent"]["result"], "0.125");
+    let lowered = json!(["timeout 600 s was lowered to 30 s, the most there is"]);
+    assert_eq!(fine["structuredContent"]["warnings"], lowered);
     let none = server.result("calculate", json!({"expression": "1/8", "timeout": 0}));
     assert_eq!(none["isError"], true);
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn an_entry_that_does_not_end_takes_no_time_of_the_others() {
+    let mut server = Server::start(&["--tools", "calc,math"]);
+    let expressions = json!(["1+1", "2^(2^30)", "while (1) x = 1", "3+3", "1/3"]);
+    let arguments = json!({"expressions": expressions, "timeout": 0.5, "precision": 2});
+    let result = server.result("calculate_batch", arguments);
+    let results = &result["structuredContent"]["results"];
+    let told = |place: usize, field: &str| results[place][field].as_str().map(str::to_owned);
+    let value = |text: &str| Some(text.to_owned());
+    assert_eq!((told(0, "result"), told(3, "result")), (value("2"), value("6")));
+    assert_eq!(told(4, "result"), value("0.33"));
+    for place in [1, 2] {
+        let error = told(place, "error").unwrap_or_default();
+        assert!(error.starts_with("Calculation timeout after 0.5s\nhint: "), "{error}");
+    }
+    let plot = json!({"expression": "2^(10^9*x)", "from": 1, "to": 2, "timeout": 0.5});
+    let plot = server.result("calculate_plot", plot);
+    let text = plot["content"][0]["text"].as_str().unwrap_or_default();
+    assert!(text.starts_with("Calculation timeout after 0.5s"), "{text}");
+    let stats = server.result("calculate_stats", json!({}))["structuredContent"].clone();
+    let took = stats["tools"]["calculate_plot"]["totalTimeMs"].as_u64().unwrap_or_default();
+    assert!(took >= 400, "the time of what failed is counted: {stats}");
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn a_script_tells_what_bc_warned_of_and_what_it_printed_before_an_error() {
+    let mut server = Server::start(&[]);
+    let warned = server.result("calculate_advanced", json!({"script": "2^0.5"}));
+    let expected = json!(["non-zero scale in exponent"]);
+    assert_eq!(warned["structuredContent"]["warnings"], expected);
+    assert_eq!(warned["content"][1]["text"], "warning: non-zero scale in exponent");
+    let failed = server.result("calculate_advanced", json!({"script": "1\r\n2/0"}));
+    let text = failed["content"][0]["text"].as_str().unwrap_or_default();
+    assert!(text.starts_with("BC error: Divide by zero\nit printed:\n1\nhint: "), "{text}");
+    for script in ["print read()", "define f(x) { return read() }\nf(1)"] {
+        let refused = server.result("calculate_advanced", json!({"script": script}));
+        let text = refused["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(text.starts_with("Invalid expression: read() is not allowed"), "{text}");
+    }
     assert_eq!(server.close(), Some(0));
 }

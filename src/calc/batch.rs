@@ -13,6 +13,13 @@ use model::defaults::CALCULATOR_TIMEOUT;
 /// Most expressions of one call.
 pub const MOST_EXPRESSIONS: usize = 100;
 
+/// Time of each expression, unless another is asked for.
+pub const ENTRY_TIME: Duration = Duration::from_secs(5);
+/// Time of a run that several expressions share: one that does not end is soon alone.
+const SHARED_TIME: Duration = Duration::from_millis(1500);
+/// Time after which expressions that are left get [`SHARED_TIME`] each.
+const WHOLE_TIME: Duration = Duration::from_secs(60);
+
 const TOOL: &str = "calculate_batch";
 
 /// A value and `Some(false)` if not every digit is sure, or why there is none.
@@ -77,8 +84,10 @@ pub async fn calculate_batch(
     bc: &impl Evaluate,
     expressions: &[String],
     precision: u32,
+    time: Option<Duration>,
 ) -> Result<Vec<Entry>, CalcError> {
-    let end = Instant::now() + CALCULATOR_TIMEOUT;
+    let time = time.unwrap_or(ENTRY_TIME).min(CALCULATOR_TIMEOUT);
+    let end = Instant::now() + WHOLE_TIME.max(2 * time);
     let mut entries: Vec<Option<Entry>> = expressions.iter().map(|_| None).collect();
     let numbered = expressions.iter().enumerate();
     let shared = numbered.filter_map(|(place, text)| Shared::of(place, text, precision)).collect();
@@ -88,7 +97,7 @@ pub async fn calculate_batch(
         if group.len() < 2 {
             continue;
         }
-        match together(bc, &group, precision, left(end) / 2).await? {
+        match together(bc, &group, precision, time.min(SHARED_TIME)).await? {
             Some(results) => {
                 for (place, result) in results {
                     if let Some(entry) = entries.get_mut(place) {
@@ -106,7 +115,7 @@ pub async fn calculate_batch(
     for (entry, text) in entries.into_iter().zip(expressions) {
         done.push(match entry {
             Some(entry) => entry,
-            None => alone(bc, text, precision, left(end)).await?,
+            None => alone(bc, text, precision, time.min(left(end).max(SHARED_TIME))).await?,
         });
     }
     Ok(done)
@@ -123,9 +132,6 @@ async fn together(
     precision: u32,
     time: Duration,
 ) -> Result<Option<Vec<(usize, String)>>, CalcError> {
-    if time.is_zero() {
-        return Ok(None);
-    }
     let texts: String = group.iter().map(Shared::program).collect();
     let program = format!("{}{texts}", library::prelude(&texts));
     let run = match bc.bc(TOOL, program, time).await {

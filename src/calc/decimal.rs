@@ -182,4 +182,21 @@ mod tests {
         assert_eq!(agreed("1.50000001", "1.5000", 0), None);
         assert_eq!(agreed("3.1416", "2.7", 1), None);
     }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(16))]
+        #[test]
+        fn no_number_is_too_long_to_be_written(
+            digits in "-?[0-9]{0,40}\\.[0-9]{0,40}",
+            zeros in 0_usize..70_000,
+            places in 0_usize..70_000,
+        ) {
+            let long = number(&format!("{digits}{}1", "0".repeat(zeros)));
+            let rounded = long.rounded(places);
+            proptest::prop_assert_eq!(number(&rounded).rounded(places), rounded.clone());
+            let written = rounded.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+            proptest::prop_assert_eq!(written, places);
+            drop(long.agreed(&number(&rounded), places));
+        }
+    }
 }

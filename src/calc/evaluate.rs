@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use model::defaults::CALCULATOR_TIMEOUT;
-
 use super::CalcError;
 use super::decimal::Decimal;
 use super::library;
@@ -124,6 +122,8 @@ pub(super) struct Readings<'run, E> {
     prelude: String,
     text: Text,
     shape: Shape,
+    /// Time of all evaluations.
+    time: Duration,
     left: Duration,
 }
 
@@ -164,7 +164,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         left: Duration,
     ) -> Self {
         let (text, shape) = (Text::of(expression), expression.shape());
-        Self { bc, tool, prelude: library::prelude(&text.text), text, shape, left }
+        Self { bc, tool, prelude: library::prelude(&text.text), text, shape, time: left, left }
     }
 
     /// The last line printed at `scale`; a number in its normal form, in whatever base.
@@ -214,14 +214,14 @@ impl<'run, E: Evaluate> Readings<'run, E> {
 
     async fn run(&mut self, program: String) -> Result<BcRun, CalcError> {
         if self.left.is_zero() {
-            return Err(CalcError::Timeout(CALCULATOR_TIMEOUT));
+            return Err(CalcError::Timeout(self.time));
         }
         let run = self.bc.bc(self.tool, program, self.left).await;
         match &run {
             Ok(run) => self.left = self.left.saturating_sub(run.took),
             // What was left is used up: told as the time of the whole calculation.
             Err(CalcError::Timeout(wall)) if *wall >= self.left => {
-                return Err(CalcError::Timeout(CALCULATOR_TIMEOUT));
+                return Err(CalcError::Timeout(self.time));
             }
             Err(_) => {}
         }

@@ -26,7 +26,7 @@ use decimal::Decimal;
 use evaluate::{DEEP, Fault, Reading, Readings, Sure, Value};
 use rewrite::{Expression, Shape};
 
-pub use batch::{Entry, MOST_EXPRESSIONS, calculate_batch};
+pub use batch::{ENTRY_TIME, Entry, MOST_EXPRESSIONS, calculate_batch};
 pub use cache::Cache;
 pub use evaluate::{BcRun, Evaluate};
 pub use validate::EXPRESSION_CHARACTERS;
@@ -49,6 +49,8 @@ const SPARE: u32 = 6;
 const UNUSED: usize = 5;
 /// Most evaluations beyond the first two.
 const MOST_FURTHER: u32 = 5;
+/// Most characters that an error of a script tells of its output.
+const PRINTED_CHARACTERS: usize = 4000;
 /// Highest working scale that is tried.
 const HIGHEST: u32 = 8000;
 
@@ -352,7 +354,11 @@ pub async fn calculate_advanced(
         bc.bc("calculate_advanced", format!("{before}{script}\n"), CALCULATOR_TIMEOUT).await?;
     let (errors, warnings) = Fault::all(&run.stderr, before.lines().count());
     if let Some(error) = errors.into_iter().next() {
-        return Err(error.into());
+        let printed = run.stdout.trim_end();
+        return Err(match printed.is_empty() {
+            true => error.into(),
+            false => CalcError::Bc(format!("{error}\nit printed:\n{}", shown(printed))),
+        });
     }
     Ok(CalculatedAdvanced {
         result: run.stdout.trim_end().to_owned(),
@@ -360,6 +366,14 @@ pub async fn calculate_advanced(
         precision,
         warnings: warnings.into_iter().map(|warning| warning.to_string()).collect(),
     })
+}
+
+/// The beginning of what a script printed before it failed.
+fn shown(printed: &str) -> String {
+    match printed.char_indices().nth(PRINTED_CHARACTERS) {
+        Some((end, _)) => format!("{}...", printed.get(..end).unwrap_or(printed)),
+        None => printed.to_owned(),
+    }
 }
 
 /// The first 100 characters, and a mark if there are more.

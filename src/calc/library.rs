@@ -225,7 +225,7 @@ pub(super) fn gives(name: &str) -> Option<Gives> {
 pub(super) fn relative(name: &str) -> Option<String> {
     let function = called(name).filter(|function| function.gives == Gives::Number)?;
     let alone = function.takes == (Takes::Values { least: 0, most: 0 });
-    let sees_to_it = alone || ["exp", "pow", "compound"].contains(&function.name);
+    let sees_to_it = alone || ["exp", "pow", "compound", "hypot"].contains(&function.name);
     (!sees_to_it).then(|| name.replacen(PREFIX, RELATIVE, 1))
 }
 

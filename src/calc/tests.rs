@@ -367,10 +367,11 @@ async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
     assert_eq!(run(script, None).await, plain("6.28312", script, 20));
     let script = "print \"x = \", 1/3, \"\\n\" # it's raw\n7%3; a_b=2\na_b";
     assert_eq!(run(script, Some(3)).await, plain("x = .333\n.001\n2", script, 3));
-    assert_eq!(run("1\n2/0", None).await, Err(CalcError::Bc("Divide by zero".to_owned())));
+    let failed = run("1\n2/0", None).await;
+    assert_eq!(failed, Err(CalcError::Bc("Divide by zero\nit printed:\n1".to_owned())));
     assert_eq!(
         run("1\n2+\n3", None).await,
-        Err(CalcError::Bc("syntax error (near line 3)".to_owned()))
+        Err(CalcError::Bc("syntax error (near line 3)\nit printed:\n1\n3".to_owned()))
     );
     let warned = run("2^0.5", None).await.map(|it| (it.result, it.warnings));
     assert_eq!(warned, Ok(("1".to_owned(), vec!["non-zero scale in exponent".to_owned()])));

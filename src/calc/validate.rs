@@ -4,6 +4,7 @@
 //! or reach a file. A validated text can still not end, which the limits settle.
 
 use super::CalcError;
+use super::rewrite::Expression;
 
 /// Longest expression or script in characters.
 pub const EXPRESSION_CHARACTERS: usize = 10_000;
@@ -115,10 +116,12 @@ fn check_patterns(code: &str) -> Result<(), CalcError> {
             return Err(invalid(format!("dangerous pattern `{pattern}` ({does}) is not allowed")));
         }
     }
-    let reads = packed.match_indices("read(").any(|(place, _)| {
-        let before = packed.get(..place).and_then(|before| before.chars().next_back());
-        !before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
-    });
+    let expression = Expression::new(code);
+    let tokens = expression.tokens();
+    let reads = tokens
+        .iter()
+        .zip(tokens.iter().skip(1))
+        .any(|(name, next)| name.text == "read" && next.text == "(");
     if reads {
         return Err(invalid("read() is not allowed: a calculation has no input to read"));
     }
@@ -216,6 +219,14 @@ mod tests {
             ),
             (
                 "a=read ()",
+                "Invalid expression: read() is not allowed: a calculation has no input to read",
+            ),
+            (
+                "print read()",
+                "Invalid expression: read() is not allowed: a calculation has no input to read",
+            ),
+            (
+                "define f(x){return read ( )+x}",
                 "Invalid expression: read() is not allowed: a calculation has no input to read",
             ),
             ("(1", "Invalid expression: unbalanced brackets: `(` is not closed"),

@@ -108,7 +108,8 @@ impl Live {
 
     fn calculated(&self, result: String, ran: ValueOrigin, since: Instant) -> Calculated {
         let (took, unrecorded) = (since.elapsed(), self.audit.trouble());
-        Calculated { result, exact: Exact::Yes, took, ran, unrecorded }
+        let (exact, warnings) = (Exact::Yes, Vec::new());
+        Calculated { result, exact, warnings, took, ran, unrecorded }
     }
 }
 
@@ -251,7 +252,8 @@ impl Backend for Live {
             Err(error) => return Err(uncalculated(cells, error)),
         };
         let receipt = cells.receipt();
-        Ok(self.calculated(done.result, ValueOrigin::InCell(receipt.map(Box::new)), started))
+        let ran = ValueOrigin::InCell(receipt.map(Box::new));
+        Ok(Calculated { warnings: done.warnings, ..self.calculated(done.result, ran, started) })
     }
 
     async fn script(
@@ -284,12 +286,13 @@ impl Backend for Live {
         &self,
         expressions: Vec<String>,
         precision: Precision,
+        within: Option<Duration>,
         turn: Turn,
     ) -> Result<Batch, Refused> {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, turn);
         let places = u32::from(precision.places());
-        let done = calc::calculate_batch(&cells, &expressions, places).await;
+        let done = calc::calculate_batch(&cells, &expressions, places, within).await;
         let entries = match done {
             Ok(entries) => entries,
             Err(error) => return Err(uncalculated(cells, error)),
@@ -308,9 +311,14 @@ impl Backend for Live {
         })
     }
 
-    async fn calculate_plot(&self, plot: Plot, turn: Turn) -> Result<Plotted, Refused> {
+    async fn calculate_plot(
+        &self,
+        plot: Plot,
+        within: Option<Duration>,
+        turn: Turn,
+    ) -> Result<Plotted, Refused> {
         let started = Instant::now();
-        let cells = InCells::new(&self.workbench, turn);
+        let cells = InCells::new(&self.workbench, turn).within(within);
         let done = calc::plot::calculate_plot(&cells, &plot).await;
         match done {
             Ok(drawn) => Ok(Plotted {

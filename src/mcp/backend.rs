@@ -82,6 +82,8 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         expressions: Vec<String>,
         precision: Precision,
+        // The time of each expression.
+        within: Option<Duration>,
         turn: Turn,
     ) -> impl Future<Output = Result<Batch, Refused>> + Send;
 
@@ -89,6 +91,7 @@ pub trait Backend: Send + Sync + 'static {
     fn calculate_plot(
         &self,
         plot: Plot,
+        within: Option<Duration>,
         turn: Turn,
     ) -> impl Future<Output = Result<Plotted, Refused>> + Send;
 
@@ -232,6 +235,8 @@ pub struct Calculated {
     pub result: String,
     /// Result of comparing two working scales: exact if they agree on every digit shown.
     pub exact: Exact,
+    /// Warnings of bc.
+    pub warnings: Vec<String>,
     pub took: Duration,
     pub ran: ValueOrigin,
     /// Number of lines missing from the audit log, and the reason, while it cannot be written.

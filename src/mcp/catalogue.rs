@@ -30,7 +30,7 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
         calculate(rules),
         calculate_advanced(rules),
         calculator::batch(rules),
-        calculator::plot(),
+        calculator::plot(rules),
         calculator::functions(),
         calculator::stats(),
         calculator::history(),
@@ -168,13 +168,20 @@ fn time_schema(rules: &Rules) -> Value {
     })
 }
 
+/// Present where there are any.
+fn warnings_schema() -> Value {
+    let about = "What bc warned of, and a timeout that was lowered; absent when there is nothing.";
+    json!({ "type": "array", "items": { "type": "string" }, "description": about })
+}
+
 fn calculator_output(echo: &str, echoed: &str) -> Value {
     let mut output = json!({
         "type": "object",
         "properties": {
             "result": { "type": "string", "description": "The value, or empty when nothing was printed." },
             "precision": precision_schema("Decimal places in force."),
-            "executionTimeMs": { "type": "integer", "minimum": 0 }
+            "executionTimeMs": { "type": "integer", "minimum": 0 },
+            "warnings": warnings_schema()
         },
         "required": ["result", echo, "precision", "executionTimeMs"],
         "additionalProperties": false

@@ -171,6 +171,7 @@ fn calculations_keep_the_seeds_fields_and_say_when_digits_are_not_sure() {
     let done = Calculated {
         result: "0.5".to_owned(),
         exact: Exact::Yes,
+        warnings: Vec::new(),
         took: Duration::from_millis(4),
         ran: ValueOrigin::InCell(None),
         unrecorded: None,
@@ -191,6 +192,7 @@ fn a_value_that_was_calculated_before_comes_with_the_word_that_no_cell_ran() {
     let done = Calculated {
         result: "0.5".to_owned(),
         exact: Exact::Yes,
+        warnings: Vec::new(),
         took: Duration::from_millis(0),
         ran: ValueOrigin::Remembered,
         unrecorded: None,

@@ -107,6 +107,7 @@ impl Backend for Fake {
         &self,
         expressions: Vec<String>,
         _precision: Precision,
+        _within: Option<Duration>,
         _turn: Turn,
     ) -> Result<Batch, Refused> {
         let entry = |expression: &String| match expression.as_str() {
@@ -122,7 +123,12 @@ impl Backend for Fake {
         })
     }
 
-    async fn calculate_plot(&self, plot: Plot, _turn: Turn) -> Result<Plotted, Refused> {
+    async fn calculate_plot(
+        &self,
+        plot: Plot,
+        _within: Option<Duration>,
+        _turn: Turn,
+    ) -> Result<Plotted, Refused> {
         let drawn = Drawn {
             plot: format!("{}x{}\n", plot.width, plot.height),
             from: -1.0,
@@ -151,6 +157,7 @@ fn calculated(result: String) -> Calculated {
     Calculated {
         result,
         exact: Exact::Yes,
+        warnings: Vec::new(),
         took: Duration::from_millis(4),
         ran: ValueOrigin::InCell(None),
         unrecorded: None,

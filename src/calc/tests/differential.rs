@@ -192,7 +192,7 @@ async fn compare(seed: u64) {
             some.extend(maker.expression(depth));
         }
         let texts: Vec<String> = some.iter().map(|one| one.text.clone()).collect();
-        let told = calculate_batch(&Direct, &texts, precision).await;
+        let told = calculate_batch(&Direct, &texts, precision, Some(CALCULATOR_TIMEOUT)).await;
         let told = told.unwrap_or_else(|error| panic!("{error}"));
         for (Valued { text, value }, told) in some.iter().zip(told) {
             compared += 1;
@@ -256,7 +256,7 @@ async fn values_at_two_scales_near_each_other_are_those_of_another_arithmetic() 
             some.extend(made.filter(|one| serves(&one.text) && !one.value.is_nan()));
         }
         let texts: Vec<String> = some.iter().map(|one| one.text.clone()).collect();
-        let told = calculate_batch(&Direct, &texts, precision).await;
+        let told = calculate_batch(&Direct, &texts, precision, Some(CALCULATOR_TIMEOUT)).await;
         let told = told.unwrap_or_else(|error| panic!("{error}"));
         for (Valued { text, value }, told) in some.iter().zip(told) {
             let result = match told {

@@ -84,7 +84,7 @@ async fn batch(expressions: &[&str], precision: u32) -> Vec<(String, Result<Stri
     let mut told = Vec::new();
     for some in expressions.chunks(MOST_EXPRESSIONS) {
         let some: Vec<String> = some.iter().map(|text| (*text).to_owned()).collect();
-        let done = calculate_batch(&Direct, &some, precision).await;
+        let done = calculate_batch(&Direct, &some, precision, Some(CALCULATOR_TIMEOUT)).await;
         let done = done.unwrap_or_else(|error| panic!("{error}"));
         for (expression, entry) in some.into_iter().zip(done) {
             let entry = entry.map(|(result, exact)| match exact {
@@ -234,7 +234,7 @@ async fn scripts_have_the_library_at_their_own_scale() {
         run("x = 30\nsin(radians(x)) # sin(x)\nprint \"gcd(4,6)\\n\"\nfloor(2.9999999)").await;
     assert_eq!(told.map(|it| it.result), Ok(".4999\ngcd(4,6)\n2".to_owned()));
     let wrong = run("fact(3)\n2+").await;
-    assert_eq!(wrong, Err(CalcError::Bc("syntax error (near line 3)".to_owned())));
+    assert_eq!(wrong, Err(CalcError::Bc("syntax error (near line 3)\nit printed:\n6".to_owned())));
 }
 
 #[tokio::test]

@@ -26,6 +26,13 @@ async fn a_line_is_drawn_with_axes_and_labels() {
 }
 
 #[tokio::test]
+async fn a_power_is_drawn_between_whole_exponents() {
+    let plot = drawn("2^x", "0", "2").await.map(|drawn| drawn.plot);
+    let power = drawn("pow(2, x)", "0", "2").await.map(|drawn| drawn.plot);
+    assert_eq!(plot, power);
+}
+
+#[tokio::test]
 async fn a_column_without_a_value_is_a_gap_and_one_far_from_all_others_is_beyond() {
     let told = |drawn: plot::Drawn| (drawn.gaps, drawn.beyond, drawn.lowest, drawn.highest);
     assert_eq!(drawn("1/x", "-1", "1").await.map(told), Ok((1, 0, -10.0, 10.0)));

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use super::{Arguments, Precision};
+use super::{Arguments, Precision, Seconds};
 use calc::MOST_EXPRESSIONS;
 use calc::ledger::REMEMBERED;
 use calc::plot::{HEIGHT, Plot, WIDTH};
@@ -14,16 +14,17 @@ use calc::plot::{HEIGHT, Plot, WIDTH};
 pub const USUAL_HISTORY: u16 = 20;
 
 /// Arguments of `calculate_batch`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchArguments {
     pub expressions: Expressions,
     pub precision: Option<Precision>,
+    pub timeout: Option<Seconds>,
 }
 
 impl Arguments for BatchArguments {
     const TOOL: &'static str = "calculate_batch";
-    const FIELDS: &'static [&'static str] = &["expressions", "precision"];
+    const FIELDS: &'static [&'static str] = &["expressions", "precision", "timeout"];
 }
 
 /// 1 to [`MOST_EXPRESSIONS`] expressions.
@@ -42,7 +43,7 @@ impl<'de> Deserialize<'de> for Expressions {
 }
 
 /// Arguments of `calculate_plot`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlotArguments {
     pub expression: String,
@@ -51,12 +52,13 @@ pub struct PlotArguments {
     pub to: End,
     pub width: Option<Within<{ WIDTH.0 }, { WIDTH.2 }>>,
     pub height: Option<Within<{ HEIGHT.0 }, { HEIGHT.2 }>>,
+    pub timeout: Option<Seconds>,
 }
 
 impl Arguments for PlotArguments {
     const TOOL: &'static str = "calculate_plot";
     const FIELDS: &'static [&'static str] =
-        &["expression", "variable", "from", "to", "width", "height"];
+        &["expression", "variable", "from", "to", "width", "height", "timeout"];
 }
 
 impl PlotArguments {

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::super::arguments::calculator::{MOST_HISTORY, USUAL_HISTORY};
 use super::super::rules::Rules;
-use super::{precision_schema, pure, tool};
+use super::{precision_schema, pure, time_schema, tool, warnings_schema};
 use calc::plot::{HEIGHT, WIDTH};
-use calc::{EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
+use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
 
 fn count() -> Value {
     json!({ "type": "integer", "minimum": 0 })
@@ -16,8 +16,9 @@ fn count() -> Value {
 pub(super) fn batch(rules: &Rules) -> Tool {
     let description = format!(
         "Evaluate up to {MOST_EXPRESSIONS} expressions, each as calculate would: each has its own \
-         result or error, in the order given, and none sees another's variables. At most {} s in all.",
-        rules.limits.calculator_timeout_s
+         result or error, in the order given, and none sees another's variables. Each has a time of \
+         its own, {} s unless told.",
+        ENTRY_TIME.as_secs()
     );
     let input = json!({
         "type": "object",
@@ -29,7 +30,13 @@ pub(super) fn batch(rules: &Rules) -> Tool {
             },
             "precision": precision_schema(
                 "Decimal places of every result; without it, what set_precision set, at first 20"
-            )
+            ),
+            "timeout": json!({
+                "type": "number", "exclusiveMinimum": 0, "default": ENTRY_TIME.as_secs(),
+                "description": format!(
+                    "Seconds of each expression; at most {}", rules.limits.calculator_timeout_s
+                )
+            })
         },
         "required": ["expressions"],
         "additionalProperties": false
@@ -52,7 +59,8 @@ pub(super) fn batch(rules: &Rules) -> Tool {
             },
             "errors": count(),
             "precision": precision_schema("Decimal places in force."),
-            "executionTimeMs": count()
+            "executionTimeMs": count(),
+            "warnings": warnings_schema()
         },
         "required": ["results", "errors", "precision", "executionTimeMs"],
         "additionalProperties": false
@@ -60,7 +68,7 @@ pub(super) fn batch(rules: &Rules) -> Tool {
     tool("calculate_batch", "Calculate many", description, input, output).annotate(pure())
 }
 
-pub(super) fn plot() -> Tool {
+pub(super) fn plot(rules: &Rules) -> Tool {
     let description = "Draw a function as an ASCII plot with axes and labels. Where the function \
         has no value, as at a singularity, a column stays empty; values far from all others are \
         left out and counted.";
@@ -86,7 +94,8 @@ pub(super) fn plot() -> Tool {
             "from": end("Where the plot begins: a number, or an expression such as '-2*pi'"),
             "to": end("Where it ends"),
             "width": size(WIDTH, "Columns"),
-            "height": size(HEIGHT, "Rows")
+            "height": size(HEIGHT, "Rows"),
+            "timeout": time_schema(rules)
         },
         "required": ["expression", "from", "to"],
         "additionalProperties": false
@@ -102,7 +111,8 @@ pub(super) fn plot() -> Tool {
             "max": { "type": "number", "description": "The greatest." },
             "gaps": { "type": "integer", "minimum": 0, "description": "Columns without a value." },
             "beyond": { "type": "integer", "minimum": 0, "description": "Columns whose value is beyond the rows shown." },
-            "executionTimeMs": count()
+            "executionTimeMs": count(),
+            "warnings": warnings_schema()
         },
         "required": ["plot", "expression", "variable", "from", "to", "min", "max", "gaps", "beyond",
             "executionTimeMs"],

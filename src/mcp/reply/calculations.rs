@@ -1,6 +1,6 @@
 //! Results of the calculator's tools beyond one expression.
 
-use rmcp::model::CallToolResult;
+use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::super::backend::{Batch, Exact, Plotted};
@@ -82,6 +82,23 @@ pub fn functions() -> CallToolResult {
         })
         .collect();
     with_fields(library::described(), json!({ "functions": functions }))
+}
+
+/// Adds warnings to a result, if there are any.
+pub fn with_warnings(
+    mut told: CallToolResult,
+    warnings: impl IntoIterator<Item = String>,
+) -> CallToolResult {
+    let warnings: Vec<String> = warnings.into_iter().collect();
+    for warning in &warnings {
+        told.content.push(ContentBlock::text(format!("warning: {warning}")));
+    }
+    if let (false, Some(fields)) =
+        (warnings.is_empty(), told.structured_content.as_mut().and_then(Value::as_object_mut))
+    {
+        fields.insert("warnings".to_owned(), Value::from(warnings));
+    }
+    told
 }
 
 fn with_fields(text: String, fields: Value) -> CallToolResult {

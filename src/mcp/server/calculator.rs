@@ -1,7 +1,7 @@
 //! The calculator's tools: from arguments to results, each noted in the session's ledger.
 
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, JsonObject};
@@ -28,11 +28,14 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         let CalculateArguments { expression, precision, timeout } = parse(arguments)?;
         let (precision, within) = (self.precision(precision), within(timeout)?);
+        let started = Instant::now();
         let asked = expression.clone();
         let run = |turn| self.0.backend.calculate(asked, precision, within, turn);
         let done = self.turn(context, run).await;
-        self.note_one(CalculateArguments::TOOL, &expression, precision, &done);
-        Ok(reply::calculated(&done?, &expression, precision.places()))
+        self.note_one(CalculateArguments::TOOL, &expression, precision, &done, started);
+        let (done, lowered) = (done?, self.lowered(within));
+        let told = reply::calculated(&done, &expression, precision.places());
+        Ok(calculations::with_warnings(told, lowered))
     }
 
     pub(super) async fn calculate_advanced(
@@ -42,11 +45,15 @@ impl<B: Backend> Server<B> {
     ) -> Result<CallToolResult, Refused> {
         let AdvancedArguments { script, precision, timeout } = parse(arguments)?;
         let (precision, within) = (self.precision(precision), within(timeout)?);
+        let started = Instant::now();
         let asked = script.clone();
         let run = |turn| self.0.backend.calculate_advanced(asked, precision, within, turn);
         let done = self.turn(context, run).await;
-        self.note_one(AdvancedArguments::TOOL, &script, precision, &done);
-        Ok(reply::scripted(&done?, &script, precision.places()))
+        self.note_one(AdvancedArguments::TOOL, &script, precision, &done, started);
+        let done = done?;
+        let told = reply::scripted(&done, &script, precision.places());
+        let warnings = done.warnings.iter().cloned().chain(self.lowered(within));
+        Ok(calculations::with_warnings(told, warnings))
     }
 
     pub(super) async fn calculate_batch(
@@ -54,20 +61,29 @@ impl<B: Backend> Server<B> {
         arguments: Option<JsonObject>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
-        let BatchArguments { expressions, precision } = parse(arguments)?;
-        let precision = self.precision(precision);
+        let BatchArguments { expressions, precision, timeout } = parse(arguments)?;
+        let (precision, within) = (self.precision(precision), within(timeout)?);
+        let started = Instant::now();
         let asked = expressions.0.clone();
-        let run = |turn| self.0.backend.calculate_batch(asked, precision, turn);
-        let done = self.turn(context, run).await?;
-        let count = u32::try_from(done.entries.len()).unwrap_or(u32::MAX).max(1);
-        for (expression, entry) in expressions.0.iter().zip(&done.entries) {
-            let told = entry.as_ref().map(|(result, _)| result.as_str()).map_err(String::as_str);
-            let (tool, share) = (BatchArguments::TOOL, done.took / count);
+        let run = |turn| self.0.backend.calculate_batch(asked, precision, within, turn);
+        let done = self.turn(context, run).await;
+        let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
+        let (tool, share) = (BatchArguments::TOOL, started.elapsed() / count);
+        for (place, expression) in expressions.0.iter().enumerate() {
+            let told = match &done {
+                Ok(done) => match done.entries.get(place) {
+                    Some(Ok((result, _))) => Ok(result.as_str()),
+                    Some(Err(error)) => Err(error.as_str()),
+                    None => continue,
+                },
+                Err(refused) => Err(refused.message.as_str()),
+            };
             self.ledger(|ledger| {
                 ledger.note(tool, expression, Some(precision.places()), told, share);
             });
         }
-        Ok(calculations::batch(&done, &expressions.0, precision.places()))
+        let told = calculations::batch(&done?, &expressions.0, precision.places());
+        Ok(calculations::with_warnings(told, self.lowered(within)))
     }
 
     pub(super) async fn calculate_plot(
@@ -75,16 +91,17 @@ impl<B: Backend> Server<B> {
         arguments: Option<JsonObject>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, Refused> {
-        let plot = parse::<PlotArguments>(arguments)?.plot();
+        let arguments = parse::<PlotArguments>(arguments)?;
+        let (within, started) = (within(arguments.timeout)?, Instant::now());
+        let plot = arguments.plot();
         let asked = plot.clone();
-        let run = |turn| self.0.backend.calculate_plot(asked, turn);
+        let run = |turn| self.0.backend.calculate_plot(asked, within, turn);
         let done = self.turn(context, run).await;
         let told = done.as_ref().map(|_| "a plot").map_err(|refused| refused.message.as_str());
-        let took = done.as_ref().map_or(Duration::ZERO, |done| done.took);
         self.ledger(|ledger| {
-            ledger.note(PlotArguments::TOOL, &plot.expression, None, told, took);
+            ledger.note(PlotArguments::TOOL, &plot.expression, None, told, started.elapsed());
         });
-        Ok(calculations::plot(&done?, &plot))
+        Ok(calculations::with_warnings(calculations::plot(&done?, &plot), self.lowered(within)))
     }
 
     pub(super) fn calculate_stats(
@@ -118,15 +135,23 @@ impl<B: Backend> Server<B> {
         text: &str,
         precision: Precision,
         done: &Result<Calculated, Refused>,
+        started: Instant,
     ) {
         let told = done.as_ref().map(|done| done.result.as_str());
         let told = told.map_err(|refused| refused.message.as_str());
-        let took = done.as_ref().map_or(Duration::ZERO, |done| done.took);
+        let took = started.elapsed();
         self.ledger(|ledger| ledger.note(tool, text, Some(precision.places()), told, took));
     }
 
     fn ledger<T>(&self, with: impl FnOnce(&mut Ledger) -> T) -> T {
         with(&mut self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells of a time that is longer than a calculation may take.
+    fn lowered(&self, within: Option<Duration>) -> Option<String> {
+        let most = Duration::from_secs(self.0.backend.rules().limits.calculator_timeout_s);
+        let asked = within.filter(|asked| *asked > most)?.as_secs_f64();
+        Some(format!("timeout {asked} s was lowered to {} s, the most there is", most.as_secs()))
     }
 
     /// Returns the precision of one calculation: its own, else the session's.
