@@ -179,7 +179,9 @@ fn check_names(expression: &Expression<'_>) -> Result<(), CalcError> {
             continue;
         }
         let candidates = own.variables().chain(library::CONSTANTS);
-        let hint = match nearest(name, candidates) {
+        // Every other letter is one slip away from a letter.
+        let meant = if name.len() > 1 { nearest(name, candidates) } else { None };
+        let hint = match meant {
             Some(meant) => format!("did you mean `{meant}`?"),
             None if library::functions().any(|function| function.name == name) => {
                 format!("write its values in brackets: {name}(...)")

@@ -105,8 +105,8 @@ fn events_can_be_had_as_json() {
     let lines: Vec<Value> =
         log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert!(lines.iter().all(|line| line["time"].is_string() && line["event"].is_string()));
-    let ended =
-        lines.iter().find(|line| line["event"] == "ended" && line["id"] == first.to_string());
+    let first = first.to_string();
+    let ended = lines.iter().find(|line| line["event"] == "ended" && line["id"] == first.as_str());
     assert_eq!(ended.map(|line| &line["outcome"]), Some(&json!("exited")), "{log}");
     assert!(!log.contains(GIVEN) && !log.contains(PRINTED), "{log}");
 }

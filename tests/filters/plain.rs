@@ -132,12 +132,12 @@ impl Plain {
         allowed(is_one && conditions(name, arguments))
     }
 
-    /// Makes memory that is in no account where no group counts it: shared pages without a file, pages that a
-    /// socket borrows.
+    /// Makes memory that is in no account where no group counts it: shared pages without a file, huge pages, pages
+    /// that a socket borrows.
     fn uncounted(&self, name: &str, arguments: &[u64; 6]) -> bool {
         let word = |index| low(arguments, index);
         let makes = match name {
-            "mmap" => word(3) & 0x21 == 0x21,
+            "mmap" => word(3) & 0x21 == 0x21 || word(3) & 0x4_0000 != 0,
             "sendto" | "sendmmsg" => word(3) & 0x400_0000 != 0,
             "sendmsg" => word(2) & 0x400_0000 != 0,
             _ => false,
