@@ -8,7 +8,7 @@
 //! ```text
 //! agent ── MCP ──▶ front end           mcp, service, policy; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
-//!                  supervisor          pid 1 of its own pid namespace; one thread, epoll, pidfds
+//!                  supervisor          pid 1 of its own pid namespace; one thread, poll, pidfds
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
 //!                  cell init (pid 1)   reaps, counts refused calls, watches memory, ends the cell
 //!                    │ forked when the cell is built, exec when it has a job

@@ -18,8 +18,8 @@ pub const OBEYED: [(&str, &str); 13] = [
     (".husky", "husky's git hooks run the files in it"),
 ];
 /// How the names begin that init gives to a file for a moment: no cell may make one. Git passes over a
-/// reference that begins with a dot.
-pub const OWN: &str = ".cofferdam-";
+/// reference that begins with a dot. The clerk, a program of the cell, begins its own with `.cofferdam-`.
+pub const OWN: &str = ".cofferdam.";
 /// A repository's own directory, or the file that stands for it.
 pub const GIT: &str = ".git";
 /// The file that makes a directory a repository to git, together with `objects` and `refs`, which many
