@@ -4,7 +4,7 @@
 //! place that is there when the grant is made gets a read-only mount over itself, and each directory
 //! on the way to it a mount of its own, which keeps it from being renamed out of the way.
 //!
-//! What is not there yet cannot be mounted over: `cell::guard` keeps it from being made.
+//! What is not there yet cannot be mounted over: `cell::mediate::guard` keeps it from being made.
 //!
 //! `main` looks, once for all cells ([`scan`]); the supervisor mounts. `walk` goes through a directory,
 //! `repository` knows what git obeys in its own, `configured` what a configuration names, `grammar` how
