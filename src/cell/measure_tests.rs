@@ -42,3 +42,14 @@ fn an_id_is_the_hosts_by_the_stretch_it_lies_in() {
     assert_eq!(one_id("7 7 7 0", &ids), Err(Unfit("ids differ: 7 7 7 0".to_owned())));
     assert_eq!(one_id("1025 1025 1025 1025", &ids), Err(Unfit("an id outside the map".to_owned())));
 }
+
+#[test]
+fn a_process_is_read_by_a_name_that_is_not_text() -> std::io::Result<()> {
+    let place = tempfile::tempdir()?;
+    std::fs::write(place.path().join("status"), b"Name:\ta\xff\nPPid:\t7\n")?;
+    let directory = std::fs::File::open(place.path())?;
+    assert_eq!(Fields::read(&directory, "status")?.get("PPid"), "7");
+    // The control: a file that is text is read as such or not at all.
+    assert_eq!(read_all(&directory, "status"), Err(Errno::EILSEQ));
+    Ok(())
+}

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::support::slow;
 use crate::support::{
     Caller, Check, Claim, Need, PATIENCE, Told, claim, equal, gone, holds, kill, present,
 };
@@ -204,63 +205,32 @@ fn stopped(caller: &Caller) -> Check {
     holds("in time", told.took, told.took < Duration::from_secs(4))
 }
 
-/// Makes itself of 50,000 mappings, then copies of itself for four seconds, none of which heeds TERM: a
-/// faster machine makes more of them, and takes each down sooner.
-const SLOW_TO_DIE: &str = "
-import ctypes, os, signal, sys, time
-libc = ctypes.CDLL(None)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-base = libc.mmap(None, 50000 * 4096, 0, 0x4022, -1, 0)
-for page in range(0, 50000, 2):
-    assert libc.mprotect(base + page * 4096, 4096, 1) == 0
-for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, signal.SIG_IGN)
-libc.prctl(15, sys.argv[1].encode(), 0, 0, 0)
-end = time.monotonic() + 4
-while time.monotonic() < end:
-    if os.fork() == 0:
-        while True: time.sleep(9)
-print('all', flush=True)
-while True: time.sleep(9)";
-
-/// How many processes of the host have this name.
-fn named(name: &str) -> usize {
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let comm = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm"));
-    all.filter_map(|entry| comm(entry).ok()).filter(|comm| comm.trim_end() == name).count()
-}
-
 fn slow_to_die(caller: &Caller) -> Check {
     // One at a time: a look that is behind charges what the whole host's kernel objects grew by.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = caller.directory("slow")?;
     let directory = directory.display().to_string();
-    // Each mapping is charged, and the shipped profile lets no call raise its limit so far.
     let config = caller.directory("config")?.display().to_string();
     caller.directory("config/sandbox-profiles")?;
-    let profile = "schema = 1\nname = \"own\"\nextends = \"bash\"\ndescription = \"of this test\"\n\n\
-                   [limits]\nmemory = \"8G\"\n";
-    caller.file("config/sandbox-profiles/own.toml", profile)?;
+    caller.file("config/sandbox-profiles/own.toml", slow::PROFILE)?;
     let own = ["--config", &config, "--profile", "own", "--timeout", "8s", "--json"];
     for options in [&[][..], &["--rw", &directory][..]] {
         let name = format!("slow{}{:?}", std::process::id(), caller.who);
-        let argv = ["/usr/bin/python3", "-c", SLOW_TO_DIE, &name];
+        let argv = ["/usr/bin/python3", "-c", slow::PROGRAM, &name];
         let told = caller.run(&[&own[..], options].concat(), &argv)?;
         // Its control: they were there, and take their time.
-        let left = named(&name);
+        let left = slow::named(&name);
         holds("processes are still on their way out", (left, &told), left > 0)?;
         holds("all of them had been made", &told, told.stdout.contains("all\\n"))?;
         holds("it timed out", &told, told.stdout.contains("\"outcome\":\"timeout\""))?;
         // Half a second for the start, on a busy machine.
         holds("in time", told.took, told.took < Duration::from_millis(10_500))?;
         let end = Instant::now() + PATIENCE;
-        while named(&name) > 0 && Instant::now() < end {
+        while slow::named(&name) > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }
-        equal("and nothing is left", named(&name), 0)?;
+        equal("and nothing is left", slow::named(&name), 0)?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod copy;
 pub mod ids;
 mod machine;
 mod process;
+pub mod slow;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};

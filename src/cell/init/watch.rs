@@ -500,6 +500,52 @@ mod tests {
         Ok(())
     }
 
+    /// A process whose first thread has ended, with `threads` that are in no list.
+    fn without_first_thread(threads: u32) -> std::io::Result<Procfs> {
+        let procfs = Procfs::new(MIB)?;
+        let process = procfs.0.path().join(std::process::id().to_string());
+        let status = format!("FDSize: 64\nPPid: 1\nThreads: {threads}\n");
+        fs::write(process.join("status"), status)?;
+        fs::create_dir(process.join("task"))?;
+        Ok(procfs)
+    }
+
+    #[test]
+    fn a_process_whose_memory_cannot_be_told_ends_the_cell_and_gives_nothing_back()
+    -> std::io::Result<()> {
+        let procfs = without_first_thread(2)?;
+        let mut watch = procfs.watch()?;
+        assert_eq!(watch.shared_objects()?, None);
+        for _ in 0..UNCLEAR {
+            assert_eq!(look(&mut watch)?, None);
+        }
+        assert_eq!(look(&mut watch)?, Some(OverMemory::Limit));
+        // The control: a process that has ended, and its parent has not waited for it.
+        let procfs = without_first_thread(1)?;
+        let mut watch = procfs.watch()?;
+        assert_eq!(watch.shared_objects()?, Some(std::collections::BTreeSet::new()));
+        for _ in 0..=UNCLEAR {
+            assert_eq!(look(&mut watch)?, None);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_is_charged_when_the_thread_that_showed_it_has_ended() -> std::io::Result<()> {
+        let procfs = Procfs::new(MIB)?;
+        let process = procfs.0.path().join(std::process::id().to_string());
+        let status = "VmSize: 1024 kB\nRssAnon: 512 kB\nFDSize: 64\nPPid: 1\nThreads: 2\n";
+        fs::write(process.join("status"), status)?;
+        let watch = procfs.watch()?;
+        let mut listing = watch.processes()?;
+        for seen in &mut listing.seen {
+            seen.process.directory.push_str("/task/1");
+        }
+        let charged: Vec<u64> = listing.seen.iter().map(|seen| watch.by_share(seen)).collect();
+        assert_eq!(charged, [MIB / 2]);
+        Ok(())
+    }
+
     /// What a look that is behind charges, where the host's kernel grew by a GiB meanwhile.
     fn charged(size: u64) -> std::io::Result<u64> {
         let procfs = Procfs::new(size)?;

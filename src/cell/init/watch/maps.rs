@@ -238,6 +238,24 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_shows_no_mapping_counts_as_if_each_page_were_one() -> std::io::Result<()> {
+        let place = tempfile::tempdir()?;
+        std::fs::write(place.path().join("maps"), "")?;
+        let proc = OwnedFd::from(std::fs::File::open(place.path())?);
+        let empty = |size| Process { directory: ".".to_owned(), size, ..own() };
+        let counted = |process: Process| {
+            let mut mappings = Mappings::default();
+            while mappings.count(&proc, std::slice::from_ref(&process), 0) == Progress::Unfinished {
+            }
+            mappings.bytes()
+        };
+        assert_eq!(counted(empty(40 << 12)), 40 * BYTES);
+        // The control: one that has no memory.
+        assert_eq!(counted(empty(0)), 0);
+        Ok(())
+    }
+
+    #[test]
     fn who_has_ended_is_forgotten() {
         let (mut mappings, proc) = (Mappings::default(), here());
         while mappings.count(&proc, &[own()], 0) == Progress::Unfinished {}

@@ -77,7 +77,7 @@ impl Watch {
     /// Returns the inodes of shared memory without a file that processes of the cell have mapped.
     ///
     /// Absent where that is not certain: a process cannot be read, one was made meanwhile, or it takes too long.
-    fn shared_objects(&self) -> Result<Option<BTreeSet<u64>>> {
+    pub(super) fn shared_objects(&self) -> Result<Option<BTreeSet<u64>>> {
         let until = processor_time()? + BUDGET;
         let pids = |listing: &Listing| -> BTreeSet<i32> {
             listing.seen.iter().map(|process| process.process.pid).collect()
