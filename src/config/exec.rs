@@ -23,12 +23,26 @@ pub struct Exec {
     pub history: Setting<usize>,
 }
 
+/// Settings of `bash_exec`. A flag of `serve`, or a variable of its environment, is before them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenExec {
+    /// Time of a command that asks for none.
+    ///
+    /// Default: `"30s"`. Example: `"1m"`.
     default_timeout: Option<Spanned<Time>>,
+    /// Longest time that a command may ask for; one hour at most.
+    ///
+    /// Default: `"300s"`. Example: `"10m"`.
     max_timeout: Option<Spanned<Time>>,
+    /// Directory of the cell in which commands start, until `set_working_dir` is called: `/workspace`, `/tmp`, or one
+    /// inside of them.
+    ///
+    /// Default: `"/workspace"`. Example: `"/tmp"`.
     working_dir: Option<Spanned<String>>,
+    /// Commands that are remembered for the history tools; 1000 at most.
+    ///
+    /// Default: `100`. Example: `0`.
     history: Option<Spanned<usize>>,
 }
 

@@ -13,10 +13,14 @@ use profile::document::Mistake;
 /// Sockets by name; whether each is one is looked at when it is granted.
 pub type Sockets = BTreeMap<SocketName, PathBuf>;
 
-/// `[nested]` as written.
+/// Sockets of the host that cells may connect to, if their profile has `unix_sockets`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
+    /// Absolute path of each socket, under the name that cells have it by: `/tmp/mcp-sockets/NAME.sock`. A name has
+    /// lower-case letters, digits and dashes, at most 32.
+    ///
+    /// Default: `{}`. Example: `{ skills = "/run/user/1000/skills.sock" }`.
     sockets: Option<Spanned<BTreeMap<Spanned<String>, Spanned<PathBuf>>>>,
 }
 

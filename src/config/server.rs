@@ -64,6 +64,7 @@ pub enum ScopeRule {
     Auto,
     /// By every command that makes cells.
     Always,
+    /// By no command.
     Off,
 }
 
@@ -122,78 +123,160 @@ pub struct Shown {
     pub source: Source,
 }
 
+/// The server: how much it runs at once, over all cells together, and what it offers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
+    /// Version of the file's form. Example: `1`.
     #[serde(rename = "schema")]
     _schema: i64,
+    /// Calls at once, and the host uids of their cells.
     #[serde(default)]
     server: WrittenServer,
+    /// Cells that are ready before a call comes.
     #[serde(default)]
     pool: WrittenPool,
+    /// Caps over all cells together; those of one cell are in its profile.
     #[serde(default)]
     limits: WrittenLimits,
+    /// Shells that last from call to call.
     #[serde(default)]
     sessions: WrittenSessions,
+    /// Settings of `bash_exec`.
     #[serde(default)]
     exec: WrittenExec,
+    /// Tools that callers see.
     #[serde(default)]
     tools: WrittenTools,
+    /// Audit log: a line for each decision and each end of a call.
     #[serde(default)]
     audit: WrittenAudit,
+    /// Sockets of the host that cells may connect to.
     #[serde(default)]
     nested: nested::Written,
 }
 
+/// Calls at once, and the host uids of their cells.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenServer {
+    /// Calls that run at once.
+    ///
+    /// Default: twice the processors, 4 at least. Example: `4`.
     concurrency: Option<Spanned<u32>>,
+    /// Calls that wait for their turn; one more is answered with an error.
+    ///
+    /// Default: `256`. Example: `32`.
     queue: Option<Spanned<u32>>,
+    /// First host uid of cells, for a server that was started as root: no other program may use the range. 65536 at
+    /// least.
+    ///
+    /// Default: `2000000000`. Example: `1900000000`.
     uid_base: Option<Spanned<u32>>,
+    /// Number of host uids from `uid_base` on: one for each cell alive.
+    ///
+    /// Default: `65536`. Example: `4096`.
     uid_count: Option<Spanned<u32>>,
 }
 
+/// Cells that are ready before a call comes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenPool {
+    /// Cells kept ready for each profile; with `0` each call waits until its cell is built.
+    ///
+    /// Default: `8`. Example: `2`.
     warm: Option<Spanned<u32>>,
 }
 
+/// Caps over all cells together; those of one cell are in its profile.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
+    /// Cells alive at once, those that wait for a call included.
+    ///
+    /// Default: `server.concurrency`, `sessions.most` and twice `pool.warm` together. Example: `20`.
     cells: Option<Spanned<u32>>,
+    /// Memory of all cells.
+    ///
+    /// Default: `1G` for each of `server.concurrency` and `sessions.most`. Example: `"4G"`.
     memory: Option<Spanned<Size>>,
+    /// Private files of all cells, which are in memory: `/workspace`, `/tmp` and `/dev/shm`.
+    ///
+    /// Default: `576M` for each of `server.concurrency` and `sessions.most`, half of `memory` at least.
+    /// Example: `"2G"`.
     tmpfs: Option<Spanned<Size>>,
+    /// Processes and threads of all cells.
+    ///
+    /// Default: `256` for each of `server.concurrency` and `sessions.most`. Example: `1024`.
     processes: Option<Spanned<u32>>,
+    /// Commands for which systemd is asked for a control group that holds memory, where an ordinary user has none.
+    ///
+    /// Default: `"auto"`. Example: `"off"`.
     scope: Option<Spanned<ScopeRule>>,
 }
 
+/// Shells that last from call to call.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenSessions {
+    /// Sessions at once.
+    ///
+    /// Default: `8`. Example: `2`.
     most: Option<Spanned<u32>>,
+    /// Time after which a session that nobody uses is ended.
+    ///
+    /// Default: `"1800s"`. Example: `"10m"`.
     idle: Option<Spanned<Time>>,
+    /// Time that a call waits for its command before the command goes on as a job; clients give up after a
+    /// minute or so.
+    ///
+    /// Default: `"45s"`. Example: `"20s"`.
     #[serde(rename = "yield")]
     yield_after: Option<Spanned<Time>>,
 }
 
+/// Tools that callers see. The policy must allow each of them too.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenTools {
+    /// Groups of tools that are shown; tools of no group always are.
+    ///
+    /// Default: `["calc", "shell"]`. Example: `["calc", "shell", "files"]`.
     groups: Option<Spanned<BTreeSet<Group>>>,
+    /// Tools that are not offered, whatever their group and the policy say.
+    ///
+    /// Default: `[]`. Example: `["calculate_plot"]`.
     off: Option<Spanned<BTreeSet<String>>>,
+    /// Tools of a `[[tool]]` that are offered: none of them is without its name here.
+    ///
+    /// Default: `[]`. Example: `["cli_jq"]`.
     on: Option<Spanned<BTreeSet<String>>>,
+    /// Report in each reply of the files that the command changed in the workspace.
+    ///
+    /// Default: `true`. Example: `false`.
     files_changed: Option<Spanned<bool>>,
 }
 
+/// Audit log: a line of JSON for each decision and each end of a call, chained by hashes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenAudit {
+    /// Absolute path of the log; its directory is made if need be, and must be nobody else's.
+    ///
+    /// Default: no log. Example: `"/var/lib/cofferdam/audit/audit.jsonl"`.
     file: Option<Spanned<PathBuf>>,
+    /// Size at which the file is rotated; 64K at least.
+    ///
+    /// Default: `"64M"`. Example: `"16M"`.
     max_bytes: Option<Spanned<Size>>,
+    /// Rotated files that are kept; 1000 at most.
+    ///
+    /// Default: `5`. Example: `12`.
     keep: Option<Spanned<u32>>,
+    /// Treatment of calls while the log cannot be written.
+    ///
+    /// Default: `"continue"`. Example: `"stop"`.
     on_error: Option<Spanned<OnError>>,
 }
 

@@ -13,78 +13,152 @@ use profile::document::{Document, Mistake};
 /// Fields that every declared tool may have; its own have other names.
 const FIELDS: &[&str] = &["extra_args", "stdin", "timeout_sec", "correlation_id"];
 
-/// `[[tool]]`: a program with the flags that callers may give it.
+/// Program as a tool, with the flags that callers may give it. A rule must allow the tool, and `[tools] on` of
+/// the server must name it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenCommand {
+    /// Name of the tool: lower-case letters, digits and underscores. A shipped tool of the name is replaced, whole.
+    /// Example: `"cli_wc"`.
     name: Spanned<String>,
+    /// Program, found in the cell. Example: `"wc"`.
     program: Spanned<String>,
-    /// Description for callers; the reason is used if it is absent.
+    /// Description for callers.
+    ///
+    /// Default: the reason. Example: `"Count lines, words and bytes."`.
     description: Option<Spanned<String>>,
+    /// Way in which the program gets the field `stdin` of a call.
+    ///
+    /// Default: `"plain"`. Example: `"none"`.
     #[serde(default)]
     stdin: Option<Spanned<Input>>,
-    /// The command changes nothing: a promise to callers, which nothing here holds it to.
+    /// Promise to callers that the command changes nothing; cofferdam does not hold it to that.
+    ///
+    /// Default: `false`. Example: `true`.
     #[serde(default)]
     read_only: bool,
+    /// Flags that callers may give.
     #[serde(default, rename = "flag")]
     flags: Vec<WrittenFlag>,
+    /// Words that are no flags, each a field of the tool, in the order in which the program gets them.
     #[serde(default, rename = "positional")]
     positionals: Vec<WrittenPositional>,
+    /// Reason for the tool. Example: `"counting needs no shell"`.
     why: Spanned<String>,
+    /// Calls that the list must take, one at least: tested when the file is read.
     accepts: Spanned<Vec<Spanned<Example>>>,
+    /// Calls that the list must refuse, one at least: tested when the file is read.
     refuses: Spanned<Vec<Spanned<Example>>>,
 }
 
+/// Flag that callers may give, by its whole name and as a word of its own.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenFlag {
+    /// Flag with its one or two dashes. Example: `"--indent"`.
     flag: Spanned<String>,
+    /// Number of its values, 0 or 1.
+    ///
+    /// Default: 0, a flag alone. Example: `1`.
     #[serde(default)]
     arity: Option<Spanned<u8>>,
-    /// The value is in the flag's own word, behind `=`.
+    /// Place of the value: behind `=` in the flag's own word instead of in the next word.
+    ///
+    /// Default: `false`. Example: `true`.
     #[serde(default)]
     equals: bool,
+    /// Number of times that it may be given.
+    ///
+    /// Default: `1`. Example: `4`.
     times: Option<Spanned<usize>>,
+    /// Type of its value; a flag with a value has one.
+    ///
+    /// Default: none. Example: `"text"`.
     kind: Option<Spanned<WrittenKind>>,
+    /// Regular expression that the whole value matches.
+    ///
+    /// Default: none. Example: `"[a-z]+"`.
     pattern: Option<Spanned<String>>,
+    /// Lowest and highest value, for the kind `int` alone, which needs it.
+    ///
+    /// Default: none. Example: `[0, 7]`.
     range: Option<Spanned<(u64, u64)>>,
+    /// Values that are taken, for the kind `choice` alone, which needs them.
+    ///
+    /// Default: none. Example: `["json", "text"]`.
     values: Option<Spanned<Vec<String>>>,
+    /// Longest value in bytes; 4096 at most.
+    ///
+    /// Default: `4096`. Example: `64`.
     max_bytes: Option<Spanned<usize>>,
+    /// Reason for the flag. Example: `"spaces of each level"`.
     why: Spanned<String>,
 }
 
+/// Word that is no flag: a field of the tool.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenPositional {
+    /// Name of the field: lower-case letters and underscores. Example: `"path"`.
     name: Spanned<String>,
+    /// Type of its words. Example: `"path"`.
     kind: Spanned<WrittenKind>,
+    /// Smallest number of words; with `0` the field may be left out. Example: `0`.
     min: usize,
+    /// Largest number of words. Example: `1`.
     max: Spanned<usize>,
+    /// Regular expression that the whole word matches.
+    ///
+    /// Default: none. Example: `".+"`.
     pattern: Option<Spanned<String>>,
+    /// Lowest and highest value, for the kind `int` alone, which needs it.
+    ///
+    /// Default: none. Example: `[0, 7]`.
     range: Option<Spanned<(u64, u64)>>,
+    /// Words that are taken, for the kind `choice` alone, which needs them.
+    ///
+    /// Default: none. Example: `["json", "text"]`.
     values: Option<Spanned<Vec<String>>>,
+    /// Longest word in bytes; 4096 at most.
+    ///
+    /// Default: `4096`. Example: `256`.
     max_bytes: Option<Spanned<usize>>,
+    /// Reason for the field; it is its description for callers. Example: `"the file to count"`.
     why: Spanned<String>,
 }
 
+/// Type of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum WrittenKind {
+    /// Any text without control characters.
     Text,
+    /// A whole number within `range`.
     Int,
+    /// A path inside `/workspace`.
     Path,
+    /// A host name or an address.
     Host,
+    /// A network, such as `10.0.0.0/8`.
     Cidr,
+    /// An http or https URL without a user.
     Url,
+    /// One of `values`.
     Choice,
 }
 
-/// Words that the list must, or must not, take.
+/// Call that the list must, or must not, take.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Example {
+    /// Flags and their values, as a caller gives them.
+    ///
+    /// Default: `[]`. Example: `["--indent", "2"]`.
     #[serde(default)]
     args: Vec<String>,
+    /// Fields by name, one word each.
+    ///
+    /// Default: `{}`. Example: `{ path = "notes/a.txt" }`.
     #[serde(default)]
     with: BTreeMap<String, String>,
 }

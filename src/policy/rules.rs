@@ -13,56 +13,93 @@ use model::units::{Size, Time};
 use profile::Profiles;
 use profile::document::{Document, Mistake};
 
-/// One file of `policies/`.
+/// A policy: who may call what. No rule for a tool means that it is denied.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
+    /// Version of the file's form. Example: `1`.
     #[serde(rename = "schema")]
     _schema: i64,
+    /// Rules, in any order: of several that match, the strictest wins.
     #[serde(default, rename = "rule")]
     rules: Vec<WrittenRule>,
+    /// Programs as tools, each with the flags that callers may give it.
     #[serde(default, rename = "tool")]
     commands: Vec<WrittenCommand>,
 }
 
+/// Rule: the tools that it is about, and what becomes of their calls.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenRule {
+    /// Name of the rule in denials and in the audit log: lower-case letters, digits and dashes, of one rule only.
+    /// Example: `"shell"`.
     id: Spanned<String>,
+    /// Tools whose calls it matches. Example: `["bash", "bash_exec"]`.
     tools: Spanned<Vec<String>>,
+    /// Decision on these calls. Example: `"allow"`.
     action: Spanned<Action>,
+    /// Profile under which they run: needed by `allow`, refused with `deny`.
+    ///
+    /// Default: none. Example: `"bash"`.
     profile: Option<Spanned<String>>,
+    /// Further profiles that a call of `bash_exec` or `history_replay` may name; every rule that matches must have
+    /// them.
+    ///
+    /// Default: `[]`. Example: `["bc"]`.
     choice: Option<Spanned<Vec<Spanned<String>>>>,
+    /// Limits below those of the profile.
     #[serde(default)]
     limits: WrittenLimits,
+    /// Reason for the rule; a denial tells it to the caller. Example: `"contained, not filtered"`.
     why: Spanned<String>,
+    /// Calls that the rule must match, one at least: tested when the file is read.
+    ///
+    /// Default: none, which is refused.
     #[serde(default)]
     matches: Vec<Spanned<Example>>,
+    /// Calls that the rule must not match: tested when the file is read.
     #[serde(default)]
     not_matches: Vec<Spanned<Example>>,
 }
 
+/// Decision of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Action {
+    /// They run, under `profile`.
     Allow,
+    /// They are refused, whatever another rule says.
     Deny,
 }
 
-/// Limits that a rule may lower.
+/// Limits below those of the profile: a rule cannot raise one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenLimits {
+    /// Wall time of a call.
+    ///
+    /// Default: that of the profile. Example: `"60s"`.
     timeout: Option<Spanned<Time>>,
+    /// Memory of the cell.
+    ///
+    /// Default: that of the profile. Example: `"512M"`.
     memory: Option<Spanned<Size>>,
+    /// Processes and threads of the cell.
+    ///
+    /// Default: that of the profile. Example: `64`.
     processes: Option<Spanned<u32>>,
+    /// Output, over both streams, at which a call is ended.
+    ///
+    /// Default: that of the profile. Example: `"1M"`.
     output: Option<Spanned<Size>>,
 }
 
-/// A call that a rule must, or must not, be about.
+/// Call that a rule must, or must not, match.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Example {
+    /// Name of the tool. Example: `"bash"`.
     tool: String,
 }
 

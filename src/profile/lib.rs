@@ -199,8 +199,11 @@ impl Network {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
+    /// Sockets of one machine (unix(7)).
     Unix,
+    /// IPv4 (ip(7)).
     Inet,
+    /// IPv6 (ipv6(7)).
     Inet6,
 }
 

@@ -1,4 +1,6 @@
 //! A profile as its TOML file has it. Every table that grants something has a `why`.
+//!
+//! The comments of these fields are the reference of keys: `tests/reference/` makes a page of them.
 
 use std::collections::BTreeMap;
 
@@ -8,151 +10,244 @@ use toml::Spanned;
 use super::{Family, Network, ProcView, UnixSockets};
 use model::units::{Processors, Size, Time};
 
-/// One file of `sandbox-profiles/`.
+/// A profile: what a cell has on top of the floor, which no profile lowers.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
+    /// Version of the file's form. Example: `1`.
     #[serde(rename = "schema")]
     _schema: i64,
+    /// Name by which policies and `--profile` know it: lower-case letters, digits and dashes. Example: `"node"`.
     pub name: Spanned<String>,
+    /// Line about it for `profile list`. Example: `"bash, and node from /opt"`.
     pub description: String,
-    /// The profile that this one adds to.
+    /// Profile to which this one adds: it has all that the other one has.
+    ///
+    /// Default: none. Example: `"bash"`.
     pub extends: Option<Spanned<String>>,
-    /// Programs that may be executed. A profile without it can only be extended.
+    /// Programs that may be executed. A profile that neither has nor inherits it can only be extended.
     pub exec: Option<WrittenExec>,
-    /// How a cell that waits executes it before its job is there.
+    /// Program that a waiting cell executes before a call is there.
     pub ahead: Option<WrittenAhead>,
+    /// Directory `/workspace` for the work.
     pub workspace: Option<WrittenWorkspace>,
+    /// Filesystem `/proc` of the cell.
     pub proc: Option<WrittenProc>,
+    /// Network of the cell.
     pub network: Option<WrittenNetwork>,
+    /// Families of sockets that may be made.
     pub sockets: Option<WrittenSockets>,
+    /// Sockets of the host that may be connected to.
     pub unix_sockets: Option<WrittenUnixSockets>,
+    /// Files and directories of the host, read-only.
     #[serde(default, rename = "path")]
     pub paths: Vec<WrittenPath>,
+    /// System calls that are allowed, in addition to those of the extended profile.
     #[serde(default)]
     pub syscalls: Vec<WrittenCalls>,
-    /// Calls refused with EPERM and not counted.
+    /// System calls refused with EPERM and not counted among the denials: programs try them and do without.
     #[serde(default)]
     pub quiet: Vec<WrittenCalls>,
+    /// Variables of the environment, in addition to those of every cell.
     pub env: Option<WrittenEnv>,
+    /// Limits of one cell.
     #[serde(default)]
     pub limits: WrittenLimits,
+    /// Features of the machine without which the profile is refused.
     #[serde(default)]
     pub requires: WrittenRequires,
 }
 
-/// `exec = { program = "any" | "/absolute/path", why = "…" }`
+/// Programs that may be executed.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenExec {
+    /// Word `any`, or the absolute path of the one program of the cell, which a `[[path]]` must grant: it can then
+    /// start no other. Example: `"any"`.
     pub program: Spanned<String>,
+    /// Reason for the grant. Example: `"a shell runs programs"`.
     pub why: Spanned<String>,
 }
 
-/// `ahead = { argv = ["bc", "-q"], env = { NAME = "value" }, why = "…" }`
+/// Program that a waiting cell executes before a call is there: for profiles with one program and no
+/// workspace. A later `exec` without `ahead` takes it away.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenAhead {
+    /// Program and its arguments. A call with just these is given to a cell that waits with it.
+    /// Example: `["bc", "-l", "-q"]`.
     pub argv: Spanned<Vec<String>>,
+    /// Variables that it has, and that the call must have.
+    ///
+    /// Default: `{}`. Example: `{ BC_LINE_LENGTH = "0" }`.
     #[serde(default)]
     pub env: BTreeMap<String, Spanned<String>>,
+    /// Reason for the grant. Example: `"its start is most of a short call"`.
     pub why: Spanned<String>,
 }
 
-/// `workspace = { why = "…" }`: its presence is the grant.
+/// Directory `/workspace`, private or a granted directory of the host. The table is the grant: without it a cell has
+/// none.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenWorkspace {
+    /// Reason for the grant. Example: `"a place for the work"`.
     pub why: Spanned<String>,
 }
 
-/// `proc = { view = "own", why = "…" }`
+/// Filesystem `/proc` of the cell. Without the table there is none.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenProc {
+    /// Contents of `/proc`. Example: `"own"`.
     pub view: ProcView,
+    /// Reason for the grant. Example: `"ps and language runtimes read it"`.
     pub why: Spanned<String>,
 }
 
-/// `network = { class = "loopback", why = "…" }`
+/// Network of the cell, which is always its own. Without the table there is none.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenNetwork {
+    /// Interfaces that it has. Example: `"loopback"`.
     pub class: Network,
+    /// Reason for the grant. Example: `"tests start local servers"`.
     pub why: Spanned<String>,
 }
 
-/// `sockets = { families = ["unix"], why = "…" }`
+/// Families of sockets that may be made, in addition to those of the extended profile.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenSockets {
+    /// Families of socket(2). Example: `["unix", "inet"]`.
     pub families: Vec<Family>,
+    /// Reason for the grant. Example: `"clients are tested against local servers"`.
     pub why: Spanned<String>,
 }
 
-/// `unix_sockets = { class = "private", why = "…" }`
+/// Sockets of the host that may be connected to: those that `[nested]` of the server, or `run --socket`, names. It
+/// needs the family `unix` in `sockets`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenUnixSockets {
+    /// Sockets that are reached. Example: `"private"`.
     pub class: UnixSockets,
+    /// Reason for the grant. Example: `"the agent's own tools listen there"`.
     pub why: Spanned<String>,
 }
 
-/// `[[path]]`: something of the host that the cell has, read-only.
+/// File or directory of the host that the cell has, read-only.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenPath {
+    /// Absolute path on the host. Refused are `/proc`, `/sys`, `/dev`, `/run` and all beneath them, and `/`, `/etc`,
+    /// `/home`, `/root`, `/var`, `/tmp` as a whole. Example: `"/opt/node"`.
     pub host: Spanned<String>,
-    /// Path in the cell; the same path when absent.
+    /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and `/workspace`.
+    ///
+    /// Default: the path on the host. Example: `"/usr/lib/node"`.
     pub cell: Option<Spanned<String>>,
-    /// Only the program, its interpreter and the libraries it needs.
+    /// Restriction to a program's own file, its interpreter and the libraries that it needs.
+    ///
+    /// Default: `false`. Example: `true`.
     #[serde(default)]
     pub program: bool,
-    /// A host without it can still use the profile.
+    /// Use of the profile on a host without the path: allowed instead of refused.
+    ///
+    /// Default: `false`. Example: `true`.
     #[serde(default)]
     pub optional: bool,
+    /// Reason for the grant. Example: `"the tool chain"`.
     pub why: Spanned<String>,
 }
 
-/// `[[syscalls]]` and `[[quiet]]`: calls that share a reason.
+/// System calls that share a reason.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenCalls {
+    /// Names of system calls, as in syscalls(2). Calls of another architecture are taken and mean nothing.
+    /// Example: `["io_setup", "io_submit"]`.
     pub names: Vec<Spanned<String>>,
+    /// Reason for the grant, or for the quiet. Example: `"the database uses asynchronous I/O"`.
     pub why: Spanned<String>,
 }
 
-/// `[env]`: variables on top of the floor's.
+/// Variables of the environment, in addition to those of every cell. Names that change what programs load are
+/// refused.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenEnv {
+    /// Values by name. Example: `{ PATH = "/opt/node/bin:/usr/bin:/bin" }`.
     pub set: BTreeMap<String, Spanned<String>>,
+    /// Reason for the grant. Example: `"so that node is found"`.
     pub why: Spanned<String>,
 }
 
-/// `[limits]`: what is absent comes from the extended profile, then from the defaults.
+/// Limits of one cell. An absent key is that of the extended profile, else the default.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenLimits {
+    /// Wall time of a call; one hour at most.
+    ///
+    /// Default: `"600s"`. Example: `"2m"`.
     pub timeout: Option<Spanned<Time>>,
+    /// Processor time of one process; one hour at most.
+    ///
+    /// Default: `"3600s"`. Example: `"5m"`.
     pub cpu: Option<Spanned<Time>>,
+    /// Processors that a cell may use at once. It needs cgroup v2 with the `cpu` controller, and is refused without.
+    ///
+    /// Default: all of them. Example: `1.5`.
     pub processors: Option<Spanned<Processors>>,
+    /// Memory of the cell, its private files included.
+    ///
+    /// Default: `"1G"`. Example: `"2G"`.
     pub memory: Option<Spanned<Size>>,
+    /// Processes and threads of the cell.
+    ///
+    /// Default: `256`. Example: `512`.
     pub processes: Option<Spanned<u32>>,
+    /// Open files of one process; 1000 at most where `exec` names one program, which is then the default.
+    ///
+    /// Default: `1024`. Example: `256`.
     pub open_files: Option<Spanned<u32>>,
+    /// Size of the largest file that may be written.
+    ///
+    /// Default: `"512M"`. Example: `"64M"`.
     pub file_size: Option<Spanned<Size>>,
+    /// Size of a private `/workspace`. It and `tmp` have half of `memory` at most.
+    ///
+    /// Default: `"384M"`. Example: `"256M"`.
     pub workspace: Option<Spanned<Size>>,
+    /// Size of `/tmp`.
+    ///
+    /// Default: `"128M"`. Example: `"64M"`.
     pub tmp: Option<Spanned<Size>>,
+    /// Size of `/dev/shm`. It, `tmp` and `workspace` have three quarters of `memory` at most.
+    ///
+    /// Default: `"64M"`. Example: `"16M"`.
     pub shm: Option<Spanned<Size>>,
+    /// Files and directories in each of these three.
+    ///
+    /// Default: `100000`. Example: `20000`.
     pub inodes: Option<Spanned<u32>>,
+    /// Output, over both streams, at which a call is ended.
+    ///
+    /// Default: `"256M"`. Example: `"16M"`.
     pub output: Option<Spanned<Size>>,
 }
 
-/// `[requires]`: what must be there, or the profile is refused.
+/// Features of the machine without which the profile is refused.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenRequires {
+    /// Lowest Landlock ABI, as `cofferdam doctor` shows it.
+    ///
+    /// Default: `2`. Example: `4`.
     pub landlock_abi: Option<Spanned<u32>>,
+    /// Demand that a control group holds the memory; otherwise it is held as well as can be.
+    ///
+    /// Default: `false`. Example: `true`.
     pub memory_cgroup: Option<bool>,
 }
 

@@ -1,0 +1,165 @@
+//! Files with one key each, read as the program reads them.
+
+use config::Config;
+use policy::Policy;
+use profile::Profiles;
+use profile::document::{Document, Mistake};
+use toml::{Table as Toml, Value};
+
+use super::page::Kind;
+use super::source::{Form, Key, Table};
+
+/// Other keys that a file of its kind, or one with the key, needs in order to be taken, besides those that are
+/// required everywhere. A path that ends with a dot is of all keys below.
+const NEEDED: &[(&str, &str, &str)] = &[
+    ("Profile", "", "exec = { program = \"any\", why = \"w\" }"),
+    ("Profile", "ahead.", "extends = \"bc\"\nexec = { program = \"/usr/bin/bc\", why = \"w\" }"),
+    ("Profile", "unix_sockets.", "sockets = { families = [\"unix\"], why = \"w\" }"),
+    ("Profile", "limits.", "workspace = { why = \"w\" }"),
+    ("Policy", "rule.", "[[rule]]\nprofile = \"bash\"\nmatches = [{ tool = \"bash\" }]"),
+    (
+        "Policy",
+        "rule.not_matches.",
+        "[[rule]]\ntools = [\"calculate\"]\nmatches = [{ tool = \"calculate\" }]",
+    ),
+    ("Policy", "tool.", "[[tool]]\nrefuses = [{ args = [\"--other\"] }]"),
+    (
+        "Policy",
+        "tool.refuses.",
+        "[[tool]]\naccepts = [{ with = { path = \"a\" } }]\n\
+         positional = [{ name = \"path\", kind = \"path\", min = 1, max = 1, why = \"w\" }]",
+    ),
+    ("Policy", "tool.flag.arity", "[[tool]]\nflag = [{ kind = \"text\" }]"),
+    ("Policy", "tool.flag.kind", "[[tool]]\nflag = [{ arity = 1 }]"),
+    ("Policy", "tool.flag.equals", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
+    ("Policy", "tool.flag.pattern", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
+    ("Policy", "tool.flag.max_bytes", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
+    ("Policy", "tool.flag.range", "[[tool]]\nflag = [{ arity = 1, kind = \"int\" }]"),
+    ("Policy", "tool.flag.values", "[[tool]]\nflag = [{ arity = 1, kind = \"choice\" }]"),
+    ("Policy", "tool.positional.range", "[[tool]]\npositional = [{ kind = \"int\" }]"),
+    ("Policy", "tool.positional.values", "[[tool]]\npositional = [{ kind = \"choice\" }]"),
+    (
+        "Policy",
+        "tool.accepts.args",
+        "[[tool]]\nflag = [{ flag = \"--indent\", arity = 1, kind = \"text\", why = \"w\" }]",
+    ),
+    (
+        "Policy",
+        "tool.accepts.with",
+        "[[tool]]\npositional = [{ name = \"path\", kind = \"path\", min = 0, max = 1, why = \"w\" }]",
+    ),
+];
+
+/// Returns a file with the value at the path, or without the key, and with all else that it needs.
+pub fn file(kind: &Kind, path: &[&str], value: Option<Value>) -> Toml {
+    let mut file = filled(&kind.root);
+    let (last, tables) = path.split_last().expect("a key");
+    let (mut table, mut place) = (&kind.root, &mut file);
+    for name in tables {
+        let key = table.keys.iter().find(|key| key.name == *name).expect("a key");
+        table = inner(key).expect("a table");
+        merge(place, wrapped(key, filled(table)));
+        place = at(place, name);
+    }
+    let whole = path.join(".");
+    let is_for =
+        |of: &str| of.is_empty() || whole == of || (of.ends_with('.') && whole.starts_with(of));
+    for (_, _, more) in NEEDED.iter().filter(|(name, of, _)| *name == kind.name && is_for(of)) {
+        merge(&mut file, more.parse().expect("TOML"));
+    }
+    let place = tables.iter().fold(&mut file, |table, name| at(table, name));
+    match value {
+        Some(value) => place.insert((*last).to_owned(), value),
+        None => place.remove(*last),
+    };
+    file
+}
+
+/// Returns the table in a key's value.
+pub fn inner(key: &Key) -> Option<&Table> {
+    match &key.value {
+        Form::Table(table) | Form::Tables(table) => Some(table),
+        Form::Plain(_) | Form::Choice(_) | Form::List(_) | Form::Map(_) => None,
+    }
+}
+
+/// Returns a table with the required keys alone, each as its example has it.
+fn filled(table: &Table) -> Toml {
+    let mut filled = Toml::new();
+    for key in table.keys.iter().filter(|key| key.is_required) {
+        match inner(key) {
+            Some(table) => merge(&mut filled, wrapped(key, self::filled(table))),
+            None => {
+                filled.insert(key.name.clone(), value(key.example.as_deref().unwrap_or_default()));
+            }
+        }
+    }
+    filled
+}
+
+/// Returns a table with one key, whose value is the table or a list of it alone.
+fn wrapped(key: &Key, table: Toml) -> Toml {
+    let value = match matches!(key.value, Form::Tables(_)) {
+        true => Value::Array(vec![Value::Table(table)]),
+        false => Value::Table(table),
+    };
+    Toml::from_iter([(key.name.clone(), value)])
+}
+
+/// Adds the keys of `more`; tables are merged, and so are lists of one table each.
+fn merge(into: &mut Toml, more: Toml) {
+    for (name, value) in more {
+        let mut value = value;
+        match (into.get_mut(&name).and_then(table_in), table_in(&mut value)) {
+            (Some(before), Some(more)) => merge(before, std::mem::take(more)),
+            (Some(_) | None, _) => {
+                into.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Returns a table, or the first one of a list.
+fn table_in(value: &mut Value) -> Option<&mut Toml> {
+    match value.is_array() {
+        true => value.as_array_mut()?.first_mut()?.as_table_mut(),
+        false => value.as_table_mut(),
+    }
+}
+
+fn at<'t>(table: &'t mut Toml, name: &str) -> &'t mut Toml {
+    table.get_mut(name).and_then(table_in).unwrap_or_else(|| panic!("no table `{name}`"))
+}
+
+/// Reads a value of TOML.
+pub fn value(text: &str) -> Value {
+    let file = format!("it = {text}").parse::<Toml>();
+    let mut file = file.unwrap_or_else(|error| panic!("`{text}` is no value: {error}"));
+    file.remove("it").expect("it")
+}
+
+/// Returns the meaning of a file to the program, without places in the file.
+///
+/// # Errors
+/// When it has a mistake.
+pub fn meaning(kind: &Kind, file: &Toml) -> Result<String, Mistake> {
+    let document = Document::new("a.toml", &file.to_string());
+    match kind.name {
+        "Server" => {
+            let shown = Config::parse(Some(&document), 2)?.shown();
+            let one = |shown: &config::Shown| format!("{} = {}\n", shown.key, shown.value);
+            Ok(shown.iter().map(one).collect())
+        }
+        "Profile" => {
+            let profiles = Profiles::parse(&profile::shipped(), &[document])?;
+            let own = |profile: &&profile::Profile| profile.name.as_str() == "node";
+            Ok(format!("{:?}", profiles.iter().find(own)))
+        }
+        _ => {
+            let policy = Policy::parse(&[document], &Profiles::compiled_in())?;
+            let rules = policy.rules().iter();
+            let rules = rules.map(|rule| (&rule.id, &rule.tools, &rule.effect, &rule.matches));
+            Ok(format!("{:?} {:?}", rules.collect::<Vec<_>>(), policy.given_commands()))
+        }
+    }
+}
