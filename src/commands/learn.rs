@@ -14,13 +14,12 @@ use clap::Args;
 use super::error::{CliError, print_out};
 use super::launch;
 use super::missing_paths::{Looker, MissingPaths, quoted};
-use super::run_arguments::{RunArguments, check};
+use super::run_arguments::{CallArguments, RunArguments, check};
 use super::{exit, run, start, wiring};
 use link::Link;
 use model::accounts;
 use model::job::ProfileName;
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
-use model::units::Time;
 use policy::Grant;
 use profile::floor::{self, Grantable};
 use profile::{PathKind, Profile, calls};
@@ -37,46 +36,14 @@ use supervisor::ScopeWish;
     refused something may have stopped before it asked for more: grant, and learn again.\n\n\
     Exit codes: 0 when the command could be run, however it ended; else as `cofferdam run`")]
 pub struct LearnArguments {
-    /// The profile to learn beyond
-    #[arg(long, value_name = "NAME", default_value = "bash")]
-    pub profile: String,
-    /// Grant a host path read-only, at CELL or else at /mnt/NAME
-    #[arg(long, value_name = "HOST[:CELL]")]
-    pub ro: Vec<String>,
-    /// Grant a host directory for reading and writing, at CELL or else at /workspace
-    #[arg(long, value_name = "HOST[:CELL]")]
-    pub rw: Vec<String>,
-    /// Set a variable in the cell
-    #[arg(long, value_name = "K=V")]
-    pub env: Vec<String>,
-    /// Start in this directory, inside /workspace or /tmp
-    #[arg(long, value_name = "PATH")]
-    pub cwd: Option<String>,
-    /// End the command after this time: 500ms, 30s, 10m; a bare number is seconds
-    #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time))]
-    pub timeout: Option<Time>,
-    /// The program and its arguments
-    #[arg(
-        value_name = "ARGV",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    pub argv: Vec<String>,
+    // `--profile` is the one to learn beyond.
+    #[command(flatten)]
+    pub call: CallArguments,
 }
 
 /// Runs the command.
 pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let run = RunArguments {
-        profile: typed.profile.clone(),
-        ro: typed.ro.clone(),
-        rw: typed.rw.clone(),
-        env: typed.env.clone(),
-        cwd: typed.cwd.clone(),
-        timeout: typed.timeout,
-        argv: typed.argv.clone(),
-        ..RunArguments::default()
-    };
+    let run = RunArguments { call: typed.call.clone(), ..RunArguments::default() };
     let request = check(&run, accounts::home().as_deref())?;
     let settings = wiring::load(config)?;
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
@@ -84,7 +51,7 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
     // Looked up now: once confined, this process sees no path of the host.
-    let program = typed.argv.first().and_then(|word| on_host(word, &profile));
+    let program = typed.call.argv.first().and_then(|word| on_host(word, &profile));
     let looker = Looker::start(&profile)
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
     let socket = launch::recording_paths(settings, looker.record())?;

@@ -23,30 +23,14 @@ use supervisor::Access;
     Exit codes: the program's own; 128+n for signal n; 123 a limit; 124 time;\n\
     125 refused or failed by cofferdam; 126 cannot execute; 127 not found")]
 pub struct RunArguments {
-    /// The profile that says what the cell has
-    #[arg(long, value_name = "NAME", default_value = "bash")]
-    pub profile: String,
-    /// Grant a host path read-only, at CELL or else at /mnt/NAME
-    #[arg(long, value_name = "HOST[:CELL]")]
-    pub ro: Vec<String>,
-    /// Grant a host directory for reading and writing, at CELL or else at /workspace
-    #[arg(long, value_name = "HOST[:CELL]")]
-    pub rw: Vec<String>,
+    #[command(flatten)]
+    pub call: CallArguments,
     /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in what --rw grants
     #[arg(long, requires = "rw")]
     pub unguarded: bool,
     /// Grant a Unix socket of the host, as /tmp/mcp-sockets/NAME.sock, to a profile with `unix_sockets`
     #[arg(long, value_name = "NAME=PATH")]
     pub socket: Vec<String>,
-    /// Set a variable in the cell
-    #[arg(long, value_name = "K=V")]
-    pub env: Vec<String>,
-    /// Start in this directory, inside /workspace or /tmp
-    #[arg(long, value_name = "PATH")]
-    pub cwd: Option<String>,
-    /// End the call after this time: 500ms, 30s, 10m; a bare number is seconds
-    #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time))]
-    pub timeout: Option<Time>,
     /// Lower the memory of the cell: 64M, 1G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
     pub memory: Option<Size>,
@@ -63,6 +47,29 @@ pub struct RunArguments {
     /// Print one JSON object with outcome, usage, denials, receipt and output at the end
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of every command that runs one program: of `run` and `profile learn`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CallArguments {
+    /// The profile that says what the cell has
+    #[arg(long, value_name = "NAME", default_value = "bash")]
+    pub profile: String,
+    /// Grant a host path read-only, at CELL or else at /mnt/NAME
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub ro: Vec<String>,
+    /// Grant a host directory for reading and writing, at CELL or else at /workspace
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub rw: Vec<String>,
+    /// Set a variable in the cell
+    #[arg(long, value_name = "K=V")]
+    pub env: Vec<String>,
+    /// Start in this directory, inside /workspace or /tmp
+    #[arg(long, value_name = "PATH")]
+    pub cwd: Option<String>,
+    /// End the call after this time: 500ms, 30s, 10m; a bare number is seconds
+    #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time))]
+    pub timeout: Option<Time>,
     /// The program and its arguments
     #[arg(
         value_name = "ARGV",
@@ -108,32 +115,33 @@ pub enum OutputFormat {
 /// # Errors
 /// The flag, with a hint if there is one.
 pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, CliError> {
-    let profile = ProfileName::new(&typed.profile).ok_or_else(|| {
-        CliError::new(format!("--profile: `{}` is not a profile's name", typed.profile))
+    let CallArguments { profile, ro, rw, env, cwd, timeout, argv } = &typed.call;
+    let profile = ProfileName::new(profile).ok_or_else(|| {
+        CliError::new(format!("--profile: `{profile}` is not a profile's name"))
             .with_hint("lower-case letters, digits and dashes, such as bash or bc")
     })?;
     let mut mounts = Vec::new();
-    for ask in &typed.ro {
+    for ask in ro {
         mounts.push(mount("--ro", ask, Access::ReadOnly, home)?);
     }
     let writable = if typed.unguarded { Access::Unguarded } else { Access::ReadWrite };
-    for ask in &typed.rw {
+    for ask in rw {
         mounts.push(mount("--rw", ask, writable, home)?);
     }
     distinct(&mounts)?;
     let asked = Asked {
-        wall: typed.timeout.map(|time| time.0),
+        wall: timeout.map(|time| time.0),
         memory: typed.memory.map(|size| size.0),
         processes: typed.processes,
         output: typed.output.map(|size| size.0),
     };
     let call = Call {
         tool: "run".into(),
-        argv: Argv::new(typed.argv.clone()).map_err(|error| invalid(&error))?,
+        argv: Argv::new(argv.clone()).map_err(|error| invalid(&error))?,
         script: None,
         stdin: Stdin::Empty.open(),
-        env: env(&typed.env)?,
-        cwd: cwd(typed.cwd.as_deref())?,
+        env: self::env(env)?,
+        cwd: self::cwd(cwd.as_deref())?,
         asked,
         profile: None,
     };

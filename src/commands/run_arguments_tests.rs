@@ -89,7 +89,7 @@ fn every_flag_arrives_checked() {
 #[test]
 fn the_dashes_before_the_program_may_be_left_out() {
     let words = typed(&["ls", "-la", "--json"]);
-    assert_eq!((words.argv.len(), words.json), (3, false));
+    assert_eq!((words.call.argv.len(), words.json), (3, false));
 }
 
 #[test]
