@@ -4,7 +4,8 @@
 //! its own: `/tmp`, `/dev/shm`, `/workspace`, and `/proc`, which `proc` has.
 
 use std::ffi::{CStr, CString};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -57,12 +58,13 @@ pub struct Tmpfs {
     pub options: CString,
 }
 
-const WORKSPACE: &str = "/workspace";
+/// Place of the workspace, private or granted.
+pub const WORKSPACE: &CStr = c"/workspace";
 
 impl Tmpfs {
     /// Returns true for the private `/workspace`.
     pub fn is_workspace(&self) -> bool {
-        self.target == c"/workspace"
+        self.target == WORKSPACE
     }
 }
 
@@ -83,7 +85,9 @@ pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
     let agent = super::ids::AGENT;
     let options = |bytes| options(bytes, inodes, 0o1777, agent);
     let mut all = vec![Tmpfs { target: c"/dev/shm", options: options(shm_bytes) }];
-    if profile.workspace && !granted.iter().any(|path| path == Path::new(WORKSPACE)) {
+    if profile.workspace
+        && !granted.iter().any(|path| path.as_os_str().as_bytes() == WORKSPACE.to_bytes())
+    {
         all.push(workspace(profile, agent));
     }
     all.push(Tmpfs { target: c"/tmp", options: options(tmp_bytes) });
@@ -93,7 +97,7 @@ pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
 /// Returns a private `/workspace` that belongs to `owner`.
 pub fn workspace(profile: &Profile, owner: u32) -> Tmpfs {
     let Limits { inodes, workspace_bytes, .. } = profile.limits;
-    Tmpfs { target: c"/workspace", options: options(workspace_bytes, inodes, 0o755, owner) }
+    Tmpfs { target: WORKSPACE, options: options(workspace_bytes, inodes, 0o755, owner) }
 }
 
 const NONE: Option<&CStr> = None;

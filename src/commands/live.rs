@@ -359,7 +359,7 @@ impl Backend for Live {
                 return Ok(bad.told(request.correlation));
             }
         };
-        match self.workbench.call(call, &turn).await {
+        match self.workbench.call_command(call, declared.command.changes, &turn).await {
             Ok(told) => Ok(DeclaredResult::of(declared, told, request.correlation)),
             Err(full @ Refusal::QueueFull { .. }) => {
                 let kind = ErrorType::ResourceExhausted;

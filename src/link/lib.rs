@@ -245,6 +245,7 @@ impl Shared {
             call,
             profile: job.profile,
             workspace: job.workspace,
+            session_profile: job.session_profile,
             session: job.session,
             changes: job.changes,
             limits: job.limits,

@@ -167,6 +167,8 @@ impl Limits {
 pub struct Job {
     pub profile: ProfileName,
     pub workspace: Workspace,
+    /// Profile of the session that has the workspace, where it is another than the job's.
+    pub session_profile: Option<ProfileName>,
     /// None: a cell of its own.
     pub session: Option<Within>,
     pub changes: Changes,

@@ -111,6 +111,8 @@ pub struct Start {
     pub call: CallId,
     pub profile: ProfileName,
     pub workspace: Workspace,
+    /// Profile of the session that has the workspace, where it is another than the job's.
+    pub session_profile: Option<ProfileName>,
     pub session: Option<Within>,
     pub changes: Changes,
     pub limits: Limits,

@@ -54,10 +54,12 @@ impl Grant {
     }
 
     /// Moves the permission to the private workspace of a session in the place of an empty one.
+    /// `owner` is the session's profile; the job keeps its own.
     #[must_use]
-    pub fn beside(mut self, session: SessionId) -> Self {
+    pub fn beside(mut self, session: SessionId, owner: &ProfileName) -> Self {
         if self.job.workspace == Workspace::Fresh {
             self.job.workspace = Workspace::OfSession(session);
+            self.job.session_profile = (self.job.profile != *owner).then(|| owner.clone());
         }
         self
     }
@@ -340,6 +342,7 @@ fn job(call: Call, profile: &Profile, workspace: Workspace, limits: Limits) -> J
     Job {
         profile: profile.name.clone(),
         workspace,
+        session_profile: None,
         session: None,
         changes: Changes::Untold,
         argv: call.argv,

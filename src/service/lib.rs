@@ -25,6 +25,7 @@ use model::call::{Call, Cwd};
 use model::job::{Changes, Limits, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
+use policy::flags::Changes as CommandChanges;
 use policy::{Denial, Grant, Policy, Profiles};
 
 /// Tools with a fresh cell whose replies list changes in the workspace.
@@ -204,6 +205,22 @@ impl Workbench {
     pub async fn call_beside(&self, call: Call, caller: &Caller) -> Result<CallReport, Refusal> {
         let (grant, entry) = self.decide(call)?;
         let grant = self.beside_the_default(grant);
+        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
+    }
+
+    /// Runs a declared command as [`Workbench::call`] does, on the private workspace of the default
+    /// session if there is one or the command may change files.
+    ///
+    /// # Errors
+    /// The same as of [`Workbench::call`].
+    pub async fn call_command(
+        &self,
+        call: Call,
+        changes: CommandChanges,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let (grant, entry) = self.decide(call)?;
+        let grant = self.command_beside_the_default(grant, changes);
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 

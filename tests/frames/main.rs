@@ -129,6 +129,7 @@ impl Front {
             call: self.call,
             profile: self.profile.name.clone(),
             workspace: Workspace::Fresh,
+            session_profile: None,
             session: None,
             changes: Changes::Untold,
             limits: self.profile.limits,

@@ -116,10 +116,8 @@ fn carried(dice: &mut Dice) -> Carried {
     if dice.one_in(2) { Carried::Sealed } else { Carried::Here(dice.bytes(2000)) }
 }
 
-/// A job of which some parts are not what they should be.
-fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
-    let names = ["bash", "bc", "base", "none", "other"];
-    let name = dice.pick(&names).and_then(|name| ProfileName::new(name));
+/// Limits of which many are at an end of their range.
+fn odd_limits(dice: &mut Dice) -> Limits {
     let mut number = || match dice.below(5) {
         0 => 0,
         1 => 1,
@@ -128,7 +126,7 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         _ => dice.next(),
     };
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let limits = Limits {
+    Limits {
         wall: Duration::from_millis(number() % 1000),
         cpu: Duration::from_secs(number()),
         processors: Some(small(number())),
@@ -141,7 +139,14 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         shm_bytes: number(),
         inodes: small(number()),
         output: Some(number()),
-    };
+    }
+}
+
+/// A job of which some parts are not what they should be.
+fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
+    let names = ["bash", "bc", "base", "none", "other"];
+    let name = dice.pick(&names).and_then(|name| ProfileName::new(name));
+    let limits = odd_limits(dice);
     let limits = if dice.one_in(2) { limits } else { honest.limits };
     let workspaces = [
         Workspace::Fresh,
@@ -157,6 +162,10 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             true => dice.pick(&workspaces).copied().unwrap_or(Workspace::Fresh),
             false => Workspace::Fresh,
         },
+        session_profile: dice
+            .one_in(4)
+            .then(|| dice.pick(&names).and_then(|name| ProfileName::new(name)))
+            .flatten(),
         session: dice.one_in(9).then(|| Within {
             session: SessionId(dice.below(3)),
             place: if dice.one_in(2) { Place::Stay } else { Place::Given },

@@ -6,6 +6,7 @@
 )]
 
 mod beside;
+mod commands;
 mod input;
 mod jobs;
 mod progress;
@@ -95,6 +96,11 @@ fn others() -> Vec<Claim> {
             beside::outlives,
         ),
         claim("a_call_under_another_profile_has_a_workspace_of_its_own", beside::elsewhere),
+        claim("declared_commands_see_the_files_of_the_default_session", commands::see),
+        claim("a_declared_command_has_nothing_of_the_session_but_its_workspace", commands::apart),
+        claim("a_declared_command_that_writes_shares_its_files_with_the_shell", commands::writes),
+        claim("the_mounts_of_commands_go_with_their_session", commands::end)
+            .only(support::For::Root),
         claim("a_command_at_a_terminal_prompts_and_echoes_what_is_typed", terminal::prompts),
         claim("a_terminal_is_one_of_80_by_24_and_loses_no_output", terminal::is_one),
         claim("control_characters_interrupt_and_stop_what_runs_at_a_terminal", terminal::control),

@@ -34,7 +34,7 @@ impl Server {
         Self::with_files(caller, config, &policy)
     }
 
-    /// The same, with a file in each of these directories of the configuration.
+    /// The same, with these files in directories of the configuration.
     pub fn with_files(
         caller: &Caller,
         config: &str,
@@ -52,9 +52,12 @@ impl Server {
     ) -> Result<Self, Failed> {
         let directory = caller.directory("configuration")?;
         caller.file("configuration/cofferdam.toml", &format!("schema = 1\n{config}"))?;
-        for (name, text) in files {
-            let path = caller.directory(&format!("configuration/{name}"))?;
-            let file = caller.file(&format!("configuration/{name}/own.toml"), text)?;
+        for (index, (name, text)) in files.iter().enumerate() {
+            let path = directory.join(name);
+            if !path.exists() {
+                caller.directory(&format!("configuration/{name}"))?;
+            }
+            let file = caller.file(&format!("configuration/{name}/own{index}.toml"), text)?;
             support::mode(&path, 0o700)?;
             support::mode(&file, 0o600)?;
         }

@@ -20,6 +20,8 @@ use model::call::Stdin;
 use model::job::{Place, Within, Workspace};
 use model::outcome::Outcome;
 use policy::Grant;
+use policy::flags::Changes as CommandChanges;
+use profile::Profile;
 
 /// Tools whose profile a session has: the first allowed one.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];
@@ -63,23 +65,46 @@ impl Workbench {
 
     /// Moves a grant to the workspace of the default session, if it may use that.
     pub(crate) fn beside_the_default(&self, grant: Grant) -> Grant {
-        let job = grant.job();
-        // A session has one profile: that of its shell, or without a shell that of its one-shot
-        // calls.
-        let terms = OF_SESSIONS.iter().find_map(|tool| {
-            let terms = self.policy.terms(tool, &self.profiles);
-            terms.ok()
-        });
-        let shares = terms.is_some_and(|terms| {
-            terms.profile.name == job.profile && terms.profile.can_hold_a_shell()
-        });
-        if job.workspace != Workspace::Fresh || !shares {
+        match self.session_profile() {
+            Some(owner) if owner.name == grant.job().profile => self.beside_default(grant, owner),
+            Some(_) | None => grant,
+        }
+    }
+
+    /// Moves the grant of a declared command to the workspace of the default session, whatever the
+    /// command's profile is. One that only reads begins no session: its workspace would be empty.
+    pub(crate) fn command_beside_the_default(
+        &self,
+        grant: Grant,
+        changes: CommandChanges,
+    ) -> Grant {
+        let profile = self.profiles.get(&grant.job().profile);
+        let owner = self.session_profile().filter(|_| profile.is_some_and(|one| one.workspace));
+        let Some(owner) = owner.filter(|_| grant.job().workspace == Workspace::Fresh) else {
+            return grant;
+        };
+        self.sessions.forget(&self.link.forgotten());
+        if changes == CommandChanges::Nothing && self.sessions.find(DEFAULT).is_none() {
+            return grant;
+        }
+        self.beside_default(grant, owner)
+    }
+
+    /// Returns the profile of sessions: that of the shell, or without a shell that of one-shot calls.
+    fn session_profile(&self) -> Option<&Profile> {
+        let terms =
+            OF_SESSIONS.iter().find_map(|tool| self.policy.terms(tool, &self.profiles).ok());
+        terms.map(|terms| terms.profile).filter(|profile| profile.can_hold_a_shell())
+    }
+
+    fn beside_default(&self, grant: Grant, owner: &Profile) -> Grant {
+        if grant.job().workspace != Workspace::Fresh {
             return grant;
         }
         self.sessions.forget(&self.link.forgotten());
         let id = self.sessions.named(DEFAULT).id;
         self.sessions.is_used_beside(DEFAULT);
-        grant.beside(id)
+        grant.beside(id, &owner.name)
     }
 
     /// Ends the shell of a session, with everything that runs in it; the next command gets a new

@@ -64,8 +64,15 @@ const CELLS: [Sysno; 8] = [
     Sysno::futex,
 ];
 
-/// The mailboxes of sessions, which also take mount(2) and unshare(2) of the list below.
-const MAILBOXES: [Sysno; 3] = [Sysno::mknodat, Sysno::symlinkat, Sysno::fchmodat];
+/// The mailboxes and workspaces of sessions, which also take mount(2) and unshare(2) of the list below.
+const SESSIONS: [Sysno; 5] = [
+    Sysno::mknodat,
+    Sysno::symlinkat,
+    Sysno::fchmodat,
+    // A workspace is shown in the mounts of cells beside the shell.
+    Sysno::open_tree,
+    Sysno::move_mount,
+];
 
 /// Calls of a cell between the clone and its own filters (`cell::enter`, in that order).
 const ENTER: [Sysno; 43] = [
@@ -136,7 +143,7 @@ pub fn program(
     cells: impl Iterator<Item = u32>,
     recording: Recording,
 ) -> Result<Vec<bpf::Instruction>, Errno> {
-    let own = LOOP.into_iter().chain(CELLS).chain(MAILBOXES).chain(ENTER).chain(OLDER).map(number);
+    let own = LOOP.into_iter().chain(CELLS).chain(SESSIONS).chain(ENTER).chain(OLDER).map(number);
     // Of inits alone: no profile lets a payload read another process.
     let recorded: &[Sysno] = match recording {
         Recording::On => &seccomp::RECORDING,

@@ -4,6 +4,7 @@
 //! and loses them when nobody calls for a while.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -136,9 +137,9 @@ impl Pool {
         alive.filter(|pooled| pooled.takes(fits)).count()
     }
 
-    /// Every cell of `key`, those that end among them.
-    pub fn of_key(&mut self, key: usize) -> impl Iterator<Item = &mut PooledCell> {
-        self.pooled.values_mut().filter(move |pooled| pooled.key == key)
+    /// Every cell of these keys, those that end among them.
+    pub fn of_keys(&mut self, keys: &Range<usize>) -> impl Iterator<Item = &mut PooledCell> {
+        self.pooled.values_mut().filter(|pooled| keys.contains(&pooled.key))
     }
 
     /// Notes that `key` is in use, and that its pool may want a cell soon.

@@ -68,8 +68,10 @@ impl Supervisor {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
         }
         let key = match (start.session, start.workspace) {
-            (_, Workspace::OfSession(id)) => self.beside_key(&start, id)?,
-            (None, Workspace::Fresh | Workspace::Granted(_)) => self.key(&start)?,
+            (_, Workspace::OfSession(id)) => self.beside_key(&mut start, id)?,
+            (None, Workspace::Fresh | Workspace::Granted(_)) => {
+                self.key(&start.profile, start.workspace)?
+            }
             (Some(within), Workspace::Fresh | Workspace::Granted(_)) => {
                 self.session_key(&start, within.session)?
             }
@@ -91,9 +93,13 @@ impl Supervisor {
     }
 
     /// The index of the key that a frame names.
-    pub(super) fn key(&self, start: &Start) -> Result<usize, Failure> {
-        let Some(index) = self.index_of(&start.profile, start.workspace) else {
-            let why = format!("no profile `{}` with that workspace", start.profile);
+    pub(super) fn key(
+        &self,
+        profile: &ProfileName,
+        workspace: Workspace,
+    ) -> Result<usize, Failure> {
+        let Some(index) = self.index_of(profile, workspace) else {
+            let why = format!("no profile `{profile}` with that workspace");
             return Err(Failure::Refused { why });
         };
         let unusable = self.keys.get(index).and_then(|key| key.design.as_ref().err());
@@ -102,10 +108,7 @@ impl Supervisor {
             Some(unusable) => Err(match &unusable.missing_program {
                 Some(program) => Failure::NotFound { program: program.clone() },
                 None => Failure::Refused {
-                    why: format!(
-                        "profile `{}` cannot be used here: {}",
-                        start.profile, unusable.why
-                    ),
+                    why: format!("profile `{profile}` cannot be used here: {}", unusable.why),
                 },
             }),
         }

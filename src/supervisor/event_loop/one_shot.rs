@@ -1,29 +1,41 @@
 //! Cells beside a session's shell: each for one call, with the session's private `/workspace`.
 //!
+//! A cell may have another profile than the shell, as those of declared commands do: its root, its limits and its rules
+//! are that profile's, and the workspace is all that it has of the session.
+//!
 //! They have the host id of the session's slot, as its shell has, for the files are that id's. Their
 //! processes, network and all else are their own. *Invariant:* the slot is given back when none of
 //! them is left, so that no other cell ever has an id that still runs something else.
 
 use std::time::Instant;
 
-use super::supervisor::Supervisor;
+use super::session_calls::design_in;
+use super::supervisor::{Supervisor, design_of};
+use crate::sessions::mailbox;
+use cell::Design;
+use cell::report::raw;
 use model::job::{SessionId, Workspace};
 use model::outcome::{Ended, Failure, Outcome};
 use model::wire::Start;
 
 impl Supervisor {
     /// The key of a job beside a session's shell; a new session, without a shell yet, where there is
-    /// none of that number.
-    pub(super) fn beside_key(&mut self, start: &Start, id: SessionId) -> Result<usize, Failure> {
+    /// none of that number. The job may have another profile than the session: then only `/workspace` is the
+    /// session's. Where the two need different host ids, it has an empty one, which is noted in `start`.
+    pub(super) fn beside_key(
+        &mut self,
+        start: &mut Start,
+        id: SessionId,
+    ) -> Result<usize, Failure> {
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
         if start.session.is_some() {
             return refused("a job is in a session or beside it");
         }
+        let owner = start.session_profile.as_ref().unwrap_or(&start.profile);
         let place = match self.sessions.place_of(id) {
             Some(place) => place,
             None => {
-                let fresh = Start { workspace: Workspace::Fresh, ..start.clone() };
-                let base = self.key(&fresh)?;
+                let base = self.key(owner, Workspace::Fresh)?;
                 self.open_session(base, id)?;
                 self.sessions.place_of(id).ok_or(Failure::Lost)?
             }
@@ -31,43 +43,82 @@ impl Supervisor {
         if self.sessions.get(place).is_none_or(|session| session.leaving) {
             return refused("the session has ended");
         }
-        let key = self.sessions.key_beside(place);
-        let same = self.keys.get(key).is_some_and(|key| {
-            key.design.is_ok() && key.profile == start.profile && key.workspace == start.workspace
-        });
-        if !same {
+        let own = self.keys.get(self.sessions.key(place));
+        if !own.is_some_and(|key| key.profile == *owner && key.workspace == Workspace::Fresh) {
             return refused("the session has another profile, or no workspace of its own");
+        }
+        let base = self.key(&start.profile, Workspace::Fresh)?;
+        let key = self.sessions.key_beside(place, base);
+        if design_of(&self.keys, key).is_none() {
+            match self.design_beside(place, base, id)? {
+                Some(design) => self.set_key(key, Some(design)),
+                None => {
+                    start.workspace = Workspace::Fresh;
+                    return Ok(base);
+                }
+            }
         }
         self.sessions.used(place);
         Ok(key)
     }
 
+    /// The design of cells as those of `base`, with the workspace of the session in `place`; none where the
+    /// host ids of the two differ.
+    fn design_beside(
+        &self,
+        place: usize,
+        base: usize,
+        id: SessionId,
+    ) -> Result<Option<Design>, Failure> {
+        let shell = design_of(&self.keys, self.sessions.key(place)).ok_or(Failure::Lost)?;
+        let design = design_of(&self.keys, base).ok_or(Failure::Lost)?;
+        let slot = self.sessions.get(place).ok_or(Failure::Lost)?.slot;
+        if !design.profile.workspace {
+            let why = format!("profile `{}` has no workspace", design.profile.name);
+            return Err(Failure::Refused { why });
+        }
+        if design.ids != shell.ids {
+            return Ok(None);
+        }
+        let made = (|| {
+            let (template, session) = (&design.root()?.template, &shell.root()?.template);
+            let namespace = mailbox::with_workspace(template, session, &self.shared.proc)?;
+            design_in(design, namespace, Some(slot))
+        })();
+        let made = made.map_err(|errno| Failure::Setup {
+            step: "showing a session's workspace".to_owned(),
+            errno: raw(errno),
+        })?;
+        Ok(Some(Design { workspace: Workspace::OfSession(id), ..made }))
+    }
+
     /// Returns whether a call runs beside the shell of the session in `place`.
     pub(super) fn is_used_beside(&self, place: usize) -> bool {
         let Some(session) = self.sessions.get(place) else { return false };
-        let workspace = Workspace::OfSession(session.id);
-        let key = self.sessions.key_beside(place);
+        let (workspace, keys) =
+            (Workspace::OfSession(session.id), self.sessions.keys_beside(place));
         self.calls.values().any(|running| running.workspace() == workspace)
-            || self.queue.iter().any(|ready| ready.key == key)
+            || self.queue.iter().any(|ready| keys.contains(&ready.key))
     }
 
     /// Stops all one-shot cells of a closing session. Returns true once none remain.
     pub(super) fn clear_beside(&mut self, place: usize) -> bool {
-        let key = self.sessions.key_beside(place);
+        let keys = self.sessions.keys_beside(place);
         let Some(session) = self.sessions.get_mut(place) else { return true };
         session.leaving = true;
         let workspace = Workspace::OfSession(session.id);
-        while let Some(waiting) = self.queue.iter().position(|ready| ready.key == key) {
+        while let Some(waiting) = self.queue.iter().position(|ready| keys.contains(&ready.key)) {
             if let Some(ready) = self.queue.remove(waiting) {
                 let why = "the session has ended".to_owned();
                 self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
             }
         }
-        self.pool.give_up(key);
-        for pooled in self.pool.of_key(key) {
+        keys.clone().for_each(|key| self.pool.give_up(key));
+        let mut left = false;
+        for pooled in self.pool.of_keys(&keys) {
             pooled.end();
+            left = true;
         }
-        let mut left = self.pool.of_key(key).next().is_some();
         let beside = self.calls.values_mut().filter(|running| running.workspace() == workspace);
         for running in beside {
             running.stop(Outcome::Cancelled, Instant::now());

@@ -14,29 +14,25 @@ use super::supervisor::{Owner, Supervisor, design_of};
 use crate::cells::key::Key;
 use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::QueuedJob;
-use crate::sessions::mailbox::{Mailbox, SessionMounts, Undelivered, Waiting};
+use crate::sessions::mailbox::{Mailbox, Undelivered, Waiting};
 use crate::sessions::session::{Session, nobody};
 use crate::sessions::shell::{Shell, ShellEvent};
 use cell::landlock::Use;
 use cell::mounts::{self, Slot};
 use cell::report::raw;
 use cell::{Design, Ground, Root, errno_of};
-use model::job::{JobSignal, SessionId, Workspace};
+use model::job::{JobSignal, SessionId};
 use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Tier;
 use model::wire::{CallId, Event, Start};
 
-/// A mailbox, and the designs of a session's cells.
-struct SessionDesigns {
-    mailbox: Mailbox,
-    shell: Design,
-    /// Of cells beside the shell, where the session's workspace is its own.
-    beside: Option<Design>,
-}
-
 /// The design of cells that are cloned from mounts of a session, with the host id of `host_slot` where
 /// not each has its own.
-fn design_in(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design, Errno> {
+pub(super) fn design_in(
+    design: &Design,
+    template: OwnedFd,
+    host_slot: Option<Slot>,
+) -> Result<Design, Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
     let mut mounts = mounts::Plan { host_slot, ..root.mounts.clone() };
@@ -70,7 +66,7 @@ impl Supervisor {
         if start.script.is_none() {
             return refused("a session takes a script");
         }
-        let base = self.key(start)?;
+        let base = self.key(&start.profile, start.workspace)?;
         let Some(place) = self.sessions.place_of(id) else {
             return self.open_session(base, id);
         };
@@ -124,21 +120,20 @@ impl Supervisor {
             return Err(busy("cells"));
         }
         let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
-        let made = self.design_session(base, id, slot);
-        let SessionDesigns { mailbox, shell, beside } = made.map_err(|errno| Failure::Setup {
+        let made = self.design_session(base, slot);
+        let (mailbox, shell) = made.map_err(|errno| Failure::Setup {
             step: "making a session".to_owned(),
             errno: raw(errno),
         })?;
         self.sessions.put(place, Session::new(id, slot, mailbox));
         let key = self.sessions.key(place);
-        self.set_key(self.sessions.key_beside(place), beside);
         self.set_key(key, Some(shell));
         self.release(slot);
         Ok(key)
     }
 
     /// Sets a session's key; without a design it is the key of no session.
-    fn set_key(&mut self, key: usize, design: Option<Design>) {
+    pub(super) fn set_key(&mut self, key: usize, design: Option<Design>) {
         let Some(place) = self.keys.get_mut(key) else { return };
         *place = match design {
             None => nobody(),
@@ -162,32 +157,22 @@ impl Supervisor {
         Some(slot)
     }
 
-    /// The designs of a session's cells: as its template's, with the session's own mounts.
-    fn design_session(
-        &self,
-        base: usize,
-        id: SessionId,
-        slot: Slot,
-    ) -> Result<SessionDesigns, Errno> {
+    /// A session's mailbox and the design of its cells: as its template's, with the session's own mounts.
+    fn design_session(&self, base: usize, slot: Slot) -> Result<(Mailbox, Design), Errno> {
         let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
         let owner = design.ids.of_slot(slot)?;
         let root = design.root()?;
         let workspace = mounts::workspace(&design.profile, owner);
         let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
-        let mounts_made = Mailbox::set_up(
+        let (mailbox, shell) = Mailbox::set_up(
             &root.template,
             &self.shared.proc,
             private.then_some(&workspace),
             owner,
         )?;
-        let SessionMounts { mailbox, shell, beside } = mounts_made;
         let mut shell = design_in(design, shell, None)?;
         shell.landlock.rules.push((mounts::DESK.to_owned(), Use::Device));
-        let beside =
-            beside.map(|namespace| design_in(design, namespace, Some(slot))).transpose()?;
-        let workspace = Workspace::OfSession(id);
-        let beside = beside.map(|design| Design { workspace, ..design });
-        Ok(SessionDesigns { mailbox, shell, beside })
+        Ok((mailbox, shell))
     }
 
     /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
@@ -353,7 +338,9 @@ impl Supervisor {
             return;
         }
         self.set_key(self.sessions.key(place), None);
-        self.set_key(self.sessions.key_beside(place), None);
+        for key in self.sessions.keys_beside(place) {
+            self.set_key(key, None);
+        }
         let Some(session) = self.sessions.take(place) else { return };
         self.release(session.slot);
         self.tell(&Event::Forgotten { session: session.id }, None);

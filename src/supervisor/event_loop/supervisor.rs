@@ -67,7 +67,7 @@ impl Supervisor {
         let Parts { link, caps, cgroups, operator, mut keys, shared } = parts;
         let Caps { sessions, session_idle, .. } = caps;
         let sessions_from = keys.len();
-        keys.extend(Sessions::keys(sessions));
+        keys.extend(Sessions::keys(sessions_from, sessions));
         Ok(Self {
             outbox: Outbox::new(link),
             buffer: Vec::new(),

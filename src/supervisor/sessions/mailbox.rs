@@ -27,10 +27,11 @@ use super::terminal::{Terminal, Terminals};
 use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
 use cell::errno_of;
-use cell::mounts::{HIDDEN_DESK, Tmpfs};
+use cell::mounts::{HIDDEN_DESK, Tmpfs, WORKSPACE};
 use cell::report::InputFile;
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use model::wire::StdinKind;
+use sys::mount::{attach, clone_tree};
 
 /// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
 const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
@@ -89,21 +90,21 @@ impl PendingCall {
     }
 }
 
-/// A mailbox, and the mount namespaces that cells of a session are cloned from.
-#[derive(Debug)]
-pub struct SessionMounts {
-    pub mailbox: Mailbox,
-    pub shell: OwnedFd,
-    /// For cells beside the shell, where the session's workspace is its own.
-    pub beside: Option<OwnedFd>,
-}
-
-/// Goes to a copy of the mounts and makes a session's workspace in it.
-fn shared(workspace: &Tmpfs, proc: &OwnedFd) -> Result<OwnedFd, Errno> {
+/// Makes a copy of `template`'s mounts in which the private workspace of a session is mounted, and nothing else of
+/// what `session`, the mount namespace of its shell, has.
+///
+/// # Errors
+/// The errno of the step that failed; the mounts are gone with it.
+pub fn with_workspace(
+    template: &OwnedFd,
+    session: &OwnedFd,
+    proc: &OwnedFd,
+) -> Result<OwnedFd, Errno> {
+    setns(session, CloneFlags::CLONE_NEWNS)?;
+    let workspace = clone_tree(WORKSPACE)?;
+    setns(template, CloneFlags::CLONE_NEWNS)?;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    let Tmpfs { target, options } = workspace;
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))?;
+    attach(workspace, WORKSPACE)?;
     own_namespace(proc)
 }
 
@@ -135,8 +136,7 @@ pub struct CallRequest<'a> {
 
 impl Mailbox {
     /// Makes a copy of `template`'s mounts with a mailbox in it, and `workspace` where the session
-    /// has one of its own. Cells of the session are cloned from it, one after the other; cells
-    /// beside them from a copy that has the workspace and no mailbox.
+    /// has one of its own. Cells of the session are cloned from it, one after the other.
     ///
     /// # Errors
     /// The errno of the step that failed; the mounts are gone with it.
@@ -145,11 +145,14 @@ impl Mailbox {
         proc: &OwnedFd,
         workspace: Option<&Tmpfs>,
         owner: u32,
-    ) -> Result<SessionMounts, Errno> {
+    ) -> Result<(Self, OwnedFd), Errno> {
         const NONE: Option<&str> = None;
         setns(template, CloneFlags::CLONE_NEWNS)?;
-        let beside = workspace.map(|workspace| shared(workspace, proc)).transpose()?;
         unshare(CloneFlags::CLONE_NEWNS)?;
+        if let Some(Tmpfs { target, options }) = workspace {
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))?;
+        }
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(Some("tmpfs"), HIDDEN_DESK, Some("tmpfs"), flags, Some(OPTIONS))?;
         mount(Some(HIDDEN_DESK), MAILBOX, NONE, MsFlags::MS_BIND, NONE)?;
@@ -167,7 +170,7 @@ impl Mailbox {
         let shell = own_namespace(proc)?;
         let mailbox = Self { directory, terminals, next: 1 };
         mailbox.gate(mailbox.next)?;
-        Ok(SessionMounts { mailbox, shell, beside })
+        Ok((mailbox, shell))
     }
 
     /// The number of the next call, whose gate is there.

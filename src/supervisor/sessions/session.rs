@@ -3,6 +3,7 @@
 //! *Invariant:* a cell of a session is offered to no other job, and a session's number is of one
 //! caller (the front end sees to it, and no number is used twice).
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::mailbox::Mailbox;
@@ -41,9 +42,10 @@ impl Sessions {
         Self { places, first_key, idle }
     }
 
-    /// Keys for sessions that may come: two each, of the shell's cells and of those beside it.
-    pub fn keys(count: u16) -> impl Iterator<Item = Key> {
-        std::iter::repeat_with(nobody).take(usize::from(count) * 2)
+    /// Keys for sessions that may come, each with one of its shell's cells and, for each of the `first_key` keys that
+    /// were there at boot, one of cells beside the shell.
+    pub fn keys(first_key: usize, count: u16) -> impl Iterator<Item = Key> {
+        std::iter::repeat_with(nobody).take(usize::from(count) * (1 + first_key))
     }
 
     pub fn count(&self) -> usize {
@@ -100,9 +102,16 @@ impl Sessions {
         self.first_key + place
     }
 
-    /// The key of cells beside the shell: each for one call, with the session's workspace.
-    pub fn key_beside(&self, place: usize) -> usize {
-        self.first_key + self.places.len() + place
+    /// The key of cells beside the shell that have the profile of the key `base`: each for one call, with the
+    /// session's workspace.
+    pub fn key_beside(&self, place: usize, base: usize) -> usize {
+        self.keys_beside(place).start + base
+    }
+
+    /// The keys of all cells beside the shell.
+    pub fn keys_beside(&self, place: usize) -> Range<usize> {
+        let start = self.first_key + self.places.len() + place * self.first_key;
+        start..start + self.first_key
     }
 
     /// The place of a key that is a session's.
