@@ -40,8 +40,8 @@ fn walk<'k>(table: &'k Table, path: &mut Vec<&'k str>, see: &mut dyn FnMut(&[&st
     }
 }
 
-/// Collects what `find` has to say of each key that is no table.
-fn faults(find: &dyn Fn(&Kind, &[&str], &Key) -> Option<String>) -> Vec<String> {
+/// Collects the faults that `find` sees in each key.
+fn faults(find: impl Fn(&Kind, &[&str], &Key) -> Option<String>) -> Vec<String> {
     let mut faults = Vec::new();
     for kind in &kinds() {
         walk(&kind.root, &mut Vec::new(), &mut |path, key| {
@@ -72,7 +72,7 @@ fn the_page_is_what_the_types_say() {
 #[test]
 fn every_key_has_a_description_a_default_and_an_example() {
     let ends = |text: &str| text.len() > 12 && text.ends_with('.');
-    none(&faults(&|_, _, key| {
+    none(&faults(|_, _, key| {
         let is_table = trial::inner(key).is_some();
         let lacks = [
             (!ends(&key.text), "no description"),
@@ -111,7 +111,7 @@ fn the_keys_are_those_that_the_parsers_take() {
 
 #[test]
 fn every_example_is_taken() {
-    none(&faults(&|kind, path, key| {
+    none(&faults(|kind, path, key| {
         let file = trial::file(kind, path, Some(trial::value(key.example.as_deref()?)));
         trial::meaning(kind, &file).err().map(|mistake| format!("{mistake}\n{file}"))
     }));
@@ -119,7 +119,7 @@ fn every_example_is_taken() {
 
 #[test]
 fn every_default_in_code_is_what_an_absent_key_means() {
-    none(&faults(&|kind, path, key| {
+    none(&faults(|kind, path, key| {
         let default = key.default.as_deref()?;
         let code = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
         let code = code.filter(|code| !code.contains('`'))?;

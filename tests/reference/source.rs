@@ -123,7 +123,11 @@ impl Sources {
             "Option" | "Spanned" => inner(),
             "Vec" | "BTreeSet" => match inner() {
                 Form::Table(table) => Form::Tables(table),
-                other => Form::List(Box::new(other)),
+                of @ (Form::Plain(_)
+                | Form::Choice(_)
+                | Form::List(_)
+                | Form::Map(_)
+                | Form::Tables(_)) => Form::List(Box::new(of)),
             },
             "BTreeMap" => Form::Map(Box::new(inner())),
             "bool" => Form::Plain("`true` or `false`"),
