@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use selftest::corpus::{Probe, corpus};
 use serde_json::Value;
-use support::{Caller, Check, Failed, For, Told, Who, equal, holds};
+use support::{Caller, Check, Failed, For, Told, Who, equal, holds, patience};
 
-/// Time for the whole corpus on a machine that does other things as well.
-const WHOLE: Duration = Duration::from_secs(600);
+/// Returns the time for the whole corpus on a machine that does other things as well.
+fn whole() -> Duration {
+    3 * patience()
+}
 
 type Checked = fn(&Caller) -> Check;
 
@@ -52,7 +54,7 @@ fn verdicts(caller: &Caller) -> &'static Verdicts {
         Who::User => &OF_USER,
     };
     place.get_or_init(|| {
-        let told = Told::of(caller.cofferdam(&["selftest", "--json"]), WHOLE);
+        let told = Told::of(caller.cofferdam(&["selftest", "--json"]), whole());
         let told = told.map_err(|failed| format!("{:?}", failed.message()))?;
         let report: Value = serde_json::from_str(&told.stdout)
             .map_err(|error| format!("no JSON ({error}): {told:?}"))?;
@@ -84,7 +86,7 @@ fn nothing_held(caller: &Caller) -> Check {
         ("I21", "exit 0"),
         ("K91", "`made`, exit 0"),
     ] {
-        let told = Told::of(caller.cofferdam(&["selftest", "--target", "env", id]), WHOLE)?;
+        let told = Told::of(caller.cofferdam(&["selftest", "--target", "env", id]), whole())?;
         let breach = told.stdout.starts_with("BREACH") && told.stdout.contains(seen);
         holds(id, &told, told.code == 1 && breach)?;
     }
@@ -118,7 +120,7 @@ fn on_a_host(caller: &Caller, done: &str) -> Result<Told, Failed> {
     command.args(["--user", "--map-current-user", "--keep-caps", "--mount", "--ipc", "--pid"]);
     command.args(["--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
     command.arg(caller.binary());
-    Told::of(command, WHOLE)
+    Told::of(command, whole())
 }
 
 /// The control: what attacks leave is seen.
@@ -159,7 +161,7 @@ fn nothing_left_by_an_interrupt(caller: &Caller) -> Check {
 
 fn not_started(caller: &Caller) -> Check {
     for target in ["/nowhere/sandbox", "false", "echo"] {
-        let told = Told::of(caller.cofferdam(&["selftest", "--target", target, "F01"]), WHOLE)?;
+        let told = Told::of(caller.cofferdam(&["selftest", "--target", target, "F01"]), whole())?;
         let words = (told.code, told.stdout.as_str());
         equal(target, words, (3, ""))?;
         holds(target, &told.stderr, told.stderr.starts_with("cofferdam: selftest: "))?;
@@ -170,8 +172,10 @@ fn not_started(caller: &Caller) -> Check {
 fn reports_agree(caller: &Caller) -> Check {
     let file = caller.home.join("report.xml");
     let path = file.display().to_string();
-    let told =
-        Told::of(caller.cofferdam(&["selftest", "F01", "P01", "--json", "--junit", &path]), WHOLE)?;
+    let told = Told::of(
+        caller.cofferdam(&["selftest", "F01", "P01", "--json", "--junit", &path]),
+        whole(),
+    )?;
     let report: Value = serde_json::from_str(&told.stdout)?;
     let counts = ["held", "breaches", "no_verdict"].map(|name| report.get(name).cloned());
     equal("json", counts, [2, 0, 0].map(|count| Some(Value::from(count))))?;
@@ -182,13 +186,13 @@ fn reports_agree(caller: &Caller) -> Check {
         &junit,
         junit.contains("tests=\"2\" failures=\"0\" errors=\"0\" skipped=\"0\""),
     )?;
-    let told = Told::of(caller.cofferdam(&["selftest", "F01", "P01"]), WHOLE)?;
+    let told = Told::of(caller.cofferdam(&["selftest", "F01", "P01"]), whole())?;
     let last = told.stdout.lines().last().map(|line| line.split_whitespace().collect::<Vec<_>>());
     equal("table", last, Some(vec!["all", "2", "0", "0", "0", "0", "0"]))
 }
 
 fn unknown(caller: &Caller) -> Check {
-    let told = Told::of(caller.cofferdam(&["selftest", "F999"]), WHOLE)?;
+    let told = Told::of(caller.cofferdam(&["selftest", "F999"]), whole())?;
     let expected = "cofferdam: selftest: there is no attack `F999`\n\
         hint: cofferdam selftest --list names them\n";
     equal("F999", (told.code, told.stderr.as_str()), (125, expected))

@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+#[path = "support/patience.rs"]
+mod patience;
+use patience::soon;
+
 /// Calls at once: far more than may run and wait.
 const FLOOD: u64 = 2000;
 /// Calls that may run or wait whatever the machine: four and 256 (rulings R1).
@@ -208,7 +212,7 @@ fn held(front_end: u32) -> Held {
 
 /// Returns the resources once the pool is full again; a pool that fills is not growth.
 fn settled(front_end: u32, like: Option<&Held>) -> Held {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + soon(20);
     let mut before = held(front_end);
     loop {
         std::thread::sleep(Duration::from_millis(200));

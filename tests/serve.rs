@@ -15,7 +15,10 @@ use rmcp::model::CallToolRequestParams;
 use rmcp::transport::TokioChildProcess;
 use serde_json::{Value, json};
 
-use server::{PATIENCE, PROGRAM, Server};
+use server::{
+    PROGRAM, Server,
+    patience::{patience, soon},
+};
 
 /// The result of a command in a shell.
 fn run(server: &mut Server, command: &str) -> Value {
@@ -163,13 +166,13 @@ fn a_cancelled_call_leaves_no_process() {
     // A cell that ignores INT is killed whole, with every process that ran beside the command.
     let command = format!("trap '' INT TERM; sleep {seconds} & sleep {seconds}; sleep {seconds}");
     let id = server.call("bash", json!({"command": command}));
-    assert!(within(PATIENCE, || is_running(&seconds)), "the command runs");
+    assert!(within(patience(), || is_running(&seconds)), "the command runs");
     let ping = server.request("ping", json!({}));
     assert_eq!(server.answer(ping)["result"], json!({}), "answered while a call runs");
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
                         "params": {"requestId": id}});
     server.send(&cancel);
-    assert!(within(Duration::from_secs(10), || !is_running(&seconds)), "the cell is killed");
+    assert!(within(soon(10), || !is_running(&seconds)), "the cell is killed");
     assert_eq!(server.close(), Some(0));
 }
 
@@ -190,7 +193,7 @@ fn calls_of_two_profiles_share_one_cell() {
         calls.push(server.call("bash", json!({"command": "true"})));
     }
     for _ in 0..calls.len() {
-        let line = server.lines.recv_timeout(PATIENCE).expect("every call is answered");
+        let line = server.lines.recv_timeout(patience()).expect("every call is answered");
         assert!(line["id"].as_u64().is_some_and(|id| calls.contains(&id)), "{line}");
         assert_eq!(line["result"]["isError"], false, "{line}");
     }
@@ -206,7 +209,7 @@ fn a_full_queue_says_so_and_a_call_that_waits_can_be_taken_back() {
     let mut server = Server::start(&["--config", path]);
     let seconds = unique(4);
     let runs = server.call("bash", json!({"command": format!("sleep {seconds}")}));
-    assert!(within(PATIENCE, || is_running(&seconds)), "the first call runs");
+    assert!(within(patience(), || is_running(&seconds)), "the first call runs");
     let waits = server.call("bash", json!({"command": "echo second"}));
     let full = run(&mut server, "echo third");
     assert_eq!(full["isError"], true);
@@ -218,7 +221,7 @@ fn a_full_queue_says_so_and_a_call_that_waits_can_be_taken_back() {
     server.send(&cancel(waits));
     server.send(&cancel(runs));
     // Both places come free, and soon.
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + patience();
     let mut next = run(&mut server, "echo fourth");
     while next["isError"] == true && Instant::now() < end {
         next = run(&mut server, "echo fourth");
@@ -232,9 +235,9 @@ fn the_end_of_input_ends_the_server_and_its_cells() {
     let mut server = Server::start(&[]);
     let seconds = unique(2);
     server.call("bash", json!({"command": format!("sleep {seconds}")}));
-    assert!(within(PATIENCE, || is_running(&seconds)));
+    assert!(within(patience(), || is_running(&seconds)));
     assert_eq!(server.close(), Some(0));
-    assert!(within(Duration::from_secs(5), || !is_running(&seconds)));
+    assert!(within(soon(5), || !is_running(&seconds)));
 }
 
 #[test]
@@ -242,10 +245,10 @@ fn a_killed_server_leaves_nothing() {
     let mut server = Server::start(&[]);
     let seconds = unique(3);
     server.call("bash", json!({"command": format!("setsid sleep {seconds} & sleep {seconds}")}));
-    assert!(within(PATIENCE, || is_running(&seconds)));
+    assert!(within(patience(), || is_running(&seconds)));
     server.child.kill().expect("ours");
     server.child.wait().expect("ours");
-    assert!(within(Duration::from_secs(5), || !is_running(&seconds)));
+    assert!(within(soon(5), || !is_running(&seconds)));
 }
 
 #[test]

@@ -17,10 +17,10 @@ use sys::memory;
 use sys::socket::{self, Received};
 
 use crate::link;
+use crate::patience::patience;
 
 /// By what the waiting programs of this test are found.
 pub const MARK: &str = "waits-for-its-input";
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Longest input that these send in a frame.
 const HERE_BYTES: usize = 16 << 10;
 const PROFILE: &str = r#"
@@ -98,7 +98,7 @@ impl Front {
             processes: 1024,
             warm: 3,
             sessions: 0,
-            session_idle: PATIENCE,
+            session_idle: patience(),
         };
         let spec = Spec {
             profiles: vec![profile.clone()],
@@ -122,7 +122,7 @@ impl Front {
     }
 
     fn event(&mut self) -> Result<(Event, Received), String> {
-        link::event(&self.link, PATIENCE)
+        link::event(&self.link, patience())
     }
 
     /// A job that differs from what is executed ahead in its input alone.
@@ -225,7 +225,7 @@ impl Front {
 
     /// Waits until two programs wait, and for so long.
     pub fn settled(&self, age: Duration) -> Check {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while self.waiting().len() < 2 {
             if Instant::now() > end {
                 return Err(format!("{} programs wait", self.waiting().len()));

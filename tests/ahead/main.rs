@@ -7,6 +7,8 @@ mod front;
 mod jobs;
 #[path = "../support/link.rs"]
 mod link;
+#[path = "../support/patience.rs"]
+mod patience;
 
 use std::os::unix::process::CommandExt;
 use std::time::Duration;

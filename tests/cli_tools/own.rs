@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::server::{PATIENCE, PROGRAM};
+use super::server::{PROGRAM, patience::patience};
 use super::{asked, names, serving};
 
 /// A configuration with tools of an operator's own: `[[tool]]`, `[[rule]]` and `[tools]` as given.
@@ -115,7 +115,7 @@ fn what_meets_a_limit_is_exhausted_and_so_is_a_full_queue() {
         server.call("cli_mine", json!({"path": "1000"}));
     }
     // One runs, one waits, and only the one that is refused is answered.
-    let answer = server.lines.recv_timeout(PATIENCE).expect("an answer in time");
+    let answer = server.lines.recv_timeout(patience()).expect("an answer in time");
     let told = &answer["result"]["structuredContent"];
     let error = "the queue is full: 1 calls run and 1 wait\nhint: call again when one has ended";
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::server::{PATIENCE, Server};
+use super::server::{Server, patience::patience};
 use super::{ALL, fields};
 
 fn uris(server: &mut Server) -> Vec<String> {
@@ -62,7 +62,7 @@ fn who_subscribes_to_the_history_hears_of_each_command_until_enough() {
     let id = server.request("resources/subscribe", uri.clone());
     assert_eq!(server.answer(id)["result"], json!({}));
     let call = server.call("bash_exec", json!({"command": "true"}));
-    let mut heard = [server.lines.recv_timeout(PATIENCE), server.lines.recv_timeout(PATIENCE)]
+    let mut heard = [server.lines.recv_timeout(patience()), server.lines.recv_timeout(patience())]
         .map(|line| line.expect("an answer and a notification"));
     heard.sort_by_key(|line| line["id"] == call);
     let [note, answer] = heard;
@@ -74,7 +74,7 @@ fn who_subscribes_to_the_history_hears_of_each_command_until_enough() {
     let ping = server.answer(call);
     assert_eq!(ping["id"], call);
     let id = server.request("ping", json!({}));
-    let next = server.lines.recv_timeout(PATIENCE).expect("an answer");
+    let next = server.lines.recv_timeout(patience()).expect("an answer");
     assert_eq!(next["id"], id, "nothing else is told");
     assert_eq!(server.close(), Some(0));
 }
@@ -92,7 +92,7 @@ fn every_resource_that_is_there_can_be_subscribed_to_and_one_ends_no_other() {
     assert_eq!(asked("resources/unsubscribe", "bash://env/all")["result"], json!({}));
     assert_eq!(asked("resources/subscribe", "bash://none")["error"]["code"], -32002);
     let call = server.call("bash_exec", json!({"command": "true"}));
-    let mut heard = [server.lines.recv_timeout(PATIENCE), server.lines.recv_timeout(PATIENCE)]
+    let mut heard = [server.lines.recv_timeout(patience()), server.lines.recv_timeout(patience())]
         .map(|line| line.expect("an answer and a notification"));
     heard.sort_by_key(|line| line["id"] == call);
     assert_eq!(heard[0]["params"], json!({"uri": "bash://history/recent"}));

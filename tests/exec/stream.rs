@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::refusal;
-use super::server::{PATIENCE, Server};
+use super::server::{Server, patience::patience};
 
 fn stream(server: &mut Server, command: &str, size: u32) -> u64 {
     let arguments = json!({"command": command, "buffer_size": size});
@@ -14,7 +14,7 @@ fn stream(server: &mut Server, command: &str, size: u32) -> u64 {
 }
 
 fn hear(server: &Server) -> Value {
-    server.lines.recv_timeout(PATIENCE).expect("something is told")
+    server.lines.recv_timeout(patience()).expect("something is told")
 }
 
 #[test]

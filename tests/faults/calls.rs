@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::client::{Book, Client, Heard};
-use crate::support::{Caller, Check, Failed, PATH, equal, gone, holds, kill};
+use crate::support::{Caller, Check, Failed, PATH, equal, gone, holds, kill, soon};
 
 /// A system call, and what it can say.
 type CanFail = (&'static str, &'static [&'static str]);
@@ -119,8 +119,8 @@ pub fn unread_log(caller: &Caller) -> Check {
     client.close()
 }
 
-/// How long a call may take of which something failed: what was not killed at once is killed again.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Seconds that a call may take of which something failed: what was not killed at once is killed again.
+const ANSWER: u64 = 30;
 /// Rounds of one server: each takes a session.
 const ROUNDS: usize = 5;
 
@@ -156,7 +156,7 @@ impl Server {
 
     /// Waits for the answer to each call of the book.
     fn settle(&self, book: &mut Book) -> Check {
-        let end = Instant::now() + ANSWER;
+        let end = Instant::now() + soon(ANSWER);
         while !book.open.is_empty() {
             match self.client.hear(end.saturating_duration_since(Instant::now())) {
                 Heard::Line(line) => book.take(&line)?,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Check, Failed, PATIENCE, children, equal, holds};
+use crate::support::{Check, Failed, children, equal, holds, patience};
 
 /// Result of waiting for a line.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Client {
         let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {},
                            "clientInfo": {"name": "test", "version": "1"}});
         client.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}))?;
-        match client.hear(PATIENCE) {
+        match client.hear(patience()) {
             Heard::Line(_) => {}
             Heard::Nothing | Heard::End => return Err("no greeting".into()),
         }
@@ -94,7 +94,7 @@ impl Client {
     /// One call of a tool and its answer's result.
     pub fn call_tool(&mut self, tool: &str, arguments: Value) -> Result<Value, Failed> {
         let id = self.ask_tool(tool, arguments).ok_or("the server is gone")?;
-        match self.hear(PATIENCE) {
+        match self.hear(patience()) {
             Heard::Line(line) if line.get("id") == Some(&json!(id)) => {
                 Ok(line.get("result").cloned().unwrap_or_default())
             }
@@ -144,7 +144,7 @@ impl Client {
     /// Ends its input, and with that the server.
     pub fn close(mut self) -> Check {
         drop(self.stdin.take());
-        equal("its end", self.end(PATIENCE)?.code(), Some(0))
+        equal("its end", self.end(patience())?.code(), Some(0))
     }
 }
 

@@ -7,14 +7,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use sys::process::{open_pidfd, signal};
 
-use crate::support::{Caller, Check, Failed, equal, holds, proc_file, status};
+use crate::support::{Caller, Check, Failed, equal, holds, patience, proc_file, status};
 
 /// In the name of every file that the programs of these tests make in their private /tmp and /dev/shm.
 pub const MARK: &str = "left-by-a-cell-";
-/// How long what was killed takes to be gone.
-const GONE: Duration = Duration::from_secs(10);
-/// How long until a start has its turn at the number of a killed server, where others run too.
-const CLEARED: Duration = Duration::from_secs(30);
 /// Host ids of cells, as the built-in configuration has them.
 const CELL_IDS: std::ops::Range<u32> = 2_000_000_000..2_000_065_536;
 
@@ -110,7 +106,7 @@ impl Seen {
             let same = started(*pid).as_ref() == Some(start);
             same && status(*pid).is_ok_and(|status| !status.get("State").starts_with('Z'))
         };
-        let end = Instant::now() + GONE;
+        let end = Instant::now() + patience();
         while self.processes.iter().any(|one| alive(&one)) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -121,7 +117,8 @@ impl Seen {
     /// No control group of them is left. A server that was killed could not remove its own: the
     /// next one that starts does.
     pub fn groups_gone(&self, caller: &Caller) -> Check {
-        let end = Instant::now() + CLEARED;
+        // A start has to have its turn at the number of the killed server, where others run too.
+        let end = Instant::now() + patience();
         while self.groups_left() > 0 && Instant::now() < end {
             equal("the next", caller.run(&[], &["true"])?.code, 0)?;
         }

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::client::{Book, Client, Heard};
 use crate::dice::Dice;
 use crate::host::{Host, MARK, Seen, kill_below};
-use crate::support::{Caller, Check, PATIENCE, equal, holds, kill};
+use crate::support::{Caller, Check, equal, holds, kill, patience};
 
 /// Calls that are open at once: more than run.
 const WINDOW: usize = 10;
@@ -62,7 +62,7 @@ pub fn cells(caller: &Caller) -> Check {
     let supervisor = client.supervisor()?;
     let (stop, kills, thread) = killer(supervisor, seed);
     let mut asked = 0;
-    let end = Instant::now() + 2 * PATIENCE;
+    let end = Instant::now() + 2 * patience();
     while (asked < CELLS || !book.open.is_empty()) && Instant::now() < end {
         while asked < CELLS && book.open.len() < WINDOW {
             asked += 1;
@@ -113,7 +113,7 @@ pub fn shells(caller: &Caller) -> Check {
     let mut used = std::collections::BTreeMap::new();
     let mut asked = 0;
     // Nothing of it takes a second by itself.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     while (asked < TURNS || !book.open.is_empty()) && Instant::now() < end {
         while asked < TURNS
             && let Some(session) = idle.pop()
@@ -234,7 +234,7 @@ fn round(
     let doom = Instant::now() + Duration::from_millis(5 + dice.below(120));
     let mut alive = true;
     let mut asked = 0;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     while Instant::now() < end {
         while alive && asked < SERVER && book.open.len() < WINDOW {
             asked += 1;
@@ -255,7 +255,7 @@ fn round(
         }
     }
     // The client sees the end, and says of no call that it went well which it did not.
-    let status = client.end(Duration::from_secs(10))?;
+    let status = client.end(patience())?;
     match victim {
         Victim::Front => {
             use std::os::unix::process::ExitStatusExt;

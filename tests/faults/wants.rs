@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::client::{Client, Heard, last_text};
 use crate::host::{Host, Seen};
-use crate::support::{Caller, Check, Failed, PATIENCE, Told, equal, gone, holds, kill};
+use crate::support::{Caller, Check, Failed, Told, equal, gone, holds, kill, patience};
 
 /// A server that builds no cell in advance: each call asks for what a cell takes.
 fn cold(caller: &Caller) -> Result<Client, Failed> {
@@ -30,7 +30,7 @@ fn limit(caller: &Caller, pid: u32, what: &str, value: Option<u64>) -> Check {
     let mut command = caller.outside("prlimit");
     let value = value.map_or("unlimited".to_owned(), |value| value.to_string());
     command.args(["--pid", &pid.to_string(), &format!("--{what}={value}:")]);
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     equal(&told.stderr, told.code, 0)
 }
 
@@ -90,10 +90,10 @@ fn meanwhile(
     std::thread::sleep(Duration::from_millis(300));
     limit(caller, front, "nofile", Some(3))?;
     kill(supervisor, Signal::SIGCONT)?;
-    let heard = client.hear(PATIENCE);
+    let heard = client.hear(patience());
     limit(caller, front, "nofile", Some(most))?;
     client.served()?;
-    equal("programs that nobody follows", gone(&seconds, PATIENCE), Vec::<u32>::new())?;
+    equal("programs that nobody follows", gone(&seconds, patience()), Vec::<u32>::new())?;
     match heard {
         Heard::Line(line) if line.get("id") == Some(&json!(id)) => {
             let text = line.get("result").and_then(last_text);
@@ -160,7 +160,7 @@ pub fn memory(caller: &Caller) -> Check {
         limit(caller, pid, "as", Some(1))?;
         let stdin = "x".repeat(4 << 20);
         client.ask_tool("bash", json!({"command": "wc -c", "stdin": stdin}));
-        match client.hear(PATIENCE) {
+        match client.hear(patience()) {
             Heard::Line(line) => {
                 let told = line.pointer("/result/structuredContent/stdout");
                 let failed = line.pointer("/result/isError") == Some(&json!(true));
@@ -258,7 +258,7 @@ fn verified_after(caller: &Caller, mut client: Client) -> Check {
     holds("the gap is in it", &lines, lines.contains("\"lost\":"))?;
     let copy = caller.file("audit.jsonl", &lines)?;
     let told =
-        Told::of(caller.cofferdam(&["audit", "verify", &copy.display().to_string()]), PATIENCE)?;
+        Told::of(caller.cofferdam(&["audit", "verify", &copy.display().to_string()]), patience())?;
     equal(&told.stderr, told.code, 0)?;
     client.close()
 }

@@ -6,6 +6,8 @@
 mod blocks;
 #[path = "../support/link.rs"]
 mod link;
+#[path = "../support/patience.rs"]
+mod patience;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -20,8 +22,7 @@ use sys::socket::{self, Received};
 use sys::{memory, process};
 
 use blocks::block;
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use patience::patience;
 
 struct Front {
     link: OwnedFd,
@@ -96,7 +97,7 @@ impl Front {
                 processes: 1024,
                 warm: 1,
                 sessions: 2,
-                session_idle: PATIENCE,
+                session_idle: patience(),
             },
             ids: IdRange { first: 2_100_000_000, count: 64 },
             own_ids: supervisor::OwnIds::Unwanted,
@@ -114,7 +115,7 @@ impl Front {
     }
 
     fn event(&mut self) -> Result<(Event, Received), String> {
-        link::event(&self.link, PATIENCE)
+        link::event(&self.link, patience())
     }
 
     fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Check {

@@ -5,10 +5,10 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::server::{Server, text};
-use crate::support::{Caller, Check, Claim, Failed, Need, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Failed, Need, claim, equal, holds, soon};
 use serde_json::{Value, json};
 
 const CONFIG: &str = "[tools]\ngroups = [\"shell\", \"exec\", \"files\"]\n";
@@ -169,7 +169,7 @@ fn bounded(caller: &Caller) -> Check {
         equal("nothing that is not sure", &next, &json!({ "incomplete": true }))?;
     }
     // Each look has 200 ms; the rest is a loaded machine's.
-    holds("in time", before.elapsed(), before.elapsed() < Duration::from_secs(5))?;
+    holds("in time", before.elapsed(), before.elapsed() < soon(5))?;
     // It comes first, so that it is listed.
     let touched = changed(&mut server, "bash", "rm -f *; touch ' first'")?;
     let paths: Vec<&Value> =

@@ -122,7 +122,7 @@ fn later(caller: &Caller) -> Check {
         )?;
         let path = host.directory.join("later");
         let listener = listening(&path)?;
-        let told = live.finish(crate::support::PATIENCE)?;
+        let told = live.finish(crate::support::patience())?;
         std::fs::remove_file(&path)?;
         let met = listener.accept().is_ok();
         equal("later", (told.stdout.as_str(), met), ("EPERM\n", false))?;

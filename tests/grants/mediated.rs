@@ -1,9 +1,7 @@
 //! Calls that init answers in every cell: instances of epoll are counted, watches of inotify stay in the cell.
 
-use std::time::Duration;
-
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, Need, PATIENCE, Told, claim, denials, equal, holds, text,
+    CALLS, Caller, Check, Claim, Failed, Need, Told, claim, denials, equal, holds, patience, text,
 };
 use serde_json::{Value, json};
 
@@ -304,7 +302,7 @@ fn follows(caller: &Caller) -> Check {
     for options in [&[][..], &["--rw", &path]] {
         let mut command = caller.run_command(options, &["bash", "-c", script]);
         command.env("LC_ALL", "C");
-        let told = Told::of(command, Duration::min(PATIENCE, Duration::from_secs(60)))?;
+        let told = Told::of(command, patience())?;
         equal(&format!("{options:?}: {}", told.stderr), told.said(), "one\ntwo\nthree\nend")?;
     }
     Ok(())

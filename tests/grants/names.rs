@@ -331,7 +331,7 @@ print(sorted(made))"
         &told,
         !told.stdout.contains("'HEAD'") && !told.stdout.contains("'.git'"),
     )?;
-    turning.finish(crate::support::PATIENCE).map(drop)
+    turning.finish(crate::support::patience()).map(drop)
 }
 
 fn truncated(caller: &Caller) -> Check {
@@ -402,7 +402,7 @@ fn anew(caller: &Caller) -> Check {
             git init -q later && touch go && echo done";
         let told = caller.bash_outside(&format!("cd {text} && {host}"))?;
         equal("the host", told.said(), "done")?;
-        said.push(live.finish(crate::support::PATIENCE)?.stdout);
+        said.push(live.finish(crate::support::patience())?.stdout);
     }
     let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard of names each of these is open to the cell.

@@ -83,7 +83,7 @@ fn anew(caller: &Caller) -> Check {
         let live = caller.live(&options, ATTACK)?;
         let told = caller.bash_outside(&format!("cd {text} && {HOST}"))?;
         equal("the host", told.said(), "done")?;
-        said.push(live.finish(crate::support::PATIENCE)?.stdout);
+        said.push(live.finish(crate::support::patience())?.stdout);
     }
     let [unguarded, guarded] = said.as_slice() else { return Err("two runs".into()) };
     // The positive control: without the guard of names each of these is open to the cell.

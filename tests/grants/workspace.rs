@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{Caller, Check, Claim, Need, PATIENCE, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Need, Told, claim, equal, holds, patience, soon};
 
 pub const CLAIMS: &[Claim] = &[
     claim("git_commits_in_a_granted_repository", commits).needs(&[Need::Git]),
@@ -209,7 +209,7 @@ fn links(caller: &Caller) -> Check {
     holds("in the receipt", workspace, told)?;
     let mut doctor = caller.cofferdam(&["doctor"]);
     doctor.current_dir(&path);
-    let told = Told::of(doctor, PATIENCE)?;
+    let told = Told::of(doctor, patience())?;
     let line = told.stdout.lines().find(|line| line.contains("this directory")).unwrap_or_default();
     holds("by doctor", &told, line.contains(".mcp.json"))
 }
@@ -226,7 +226,7 @@ fn left(caller: &Caller) -> Check {
     equal("it starts", told.said(), "ran")?;
     equal("and guards", told.stderr.matches("Read-only file system").count(), 2)?;
     // A look that followed the links took minutes, and one of the whole host as long.
-    holds("at once", told.took, told.took < std::time::Duration::from_secs(10))
+    holds("at once", told.took, told.took < soon(10))
 }
 
 fn read_only(caller: &Caller) -> Check {

@@ -13,10 +13,10 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use sys::memory;
 use sys::socket::{self, Received, Wait};
 
+use crate::support::patience;
+
 pub type Check<T = ()> = Result<T, String>;
 
-/// Longer than anything takes on a loaded machine: only what hangs reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Streams of running programs that are kept, unread.
 const HELD: usize = 64;
 
@@ -41,7 +41,7 @@ impl Link {
     /// Takes the link once the supervisor has greeted.
     pub fn greeted(socket: OwnedFd) -> Check<Self> {
         let mut link = Self { socket, calls: BTreeMap::new(), held: Vec::new(), next: 1 << 32 };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while Instant::now() < end {
             match link.receive()? {
                 Some((Event::Ready(_), _)) => return Ok(link),
@@ -122,7 +122,7 @@ impl Link {
             self.calls.entry(start.call).or_default().asked += 1;
         }
         let parts = [std::io::IoSlice::new(bytes)];
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while Instant::now() < end {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             match sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, flags, None) {
@@ -151,7 +151,7 @@ impl Link {
         }
         self.held.clear();
         let owed = |life: &Life| life.running || (life.asked == 1 && life.ended == 0);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while self.calls.values().any(owed) && Instant::now() < end {
             self.listen()?;
             std::thread::sleep(Duration::from_millis(1));
@@ -166,7 +166,7 @@ impl Link {
         let block = block(words)?;
         self.held.clear();
         self.request(&Request::Start(start), &[block.as_fd()])?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while self.calls.get(&call).is_none_or(|life| life.ended == 0) {
             if Instant::now() > end {
                 return Err("an honest call was not served".to_owned());

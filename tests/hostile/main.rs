@@ -76,7 +76,7 @@ fn front(caller: &Caller, role: &str, seed: u64) -> Result<Command, Failed> {
 
 /// `name: result` for each act.
 fn told(caller: &Caller, role: &str) -> Result<Vec<String>, Failed> {
-    let told = Told::of(front(caller, role, 0)?, support::PATIENCE)?;
+    let told = Told::of(front(caller, role, 0)?, support::patience())?;
     holds("it ended well", &told, told.code == 0)?;
     Ok(told.stdout.lines().map(str::to_owned).collect())
 }
@@ -180,7 +180,7 @@ fn ended(child: &mut Child, patience: Duration) -> Check {
 /// The supervisor dies with its front end, whatever that did.
 fn gone(supervisors: &[u32]) -> Check {
     holds("a supervisor was seen", supervisors, !supervisors.is_empty())?;
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + support::patience();
     let is_there =
         |pid: &u32| support::status(*pid).is_ok_and(|status| !status.get("State").starts_with('Z'));
     while supervisors.iter().any(is_there) && Instant::now() < end {
@@ -193,7 +193,7 @@ fn gone(supervisors: &[u32]) -> Check {
 /// Returns the value of `held` once the supervisor has no children and twenty readings are the
 /// same.
 fn still(supervisor: u32, held: &dyn Fn() -> Result<usize, Failed>) -> Result<usize, Failed> {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + support::patience();
     let mut last = held()?;
     let mut same = 0;
     while same < 20 {
@@ -234,7 +234,7 @@ fn frames(caller: &Caller) -> Check {
     let mut stdin = child.stdin.take().ok_or("no pipe")?;
     writeln!(stdin, "go")?;
     equal("the storm", line(), "done")?;
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + support::patience();
     while (!support::children(*supervisor).is_empty() || held()? != before) && Instant::now() < end
     {
         std::thread::sleep(Duration::from_millis(10));

@@ -18,7 +18,7 @@ use nix::sys::stat::Mode;
 use peer::Peer;
 use serde_json::json;
 use server::{Server, story, text};
-use support::{Caller, Check, Need, PATIENCE, Told, Who, children, claim, equal, holds};
+use support::{Caller, Check, Need, Told, Who, children, claim, equal, holds, patience};
 
 fn main() -> ExitCode {
     support::main(&[
@@ -288,7 +288,7 @@ fn diagnosed(caller: &Caller) -> Check {
     drop(serving(caller, &peer)?);
     let told = || {
         let path = caller.home.join("configuration").display().to_string();
-        let told = Told::of(caller.cofferdam(&["--config", &path, "doctor"]), PATIENCE)?;
+        let told = Told::of(caller.cofferdam(&["--config", &path, "doctor"]), patience())?;
         let lines = told.stdout.lines().skip_while(|line| !line.contains("granted sockets"));
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         Ok::<_, support::Failed>(lines.take(2).map(words).collect::<Vec<_>>())

@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 mod config;
 mod metrics;
+#[path = "../support/patience.rs"]
+mod patience;
 mod policy;
 mod profile;
 

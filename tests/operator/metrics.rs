@@ -3,11 +3,10 @@
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::patience::patience;
 
 /// The JSON lines of a stream.
 fn lines(stream: impl std::io::Read + Send + 'static) -> Receiver<Value> {
@@ -54,13 +53,13 @@ impl Server {
         if method == "initialize" {
             writeln!(stdin, r#"{{"jsonrpc":"2.0","method":"notifications/initialized"}}"#)?;
         }
-        self.answers.recv_timeout(PATIENCE).map_err(Error::other)
+        self.answers.recv_timeout(patience()).map_err(Error::other)
     }
 
     fn figures(&self) -> Result<Value> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).map_err(Error::other)?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1)?;
-        let told = self.figures.recv_timeout(PATIENCE).map_err(Error::other)?;
+        let told = self.figures.recv_timeout(patience()).map_err(Error::other)?;
         told.get("cofferdam_metrics").cloned().ok_or_else(|| Error::other("no metrics"))
     }
 }

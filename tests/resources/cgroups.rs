@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, PATIENCE, Told, Who, claim, equal,
-    gone, holds,
+    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, Told, Who, claim, equal, gone, holds,
+    patience, soon,
 };
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ impl<'a> Place<'a> {
     }
 
     fn json(&self, options: &[&str], argv: &[&str]) -> Result<Value, Failed> {
-        let told = Told::of(self.cofferdam(&command(&["--json"], options, argv))?, PATIENCE)?;
+        let told = Told::of(self.cofferdam(&command(&["--json"], options, argv))?, patience())?;
         serde_json::from_str(&told.stdout).map_err(|_| format!("no JSON: {told:?}").into())
     }
 
@@ -145,7 +145,7 @@ fn told(caller: &Caller) -> Check {
     let told = place.json(&[], &["true"])?;
     let held = json!("cgroup v2");
     equal("receipt", told.pointer("/receipt/configured/memory"), Some(&held))?;
-    let doctor = Told::of(place.cofferdam(&["doctor"])?, PATIENCE)?;
+    let doctor = Told::of(place.cofferdam(&["doctor"])?, patience())?;
     let line = doctor.stdout.lines().find(|line| line.contains("memory limit"));
     let words = line.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     equal("doctor", words.as_deref(), Some("ok memory limit cells are held by cgroup v2"))?;
@@ -230,7 +230,7 @@ time.sleep(60)";
     equal("at first", live.line()?.as_str(), "forked")?;
     let group = group_of(&live)?;
     std::fs::write(group.join("pids.max"), "2")?;
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + patience();
     let met = loop {
         let line = live.line()?;
         if line != "forked" || Instant::now() > end {
@@ -271,9 +271,9 @@ fn killed(caller: &Caller) -> Check {
     let seconds = format!("{}{}.9", 7_100_000 + std::process::id(), caller.uid());
     let mut stranger = Command::new("sleep").arg(&seconds).spawn()?;
     std::fs::write(group.join("cgroup.procs"), stranger.id().to_string())?;
-    let told = live.finish(PATIENCE)?;
+    let told = live.finish(patience())?;
     equal("the call", told.code, 124)?;
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + patience();
     while stranger.try_wait()?.is_none() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -282,7 +282,7 @@ fn killed(caller: &Caller) -> Check {
     stranger.wait()?;
     use std::os::unix::process::ExitStatusExt;
     equal("by the kill of its group", status.and_then(|status| status.signal()), Some(9))?;
-    equal("nothing is left", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+    equal("nothing is left", gone(&seconds, soon(2)), Vec::<u32>::new())
 }
 
 fn root_of_its_own(caller: &Caller) -> Check {
@@ -308,7 +308,7 @@ fn cleared(caller: &Caller) -> Check {
     std::fs::create_dir(&left)?;
     // The next cell takes the first free place, which may be another test's: once it has had this
     // one as well, the group is gone.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     while left.exists() && Instant::now() < end {
         let live = caller.live(&[], "sleep 60")?;
         if above(&live)? == first {
@@ -336,7 +336,8 @@ fn refused(caller: &Caller) -> Check {
     for (keys, why) in reasons {
         let options = profile(caller, keys)?;
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let told = Told::of(caller.cofferdam(&command(&[], &options, &["echo", "ran"])), PATIENCE)?;
+        let told =
+            Told::of(caller.cofferdam(&command(&[], &options, &["echo", "ran"])), patience())?;
         equal(keys, (told.code, told.stdout.as_str()), (125, ""))?;
         holds("why", &told.stderr, told.stderr.contains(why))?;
     }

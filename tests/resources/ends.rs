@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::slow;
 use crate::support::{
-    Caller, Check, Claim, Need, PATIENCE, Told, claim, equal, gone, holds, kill, present,
+    Caller, Check, Claim, Need, Told, claim, equal, gone, holds, kill, patience, present, soon,
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -122,8 +122,8 @@ fn background(caller: &Caller) -> Check {
     let seconds = sentinel(caller, 1);
     let told = caller.bash(&format!("sleep {seconds} & (setsid sleep {seconds} &); echo done"))?;
     equal("the call", (told.code, told.said()), (0, "done"))?;
-    holds("at once", told.took, told.took < Duration::from_secs(5))?;
-    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+    holds("at once", told.took, told.took < soon(5))?;
+    equal("from outside", gone(&seconds, soon(2)), Vec::<u32>::new())
 }
 
 /// A cell with sleepers of three kinds, seen from outside.
@@ -138,7 +138,7 @@ fn sleepers(
     );
     let mut live = caller.live(&[], &script)?;
     live.line()?;
-    equal("sleepers seen from outside", present(&seconds, 3, PATIENCE), 3)?;
+    equal("sleepers seen from outside", present(&seconds, 3, patience()), 3)?;
     Ok((live, seconds))
 }
 
@@ -146,10 +146,10 @@ fn taken_back(caller: &Caller) -> Check {
     for (kind, signal, code) in [(2, Signal::SIGINT, 130), (3, Signal::SIGTERM, 143)] {
         let (live, seconds) = sleepers(caller, kind)?;
         live.signal(signal)?;
-        let told = live.finish(Duration::from_secs(5))?;
+        let told = live.finish(soon(5))?;
         equal("code", told.code, code)?;
-        holds("within the grace", told.took, told.took < Duration::from_secs(3))?;
-        equal("from outside", gone(&seconds, Duration::from_secs(1)), Vec::<u32>::new())?;
+        holds("within the grace", told.took, told.took < soon(3))?;
+        equal("from outside", gone(&seconds, soon(1)), Vec::<u32>::new())?;
     }
     Ok(())
 }
@@ -159,11 +159,11 @@ fn killed(caller: &Caller) -> Check {
     let (supervisor, init) = (live.supervisor()?, live.init()?);
     live.signal(Signal::SIGKILL)?;
     // No `finish`: the sleepers hold standard output until they are gone.
-    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())?;
+    equal("from outside", gone(&seconds, soon(2)), Vec::<u32>::new())?;
     for pid in [supervisor, init] {
         let state =
             || crate::support::status(pid).ok().map(|status| status.get("State").to_owned());
-        let end = std::time::Instant::now() + Duration::from_secs(2);
+        let end = std::time::Instant::now() + soon(2);
         let mut seen = state();
         // The process that inherited them may reap them late: a zombie is no process.
         while seen.as_ref().is_some_and(|state| !state.starts_with('Z'))
@@ -181,28 +181,28 @@ fn killed(caller: &Caller) -> Check {
 fn supervisor_killed(caller: &Caller) -> Check {
     let (live, seconds) = sleepers(caller, 5)?;
     kill(live.supervisor()?, Signal::SIGKILL)?;
-    let told = live.finish(Duration::from_secs(5))?;
+    let told = live.finish(soon(5))?;
     equal("answer", (told.code, told.stderr.as_str()), (125, "cofferdam: supervisor failure\n"))?;
-    equal("from outside", gone(&seconds, Duration::from_secs(1)), Vec::<u32>::new())
+    equal("from outside", gone(&seconds, soon(1)), Vec::<u32>::new())
 }
 
 fn init_killed(caller: &Caller) -> Check {
     let (live, seconds) = sleepers(caller, 6)?;
     kill(live.init()?, Signal::SIGKILL)?;
-    let told = live.finish(Duration::from_secs(5))?;
+    let told = live.finish(soon(5))?;
     equal(
         "answer",
         (told.code, told.stderr.as_str()),
         (125, "cofferdam: the cell ended without a report\n"),
     )?;
-    equal("from outside", gone(&seconds, Duration::from_secs(1)), Vec::<u32>::new())
+    equal("from outside", gone(&seconds, soon(1)), Vec::<u32>::new())
 }
 
 fn stopped(caller: &Caller) -> Check {
     let told = caller
         .run(&["--timeout", "1s"], &["bash", "-c", "echo before; kill -STOP $$; echo after"])?;
     equal("code", (told.code, told.said()), (124, "before"))?;
-    holds("in time", told.took, told.took < Duration::from_secs(4))
+    holds("in time", told.took, told.took < soon(4))
 }
 
 fn slow_to_die(caller: &Caller) -> Check {
@@ -226,7 +226,7 @@ fn slow_to_die(caller: &Caller) -> Check {
         holds("it timed out", &told, told.stdout.contains("\"outcome\":\"timeout\""))?;
         // Half a second for the start, on a busy machine.
         holds("in time", told.took, told.took < Duration::from_millis(10_500))?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while slow::named(&name) > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -240,6 +240,6 @@ fn nobody_reads(caller: &Caller) -> Check {
     let line = format!("{binary} run -- yes | head -1; echo ${{PIPESTATUS[0]}}");
     let mut command = caller.outside("/bin/bash");
     command.args(["-c", &line]);
-    let told = Told::of(command, Duration::from_secs(20))?;
+    let told = Told::of(command, patience())?;
     equal("like a program that gets SIGPIPE", told.said(), "y\n141")
 }

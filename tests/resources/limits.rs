@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Caller, Check, Claim, For, Need, PATIENCE, Told, claim, equal, gone, holds};
+use crate::support::{
+    Caller, Check, Claim, For, Need, Told, claim, equal, gone, holds, patience, soon,
+};
 use serde_json::{Value, json};
 
 const PYTHON: &[Need] = &[Need::Python];
@@ -53,11 +55,7 @@ fn wall(caller: &Caller) -> Check {
         told.stderr == expected || told.stderr.starts_with("cofferdam: timed out after "),
     )?;
     let took = told.took;
-    holds(
-        "neither early nor late",
-        took,
-        took >= Duration::from_millis(1500) && took < Duration::from_secs(4),
-    )?;
+    holds("neither early nor late", took, took >= Duration::from_millis(1500) && took < soon(4))?;
     let told = caller.json(&["--timeout", "1500ms"], &["bash", "-c", "echo before; sleep 60"])?;
     equal("as JSON", (text(&told, "outcome"), text(&told, "stdout")), ("timeout", "before\n"))?;
     let told = caller.run(&["--timeout", "20s"], &["sleep", "1.6"])?;
@@ -71,7 +69,7 @@ fn ignores_term(caller: &Caller) -> Check {
     holds(
         "after a grace of one second",
         told.took,
-        told.took >= Duration::from_millis(2400) && told.took < Duration::from_secs(5),
+        told.took >= Duration::from_millis(2400) && told.took < soon(5),
     )
 }
 
@@ -79,7 +77,7 @@ fn tidies_up(caller: &Caller) -> Check {
     let script = "trap 'echo tidied; exit 3' TERM; sleep 60 & wait";
     let told = caller.run(&["--timeout", "1500ms"], &["bash", "-c", script])?;
     equal("its last words", (told.code, told.said()), (124, "tidied"))?;
-    holds("no longer than it needs", told.took, told.took < Duration::from_secs(4))
+    holds("no longer than it needs", told.took, told.took < soon(4))
 }
 
 /// A number of seconds that nobody else sleeps: the sentinel of one test.
@@ -94,7 +92,7 @@ fn daemons(caller: &Caller) -> Check {
     );
     let told = caller.run(&["--timeout", "1s"], &["bash", "-c", &script])?;
     equal("the call", told.code, 124)?;
-    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+    equal("from outside", gone(&seconds, soon(2)), Vec::<u32>::new())
 }
 
 const FORKS: &str = "import os, errno, signal
@@ -233,7 +231,7 @@ fn cpu(caller: &Caller) -> Check {
         "-c",
     ]);
     command.arg("echo before; while :; do :; done");
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     let parsed: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
     equal("ended", (ended(&parsed), text(&parsed, "stdout")), (("limit", "cpu"), "before\n"))?;
     // Not by the time on the wall: two seconds of a processor may take many on a busy machine.
@@ -245,7 +243,7 @@ fn output(caller: &Caller) -> Check {
     let told = caller.run(&["--output", "4K"], &argv)?;
     equal("code", (told.code, told.stdout.len()), (123, 4096))?;
     equal("message", told.stderr.as_str(), "cofferdam: limit reached: output\n")?;
-    holds("at once", told.took, told.took < Duration::from_secs(5))?;
+    holds("at once", told.took, told.took < soon(5))?;
     let told = caller.run(&["--output", "8K"], &["bash", "-c", "head -c 5000 /dev/zero"])?;
     equal("below it", (told.code, told.stdout.len()), (0, 5000))?;
     let both = ["bash", "-c", "while :; do echo out; echo err >&2; done"];
@@ -330,10 +328,10 @@ fn fork_bomb(caller: &Caller) -> Check {
     let bomb = caller.live(&options, &format!("exec 2>/dev/null; {script}"))?;
     let other = caller.bash("echo answered")?;
     equal("a second call", (other.code, other.said()), (0, "answered"))?;
-    holds("soon", other.took, other.took < Duration::from_secs(10))?;
-    let told = bomb.finish(Duration::from_secs(10))?;
+    holds("soon", other.took, other.took < soon(10))?;
+    let told = bomb.finish(patience())?;
     holds("124, or its own end", told.code, told.code == 124 || told.code < 123)?;
-    equal("from outside", gone(&seconds, Duration::from_secs(2)), Vec::<u32>::new())
+    equal("from outside", gone(&seconds, soon(2)), Vec::<u32>::new())
 }
 
 fn only_lower(caller: &Caller) -> Check {
@@ -414,7 +412,7 @@ fn too_small(caller: &Caller) -> Check {
     std::fs::write(config.join("sandbox-profiles/tiny.toml"), profile)?;
     let config = config.display().to_string();
     let words = ["--config", &config, "run", "--profile", "tiny", "--", "true"];
-    let told = Told::of(caller.cofferdam(&words), PATIENCE)?;
+    let told = Told::of(caller.cofferdam(&words), patience())?;
     let expected = "cofferdam: the cell could not be made: step building the cell in its memory: out of \
         memory (ENOMEM)\nhint: the limit on memory, the profile's or the host's, is too low for a cell\n";
     equal("the reason", (told.code, told.stderr.as_str()), (125, expected))

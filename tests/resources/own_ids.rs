@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::server::{Server, story};
 use crate::support::ids::{COUNT, FIRST};
 use crate::support::{
-    Caller, Check, Claim, Failed, For, Need, USER, children, equal, holds, status,
+    Caller, Check, Claim, Failed, For, Need, USER, children, equal, holds, patience, soon, status,
 };
 use serde_json::{Value, json};
 
@@ -202,7 +202,7 @@ print(fcntl.fcntl(os.pipe()[0], 1032))
 
 /// Returns that script's output once it is `expected`, else its last output.
 fn used(caller: &Caller, expected: &str) -> Result<String, Failed> {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + patience();
     loop {
         let found = caller.python_outside(USE)?;
         if found.said() == expected || Instant::now() > end {
@@ -268,7 +268,7 @@ fn programs(caller: &Caller) -> Check {
             let began = Instant::now();
             let uid = uid_of_a_cell(&caller)?;
             equal(&format!("{name}: {script}"), uid, caller.uid())?;
-            holds("within its time", began.elapsed(), began.elapsed() < Duration::from_secs(20))?;
+            holds("within its time", began.elapsed(), began.elapsed() < soon(20))?;
         }
     }
     Ok(())
@@ -278,7 +278,7 @@ fn doctor(caller: &Caller) -> Check {
     let layer = |caller: &Caller| {
         let told = crate::support::Told::of(
             caller.cofferdam(&["doctor", "--json"]),
-            crate::support::PATIENCE,
+            crate::support::patience(),
         )?;
         let told: Value = serde_json::from_str(&told.stdout)?;
         let layers = told["layers"].as_array().cloned().unwrap_or_default();

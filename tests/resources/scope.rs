@@ -9,14 +9,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, PATIENCE, Told, claim, equal, holds,
+    CGROUPS, Caller, Check, Claim, Failed, For, Live, Need, Told, claim, equal, holds, patience,
     text,
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-
-/// How long systemd may take to notice that a group is empty.
-const NOTICED: Duration = Duration::from_secs(60);
 
 const HERE: &[Need] = &[Need::UserManager, Need::RootLooks];
 const PYTHON: &[Need] = &[Need::UserManager, Need::RootLooks, Need::Python];
@@ -51,7 +48,7 @@ fn systemd(caller: &Caller, program: &str, arguments: &[&str]) -> Command {
 /// Scopes of cofferdam's that the manager knows.
 fn units(caller: &Caller) -> Result<Vec<String>, Failed> {
     let arguments = ["list-units", "--all", "--plain", "--no-legend", "cofferdam-*.scope"];
-    let told = Told::of(systemd(caller, "systemctl", &arguments), PATIENCE)?;
+    let told = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
     equal("systemctl", (told.code, told.stderr.as_str()), (0, ""))?;
     let names = told.stdout.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.map(str::to_owned).collect())
@@ -80,7 +77,7 @@ fn directories(caller: &Caller) -> Vec<PathBuf> {
 
 /// Neither a unit nor a group is left of `ours`: other tests run beside this one.
 fn nothing_left(caller: &Caller, ours: &[PathBuf]) -> Check {
-    let end = Instant::now() + NOTICED;
+    let end = Instant::now() + patience();
     let is_ours = |name: &str| {
         ours.iter().any(|path| path.file_name().is_some_and(|own| own.to_string_lossy() == name))
     };
@@ -133,7 +130,7 @@ const HELD: Option<&str> = Some("cgroup v2");
 const WATCHED: Option<&str> = Some("best-effort");
 
 fn doctor(caller: &Caller) -> Check {
-    let told = Told::of(caller.cofferdam(&["doctor"]), PATIENCE)?;
+    let told = Told::of(caller.cofferdam(&["doctor"]), patience())?;
     let line = told.stdout.lines().find(|line| line.contains("memory limit")).unwrap_or_default();
     let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let begin = "ok memory limit cells are held by cgroup v2: in a scope of systemd's, had in ";
@@ -159,7 +156,7 @@ fn asked(caller: &Caller) -> Check {
     let with = |directory: &str, options: &[&str]| -> Result<Value, Failed> {
         let mut command = caller.cofferdam(&["--config", directory, "run", "--json"]);
         command.args(options).args(["--", "true"]);
-        let told = Told::of(command, PATIENCE)?;
+        let told = Told::of(command, patience())?;
         serde_json::from_str(&told.stdout).map_err(|_| format!("no JSON: {told:?}").into())
     };
     equal("always", memory(&with(&always, &[])?), HELD)?;
@@ -185,7 +182,7 @@ fn groups(caller: &Caller) -> Check {
     equal("as the test", front_end, group_of(std::process::id())?)?;
     let unit = scope.file_name().ok_or("no name")?.to_string_lossy().into_owned();
     let arguments = ["show", &unit, "-p", "Delegate", "-p", "KillSignal", "-p", "CollectMode"];
-    let told = Told::of(systemd(caller, "systemctl", &arguments), PATIENCE)?;
+    let told = Told::of(systemd(caller, "systemctl", &arguments), patience())?;
     let mut shown: Vec<&str> = told.stdout.lines().collect();
     shown.sort_unstable();
     equal("unit", shown, ["CollectMode=inactive-or-failed", "Delegate=yes", "KillSignal=9"])?;
@@ -330,7 +327,7 @@ print(server.pid, flush=True)
 time.sleep(500)";
 
 fn children_gone(pids: &[u32]) -> Check {
-    let end = Instant::now() + NOTICED;
+    let end = Instant::now() + patience();
     loop {
         let alive = |pid: &&u32| {
             crate::support::proc_file(**pid, "cmdline").is_ok_and(|line| !line.is_empty())
@@ -382,7 +379,7 @@ fn unit(caller: &Caller) -> Check {
     let (front_end, supervisor, scope) = server(&mut live)?;
     let inside = group_of(front_end)?;
     holds("the front end is in its unit", &inside, inside.ends_with(&unit))?;
-    let told = Told::of(systemd(caller, "systemctl", &["stop", &unit]), PATIENCE)?;
+    let told = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
     equal("stopped", told.code, 0)?;
     children_gone(&[front_end, supervisor])?;
     nothing_left(caller, &[scope])
@@ -393,7 +390,7 @@ fn stopped(caller: &Caller) -> Check {
     let scope = scope_of(&live)?;
     let unit = scope.file_name().ok_or("no name")?.to_string_lossy().into_owned();
     let begun = Instant::now();
-    let told = Told::of(systemd(caller, "systemctl", &["stop", &unit]), PATIENCE)?;
+    let told = Told::of(systemd(caller, "systemctl", &["stop", &unit]), patience())?;
     equal("stopped", told.code, 0)?;
     let took = begun.elapsed();
     holds(
@@ -401,7 +398,7 @@ fn stopped(caller: &Caller) -> Check {
         took,
         took < Duration::from_secs(60),
     )?;
-    let told = live.finish(PATIENCE)?;
+    let told = live.finish(patience())?;
     equal("told as what it is", told.code, 125)?;
     nothing_left(caller, &[scope])
 }
@@ -421,7 +418,7 @@ fn failed(caller: &Caller) -> Check {
     equal("no directory", told.code, 125)?;
     // Other tests have theirs, with processes in them; one that is left has none.
     let mut left = units(caller)?;
-    let end = Instant::now() + NOTICED;
+    let end = Instant::now() + patience();
     loop {
         let there = units(caller)?;
         let groups = directories(caller);

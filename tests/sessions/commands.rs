@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::server::{Server, story};
-use crate::support::{Caller, Check, Failed, PATIENCE, children, equal, holds};
+use crate::support::{Caller, Check, Failed, children, equal, holds, patience};
 
 const JQ: &str = "[tools]\ngroups = [\"shell\", \"exec\"]\non = [\"cli_jq\", \"cli_file\"]\n";
 
@@ -184,7 +184,7 @@ pub fn end(caller: &Caller) -> Check {
         equal("written", more, seen("x", 0, "of a session"))?;
         let during = namespaces(&server)?;
         equal("one of the shell and one of each profile", during, before + 3)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience();
         while namespaces(&server)? != before {
             holds("what a session has goes with it", round, Instant::now() < until)?;
             std::thread::sleep(Duration::from_millis(50));

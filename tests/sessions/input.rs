@@ -1,12 +1,12 @@
 //! Input of jobs: written while they run, ended, bounded, and empty where nobody asked for it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::jobs::{job, output, to_its_end};
 use crate::server::{Server, story, text};
-use crate::support::{Caller, Check, Failed, PATIENCE, equal, holds};
+use crate::support::{Caller, Check, Failed, equal, holds, patience, soon};
 
 fn input(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
     server.tool("bash_input", arguments)
@@ -20,7 +20,7 @@ fn give(server: &mut Server, job: &str, text: &str) -> Check {
 
 /// Waits until a job has printed exactly this.
 fn prints(server: &mut Server, job: &str, stdout: &str) -> Check {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     loop {
         let answer = output(server, &json!({ "job": job, "wait": 1 }))?;
         let printed = story(&answer).1;
@@ -83,7 +83,7 @@ pub fn bounded(caller: &Caller) -> Check {
     equal("what a pipe holds", &content["taken_bytes"], &json!(65_536))?;
     holds("told", &answer, answer.to_string().contains("65536 of 100000 bytes were taken"))?;
     equal("no error", &answer["isError"], &json!(false))?;
-    holds("at once", began.elapsed(), began.elapsed() < Duration::from_secs(20))?;
+    holds("at once", began.elapsed(), began.elapsed() < soon(20))?;
     // Nobody else is held up.
     let other = server.with(&json!({ "command": "echo free", "session": "b" }))?;
     equal("another session", story(&other), (Some(0), "free\n".to_owned()))?;

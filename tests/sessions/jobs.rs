@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::server::{Server, story, text};
-use crate::support::{self, Caller, Check, Failed, PATIENCE, equal, holds};
+use crate::support::{self, Caller, Check, Failed, equal, holds, patience};
 
 /// Starts a job in a session of its own; its handle.
 pub fn job(server: &mut Server, session: &str, command: &str) -> Result<String, Failed> {
@@ -21,7 +21,7 @@ pub fn output(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
 
 /// Reads a job until it has ended.
 pub fn to_its_end(server: &mut Server, id: &str) -> Result<Value, Failed> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     loop {
         let answer = output(server, &json!({ "job": id, "wait": 5 }))?;
         let running = answer["structuredContent"]["outcome"] == json!("running");

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use server::{Server, story, text};
-use support::{Caller, Check, Claim, Failed, Need, PATIENCE, claim, equal, gone, holds};
+use support::{Caller, Check, Claim, Failed, Need, claim, equal, gone, holds, patience, soon};
 
 fn main() -> ExitCode {
     support::main(&[shells(), others()].concat())
@@ -300,7 +300,7 @@ fn timeouts(caller: &Caller) -> Check {
     equal("stubborn", &content["outcome"], &json!("timeout"))?;
     equal("stubborn", &content["session"]["shell"], &json!("ended"))?;
     equal("partial output", &content["stdout"], &json!("before\n"))?;
-    holds("in time", began.elapsed(), began.elapsed() < Duration::from_secs(6))?;
+    holds("in time", began.elapsed(), began.elapsed() < soon(6))?;
     server.gives("echo ${x-gone}", 0, "gone\n")
 }
 
@@ -406,8 +406,8 @@ fn killed(caller: &Caller) -> Check {
     let claim = CLAIMS.fetch_add(1, Ordering::Relaxed);
     let seconds = format!("9{claim}{:08}", std::process::id());
     server.gives(&format!("sleep {seconds} & setsid sleep {seconds} &"), 0, "")?;
-    equal("they run", support::present(&seconds, 2, PATIENCE), 2)?;
+    equal("they run", support::present(&seconds, 2, patience()), 2)?;
     server.child.kill()?;
     server.child.wait()?;
-    equal("none is left", gone(&seconds, Duration::from_secs(5)), Vec::<u32>::new())
+    equal("none is left", gone(&seconds, soon(5)), Vec::<u32>::new())
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::support::{self, Caller, Check, Failed, PATIENCE, equal};
+use crate::support::{self, Caller, Check, Failed, equal, patience};
 
 /// A server, spoken to in lines.
 pub struct Server {
@@ -101,11 +101,11 @@ impl Server {
 
     /// The next line, whatever it is.
     pub fn hear(&mut self) -> Result<Value, Failed> {
-        Ok(self.lines.recv_timeout(PATIENCE).map_err(|_| "nothing is told")?)
+        Ok(self.lines.recv_timeout(patience()).map_err(|_| "nothing is told")?)
     }
 
     pub fn answer(&mut self, id: u64) -> Result<Value, Failed> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         loop {
             if let Some(answer) = self.answers.remove(&id) {
                 return Ok(answer["result"].clone());

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::server::{Server, text};
 use crate::support::slow;
-use crate::support::{Caller, Check, PATIENCE, equal, holds};
+use crate::support::{Caller, Check, equal, holds, patience, soon};
 
 /// The most time from a call's limit to its answer: two seconds, and a moment on a busy machine.
 const LATEST: Duration = Duration::from_millis(2500);
@@ -62,10 +62,10 @@ pub fn in_time(caller: &Caller) -> Check {
     holds("the control: the cell is still on its way out", left, left > 0)?;
     equal("another session", &other["structuredContent"]["stdout"], &json!("other\n"))?;
     holds("a call of its own", text(&fresh), text(&fresh).contains("42"))?;
-    holds("at once", took, took < Duration::from_secs(2))?;
+    holds("at once", took, took < soon(2))?;
     let next = server.answer(next)?;
     equal("then it has a new shell", &next["structuredContent"]["stdout"], &json!("next\n"))?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     while slow::named(&name) > 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -8,13 +8,13 @@
 mod copy;
 pub mod ids;
 mod machine;
+mod patience;
 mod process;
 pub mod slow;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use copy::{Copied, world_directory};
 use libtest_mimic::{Arguments, Conclusion, Trial};
@@ -22,6 +22,7 @@ use serde_json::Value;
 
 pub use libtest_mimic::Failed;
 pub use machine::{CGROUPS, Need, PATH};
+pub use patience::{patience, soon};
 pub use process::{
     Live, Status, Told, children, gone, kill, present, proc_file, status, with_argument,
 };
@@ -31,8 +32,6 @@ pub type Check = Result<(), Failed>;
 
 /// The ordinary user of these tests: an id that nothing else on the machine has.
 pub const USER: u32 = 64_321;
-/// Time after which the test gives up on a call: far above the time that any should take.
-pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// User who starts cofferdam.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -309,7 +308,7 @@ impl Caller {
 
     /// `cofferdam run OPTIONS -- ARGV`, to its end.
     pub fn run(&self, options: &[&str], argv: &[&str]) -> Result<Told, Failed> {
-        Told::of(self.run_command(options, argv), PATIENCE)
+        Told::of(self.run_command(options, argv), patience())
     }
 
     /// `cofferdam run OPTIONS -- ARGV`, not started yet.
@@ -333,14 +332,14 @@ impl Caller {
     pub fn bash_outside(&self, script: &str) -> Result<Told, Failed> {
         let mut command = self.outside("/bin/bash");
         command.args(["-c", script]);
-        Told::of(command, PATIENCE)
+        Told::of(command, patience())
     }
 
     /// Runs the same script of Python outside.
     pub fn python_outside(&self, script: &str) -> Result<Told, Failed> {
         let mut command = self.outside("/usr/bin/python3");
         command.args(["-c", script]);
-        Told::of(command, PATIENCE)
+        Told::of(command, patience())
     }
 
     /// `cofferdam run --json OPTIONS -- ARGV`: the object it prints.

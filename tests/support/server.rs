@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+#[path = "patience.rs"]
+pub mod patience;
+use patience::patience;
+
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_cofferdam");
-/// Longer than any answer takes on a loaded machine; only a hang reaches it.
-pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// `cofferdam serve`, with a session opened.
 pub struct Server {
@@ -69,7 +71,7 @@ impl Server {
     }
 
     pub fn answer(&self, id: u64) -> Value {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left).expect("an answer in time");
@@ -88,7 +90,7 @@ impl Server {
     /// Ends its input; the exit code it then ends with.
     pub fn close(mut self) -> Option<i32> {
         drop(self.stdin.take());
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait().expect("ours") {
                 return status.code();

@@ -7,7 +7,7 @@ use nix::sys::signal::SIGKILL;
 
 use super::TIER;
 use super::support::{
-    Caller, Check, Failed, Live, Told, Who, children, equal, holds, kill, with_argument,
+    Caller, Check, Failed, Live, Told, Who, children, equal, holds, kill, patience, with_argument,
 };
 
 fn run(caller: &Caller, script: &str) -> Result<Told, Failed> {
@@ -25,9 +25,9 @@ fn unique(number: u32) -> String {
 }
 
 fn waits_until(what: &str, condition: impl Fn() -> bool) -> Check {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + patience();
     while !condition() {
-        holds(what, "not in 30 s", Instant::now() < until)?;
+        holds(what, "not in time", Instant::now() < until)?;
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())

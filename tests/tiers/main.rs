@@ -13,7 +13,7 @@ use std::process::{ExitCode, Stdio};
 
 use serde_json::{Value, json};
 use support::{
-    Caller, Check, Failed, For, Need, PATIENCE, Told, Who, claim, denials, equal, holds, text,
+    Caller, Check, Failed, For, Need, Told, Who, claim, denials, equal, holds, patience, text,
 };
 
 const TIER: &str = "landlock+seccomp";
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 fn line(caller: &Caller, line: &str) -> Result<Told, Failed> {
     let mut command = caller.outside("/bin/bash");
     command.args(["-c", line]);
-    Told::of(command, PATIENCE)
+    Told::of(command, patience())
 }
 
 /// A program that loads a system call filter of these steps, and becomes the one it is given.
@@ -122,7 +122,7 @@ fn forbidden(caller: &Caller) -> Check {
                 command.arg(format!("{}; {own}", set(1)))
             }
         };
-        Told::of(command, PATIENCE)
+        Told::of(command, patience())
     };
     let told = inside(&format!("{binary} run -- touch ran"))?;
     equal("the default", (told.code, told.stdout.as_str()), (125, ""))?;
@@ -189,7 +189,7 @@ fn no_mounts(caller: &Caller) -> Check {
         holds(why, &told, told.code == 125 && told.stderr.starts_with(&expected))?;
     }
     let serve = caller.cofferdam(&["serve", "--tier", TIER, "--workspace", &path]);
-    let told = Told::of(serve, PATIENCE)?;
+    let told = Told::of(serve, patience())?;
     let why = "cofferdam: --workspace: a grant at /workspace takes a mount";
     holds("serve", &told, told.code == 125 && told.stderr.starts_with(why))
 }

@@ -47,7 +47,7 @@ fn set_uid(caller: &Caller) -> Check {
     equal("in a cell", (told.code, told.said()), (0, "1000"))?;
     let mut control = std::process::Command::new("setpriv");
     control.args(["--reuid", "64321", "--clear-groups"]).arg(&copy).arg("-u");
-    equal("outside", crate::support::Told::of(control, crate::support::PATIENCE)?.said(), "0")
+    equal("outside", crate::support::Told::of(control, crate::support::patience())?.said(), "0")
 }
 
 fn refused(caller: &Caller) -> Check {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{Caller, Check, Claim, Need, PATIENCE, Told, Who, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Need, Told, Who, claim, equal, holds, patience};
 use serde_json::Value;
 
 const TOOLS: &[Need] = &[Need::Unshare, Need::Bc];
@@ -71,7 +71,7 @@ fn doctor(caller: &Caller) -> String {
 type Report = (i32, String, Vec<(String, String)>);
 
 fn report(command: Command) -> Result<Report, crate::support::Failed> {
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     let report: Value = serde_json::from_str(&told.stdout).map_err(|_| format!("{told:?}"))?;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let layers = report.get("layers").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -101,9 +101,9 @@ fn masked_doctor(caller: &Caller) -> Check {
 
 fn masked_runs(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
-    let told = Told::of(masked(caller, &format!("{binary} calc 2^70")), PATIENCE)?;
+    let told = Told::of(masked(caller, &format!("{binary} calc 2^70")), patience())?;
     equal("calc", (told.code, told.said()), (0, "1180591620717411303424"))?;
-    let told = Told::of(masked(caller, &format!("{binary} run -- touch ran")), PATIENCE)?;
+    let told = Told::of(masked(caller, &format!("{binary} run -- touch ran")), patience())?;
     equal("bash's profile", (told.code, told.stdout.as_str()), (125, ""))?;
     let expected = "cofferdam: the supervisor refused the job: profile `bash` cannot be used here: \
         mounting /proc (parts of the outer /proc are masked; `cofferdam doctor` has the remedy): \
@@ -122,7 +122,7 @@ fn none_doctor(caller: &Caller) -> Check {
 fn none_runs(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     for words in ["calc 1+1", "run -- touch ran"] {
-        let told = Told::of(none(caller, &format!("{binary} {words}")), PATIENCE)?;
+        let told = Told::of(none(caller, &format!("{binary} {words}")), patience())?;
         equal(words, (told.code, told.stdout.as_str()), (125, ""))?;
         let why = &told.stderr;
         holds(
@@ -139,7 +139,7 @@ fn inner_root(caller: &Caller) -> Check {
     let line = format!("id -u; exec {} run -- id -u", caller.binary().display());
     let mut command = caller.outside("unshare");
     command.args(["--user", "--map-root-user", "bash", "-c", &line]);
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     match caller.who {
         Who::User => equal("a cell runs", (told.code, told.said()), (0, "0\n1000")),
         // The host's root in disguise: a cell would have host uid 0, which none may have.
@@ -242,7 +242,7 @@ fn filtered(caller: &Caller) -> Check {
     let line = answering(caller, ANSWERS)?;
     told_first(plainly(caller, &line), "user namespaces", CONTAINER)?;
     let run = line.replace("doctor --json", "run -- echo ran");
-    let told = Told::of(plainly(caller, &run), PATIENCE)?;
+    let told = Told::of(plainly(caller, &run), patience())?;
     equal("a run", (told.code, told.stdout.as_str()), (125, ""))?;
     let why = "cofferdam: this kernel or container refuses user namespaces: ENOSYS: Function not \
         implemented\nhint: `cofferdam doctor` has the remedy; where there is none, `--tier \
@@ -287,7 +287,7 @@ fn open_files(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     let under = |limit: &str, words: &str| {
         let line = format!("ulimit -n {limit}; exec {binary} {words}");
-        Told::of(plainly(caller, &line), PATIENCE)
+        Told::of(plainly(caller, &line), patience())
     };
     let told = under("20", "run -- true")?;
     let expected =
@@ -309,6 +309,6 @@ fn open_files(caller: &Caller) -> Check {
     told_first(plainly(caller, &format!("ulimit -n 900; {}", doctor(caller))), "open files", hint)?;
     // A low soft limit is raised, and is no reason to refuse.
     let told =
-        Told::of(plainly(caller, &format!("ulimit -Sn 20; exec {binary} calc 1+1")), PATIENCE)?;
+        Told::of(plainly(caller, &format!("ulimit -Sn 20; exec {binary} calc 1+1")), patience())?;
     equal("the soft limit", (told.code, told.said()), (0, "2"))
 }

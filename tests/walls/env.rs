@@ -1,6 +1,6 @@
 //! The environment of a cell: built from nothing, with what the operator adds, checked by name.
 
-use crate::support::{Caller, Check, Claim, PATIENCE, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Told, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("the_environment_is_exactly_the_cells_own", exact),
@@ -36,11 +36,11 @@ fn nothing_of_the_callers(caller: &Caller) -> Check {
     ];
     let mut outside = caller.outside("env");
     outside.envs(SET);
-    let control = Told::of(outside, PATIENCE)?;
+    let control = Told::of(outside, patience())?;
     holds("outside they are there", &control, control.stdout.contains("SECRET=hunter2"))?;
     let mut command = caller.run_command(&[], &["env"]);
     command.envs(SET);
-    equal("in a cell", environment(&Told::of(command, PATIENCE)?), OWN)
+    equal("in a cell", environment(&Told::of(command, patience())?), OWN)
 }
 
 fn asked_for(caller: &Caller) -> Check {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::process::Stdio;
 
-use crate::support::{Caller, Check, Claim, Need, PATIENCE, Told, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Need, Told, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_program_has_three_descriptors", three),
@@ -54,7 +54,7 @@ fn script(caller: &Caller) -> Check {
     let requests = caller.file("requests", &call("ls /proc/self/fd; ls -l /proc/self/fd/3 >&2"))?;
     let mut command = caller.cofferdam(&["serve"]);
     command.stdin(File::open(requests)?);
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     let reply = told.stdout.lines().find(|line| line.contains("\"id\":2")).unwrap_or_default();
     let reply: serde_json::Value = serde_json::from_str(reply)?;
     let stdout = reply.pointer("/result/structuredContent/stdout").and_then(|text| text.as_str());
@@ -107,7 +107,7 @@ print(tried(lambda: os.fchdir(5)), tried(lambda: os.stat('secret', dir_fd=5).st_
     let with_directory =
         |mut command: std::process::Command| -> Result<Told, crate::support::Failed> {
             command.stdin(Stdio::from(File::open(&caller.home)?));
-            Told::of(command, PATIENCE)
+            Told::of(command, patience())
         };
     let mut outside = caller.outside("/bin/bash");
     outside.args(["-c", look]);
@@ -123,7 +123,7 @@ fn carried(caller: &Caller) -> Check {
     let input = caller.file("input", &text)?;
     let mut command = caller.run_command(&[], &["bash", "-c", "wc -c; cat | wc -c"]);
     command.stdin(File::open(input)?);
-    equal("bytes, and the end", Told::of(command, PATIENCE)?.said(), "1048576\n0")
+    equal("bytes, and the end", Told::of(command, patience())?.said(), "1048576\n0")
 }
 
 fn output_file(caller: &Caller) -> Check {

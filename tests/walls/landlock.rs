@@ -98,7 +98,7 @@ fn newer_abi(caller: &Caller) -> Check {
         )?;
         let config = caller.home.join("config").display().to_string();
         let options = ["--config", &config, "run", "--profile", "strict", "--", "echo", "ran"];
-        Told::of(caller.cofferdam(&options), crate::support::PATIENCE)
+        Told::of(caller.cofferdam(&options), crate::support::patience())
     };
     let here = run(abi)?;
     equal("what this kernel has", (here.code, here.said()), (0, "ran"))?;

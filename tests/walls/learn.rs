@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, Need, PATIENCE, Told, claim, equal, holds, mode,
+    CALLS, Caller, Check, Claim, Failed, Need, Told, claim, equal, holds, mode, patience,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -41,7 +41,7 @@ why = \"\"
 fn learn(caller: &Caller, options: &[&str], argv: &[&str]) -> Result<Told, Failed> {
     let mut command = caller.cofferdam(&["profile", "learn"]);
     command.args(options).arg("--").args(argv);
-    Told::of(command, PATIENCE)
+    Told::of(command, patience())
 }
 
 fn names(directory: &Path) -> std::io::Result<usize> {
@@ -82,7 +82,7 @@ fn round(caller: &Caller) -> Check {
     };
     write(&learned)?;
     let refused = caller.cofferdam(&["--config", &configuration, "profile", "list"]);
-    let refused = Told::of(refused, PATIENCE)?;
+    let refused = Told::of(refused, patience())?;
     equal("with blank reasons", refused.code, 125)?;
     holds("with blank reasons", &refused, refused.stderr.contains(":11:7: `why` is blank\n"))?;
     write(&learned.replace("why = \"\"", "why = \"this test asks for it\""))?;
@@ -157,10 +157,10 @@ fn paths(caller: &Caller) -> Check {
     let text = told.stdout.replace("why = \"\"", "why = \"this test asks for it\"");
     let file = caller.file("configuration/sandbox-profiles/learned.toml", &text)?;
     let check = caller.cofferdam(&["profile", "check", &file.to_string_lossy()]);
-    equal("profile check", Told::of(check, PATIENCE)?.code, 0)?;
+    equal("profile check", Told::of(check, patience())?.code, 0)?;
     let configuration = caller.home.join("configuration").to_string_lossy().into_owned();
     let options = ["--config", &configuration, "run", "--profile", "bash-learned", "--"];
-    let ran = Told::of(caller.cofferdam(&[options.as_slice(), &argv].concat()), PATIENCE)?;
+    let ran = Told::of(caller.cofferdam(&[options.as_slice(), &argv].concat()), patience())?;
     equal("with the grants", (ran.code, ran.stdout.as_str()), (0, "from the host\n"))
 }
 

@@ -1,7 +1,7 @@
 //! The root of a cell: what is there of the host, and what may be done with it.
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, For, Need, PATIENCE, Told, claim, equal, holds,
+    CALLS, Caller, Check, Claim, Failed, For, Need, Told, claim, equal, holds, patience,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -275,7 +275,7 @@ fn residue(caller: &Caller) -> Check {
 fn granted(caller: &Caller, home: &std::path::Path, grant: &str) -> Result<(i32, String), Failed> {
     let mut command = caller.run_command(&["--rw", grant], &["true"]);
     command.env("HOME", home);
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     Ok((told.code, told.stderr))
 }
 
@@ -331,7 +331,7 @@ fn mounted_configuration(caller: &Caller) -> Check {
         );
         let mut command = caller.outside("unshare");
         command.args(["--mount", "bash", "-c", &line]);
-        Told::of(command, PATIENCE)
+        Told::of(command, patience())
     };
     equal("nothing of it", run("mount --bind other grant/sub")?.said(), "ran")?;
     for bind in [
@@ -361,7 +361,7 @@ fn refused_grants(caller: &Caller) -> Check {
     }
     for place in ["/", "/a/../b", "/../x"] {
         let ask = format!("/usr/share:{place}");
-        let told: Told = Told::of(caller.run_command(&["--ro", &ask], &["true"]), PATIENCE)?;
+        let told: Told = Told::of(caller.run_command(&["--ro", &ask], &["true"]), patience())?;
         holds("no place in the cell", &told, told.code == 125 && told.stderr.contains("--ro"))?;
     }
     Ok(())

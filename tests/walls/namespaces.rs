@@ -80,7 +80,7 @@ fn no_terminal(caller: &Caller) -> Check {
     );
     let mut command = caller.outside("script");
     command.args(["--quiet", "--command", &line, "/dev/null"]);
-    let told = crate::support::Told::of(command, crate::support::PATIENCE)?;
+    let told = crate::support::Told::of(command, crate::support::patience())?;
     let lines: Vec<&str> = told.stdout.lines().map(str::trim_end).collect();
     let has = |wanted: &str| lines.contains(&wanted);
     holds("the terminal opens outside", &lines, has("control"))?;

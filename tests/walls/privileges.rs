@@ -107,7 +107,7 @@ fn untraceable(caller: &Caller) -> Check {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "cat"]);
         command.arg(format!("/proc/{pid}/environ"));
-        let told = crate::support::Told::of(command, crate::support::PATIENCE)?;
+        let told = crate::support::Told::of(command, crate::support::patience())?;
         holds(role, &told, told.code == 1 && told.stderr.contains("Permission denied"))?;
     }
     holds(

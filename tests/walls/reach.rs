@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, For, Live, Need, PATIENCE, Told, claim, equal, holds, mode,
+    CALLS, Caller, Check, Claim, Failed, For, Live, Need, Told, claim, equal, holds, mode, patience,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -48,7 +48,7 @@ impl Shown {
     }
 
     fn run(&self, caller: &Caller, argv: &[&str]) -> Result<Told, Failed> {
-        Told::of(self.command(caller, argv), PATIENCE)
+        Told::of(self.command(caller, argv), patience())
     }
 
     fn python(&self, caller: &Caller, script: &str) -> Result<Told, Failed> {
@@ -180,7 +180,7 @@ fn watch(caller: &Caller) -> Check {
             std::fs::read(&path)?;
             std::fs::remove_file(&path)?;
         }
-        let told = live.finish(PATIENCE)?;
+        let told = live.finish(patience())?;
         equal(&told.stderr, told.stdout.as_str(), seen)?;
     }
     Ok(())
@@ -249,7 +249,7 @@ fn itself(caller: &Caller) -> Check {
     holds("a socket", &path, path.metadata()?.file_type().is_socket())?;
     let config = configured(caller, &path)?;
     let options = ["--config", &config, "run", "--profile", "tools", "--", "echo", "ran"];
-    let told = Told::of(caller.cofferdam(&options), PATIENCE)?;
+    let told = Told::of(caller.cofferdam(&options), patience())?;
     equal("refused", (told.code, told.stdout.as_str()), (125, ""))?;
     let why = format!("`{}` is neither a directory nor a regular file", path.display());
     holds("why", &told.stderr, told.stderr.contains(&why))?;
@@ -287,7 +287,7 @@ print(tried(lambda: socket.socket(socket.AF_UNIX).connect('/tmp/own')))
     );
     let mut command = caller.outside("unshare");
     command.args(["--mount", "bash", "-c", &format!("{mask}; {line}")]);
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     equal(&told.stderr, told.stdout.as_str(), "mounted\nEPERM\nEPERM\nok\n")?;
     equal("met", host.met(), [0; 3])
 }

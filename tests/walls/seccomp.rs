@@ -1,9 +1,8 @@
 //! The system call filter: what is refused, with which errno, how it is told; and what still works.
 
-use std::time::Duration;
-
 use crate::support::{
-    CALLS, Caller, Check, Claim, Need, PATIENCE, Told, Who, claim, denials, equal, holds, text,
+    CALLS, Caller, Check, Claim, Need, Told, Who, claim, denials, equal, holds, patience, soon,
+    text,
 };
 use serde_json::{Value, json};
 
@@ -393,16 +392,16 @@ os.wait()
 print(os.read(r, 9).decode())"
     );
     let command = caller.run_command(&["--timeout", "20s"], &["/usr/bin/python3", "-c", &script]);
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     equal("an orphan of the cell", told.said(), "EPERM")?;
-    holds("at once", told.took, told.took < Duration::from_secs(10))
+    holds("at once", told.took, told.took < soon(10))
 }
 
 fn bc_only(caller: &Caller) -> Check {
     let input = caller.file("input", "2^64\n")?;
     let mut command = caller.run_command(&["--profile", "bc"], &["bc", "-q"]);
     command.stdin(std::fs::File::open(input)?);
-    let told = Told::of(command, PATIENCE)?;
+    let told = Told::of(command, patience())?;
     equal("bc", (told.code, told.said()), (0, "18446744073709551616"))?;
     // The one program runs, with any arguments: these are arguments of bc, not programs.
     let told = caller.json(&["--profile", "bc"], &["/bin/bash", "-c", "id"])?;
