@@ -7,11 +7,9 @@ use mcp::backend::{Backend, CommandReport, Refused, Turn};
 use mcp::reply;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::DeniedCall;
+use policy::tools::{Runs, ToolSpec};
 use service::denied::DenialReport;
 use service::shell::{self, ScriptArgs};
-
-/// Tools whose calls have the workspace of the default session. Questions need none.
-const ON_THE_DEFAULT: [&str; 3] = ["bash_exec", "bash_exec_stream", "set_working_dir"];
 
 impl Live {
     pub(super) async fn in_fresh_cell(
@@ -26,9 +24,11 @@ impl Live {
             Some(profile) => DenialReport::of(denied, profile),
             None => self.denial(denied),
         };
-        let told = match ON_THE_DEFAULT.contains(&tool) {
-            true => self.workbench.call_beside(call, &turn).await?,
-            false => self.workbench.call(call, &turn).await?,
+        let told = match ToolSpec::named(tool).map(|tool| tool.runs) {
+            Some(Runs::FreshCell(_)) => self.workbench.call_beside(call, &turn).await?,
+            Some(Runs::EmptyCell | Runs::Server | Runs::Calculator | Runs::Session) | None => {
+                self.workbench.call(call, &turn).await?
+            }
         };
         let show = Show { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
         let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);

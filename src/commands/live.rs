@@ -15,7 +15,6 @@ use mcp::backend::{
     Backend, Batch, Calculated, Clamped, CommandReport, Exact, JobEnd, Plotted, Refused,
     RefusedKind, Turn, ValueOrigin,
 };
-use mcp::catalogue;
 use mcp::exec::Options;
 use mcp::files;
 use mcp::jobs;
@@ -26,7 +25,8 @@ use model::job::{Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::receipt::MemoryHold;
 use policy::Terms;
-use policy::group::{Group, ruled_by};
+use policy::group::Group;
+use policy::tools::{NAMES, asks_a_rule, ruled_by};
 use profile::Profile;
 use service::calculate::InCells;
 use service::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
@@ -159,7 +159,7 @@ fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
 fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     let Loaded { config, policy, profiles, .. } = loaded;
     let declared = policy.declares(tool);
-    if !declared && !catalogue::NAMES.contains(&tool) {
+    if !declared && !NAMES.contains(&tool) {
         return None;
     }
     let off = || Refused::new(RefusedKind::Denied, format!("`{tool}` is switched off"));
@@ -337,8 +337,7 @@ impl Backend for Live {
 
     fn lists(&self, tool: &str) -> bool {
         let Loaded { policy, profiles, .. } = &self.loaded;
-        let allowed =
-            catalogue::WITHOUT_CELL.contains(&tool) || policy.terms(tool, profiles).is_ok();
+        let allowed = !asks_a_rule(tool) || policy.terms(tool, profiles).is_ok();
         allowed && self.withheld(tool).is_none()
     }
 

@@ -10,11 +10,11 @@ use super::error::{CliError, print_out};
 use super::rows::{Rows, limits, limits_json, plain, pretty};
 use super::{checked, wiring};
 use config::{Loaded, Surroundings};
-use mcp::catalogue;
 use model::call::Asked;
 use model::job::ProfileName;
 use model::nearest::nearest;
 use model::units::{Size, Time};
+use policy::tools;
 use policy::{Denial, Effect, Policy, Rule, Terms};
 use profile::Profiles;
 
@@ -144,12 +144,12 @@ fn explain(typed: &ExplainArguments, config: Option<&Path>) -> Result<u8, CliErr
     let rules = loaded.policy.rules();
     let ruled: BTreeSet<&str> =
         rules.iter().flat_map(|rule| rule.tools.iter()).map(String::as_str).collect();
-    if !catalogue::NAMES.contains(&tool) && !ruled.contains(tool) {
+    if !tools::NAMES.contains(&tool) && !ruled.contains(tool) {
         let error = CliError::new(format!("there is no tool `{}`", tool.escape_default()));
-        let names = catalogue::NAMES.iter().copied().chain(ruled);
+        let names = tools::NAMES.iter().copied().chain(ruled);
         return Err(match nearest(tool, names) {
             Some(near) => error.with_hint(format!("did you mean `{near}`?")),
-            None => error.with_hint(format!("the tools are {}", catalogue::NAMES.join(", "))),
+            None => error.with_hint(format!("the tools are {}", tools::NAMES.join(", "))),
         });
     }
     let explained = explained(&loaded, tool);
@@ -173,7 +173,7 @@ enum Explained<'p> {
 
 fn explained<'p>(loaded: &'p Loaded, tool: &str) -> Explained<'p> {
     let rule = |id: &str| loaded.policy.rules().iter().find(|rule| rule.id == id);
-    if catalogue::WITHOUT_CELL.contains(&tool) {
+    if !tools::asks_a_rule(tool) {
         return Explained::NotAsked;
     }
     match loaded.policy.terms(tool, &loaded.profiles) {

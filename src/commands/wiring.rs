@@ -11,7 +11,6 @@ use super::tier;
 use config::json::ConfigJson;
 use config::server::ScopeRule;
 use config::{Loaded, Surroundings};
-use mcp::catalogue;
 use model::accounts;
 use model::call::Call;
 use model::job::{ProfileName, Workspace};
@@ -19,6 +18,7 @@ use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
 use model::receipt::Tier;
 use policy::group::Group;
+use policy::tools;
 use policy::{Effect, Grant, Policy};
 use profile::Profile;
 use supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
@@ -220,7 +220,7 @@ pub fn with_profiles(mut settings: Settings, names: &[ProfileName]) -> Settings 
 fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
     let policy = &loaded.policy;
     let mut given = policy.given_commands().iter().map(|command| command.name.as_str());
-    if let Some(name) = given.find(|name| catalogue::NAMES.contains(name)) {
+    if let Some(name) = given.find(|name| tools::NAMES.contains(name)) {
         return Err(CliError::new(format!("policies: `{name}` is a built-in tool"))
             .with_hint("a `[[tool]]` has a name of its own, such as cli_wc"));
     }
@@ -229,7 +229,7 @@ fn check_tools(loaded: &Loaded) -> Result<(), CliError> {
         return Ok(());
     }
     let declared = policy.commands().iter().map(|command| command.name.as_str());
-    let names: Vec<&str> = catalogue::NAMES.iter().copied().chain(declared).collect();
+    let names: Vec<&str> = tools::NAMES.iter().copied().chain(declared).collect();
     for (key, setting) in [("on", &config.tools_on), ("off", &config.tools_off)] {
         let unknown = setting.value.iter().find(|name| !names.contains(&name.as_str()));
         if let Some(name) = unknown {

@@ -41,6 +41,7 @@ use super::resources;
 use super::sessions::{self, BashAnswer};
 use super::{catalogue, commands, jobs, reply};
 use calc::ledger::Ledger;
+use policy::tools;
 use service::cli::Declared;
 
 /// Key of `_meta` in which a result names the server (2026-07-28).
@@ -104,7 +105,7 @@ impl<B: Backend> Server<B> {
     /// Returns the names of these tools.
     fn offered(&self) -> Vec<&str> {
         let backend = &self.0.backend;
-        let built_in = catalogue::NAMES.iter().copied().filter(|name| backend.lists(name));
+        let built_in = tools::NAMES.iter().copied().filter(|name| backend.lists(name));
         built_in
             .chain(backend.commands().iter().map(|declared| declared.command.name.as_str()))
             .collect()
@@ -392,7 +393,7 @@ impl<B: Backend> ServerHandler for Server<B> {
     ) -> Result<CallToolResponse, ErrorData> {
         // A tool that is disabled gets its own error, different from that of an unknown tool.
         let (backend, name) = (&self.0.backend, request.name.as_ref());
-        if !catalogue::NAMES.contains(&name)
+        if !tools::NAMES.contains(&name)
             && !backend.commands().iter().any(|declared| declared.command.name == name)
             && backend.withheld(name).is_none()
         {

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use crate::tools::{TOOLS, ToolSpec};
+
 /// Tools that are shown together or not at all. A tool of no group is always shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -48,38 +50,9 @@ impl Group {
         }
     }
 
-    pub fn tools(self) -> &'static [&'static str] {
-        match self {
-            Self::Calc => &["calculate", "calculate_advanced", "set_precision"],
-            Self::Math => &[
-                "calculate_batch",
-                "calculate_plot",
-                "calculate_functions",
-                "calculate_stats",
-                "calculate_history",
-            ],
-            Self::Shell => &["bash", "bash_output", "bash_input", "bash_jobs", "bash_kill"],
-            Self::Exec => {
-                &["bash_exec", "bash_exec_stream", "pipeline", "get_working_dir", "set_working_dir"]
-            }
-            Self::Info => &[
-                "get_env",
-                "system_info",
-                "process_info",
-                "which_command",
-                "command_help",
-                "man_page",
-            ],
-            Self::History => &[
-                "history_search",
-                "history_replay",
-                "macro_save",
-                "macro_run",
-                "macro_list",
-                "macro_delete",
-            ],
-            Self::Files => &["edit", "put_file", "get_file"],
-        }
+    /// Returns the names of its tools.
+    pub fn tools(self) -> impl Iterator<Item = &'static str> {
+        TOOLS.iter().filter(move |tool| tool.group == Some(self)).map(|tool| tool.name)
     }
 
     /// Returns the setting that shows it together with the groups that are shown: named alone, it would be the
@@ -92,19 +65,7 @@ impl Group {
 
     /// Returns the group of a tool.
     pub fn of(tool: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|group| group.tools().contains(&tool))
-    }
-}
-
-/// Returns the tool whose rule is asked about another: what looks at jobs and what reads and writes files goes
-/// with the shell, which can do the same, and what runs commands by `bash_exec` goes with that.
-pub fn ruled_by(tool: &str) -> &str {
-    match tool {
-        "bash_output" | "bash_input" | "bash_jobs" | "bash_kill" | "edit" | "put_file"
-        | "get_file" => "bash",
-        "history_replay" | "pipeline" | "macro_run" | "macro_save" | "macro_list"
-        | "macro_delete" => "bash_exec",
-        other => other,
+        ToolSpec::named(tool).and_then(|tool| tool.group)
     }
 }
 
@@ -137,7 +98,7 @@ mod tests {
 
     #[test]
     fn no_tool_is_in_two_groups_and_each_group_is_found_by_its_name() {
-        let all: Vec<&str> = Group::ALL.iter().flat_map(|group| group.tools()).copied().collect();
+        let all: Vec<&str> = Group::ALL.iter().flat_map(|group| group.tools()).collect();
         let once: BTreeSet<&str> = all.iter().copied().collect();
         assert_eq!(all.len(), once.len());
         for group in Group::ALL {

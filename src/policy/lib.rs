@@ -4,12 +4,13 @@ mod commands;
 pub mod flags;
 pub mod group;
 mod rules;
+pub mod tools;
 pub mod values;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use crate::group::ruled_by;
+use crate::tools::ruled_by;
 use model::call::{Asked, Call, Cwd};
 use model::job::{Changes, Job, Limits, ProfileName, SessionId, Within, Workspace};
 use profile::Profile;

@@ -26,10 +26,8 @@ use model::job::{Changes, Limits, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
 use policy::flags::Changes as CommandChanges;
+use policy::tools::{Runs, ToolSpec};
 use policy::{Denial, Grant, Policy, Profiles};
-
-/// Tools with a fresh cell whose replies list changes in the workspace.
-const LIST_CHANGES: [&str; 2] = ["bash_exec", "bash_exec_stream"];
 
 /// The waiting side of a call: its means to cancel the call, and to count and read output
 /// meanwhile.
@@ -162,7 +160,8 @@ impl Workbench {
     /// Asks policy about a call, and records the answer.
     fn decide(&self, call: Call) -> Result<(Grant, Entry), Refusal> {
         let asked = self.audit.asked(&call);
-        let lists_changes = LIST_CHANGES.contains(&call.tool.as_ref());
+        let runs = ToolSpec::named(&call.tool).map(|tool| tool.runs);
+        let lists_changes = runs == Some(Runs::FreshCell(Changes::Told));
         match self.policy.decide(call, &self.profiles, self.workspace) {
             Ok(grant) => {
                 let entry = self.audit.granted(asked, &grant)?;

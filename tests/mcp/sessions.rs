@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use mcp::catalogue::NAMES;
 use mcp::lines::Ends;
 use mcp::serve::connection;
 use policy::group::Group;
+use policy::tools::NAMES;
 use rmcp::ServiceExt;
 use rmcp::model::CallToolRequestParams;
 use serde_json::{Value, json};

@@ -49,55 +49,6 @@ pub fn tools(rules: &Rules, options: &Options) -> Vec<Tool> {
     tools
 }
 
-/// Names of every tool, for hints.
-pub const NAMES: &[&str] = &[
-    "bash",
-    "bash_output",
-    "bash_input",
-    "bash_jobs",
-    "bash_kill",
-    "calculate",
-    "calculate_advanced",
-    "calculate_batch",
-    "calculate_plot",
-    "calculate_functions",
-    "calculate_stats",
-    "calculate_history",
-    "set_precision",
-    "sandbox_rules",
-    "bash_exec",
-    "bash_exec_stream",
-    "pipeline",
-    "get_working_dir",
-    "set_working_dir",
-    "get_env",
-    "system_info",
-    "process_info",
-    "which_command",
-    "command_help",
-    "man_page",
-    "history_search",
-    "history_replay",
-    "macro_save",
-    "macro_run",
-    "macro_list",
-    "macro_delete",
-    "edit",
-    "put_file",
-    "get_file",
-];
-
-/// Tools of that list that are answered without a cell, so that no rule is asked.
-pub const WITHOUT_CELL: &[&str] = &[
-    "calculate_functions",
-    "calculate_stats",
-    "calculate_history",
-    "set_precision",
-    "sandbox_rules",
-    "get_working_dir",
-    "history_search",
-];
-
 /// Instructions of the server to a model.
 pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \
     in a contained cell of its own; the reply says when a shell has ended. Calculations get a \
@@ -328,21 +279,11 @@ fn rules_output() -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use policy::Policy;
-    use policy::group::Group;
+    use policy::tools::NAMES;
     use profile::Profiles;
 
     use super::*;
-
-    #[test]
-    fn every_tool_but_the_rules_is_in_a_group() {
-        let grouped = Group::ALL.iter().flat_map(|group| group.tools()).copied();
-        let mut all: BTreeSet<&str> = grouped.collect();
-        assert!(all.insert("sandbox_rules"));
-        assert_eq!(all, NAMES.iter().copied().collect());
-    }
 
     #[test]
     fn no_shipped_flag_list_has_the_name_of_a_tool() -> Result<(), profile::document::Mistake> {

@@ -1,0 +1,166 @@
+//! The built-in tools, one row each: name, group, the rule that allows a call, and where it runs.
+//!
+//! A new tool is a row here and a file of `src/mcp/tools/` with the type that the row names, its
+//! arguments. The crate `mcp` makes its table of calls from the same rows: a row without its type
+//! does not compile.
+
+use crate::group::Group;
+use model::job::Changes;
+
+/// Passes the rows to a macro, in the order in which a client sees the tools. A row has the type of
+/// the arguments, the name, the group, the rule and the place where a call runs.
+#[macro_export]
+macro_rules! with_tools {
+    ($macro:ident) => {
+        $macro! {
+            BashArguments "bash": Some(Shell), OwnRule, Session;
+            OutputArguments "bash_output": Some(Shell), RuleOf("bash"), Session;
+            InputArguments "bash_input": Some(Shell), RuleOf("bash"), Session;
+            JobsArguments "bash_jobs": Some(Shell), RuleOf("bash"), Session;
+            KillArguments "bash_kill": Some(Shell), RuleOf("bash"), Session;
+            CalculateArguments "calculate": Some(Calc), OwnRule, Calculator;
+            AdvancedArguments "calculate_advanced": Some(Calc), OwnRule, Calculator;
+            BatchArguments "calculate_batch": Some(Math), OwnRule, Calculator;
+            PlotArguments "calculate_plot": Some(Math), OwnRule, Calculator;
+            FunctionsArguments "calculate_functions": Some(Math), NoRule, Server;
+            StatsArguments "calculate_stats": Some(Math), NoRule, Server;
+            HistoryArguments "calculate_history": Some(Math), NoRule, Server;
+            PrecisionArguments "set_precision": Some(Calc), NoRule, Server;
+            RulesArguments "sandbox_rules": None, NoRule, Server;
+            ExecArguments "bash_exec": Some(Exec), OwnRule, FreshCell(Changes::Told);
+            StreamArguments "bash_exec_stream": Some(Exec), OwnRule, FreshCell(Changes::Told);
+            PipelineArguments "pipeline": Some(Exec), RuleOf("bash_exec"), FreshCell(Changes::Told);
+            WhereArguments "get_working_dir": Some(Exec), NoRule, Server;
+            GoArguments "set_working_dir": Some(Exec), OwnRule, FreshCell(Changes::Untold);
+            EnvArguments "get_env": Some(Info), OwnRule, EmptyCell;
+            SystemArguments "system_info": Some(Info), OwnRule, EmptyCell;
+            ProcessArguments "process_info": Some(Info), OwnRule, EmptyCell;
+            WhichArguments "which_command": Some(Info), OwnRule, EmptyCell;
+            HelpArguments "command_help": Some(Info), OwnRule, EmptyCell;
+            ManualArguments "man_page": Some(Info), OwnRule, EmptyCell;
+            SearchArguments "history_search": Some(History), NoRule, Server;
+            ReplayArguments "history_replay": Some(History), RuleOf("bash_exec"), FreshCell(Changes::Told);
+            SaveArguments "macro_save": Some(History), RuleOf("bash_exec"), Server;
+            RunArguments "macro_run": Some(History), RuleOf("bash_exec"), FreshCell(Changes::Told);
+            ListArguments "macro_list": Some(History), RuleOf("bash_exec"), Server;
+            DeleteArguments "macro_delete": Some(History), RuleOf("bash_exec"), Server;
+            EditArguments "edit": Some(Files), RuleOf("bash"), Session;
+            PutArguments "put_file": Some(Files), RuleOf("bash"), Session;
+            GetArguments "get_file": Some(Files), RuleOf("bash"), Session;
+        }
+    };
+}
+
+/// A built-in tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolSpec {
+    pub name: &'static str,
+    /// Group with which it is shown. A tool of no group is always shown.
+    pub group: Option<Group>,
+    pub rule: RuledBy,
+    pub runs: Runs,
+}
+
+/// The rule that allows a call of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuledBy {
+    /// A rule that names the tool.
+    OwnRule,
+    /// The rule of another tool, which can do the same. A rule of its own can still deny it.
+    RuleOf(&'static str),
+    /// None is asked: the tool runs nothing.
+    NoRule,
+}
+
+/// The place where a call of a tool runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// In the server, without a cell.
+    Server,
+    /// In the cell of a calculator.
+    Calculator,
+    /// In a fresh cell with an empty workspace.
+    EmptyCell,
+    /// In a fresh cell with the workspace of the default session. The reply can list the changes
+    /// there.
+    FreshCell(Changes),
+    /// In the cell of a session.
+    Session,
+}
+
+macro_rules! table {
+    ($($arguments:ident $name:literal: $group:expr, $rule:expr, $runs:expr;)*) => {
+        /// Every built-in tool, in the order in which a client sees them.
+        pub const TOOLS: &[ToolSpec] = {
+            use Group::{Calc, Exec, Files, History, Info, Math, Shell};
+            use RuledBy::{NoRule, OwnRule, RuleOf};
+            use Runs::{Calculator, EmptyCell, FreshCell, Server, Session};
+            &[$(ToolSpec { name: $name, group: $group, rule: $rule, runs: $runs }),*]
+        };
+
+        /// The names of these tools.
+        pub const NAMES: &[&str] = &[$($name),*];
+    };
+}
+
+with_tools!(table);
+
+impl ToolSpec {
+    /// Returns the built-in tool of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        TOOLS.iter().find(|tool| tool.name == name)
+    }
+}
+
+/// Returns true if a rule is asked about each call of a tool. A declared tool, which has no row, has
+/// a rule of its own.
+pub fn asks_a_rule(tool: &str) -> bool {
+    ToolSpec::named(tool).is_none_or(|tool| tool.rule != RuledBy::NoRule)
+}
+
+/// Returns the tool whose rule allows calls of this one, itself where that is a rule of its own.
+pub fn ruled_by(tool: &str) -> &str {
+    match ToolSpec::named(tool).map(|tool| tool.rule) {
+        Some(RuledBy::RuleOf(other)) => other,
+        Some(RuledBy::OwnRule | RuledBy::NoRule) | None => tool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Policy, Profiles};
+
+    #[test]
+    fn a_name_is_of_one_tool_and_a_rule_of_another_is_its_own() {
+        let names: BTreeSet<&str> = NAMES.iter().copied().collect();
+        assert_eq!(names.len(), TOOLS.len());
+        for tool in TOOLS {
+            assert_eq!(ToolSpec::named(tool.name), Some(tool));
+            if let RuledBy::RuleOf(other) = tool.rule {
+                let rule = ToolSpec::named(other).map(|other| other.rule);
+                assert_eq!(rule, Some(RuledBy::OwnRule), "{}", tool.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_shipped_policy_has_a_rule_for_each_tool_that_asks_one() {
+        let profiles = Profiles::compiled_in();
+        let policy = Policy::parse(&crate::shipped(), &profiles).unwrap_or_else(|e| panic!("{e}"));
+        for tool in TOOLS {
+            let allowed = policy.terms(tool.name, &profiles).is_ok();
+            assert_eq!(allowed, asks_a_rule(tool.name), "{}", tool.name);
+            // Nothing runs in a cell that no rule was asked about.
+            assert!(asks_a_rule(tool.name) || tool.runs == Runs::Server, "{}", tool.name);
+        }
+    }
+
+    #[test]
+    fn every_tool_but_the_rules_is_in_a_group() {
+        let alone = TOOLS.iter().filter(|tool| tool.group.is_none()).map(|tool| tool.name);
+        assert_eq!(alone.collect::<Vec<_>>(), ["sandbox_rules"]);
+    }
+}
