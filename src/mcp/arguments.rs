@@ -21,9 +21,13 @@ pub struct BadArguments {
     pub hint: Option<String>,
 }
 
-/// Arguments of one tool. `FIELDS` lists every accepted name, in the order of the schema.
-pub trait Arguments: DeserializeOwned {
+/// Name of the tool whose arguments a type holds: that of its row in [`policy::tools`].
+pub trait Named {
     const TOOL: &'static str;
+}
+
+/// Arguments of one tool. `FIELDS` lists every accepted name, in the order of the schema.
+pub trait Arguments: Named + DeserializeOwned {
     const FIELDS: &'static [&'static str];
 }
 
@@ -58,7 +62,6 @@ pub struct BashArguments {
 }
 
 impl Arguments for BashArguments {
-    const TOOL: &'static str = "bash";
     const FIELDS: &'static [&'static str] = &[
         "command",
         "stdin",
@@ -87,7 +90,6 @@ pub struct CalculateArguments {
 }
 
 impl Arguments for CalculateArguments {
-    const TOOL: &'static str = "calculate";
     const FIELDS: &'static [&'static str] = &["expression", "precision", "timeout"];
 }
 
@@ -101,7 +103,6 @@ pub struct AdvancedArguments {
 }
 
 impl Arguments for AdvancedArguments {
-    const TOOL: &'static str = "calculate_advanced";
     const FIELDS: &'static [&'static str] = &["script", "precision", "timeout"];
 }
 
@@ -113,7 +114,6 @@ pub struct PrecisionArguments {
 }
 
 impl Arguments for PrecisionArguments {
-    const TOOL: &'static str = "set_precision";
     const FIELDS: &'static [&'static str] = &["precision"];
 }
 
@@ -123,7 +123,6 @@ impl Arguments for PrecisionArguments {
 pub struct RulesArguments {}
 
 impl Arguments for RulesArguments {
-    const TOOL: &'static str = "sandbox_rules";
     const FIELDS: &'static [&'static str] = &[];
 }
 

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
-use super::{catalogue, reply};
+use super::reply;
+use super::tools::schema::denials;
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
@@ -216,7 +217,7 @@ fn output() -> Value {
                     "resource_exhausted"]
             },
             "execution_time": { "type": "number", "description": "Seconds." },
-            "correlation_id": text, "denials": catalogue::denials(),
+            "correlation_id": text, "denials": denials(),
             "metadata": { "type": "object" }
         },
         "required": ["stdout", "stderr", "returncode", "truncated_stdout", "truncated_stderr",

@@ -4,9 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rmcp::RoleServer;
 use rmcp::model::CallToolResult;
-use rmcp::service::RequestContext;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -18,6 +16,7 @@ use super::exec::reply::exit_code;
 use super::reply;
 use super::server::Server;
 use super::sessions::Running;
+use super::tools::Context;
 use model::call::Cwd;
 use model::clock;
 
@@ -39,7 +38,6 @@ pub struct SearchArguments {
 }
 
 impl Arguments for SearchArguments {
-    const TOOL: &'static str = "history_search";
     const FIELDS: &'static [&'static str] = &["query", "limit"];
 }
 
@@ -53,7 +51,6 @@ pub struct ReplayArguments {
 }
 
 impl Arguments for ReplayArguments {
-    const TOOL: &'static str = "history_replay";
     const FIELDS: &'static [&'static str] = &["id", "profile"];
 }
 
@@ -256,7 +253,7 @@ impl<B: Backend> Server<B> {
     pub(super) async fn replay(
         &self,
         arguments: ReplayArguments,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
         match self.0.history.find(arguments.id) {

@@ -1,13 +1,12 @@
 //! The MCP front door: requests in, calls out, results back. Parses all hostile input and runs
 //! nothing itself.
 //!
-//! A message arrives as a line ([`lines`]); rmcp dispatches it to [`server`]; its arguments are
-//! checked ([`arguments`]); a [`backend::Backend`] runs it when its turn has come; [`reply`] makes
-//! the result. [`serve`] decides when all of that ends.
+//! A message arrives as a line ([`lines`]); rmcp dispatches it to [`server`], and the row of its tool
+//! ([`tools`]) parses its arguments ([`arguments`]); a [`backend::Backend`] runs it when its turn has
+//! come; [`reply`] makes the result. [`serve`] decides when all of that ends.
 
 pub mod arguments;
 pub mod backend;
-pub mod catalogue;
 pub mod commands;
 pub mod exec;
 pub mod files;
@@ -24,3 +23,4 @@ pub mod rules;
 pub mod serve;
 pub mod server;
 pub mod sessions;
+pub mod tools;

@@ -7,13 +7,14 @@ use rmcp::model::{
     Reference, Resource, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam,
     SubscriptionFilter,
 };
-use rmcp::service::{RequestContext, SubscriptionContext};
+use rmcp::service::SubscriptionContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Value, json};
 
 use super::backend::{Backend, Refused, RefusedKind};
 use super::reply;
 use super::server::Server;
+use super::tools::Context;
 use model::outcome::Outcome;
 use service::inspect;
 
@@ -112,8 +113,6 @@ pub fn accepted<B: Backend>(backend: &B, requested: &SubscriptionFilter) -> Subs
     accepted
 }
 
-type Context = RequestContext<RoleServer>;
-
 impl<B: Backend> Server<B> {
     pub(super) async fn read(
         &self,
@@ -171,7 +170,8 @@ impl<B: Backend> Server<B> {
         arguments: Value,
         context: &Context,
     ) -> Result<Value, Refused> {
-        let result = self.fresh(tool, arguments.as_object().cloned(), context).await?;
+        let arguments = arguments.as_object().cloned();
+        let result = self.call_built_in(tool, arguments, context).await?;
         Ok(result.structured_content.unwrap_or_default())
     }
 

@@ -1,10 +1,10 @@
 //! The tools over rmcp: dispatch, turns, cancellation, and an answer for every call.
 
-mod calculator;
+pub(crate) mod calculator;
 mod turns;
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -22,26 +22,18 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::arguments::calculator::{
-    BatchArguments, FunctionsArguments, HistoryArguments, PlotArguments, StatsArguments,
-};
-use super::arguments::{
-    AdvancedArguments, Arguments, BashArguments, CalculateArguments, Precision, PrecisionArguments,
-    RulesArguments, jobs::InputArguments, jobs::JobsArguments, jobs::KillArguments,
-    jobs::OutputArguments, nearest, parse,
-};
+use super::arguments::{BashArguments, Precision, nearest};
 use super::backend::{Backend, Refused, RefusedKind};
 use super::exec::arguments::ExecArguments;
 use super::exec::macros::Macros;
-use super::exec::{self, CommandRequest, WorkingDir};
-use super::files;
+use super::exec::{CommandRequest, WorkingDir};
 use super::history::History;
 use super::logs::{self, Logs};
 use super::resources;
 use super::sessions::{self, BashAnswer};
-use super::{catalogue, commands, jobs, reply};
+use super::tools::{Context, Entry, INSTRUCTIONS, InForce};
+use super::{commands, jobs, reply};
 use calc::ledger::Ledger;
-use policy::tools;
 use service::cli::Declared;
 
 /// Key of `_meta` in which a result names the server (2026-07-28).
@@ -49,13 +41,15 @@ const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
 
 /// The MCP server of one connection. Clones are the same server.
 #[derive(Debug)]
-pub struct Server<B>(pub(super) Arc<Shared<B>>);
+pub struct Server<B: 'static>(pub(super) Arc<Shared<B>>);
 
 #[derive(Debug)]
-pub(super) struct Shared<B> {
+pub(super) struct Shared<B: 'static> {
     pub(super) backend: B,
+    /// Built-in tools.
+    tools: &'static [Entry<B>],
     /// Decimal places that `set_precision` set; on stdio the session is the process.
-    precision: AtomicU8,
+    pub(super) precision: AtomicU8,
     pub(super) working_dir: WorkingDir,
     pub(super) history: Arc<History>,
     pub(super) macros: Macros,
@@ -66,7 +60,7 @@ pub(super) struct Shared<B> {
     kill: CancellationToken,
 }
 
-impl<B> Clone for Server<B> {
+impl<B: 'static> Clone for Server<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -75,12 +69,18 @@ impl<B> Clone for Server<B> {
 impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
     pub fn new(backend: B, kill: CancellationToken) -> Self {
+        Self::with_tools(backend, kill, Entry::ALL)
+    }
+
+    /// Serves as [`Server::new`] does, with these built-in tools.
+    pub fn with_tools(backend: B, kill: CancellationToken, tools: &'static [Entry<B>]) -> Self {
         let precision = AtomicU8::new(Precision::DEFAULT.places());
         let options = backend.exec_options();
         let working_dir = WorkingDir::new(options.working_dir);
         let history = Arc::new(History::new(options.history));
         Self(Arc::new(Shared {
             backend,
+            tools,
             precision,
             working_dir,
             history,
@@ -96,69 +96,57 @@ impl<B: Backend> Server<B> {
     /// schemas take half a megabyte of heap.
     fn tools(&self) -> Vec<Tool> {
         let backend = &self.0.backend;
-        let mut tools = catalogue::tools(&backend.rules(), &backend.exec_options());
-        tools.retain(|tool| backend.lists(&tool.name));
-        tools.extend(backend.commands().iter().map(commands::tool));
-        tools
+        let in_force = InForce { rules: backend.rules(), options: backend.exec_options() };
+        let listed = self.0.tools.iter().filter(|tool| backend.lists(tool.name));
+        let declared = backend.commands().iter().map(commands::tool);
+        listed.map(|tool| (tool.describe)(&in_force)).chain(declared).collect()
     }
 
     /// Returns the names of these tools.
     fn offered(&self) -> Vec<&str> {
         let backend = &self.0.backend;
-        let built_in = tools::NAMES.iter().copied().filter(|name| backend.lists(name));
+        let built_in = self.0.tools.iter().map(|tool| tool.name);
         built_in
+            .filter(|name| backend.lists(name))
             .chain(backend.commands().iter().map(|declared| declared.command.name.as_str()))
             .collect()
+    }
+
+    /// Returns the built-in tool of this name.
+    fn built_in(&self, name: &str) -> Option<&'static Entry<B>> {
+        self.0.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// Returns the declared tool of this name.
+    fn declared(&self, name: &str) -> Option<&Declared> {
+        self.0.backend.commands().iter().find(|declared| declared.command.name == name)
     }
 
     async fn perform(
         &self,
         request: CallToolRequestParams,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let arguments = request.arguments;
-        if let Some(refused) = self.0.backend.withheld(&request.name) {
+        let (name, arguments) = (&*request.name, request.arguments);
+        if let Some(refused) = self.0.backend.withheld(name) {
             return Err(refused);
         }
-        let mut commands = self.0.backend.commands().iter();
-        if let Some(declared) = commands.find(|declared| declared.command.name == request.name) {
-            return self.command(declared, arguments, context).await;
+        match self.declared(name) {
+            Some(declared) => self.command(declared, arguments, context).await,
+            None => self.call_built_in(name, arguments, context).await,
         }
-        match request.name.as_ref() {
-            BashArguments::TOOL => self.bash(arguments, context).await,
-            OutputArguments::TOOL => {
-                let ask = jobs::JobRequest::Output(parse(arguments)?);
-                self.job(ask, context).await
-            }
-            JobsArguments::TOOL => {
-                parse::<JobsArguments>(arguments)?;
-                self.job(jobs::JobRequest::List, context).await
-            }
-            InputArguments::TOOL => {
-                self.job(jobs::JobRequest::Input(parse(arguments)?), context).await
-            }
-            KillArguments::TOOL => {
-                self.job(jobs::JobRequest::Kill(parse(arguments)?), context).await
-            }
-            CalculateArguments::TOOL => self.calculate(arguments, context).await,
-            AdvancedArguments::TOOL => self.calculate_advanced(arguments, context).await,
-            BatchArguments::TOOL => self.calculate_batch(arguments, context).await,
-            PlotArguments::TOOL => self.calculate_plot(arguments, context).await,
-            StatsArguments::TOOL => self.calculate_stats(arguments),
-            HistoryArguments::TOOL => self.calculate_history(arguments),
-            FunctionsArguments::TOOL => Self::calculate_functions(arguments),
-            PrecisionArguments::TOOL => {
-                let places = parse::<PrecisionArguments>(arguments)?.precision.places();
-                self.0.precision.store(places, Ordering::Release);
-                Ok(reply::precision_set(places))
-            }
-            tool if exec::answers(tool) => self.fresh(tool, arguments, context).await,
-            tool if files::answers(tool) => self.file(tool, arguments, context).await,
-            _ => {
-                parse::<RulesArguments>(arguments)?;
-                self.0.backend.settled().await;
-                Ok(reply::rules(&self.0.backend.rules()))
-            }
+    }
+
+    /// Performs a call of a built-in tool.
+    pub(super) async fn call_built_in(
+        &self,
+        name: &str,
+        arguments: Option<JsonObject>,
+        context: &Context,
+    ) -> Result<CallToolResult, Refused> {
+        match self.built_in(name) {
+            Some(tool) => (tool.call)(self, arguments, context).await,
+            None => Err(Refused::new(RefusedKind::Absent, "there is no tool of this name")),
         }
     }
 
@@ -167,7 +155,7 @@ impl<B: Backend> Server<B> {
         &self,
         request: CallToolRequestParams,
         name: &str,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let started = Instant::now();
         tracing::debug!("called");
@@ -180,12 +168,11 @@ impl<B: Backend> Server<B> {
         done
     }
 
-    async fn bash(
+    pub(crate) async fn bash(
         &self,
-        arguments: Option<JsonObject>,
-        context: &RequestContext<RoleServer>,
+        arguments: BashArguments,
+        context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let arguments = parse::<BashArguments>(arguments)?;
         let asked = CommandRequest {
             arguments: ExecArguments {
                 command: arguments.command.clone().unwrap_or_default(),
@@ -210,10 +197,10 @@ impl<B: Backend> Server<B> {
         })
     }
 
-    async fn job(
+    pub(crate) async fn job(
         &self,
         ask: jobs::JobRequest,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let answer = self.turn(context, |turn| self.0.backend.job(ask, turn)).await?;
         Ok(jobs::answer(&answer))
@@ -223,7 +210,7 @@ impl<B: Backend> Server<B> {
         &self,
         declared: &Declared,
         arguments: Option<JsonObject>,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let request = match commands::parse_request(declared, arguments) {
             Ok(request) => request,
@@ -267,7 +254,7 @@ impl<B: Backend> ServerHandler for Server<B> {
         };
         ServerConfig::new(capabilities)
             .with_server_info(implementation())
-            .with_instructions(catalogue::INSTRUCTIONS)
+            .with_instructions(INSTRUCTIONS)
             // Version for an `initialize` that asks for an unknown revision.
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
@@ -392,11 +379,9 @@ impl<B: Backend> ServerHandler for Server<B> {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         // A tool that is disabled gets its own error, different from that of an unknown tool.
-        let (backend, name) = (&self.0.backend, request.name.as_ref());
-        if !tools::NAMES.contains(&name)
-            && !backend.commands().iter().any(|declared| declared.command.name == name)
-            && backend.withheld(name).is_none()
-        {
+        let (backend, name) = (&self.0.backend, &*request.name);
+        let known = self.built_in(name).is_some() || self.declared(name).is_some();
+        if !known && backend.withheld(name).is_none() {
             return Err(unknown_tool(name, &self.offered()));
         }
         let tool = request.name.clone();

@@ -8,3 +8,4 @@ mod ends;
 mod fake;
 mod hostile;
 mod sessions;
+mod table;

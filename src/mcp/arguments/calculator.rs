@@ -23,7 +23,6 @@ pub struct BatchArguments {
 }
 
 impl Arguments for BatchArguments {
-    const TOOL: &'static str = "calculate_batch";
     const FIELDS: &'static [&'static str] = &["expressions", "precision", "timeout"];
 }
 
@@ -56,7 +55,6 @@ pub struct PlotArguments {
 }
 
 impl Arguments for PlotArguments {
-    const TOOL: &'static str = "calculate_plot";
     const FIELDS: &'static [&'static str] =
         &["expression", "variable", "from", "to", "width", "height", "timeout"];
 }
@@ -132,7 +130,6 @@ pub struct HistoryArguments {
 }
 
 impl Arguments for HistoryArguments {
-    const TOOL: &'static str = "calculate_history";
     const FIELDS: &'static [&'static str] = &["limit"];
 }
 
@@ -142,7 +139,6 @@ impl Arguments for HistoryArguments {
 pub struct StatsArguments {}
 
 impl Arguments for StatsArguments {
-    const TOOL: &'static str = "calculate_stats";
     const FIELDS: &'static [&'static str] = &[];
 }
 
@@ -152,7 +148,6 @@ impl Arguments for StatsArguments {
 pub struct FunctionsArguments {}
 
 impl Arguments for FunctionsArguments {
-    const TOOL: &'static str = "calculate_functions";
     const FIELDS: &'static [&'static str] = &[];
 }
 

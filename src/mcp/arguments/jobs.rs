@@ -18,7 +18,6 @@ pub struct OutputArguments {
 }
 
 impl Arguments for OutputArguments {
-    const TOOL: &'static str = "bash_output";
     const FIELDS: &'static [&'static str] =
         &["job", "output_id", "since", "tail", "grep", "wait", "max_output"];
 }
@@ -39,7 +38,6 @@ pub struct OutputOffsets {
 pub struct JobsArguments {}
 
 impl Arguments for JobsArguments {
-    const TOOL: &'static str = "bash_jobs";
     const FIELDS: &'static [&'static str] = &[];
 }
 
@@ -56,7 +54,6 @@ pub struct InputArguments {
 }
 
 impl Arguments for InputArguments {
-    const TOOL: &'static str = "bash_input";
     const FIELDS: &'static [&'static str] = &["job", "text", "eof", "wait"];
 }
 
@@ -70,7 +67,6 @@ pub struct KillArguments {
 }
 
 impl Arguments for KillArguments {
-    const TOOL: &'static str = "bash_kill";
     const FIELDS: &'static [&'static str] = &["job", "signal"];
 }
 

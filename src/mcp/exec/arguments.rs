@@ -6,28 +6,26 @@ use serde::Deserialize;
 
 use crate::arguments::{Arguments, Seconds};
 
-/// Gives a type its tool and its fields, in the order of the schema.
+/// Gives a type its fields, in the order of the schema.
 macro_rules! arguments {
-    ($($of:ident: $tool:literal [$($field:literal),*];)*) => {
+    ($($of:ident: [$($field:literal),*];)*) => {
         $(impl Arguments for $of {
-            const TOOL: &'static str = $tool;
             const FIELDS: &'static [&'static str] = &[$($field),*];
         })*
     };
 }
 
 arguments! {
-    ExecArguments: "bash_exec"
-        ["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
-    StreamArguments: "bash_exec_stream" ["command", "working_dir", "timeout", "buffer_size"];
-    WhereArguments: "get_working_dir" [];
-    GoArguments: "set_working_dir" ["directory"];
-    EnvArguments: "get_env" ["variable", "all"];
-    SystemArguments: "system_info" [];
-    ProcessArguments: "process_info" ["format", "filter"];
-    WhichArguments: "which_command" ["command"];
-    HelpArguments: "command_help" ["command"];
-    ManualArguments: "man_page" ["command", "section"];
+    ExecArguments: ["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
+    StreamArguments: ["command", "working_dir", "timeout", "buffer_size"];
+    WhereArguments: [];
+    GoArguments: ["directory"];
+    EnvArguments: ["variable", "all"];
+    SystemArguments: [];
+    ProcessArguments: ["format", "filter"];
+    WhichArguments: ["command"];
+    HelpArguments: ["command"];
+    ManualArguments: ["command", "section"];
 }
 
 /// Arguments of `bash_exec`.

@@ -9,13 +9,14 @@ use rmcp::model::CallToolResult;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::CommandRequest;
 use super::arguments::ExecArguments;
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
-use super::{CommandRequest, Context};
-use crate::arguments::{Arguments, BadArguments, Seconds, nearest};
+use crate::arguments::{Arguments, BadArguments, Named, Seconds, nearest};
 use crate::backend::{Backend, Refused};
 use crate::reply;
 use crate::server::Server;
+use crate::tools::Context;
 use capture::tap::Tap;
 
 /// Limits: macros of a session, commands of one macro, and bytes of all macros together.
@@ -35,7 +36,6 @@ pub struct SaveArguments {
 }
 
 impl Arguments for SaveArguments {
-    const TOOL: &'static str = "macro_save";
     const FIELDS: &'static [&'static str] = &["name", "commands"];
 }
 
@@ -56,7 +56,6 @@ pub struct RunArguments {
 }
 
 impl Arguments for RunArguments {
-    const TOOL: &'static str = "macro_run";
     const FIELDS: &'static [&'static str] =
         &["name", "arguments", "env", "working_dir", "timeout", "keep_going", "profile"];
 }
@@ -67,7 +66,6 @@ impl Arguments for RunArguments {
 pub struct ListArguments {}
 
 impl Arguments for ListArguments {
-    const TOOL: &'static str = "macro_list";
     const FIELDS: &'static [&'static str] = &[];
 }
 
@@ -79,7 +77,6 @@ pub struct DeleteArguments {
 }
 
 impl Arguments for DeleteArguments {
-    const TOOL: &'static str = "macro_delete";
     const FIELDS: &'static [&'static str] = &["name"];
 }
 
@@ -155,7 +152,7 @@ fn check(name: &str, commands: &[String]) -> Result<(), String> {
 }
 
 impl<B: Backend> Server<B> {
-    pub(super) fn macro_save(&self, arguments: SaveArguments) -> Result<CallToolResult, Refused> {
+    pub(crate) fn macro_save(&self, arguments: SaveArguments) -> Result<CallToolResult, Refused> {
         let SaveArguments { name, commands } = arguments;
         let count = commands.len();
         let saved = self.0.macros.save(&name, commands);
@@ -167,13 +164,13 @@ impl<B: Backend> Server<B> {
         Ok(told(json!({ "name": name, "commands": count, "replaced": replaced })))
     }
 
-    pub(super) fn macro_list(&self) -> CallToolResult {
+    pub(crate) fn macro_list(&self) -> CallToolResult {
         let held = self.0.macros.held();
         let one = |(name, commands): (&String, &Vec<String>)| json!({ "name": name, "commands": commands });
         told(json!({ "macros": held.iter().map(one).collect::<Vec<_>>() }))
     }
 
-    pub(super) fn macro_delete(
+    pub(crate) fn macro_delete(
         &self,
         arguments: &DeleteArguments,
     ) -> Result<CallToolResult, Refused> {
@@ -184,7 +181,7 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    pub(super) async fn macro_run(
+    pub(crate) async fn macro_run(
         &self,
         arguments: RunArguments,
         context: &Context,

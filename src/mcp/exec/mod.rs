@@ -12,36 +12,23 @@ pub mod stream;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, JsonObject};
-use rmcp::service::RequestContext;
 use serde_json::{Value, json};
 
 use self::arguments::{
     EnvArguments, ExecArguments, GoArguments, HelpArguments, ManualArguments, ProcessArguments,
-    Section, Shell, StreamArguments, SystemArguments, WhereArguments, WhichArguments,
+    Section, Shell, SystemArguments, WhichArguments,
 };
-use self::macros::{DeleteArguments, ListArguments, RunArguments, SaveArguments};
-use self::pipeline::PipelineArguments;
-use super::arguments::{Arguments, parse};
+use super::arguments::Named;
 use super::backend::{Backend, CommandReport, Refused, RefusedKind};
-use super::history::{ReplayArguments, SearchArguments};
 use super::server::Server;
+use super::tools::Context;
 use capture::tap::Tap;
 use model::call::{Cwd, seconds};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::outcome::Outcome;
-use policy::group::Group;
 use service::inspect::{self, Located, System};
 use service::shell::{self, ScriptArgs};
-
-/// Returns true if a tool is one of these.
-pub fn answers(tool: &str) -> bool {
-    Group::of(tool).is_some_and(|group| match group {
-        Group::Exec | Group::Info | Group::History => true,
-        Group::Calc | Group::Math | Group::Shell | Group::Files => false,
-    })
-}
 
 /// A command for a fresh cell, with the input that only cofferdam gives it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -105,46 +92,7 @@ impl WorkingDir {
     }
 }
 
-type Context = RequestContext<RoleServer>;
-
 impl<B: Backend> Server<B> {
-    /// Runs one call of a tool that [`answers`] knows.
-    pub(super) async fn fresh(
-        &self,
-        tool: &str,
-        given: Option<JsonObject>,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        match tool {
-            ExecArguments::TOOL => self.bash_exec(CommandRequest::of(parse(given)?), context).await,
-            StreamArguments::TOOL => self.bash_exec_stream(parse(given)?, context).await,
-            WhereArguments::TOOL => {
-                parse::<WhereArguments>(given)?;
-                Ok(reply::working_dir(&self.0.working_dir.get()))
-            }
-            GoArguments::TOOL => self.set_working_dir(parse(given)?, context).await,
-            EnvArguments::TOOL => self.get_env(parse(given)?, context).await,
-            SystemArguments::TOOL => {
-                parse::<SystemArguments>(given)?;
-                self.system_info(context).await
-            }
-            ProcessArguments::TOOL => self.process_info(parse(given)?, context).await,
-            WhichArguments::TOOL => self.which_command(parse(given)?, context).await,
-            PipelineArguments::TOOL => self.pipeline(parse(given)?, context).await,
-            SaveArguments::TOOL => self.macro_save(parse(given)?),
-            RunArguments::TOOL => self.macro_run(parse(given)?, context).await,
-            ListArguments::TOOL => {
-                parse::<ListArguments>(given)?;
-                Ok(self.macro_list())
-            }
-            DeleteArguments::TOOL => self.macro_delete(&parse(given)?),
-            ReplayArguments::TOOL => self.replay(parse(given)?, context).await,
-            SearchArguments::TOOL => self.search(parse(given)?),
-            HelpArguments::TOOL => self.command_help(parse(given)?, context).await,
-            _ => self.man_page(parse(given)?, context).await,
-        }
-    }
-
     pub(super) async fn bash_exec(
         &self,
         ask: CommandRequest,
@@ -208,7 +156,7 @@ impl<B: Backend> Server<B> {
         Ok(told)
     }
 
-    async fn set_working_dir(
+    pub(crate) async fn set_working_dir(
         &self,
         arguments: GoArguments,
         context: &Context,
@@ -228,7 +176,7 @@ impl<B: Backend> Server<B> {
         Ok(reply::working_dir(&directory))
     }
 
-    async fn get_env(
+    pub(crate) async fn get_env(
         &self,
         arguments: EnvArguments,
         context: &Context,
@@ -254,13 +202,13 @@ impl<B: Backend> Server<B> {
         Ok(reply::answered(&told, Value::Object(fields)))
     }
 
-    async fn system_info(&self, context: &Context) -> Result<CallToolResult, Refused> {
+    pub(crate) async fn system_info(&self, context: &Context) -> Result<CallToolResult, Refused> {
         let told = self.script(SystemArguments::TOOL, inspect::system(), context).await?;
         let system = read(&told, System::of)?;
         Ok(reply::answered(&told, super::reply::to_value(&system)))
     }
 
-    async fn process_info(
+    pub(crate) async fn process_info(
         &self,
         arguments: ProcessArguments,
         context: &Context,
@@ -275,7 +223,7 @@ impl<B: Backend> Server<B> {
         Ok(reply::shown(&told, &told.stdout.text, fields))
     }
 
-    async fn which_command(
+    pub(crate) async fn which_command(
         &self,
         arguments: WhichArguments,
         context: &Context,
@@ -292,7 +240,7 @@ impl<B: Backend> Server<B> {
         Ok(reply::answered(&told, fields))
     }
 
-    async fn command_help(
+    pub(crate) async fn command_help(
         &self,
         arguments: HelpArguments,
         context: &Context,
@@ -308,7 +256,7 @@ impl<B: Backend> Server<B> {
         Ok(reply::shown(&told, help, fields))
     }
 
-    async fn man_page(
+    pub(crate) async fn man_page(
         &self,
         arguments: ManualArguments,
         context: &Context,

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use rmcp::model::CallToolResult;
 use serde::Deserialize;
 
+use super::CommandRequest;
 use super::arguments::{ExecArguments, Shell};
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
-use super::{CommandRequest, Context};
-use crate::arguments::{Arguments, BadArguments, Seconds};
+use crate::arguments::{Arguments, BadArguments, Named, Seconds};
 use crate::backend::{Backend, Refused};
 use crate::server::Server;
+use crate::tools::Context;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 
@@ -30,7 +31,6 @@ pub struct PipelineArguments {
 }
 
 impl Arguments for PipelineArguments {
-    const TOOL: &'static str = "pipeline";
     const FIELDS: &'static [&'static str] = &["steps", "stdin", "keep_going"];
 }
 
@@ -48,7 +48,7 @@ struct Step {
 }
 
 impl<B: Backend> Server<B> {
-    pub(super) async fn pipeline(
+    pub(crate) async fn pipeline(
         &self,
         arguments: PipelineArguments,
         context: &Context,

@@ -3,12 +3,13 @@
 
 use rmcp::model::CallToolResult;
 
+use super::CommandRequest;
 use super::arguments::{ExecArguments, StreamArguments};
-use super::{CommandRequest, Context};
-use crate::arguments::{Arguments, BadArguments};
+use crate::arguments::{BadArguments, Named};
 use crate::backend::{Backend, Refused};
 use crate::notifier::{MOST, OutputNotifier, USUAL};
 use crate::server::Server;
+use crate::tools::Context;
 use capture::tap::Tap;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.
@@ -17,7 +18,7 @@ pub const LEAST_BUFFER: usize = 16;
 pub const MOST_BUFFER: usize = MOST;
 
 impl<B: Backend> Server<B> {
-    pub(super) async fn bash_exec_stream(
+    pub(crate) async fn bash_exec_stream(
         &self,
         arguments: StreamArguments,
         context: &Context,

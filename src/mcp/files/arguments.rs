@@ -28,7 +28,6 @@ pub struct EditArguments {
 }
 
 impl Arguments for EditArguments {
-    const TOOL: &'static str = "edit";
     const FIELDS: &'static [&'static str] = &[
         "command",
         "path",
@@ -66,7 +65,6 @@ pub struct PutArguments {
 }
 
 impl Arguments for PutArguments {
-    const TOOL: &'static str = "put_file";
     const FIELDS: &'static [&'static str] =
         &["path", "content", "content_base64", "mode", "overwrite", "session"];
 }
@@ -83,7 +81,6 @@ pub struct GetArguments {
 }
 
 impl Arguments for GetArguments {
-    const TOOL: &'static str = "get_file";
     const FIELDS: &'static [&'static str] = &["path", "offset", "length", "session"];
 }
 

@@ -3,22 +3,14 @@
 pub mod arguments;
 mod reply;
 
-use rmcp::RoleServer;
-use rmcp::model::{CallToolResult, JsonObject};
-use rmcp::service::RequestContext;
+use rmcp::model::CallToolResult;
 
-use self::arguments::{EditArguments, FileRequest, GetArguments, PutArguments};
-use super::arguments::{Arguments, parse};
+use self::arguments::FileRequest;
 use super::backend::{Backend, DenialReport, Refused};
 use super::server::Server;
+use super::tools::Context;
 use model::receipt::Receipt;
-use policy::group::Group;
 use service::files::FileAnswer;
-
-/// Returns true if a tool is one of these.
-pub fn answers(tool: &str) -> bool {
-    Group::of(tool) == Some(Group::Files)
-}
 
 /// Result of a request for a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,18 +25,13 @@ pub struct FileReport {
 }
 
 impl<B: Backend> Server<B> {
-    /// Runs one call of a tool that [`answers`] knows.
-    pub(super) async fn file(
+    /// Reads or writes a file, as a call of `tool`.
+    pub(crate) async fn file(
         &self,
-        tool: &str,
-        given: Option<JsonObject>,
-        context: &RequestContext<RoleServer>,
+        tool: &'static str,
+        asked: FileRequest,
+        context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let (tool, asked) = match tool {
-            EditArguments::TOOL => (EditArguments::TOOL, parse::<EditArguments>(given)?.asked()?),
-            PutArguments::TOOL => (PutArguments::TOOL, parse::<PutArguments>(given)?.asked()?),
-            _ => (GetArguments::TOOL, parse::<GetArguments>(given)?.asked()?),
-        };
         let about = reply::RequestSummary::of(&asked);
         let run = |turn| self.0.backend.file(tool, asked, turn);
         let filed = self.turn(context, run).await?;

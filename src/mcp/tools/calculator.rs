@@ -1,220 +1,144 @@
-//! The calculator's tools beyond one expression, as an agent sees them.
+//! The calculator: one expression, a script, and the precision of both.
 
-use rmcp::model::{Tool, ToolAnnotations};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rmcp::model::Tool;
 use serde_json::{Value, json};
 
-use super::super::arguments::calculator::{MOST_HISTORY, USUAL_HISTORY};
-use super::super::rules::Rules;
-use super::{precision_schema, pure, time_schema, tool, warnings_schema};
-use calc::plot::{HEIGHT, WIDTH};
-use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
+use super::schema::{precision_schema, pure, sets, time_schema, tool, warnings_schema};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::arguments::{AdvancedArguments, CalculateArguments, Named, PrecisionArguments};
+use crate::backend::Backend;
+use crate::reply::{self, calculations};
+use crate::server::Server;
+use crate::server::calculator::within;
 
-fn count() -> Value {
-    json!({ "type": "integer", "minimum": 0 })
+impl BuiltIn for CalculateArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = format!(
+            "Evaluate a mathematical expression with bc, correctly rounded, at arbitrary precision. \
+             Operators + - * / ^ % and comparisons; pi, e; sqrt, exp, ln, log10, pow(x, y), sin, cos, \
+             tan, fact, gcd, isprime, mean and more (calculate_functions lists them). -2^2 is 4, as bc \
+             has it. At most {} s.",
+            in_force.rules.limits.calculator_timeout_s
+        );
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "expression": {
+                    "type": "string", "minLength": 1, "maxLength": 10_000,
+                    "description": "Mathematical expression to evaluate (e.g., '2+2', 'sqrt(144)', '1/3')"
+                },
+                "precision": precision_schema(
+                    "Decimal places for the result; without it, what set_precision set, at first 20"
+                ),
+                "timeout": time_schema(&in_force.rules)
+            },
+            "required": ["expression"],
+            "additionalProperties": false
+        });
+        let output = calculator_output("expression", "The expression as given.");
+        tool::<Self>("Calculate", description, input, output).annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        let Self { expression, precision, timeout } = self;
+        let (precision, within) = (server.precision(precision), within(timeout)?);
+        let started = Instant::now();
+        let asked = expression.clone();
+        let run = |turn| server.0.backend.calculate(asked, precision, within, turn);
+        let done = server.turn(context, run).await;
+        server.note_one(Self::TOOL, &expression, precision, &done, started);
+        let (done, lowered) = (done?, server.lowered(within));
+        let told = reply::calculated(&done, &expression, precision.places());
+        Ok(calculations::with_warnings(told, lowered))
+    }
 }
 
-pub(super) fn batch(rules: &Rules) -> Tool {
-    let description = format!(
-        "Evaluate up to {MOST_EXPRESSIONS} expressions, each as calculate would: each has its own \
-         result or error, in the order given, and none sees another's variables. Each has a time of \
-         its own, {} s unless told.",
-        ENTRY_TIME.as_secs()
-    );
-    let input = json!({
-        "type": "object",
-        "properties": {
-            "expressions": {
-                "type": "array", "minItems": 1, "maxItems": MOST_EXPRESSIONS,
-                "items": { "type": "string", "minLength": 1, "maxLength": EXPRESSION_CHARACTERS },
-                "description": "Mathematical expressions to evaluate"
+impl BuiltIn for AdvancedArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = format!(
+            "Run a bc script of many lines, with variables, functions and control flow. The result \
+             is all that it prints, with bc's own rounding: results are cut off, not rounded. At \
+             most {} s.",
+            in_force.rules.limits.calculator_timeout_s
+        );
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "script": {
+                    "type": "string", "minLength": 1, "maxLength": 10_000,
+                    "description": "Multi-line bc script with variables, loops or functions"
+                },
+                "precision": precision_schema(
+                    "Decimal places (bc's scale) at the start of the script; without it, what set_precision set, at first 20"
+                ),
+                "timeout": time_schema(&in_force.rules)
             },
-            "precision": precision_schema(
-                "Decimal places of every result; without it, what set_precision set, at first 20"
-            ),
-            "timeout": json!({
-                "type": "number", "exclusiveMinimum": 0, "default": ENTRY_TIME.as_secs(),
-                "description": format!(
-                    "Seconds of each expression; at most {}", rules.limits.calculator_timeout_s
-                )
+            "required": ["script"],
+            "additionalProperties": false
+        });
+        let output = calculator_output("script", "The first 100 characters of the script.");
+        tool::<Self>("Run a bc script", description, input, output).annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        let Self { script, precision, timeout } = self;
+        let (precision, within) = (server.precision(precision), within(timeout)?);
+        let started = Instant::now();
+        let asked = script.clone();
+        let run = |turn| server.0.backend.calculate_advanced(asked, precision, within, turn);
+        let done = server.turn(context, run).await;
+        server.note_one(Self::TOOL, &script, precision, &done, started);
+        let done = done?;
+        let told = reply::scripted(&done, &script, precision.places());
+        let warnings = done.warnings.iter().cloned().chain(server.lowered(within));
+        Ok(calculations::with_warnings(told, warnings))
+    }
+}
+
+impl BuiltIn for PrecisionArguments {
+    fn describe(_: &InForce) -> Tool {
+        let schema = || {
+            json!({
+                "type": "object",
+                "properties": { "precision": precision_schema("Number of decimal places (0-100)") },
+                "required": ["precision"],
+                "additionalProperties": false
             })
-        },
-        "required": ["expressions"],
-        "additionalProperties": false
-    });
-    let text = json!({ "type": "string" });
-    let output = json!({
+        };
+        let description = "Set the default precision (decimal places) for later calculations of this \
+            session. A calculation that names its own precision is not affected.";
+        tool::<Self>("Set precision", description.to_owned(), schema(), schema()).annotate(sets())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        let places = self.precision.places();
+        server.0.precision.store(places, Ordering::Release);
+        Ok(reply::precision_set(places))
+    }
+}
+
+fn calculator_output(echo: &str, echoed: &str) -> Value {
+    let mut output = json!({
         "type": "object",
         "properties": {
-            "results": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "expression": text, "result": text,
-                        "exact": { "type": "boolean", "description": "Present and false when not every digit is sure." },
-                        "error": { "type": "string", "description": "Why there is no result." }
-                    },
-                    "required": ["expression"], "additionalProperties": false
-                }
-            },
-            "errors": count(),
+            "result": { "type": "string", "description": "The value, or empty when nothing was printed." },
             "precision": precision_schema("Decimal places in force."),
-            "executionTimeMs": count(),
+            "executionTimeMs": { "type": "integer", "minimum": 0 },
             "warnings": warnings_schema()
         },
-        "required": ["results", "errors", "precision", "executionTimeMs"],
+        "required": ["result", echo, "precision", "executionTimeMs"],
         "additionalProperties": false
     });
-    tool("calculate_batch", "Calculate many", description, input, output).annotate(pure())
-}
-
-pub(super) fn plot(rules: &Rules) -> Tool {
-    let description = "Draw a function as an ASCII plot with axes and labels. Where the function \
-        has no value, as at a singularity, a column stays empty; values far from all others are \
-        left out and counted.";
-    let size = |(least, usual, most): (u16, u16, u16), about: &str| {
-        json!({
-            "type": "integer", "minimum": least, "maximum": most, "default": usual,
-            "description": about
-        })
-    };
-    let end = |about: &str| {
-        json!({
-            "anyOf": [{ "type": "number" }, { "type": "string" }], "description": about
-        })
-    };
-    let input = json!({
-        "type": "object",
-        "properties": {
-            "expression": {
-                "type": "string", "minLength": 1, "maxLength": EXPRESSION_CHARACTERS,
-                "description": "One expression in the variable, such as 'sin(x)/x'"
-            },
-            "variable": { "type": "string", "default": "x", "description": "Its name" },
-            "from": end("Where the plot begins: a number, or an expression such as '-2*pi'"),
-            "to": end("Where it ends"),
-            "width": size(WIDTH, "Columns"),
-            "height": size(HEIGHT, "Rows"),
-            "timeout": time_schema(rules)
-        },
-        "required": ["expression", "from", "to"],
-        "additionalProperties": false
-    });
-    let number = json!({ "type": "number" });
-    let output = json!({
-        "type": "object",
-        "properties": {
-            "plot": { "type": "string", "description": "The drawing, a line for each row." },
-            "expression": { "type": "string" }, "variable": { "type": "string" },
-            "from": number, "to": number,
-            "min": { "type": "number", "description": "The least value computed." },
-            "max": { "type": "number", "description": "The greatest." },
-            "gaps": { "type": "integer", "minimum": 0, "description": "Columns without a value." },
-            "beyond": { "type": "integer", "minimum": 0, "description": "Columns whose value is beyond the rows shown." },
-            "executionTimeMs": count(),
-            "warnings": warnings_schema()
-        },
-        "required": ["plot", "expression", "variable", "from", "to", "min", "max", "gaps", "beyond",
-            "executionTimeMs"],
-        "additionalProperties": false
-    });
-    tool("calculate_plot", "Plot a function", description.to_owned(), input, output)
-        .annotate(pure())
-}
-
-/// Annotates a tool whose result changes with each calculation, and which changes nothing itself.
-fn about_the_session() -> ToolAnnotations {
-    ToolAnnotations::new().read_only(true).destructive(false).idempotent(false).open_world(false)
-}
-
-fn counts() -> Vec<(String, Value)> {
-    let names = ["calculations", "errors", "totalTimeMs", "averageTimeMs"];
-    names.iter().map(|name| ((*name).to_owned(), count())).collect()
-}
-
-pub(super) fn stats() -> Tool {
-    let description = "Show how many calculations this session made, how many failed, and how \
-        long they took, in all and for each tool, and how many calls run or wait now.";
-    let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-    let one: serde_json::Map<String, Value> = counts().into_iter().collect();
-    let names: Vec<String> = one.keys().cloned().collect();
-    let each = json!({
-        "type": "object", "properties": one.clone(), "required": names.clone(),
-        "additionalProperties": false
-    });
-    let mut all = one;
-    all.insert("tools".to_owned(), json!({ "type": "object", "additionalProperties": each }));
-    all.insert("pending".to_owned(), count());
-    let required: Vec<String> = all.keys().cloned().collect();
-    let output = json!({
-        "type": "object", "properties": all, "required": required, "additionalProperties": false
-    });
-    tool("calculate_stats", "Show calculation statistics", description.to_owned(), input, output)
-        .annotate(about_the_session())
-}
-
-pub(super) fn history() -> Tool {
-    let description = format!(
-        "Show this session's last calculations, the newest first: expression, precision, and \
-         result or error. The last {MOST_HISTORY} are remembered, long texts by their beginning."
-    );
-    let input = json!({
-        "type": "object",
-        "properties": {
-            "limit": {
-                "type": "integer", "minimum": 1, "maximum": MOST_HISTORY, "default": USUAL_HISTORY,
-                "description": "How many"
-            }
-        },
-        "additionalProperties": false
-    });
-    let text = json!({ "type": "string" });
-    let output = json!({
-        "type": "object",
-        "properties": {
-            "calculations": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "number": { "type": "integer", "minimum": 1, "description": "Counted in the session." },
-                        "tool": text, "expression": text, "precision": count(), "result": text,
-                        "error": text
-                    },
-                    "required": ["number", "tool", "expression"], "additionalProperties": false
-                }
-            }
-        },
-        "required": ["calculations"],
-        "additionalProperties": false
-    });
-    tool("calculate_history", "Show past calculations", description, input, output)
-        .annotate(about_the_session())
-}
-
-pub(super) fn functions() -> Tool {
-    let description = "List the functions and constants that expressions can use besides bc's \
-        own: powers and logarithms, trigonometry, whole numbers, statistics, interest, bases.";
-    let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-    let text = json!({ "type": "string" });
-    let output = json!({
-        "type": "object",
-        "properties": {
-            "functions": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "form": text, "gives": text, "section": text,
-                        "domain": { "type": "string", "description": "Where it has a value." }
-                    },
-                    "required": ["form", "gives", "section"], "additionalProperties": false
-                }
-            }
-        },
-        "required": ["functions"],
-        "additionalProperties": false
-    });
-    tool("calculate_functions", "List functions", description.to_owned(), input, output)
-        .annotate(pure())
+    if let Some(properties) = output.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.insert(echo.to_owned(), json!({ "type": "string", "description": echoed }));
+        if echo == "expression" {
+            let exact = "Present and false when not every digit is sure.";
+            properties
+                .insert("exact".to_owned(), json!({ "type": "boolean", "description": exact }));
+        }
+    }
+    output
 }

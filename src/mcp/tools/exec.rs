@@ -1,24 +1,93 @@
-//! `bash_exec` and its working directory, as an agent sees them, with the reference
-//! implementation's fields.
+//! `bash_exec`, its working directory, and `bash_exec_stream`, with the reference implementation's
+//! fields.
 
-use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::model::Tool;
 use serde_json::{Value, json};
 
-use super::{files_changed, pure, tool};
-use crate::exec::Options;
-use crate::exec::arguments::Shell;
+use super::schema::{files_changed, no_arguments, pure, runs, sets, tool};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::backend::Backend;
+use crate::exec::arguments::{ExecArguments, GoArguments, Shell, StreamArguments, WhereArguments};
 use crate::exec::stream::{BUFFER, LEAST_BUFFER, MOST_BUFFER};
-use crate::rules::Rules;
+use crate::exec::{CommandRequest, Options, reply};
+use crate::server::Server;
 use model::call::SCRIPT_BYTES;
 
-pub fn bash_exec(rules: &Rules, options: &Options) -> Tool {
-    let description = format!(
-        "Execute a shell command and return its output: a fresh sandbox cell for each command, so \
-         that no variable or process of one is there for the next. {}. Network: {}.",
-        rules.workspace, rules.network
-    );
-    let title = "Execute a command in a fresh cell";
-    tool("bash_exec", title, description, exec_input(options), exec_output()).annotate(runs())
+impl BuiltIn for ExecArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = format!(
+            "Execute a shell command and return its output: a fresh sandbox cell for each command, so \
+             that no variable or process of one is there for the next. {}. Network: {}.",
+            in_force.rules.workspace, in_force.rules.network
+        );
+        let title = "Execute a command in a fresh cell";
+        tool::<Self>(title, description, exec_input(&in_force.options), exec_output())
+            .annotate(runs())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        server.bash_exec(CommandRequest::of(self), context).await
+    }
+}
+
+impl BuiltIn for StreamArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = "As bash_exec, for what runs long: a client that gives a progress token hears \
+            the output as progress notifications while the command prints it. The result has all of it.";
+        let mut input = exec_input(&in_force.options);
+        if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
+            properties
+                .retain(|name, _| ["command", "working_dir", "timeout"].contains(&name.as_str()));
+            let buffer = json!({
+                "type": "integer", "minimum": LEAST_BUFFER, "maximum": MOST_BUFFER, "default": BUFFER,
+                "description": "Stream buffer size in bytes: most of one notification"
+            });
+            properties.insert("buffer_size".to_owned(), buffer);
+        }
+        let title = "Execute a command with its output streamed";
+        tool::<Self>(title, description.to_owned(), input, exec_output()).annotate(runs())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        server.bash_exec_stream(self, context).await
+    }
+}
+
+impl BuiltIn for WhereArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description = "Get the directory in which bash_exec starts commands.";
+        let input = no_arguments();
+        tool::<Self>("Get the working directory", description.to_owned(), input, working_dir())
+            .annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        Ok(reply::working_dir(&server.0.working_dir.get()))
+    }
+}
+
+impl BuiltIn for GoArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description =
+            "Set the directory in which bash_exec starts later commands. It must be there.";
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "directory": {
+                    "type": "string", "minLength": 1,
+                    "description": "Inside /workspace or /tmp; a relative path starts at /workspace"
+                }
+            },
+            "required": ["directory"],
+            "additionalProperties": false
+        });
+        tool::<Self>("Set the working directory", description.to_owned(), input, working_dir())
+            .annotate(sets())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        server.set_working_dir(self, context).await
+    }
 }
 
 /// Returns the output schema of `bash_exec`.
@@ -99,59 +168,7 @@ pub(super) fn exec_fields(options: &Options) -> Value {
     })
 }
 
-pub fn bash_exec_stream(options: &Options) -> Tool {
-    let description = "As bash_exec, for what runs long: a client that gives a progress token hears \
-        the output as progress notifications while the command prints it. The result has all of it.";
-    let mut input = exec_input(options);
-    if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
-        properties.retain(|name, _| ["command", "working_dir", "timeout"].contains(&name.as_str()));
-        let buffer = json!({
-            "type": "integer", "minimum": LEAST_BUFFER, "maximum": MOST_BUFFER, "default": BUFFER,
-            "description": "Stream buffer size in bytes: most of one notification"
-        });
-        properties.insert("buffer_size".to_owned(), buffer);
-    }
-    let title = "Execute a command with its output streamed";
-    tool("bash_exec_stream", title, description.to_owned(), input, exec_output()).annotate(runs())
-}
-
-/// Annotates a tool that runs a command: it may change anything inside of its cell, and nothing
-/// outside.
-pub(super) fn runs() -> ToolAnnotations {
-    ToolAnnotations::new().read_only(false).destructive(true).idempotent(false).open_world(false)
-}
-
-pub fn get_working_dir() -> Tool {
-    let description = "Get the directory in which bash_exec starts commands.";
-    let input = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-    tool("get_working_dir", "Get the working directory", description.to_owned(), input, output())
-        .annotate(pure())
-}
-
-pub fn set_working_dir() -> Tool {
-    let description =
-        "Set the directory in which bash_exec starts later commands. It must be there.";
-    let input = json!({
-        "type": "object",
-        "properties": {
-            "directory": {
-                "type": "string", "minLength": 1,
-                "description": "Inside /workspace or /tmp; a relative path starts at /workspace"
-            }
-        },
-        "required": ["directory"],
-        "additionalProperties": false
-    });
-    let annotations = ToolAnnotations::new()
-        .read_only(false)
-        .destructive(false)
-        .idempotent(true)
-        .open_world(false);
-    tool("set_working_dir", "Set the working directory", description.to_owned(), input, output())
-        .annotate(annotations)
-}
-
-fn output() -> Value {
+fn working_dir() -> Value {
     json!({
         "type": "object",
         "properties": { "working_dir": { "type": "string" } },

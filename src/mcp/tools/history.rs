@@ -1,32 +1,64 @@
-//! Command history, as an agent sees it.
+//! `history_search` and `history_replay`.
 
-use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::model::Tool;
 use serde_json::{Value, json};
 
 use super::exec::{exec_output, profile};
-use super::{pure, tool};
-use crate::exec::Options;
-use crate::history::MOST_FOUND;
+use super::schema::{pure, runs, tool};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::backend::Backend;
+use crate::history::{MOST_FOUND, ReplayArguments, SearchArguments};
+use crate::server::Server;
 
-pub fn search() -> Tool {
-    let description =
-        "Search the commands that bash and bash_exec have run or still run, the newest first.";
-    let input = json!({
-        "type": "object",
-        "properties": {
-            "query": { "type": "string", "description": "Text that is in the command; without it, every command" },
-            "limit": { "type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": 20 }
-        },
-        "additionalProperties": false
-    });
-    let output = json!({
-        "type": "object",
-        "properties": { "matches": { "type": "array", "items": record() } },
-        "required": ["matches"],
-        "additionalProperties": false
-    });
-    tool("history_search", "Search the history", description.to_owned(), input, output)
-        .annotate(pure().idempotent(false))
+impl BuiltIn for SearchArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description =
+            "Search the commands that bash and bash_exec have run or still run, the newest first.";
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "query": { "type": "string", "description": "Text that is in the command; without it, every command" },
+                "limit": { "type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": 20 }
+            },
+            "additionalProperties": false
+        });
+        let output = json!({
+            "type": "object",
+            "properties": { "matches": { "type": "array", "items": record() } },
+            "required": ["matches"],
+            "additionalProperties": false
+        });
+        tool::<Self>("Search the history", description.to_owned(), input, output)
+            .annotate(pure().idempotent(false))
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        server.search(self)
+    }
+}
+
+impl BuiltIn for ReplayArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = "Run a command of the history again, by bash_exec: in a fresh cell, \
+            with its variables and in the directory where it began; one of bash has no state of its shell.";
+        let mut input = json!({
+            "type": "object",
+            "properties": {
+                "id": { "type": "integer", "minimum": 1, "description": "The command's id, from history_search" }
+            },
+            "required": ["id"],
+            "additionalProperties": false
+        });
+        if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.extend(profile(&in_force.options));
+        }
+        tool::<Self>("Run a command again", description.to_owned(), input, exec_output())
+            .annotate(runs())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        server.replay(self, context).await
+    }
 }
 
 fn record() -> Value {
@@ -43,28 +75,4 @@ fn record() -> Value {
         "required": ["id", "timestamp", "command", "working_dir"],
         "additionalProperties": false
     })
-}
-
-pub fn replay(options: &Options) -> Tool {
-    let description = "Run a command of the history again, by bash_exec: in a fresh cell, \
-        with its variables and in the directory where it began; one of bash has no state of its shell.";
-    let mut input = json!({
-        "type": "object",
-        "properties": {
-            "id": { "type": "integer", "minimum": 1, "description": "The command's id, from history_search" }
-        },
-        "required": ["id"],
-        "additionalProperties": false
-    });
-    if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
-        properties.extend(profile(options));
-    }
-    tool("history_replay", "Run a command again", description.to_owned(), input, exec_output())
-        .annotate(
-            ToolAnnotations::new()
-                .read_only(false)
-                .destructive(true)
-                .idempotent(false)
-                .open_world(false),
-        )
 }

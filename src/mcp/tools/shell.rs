@@ -1,37 +1,40 @@
-//! `bash` as an agent sees it.
+//! `bash`: a command in the shell of its session.
 
 use std::time::Duration;
 
-use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::model::Tool;
 use serde_json::{Map, Value, json};
 
-use super::{denials, files_changed, tool};
-use crate::rules::Rules;
+use super::schema::{denials, files_changed, runs, tool};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::arguments::BashArguments;
+use crate::backend::Backend;
+use crate::server::Server;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 
-pub fn bash(rules: &Rules) -> Tool {
-    let timeout = Duration::from_secs(rules.limits.timeout_s);
-    let description = format!(
-        "Run a command in a persistent bash, in a sandbox cell of its session: directory, \
-         variables, functions and background processes last between calls. {}. Network: {}. The \
-         reply has stdout, stderr, how it ended and what was denied; a non-zero exit code is not \
-         an error of the tool. What runs for long goes on as a job.",
-        rules.workspace, rules.network
-    );
-    let input = json!({
-        "type": "object",
-        "properties": together(call_fields(timeout), session_fields()),
-        "additionalProperties": false
-    });
-    tool("bash", "Run a command in a sandbox", description, input, bash_output()).annotate(
-        ToolAnnotations::new()
-            .read_only(false)
-            .destructive(true)
-            .idempotent(false)
-            // A cell has no route to the network: its world is the cell.
-            .open_world(false),
-    )
+impl BuiltIn for BashArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let timeout = Duration::from_secs(in_force.rules.limits.timeout_s);
+        let description = format!(
+            "Run a command in a persistent bash, in a sandbox cell of its session: directory, \
+             variables, functions and background processes last between calls. {}. Network: {}. The \
+             reply has stdout, stderr, how it ended and what was denied; a non-zero exit code is not \
+             an error of the tool. What runs for long goes on as a job.",
+            in_force.rules.workspace, in_force.rules.network
+        );
+        let input = json!({
+            "type": "object",
+            "properties": together(call_fields(timeout), session_fields()),
+            "additionalProperties": false
+        });
+        tool::<Self>("Run a command in a sandbox", description, input, bash_output())
+            .annotate(runs())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        server.bash(self, context).await
+    }
 }
 
 /// Merges the fields of two objects.

@@ -1,0 +1,292 @@
+//! The calculator beyond one expression: batches, plots, its functions, and past calculations.
+
+use std::time::Instant;
+
+use rmcp::model::{Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::schema::{no_arguments, precision_schema, pure, time_schema, tool, warnings_schema};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::arguments::Named;
+use crate::arguments::calculator::{
+    BatchArguments, FunctionsArguments, HistoryArguments, MOST_HISTORY, PlotArguments,
+    StatsArguments, USUAL_HISTORY,
+};
+use crate::backend::Backend;
+use crate::reply::calculations;
+use crate::server::Server;
+use crate::server::calculator::within;
+use calc::plot::{HEIGHT, WIDTH};
+use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
+
+impl BuiltIn for BatchArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = format!(
+            "Evaluate up to {MOST_EXPRESSIONS} expressions, each as calculate would: each has its own \
+             result or error, in the order given, and none sees another's variables. Each has a time of \
+             its own, {} s unless told.",
+            ENTRY_TIME.as_secs()
+        );
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "expressions": {
+                    "type": "array", "minItems": 1, "maxItems": MOST_EXPRESSIONS,
+                    "items": { "type": "string", "minLength": 1, "maxLength": EXPRESSION_CHARACTERS },
+                    "description": "Mathematical expressions to evaluate"
+                },
+                "precision": precision_schema(
+                    "Decimal places of every result; without it, what set_precision set, at first 20"
+                ),
+                "timeout": json!({
+                    "type": "number", "exclusiveMinimum": 0, "default": ENTRY_TIME.as_secs(),
+                    "description": format!(
+                        "Seconds of each expression; at most {}", in_force.rules.limits.calculator_timeout_s
+                    )
+                })
+            },
+            "required": ["expressions"],
+            "additionalProperties": false
+        });
+        let text = json!({ "type": "string" });
+        let output = json!({
+            "type": "object",
+            "properties": {
+                "results": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "expression": text, "result": text,
+                            "exact": { "type": "boolean", "description": "Present and false when not every digit is sure." },
+                            "error": { "type": "string", "description": "Why there is no result." }
+                        },
+                        "required": ["expression"], "additionalProperties": false
+                    }
+                },
+                "errors": count(),
+                "precision": precision_schema("Decimal places in force."),
+                "executionTimeMs": count(),
+                "warnings": warnings_schema()
+            },
+            "required": ["results", "errors", "precision", "executionTimeMs"],
+            "additionalProperties": false
+        });
+        tool::<Self>("Calculate many", description, input, output).annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        let Self { expressions, precision, timeout } = self;
+        let (precision, within) = (server.precision(precision), within(timeout)?);
+        let started = Instant::now();
+        let asked = expressions.0.clone();
+        let run = |turn| server.0.backend.calculate_batch(asked, precision, within, turn);
+        let done = server.turn(context, run).await;
+        let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
+        let (tool, share) = (Self::TOOL, started.elapsed() / count);
+        for (place, expression) in expressions.0.iter().enumerate() {
+            let told = match &done {
+                Ok(done) => match done.entries.get(place) {
+                    Some(Ok((result, _))) => Ok(result.as_str()),
+                    Some(Err(error)) => Err(error.as_str()),
+                    None => continue,
+                },
+                Err(refused) => Err(refused.message.as_str()),
+            };
+            server.ledger(|ledger| {
+                ledger.note(tool, expression, Some(precision.places()), told, share);
+            });
+        }
+        let told = calculations::batch(&done?, &expressions.0, precision.places());
+        Ok(calculations::with_warnings(told, server.lowered(within)))
+    }
+}
+
+impl BuiltIn for PlotArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = "Draw a function as an ASCII plot with axes and labels. Where the function \
+            has no value, as at a singularity, a column stays empty; values far from all others are \
+            left out and counted.";
+        let size = |(least, usual, most): (u16, u16, u16), about: &str| {
+            json!({
+                "type": "integer", "minimum": least, "maximum": most, "default": usual,
+                "description": about
+            })
+        };
+        let end = |about: &str| {
+            json!({
+                "anyOf": [{ "type": "number" }, { "type": "string" }], "description": about
+            })
+        };
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "expression": {
+                    "type": "string", "minLength": 1, "maxLength": EXPRESSION_CHARACTERS,
+                    "description": "One expression in the variable, such as 'sin(x)/x'"
+                },
+                "variable": { "type": "string", "default": "x", "description": "Its name" },
+                "from": end("Where the plot begins: a number, or an expression such as '-2*pi'"),
+                "to": end("Where it ends"),
+                "width": size(WIDTH, "Columns"),
+                "height": size(HEIGHT, "Rows"),
+                "timeout": time_schema(&in_force.rules)
+            },
+            "required": ["expression", "from", "to"],
+            "additionalProperties": false
+        });
+        let number = json!({ "type": "number" });
+        let output = json!({
+            "type": "object",
+            "properties": {
+                "plot": { "type": "string", "description": "The drawing, a line for each row." },
+                "expression": { "type": "string" }, "variable": { "type": "string" },
+                "from": number, "to": number,
+                "min": { "type": "number", "description": "The least value computed." },
+                "max": { "type": "number", "description": "The greatest." },
+                "gaps": { "type": "integer", "minimum": 0, "description": "Columns without a value." },
+                "beyond": { "type": "integer", "minimum": 0, "description": "Columns whose value is beyond the rows shown." },
+                "executionTimeMs": count(),
+                "warnings": warnings_schema()
+            },
+            "required": ["plot", "expression", "variable", "from", "to", "min", "max", "gaps", "beyond",
+                "executionTimeMs"],
+            "additionalProperties": false
+        });
+        tool::<Self>("Plot a function", description.to_owned(), input, output).annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        let (within, started) = (within(self.timeout)?, Instant::now());
+        let plot = self.plot();
+        let asked = plot.clone();
+        let run = |turn| server.0.backend.calculate_plot(asked, within, turn);
+        let done = server.turn(context, run).await;
+        let told = done.as_ref().map(|_| "a plot").map_err(|refused| refused.message.as_str());
+        server.ledger(|ledger| {
+            ledger.note(Self::TOOL, &plot.expression, None, told, started.elapsed());
+        });
+        Ok(calculations::with_warnings(calculations::plot(&done?, &plot), server.lowered(within)))
+    }
+}
+
+impl BuiltIn for FunctionsArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description = "List the functions and constants that expressions can use besides bc's \
+            own: powers and logarithms, trigonometry, whole numbers, statistics, interest, bases.";
+        let input = no_arguments();
+        let text = json!({ "type": "string" });
+        let output = json!({
+            "type": "object",
+            "properties": {
+                "functions": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "form": text, "gives": text, "section": text,
+                            "domain": { "type": "string", "description": "Where it has a value." }
+                        },
+                        "required": ["form", "gives", "section"], "additionalProperties": false
+                    }
+                }
+            },
+            "required": ["functions"],
+            "additionalProperties": false
+        });
+        tool::<Self>("List functions", description.to_owned(), input, output).annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, _: &Server<B>, _: &Context) -> CallResult {
+        Ok(calculations::functions())
+    }
+}
+
+impl BuiltIn for StatsArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description = "Show how many calculations this session made, how many failed, and how \
+            long they took, in all and for each tool, and how many calls run or wait now.";
+        let input = no_arguments();
+        let one: serde_json::Map<String, Value> = counts().into_iter().collect();
+        let names: Vec<String> = one.keys().cloned().collect();
+        let each = json!({
+            "type": "object", "properties": one.clone(), "required": names.clone(),
+            "additionalProperties": false
+        });
+        let mut all = one;
+        all.insert("tools".to_owned(), json!({ "type": "object", "additionalProperties": each }));
+        all.insert("pending".to_owned(), count());
+        let required: Vec<String> = all.keys().cloned().collect();
+        let output = json!({
+            "type": "object", "properties": all, "required": required, "additionalProperties": false
+        });
+        tool::<Self>("Show calculation statistics", description.to_owned(), input, output)
+            .annotate(about_the_session())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        let pending = server.0.backend.pending();
+        Ok(server.ledger(|ledger| calculations::stats(ledger.statistics(), pending)))
+    }
+}
+
+impl BuiltIn for HistoryArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description = format!(
+            "Show this session's last calculations, the newest first: expression, precision, and \
+             result or error. The last {MOST_HISTORY} are remembered, long texts by their beginning."
+        );
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "limit": {
+                    "type": "integer", "minimum": 1, "maximum": MOST_HISTORY, "default": USUAL_HISTORY,
+                    "description": "How many"
+                }
+            },
+            "additionalProperties": false
+        });
+        let text = json!({ "type": "string" });
+        let output = json!({
+            "type": "object",
+            "properties": {
+                "calculations": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "number": { "type": "integer", "minimum": 1, "description": "Counted in the session." },
+                            "tool": text, "expression": text, "precision": count(), "result": text,
+                            "error": text
+                        },
+                        "required": ["number", "tool", "expression"], "additionalProperties": false
+                    }
+                }
+            },
+            "required": ["calculations"],
+            "additionalProperties": false
+        });
+        tool::<Self>("Show past calculations", description, input, output)
+            .annotate(about_the_session())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        let Self { limit } = self;
+        let limit = limit.map_or(USUAL_HISTORY, |limit| limit.0);
+        Ok(calculations::history(&server.ledger(|ledger| ledger.latest(usize::from(limit)))))
+    }
+}
+
+/// Annotates a tool whose result changes with each calculation, and which changes nothing itself.
+fn about_the_session() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(true).destructive(false).idempotent(false).open_world(false)
+}
+
+fn counts() -> Vec<(String, Value)> {
+    let names = ["calculations", "errors", "totalTimeMs", "averageTimeMs"];
+    names.iter().map(|name| ((*name).to_owned(), count())).collect()
+}
+
+fn count() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}

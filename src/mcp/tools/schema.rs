@@ -1,0 +1,110 @@
+//! Parts of schemas that more than one tool has.
+//!
+//! Schemas are written out rather than derived: a model reads every word of them, and a derived
+//! schema says `["integer", "null"]` for an optional field.
+
+use std::sync::Arc;
+
+use rmcp::model::{Tool, ToolAnnotations, object};
+use serde_json::{Value, json};
+
+use crate::arguments::{MAX_PRECISION, Named};
+use crate::rules::Rules;
+
+/// Puts a tool's entry in the list together.
+pub(super) fn tool<T: Named>(
+    title: &str,
+    description: String,
+    input: Value,
+    output: Value,
+) -> Tool {
+    Tool::new(T::TOOL, description, object(input))
+        .with_title(title)
+        .with_raw_output_schema(Arc::new(object(output)))
+}
+
+/// Returns the schema of a tool without arguments.
+pub(super) fn no_arguments() -> Value {
+    json!({ "type": "object", "properties": {}, "additionalProperties": false })
+}
+
+/// Annotates a tool that only reads, is repeatable, and reaches nothing outside.
+pub(super) fn pure() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(true).destructive(false).idempotent(true).open_world(false)
+}
+
+/// Annotates a tool that runs a command: it may change anything inside of its cell, and nothing
+/// outside.
+pub(super) fn runs() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(false).destructive(true).idempotent(false).open_world(false)
+}
+
+/// Annotates a tool that sets a value of the session.
+pub(super) fn sets() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(false).destructive(false).idempotent(true).open_world(false)
+}
+
+/// Returns the schema of refused system calls, for every result that has them.
+pub(crate) fn denials() -> Value {
+    json!({
+        "type": "array",
+        "description": "System calls that were refused.",
+        "items": {
+            "type": "object",
+            "properties": {
+                "syscall": { "type": "string" },
+                "count": { "type": "integer", "minimum": 1, "description": "10000 means at least." },
+                "grant": { "type": "string", "description": "What an operator can grant; absent when nothing grants it." }
+            },
+            "required": ["syscall", "count"],
+            "additionalProperties": false
+        }
+    })
+}
+
+/// Returns the schema of changes in the workspace, for the results of commands.
+pub(super) fn files_changed() -> Value {
+    let file = json!({
+        "type": "object",
+        "properties": {
+            "path": { "type": "string", "description": "From /workspace on; / ends a directory, @ a symbolic link." },
+            "size": { "type": "integer", "minimum": 0 },
+            "mode": { "type": "string" },
+            "executable": { "type": "boolean" }
+        },
+        "required": ["path", "size", "mode"],
+        "additionalProperties": false
+    });
+    json!({
+        "type": "object",
+        "description": "Files of /workspace that changed since it was looked at before; absent when none did.",
+        "properties": {
+            "created": { "type": "array", "items": file },
+            "modified": { "type": "array", "items": file },
+            "deleted": { "type": "array", "items": { "type": "string" } },
+            "more": { "type": "integer", "minimum": 1, "description": "Changes that are not listed." },
+            "incomplete": { "type": "boolean", "description": "Not all of /workspace was looked at." }
+        },
+        "additionalProperties": false
+    })
+}
+
+pub(super) fn precision_schema(description: &str) -> Value {
+    json!({
+        "type": "integer", "minimum": 0, "maximum": MAX_PRECISION, "description": description
+    })
+}
+
+/// Returns the schema of a calculation's time limit; it never exceeds the operator's.
+pub(super) fn time_schema(rules: &Rules) -> Value {
+    json!({
+        "type": "number", "exclusiveMinimum": 0, "default": rules.limits.calculator_timeout_s,
+        "description": format!("Seconds; at most {}", rules.limits.calculator_timeout_s)
+    })
+}
+
+/// Present where there are any.
+pub(super) fn warnings_schema() -> Value {
+    let about = "What bc warned of, and a timeout that was lowered; absent when there is nothing.";
+    json!({ "type": "array", "items": { "type": "string" }, "description": about })
+}

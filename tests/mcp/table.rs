@@ -1,0 +1,66 @@
+//! The table of built-in tools: a tool that is in it is listed and called, and no other is.
+
+use mcp::arguments::{Arguments, Named};
+use mcp::backend::Backend;
+use mcp::lines::{Ends, Lines};
+use mcp::server::Server;
+use mcp::tools::{BuiltIn, CallResult, Context, Entry, InForce};
+use rmcp::ServiceExt;
+use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, Tool};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::fake::Fake;
+
+/// A tool that only this test has.
+#[derive(Debug, Deserialize)]
+struct EchoArguments {
+    text: String,
+}
+
+impl Named for EchoArguments {
+    const TOOL: &'static str = "echo";
+}
+
+impl Arguments for EchoArguments {
+    const FIELDS: &'static [&'static str] = &["text"];
+}
+
+impl BuiltIn for EchoArguments {
+    fn describe(_: &InForce) -> Tool {
+        let schema = json!({ "type": "object", "properties": { "text": { "type": "string" } } });
+        Tool::new(Self::TOOL, "Returns its text.", rmcp::model::object(schema))
+    }
+
+    async fn call<B: Backend>(self, _: &Server<B>, _: &Context) -> CallResult {
+        Ok(CallToolResult::success(vec![ContentBlock::text(self.text)]))
+    }
+}
+
+#[tokio::test]
+async fn a_tool_of_the_table_is_listed_and_called_and_no_other_is() {
+    const TABLE: &[Entry<Fake>] = &[Entry::of::<EchoArguments>()];
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let (reader, writer) = tokio::io::split(far);
+    let ends = Ends::default();
+    let server = Server::with_tools(Fake, ends.kill.clone(), TABLE);
+    let running = tokio::spawn(async move {
+        server.serve(Lines::new(reader, writer, ends)).await.unwrap().waiting().await
+    });
+    let client = ().serve(near).await.unwrap();
+    let listed = client.list_all_tools().await.unwrap();
+    assert_eq!(listed.iter().map(|tool| tool.name.as_ref()).collect::<Vec<_>>(), ["echo"]);
+
+    let call = |tool: &'static str, arguments: serde_json::Value| {
+        let arguments = arguments.as_object().unwrap().clone();
+        client.call_tool(CallToolRequestParams::new(tool).with_arguments(arguments))
+    };
+    let told = call("echo", json!({ "text": "hello" })).await.unwrap();
+    assert_eq!(told.content, vec![ContentBlock::text("hello")]);
+    let refused = call("echo", json!({ "txt": "hello" })).await.unwrap();
+    assert_eq!(refused.is_error, Some(true));
+    let unknown = call("bash", json!({ "command": "hello" })).await.unwrap_err().to_string();
+    assert!(unknown.contains("unknown tool `bash`"), "{unknown}");
+    client.cancel().await.unwrap();
+    assert!(running.await.unwrap().is_ok());
+}
