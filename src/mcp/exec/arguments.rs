@@ -20,12 +20,6 @@ arguments! {
     StreamArguments: ["command", "working_dir", "timeout", "buffer_size"];
     WhereArguments: [];
     GoArguments: ["directory"];
-    EnvArguments: ["variable", "all"];
-    SystemArguments: [];
-    ProcessArguments: ["format", "filter"];
-    WhichArguments: ["command"];
-    HelpArguments: ["command"];
-    ManualArguments: ["command", "section"];
 }
 
 /// Arguments of `bash_exec`.
@@ -88,86 +82,4 @@ pub struct WhereArguments {}
 #[serde(deny_unknown_fields)]
 pub struct GoArguments {
     pub directory: String,
-}
-
-/// Arguments of `get_env`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EnvArguments {
-    pub variable: Option<String>,
-    #[serde(default)]
-    pub all: bool,
-}
-
-/// Arguments of `system_info`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SystemArguments {}
-
-/// Arguments of `process_info`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProcessArguments {
-    pub format: Option<String>,
-    pub filter: Option<String>,
-}
-
-/// Arguments of `which_command`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WhichArguments {
-    pub command: String,
-}
-
-/// Arguments of `command_help`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HelpArguments {
-    pub command: String,
-}
-
-/// Arguments of `man_page`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ManualArguments {
-    pub command: String,
-    pub section: Option<Section>,
-}
-
-/// A section of the manual.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum Section {
-    #[serde(rename = "1")]
-    Commands,
-    #[serde(rename = "2")]
-    SystemCalls,
-    #[serde(rename = "3")]
-    Libraries,
-    #[serde(rename = "4")]
-    Devices,
-    #[serde(rename = "5")]
-    Files,
-    #[serde(rename = "6")]
-    Games,
-    #[serde(rename = "7")]
-    Overviews,
-    #[serde(rename = "8")]
-    Administration,
-}
-
-impl Section {
-    pub const DIGITS: [&'static str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
-
-    pub fn digit(self) -> &'static str {
-        match self {
-            Self::Commands => "1",
-            Self::SystemCalls => "2",
-            Self::Libraries => "3",
-            Self::Devices => "4",
-            Self::Files => "5",
-            Self::Games => "6",
-            Self::Overviews => "7",
-            Self::Administration => "8",
-        }
-    }
 }

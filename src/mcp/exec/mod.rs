@@ -12,13 +12,9 @@ pub mod stream;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rmcp::model::{CallToolResult, JsonObject};
-use serde_json::{Value, json};
+use rmcp::model::CallToolResult;
 
-use self::arguments::{
-    EnvArguments, ExecArguments, GoArguments, HelpArguments, ManualArguments, ProcessArguments,
-    Section, Shell, SystemArguments, WhichArguments,
-};
+use self::arguments::{ExecArguments, GoArguments, Shell};
 use super::arguments::Named;
 use super::backend::{Backend, CommandReport, Refused, RefusedKind};
 use super::server::Server;
@@ -27,7 +23,7 @@ use capture::tap::Tap;
 use model::call::{Cwd, seconds};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::outcome::Outcome;
-use service::inspect::{self, Located, System};
+use service::inspect;
 use service::shell::{self, ScriptArgs};
 
 /// A command for a fresh cell, with the input that only cofferdam gives it.
@@ -44,9 +40,6 @@ impl CommandRequest {
         Self { arguments, ..Self::default() }
     }
 }
-
-/// Default format of `ps`.
-const PS_FORMAT: &str = "aux";
 
 /// Operator's settings of `bash_exec`, given at the start of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,111 +169,8 @@ impl<B: Backend> Server<B> {
         Ok(reply::working_dir(&directory))
     }
 
-    pub(crate) async fn get_env(
-        &self,
-        arguments: EnvArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let EnvArguments { variable, all } = arguments;
-        if variable.is_none() && !all {
-            return Err(Refused::new(RefusedKind::Arguments, "get_env: nothing is asked for")
-                .with_hint("give `variable`, or `all`"));
-        }
-        let variable = variable.map(|name| inspect::word("variable", name)).transpose()?;
-        let told = self.script(EnvArguments::TOOL, inspect::environment(), context).await?;
-        let variables = read(&told, inspect::environment_of)?;
-        let mut fields = JsonObject::new();
-        if let Some(name) = variable {
-            let value = variables.get(&name).cloned();
-            fields.insert("found".to_owned(), Value::Bool(value.is_some()));
-            fields.insert("variable".to_owned(), Value::String(name));
-            fields.extend(value.map(|value| ("value".to_owned(), Value::String(value))));
-        }
-        if all {
-            fields.insert("variables".to_owned(), json!(variables));
-        }
-        Ok(reply::answered(&told, Value::Object(fields)))
-    }
-
-    pub(crate) async fn system_info(&self, context: &Context) -> Result<CallToolResult, Refused> {
-        let told = self.script(SystemArguments::TOOL, inspect::system(), context).await?;
-        let system = read(&told, System::of)?;
-        Ok(reply::answered(&told, super::reply::to_value(&system)))
-    }
-
-    pub(crate) async fn process_info(
-        &self,
-        arguments: ProcessArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let format = arguments.format.unwrap_or_else(|| PS_FORMAT.to_owned());
-        let format = inspect::line("format", format)?;
-        let filter = inspect::line("filter", arguments.filter.unwrap_or_default())?;
-        let args = inspect::processes(&format, &filter);
-        let told = self.script(ProcessArguments::TOOL, args, context).await?;
-        well(&told)?;
-        let fields = json!({ "format": format, "filter": filter, "processes": told.stdout.text });
-        Ok(reply::shown(&told, &told.stdout.text, fields))
-    }
-
-    pub(crate) async fn which_command(
-        &self,
-        arguments: WhichArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let name = inspect::word("command", arguments.command)?;
-        let told = self.script(WhichArguments::TOOL, inspect::which(&name), context).await?;
-        let Located { kind, paths } = read(&told, Located::of)?;
-        let mut fields = json!({
-            "command": name, "found": kind != "none", "kind": kind, "paths": paths,
-        });
-        if let (Some(first), Some(map)) = (paths.first(), fields.as_object_mut()) {
-            map.insert("path".to_owned(), Value::String(first.clone()));
-        }
-        Ok(reply::answered(&told, fields))
-    }
-
-    pub(crate) async fn command_help(
-        &self,
-        arguments: HelpArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let name = inspect::word("command", arguments.command)?;
-        let told = self.script(HelpArguments::TOOL, inspect::help(&name), context).await?;
-        let Outcome::Exited { code } = told.outcome else { return Err(failed(&told)) };
-        if code == 127 {
-            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
-        }
-        let help = &told.stdout.text;
-        let fields = json!({ "command": name, "help": help, "exit_code": code });
-        Ok(reply::shown(&told, help, fields))
-    }
-
-    pub(crate) async fn man_page(
-        &self,
-        arguments: ManualArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let name = inspect::page("command", arguments.command)?;
-        let section = arguments.section.map_or("", Section::digit);
-        let args = inspect::manual(&name, section);
-        let told = self.script(ManualArguments::TOOL, args, context).await?;
-        if told.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
-            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
-        }
-        let page = read(&told, |text| {
-            inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
-        });
-        let (by, page) = page?;
-        let mut fields = json!({ "command": name, "page": page, "rendered_by": by });
-        if let (Some(section), Some(map)) = (arguments.section, fields.as_object_mut()) {
-            map.insert("section".to_owned(), Value::from(section.digit()));
-        }
-        Ok(reply::shown(&told, &page, fields))
-    }
-
     /// Runs a script in a fresh cell, as a call of `tool`.
-    pub(super) async fn script(
+    pub(crate) async fn script(
         &self,
         tool: &'static str,
         args: ScriptArgs,
@@ -292,13 +182,17 @@ impl<B: Backend> Server<B> {
 }
 
 /// Parses the output of a script that ended well.
-fn read<T>(told: &CommandReport, of: impl FnOnce(&str) -> Option<T>) -> Result<T, Refused> {
+pub(crate) fn read<T>(
+    told: &CommandReport,
+    of: impl FnOnce(&str) -> Option<T>,
+) -> Result<T, Refused> {
     well(told)?;
     let none = || Refused::failed("the cell's answer was not understood");
     of(&told.stdout.text).ok_or_else(|| none().protected_by(told.receipt.clone()))
 }
 
-fn well(told: &CommandReport) -> Result<(), Refused> {
+/// Refuses a script that did not end well.
+pub(crate) fn well(told: &CommandReport) -> Result<(), Refused> {
     match told.outcome {
         Outcome::Exited { code: 0 } => Ok(()),
         Outcome::Exited { .. }
@@ -311,7 +205,7 @@ fn well(told: &CommandReport) -> Result<(), Refused> {
 }
 
 /// Makes the failure of a script that gave no answer: its own message, else its outcome.
-fn failed(told: &CommandReport) -> Refused {
+pub(crate) fn failed(told: &CommandReport) -> Refused {
     let said = told.stderr.text.trim_end();
     let message = match (&told.outcome, said) {
         (Outcome::Exited { .. }, said) if !said.is_empty() => said.to_owned(),

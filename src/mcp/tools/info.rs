@@ -1,16 +1,33 @@
 //! Questions about a cell and its programs, each answered by a script in a fresh cell.
 
-use rmcp::model::{Tool, ToolAnnotations};
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::tool;
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::backend::Backend;
-use crate::exec::arguments::{
-    EnvArguments, HelpArguments, ManualArguments, ProcessArguments, Section, SystemArguments,
-    WhichArguments,
-};
+use crate::arguments::{Arguments, Named};
+use crate::backend::{Backend, Refused, RefusedKind};
+use crate::exec::{failed, read, reply, well};
 use crate::server::Server;
+use model::outcome::Outcome;
+use service::inspect::{self, Located, System};
+
+/// Default format of `ps`.
+const PS_FORMAT: &str = "aux";
+
+/// Arguments of `get_env`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvArguments {
+    pub variable: Option<String>,
+    #[serde(default)]
+    pub all: bool,
+}
+
+impl Arguments for EnvArguments {
+    const FIELDS: &'static [&'static str] = &["variable", "all"];
+}
 
 impl BuiltIn for EnvArguments {
     fn describe(_: &InForce) -> Tool {
@@ -39,8 +56,35 @@ impl BuiltIn for EnvArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.get_env(self, context).await
+        let Self { variable, all } = self;
+        if variable.is_none() && !all {
+            return Err(Refused::new(RefusedKind::Arguments, "get_env: nothing is asked for")
+                .with_hint("give `variable`, or `all`"));
+        }
+        let variable = variable.map(|name| inspect::word("variable", name)).transpose()?;
+        let told = server.script(Self::TOOL, inspect::environment(), context).await?;
+        let variables = read(&told, inspect::environment_of)?;
+        let mut fields = JsonObject::new();
+        if let Some(name) = variable {
+            let value = variables.get(&name).cloned();
+            fields.insert("found".to_owned(), Value::Bool(value.is_some()));
+            fields.insert("variable".to_owned(), Value::String(name));
+            fields.extend(value.map(|value| ("value".to_owned(), Value::String(value))));
+        }
+        if all {
+            fields.insert("variables".to_owned(), json!(variables));
+        }
+        Ok(reply::answered(&told, Value::Object(fields)))
     }
+}
+
+/// Arguments of `system_info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SystemArguments {}
+
+impl Arguments for SystemArguments {
+    const FIELDS: &'static [&'static str] = &[];
 }
 
 impl BuiltIn for SystemArguments {
@@ -56,8 +100,22 @@ impl BuiltIn for SystemArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.system_info(context).await
+        let told = server.script(Self::TOOL, inspect::system(), context).await?;
+        let system = read(&told, System::of)?;
+        Ok(reply::answered(&told, crate::reply::to_value(&system)))
     }
+}
+
+/// Arguments of `process_info`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessArguments {
+    pub format: Option<String>,
+    pub filter: Option<String>,
+}
+
+impl Arguments for ProcessArguments {
+    const FIELDS: &'static [&'static str] = &["format", "filter"];
 }
 
 impl BuiltIn for ProcessArguments {
@@ -86,8 +144,26 @@ impl BuiltIn for ProcessArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.process_info(self, context).await
+        let format = self.format.unwrap_or_else(|| PS_FORMAT.to_owned());
+        let format = inspect::line("format", format)?;
+        let filter = inspect::line("filter", self.filter.unwrap_or_default())?;
+        let args = inspect::processes(&format, &filter);
+        let told = server.script(Self::TOOL, args, context).await?;
+        well(&told)?;
+        let fields = json!({ "format": format, "filter": filter, "processes": told.stdout.text });
+        Ok(reply::shown(&told, &told.stdout.text, fields))
     }
+}
+
+/// Arguments of `which_command`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhichArguments {
+    pub command: String,
+}
+
+impl Arguments for WhichArguments {
+    const FIELDS: &'static [&'static str] = &["command"];
 }
 
 impl BuiltIn for WhichArguments {
@@ -114,8 +190,28 @@ impl BuiltIn for WhichArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.which_command(self, context).await
+        let name = inspect::word("command", self.command)?;
+        let told = server.script(Self::TOOL, inspect::which(&name), context).await?;
+        let Located { kind, paths } = read(&told, Located::of)?;
+        let mut fields = json!({
+            "command": name, "found": kind != "none", "kind": kind, "paths": paths,
+        });
+        if let (Some(first), Some(map)) = (paths.first(), fields.as_object_mut()) {
+            map.insert("path".to_owned(), Value::String(first.clone()));
+        }
+        Ok(reply::answered(&told, fields))
     }
+}
+
+/// Arguments of `command_help`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HelpArguments {
+    pub command: String,
+}
+
+impl Arguments for HelpArguments {
+    const FIELDS: &'static [&'static str] = &["command"];
 }
 
 impl BuiltIn for HelpArguments {
@@ -139,8 +235,28 @@ impl BuiltIn for HelpArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.command_help(self, context).await
+        let name = inspect::word("command", self.command)?;
+        let told = server.script(Self::TOOL, inspect::help(&name), context).await?;
+        let Outcome::Exited { code } = told.outcome else { return Err(failed(&told)) };
+        if code == 127 {
+            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
+        }
+        let help = &told.stdout.text;
+        let fields = json!({ "command": name, "help": help, "exit_code": code });
+        Ok(reply::shown(&told, help, fields))
     }
+}
+
+/// Arguments of `man_page`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManualArguments {
+    pub command: String,
+    pub section: Option<Section>,
+}
+
+impl Arguments for ManualArguments {
+    const FIELDS: &'static [&'static str] = &["command", "section"];
 }
 
 impl BuiltIn for ManualArguments {
@@ -170,7 +286,22 @@ impl BuiltIn for ManualArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.man_page(self, context).await
+        let name = inspect::page("command", self.command)?;
+        let section = self.section.map_or("", Section::digit);
+        let args = inspect::manual(&name, section);
+        let told = server.script(Self::TOOL, args, context).await?;
+        if told.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
+            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
+        }
+        let page = read(&told, |text| {
+            inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
+        });
+        let (by, page) = page?;
+        let mut fields = json!({ "command": name, "page": page, "rendered_by": by });
+        if let (Some(section), Some(map)) = (self.section, fields.as_object_mut()) {
+            map.insert("section".to_owned(), Value::from(section.digit()));
+        }
+        Ok(reply::shown(&told, &page, fields))
     }
 }
 
@@ -189,4 +320,42 @@ fn fields(properties: Value, required: &[&str]) -> Value {
 
 fn command(about: &str) -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": 256, "description": about })
+}
+
+/// A section of the manual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Section {
+    #[serde(rename = "1")]
+    Commands,
+    #[serde(rename = "2")]
+    SystemCalls,
+    #[serde(rename = "3")]
+    Libraries,
+    #[serde(rename = "4")]
+    Devices,
+    #[serde(rename = "5")]
+    Files,
+    #[serde(rename = "6")]
+    Games,
+    #[serde(rename = "7")]
+    Overviews,
+    #[serde(rename = "8")]
+    Administration,
+}
+
+impl Section {
+    pub const DIGITS: [&'static str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+
+    pub fn digit(self) -> &'static str {
+        match self {
+            Self::Commands => "1",
+            Self::SystemCalls => "2",
+            Self::Libraries => "3",
+            Self::Devices => "4",
+            Self::Files => "5",
+            Self::Games => "6",
+            Self::Overviews => "7",
+            Self::Administration => "8",
+        }
+    }
 }

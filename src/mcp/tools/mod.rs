@@ -21,6 +21,9 @@ use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, JsonObject, Tool};
 use rmcp::service::RequestContext;
 
+use self::info::{
+    EnvArguments, HelpArguments, ManualArguments, ProcessArguments, SystemArguments, WhichArguments,
+};
 use crate::arguments::calculator::{
     BatchArguments, FunctionsArguments, HistoryArguments, PlotArguments, StatsArguments,
 };
@@ -31,10 +34,7 @@ use crate::arguments::{
 };
 use crate::backend::{Backend, Refused};
 use crate::exec::Options;
-use crate::exec::arguments::{
-    EnvArguments, ExecArguments, GoArguments, HelpArguments, ManualArguments, ProcessArguments,
-    StreamArguments, SystemArguments, WhereArguments, WhichArguments,
-};
+use crate::exec::arguments::{ExecArguments, GoArguments, StreamArguments, WhereArguments};
 use crate::exec::macros::{DeleteArguments, ListArguments, RunArguments, SaveArguments};
 use crate::exec::pipeline::PipelineArguments;
 use crate::files::arguments::{EditArguments, GetArguments, PutArguments};
