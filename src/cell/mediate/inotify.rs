@@ -61,9 +61,9 @@ pub fn add_watch(
         return Err(CallError::Guarded);
     }
     let mut entry = [0; 64];
-    let own = format_args!("fd/{}", held.as_raw_fd());
     // From the procfs, which is the current directory.
-    let entry = handlers.name_guard.own().entry(&mut entry, own)?;
+    let entry =
+        handlers.name_guard.own().entry(&mut entry, format_args!("fd/{}", held.as_raw_fd()))?;
     let watch = watch::add(&instance, entry, mask & !libc::IN_DONT_FOLLOW)?;
     Ok(Response::Value(i64::from(watch)))
 }
