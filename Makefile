@@ -72,7 +72,7 @@ fuzz: setup
 # The oldest compiler that Cargo.toml names, where rustup has it.
 OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 check-oldest-compiler:
-	$(CARGO) +$(OLDEST) check --workspace --locked
+	$(CARGO) +$(OLDEST) check --workspace --all-targets --locked
 
 # Licences, sources, duplicates and known faults of the dependencies; needs cargo-deny.
 deny:
