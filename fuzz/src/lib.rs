@@ -17,7 +17,8 @@ use cell::mediate::sockets::{Address, SocketArguments};
 use cell::mediate::{epoll, inotify};
 use cell::seccomp::{payload_filter, payload_verdicts};
 use mcp::arguments::{
-    AdvancedArguments, BashArguments, CalculateArguments, PrecisionArguments, RulesArguments, parse,
+    BashArguments, CalculateAdvancedArguments, CalculateArguments, SandboxRulesArguments,
+    SetPrecisionArguments, parse,
 };
 use mcp::lines::{Ends, Lines};
 use model::call::{Argv, Asked, Call, Env, Stdin};
@@ -122,9 +123,9 @@ pub fn policies(bytes: &[u8]) {
 pub fn arguments(bytes: &[u8]) {
     let Ok(Value::Object(given)) = serde_json::from_slice::<Value>(bytes) else { return };
     drop(parse::<CalculateArguments>(Some(given.clone())));
-    drop(parse::<AdvancedArguments>(Some(given.clone())));
-    drop(parse::<PrecisionArguments>(Some(given.clone())));
-    drop(parse::<RulesArguments>(Some(given.clone())));
+    drop(parse::<CalculateAdvancedArguments>(Some(given.clone())));
+    drop(parse::<SetPrecisionArguments>(Some(given.clone())));
+    drop(parse::<SandboxRulesArguments>(Some(given.clone())));
     let Ok(BashArguments { command, stdin, cwd, env, timeout, session, .. }) = parse(Some(given))
     else {
         return;

@@ -10,7 +10,7 @@ use capture::lines::{Wanted, only};
 use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
 use mcp::arguments::jobs::{
-    InputArguments, JobSignal, KillArguments, OutputArguments, OutputOffsets,
+    BashInputArguments, BashKillArguments, BashOutputArguments, JobSignal, OutputOffsets,
 };
 use mcp::backend::{Cut, JobEnd, Refused, RefusedKind, Stream, Turn};
 use mcp::jobs::{InputTaken, JobAnswer, JobOutput, JobRequest, JobState, JobSummary};
@@ -44,7 +44,7 @@ impl Live {
                 let jobs = self.workbench.jobs()?;
                 Ok(JobAnswer::List(jobs.iter().map(|job| listed(job)).collect()))
             }
-            JobRequest::Kill(KillArguments { job, signal }) => {
+            JobRequest::Kill(BashKillArguments { job, signal }) => {
                 let stop = match signal {
                     JobSignal::Interrupt => Stop::Interrupt,
                     JobSignal::Terminate => Stop::Terminate,
@@ -63,8 +63,12 @@ impl Live {
         }
     }
 
-    async fn output(&self, arguments: OutputArguments, turn: Turn) -> Result<JobAnswer, Refused> {
-        let OutputArguments { job, output_id, since, tail, grep, wait, max_output } = arguments;
+    async fn output(
+        &self,
+        arguments: BashOutputArguments,
+        turn: Turn,
+    ) -> Result<JobAnswer, Refused> {
+        let BashOutputArguments { job, output_id, since, tail, grep, wait, max_output } = arguments;
         let id = match (job, output_id) {
             (Some(id), None) | (None, Some(id)) => id,
             (Some(_), Some(_)) | (None, None) => {
@@ -96,8 +100,8 @@ impl Live {
         Ok(self.looked(&command, seen, None, None))
     }
 
-    async fn input(&self, arguments: InputArguments, turn: Turn) -> Result<JobAnswer, Refused> {
-        let InputArguments { job, text, eof, wait } = arguments;
+    async fn input(&self, arguments: BashInputArguments, turn: Turn) -> Result<JobAnswer, Refused> {
+        let BashInputArguments { job, text, eof, wait } = arguments;
         let bad = |why: String| Err(Refused::new(RefusedKind::Arguments, why));
         if text.is_empty() && !eof {
             return bad("bash_input: `text` or `eof` is needed".to_owned());

@@ -96,33 +96,33 @@ impl Arguments for CalculateArguments {
 /// Arguments of `calculate_advanced`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AdvancedArguments {
+pub struct CalculateAdvancedArguments {
     pub script: String,
     pub precision: Option<Precision>,
     pub timeout: Option<Seconds>,
 }
 
-impl Arguments for AdvancedArguments {
+impl Arguments for CalculateAdvancedArguments {
     const FIELDS: &'static [&'static str] = &["script", "precision", "timeout"];
 }
 
 /// Arguments of `set_precision`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PrecisionArguments {
+pub struct SetPrecisionArguments {
     pub precision: Precision,
 }
 
-impl Arguments for PrecisionArguments {
+impl Arguments for SetPrecisionArguments {
     const FIELDS: &'static [&'static str] = &["precision"];
 }
 
 /// Arguments of tools that take none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RulesArguments {}
+pub struct SandboxRulesArguments {}
 
-impl Arguments for RulesArguments {
+impl Arguments for SandboxRulesArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
@@ -320,7 +320,7 @@ mod tests {
             )
         );
         assert_eq!(
-            refusal::<RulesArguments>(r#"{"zzz":1}"#),
+            refusal::<SandboxRulesArguments>(r#"{"zzz":1}"#),
             (
                 "sandbox_rules: unknown field `zzz`".to_owned(),
                 Some("it takes no arguments".to_owned())
@@ -357,10 +357,11 @@ mod tests {
     fn precision_is_a_whole_number_from_0_to_100() {
         for (text, expected) in [("0", 0), ("100", 100), ("20.0", 20)] {
             let given = object(&format!(r#"{{"precision":{text}}}"#));
-            assert_eq!(parse::<PrecisionArguments>(given).unwrap().precision.places(), expected);
+            assert_eq!(parse::<SetPrecisionArguments>(given).unwrap().precision.places(), expected);
         }
         for text in ["101", "-1", "2.5", "\"20\"", "1e300", "null"] {
-            let (message, _) = refusal::<PrecisionArguments>(&format!(r#"{{"precision":{text}}}"#));
+            let (message, _) =
+                refusal::<SetPrecisionArguments>(&format!(r#"{{"precision":{text}}}"#));
             assert!(
                 message.contains("`precision`")
                     && message.ends_with("expected a whole number from 0 to 100"),

@@ -31,26 +31,26 @@ const COMMAND_BYTES: usize = 16 << 10;
 /// Arguments of `history_search`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SearchArguments {
+pub struct HistorySearchArguments {
     #[serde(default)]
     query: String,
     limit: Option<usize>,
 }
 
-impl Arguments for SearchArguments {
+impl Arguments for HistorySearchArguments {
     const FIELDS: &'static [&'static str] = &["query", "limit"];
 }
 
 /// Arguments of `history_replay`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReplayArguments {
+pub struct HistoryReplayArguments {
     id: u64,
     /// Profile as in `bash_exec`: a replay is such a call, and is decided as one.
     profile: Option<String>,
 }
 
-impl Arguments for ReplayArguments {
+impl Arguments for HistoryReplayArguments {
     const FIELDS: &'static [&'static str] = &["id", "profile"];
 }
 
@@ -238,7 +238,10 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    pub(super) fn search(&self, arguments: SearchArguments) -> Result<CallToolResult, Refused> {
+    pub(super) fn search(
+        &self,
+        arguments: HistorySearchArguments,
+    ) -> Result<CallToolResult, Refused> {
         let limit = arguments.limit.unwrap_or(FOUND);
         if !(1..=MOST_FOUND).contains(&limit) {
             let message = format!("history_search: `limit`: expected 1 to {MOST_FOUND}");
@@ -252,7 +255,7 @@ impl<B: Backend> Server<B> {
 
     pub(super) async fn replay(
         &self,
-        arguments: ReplayArguments,
+        arguments: HistoryReplayArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let refused = |message: String| Refused::new(RefusedKind::Arguments, message);

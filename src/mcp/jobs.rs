@@ -5,7 +5,9 @@ use std::time::Duration;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::arguments::jobs::{InputArguments, KillArguments, OutputArguments, OutputOffsets};
+use super::arguments::jobs::{
+    BashInputArguments, BashKillArguments, BashOutputArguments, OutputOffsets,
+};
 use super::backend::CommandReport;
 use super::reply::{self, millis, time_text};
 use super::sessions::{self, Running};
@@ -17,10 +19,10 @@ pub const LISTED: usize = 50;
 /// A call of one of these tools.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobRequest {
-    Output(OutputArguments),
-    Input(InputArguments),
+    Output(BashOutputArguments),
+    Input(BashInputArguments),
     List,
-    Kill(KillArguments),
+    Kill(BashKillArguments),
 }
 
 /// Answer to such a call.

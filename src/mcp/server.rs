@@ -24,7 +24,7 @@ use tracing::Instrument;
 
 use super::arguments::{BashArguments, Precision, nearest};
 use super::backend::{Backend, Refused, RefusedKind};
-use super::exec::arguments::ExecArguments;
+use super::exec::arguments::BashExecArguments;
 use super::exec::macros::Macros;
 use super::exec::{CommandRequest, WorkingDir};
 use super::history::History;
@@ -174,11 +174,11 @@ impl<B: Backend> Server<B> {
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let asked = CommandRequest {
-            arguments: ExecArguments {
+            arguments: BashExecArguments {
                 command: arguments.command.clone().unwrap_or_default(),
                 working_dir: arguments.cwd.clone(),
                 env: arguments.env.clone(),
-                ..ExecArguments::default()
+                ..BashExecArguments::default()
             },
             stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
             ..CommandRequest::default()

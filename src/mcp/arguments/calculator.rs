@@ -16,13 +16,13 @@ pub const USUAL_HISTORY: u16 = 20;
 /// Arguments of `calculate_batch`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BatchArguments {
+pub struct CalculateBatchArguments {
     pub expressions: Expressions,
     pub precision: Option<Precision>,
     pub timeout: Option<Seconds>,
 }
 
-impl Arguments for BatchArguments {
+impl Arguments for CalculateBatchArguments {
     const FIELDS: &'static [&'static str] = &["expressions", "precision", "timeout"];
 }
 
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for Expressions {
 /// Arguments of `calculate_plot`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PlotArguments {
+pub struct CalculatePlotArguments {
     pub expression: String,
     pub variable: Option<String>,
     pub from: End,
@@ -54,12 +54,12 @@ pub struct PlotArguments {
     pub timeout: Option<Seconds>,
 }
 
-impl Arguments for PlotArguments {
+impl Arguments for CalculatePlotArguments {
     const FIELDS: &'static [&'static str] =
         &["expression", "variable", "from", "to", "width", "height", "timeout"];
 }
 
-impl PlotArguments {
+impl CalculatePlotArguments {
     /// Returns the plot, with defaults for absent fields.
     pub fn plot(self) -> Plot {
         Plot {
@@ -125,29 +125,29 @@ const _: () = assert!(REMEMBERED == 200);
 /// Arguments of `calculate_history`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HistoryArguments {
+pub struct CalculateHistoryArguments {
     pub limit: Option<Within<1, MOST_HISTORY>>,
 }
 
-impl Arguments for HistoryArguments {
+impl Arguments for CalculateHistoryArguments {
     const FIELDS: &'static [&'static str] = &["limit"];
 }
 
 /// Arguments of `calculate_stats`: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct StatsArguments {}
+pub struct CalculateStatsArguments {}
 
-impl Arguments for StatsArguments {
+impl Arguments for CalculateStatsArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
 /// Arguments of `calculate_functions`: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FunctionsArguments {}
+pub struct CalculateFunctionsArguments {}
 
-impl Arguments for FunctionsArguments {
+impl Arguments for CalculateFunctionsArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
@@ -164,7 +164,8 @@ mod tests {
     #[test]
     fn a_plot_has_its_usual_size_and_its_ends_are_numbers_or_expressions() {
         let text = r#"{"expression":"t^2","variable":"t","from":-1e-7,"to":"2*pi"}"#;
-        let plot = parse::<PlotArguments>(serde_json::from_str(text).unwrap()).unwrap().plot();
+        let plot =
+            parse::<CalculatePlotArguments>(serde_json::from_str(text).unwrap()).unwrap().plot();
         let expected = Plot {
             expression: "t^2".to_owned(),
             variable: "t".to_owned(),
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_named_with_its_range() {
-        let plot = told::<PlotArguments>(r#"{"expression":"x","from":0,"to":1,"width":201}"#);
+        let plot =
+            told::<CalculatePlotArguments>(r#"{"expression":"x","from":0,"to":1,"width":201}"#);
         let expected = "calculate_plot: `width`: invalid value: floating point `201.0`, expected a whole number from 20 to 200";
         assert_eq!(plot, expected);
         let many = format!(r#"{{"expressions":[{}"1"]}}"#, r#""1","#.repeat(100));
@@ -186,7 +188,7 @@ mod tests {
             let expected = format!(
                 "calculate_batch: `expressions`: invalid length {given}, expected 1 to 100 expressions"
             );
-            assert_eq!(told::<BatchArguments>(text), expected);
+            assert_eq!(told::<CalculateBatchArguments>(text), expected);
         }
     }
 }

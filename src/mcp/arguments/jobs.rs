@@ -7,7 +7,7 @@ use super::{Arguments, Seconds};
 /// Arguments of `bash_output`. One of `job` and `output_id` names the command.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OutputArguments {
+pub struct BashOutputArguments {
     pub job: Option<String>,
     pub output_id: Option<String>,
     pub since: Option<OutputOffsets>,
@@ -17,7 +17,7 @@ pub struct OutputArguments {
     pub max_output: Option<usize>,
 }
 
-impl Arguments for OutputArguments {
+impl Arguments for BashOutputArguments {
     const FIELDS: &'static [&'static str] =
         &["job", "output_id", "since", "tail", "grep", "wait", "max_output"];
 }
@@ -35,16 +35,16 @@ pub struct OutputOffsets {
 /// `bash_jobs` takes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JobsArguments {}
+pub struct BashJobsArguments {}
 
-impl Arguments for JobsArguments {
+impl Arguments for BashJobsArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
 /// Arguments of `bash_input`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct InputArguments {
+pub struct BashInputArguments {
     pub job: String,
     #[serde(default)]
     pub text: String,
@@ -53,20 +53,20 @@ pub struct InputArguments {
     pub wait: Option<Seconds>,
 }
 
-impl Arguments for InputArguments {
+impl Arguments for BashInputArguments {
     const FIELDS: &'static [&'static str] = &["job", "text", "eof", "wait"];
 }
 
 /// Arguments of `bash_kill`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KillArguments {
+pub struct BashKillArguments {
     pub job: String,
     #[serde(default)]
     pub signal: JobSignal,
 }
 
-impl Arguments for KillArguments {
+impl Arguments for BashKillArguments {
     const FIELDS: &'static [&'static str] = &["job", "signal"];
 }
 

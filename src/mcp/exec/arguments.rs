@@ -16,16 +16,16 @@ macro_rules! arguments {
 }
 
 arguments! {
-    ExecArguments: ["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
-    StreamArguments: ["command", "working_dir", "timeout", "buffer_size"];
-    WhereArguments: [];
-    GoArguments: ["directory"];
+    BashExecArguments: ["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
+    BashExecStreamArguments: ["command", "working_dir", "timeout", "buffer_size"];
+    GetWorkingDirArguments: [];
+    SetWorkingDirArguments: ["directory"];
 }
 
 /// Arguments of `bash_exec`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ExecArguments {
+pub struct BashExecArguments {
     pub command: String,
     pub working_dir: Option<String>,
     pub timeout: Option<Seconds>,
@@ -40,7 +40,7 @@ pub struct ExecArguments {
 /// Arguments of `bash_exec_stream`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct StreamArguments {
+pub struct BashExecStreamArguments {
     pub command: String,
     pub working_dir: Option<String>,
     pub timeout: Option<Seconds>,
@@ -75,11 +75,11 @@ impl Shell {
 /// Arguments of `get_working_dir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WhereArguments {}
+pub struct GetWorkingDirArguments {}
 
 /// Arguments of `set_working_dir`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GoArguments {
+pub struct SetWorkingDirArguments {
     pub directory: String,
 }

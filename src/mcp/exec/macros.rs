@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::CommandRequest;
-use super::arguments::ExecArguments;
+use super::arguments::BashExecArguments;
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds, nearest};
 use crate::backend::{Backend, Refused};
@@ -30,19 +30,19 @@ pub const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
 /// Arguments of `macro_save`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SaveArguments {
+pub struct MacroSaveArguments {
     name: String,
     commands: Vec<String>,
 }
 
-impl Arguments for SaveArguments {
+impl Arguments for MacroSaveArguments {
     const FIELDS: &'static [&'static str] = &["name", "commands"];
 }
 
 /// Arguments of `macro_run`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RunArguments {
+pub struct MacroRunArguments {
     name: String,
     /// Parameters of the commands, from `$1` on.
     #[serde(default)]
@@ -55,7 +55,7 @@ pub struct RunArguments {
     profile: Option<String>,
 }
 
-impl Arguments for RunArguments {
+impl Arguments for MacroRunArguments {
     const FIELDS: &'static [&'static str] =
         &["name", "arguments", "env", "working_dir", "timeout", "keep_going", "profile"];
 }
@@ -63,20 +63,20 @@ impl Arguments for RunArguments {
 /// Arguments of `macro_list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ListArguments {}
+pub struct MacroListArguments {}
 
-impl Arguments for ListArguments {
+impl Arguments for MacroListArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
 /// Arguments of `macro_delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeleteArguments {
+pub struct MacroDeleteArguments {
     name: String,
 }
 
-impl Arguments for DeleteArguments {
+impl Arguments for MacroDeleteArguments {
     const FIELDS: &'static [&'static str] = &["name"];
 }
 
@@ -152,12 +152,15 @@ fn check(name: &str, commands: &[String]) -> Result<(), String> {
 }
 
 impl<B: Backend> Server<B> {
-    pub(crate) fn macro_save(&self, arguments: SaveArguments) -> Result<CallToolResult, Refused> {
-        let SaveArguments { name, commands } = arguments;
+    pub(crate) fn macro_save(
+        &self,
+        arguments: MacroSaveArguments,
+    ) -> Result<CallToolResult, Refused> {
+        let MacroSaveArguments { name, commands } = arguments;
         let count = commands.len();
         let saved = self.0.macros.save(&name, commands);
         let before = saved.map_err(|why| BadArguments {
-            message: format!("{}: {why}", SaveArguments::TOOL),
+            message: format!("{}: {why}", MacroSaveArguments::TOOL),
             hint: None,
         })?;
         let replaced = before == Before::Replaced;
@@ -172,28 +175,28 @@ impl<B: Backend> Server<B> {
 
     pub(crate) fn macro_delete(
         &self,
-        arguments: &DeleteArguments,
+        arguments: &MacroDeleteArguments,
     ) -> Result<CallToolResult, Refused> {
-        let DeleteArguments { name } = arguments;
+        let MacroDeleteArguments { name } = arguments;
         match self.0.macros.delete(name) {
             Some(commands) => Ok(told(json!({ "name": name, "commands": commands.len() }))),
-            None => Err(self.0.macros.missing(DeleteArguments::TOOL, name).into()),
+            None => Err(self.0.macros.missing(MacroDeleteArguments::TOOL, name).into()),
         }
     }
 
     pub(crate) async fn macro_run(
         &self,
-        arguments: RunArguments,
+        arguments: MacroRunArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let missing = || self.0.macros.missing(RunArguments::TOOL, &arguments.name);
+        let missing = || self.0.macros.missing(MacroRunArguments::TOOL, &arguments.name);
         let commands = self.0.macros.get(&arguments.name).ok_or_else(missing)?;
         let after_failure = AfterFailure::asked(arguments.keep_going);
         let mut done = Steps::new(commands.len());
         for command in commands {
             let number = done.next();
             let ask = arguments.ask(command.clone());
-            let told = match self.ran(ExecArguments::TOOL, ask, Tap::default(), context).await {
+            let told = match self.ran(BashExecArguments::TOOL, ask, Tap::default(), context).await {
                 Err(refused) if number == 1 => return Err(refused),
                 Err(refused) => {
                     done.stop(format!("step {number} was refused: {refused}"));
@@ -212,15 +215,15 @@ impl<B: Backend> Server<B> {
     }
 }
 
-impl RunArguments {
+impl MacroRunArguments {
     fn ask(&self, command: String) -> CommandRequest {
-        let arguments = ExecArguments {
+        let arguments = BashExecArguments {
             command,
             working_dir: self.working_dir.clone(),
             timeout: self.timeout,
             env: self.env.clone(),
             profile: self.profile.clone(),
-            ..ExecArguments::default()
+            ..BashExecArguments::default()
         };
         CommandRequest { arguments, words: self.arguments.clone(), stdin: Vec::new() }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rmcp::model::CallToolResult;
 
-use self::arguments::{ExecArguments, GoArguments, Shell};
+use self::arguments::{BashExecArguments, SetWorkingDirArguments, Shell};
 use super::arguments::Named;
 use super::backend::{Backend, CommandReport, Refused, RefusedKind};
 use super::server::Server;
@@ -29,14 +29,14 @@ use service::shell::{self, ScriptArgs};
 /// A command for a fresh cell, with the input that only cofferdam gives it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CommandRequest {
-    pub arguments: ExecArguments,
+    pub arguments: BashExecArguments,
     /// Positional parameters.
     pub words: Vec<String>,
     pub stdin: Vec<u8>,
 }
 
 impl CommandRequest {
-    pub fn of(arguments: ExecArguments) -> Self {
+    pub fn of(arguments: BashExecArguments) -> Self {
         Self { arguments, ..Self::default() }
     }
 }
@@ -91,7 +91,7 @@ impl<B: Backend> Server<B> {
         ask: CommandRequest,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        self.executed(ExecArguments::TOOL, ask, Tap::default(), context).await
+        self.executed(BashExecArguments::TOOL, ask, Tap::default(), context).await
     }
 
     /// Runs a command as a call of `tool`, passes its output to `tap`, and returns the reference
@@ -120,7 +120,8 @@ impl<B: Backend> Server<B> {
         let options = self.0.backend.exec_options();
         let asked_for = ask.clone();
         let CommandRequest { arguments, words, stdin } = ask;
-        let ExecArguments { command, working_dir, timeout, env, shell, profile, .. } = arguments;
+        let BashExecArguments { command, working_dir, timeout, env, shell, profile, .. } =
+            arguments;
         let asked = timeout.map(|asked| seconds("timeout", asked.0)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
         let cwd = match &working_dir {
@@ -151,13 +152,14 @@ impl<B: Backend> Server<B> {
 
     pub(crate) async fn set_working_dir(
         &self,
-        arguments: GoArguments,
+        arguments: SetWorkingDirArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let directory = Cwd::new("directory", &arguments.directory)?;
         inspect::line("directory", directory.as_str().to_owned())?;
-        let told =
-            self.script(GoArguments::TOOL, inspect::directory(directory.as_str()), context).await?;
+        let told = self
+            .script(SetWorkingDirArguments::TOOL, inspect::directory(directory.as_str()), context)
+            .await?;
         if let Outcome::Exited { code: 1 } = told.outcome {
             let message = format!("`{}` is no directory that can be entered", directory.as_str());
             return Err(Refused::new(RefusedKind::Failed, message).with_hint(

@@ -6,7 +6,7 @@ use rmcp::model::CallToolResult;
 use serde::Deserialize;
 
 use super::CommandRequest;
-use super::arguments::{ExecArguments, Shell};
+use super::arguments::{BashExecArguments, Shell};
 use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
 use crate::backend::{Backend, Refused};
@@ -66,7 +66,7 @@ impl<B: Backend> Server<B> {
             let (tap, printed) = Tap::kept(STDIN_BYTES);
             let command = step.command.clone();
             let ask = step.ask(std::mem::take(&mut input));
-            let ran = self.ran(ExecArguments::TOOL, ask, tap, context).await;
+            let ran = self.ran(BashExecArguments::TOOL, ask, tap, context).await;
             // A refused first step refuses the call; a later one is reported beside the steps that
             // ran.
             let told = match ran {
@@ -100,7 +100,7 @@ impl<B: Backend> Server<B> {
 impl Step {
     fn ask(self, stdin: Vec<u8>) -> CommandRequest {
         let Self { command, working_dir, timeout, env, shell, profile } = self;
-        let arguments = ExecArguments {
+        let arguments = BashExecArguments {
             command,
             working_dir,
             timeout,

@@ -4,7 +4,7 @@
 use rmcp::model::CallToolResult;
 
 use super::CommandRequest;
-use super::arguments::{ExecArguments, StreamArguments};
+use super::arguments::{BashExecArguments, BashExecStreamArguments};
 use crate::arguments::{BadArguments, Named};
 use crate::backend::{Backend, Refused};
 use crate::notifier::{MOST, OutputNotifier, USUAL};
@@ -20,28 +20,31 @@ pub const MOST_BUFFER: usize = MOST;
 impl<B: Backend> Server<B> {
     pub(crate) async fn bash_exec_stream(
         &self,
-        arguments: StreamArguments,
+        arguments: BashExecStreamArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let StreamArguments { command, working_dir, timeout, buffer_size } = arguments;
+        let BashExecStreamArguments { command, working_dir, timeout, buffer_size } = arguments;
         let size = buffer_size.unwrap_or(BUFFER);
         if !(LEAST_BUFFER..=MOST_BUFFER).contains(&size) {
-            let tool = StreamArguments::TOOL;
+            let tool = BashExecStreamArguments::TOOL;
             let message =
                 format!("{tool}: `buffer_size`: expected {LEAST_BUFFER} to {MOST_BUFFER}");
             return Err(BadArguments { message, hint: None }.into());
         }
-        let asked = ExecArguments { command, working_dir, timeout, ..ExecArguments::default() };
+        let asked =
+            BashExecArguments { command, working_dir, timeout, ..BashExecArguments::default() };
         let asked = CommandRequest::of(asked);
         let token = context.meta.get_progress_token();
-        let logs = self.0.logs.for_output(context, StreamArguments::TOOL);
+        let logs = self.0.logs.for_output(context, BashExecStreamArguments::TOOL);
         if token.is_none() && logs.is_none() {
-            return self.executed(StreamArguments::TOOL, asked, Tap::default(), context).await;
+            return self
+                .executed(BashExecStreamArguments::TOOL, asked, Tap::default(), context)
+                .await;
         }
         let (tap, pieces) = Tap::listened();
         let live = OutputNotifier::new(context.peer.clone(), token, size).logged(logs);
         // The end of the call drops the tap; by then all output that it passed on has been sent.
-        let run = self.executed(StreamArguments::TOOL, asked, tap, context);
+        let run = self.executed(BashExecStreamArguments::TOOL, asked, tap, context);
         tokio::join!(run, live.tell(pieces)).0
     }
 }

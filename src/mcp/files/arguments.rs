@@ -54,7 +54,7 @@ pub enum Command {
 /// Arguments of `put_file`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PutArguments {
+pub struct PutFileArguments {
     pub path: String,
     pub content: Option<String>,
     pub content_base64: Option<String>,
@@ -64,7 +64,7 @@ pub struct PutArguments {
     pub session: Option<String>,
 }
 
-impl Arguments for PutArguments {
+impl Arguments for PutFileArguments {
     const FIELDS: &'static [&'static str] =
         &["path", "content", "content_base64", "mode", "overwrite", "session"];
 }
@@ -72,7 +72,7 @@ impl Arguments for PutArguments {
 /// Arguments of `get_file`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GetArguments {
+pub struct GetFileArguments {
     pub path: String,
     #[serde(default)]
     pub offset: u64,
@@ -80,7 +80,7 @@ pub struct GetArguments {
     pub session: Option<String>,
 }
 
-impl Arguments for GetArguments {
+impl Arguments for GetFileArguments {
     const FIELDS: &'static [&'static str] = &["path", "offset", "length", "session"];
 }
 
@@ -159,7 +159,7 @@ fn lines(range: Option<(i64, i64)>) -> Result<(usize, usize), BadArguments> {
     }
 }
 
-impl PutArguments {
+impl PutFileArguments {
     /// Converts them to a request.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ fn permissions(digits: &str) -> Result<u16, BadArguments> {
     })
 }
 
-impl GetArguments {
+impl GetFileArguments {
     /// Converts them to a request.
     ///
     /// # Errors
@@ -221,7 +221,8 @@ mod tests {
     }
 
     fn put(text: &str) -> Result<Request, String> {
-        let arguments: PutArguments = serde_json::from_str(text).map_err(|bad| bad.to_string())?;
+        let arguments: PutFileArguments =
+            serde_json::from_str(text).map_err(|bad| bad.to_string())?;
         arguments.asked().map(|asked| asked.request).map_err(|refused| refused.message)
     }
 

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use super::schema::{precision_schema, pure, sets, time_schema, tool, warnings_schema};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::{AdvancedArguments, CalculateArguments, Named, PrecisionArguments};
+use crate::arguments::{
+    CalculateAdvancedArguments, CalculateArguments, Named, SetPrecisionArguments,
+};
 use crate::backend::Backend;
 use crate::reply::{self, calculations};
 use crate::server::Server;
@@ -56,7 +58,7 @@ impl BuiltIn for CalculateArguments {
     }
 }
 
-impl BuiltIn for AdvancedArguments {
+impl BuiltIn for CalculateAdvancedArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = format!(
             "Run a bc script of many lines, with variables, functions and control flow. The result \
@@ -98,7 +100,7 @@ impl BuiltIn for AdvancedArguments {
     }
 }
 
-impl BuiltIn for PrecisionArguments {
+impl BuiltIn for SetPrecisionArguments {
     fn describe(_: &InForce) -> Tool {
         let schema = || {
             json!({

@@ -7,13 +7,16 @@ use serde_json::{Value, json};
 use super::schema::{files_changed, no_arguments, pure, runs, sets, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::backend::Backend;
-use crate::exec::arguments::{ExecArguments, GoArguments, Shell, StreamArguments, WhereArguments};
+use crate::exec::arguments::{
+    BashExecArguments, BashExecStreamArguments, GetWorkingDirArguments, SetWorkingDirArguments,
+    Shell,
+};
 use crate::exec::stream::{BUFFER, LEAST_BUFFER, MOST_BUFFER};
 use crate::exec::{CommandRequest, Options, reply};
 use crate::server::Server;
 use model::call::SCRIPT_BYTES;
 
-impl BuiltIn for ExecArguments {
+impl BuiltIn for BashExecArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = format!(
             "Execute a shell command and return its output: a fresh sandbox cell for each command, so \
@@ -30,7 +33,7 @@ impl BuiltIn for ExecArguments {
     }
 }
 
-impl BuiltIn for StreamArguments {
+impl BuiltIn for BashExecStreamArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = "As bash_exec, for what runs long: a client that gives a progress token hears \
             the output as progress notifications while the command prints it. The result has all of it.";
@@ -53,7 +56,7 @@ impl BuiltIn for StreamArguments {
     }
 }
 
-impl BuiltIn for WhereArguments {
+impl BuiltIn for GetWorkingDirArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get the directory in which bash_exec starts commands.";
         let input = no_arguments();
@@ -66,7 +69,7 @@ impl BuiltIn for WhereArguments {
     }
 }
 
-impl BuiltIn for GoArguments {
+impl BuiltIn for SetWorkingDirArguments {
     fn describe(_: &InForce) -> Tool {
         let description =
             "Set the directory in which bash_exec starts later commands. It must be there.";

@@ -7,7 +7,7 @@ use super::schema::{pure, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::Named;
 use crate::backend::Backend;
-use crate::files::arguments::{EditArguments, GOT, GetArguments, PutArguments};
+use crate::files::arguments::{EditArguments, GOT, GetFileArguments, PutFileArguments};
 use crate::server::Server;
 use service::files::FILE_BYTES;
 
@@ -68,7 +68,7 @@ impl BuiltIn for EditArguments {
     }
 }
 
-impl BuiltIn for PutArguments {
+impl BuiltIn for PutFileArguments {
     fn describe(_: &InForce) -> Tool {
         let description = format!(
             "Put a file into /workspace: text, or any bytes as base64; at most {FILE_BYTES} bytes. \
@@ -112,7 +112,7 @@ impl BuiltIn for PutArguments {
     }
 }
 
-impl BuiltIn for GetArguments {
+impl BuiltIn for GetFileArguments {
     fn describe(_: &InForce) -> Tool {
         let description = format!(
             "Get a file of /workspace: as text where it is UTF-8, else as base64; at most \

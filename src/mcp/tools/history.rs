@@ -7,10 +7,10 @@ use super::exec::{exec_output, profile};
 use super::schema::{pure, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::backend::Backend;
-use crate::history::{MOST_FOUND, ReplayArguments, SearchArguments};
+use crate::history::{HistoryReplayArguments, HistorySearchArguments, MOST_FOUND};
 use crate::server::Server;
 
-impl BuiltIn for SearchArguments {
+impl BuiltIn for HistorySearchArguments {
     fn describe(_: &InForce) -> Tool {
         let description =
             "Search the commands that bash and bash_exec have run or still run, the newest first.";
@@ -37,7 +37,7 @@ impl BuiltIn for SearchArguments {
     }
 }
 
-impl BuiltIn for ReplayArguments {
+impl BuiltIn for HistoryReplayArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = "Run a command of the history again, by bash_exec: in a fresh cell, \
             with its variables and in the directory where it began; one of bash has no state of its shell.";

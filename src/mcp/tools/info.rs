@@ -19,17 +19,17 @@ const PS_FORMAT: &str = "aux";
 /// Arguments of `get_env`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct EnvArguments {
+pub struct GetEnvArguments {
     pub variable: Option<String>,
     #[serde(default)]
     pub all: bool,
 }
 
-impl Arguments for EnvArguments {
+impl Arguments for GetEnvArguments {
     const FIELDS: &'static [&'static str] = &["variable", "all"];
 }
 
-impl BuiltIn for EnvArguments {
+impl BuiltIn for GetEnvArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get an environment variable, or all of them, as a command in a cell has \
             them. Nothing of the server's own environment is in a cell.";
@@ -81,13 +81,13 @@ impl BuiltIn for EnvArguments {
 /// Arguments of `system_info`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SystemArguments {}
+pub struct SystemInfoArguments {}
 
-impl Arguments for SystemArguments {
+impl Arguments for SystemInfoArguments {
     const FIELDS: &'static [&'static str] = &[];
 }
 
-impl BuiltIn for SystemArguments {
+impl BuiltIn for SystemInfoArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get basic system information, as a command in a cell sees it.";
         let names = ["hostname", "os", "architecture", "kernel", "shell", "user", "home", "path"];
@@ -109,16 +109,16 @@ impl BuiltIn for SystemArguments {
 /// Arguments of `process_info`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProcessArguments {
+pub struct ProcessInfoArguments {
     pub format: Option<String>,
     pub filter: Option<String>,
 }
 
-impl Arguments for ProcessArguments {
+impl Arguments for ProcessInfoArguments {
     const FIELDS: &'static [&'static str] = &["format", "filter"];
 }
 
-impl BuiltIn for ProcessArguments {
+impl BuiltIn for ProcessInfoArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get process information with ps. It shows a cell of its own, and neither the \
             host nor the shells of bash.";
@@ -158,15 +158,15 @@ impl BuiltIn for ProcessArguments {
 /// Arguments of `which_command`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WhichArguments {
+pub struct WhichCommandArguments {
     pub command: String,
 }
 
-impl Arguments for WhichArguments {
+impl Arguments for WhichCommandArguments {
     const FIELDS: &'static [&'static str] = &["command"];
 }
 
-impl BuiltIn for WhichArguments {
+impl BuiltIn for WhichCommandArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Find the location of a command in a cell.";
         let input = fields(json!({ "command": command("Name of the command") }), &["command"]);
@@ -206,15 +206,15 @@ impl BuiltIn for WhichArguments {
 /// Arguments of `command_help`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HelpArguments {
+pub struct CommandHelpArguments {
     pub command: String,
 }
 
-impl Arguments for HelpArguments {
+impl Arguments for CommandHelpArguments {
     const FIELDS: &'static [&'static str] = &["command"];
 }
 
-impl BuiltIn for HelpArguments {
+impl BuiltIn for CommandHelpArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get help text for a command: it is run with --help in a cell; a builtin of \
             bash is explained by bash.";
@@ -250,16 +250,16 @@ impl BuiltIn for HelpArguments {
 /// Arguments of `man_page`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ManualArguments {
+pub struct ManPageArguments {
     pub command: String,
     pub section: Option<Section>,
 }
 
-impl Arguments for ManualArguments {
+impl Arguments for ManPageArguments {
     const FIELDS: &'static [&'static str] = &["command", "section"];
 }
 
-impl BuiltIn for ManualArguments {
+impl BuiltIn for ManPageArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get the manual page for a command, as the host has it.";
         let input = fields(

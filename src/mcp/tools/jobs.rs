@@ -6,14 +6,16 @@ use serde_json::{Value, json};
 use super::schema::{no_arguments, pure, runs, tool};
 use super::shell::bash_output;
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::jobs::{InputArguments, JobsArguments, KillArguments, OutputArguments};
+use crate::arguments::jobs::{
+    BashInputArguments, BashJobsArguments, BashKillArguments, BashOutputArguments,
+};
 use crate::backend::Backend;
 use crate::jobs::JobRequest;
 use crate::server::Server;
 use model::call::STDIN_BYTES;
 use model::defaults::INLINE_CHARACTERS;
 
-impl BuiltIn for OutputArguments {
+impl BuiltIn for BashOutputArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Read the output of a job so far, or of an earlier bash command by its \
             output_id: head and tail, or with `since` all that follows, piece by piece. Tells whether \
@@ -56,7 +58,7 @@ impl BuiltIn for OutputArguments {
     }
 }
 
-impl BuiltIn for InputArguments {
+impl BuiltIn for BashInputArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Write to the standard input of a job: of a command that was started with \
             `input`, or with `background` and without `stdin`. Nothing is added: a line needs its \
@@ -94,7 +96,7 @@ impl BuiltIn for InputArguments {
     }
 }
 
-impl BuiltIn for JobsArguments {
+impl BuiltIn for BashJobsArguments {
     fn describe(_: &InForce) -> Tool {
         let description =
             "List the jobs of all sessions, those that run and those that have ended.";
@@ -108,7 +110,7 @@ impl BuiltIn for JobsArguments {
     }
 }
 
-impl BuiltIn for KillArguments {
+impl BuiltIn for BashKillArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "End a job. The signal goes to its processes, not to what earlier commands \
             left in the background, and the shell is kept where that works. INT interrupts it as ^C \

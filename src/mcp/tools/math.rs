@@ -9,8 +9,8 @@ use super::schema::{no_arguments, precision_schema, pure, time_schema, tool, war
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::Named;
 use crate::arguments::calculator::{
-    BatchArguments, FunctionsArguments, HistoryArguments, MOST_HISTORY, PlotArguments,
-    StatsArguments, USUAL_HISTORY,
+    CalculateBatchArguments, CalculateFunctionsArguments, CalculateHistoryArguments,
+    CalculatePlotArguments, CalculateStatsArguments, MOST_HISTORY, USUAL_HISTORY,
 };
 use crate::backend::Backend;
 use crate::reply::calculations;
@@ -19,7 +19,7 @@ use crate::server::calculator::within;
 use calc::plot::{HEIGHT, WIDTH};
 use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
 
-impl BuiltIn for BatchArguments {
+impl BuiltIn for CalculateBatchArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = format!(
             "Evaluate up to {MOST_EXPRESSIONS} expressions, each as calculate would: each has its own \
@@ -102,7 +102,7 @@ impl BuiltIn for BatchArguments {
     }
 }
 
-impl BuiltIn for PlotArguments {
+impl BuiltIn for CalculatePlotArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = "Draw a function as an ASCII plot with axes and labels. Where the function \
             has no value, as at a singularity, a column stays empty; values far from all others are \
@@ -170,7 +170,7 @@ impl BuiltIn for PlotArguments {
     }
 }
 
-impl BuiltIn for FunctionsArguments {
+impl BuiltIn for CalculateFunctionsArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "List the functions and constants that expressions can use besides bc's \
             own: powers and logarithms, trigonometry, whole numbers, statistics, interest, bases.";
@@ -202,7 +202,7 @@ impl BuiltIn for FunctionsArguments {
     }
 }
 
-impl BuiltIn for StatsArguments {
+impl BuiltIn for CalculateStatsArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Show how many calculations this session made, how many failed, and how \
             long they took, in all and for each tool, and how many calls run or wait now.";
@@ -230,7 +230,7 @@ impl BuiltIn for StatsArguments {
     }
 }
 
-impl BuiltIn for HistoryArguments {
+impl BuiltIn for CalculateHistoryArguments {
     fn describe(_: &InForce) -> Tool {
         let description = format!(
             "Show this session's last calculations, the newest first: expression, precision, and \

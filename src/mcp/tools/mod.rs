@@ -22,23 +22,31 @@ use rmcp::model::{CallToolResult, JsonObject, Tool};
 use rmcp::service::RequestContext;
 
 use self::info::{
-    EnvArguments, HelpArguments, ManualArguments, ProcessArguments, SystemArguments, WhichArguments,
+    CommandHelpArguments, GetEnvArguments, ManPageArguments, ProcessInfoArguments,
+    SystemInfoArguments, WhichCommandArguments,
 };
 use crate::arguments::calculator::{
-    BatchArguments, FunctionsArguments, HistoryArguments, PlotArguments, StatsArguments,
+    CalculateBatchArguments, CalculateFunctionsArguments, CalculateHistoryArguments,
+    CalculatePlotArguments, CalculateStatsArguments,
 };
-use crate::arguments::jobs::{InputArguments, JobsArguments, KillArguments, OutputArguments};
+use crate::arguments::jobs::{
+    BashInputArguments, BashJobsArguments, BashKillArguments, BashOutputArguments,
+};
 use crate::arguments::{
-    AdvancedArguments, Arguments, BashArguments, CalculateArguments, Named, PrecisionArguments,
-    RulesArguments, parse,
+    Arguments, BashArguments, CalculateAdvancedArguments, CalculateArguments, Named,
+    SandboxRulesArguments, SetPrecisionArguments, parse,
 };
 use crate::backend::{Backend, Refused};
 use crate::exec::Options;
-use crate::exec::arguments::{ExecArguments, GoArguments, StreamArguments, WhereArguments};
-use crate::exec::macros::{DeleteArguments, ListArguments, RunArguments, SaveArguments};
+use crate::exec::arguments::{
+    BashExecArguments, BashExecStreamArguments, GetWorkingDirArguments, SetWorkingDirArguments,
+};
+use crate::exec::macros::{
+    MacroDeleteArguments, MacroListArguments, MacroRunArguments, MacroSaveArguments,
+};
 use crate::exec::pipeline::PipelineArguments;
-use crate::files::arguments::{EditArguments, GetArguments, PutArguments};
-use crate::history::{ReplayArguments, SearchArguments};
+use crate::files::arguments::{EditArguments, GetFileArguments, PutFileArguments};
+use crate::history::{HistoryReplayArguments, HistorySearchArguments};
 use crate::rules::Rules;
 use crate::server::Server;
 

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::schema::{no_arguments, pure, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::RulesArguments;
+use crate::arguments::SandboxRulesArguments;
 use crate::backend::Backend;
 use crate::reply;
 use crate::server::Server;
 
-impl BuiltIn for RulesArguments {
+impl BuiltIn for SandboxRulesArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Show what commands may do here: the profile in force, its limits, the \
             paths and programs in a cell, the network, and how the protections are held.";

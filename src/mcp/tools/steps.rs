@@ -9,8 +9,8 @@ use super::{BuiltIn, CallResult, Context, InForce};
 use crate::backend::Backend;
 use crate::exec::Options;
 use crate::exec::macros::{
-    DeleteArguments, ListArguments, MOST_COMMANDS, NAME_BYTES, NAME_PATTERN, RunArguments,
-    SaveArguments,
+    MOST_COMMANDS, MacroDeleteArguments, MacroListArguments, MacroRunArguments, MacroSaveArguments,
+    NAME_BYTES, NAME_PATTERN,
 };
 use crate::exec::pipeline::{MOST_STEPS, PipelineArguments};
 use crate::server::Server;
@@ -51,7 +51,7 @@ impl BuiltIn for PipelineArguments {
     }
 }
 
-impl BuiltIn for SaveArguments {
+impl BuiltIn for MacroSaveArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Keep commands under a name until the server ends, to run them by macro_run. \
             They can use parameters: \"$1\", \"$2\" and \"$@\". A macro of that name is replaced.";
@@ -88,7 +88,7 @@ impl BuiltIn for SaveArguments {
     }
 }
 
-impl BuiltIn for RunArguments {
+impl BuiltIn for MacroRunArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = "Run the commands of a macro one after the other, each in a fresh cell as \
             bash_exec does. It stops at the first that does not exit with 0, and tells of each that ran.";
@@ -114,7 +114,7 @@ impl BuiltIn for RunArguments {
     }
 }
 
-impl BuiltIn for ListArguments {
+impl BuiltIn for MacroListArguments {
     fn describe(_: &InForce) -> Tool {
         let input = no_arguments();
         let output = json!({
@@ -146,7 +146,7 @@ impl BuiltIn for ListArguments {
     }
 }
 
-impl BuiltIn for DeleteArguments {
+impl BuiltIn for MacroDeleteArguments {
     fn describe(_: &InForce) -> Tool {
         let input = json!({
             "type": "object",
