@@ -11,11 +11,11 @@ use capture::{Captured, KEPT_BYTES, Meter};
 use config::Surroundings;
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
-use model::job::{Limits, ProfileName, Workspace};
+use model::job::{Access, Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
 use policy::{Grant, Policy};
 use profile::Profile;
-use supervisor::{Access, Caps, Granted, IdRange, Spec, Workspaces};
+use supervisor::{Caps, Granted, IdRange, Spec, Workspaces};
 use tokio::runtime::Runtime;
 
 use crate::Result;

@@ -13,12 +13,12 @@ use config::server::ScopeRule;
 use link::Link;
 use model::accounts;
 use model::call::{Argv, Asked, Call, Env, Stdin};
-use model::job::{ProfileName, Workspace};
+use model::job::{Access, ProfileName, Workspace};
 use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::{Measured, Receipt};
 use model::wire::Ready;
 use policy::Grant;
-use supervisor::{Access, Granted, ScopeWish, Workspaces, protect};
+use supervisor::{Granted, ScopeWish, Workspaces, protect};
 
 /// Arguments and input with which each default profile is tried.
 const TRIALS: [(&str, &[&str], &str); 2] =

@@ -7,7 +7,7 @@ use super::sessions::why_new;
 use mcp::backend::{Refused, Turn};
 use mcp::files::FileReport;
 use mcp::files::arguments::FileRequest;
-use mcp::rules::WorkspaceView;
+use model::job::Access;
 use service::files::{self, FileError};
 
 impl Live {
@@ -59,20 +59,15 @@ impl Live {
                        .envrc, .vscode, .idea, .claude, .mcp.json and the like";
         let is_refusal = [Errno::EPERM, Errno::EROFS, Errno::EBUSY, Errno::EXDEV, Errno::EACCES]
             .contains(&errno);
-        match self.view {
-            WorkspaceView::GrantedReadOnly if errno == Errno::EROFS => {
+        match self.granted {
+            Some(Access::ReadOnly) if errno == Errno::EROFS => {
                 Some("the operator granted /workspace for reading only")
             }
-            WorkspaceView::GrantedReadWrite if is_refusal && errno != Errno::EACCES => {
+            Some(Access::ReadWrite) if is_refusal && errno != Errno::EACCES => Some(guarded),
+            Some(Access::Unguarded) if errno == Errno::EROFS || errno == Errno::EBUSY => {
                 Some(guarded)
             }
-            WorkspaceView::GrantedUnguarded if errno == Errno::EROFS || errno == Errno::EBUSY => {
-                Some(guarded)
-            }
-            WorkspaceView::Fresh
-            | WorkspaceView::GrantedReadOnly
-            | WorkspaceView::GrantedReadWrite
-            | WorkspaceView::GrantedUnguarded => None,
+            Some(Access::ReadOnly | Access::ReadWrite | Access::Unguarded) | None => None,
         }
     }
 }

@@ -18,10 +18,10 @@ use mcp::backend::{
 use mcp::exec::Options;
 use mcp::files;
 use mcp::jobs;
-use mcp::rules::{Rules, WorkspaceView};
+use mcp::rules::Rules;
 use mcp::sessions::BashAnswer;
 use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
-use model::job::{Changes, Workspace};
+use model::job::{Access, Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::receipt::MemoryHold;
 use policy::Terms;
@@ -34,7 +34,6 @@ use service::denied::DenialReport;
 use service::refused::uncalculated;
 use service::shell::ScriptArgs;
 use service::{Refusal, Workbench};
-use supervisor::Access;
 
 /// Executor behind the tools of a server.
 #[derive(Debug)]
@@ -49,7 +48,8 @@ pub struct Live {
     /// Profile of `bash`, with the limits that its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
-    pub(super) view: WorkspaceView,
+    /// Access to the directory that is granted as `/workspace`, if one is.
+    pub(super) granted: Option<Access>,
     cache: calc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
@@ -85,11 +85,9 @@ impl Live {
             shell,
             calculator: effective("calculate".into())
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
-            view: match (workspace, settings.access()) {
-                (Workspace::Fresh | Workspace::OfSession(_), _) | (_, None) => WorkspaceView::Fresh,
-                (Workspace::Granted(_), Some(Access::ReadOnly)) => WorkspaceView::GrantedReadOnly,
-                (Workspace::Granted(_), Some(Access::ReadWrite)) => WorkspaceView::GrantedReadWrite,
-                (Workspace::Granted(_), Some(Access::Unguarded)) => WorkspaceView::GrantedUnguarded,
+            granted: match workspace {
+                Workspace::Fresh | Workspace::OfSession(_) => None,
+                Workspace::Granted(_) => settings.access(),
             },
             cache: calc::Cache::default(),
             commands: offered(settings, workspace),
@@ -394,7 +392,7 @@ impl Backend for Live {
         let memory = self.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
         let nothing = Profile::nothing();
         let profile = self.shell.as_ref().unwrap_or(&nothing);
-        Rules::of(profile, self.view, profile.tier, memory, self.calculator)
+        Rules::of(profile, self.granted, profile.tier, memory, self.calculator)
             .with_default_timeout(self.default_timeout)
     }
 }

@@ -7,11 +7,10 @@ use clap::Args;
 
 use super::error::CliError;
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
-use model::job::ProfileName;
+use model::job::{Access, ProfileName};
 use model::outcome::in_words;
 use model::receipt::Tier;
 use model::units::{Size, Time};
-use supervisor::Access;
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]

@@ -13,10 +13,11 @@ use super::{metrics, start, wiring};
 use link::Link;
 use mcp::serve;
 use model::accounts;
+use model::job::Access;
 use model::outcome::{Failure, in_words};
 use model::receipt::Tier;
 use policy::group::Group;
-use supervisor::{Access, ScopeWish};
+use supervisor::ScopeWish;
 use sys::memory;
 
 /// As typed.

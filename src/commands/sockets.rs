@@ -15,9 +15,10 @@ use super::error::CliError;
 use super::places::GrantedTree;
 use super::wiring::Settings;
 use cell::report::raw;
+use model::job::Access;
 use model::outcome::{errno_text, in_words};
 use profile::{SocketName, UnixSockets};
-use supervisor::{Access, Socket};
+use supervisor::Socket;
 
 /// Sockets that one server grants, at most: each is a mount in every cell.
 const MOST: usize = 16;

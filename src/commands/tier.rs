@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::error::CliError;
 use super::probe;
+use model::job::Access;
 use model::receipt::Tier;
-use supervisor::{Access, Granted, StartError};
+use supervisor::{Granted, StartError};
 
 /// Hint for a machine that has no user namespaces.
 const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; where there is none, `--tier \

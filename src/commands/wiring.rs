@@ -13,7 +13,7 @@ use config::server::ScopeRule;
 use config::{Loaded, Surroundings};
 use model::accounts;
 use model::call::Call;
-use model::job::{ProfileName, Workspace};
+use model::job::{Access, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
 use model::receipt::Tier;
@@ -21,7 +21,7 @@ use policy::group::Group;
 use policy::tools;
 use policy::{Effect, Grant, Policy};
 use profile::Profile;
-use supervisor::{Access, Granted, OwnIds, ScopeWish, Socket, Workspaces};
+use supervisor::{Granted, OwnIds, ScopeWish, Socket, Workspaces};
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]

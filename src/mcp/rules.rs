@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use model::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::{GIB, KIB, MIB};
+use model::job::Access;
 use model::receipt::{MemoryHold, Tier};
 use profile::{Exec, Family, Network, ProcView, Profile, SOCKETS_DIRECTORY};
 
@@ -58,36 +59,26 @@ pub struct RuleLimits {
     pub env_bytes: usize,
 }
 
-/// Source of `/workspace` for every call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkspaceView {
-    Fresh,
-    GrantedReadOnly,
-    GrantedReadWrite,
-    GrantedUnguarded,
-}
-
-impl WorkspaceView {
-    /// Describes it in one line for an agent.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Fresh => "/workspace is private to a session and lasts as long as it does",
-            Self::GrantedReadOnly => "/workspace is a directory of the host, read-only",
-            Self::GrantedReadWrite => {
-                "/workspace is a directory of the host; changes are kept; names that the host \
-                 obeys (.git, .envrc, .vscode, .idea, .claude, .mcp.json) cannot be made there: \
-                 make new repositories in /tmp"
-            }
-            Self::GrantedUnguarded => "/workspace is a directory of the host; changes are kept",
+/// Describes `/workspace` in one line for an agent: private, or granted with this access.
+fn workspace_text(granted: Option<Access>) -> &'static str {
+    match granted {
+        None => "/workspace is private to a session and lasts as long as it does",
+        Some(Access::ReadOnly) => "/workspace is a directory of the host, read-only",
+        Some(Access::ReadWrite) => {
+            "/workspace is a directory of the host; changes are kept; names that the host \
+             obeys (.git, .envrc, .vscode, .idea, .claude, .mcp.json) cannot be made there: \
+             make new repositories in /tmp"
         }
+        Some(Access::Unguarded) => "/workspace is a directory of the host; changes are kept",
     }
 }
 
 impl Rules {
-    /// Derives the rules from the profile of `bash`.
+    /// Derives the rules from the profile of `bash`, and from the access to the directory that is
+    /// granted as `/workspace`, if one is.
     pub fn of(
         profile: &Profile,
-        workspace: WorkspaceView,
+        granted: Option<Access>,
         tier: Tier,
         memory: MemoryHold,
         calculator: Duration,
@@ -103,7 +94,7 @@ impl Rules {
                 Network::Loopback => "its own loopback; nothing outside the cell".to_owned(),
             },
             workspace: if profile.workspace {
-                workspace.text().to_owned()
+                workspace_text(granted).to_owned()
             } else {
                 "no /workspace".to_owned()
             },

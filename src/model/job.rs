@@ -47,6 +47,16 @@ pub enum Workspace {
     OfSession(SessionId),
 }
 
+/// Access of cells to a directory or file of the host that the operator granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    /// Files that the host obeys are read-only, and no such name can be made.
+    ReadWrite,
+    /// Files that the host obeys and that exist are read-only; any name can be made.
+    Unguarded,
+}
+
 /// A session: a shell whose cell lives across calls, and the `/workspace` that outlives the shell.
 /// The front end numbers them, and never uses a number twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use mcp::backend::{
     Stream, Turn, ValueOrigin,
 };
 use mcp::lines::Ends;
-use mcp::rules::{Rules, WorkspaceView};
+use mcp::rules::Rules;
 use mcp::serve::{ServeError, connection};
 use mcp::sessions::BashAnswer;
 use model::job::{Limits, ProfileName};
@@ -143,13 +143,7 @@ impl Backend for Fake {
     }
 
     fn rules(&self) -> Rules {
-        Rules::of(
-            &profile(),
-            WorkspaceView::Fresh,
-            Tier::Full,
-            MemoryHold::BestEffort,
-            Duration::from_secs(30),
-        )
+        Rules::of(&profile(), None, Tier::Full, MemoryHold::BestEffort, Duration::from_secs(30))
     }
 }
 

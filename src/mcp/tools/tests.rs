@@ -12,13 +12,12 @@ use profile::document::Mistake;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::rules::WorkspaceView;
 
 /// Returns the rules of the shipped shell, with a choice of two profiles.
 fn in_force() -> Option<InForce> {
     let profiles = Profiles::compiled_in();
     let profile = profiles.get(&ProfileName::new("bash")?)?;
-    let (view, hold) = (WorkspaceView::Fresh, MemoryHold::BestEffort);
+    let (view, hold) = (None, MemoryHold::BestEffort);
     let rules = Rules::of(profile, view, Tier::Full, hold, Duration::from_secs(30));
     let profiles = vec!["bash".to_owned(), "bc".to_owned()];
     Some(InForce { rules, options: Options { profiles, ..Options::default() } })

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use model::job::Access;
 use sys::mount::attribute;
 
 /// One granted set of paths, as the operator gave it.
@@ -19,16 +20,6 @@ pub struct Granted {
     pub access: Access,
 }
 
-/// The access of a cell to a granted directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    ReadOnly,
-    /// Files that the host obeys are read-only, and no such name can be made.
-    ReadWrite,
-    /// Files that the host obeys and that exist are read-only; any name can be made.
-    Unguarded,
-}
-
 /// The kind of file that a mount covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -36,12 +27,11 @@ pub enum Kind {
     Directory,
 }
 
-impl Access {
-    pub fn attributes(self) -> u64 {
-        let always = attribute::NOSUID | attribute::NODEV;
-        match self {
-            Self::ReadOnly => always | attribute::RDONLY,
-            Self::ReadWrite | Self::Unguarded => always,
-        }
+/// Returns the attributes of a mount with this access (mount_setattr(2)).
+pub fn attributes(access: Access) -> u64 {
+    let always = attribute::NOSUID | attribute::NODEV;
+    match access {
+        Access::ReadOnly => always | attribute::RDONLY,
+        Access::ReadWrite | Access::Unguarded => always,
     }
 }

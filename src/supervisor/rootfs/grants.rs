@@ -9,14 +9,14 @@ use std::rc::Rc;
 use nix::errno::Errno;
 
 use super::error::GrantError;
-use super::granted::{Access, Granted, Kind, Workspaces};
+use super::granted::{Granted, Kind, Workspaces, attributes};
 use super::idmapped::{SlotIds, show_as};
 use super::protect::{self, Found};
 use super::sockets::SocketGrant;
 use cell::{c_path, errno_of};
 use model::job::Workspace;
 use model::receipt::Tier;
-use sys::mount::{Reach, attribute, clone_tree, set_attributes};
+use sys::mount::{Reach, clone_tree, set_attributes};
 
 /// The parts of the host that the cells of one key have besides what their profile lists.
 #[derive(Debug)]
@@ -94,9 +94,6 @@ fn grant(
 fn idmapped(granted: &Granted, owner: &fs::Metadata, host_id: u32) -> Result<OwnedFd, Errno> {
     let tree = clone_tree(&c_path(&granted.host)?)?;
     show_as(&tree, (owner.uid(), owner.gid()), host_id)?;
-    let flags = attribute::NOSUID
-        | attribute::NODEV
-        | if granted.access == Access::ReadOnly { attribute::RDONLY } else { 0 };
-    set_attributes(&tree, flags, Reach::Recursive)?;
+    set_attributes(&tree, attributes(granted.access), Reach::Recursive)?;
     Ok(tree)
 }

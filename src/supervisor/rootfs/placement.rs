@@ -8,13 +8,13 @@ use nix::errno::Errno;
 
 use super::detached::{DetachedMount, Placed, relative, stand_in};
 use super::error::{During, TemplateError, refused};
-use super::granted::Access;
-use super::granted::Kind;
+use super::granted::{Kind, attributes};
 use super::grants::GrantedDirectory;
 use super::grants::WorkspaceGrant;
 use cell::mounts::{self, Slot};
 use cell::sockets::Sockets;
 use cell::{c_path, errno_of};
+use model::job::Access;
 use sys::mount::{Filesystem, Reach, attach};
 
 /// Copies of the granted directories, taken before the stage hides any of them.
@@ -27,7 +27,7 @@ pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<DetachedMount>, Tem
         }
         let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
         let piece = DetachedMount::take_as_is(&directory.host, &directory.cell).map_err(here)?;
-        piece.set(directory.access.attributes(), Reach::Recursive).map_err(here)?;
+        piece.set(attributes(directory.access), Reach::Recursive).map_err(here)?;
         pieces.push(piece);
     }
     Ok(pieces)

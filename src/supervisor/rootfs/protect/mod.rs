@@ -24,8 +24,9 @@ use nix::errno::Errno;
 
 use self::scan::Scan;
 use self::tree::Trees;
-use crate::rootfs::granted::{Access, Workspaces};
+use crate::rootfs::granted::Workspaces;
 use cell::c_path;
+use model::job::Access;
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Mounts in one granted directory, at most: each costs every cell time. Places beyond it are guarded by
