@@ -15,7 +15,7 @@ use model::job::{Access, Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
 use policy::{Grant, Policy};
 use profile::Profile;
-use supervisor::{Caps, Granted, IdRange, Spec, Workspaces};
+use supervisor::{Caps, Granted, IdRange, Spec};
 use tokio::runtime::Runtime;
 
 use crate::Result;
@@ -57,7 +57,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
     let ids = IdRange { first: 2_000_000_000, count: 1024 };
     let spec = Spec {
         profiles: profiles.clone(),
-        workspaces: vec![Workspaces { directories }],
+        granted: vec![directories],
         sockets: Vec::new(),
         caps,
         ids,

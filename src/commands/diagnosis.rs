@@ -18,7 +18,7 @@ use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::{Measured, Receipt};
 use model::wire::Ready;
 use policy::Grant;
-use supervisor::{Granted, ScopeWish, Workspaces, protect};
+use supervisor::{Granted, ScopeWish, protect};
 
 /// Arguments and input with which each default profile is tried.
 const TRIALS: [(&str, &[&str], &str); 2] =
@@ -80,7 +80,7 @@ fn directory_layer() -> Option<Layer> {
     }
     let access = Access::ReadWrite;
     let granted = Granted { host: host.clone(), cell: host.clone(), access };
-    let found = protect::scan(&Workspaces { directories: vec![granted] });
+    let found = protect::scan(&[granted]);
     let notes: Vec<String> = found.iter().flat_map(|found| found.notes(&host)).collect();
     (!notes.is_empty()).then(|| Layer {
         name: "this directory".to_owned(),

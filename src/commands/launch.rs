@@ -64,7 +64,7 @@ fn with(
     let config = &settings.loaded.config;
     let spec = Spec {
         profiles: settings.profiles,
-        workspaces: settings.workspaces,
+        granted: settings.granted,
         sockets: settings.sockets,
         caps: Caps {
             cells: u16::try_from(config.cells.value).unwrap_or(u16::MAX),

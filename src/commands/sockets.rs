@@ -99,8 +99,8 @@ impl Settings {
     /// Refuses a socket in a directory that a cell may write to: the cell could put its own server
     /// in its place, for every client on the host.
     fn apart_from_workspaces(&self) -> Result<(), CliError> {
-        let directories = self.workspaces.iter().flat_map(|workspace| &workspace.directories);
-        let writable = directories.filter(|granted| granted.access != Access::ReadOnly);
+        let granted = self.granted.iter().flatten();
+        let writable = granted.filter(|granted| granted.access != Access::ReadOnly);
         for granted in writable {
             let ground = GrantedTree::of(&granted.host).map_err(|error| {
                 CliError::new(format!("`{}`: {}", granted.host.display(), in_words(&error)))

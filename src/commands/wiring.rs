@@ -21,7 +21,7 @@ use policy::group::Group;
 use policy::tools;
 use policy::{Effect, Grant, Policy};
 use profile::Profile;
-use supervisor::{Granted, OwnIds, ScopeWish, Socket, Workspaces};
+use supervisor::{Granted, OwnIds, ScopeWish, Socket};
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]
@@ -29,7 +29,8 @@ pub struct Settings {
     pub loaded: Loaded,
     /// Profiles for which cells are made.
     pub(super) profiles: Vec<Profile>,
-    pub(super) workspaces: Vec<Workspaces>,
+    /// Sets of host directories and files that the operator granted; a job names a set by its index.
+    pub(super) granted: Vec<Vec<Granted>>,
     /// Descriptors, held since the sockets were examined.
     pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
@@ -52,14 +53,14 @@ pub struct Settings {
 
 impl Settings {
     fn of(loaded: Loaded, profiles: Vec<Profile>) -> Self {
-        let (workspaces, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
+        let (granted, sockets, tier) = (Vec::new(), Vec::new(), Tier::Full);
         let (warm, sessions, own_ids) = (0, 0, OwnIds::Unwanted);
         let (first, json, asked) = (None, None, Vec::new());
         let scope = ScopeWish::Never;
         Self {
             loaded,
             profiles,
-            workspaces,
+            granted,
             sockets,
             warm,
             sessions,
@@ -159,15 +160,14 @@ impl Settings {
     /// Returns them without the parts that only the supervisor needs.
     #[must_use]
     pub fn for_the_front_end(&self) -> Self {
-        let (loaded, workspaces) = (self.loaded.clone(), self.workspaces.clone());
+        let (loaded, granted) = (self.loaded.clone(), self.granted.clone());
         let (json, tier) = (self.json.clone(), self.tier);
-        Self { workspaces, tier, json, ..Self::of(loaded, Vec::new()) }
+        Self { granted, tier, json, ..Self::of(loaded, Vec::new()) }
     }
 
     /// Returns the access of calls to the granted workspace; `None` if none is granted.
     pub fn access(&self) -> Option<Access> {
-        let workspace = self.workspaces.first()?;
-        workspace.directories.first().map(|directory| directory.access)
+        self.granted.first()?.first().map(|granted| granted.access)
     }
 }
 
@@ -272,8 +272,8 @@ pub fn with_mounts(
         return Err(CliError::new(format!("--ro, --rw: profile `{name}` has no workspace"))
             .with_hint("use --profile bash, or one with a `workspace`"));
     }
-    let workspaces = vec![Workspaces { directories }];
-    Ok((Settings { profiles: vec![profile], workspaces, ..settings }, Workspace::Granted(0)))
+    let granted = vec![directories];
+    Ok((Settings { profiles: vec![profile], granted, ..settings }, Workspace::Granted(0)))
 }
 
 fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile, CliError> {
@@ -301,9 +301,8 @@ pub fn with_workspace(
         cell: PathBuf::from("/workspace"),
         access: ask.access,
     };
-    let granted = tier::workspace(settings.tier, granted)?;
-    let workspaces = vec![Workspaces { directories: vec![granted] }];
-    Ok((Settings { workspaces, ..settings }, Workspace::Granted(0)))
+    let granted = vec![vec![tier::workspace(settings.tier, granted)?]];
+    Ok((Settings { granted, ..settings }, Workspace::Granted(0)))
 }
 
 /// Resolves the links of a host path, once and for all.

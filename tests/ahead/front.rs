@@ -102,7 +102,7 @@ impl Front {
         };
         let spec = Spec {
             profiles: vec![profile.clone()],
-            workspaces: Vec::new(),
+            granted: Vec::new(),
             sockets: Vec::new(),
             caps,
             ids: IdRange { first: 2_100_100_000, count: 64 },

@@ -88,7 +88,7 @@ impl Front {
         let profile = loaded.profiles.get(&name).ok_or("a profile")?.clone();
         let started = supervisor::start(Spec {
             profiles: vec![profile.clone()],
-            workspaces: Vec::new(),
+            granted: Vec::new(),
             sockets: Vec::new(),
             caps: Caps {
                 cells: 6,

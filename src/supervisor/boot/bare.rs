@@ -22,8 +22,8 @@ use super::streams::silence;
 use crate::cells::key::{Key, Unusable};
 use crate::rootfs::detached::DEVICES;
 use crate::rootfs::error::TemplateError;
-use crate::rootfs::grants::KeyGrant;
-use crate::rootfs::grants::WorkspaceGrant;
+use crate::rootfs::granted::Granted;
+use crate::rootfs::grants::{KeyGrant, PathGrant};
 use crate::rootfs::program;
 use cell::bare::store::{self, Store};
 use cell::bare::{Domain, Ground};
@@ -130,8 +130,7 @@ fn design(
         let why = "a socket of the host takes a mount, and the tier landlock+seccomp has none";
         return Err(Unusable { why: why.to_owned(), missing_program: None });
     }
-    let rules =
-        rules(profile, grant.directories.as_ref()).map_err(|error| unusable(profile, &error))?;
+    let rules = rules(profile, &grant.directories).map_err(|error| unusable(profile, &error))?;
     let verdicts = seccomp::payload_verdicts(profile, MemoryHold::BestEffort);
     let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let hidden = store.directory().try_clone();
@@ -158,21 +157,18 @@ type Rules = Vec<(CString, Use)>;
 
 /// Returns the files of the host that a cell may open, as the host has them: what the profile lists, devices, and what the
 /// operator granted for reading.
-fn rules(profile: &Profile, grant: Option<&WorkspaceGrant>) -> Result<Rules, TemplateError> {
+fn rules(profile: &Profile, grants: &[PathGrant]) -> Result<Rules, TemplateError> {
     let mut readable: BTreeMap<PathBuf, Use> = BTreeMap::new();
     for path in &profile.paths {
         for found in of_the_host(path)? {
             readable.insert(found, Use::Read);
         }
     }
-    for granted in grant.iter().flat_map(|grant| &grant.directories) {
-        if granted.access != Access::ReadOnly || granted.cell != granted.host {
-            return Err(TemplateError::Path {
-                path: granted.cell.clone(),
-                errno: Errno::EOPNOTSUPP,
-            });
+    for PathGrant { granted: Granted { host, cell, access }, .. } in grants {
+        if *access != Access::ReadOnly || cell != host {
+            return Err(TemplateError::Path { path: cell.clone(), errno: Errno::EOPNOTSUPP });
         }
-        readable.insert(granted.host.clone(), Use::Read);
+        readable.insert(host.clone(), Use::Read);
     }
     for name in DEVICES {
         let path = Path::new("/dev").join(name);

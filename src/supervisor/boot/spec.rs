@@ -11,15 +11,15 @@ use super::idmap::IdRange;
 use super::scope::Wish;
 use super::subordinate::OwnIds;
 use crate::cells::caps::Caps;
-use crate::rootfs::granted::Workspaces;
+use crate::rootfs::granted::Granted;
 use crate::rootfs::sockets::Socket;
 
 /// Everything the supervisor will ever know: decided by the operator, before any call.
 #[derive(Debug, Clone)]
 pub struct Spec {
     pub profiles: Vec<Profile>,
-    /// Directories of the host for `/workspace` and beside it; a job names one by its index.
-    pub workspaces: Vec<Workspaces>,
+    /// Sets of host directories for `/workspace` and beside it; a job names a set by its index.
+    pub granted: Vec<Vec<Granted>>,
     /// Sockets for the profiles that take them.
     pub sockets: Vec<Socket>,
     pub caps: Caps,

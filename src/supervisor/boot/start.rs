@@ -1,6 +1,7 @@
 //! Main's side of starting the supervisor: the clone, the maps, the link.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -16,6 +17,7 @@ use super::spec::Spec;
 use super::subordinate::{Ids, Mapping};
 use crate::cells::cell::packets;
 use crate::rootfs::grants::{self, KeyGrant};
+use crate::rootfs::protect::Found;
 use crate::rootfs::sockets;
 use cell::Clocks;
 use cell::cgroup::Parent;
@@ -63,7 +65,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
     let (link, theirs) = packets().map_err(StartError::Link)?;
     let (go, wait) = packets().map_err(StartError::Link)?;
     let bare = prepared(spec.tier, &identity)?;
-    let looked = grants::look(&spec.workspaces, spec.tier);
+    let looked = grants::look(&spec.granted, spec.tier);
     let (cgroups, scope, asking) = held(&spec, &identity).map_err(StartError::Link)?;
     let inherited = Inherited {
         link: theirs,
@@ -223,7 +225,7 @@ fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
 /// For each profile what its keys have: one without a grant, and one for each that it shows.
 fn key_grants(
     spec: &Spec,
-    looked: &[grants::Looked],
+    looked: &[Vec<Rc<Found>>],
     identity: &Identity,
 ) -> Result<Vec<Vec<KeyGrant>>, StartError> {
     // Mounts by id are for cells that have mounts.
@@ -234,11 +236,11 @@ fn key_grants(
         Ok(KeyGrant { workspace, directories, sockets })
     };
     let of_profile = |profile: &Profile| {
-        let mut keys = vec![key(profile, Workspace::Fresh, None)?];
+        let mut keys = vec![key(profile, Workspace::Fresh, Vec::new())?];
         if profile.workspace {
-            let granted = grants::grants(&spec.workspaces, looked, ids)?;
-            for (directories, index) in granted.into_iter().zip(0..) {
-                keys.push(key(profile, Workspace::Granted(index), Some(directories))?);
+            for ((granted, looked), index) in spec.granted.iter().zip(looked).zip(0..) {
+                let directories = grants::grants(granted, looked, ids)?;
+                keys.push(key(profile, Workspace::Granted(index), directories)?);
             }
         }
         Ok(keys)

@@ -292,7 +292,7 @@ impl Ids {
     /// to the user, a file of mode 0600 must stay readable where the grant is for reading, and a
     /// granted socket opens to its owner alone.
     pub fn of_key(self, profile: &Profile, grant: &KeyGrant) -> CellIds {
-        let has_grant = grant.directories.is_some() || !grant.sockets.is_empty();
+        let has_grant = !grant.directories.is_empty() || !grant.sockets.is_empty();
         match self {
             Self::All(ids) => ids,
             Self::ByGrant if has_grant || !is_for_everybody(profile) => CellIds::Operator,

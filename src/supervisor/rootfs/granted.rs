@@ -5,12 +5,6 @@ use std::path::PathBuf;
 use model::job::Access;
 use sys::mount::attribute;
 
-/// One granted set of paths, as the operator gave it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Workspaces {
-    pub directories: Vec<Granted>,
-}
-
 /// A host directory, or a single file, that cells may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {

@@ -3,13 +3,12 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use nix::errno::Errno;
 
 use super::error::GrantError;
-use super::granted::{Granted, Kind, Workspaces, attributes};
+use super::granted::{Granted, Kind, attributes};
 use super::idmapped::{SlotIds, show_as};
 use super::protect::{self, Found};
 use super::sockets::SocketGrant;
@@ -22,21 +21,15 @@ use sys::mount::{Reach, clone_tree, set_attributes};
 #[derive(Debug)]
 pub struct KeyGrant {
     pub workspace: Workspace,
-    pub directories: Option<WorkspaceGrant>,
+    /// Empty unless the workspace is a granted one.
+    pub directories: Vec<PathGrant>,
     pub sockets: Vec<SocketGrant>,
 }
 
-/// Granted directories with what `main` prepared for them.
+/// A granted directory or file, with what `main` prepared for it.
 #[derive(Debug)]
-pub struct WorkspaceGrant {
-    pub directories: Vec<GrantedDirectory>,
-}
-
-#[derive(Debug)]
-pub struct GrantedDirectory {
-    pub host: PathBuf,
-    pub cell: PathBuf,
-    pub access: Access,
+pub struct PathGrant {
+    pub granted: Granted,
     pub kind: Kind,
     /// Files in it that the host obeys, as `main` found them.
     pub found: Rc<Found>,
@@ -44,47 +37,32 @@ pub struct GrantedDirectory {
     pub by_slot: Vec<OwnedFd>,
 }
 
-/// Prepares granted directories: as root each gets one idmapped mount for every slot, so that the
+/// Prepares the directories of one granted set: as root each gets one idmapped mount for every slot, so that the
 /// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
 pub fn grants(
-    workspaces: &[Workspaces],
-    looked: &[Looked],
+    granted: &[Granted],
+    looked: &[Rc<Found>],
     ids: SlotIds,
-) -> Result<Vec<WorkspaceGrant>, GrantError> {
-    let both = workspaces.iter().zip(looked);
-    both.map(|(workspace, looked)| {
-        let directories = workspace.directories.iter().zip(looked);
-        let directories = directories.map(|(granted, found)| grant(granted, found, ids));
-        Ok(WorkspaceGrant { directories: directories.collect::<Result<_, _>>()? })
-    })
-    .collect()
+) -> Result<Vec<PathGrant>, GrantError> {
+    granted.iter().zip(looked).map(|(granted, found)| grant(granted, found, ids)).collect()
 }
 
-/// Files that the host obeys, for each directory of a granted set.
-pub type Looked = Vec<Rc<Found>>;
-
-/// Looks at what the host obeys in every granted directory, once for all profiles and cells. Cells of
-/// the lower tier write to none.
-pub fn look(workspaces: &[Workspaces], tier: Tier) -> Vec<Looked> {
-    let each = |workspace: &Workspaces| match tier {
-        Tier::Full => protect::scan(workspace).into_iter().map(Rc::new).collect(),
-        Tier::Bare => vec![Rc::default(); workspace.directories.len()],
+/// Looks at what the host obeys in every directory of each granted set, once for all profiles and
+/// cells. Cells of the lower tier write to none.
+pub fn look(sets: &[Vec<Granted>], tier: Tier) -> Vec<Vec<Rc<Found>>> {
+    let each = |granted: &Vec<Granted>| match tier {
+        Tier::Full => protect::scan(granted).into_iter().map(Rc::new).collect(),
+        Tier::Bare => vec![Rc::default(); granted.len()],
     };
-    workspaces.iter().map(each).collect()
+    sets.iter().map(each).collect()
 }
 
-fn grant(
-    granted: &Granted,
-    found: &Rc<Found>,
-    ids: SlotIds,
-) -> Result<GrantedDirectory, GrantError> {
+fn grant(granted: &Granted, found: &Rc<Found>, ids: SlotIds) -> Result<PathGrant, GrantError> {
     let failed = |errno| GrantError::Directory { path: granted.host.clone(), errno };
     let metadata = fs::metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
     let by_slot = ids.mounts(|host_id| idmapped(granted, &metadata, host_id)).map_err(failed)?;
-    Ok(GrantedDirectory {
-        host: granted.host.clone(),
-        cell: granted.cell.clone(),
-        access: granted.access,
+    Ok(PathGrant {
+        granted: granted.clone(),
         kind: if metadata.is_dir() { Kind::Directory } else { Kind::File },
         found: Rc::clone(found),
         by_slot,

@@ -8,9 +8,8 @@ use nix::errno::Errno;
 
 use super::detached::{DetachedMount, Placed, relative, stand_in};
 use super::error::{During, TemplateError, refused};
-use super::granted::{Kind, attributes};
-use super::grants::GrantedDirectory;
-use super::grants::WorkspaceGrant;
+use super::granted::{Granted, Kind, attributes};
+use super::grants::PathGrant;
 use cell::mounts::{self, Slot};
 use cell::sockets::Sockets;
 use cell::{c_path, errno_of};
@@ -18,19 +17,16 @@ use model::job::Access;
 use sys::mount::{Filesystem, Reach, attach};
 
 /// Copies of the granted directories, taken before the stage hides any of them.
-pub fn granted(grant: Option<&WorkspaceGrant>) -> Result<Vec<DetachedMount>, TemplateError> {
-    let mut pieces = Vec::new();
-    for directory in grant.iter().flat_map(|grant| &grant.directories) {
-        if !directory.by_slot.is_empty() {
-            // Made by main, with the cells' ids: attached by descriptor.
-            continue;
-        }
-        let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
-        let piece = DetachedMount::take_as_is(&directory.host, &directory.cell).map_err(here)?;
-        piece.set(attributes(directory.access), Reach::Recursive).map_err(here)?;
-        pieces.push(piece);
-    }
-    Ok(pieces)
+pub fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
+    // Others are made by main, with the cells' ids: attached by descriptor.
+    let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
+    let take = |PathGrant { granted: Granted { host, cell, access }, .. }: &PathGrant| {
+        let here = |errno| TemplateError::Path { path: cell.clone(), errno };
+        let piece = DetachedMount::take_as_is(host, cell).map_err(here)?;
+        piece.set(attributes(*access), Reach::Recursive).map_err(here)?;
+        Ok(piece)
+    };
+    shared.map(take).collect()
 }
 
 /// The mounts that a root has by its profile.
@@ -72,7 +68,7 @@ pub struct PlacedGrants {
 
 /// Puts granted directories in place: at their path, or in the hidden store by slot.
 pub fn place_grants(
-    grant: Option<&WorkspaceGrant>,
+    granted: &[PathGrant],
     pieces: Vec<DetachedMount>,
     empty: &OwnedFd,
 ) -> Result<PlacedGrants, TemplateError> {
@@ -80,57 +76,56 @@ pub fn place_grants(
         piece.place(empty)?;
     }
     let mut grants = PlacedGrants::default();
-    for (index, directory) in grant.iter().flat_map(|grant| &grant.directories).enumerate() {
-        grants.add(directory);
-        if directory.by_slot.is_empty() {
-            grants.guard(&relative(&directory.cell), directory)?;
+    for (index, grant) in granted.iter().enumerate() {
+        let cell = &grant.granted.cell;
+        grants.add(grant);
+        if grant.by_slot.is_empty() {
+            grants.guard(&relative(cell), grant)?;
             continue;
         }
-        stand_in(&relative(&directory.cell), directory.kind)
-            .map_err(|error| refused(&directory.cell, &error))?;
-        for (mount, slot) in directory.by_slot.iter().zip(0..) {
-            let here = |errno| TemplateError::Path { path: directory.cell.clone(), errno };
-            let place =
-                place_slot(mount, slot, grants.by_slot.len(), directory.kind).map_err(here)?;
-            grants.guard(&place, directory)?;
+        stand_in(&relative(cell), grant.kind).map_err(|error| refused(cell, &error))?;
+        for (mount, slot) in grant.by_slot.iter().zip(0..) {
+            let here = |errno| TemplateError::Path { path: cell.clone(), errno };
+            let place = place_slot(mount, slot, grants.by_slot.len(), grant.kind).map_err(here)?;
+            grants.guard(&place, grant)?;
         }
         debug_assert_eq!(
             index,
             grants.by_slot.len(),
             "main prepares all directories of a grant or none"
         );
-        grants.by_slot.push(c_path(&directory.cell).during("naming a grant")?);
+        grants.by_slot.push(c_path(cell).during("naming a grant")?);
     }
     Ok(grants)
 }
 
 impl PlacedGrants {
-    fn add(&mut self, directory: &GrantedDirectory) {
-        self.all.push(directory.cell.clone());
-        self.notes.extend(directory.found.notes(&directory.cell));
-        self.has_directory |= directory.kind == Kind::Directory;
-        match directory.access {
+    fn add(&mut self, PathGrant { granted, kind, found, .. }: &PathGrant) {
+        let Granted { cell, access, .. } = granted;
+        self.all.push(cell.clone());
+        self.notes.extend(found.notes(cell));
+        self.has_directory |= *kind == Kind::Directory;
+        match access {
             Access::ReadOnly => {}
             Access::ReadWrite => {
-                self.writable.push(directory.cell.clone());
-                self.guarded.push(directory.cell.clone());
-                let named = directory.found.named.iter();
-                self.named.extend(named.map(|path| directory.cell.join(path)));
+                self.writable.push(cell.clone());
+                self.guarded.push(cell.clone());
+                self.named.extend(found.named.iter().map(|path| cell.join(path)));
             }
-            Access::Unguarded => self.writable.push(directory.cell.clone()),
+            Access::Unguarded => self.writable.push(cell.clone()),
         }
     }
 
     /// Guards what the host obeys in a grant that stands at `place`.
-    fn guard(&mut self, place: &Path, granted: &GrantedDirectory) -> Result<(), TemplateError> {
-        if granted.access == Access::ReadOnly || granted.kind == Kind::File {
+    fn guard(&mut self, place: &Path, grant: &PathGrant) -> Result<(), TemplateError> {
+        let PathGrant { granted, kind, found, .. } = grant;
+        if granted.access == Access::ReadOnly || *kind == Kind::File {
             return Ok(());
         }
         // Told with the path that the cell has: a caller must not learn the host's.
         let as_the_cell_has_it =
             |path: &Path| granted.cell.join(path.strip_prefix(place).unwrap_or(Path::new("")));
-        granted
-            .found
+        found
             .cover(place)
             .map_err(|(path, errno)| TemplateError::Path { path: as_the_cell_has_it(&path), errno })
     }

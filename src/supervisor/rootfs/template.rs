@@ -104,8 +104,7 @@ impl TemplateBuilder<'_> {
         self.enter(namespace)?;
         let (pieces, links) = gather(profile)?;
         let devices = devices()?;
-        let directories = grant.directories.as_ref();
-        let granted = granted(directories)?;
+        let granted = granted(&grant.directories)?;
         let taken = sockets::take(&grant.sockets)?;
         enter_stage(self.cells)?;
         skeleton(profile).during("making the root's directories")?;
@@ -120,7 +119,7 @@ impl TemplateBuilder<'_> {
         for piece in pieces.into_iter().chain(devices) {
             shown.place(piece, &empty)?;
         }
-        let mut grants = place_grants(directories, granted, &empty)?;
+        let mut grants = place_grants(&grant.directories, granted, &empty)?;
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
         synthetic::store(&hidden_here(), &profile.limits, self.cells)

@@ -24,7 +24,7 @@ use nix::errno::Errno;
 
 use self::scan::Scan;
 use self::tree::Trees;
-use crate::rootfs::granted::Workspaces;
+use crate::rootfs::granted::Granted;
 use cell::c_path;
 use model::job::Access;
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
@@ -48,23 +48,23 @@ pub struct Found {
     notes: BTreeSet<(PathBuf, &'static str)>,
 }
 
-/// Looks at what the host obeys in the granted directories of `workspace` that can be written to.
-/// Returns what was found for each of its directories.
+/// Looks at what the host obeys in those of the `granted` directories that can be written to.
+/// Returns what was found for each of them.
 #[must_use]
-pub fn scan(workspace: &Workspaces) -> Vec<Found> {
+pub fn scan(granted: &[Granted]) -> Vec<Found> {
     let writable = |access| match access {
         Access::ReadOnly => false,
         Access::ReadWrite | Access::Unguarded => true,
     };
     let mut trees = Trees::default();
     let mut indices = Vec::new();
-    for (index, directory) in workspace.directories.iter().enumerate() {
+    for (index, directory) in granted.iter().enumerate() {
         // A file, or what is gone: mounting it tells.
         if writable(directory.access) && trees.hold(&directory.host).is_ok() {
             indices.push(index);
         }
     }
-    let mut all = vec![Found::default(); workspace.directories.len()];
+    let mut all = vec![Found::default(); granted.len()];
     if indices.is_empty() {
         return all;
     }

@@ -12,7 +12,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn found(host: &Path) -> Found {
     let directory =
         Granted { host: host.to_owned(), cell: "/workspace".into(), access: Access::ReadWrite };
-    scan(&Workspaces { directories: vec![directory] }).pop().unwrap_or_default()
+    scan(&[directory]).pop().unwrap_or_default()
 }
 
 fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
