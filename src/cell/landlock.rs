@@ -14,7 +14,6 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use super::mounts::Tmpfs;
 use model::receipt::MemoryHold;
 use profile::{Network, ProcView, Profile};
 use sys::Result;
@@ -65,8 +64,7 @@ pub fn rules(
     if profile.proc == ProcView::Own {
         rules.push((c"/proc".to_owned(), Use::Read));
     }
-    let private = inside.private.iter().map(|tmpfs| (tmpfs.target.to_owned(), Use::Write));
-    rules.extend(private);
+    rules.extend(inside.private.iter().map(|path| (path.clone(), Use::Write)));
     Ok(rules)
 }
 
@@ -91,7 +89,7 @@ pub struct Inside<'a> {
     pub granted: &'a [PathBuf],
     pub writable: &'a [PathBuf],
     /// The cell's own.
-    pub private: &'a [Tmpfs],
+    pub private: &'a [CString],
 }
 
 /// Returns the Landlock ABI of this kernel, 0 where there is none (landlock_create_ruleset(2)).

@@ -33,14 +33,24 @@ pub struct Plan {
     pub proc: ProcView,
     /// Entries of `/proc` to cover: what with, and which.
     pub facts: Vec<(CString, CString)>,
+    /// `/dev/shm` and `/tmp`.
     pub tmpfs: Vec<Tmpfs>,
+    pub workspace: WorkspaceMounts,
     /// The slot whose host id the cells have, where not each has its own: that of the session whose
     /// workspace they share.
     pub host_slot: Option<Slot>,
-    /// Directories to mount by slot, where main had to prepare one mount for each host uid.
-    pub by_slot: Vec<CString>,
     /// Sockets of the host that were granted.
     pub sockets: Sockets,
+}
+
+/// Mounts of a cell's workspace and grants that it makes itself. Others it inherits: a grant that is the
+/// same for all cells stands in the template, and a session's workspace in the session's copy of it.
+#[derive(Debug, Clone)]
+pub struct WorkspaceMounts {
+    /// The private `/workspace`; `None` where it is granted or a session's, or there is none.
+    pub private: Option<Tmpfs>,
+    /// Granted directories to mount by slot, where main had to prepare one mount for each host uid.
+    pub by_slot: Vec<CString>,
 }
 
 impl Plan {
@@ -48,23 +58,33 @@ impl Plan {
     pub fn id_slot(&self, slot: Slot) -> Slot {
         self.host_slot.unwrap_or(slot)
     }
+
+    /// Returns the places of the cell's private filesystems.
+    pub fn private(&self) -> Vec<CString> {
+        let all = self.tmpfs.iter().chain(&self.workspace.private);
+        all.map(|tmpfs| tmpfs.target.to_owned()).collect()
+    }
 }
 
 /// A private tmpfs of the cell.
 #[derive(Debug, Clone)]
 pub struct Tmpfs {
-    pub target: &'static CStr,
+    target: &'static CStr,
     /// Size, inodes and mode, as tmpfs(5) takes them.
-    pub options: CString,
+    options: CString,
 }
 
 /// Place of the workspace, private or granted.
 pub const WORKSPACE: &CStr = c"/workspace";
 
 impl Tmpfs {
-    /// Returns true for the private `/workspace`.
-    pub fn is_workspace(&self) -> bool {
-        self.target == WORKSPACE
+    /// Mounts it in the caller's mount namespace.
+    ///
+    /// # Errors
+    /// The errno of mount(2).
+    pub fn mount(&self) -> Result<()> {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some(c"tmpfs"), self.target, Some(c"tmpfs"), flags, Some(self.options.as_c_str()))
     }
 }
 
@@ -78,20 +98,35 @@ fn options(bytes: u64, inodes: u32, mode: u32, owner: u32) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// Returns the private filesystems of a cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps before
-/// it still need.
-pub fn tmpfs(profile: &Profile, granted: &[PathBuf]) -> Vec<Tmpfs> {
+/// Returns the private filesystems of every cell. `/tmp` comes last: it covers [`HIDDEN`], which the steps
+/// before it still need.
+pub fn tmpfs(profile: &Profile) -> Vec<Tmpfs> {
     let Limits { inodes, tmp_bytes, shm_bytes, .. } = profile.limits;
-    let agent = super::ids::AGENT;
-    let options = |bytes| options(bytes, inodes, 0o1777, agent);
-    let mut all = vec![Tmpfs { target: c"/dev/shm", options: options(shm_bytes) }];
-    if profile.workspace
-        && !granted.iter().any(|path| path.as_os_str().as_bytes() == WORKSPACE.to_bytes())
-    {
-        all.push(workspace(profile, agent));
+    let options = |bytes| options(bytes, inodes, 0o1777, super::ids::AGENT);
+    vec![
+        Tmpfs { target: c"/dev/shm", options: options(shm_bytes) },
+        Tmpfs { target: c"/tmp", options: options(tmp_bytes) },
+    ]
+}
+
+impl WorkspaceMounts {
+    /// Returns the mounts of cells that have these paths `granted`, those of `by_slot` among them.
+    pub fn new(profile: &Profile, granted: &[PathBuf], by_slot: Vec<CString>) -> Self {
+        let is_granted =
+            granted.iter().any(|path| path.as_os_str().as_bytes() == WORKSPACE.to_bytes());
+        let has_private = profile.workspace && !is_granted;
+        Self { private: has_private.then(|| workspace(profile, super::ids::AGENT)), by_slot }
     }
-    all.push(Tmpfs { target: c"/tmp", options: options(tmp_bytes) });
-    all
+
+    /// Makes the mounts, for a cell that has the host id of `slot`.
+    fn enter(&self, slot: Slot) -> std::result::Result<(), StepFailed> {
+        for (index, target) in self.by_slot.iter().enumerate() {
+            let mut path = [0_u8; 64];
+            let source = slot_path(&mut path, slot, index).at(Step::Workspace)?;
+            bind(source, target).at(Step::Workspace)?;
+        }
+        self.private.as_ref().map_or(Ok(()), Tmpfs::mount).at(Step::Tmpfs)
+    }
 }
 
 /// Returns a private `/workspace` that belongs to `owner`.
@@ -104,25 +139,12 @@ const NONE: Option<&CStr> = None;
 
 /// Makes the cell's own mounts but `/proc`, in the mount namespace the process was cloned into.
 pub fn enter(plan: &Plan, slot: Slot) -> std::result::Result<(), StepFailed> {
-    grants(plan, plan.id_slot(slot)).at(Step::Workspace)?;
+    plan.workspace.enter(plan.id_slot(slot))?;
     plan.sockets.find(slot).at(Step::Sockets)?;
-    for Tmpfs { target, options } in &plan.tmpfs {
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))
-            .at(Step::Tmpfs)?;
-    }
+    plan.tmpfs.iter().try_for_each(Tmpfs::mount).at(Step::Tmpfs)?;
     plan.sockets.show().at(Step::Sockets)?;
     // HOME of every cell; it belongs to `agent`, as this process is `agent` already.
     nix::unistd::mkdir(c"/tmp/home", Mode::from_bits_truncate(0o755)).at(Step::Tmpfs)
-}
-
-/// Mounts the directories that were prepared for this cell's host uid.
-fn grants(plan: &Plan, slot: Slot) -> Result<()> {
-    for (index, target) in plan.by_slot.iter().enumerate() {
-        let mut path = [0_u8; 64];
-        bind(slot_path(&mut path, slot, index)?, target)?;
-    }
-    Ok(())
 }
 
 /// Returns the template's place for the mount of grant `index` for `slot`, written without allocation.

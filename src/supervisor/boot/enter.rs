@@ -1,7 +1,7 @@
 //! The supervisor's way in: from the clone to the first frame on the link.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 use caps::Capability;
@@ -293,7 +293,7 @@ fn recording(inherited: &Inherited) -> Recording {
 fn mediation(
     profile: &Profile,
     template: &Template,
-    tmpfs: &[mounts::Tmpfs],
+    private: &[CString],
     held: HostSupport,
     verdicts: &mut BTreeMap<u32, Verdict>,
 ) -> Result<Option<Mediation>, Unusable> {
@@ -327,7 +327,7 @@ fn mediation(
         return Ok(None);
     }
     let own = Belongings {
-        private: tmpfs.iter().map(|tmpfs| tmpfs.target.to_owned()).collect(),
+        private: private.to_vec(),
         sockets: template.sockets.place().map(CStr::to_owned),
         granted: &template.granted,
     };
@@ -353,34 +353,34 @@ fn recorded(
 fn design(
     profile: &Profile,
     workspace: Workspace,
-    template: Template,
+    mut template: Template,
     held: HostSupport,
 ) -> Result<Design, Unusable> {
     let HostSupport { memory, landlock_abi, recording, ids, .. } = held;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
-    let tmpfs = mounts::tmpfs(profile, &template.granted);
+    let by_slot = std::mem::take(&mut template.by_slot);
+    let plan = mounts::Plan {
+        proc: profile.proc,
+        facts: std::mem::take(&mut template.facts),
+        tmpfs: mounts::tmpfs(profile),
+        workspace: mounts::WorkspaceMounts::new(profile, &template.granted, by_slot),
+        host_slot: None,
+        sockets: template.sockets,
+    };
     let mut verdicts = seccomp::payload_verdicts(profile, memory);
     let mut allowed: Vec<u32> = seccomp::allowed(&verdicts).collect();
-    let mediation = mediation(profile, &template, &tmpfs, held, &mut verdicts)?;
+    let mediation = mediation(profile, &template, &plan.private(), held, &mut verdicts)?;
     if let Some(mediation) = &mediation {
         // Init makes the calls, and the supervisor's filter is its own too.
         allowed.extend(mediation.own_calls.iter().copied().map(seccomp::number));
     }
     let recorded = recorded(recording, &verdicts, mediation.as_ref());
     let numbers: Vec<u32> = recorded.iter().map(|call| call.number).collect();
-    let plan = mounts::Plan {
-        proc: profile.proc,
-        facts: template.facts,
-        tmpfs,
-        host_slot: None,
-        by_slot: template.by_slot,
-        sockets: template.sockets,
-    };
     let inside = landlock::Inside {
         readable: &template.readable,
         granted: &template.granted,
         writable: &template.writable,
-        private: &plan.tmpfs,
+        private: &plan.private(),
     };
     let rules = landlock::rules(profile, memory, &inside);
     let writable = template.writable.iter().map(|path| path.to_string_lossy().into_owned());

@@ -36,7 +36,8 @@ pub(super) fn design_in(
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
     let mut mounts = mounts::Plan { host_slot, ..root.mounts.clone() };
-    mounts.tmpfs.retain(|tmpfs| !tmpfs.is_workspace());
+    // The session has mounted its own.
+    mounts.workspace.private = None;
     Ok(Design {
         profile: design.profile.clone(),
         workspace: design.workspace,
@@ -163,11 +164,11 @@ impl Supervisor {
         let owner = design.ids.of_slot(slot)?;
         let root = design.root()?;
         let workspace = mounts::workspace(&design.profile, owner);
-        let private = root.mounts.tmpfs.iter().any(mounts::Tmpfs::is_workspace);
+        let is_private = root.mounts.workspace.private.is_some();
         let (mailbox, shell) = Mailbox::set_up(
             &root.template,
             &self.shared.proc,
-            private.then_some(&workspace),
+            is_private.then_some(&workspace),
             owner,
         )?;
         let mut shell = design_in(design, shell, None)?;

@@ -149,10 +149,7 @@ impl Mailbox {
         const NONE: Option<&str> = None;
         setns(template, CloneFlags::CLONE_NEWNS)?;
         unshare(CloneFlags::CLONE_NEWNS)?;
-        if let Some(Tmpfs { target, options }) = workspace {
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            mount(Some(c"tmpfs"), *target, Some(c"tmpfs"), flags, Some(options.as_c_str()))?;
-        }
+        workspace.map_or(Ok(()), Tmpfs::mount)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(Some("tmpfs"), HIDDEN_DESK, Some("tmpfs"), flags, Some(OPTIONS))?;
         mount(Some(HIDDEN_DESK), MAILBOX, NONE, MsFlags::MS_BIND, NONE)?;
