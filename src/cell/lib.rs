@@ -125,7 +125,7 @@ impl Design {
         let name = match (self.profile.workspace, self.workspace) {
             (false, _) => "none",
             (true, Workspace::Fresh) => "fresh",
-            (true, Workspace::OfSession(_)) => "of a session",
+            (true, Workspace::Session(_)) => "of a session",
             (true, Workspace::Granted(_)) if self.writable.is_empty() => "granted, read-only",
             (true, Workspace::Granted(_)) if !self.guards_names() => {
                 "granted, read-write, names unguarded"

@@ -86,7 +86,7 @@ impl Live {
             calculator: effective("calculate".into())
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
             granted: match workspace {
-                Workspace::Fresh | Workspace::OfSession(_) => None,
+                Workspace::Fresh | Workspace::Session(_) => None,
                 Workspace::Granted(_) => settings.access(),
             },
             cache: calc::Cache::default(),

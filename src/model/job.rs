@@ -44,7 +44,7 @@ pub enum Workspace {
     /// A host directory the operator granted at start, by its index there.
     Granted(u16),
     /// The private one of a session, for a cell of its own.
-    OfSession(SessionId),
+    Session(SessionId),
 }
 
 /// Access of cells to a directory or file of the host that the operator granted.

@@ -59,7 +59,7 @@ impl Grant {
     #[must_use]
     pub fn beside(mut self, session: SessionId, owner: &ProfileName) -> Self {
         if self.job.workspace == Workspace::Fresh {
-            self.job.workspace = Workspace::OfSession(session);
+            self.job.workspace = Workspace::Session(session);
             self.job.session_profile = (self.job.profile != *owner).then(|| owner.clone());
         }
         self

@@ -252,7 +252,7 @@ fn sessions(front: &mut Front) -> Check {
 
 /// A frame of a call beside the session's shell.
 fn frame_beside(front: &mut Front, session: u64) -> Start {
-    Start { workspace: Workspace::OfSession(SessionId(session)), ..front.frame() }
+    Start { workspace: Workspace::Session(SessionId(session)), ..front.frame() }
 }
 
 fn forgotten(front: &mut Front, session: u64) -> Check {
@@ -276,7 +276,7 @@ fn beside(front: &mut Front) -> Check {
     let start = frame_beside(front, 5);
     expect(front.run(start, "ls")?, fine(""))?;
     // Either in a session or beside it, and no session has a profile that was not loaded.
-    let (fd, of_five) = (block(&["true"])?, Workspace::OfSession(SessionId(5)));
+    let (fd, of_five) = (block(&["true"])?, Workspace::Session(SessionId(5)));
     let both = Start { workspace: of_five, ..front.session(5) };
     let script = memory::sealed(c"script", b"true").map_err(|error| error.to_string())?;
     front.refused(both, &[fd.as_fd(), script.as_fd()], "a job is in a session or beside it")?;

@@ -152,8 +152,8 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         Workspace::Fresh,
         Workspace::Granted(0),
         Workspace::Granted(u16::MAX),
-        Workspace::OfSession(SessionId(dice.below(3))),
-        Workspace::OfSession(SessionId(u64::MAX)),
+        Workspace::Session(SessionId(dice.below(3))),
+        Workspace::Session(SessionId(u64::MAX)),
     ];
     Start {
         call,

@@ -144,7 +144,7 @@ impl Workbench {
         let (words, bytes) = request.parts(path);
         let stdin = Stdin::bytes("the content", bytes)?;
         match self.workspace() {
-            Workspace::Fresh | Workspace::OfSession(_) => {
+            Workspace::Fresh | Workspace::Session(_) => {
                 let call = timed(in_shell(tool, &words, stdin)?);
                 let ask = session::SessionRequest {
                     session,

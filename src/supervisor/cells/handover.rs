@@ -118,7 +118,7 @@ fn show_facts(cell: &Cell, design: &Design, limits: &Limits) -> Result<(), Errno
 fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
     let first = match (start.workspace, start.session) {
         (Workspace::Fresh, None) => First::Nothing,
-        (Workspace::Fresh, Some(_)) | (Workspace::Granted(_) | Workspace::OfSession(_), _) => {
+        (Workspace::Fresh, Some(_)) | (Workspace::Granted(_) | Workspace::Session(_), _) => {
             First::Something
         }
     };

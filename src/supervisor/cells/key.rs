@@ -1,8 +1,16 @@
-//! The key of a pool: a profile with a workspace, and the design of the cells that have both.
+//! The table of keys: each a profile with a workspace, and the design of the cells that have both.
+//!
+//! Those of boot stay; those of a session come and go with it.
+
+use std::collections::BTreeMap;
 
 use cell::Design;
 use cell::ids::CellIds;
 use model::job::{ProfileName, Workspace};
+
+/// The number of a key in the table, never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyId(pub(super) u64);
 
 /// A pool key that can be used here, or why it cannot.
 #[derive(Debug)]
@@ -18,10 +26,98 @@ impl Key {
     }
 }
 
+impl From<Design> for Key {
+    fn from(design: Design) -> Self {
+        let (profile, workspace) = (design.profile.name.clone(), design.workspace);
+        Self { profile, workspace, design: Ok(design) }
+    }
+}
+
 /// Why no cell of a key can be made here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable {
     pub why: String,
     /// The one program of the profile, where it is this that is missing.
     pub missing_program: Option<String>,
+}
+
+/// Every key for which cells can be asked.
+#[derive(Debug, Default)]
+pub struct Keys {
+    keys: BTreeMap<KeyId, Key>,
+    next: u64,
+}
+
+impl Keys {
+    /// Adds a key, at boot or later: its cells are built when a job first names it.
+    pub fn add(&mut self, key: Key) -> KeyId {
+        let id = KeyId(self.next);
+        self.next += 1;
+        self.keys.insert(id, key);
+        id
+    }
+
+    /// Removes a key, with the mounts that its cells are cloned from.
+    pub fn remove(&mut self, id: KeyId) {
+        self.keys.remove(&id);
+    }
+
+    pub fn get(&self, id: KeyId) -> Option<&Key> {
+        self.keys.get(&id)
+    }
+
+    /// Returns the design of a key, where it can be used here.
+    pub fn design(&self, id: KeyId) -> Option<&Design> {
+        self.get(id)?.design.as_ref().ok()
+    }
+
+    /// Returns the first key with this profile and this workspace.
+    pub fn find(&self, profile: &ProfileName, workspace: Workspace) -> Option<KeyId> {
+        let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
+        self.keys.iter().find(|(_, key)| named(key)).map(|(id, _)| *id)
+    }
+}
+
+impl FromIterator<Key> for Keys {
+    fn from_iter<I: IntoIterator<Item = Key>>(keys: I) -> Self {
+        let mut all = Self::default();
+        for key in keys {
+            all.add(key);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::job::SessionId;
+
+    fn key(workspace: Workspace) -> Key {
+        let design = Err(Unusable { why: "a test".to_owned(), missing_program: None });
+        Key { profile: ProfileName::none(), workspace, design }
+    }
+
+    #[test]
+    fn a_key_that_comes_after_boot_is_found_until_it_goes_and_its_number_is_not_used_again() {
+        let mut keys: Keys =
+            [Workspace::Fresh, Workspace::Granted(0)].map(key).into_iter().collect();
+        let none = ProfileName::none();
+        let session = Workspace::Session(SessionId(7));
+        assert_eq!(keys.find(&none, session), None);
+        let first = keys.add(key(session));
+        assert_eq!(keys.find(&none, session), Some(first));
+        keys.remove(first);
+        assert_eq!(keys.find(&none, session), None);
+        assert!(keys.get(first).is_none());
+        assert_ne!(keys.add(key(session)), first);
+    }
+
+    #[test]
+    fn a_name_is_of_the_key_of_boot_where_a_session_has_another_of_the_same_name() {
+        let mut keys: Keys = std::iter::once(key(Workspace::Fresh)).collect();
+        let boot = keys.find(&ProfileName::none(), Workspace::Fresh);
+        keys.add(key(Workspace::Fresh));
+        assert_eq!(keys.find(&ProfileName::none(), Workspace::Fresh), boot);
+    }
 }

@@ -4,11 +4,11 @@
 //! and loses them when nobody calls for a while.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::cell::Cell;
+use super::key::KeyId;
 use super::pooled_cell::PooledCell;
 use super::queued_job::PrestartFit;
 use super::streams::Prestarted;
@@ -30,7 +30,7 @@ const PROGRAMS: usize = 2;
 pub struct Pool {
     pooled: BTreeMap<Slot, PooledCell>,
     /// By key: when it was last called for, and by a job whose program may be executed ahead.
-    called: Vec<Called>,
+    called: BTreeMap<KeyId, Called>,
     /// Cells to keep ready for a key that is in use.
     warm: u16,
     /// Since when cells may be missing.
@@ -50,7 +50,7 @@ struct Called {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// Cells of this key.
-    Cell(usize),
+    Cell(KeyId),
     /// The program in this cell.
     Program(Slot),
 }
@@ -74,10 +74,10 @@ pub enum Load {
 }
 
 impl Pool {
-    pub fn new(keys: usize, warm: u16) -> Self {
+    pub fn new(warm: u16) -> Self {
         Self {
             pooled: BTreeMap::new(),
-            called: vec![Called::default(); keys],
+            called: BTreeMap::new(),
             warm,
             short: None,
             counts: PoolCounts::default(),
@@ -102,7 +102,7 @@ impl Pool {
 
     /// The slot of an idle cell of `key` for a job: one with its program before others, and the oldest
     /// of these, so that none waits for ever.
-    pub fn idle(&self, key: usize, fits: PrestartFit) -> Option<Slot> {
+    pub fn idle(&self, key: KeyId, fits: PrestartFit) -> Option<Slot> {
         let idle = self.pooled.iter().filter(|(_, pooled)| pooled.key == key && pooled.is_idle());
         let fit = idle.filter(|(_, pooled)| pooled.takes(fits));
         fit.min_by_key(|(_, pooled)| (pooled.cell.prestarted.is_none(), pooled.born))
@@ -132,30 +132,29 @@ impl Pool {
     }
 
     /// Cells of `key` that are offered or will be, and that such a job can have.
-    pub fn count(&self, key: usize, fits: PrestartFit) -> usize {
+    pub fn count(&self, key: KeyId, fits: PrestartFit) -> usize {
         let alive = self.pooled.values().filter(|pooled| pooled.key == key && pooled.is_alive());
         alive.filter(|pooled| pooled.takes(fits)).count()
     }
 
     /// Every cell of these keys, those that end among them.
-    pub fn of_keys(&mut self, keys: &Range<usize>) -> impl Iterator<Item = &mut PooledCell> {
+    pub fn of_keys(&mut self, keys: &[KeyId]) -> impl Iterator<Item = &mut PooledCell> {
         self.pooled.values_mut().filter(|pooled| keys.contains(&pooled.key))
     }
 
     /// Notes that `key` is in use, and that its pool may want a cell soon.
-    pub fn called(&mut self, key: usize, fits: PrestartFit, now: Instant) {
-        if let Some(called) = self.called.get_mut(key) {
-            called.at = Some(now);
-            if fits == PrestartFit::Yes {
-                called.fitting = Some(now);
-            }
+    pub fn called(&mut self, key: KeyId, fits: PrestartFit, now: Instant) {
+        let called = self.called.entry(key).or_default();
+        called.at = Some(now);
+        if fits == PrestartFit::Yes {
+            called.fitting = Some(now);
         }
         self.look(now);
     }
 
     /// Notes that a cell of `key` is idle, in which its program may be executed soon.
-    pub fn ready(&mut self, key: usize, now: Instant) {
-        if self.called.get(key).is_some_and(|called| called.fitting.is_some()) {
+    pub fn ready(&mut self, key: KeyId, now: Instant) {
+        if self.called.get(&key).is_some_and(|called| called.fitting.is_some()) {
             self.look(now);
         }
     }
@@ -184,7 +183,7 @@ impl Pool {
         let in_use = |called: Option<Instant>| {
             called.is_some_and(|called| now.saturating_duration_since(called) < KEEP)
         };
-        let keys = || self.called.iter().enumerate();
+        let keys = || self.called.iter().map(|(key, called)| (*key, called));
         let programs = keys().filter(|(_, called)| in_use(called.fitting));
         let cells = keys().filter(|(_, called)| in_use(called.at));
         // A program first: it takes less, and saves more.
@@ -202,14 +201,14 @@ impl Pool {
     }
 
     /// An idle cell of `key` in which its program is to be executed: the oldest, where few have it.
-    fn without_program(&self, key: usize) -> Option<Slot> {
+    fn without_program(&self, key: KeyId) -> Option<Slot> {
         let programs = self.count(key, PrestartFit::Yes) - self.count(key, PrestartFit::No);
         (programs < PROGRAMS).then(|| self.idle(key, PrestartFit::No)).flatten()
     }
 
     /// Nothing is executed ahead for this key until a job comes that could have it.
-    pub fn leave_empty(&mut self, key: usize) {
-        if let Some(called) = self.called.get_mut(key) {
+    pub fn leave_empty(&mut self, key: KeyId) {
+        if let Some(called) = self.called.get_mut(&key) {
             called.fitting = None;
         }
     }
@@ -233,11 +232,9 @@ impl Pool {
         self.short.map(|short| short + wait)
     }
 
-    /// Nothing is built in advance for this key until it is called for again: its cells fail.
-    pub fn give_up(&mut self, key: usize) {
-        if let Some(called) = self.called.get_mut(key) {
-            *called = Called::default();
-        }
+    /// Builds nothing in advance for this key until it is called for again: its cells fail, or it is gone.
+    pub fn give_up(&mut self, key: KeyId) {
+        self.called.remove(&key);
     }
 }
 
@@ -247,23 +244,23 @@ mod tests {
 
     #[test]
     fn a_pool_is_filled_after_a_rest_and_while_programs_run_only_late() {
-        let (mut pool, now) = (Pool::new(2, 1), Instant::now());
+        let (mut pool, now) = (Pool::new(1), Instant::now());
         assert_eq!(pool.wants(now + KEEP, Load::Rest), None, "nobody has called");
-        pool.called(1, PrestartFit::No, now);
+        pool.called(KeyId(1), PrestartFit::No, now);
         assert_eq!(pool.wants(now, Load::Rest), None);
         assert_eq!(pool.wants(now + REST, Load::Busy), None);
         // Further calls do not put it off.
-        pool.called(1, PrestartFit::No, now + REST);
-        assert_eq!(pool.wants(now + REST, Load::Rest), Some(Shortage::Cell(1)));
+        pool.called(KeyId(1), PrestartFit::No, now + REST);
+        assert_eq!(pool.wants(now + REST, Load::Rest), Some(Shortage::Cell(KeyId(1))));
         assert_eq!(pool.wants(now + REST, Load::Rest), None, "one at a time");
-        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(Shortage::Cell(1)));
+        assert_eq!(pool.wants(now + REST + LATE, Load::Busy), Some(Shortage::Cell(KeyId(1))));
         assert_eq!(pool.wants(now + REST + KEEP, Load::Rest), None, "nobody has called since");
     }
 
     #[test]
     fn a_pool_of_none_is_never_filled() {
-        let (mut pool, now) = (Pool::new(1, 0), Instant::now());
-        pool.called(0, PrestartFit::No, now);
+        let (mut pool, now) = (Pool::new(0), Instant::now());
+        pool.called(KeyId(0), PrestartFit::No, now);
         assert_eq!(pool.wants(now + LATE, Load::Rest), None);
     }
 }

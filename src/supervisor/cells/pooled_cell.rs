@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use super::cell::CellSocket;
 use super::cell::{Cell, Maker};
 use super::exit::LINGER;
+use super::key::KeyId;
 use super::queued_job::PrestartFit;
 use cell::Design;
 use cell::report::{self, FromInit, FromPayload, raw};
@@ -47,7 +48,7 @@ pub enum PoolEvent {
 /// A cell that has no job yet.
 #[derive(Debug)]
 pub struct PooledCell {
-    pub key: usize,
+    pub key: KeyId,
     pub cell: Cell,
     stage: PooledStage,
     receipt: Option<Receipt>,
@@ -59,7 +60,7 @@ pub struct PooledCell {
 }
 
 impl PooledCell {
-    pub fn new(key: usize, cell: Cell) -> Self {
+    pub fn new(key: KeyId, cell: Cell) -> Self {
         let born = Instant::now();
         let deadline = born + SETUP_TIME;
         let stage = PooledStage::Building;

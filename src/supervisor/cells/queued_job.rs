@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::attachments::Attachments;
+use super::key::KeyId;
 use model::job::Limits;
 use model::wire::{Block, Start};
 
@@ -10,7 +11,7 @@ use model::wire::{Block, Start};
 #[derive(Debug)]
 pub struct QueuedJob {
     pub start: Start,
-    pub key: usize,
+    pub key: KeyId,
     pub block: Block,
     pub attachments: Attachments,
     /// Limits that it asked for, clamped to its profile's.

@@ -264,7 +264,7 @@ impl Running {
         match (self.start.changes, self.start.workspace) {
             (Changes::Untold, _) => None,
             (Changes::Told, Workspace::Fresh) => self.changed.take(),
-            (Changes::Told, Workspace::Granted(_) | Workspace::OfSession(_)) => {
+            (Changes::Told, Workspace::Granted(_) | Workspace::Session(_)) => {
                 Some(self.changed.take().unwrap_or(FilesChanged::unknown()))
             }
         }

@@ -2,6 +2,7 @@
 
 use super::dispatch::Built;
 use super::supervisor::Supervisor;
+use crate::cells::key::KeyId;
 use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::PrestartFit;
 
@@ -18,7 +19,7 @@ impl Supervisor {
                     // Its job is told and gone; those that came after it move up.
                     Built::Failed => continue,
                     // The session's last cell is on its way out of the slot.
-                    Built::NoSlot if self.sessions.place(key).is_some() => {}
+                    Built::NoSlot if self.sessions.of_key(key).is_some() => {}
                     Built::NoSlot if coming > 0 => coming -= 1,
                     Built::NoSlot if self.evict(place, key, fits) => {}
                     Built::NoSlot => return,
@@ -30,7 +31,7 @@ impl Supervisor {
 
     /// Returns whether fewer cells are there or on their way than the jobs up to `place` take: all of its key,
     /// or those that can have the same cells as the one there.
-    fn is_short(&self, place: usize, key: usize, fits: PrestartFit) -> bool {
+    fn is_short(&self, place: usize, key: KeyId, fits: PrestartFit) -> bool {
         let jobs = |of: PrestartFit| {
             let waiting = self.queue.iter().take(place + 1);
             waiting
@@ -42,7 +43,7 @@ impl Supervisor {
 
     /// Ends an idle cell that the job at `place` cannot have: one that no job waits for, or for
     /// the first job any. Were others to take what a job waits for, the two could do so for ever.
-    fn evict(&mut self, place: usize, key: usize, fits: PrestartFit) -> bool {
+    fn evict(&mut self, place: usize, key: KeyId, fits: PrestartFit) -> bool {
         let takes = |pooled: &PooledCell, key, fits| pooled.key == key && pooled.takes(fits);
         let waits = |pooled: &PooledCell| {
             self.queue.iter().any(|ready| takes(pooled, ready.key, ready.fits))

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::supervisor::{Owner, Supervisor, design_of};
+use super::supervisor::{Owner, Supervisor};
 use crate::cells::attachments;
 use crate::cells::cell::{Cell, clamp};
-use crate::cells::key::Key;
+use crate::cells::key::KeyId;
 use crate::cells::pool::{Load, PoolHit, Shortage};
 use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::prestart;
@@ -68,7 +68,7 @@ impl Supervisor {
             return Err(Failure::Busy { what: "waiting calls".to_owned() });
         }
         let key = match (start.session, start.workspace) {
-            (_, Workspace::OfSession(id)) => self.beside_key(&mut start, id)?,
+            (_, Workspace::Session(id)) => self.beside_key(&mut start, id)?,
             (None, Workspace::Fresh | Workspace::Granted(_)) => {
                 self.key(&start.profile, start.workspace)?
             }
@@ -76,7 +76,7 @@ impl Supervisor {
                 self.session_key(&start, within.session)?
             }
         };
-        let design = design_of(&self.keys, key).ok_or(Failure::Lost)?;
+        let design = self.keys.design(key).ok_or(Failure::Lost)?;
         if let Ok(root) = design.root() {
             // All that a failure leaves is names as they were at the last call.
             root.overlays.refresh(arrived).unwrap_or_default();
@@ -92,19 +92,19 @@ impl Supervisor {
         Ok(QueuedJob { start, key, block, attachments, limits, fits, arrived, lost: 0 })
     }
 
-    /// The index of the key that a frame names.
+    /// Returns the key of boot that a frame names.
     pub(super) fn key(
         &self,
         profile: &ProfileName,
         workspace: Workspace,
-    ) -> Result<usize, Failure> {
-        let Some(index) = self.index_of(profile, workspace) else {
+    ) -> Result<KeyId, Failure> {
+        let Some(id) = self.keys.find(profile, workspace) else {
             let why = format!("no profile `{profile}` with that workspace");
             return Err(Failure::Refused { why });
         };
-        let unusable = self.keys.get(index).and_then(|key| key.design.as_ref().err());
+        let unusable = self.keys.get(id).and_then(|key| key.design.as_ref().err());
         match unusable {
-            None => Ok(index),
+            None => Ok(id),
             Some(unusable) => Err(match &unusable.missing_program {
                 Some(program) => Failure::NotFound { program: program.clone() },
                 None => Failure::Refused {
@@ -119,8 +119,8 @@ impl Supervisor {
         if let Some(running) = self.calls.get_mut(&call) {
             return running.stop(outcome, Instant::now());
         }
-        let place = self.sessions.runs(call);
-        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+        let session = self.sessions.runs(call);
+        if let Some(shell) = session.and_then(|id| self.sessions.shell_mut(id)) {
             return shell.stop(outcome, Instant::now());
         }
         let Some(place) = self.queue.iter().position(|ready| ready.start.call == call) else {
@@ -188,9 +188,8 @@ impl Supervisor {
     }
 
     /// Returns whether the key is a session's, whose slot has another cell of it yet.
-    fn waits_for_its_slot(&self, key: usize) -> bool {
-        let place = self.sessions.place(key);
-        let session = place.and_then(|place| self.sessions.get(place));
+    fn waits_for_its_slot(&self, key: KeyId) -> bool {
+        let session = self.sessions.of_key(key).and_then(|id| self.sessions.get(id));
         session.is_some_and(|session| session.shell.is_some())
     }
 
@@ -202,8 +201,8 @@ impl Supervisor {
             return self.end(call, Ended::failed(Failure::Lost));
         };
         let (key, measured) = (pooled.key, pooled.measured.unwrap_or(pooled.born));
-        if let Some(place) = self.sessions.place(key) {
-            return self.open_shell(place, pooled, ready);
+        if let Some(session) = self.sessions.of_key(key) {
+            return self.open_shell(session, pooled, ready);
         }
         let stdin = ready.start.stdin.kind();
         let got = match (measured < ready.arrived, &pooled.cell.prestarted) {
@@ -213,8 +212,7 @@ impl Supervisor {
         };
         let fits = ready.fits;
         // Killed and collected where it stands: its slot is free again.
-        let (Some((cell, mut receipt)), Some(design)) =
-            (pooled.offer(), design_of(&self.keys, key))
+        let (Some((cell, mut receipt)), Some(design)) = (pooled.offer(), self.keys.design(key))
         else {
             self.release(slot);
             return self.end(call, Ended::failed(Failure::Lost));
@@ -241,7 +239,7 @@ impl Supervisor {
     /// do, unless the job's own limits are what kills them.
     pub(super) fn give_up(
         &mut self,
-        key: usize,
+        key: KeyId,
         slot: Slot,
         cell: Cell,
         ready: QueuedJob,
@@ -264,7 +262,7 @@ impl Supervisor {
     /// finds out why in one of its own.
     fn execute_ahead(&mut self, slot: Slot) {
         let Some(mut pooled) = self.pool.take(slot) else { return };
-        let done = match design_of(&self.keys, pooled.key) {
+        let done = match self.keys.design(pooled.key) {
             Some(design) => prestart::execute(&mut pooled.cell, design),
             None => Ok(()),
         };
@@ -282,24 +280,19 @@ impl Supervisor {
         self.after_pool_event(slot, pooled, event);
     }
 
-    fn index_of(&self, profile: &ProfileName, workspace: Workspace) -> Option<usize> {
-        let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
-        self.keys.iter().position(named)
-    }
-
     /// Starts the cell of a call that is known to come. If that fails, the call finds out why by
     /// one of its own.
     pub fn build_first(&mut self, profile: &ProfileName, workspace: Workspace) {
-        if let Some(key) = self.index_of(profile, workspace) {
+        if let Some(key) = self.keys.find(profile, workspace) {
             self.build(key);
         }
     }
 
     /// Starts a cell of `key`.
-    pub(super) fn build(&mut self, key: usize) -> Built {
+    pub(super) fn build(&mut self, key: KeyId) -> Built {
         let Some(slot) = self.slot_for(key) else { return Built::NoSlot };
         let (mut maker, keys) = self.maker();
-        let Some(design) = design_of(keys, key) else {
+        let Some(design) = keys.design(key) else {
             self.failed(key, Failure::Lost);
             return Built::Failed;
         };
@@ -318,12 +311,12 @@ impl Supervisor {
     }
 
     /// A free slot; for a session, its own.
-    fn slot_for(&self, key: usize) -> Option<Slot> {
-        let is_free = |owner: &Option<Owner>, slot| match self.sessions.place(key) {
+    fn slot_for(&self, key: KeyId) -> Option<Slot> {
+        let is_free = |owner: &Option<Owner>, slot| match self.sessions.of_key(key) {
             None => owner.is_none(),
-            Some(place) => {
-                let session = self.sessions.get(place);
-                *owner == Some(Owner::Session(place))
+            Some(id) => {
+                let session = self.sessions.get(id);
+                *owner == Some(Owner::Session(id))
                     && session.is_some_and(|one| one.slot == slot && one.shell.is_none())
             }
         };
@@ -371,7 +364,7 @@ impl Supervisor {
 
     /// A cell of `key` could not be made: the job it was made for is told, and none is made in
     /// advance until the next call.
-    fn failed(&mut self, key: usize, failure: Failure) {
+    fn failed(&mut self, key: KeyId, failure: Failure) {
         self.pool.give_up(key);
         // Not a job for which another cell is there already.
         let lacks = |ready: &QueuedJob| self.pool.idle(key, ready.fits).is_none();

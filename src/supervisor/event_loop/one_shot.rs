@@ -10,8 +10,10 @@
 use std::time::Instant;
 
 use super::session_calls::design_in;
-use super::supervisor::{Supervisor, design_of};
+use super::supervisor::Supervisor;
+use crate::cells::key::KeyId;
 use crate::sessions::mailbox;
+use crate::sessions::session::Session;
 use cell::Design;
 use cell::report::raw;
 use model::job::{SessionId, Workspace};
@@ -26,53 +28,53 @@ impl Supervisor {
         &mut self,
         start: &mut Start,
         id: SessionId,
-    ) -> Result<usize, Failure> {
+    ) -> Result<KeyId, Failure> {
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
         if start.session.is_some() {
             return refused("a job is in a session or beside it");
         }
         let owner = start.session_profile.as_ref().unwrap_or(&start.profile);
-        let place = match self.sessions.place_of(id) {
-            Some(place) => place,
-            None => {
-                let base = self.key(owner, Workspace::Fresh)?;
-                self.open_session(base, id)?;
-                self.sessions.place_of(id).ok_or(Failure::Lost)?
-            }
-        };
-        if self.sessions.get(place).is_none_or(|session| session.leaving) {
+        if self.sessions.get(id).is_none() {
+            let base = self.key(owner, Workspace::Fresh)?;
+            self.open_session(base, id)?;
+        }
+        let session = self.sessions.get(id).ok_or(Failure::Lost)?;
+        if session.leaving {
             return refused("the session has ended");
         }
-        let own = self.keys.get(self.sessions.key(place));
+        let own = self.keys.get(session.shell_key);
         if !own.is_some_and(|key| key.profile == *owner && key.workspace == Workspace::Fresh) {
             return refused("the session has another profile, or no workspace of its own");
         }
         let base = self.key(&start.profile, Workspace::Fresh)?;
-        let key = self.sessions.key_beside(place, base);
-        if design_of(&self.keys, key).is_none() {
-            match self.design_beside(place, base, id)? {
-                Some(design) => self.set_key(key, Some(design)),
+        let key = match session.beside_keys.get(&base) {
+            Some(key) => *key,
+            None => match self.design_beside(session, base)? {
+                Some(design) => self.add_beside(id, base, design),
                 None => {
                     start.workspace = Workspace::Fresh;
                     return Ok(base);
                 }
-            }
-        }
-        self.sessions.used(place);
+            },
+        };
+        self.sessions.used(id);
         Ok(key)
     }
 
-    /// The design of cells as those of `base`, with the workspace of the session in `place`; none where the
-    /// host ids of the two differ.
-    fn design_beside(
-        &self,
-        place: usize,
-        base: usize,
-        id: SessionId,
-    ) -> Result<Option<Design>, Failure> {
-        let shell = design_of(&self.keys, self.sessions.key(place)).ok_or(Failure::Lost)?;
-        let design = design_of(&self.keys, base).ok_or(Failure::Lost)?;
-        let slot = self.sessions.get(place).ok_or(Failure::Lost)?.slot;
+    /// Adds the key of cells as those of `base` with the workspace of a session.
+    fn add_beside(&mut self, id: SessionId, base: KeyId, design: Design) -> KeyId {
+        let key = self.keys.add(design.into());
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.beside_keys.insert(base, key);
+        }
+        key
+    }
+
+    /// The design of cells as those of `base`, with the workspace of a session; none where the host ids
+    /// of the two differ.
+    fn design_beside(&self, session: &Session, base: KeyId) -> Result<Option<Design>, Failure> {
+        let shell = self.keys.design(session.shell_key).ok_or(Failure::Lost)?;
+        let design = self.keys.design(base).ok_or(Failure::Lost)?;
         if !design.profile.workspace {
             let why = format!("profile `{}` has no workspace", design.profile.name);
             return Err(Failure::Refused { why });
@@ -81,39 +83,37 @@ impl Supervisor {
             return Ok(None);
         }
         let made = (|| {
-            let (template, session) = (&design.root()?.template, &shell.root()?.template);
-            let namespace = mailbox::with_workspace(template, session, &self.shared.proc)?;
-            design_in(design, namespace, Some(slot))
+            let (template, own) = (&design.root()?.template, &shell.root()?.template);
+            let namespace = mailbox::with_workspace(template, own, &self.shared.proc)?;
+            design_in(design, namespace, Some(session.slot))
         })();
         let made = made.map_err(|errno| Failure::Setup {
             step: "showing a session's workspace".to_owned(),
             errno: raw(errno),
         })?;
-        Ok(Some(Design { workspace: Workspace::OfSession(id), ..made }))
+        Ok(Some(Design { workspace: Workspace::Session(session.id), ..made }))
     }
 
-    /// Returns whether a call runs beside the shell of the session in `place`.
-    pub(super) fn is_used_beside(&self, place: usize) -> bool {
-        let Some(session) = self.sessions.get(place) else { return false };
-        let (workspace, keys) =
-            (Workspace::OfSession(session.id), self.sessions.keys_beside(place));
+    /// Returns whether a call runs beside the shell of a session.
+    pub(super) fn is_used_beside(&self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(id) else { return false };
+        let (workspace, keys) = (Workspace::Session(id), session.keys_beside());
         self.calls.values().any(|running| running.workspace() == workspace)
             || self.queue.iter().any(|ready| keys.contains(&ready.key))
     }
 
     /// Stops all one-shot cells of a closing session. Returns true once none remain.
-    pub(super) fn clear_beside(&mut self, place: usize) -> bool {
-        let keys = self.sessions.keys_beside(place);
-        let Some(session) = self.sessions.get_mut(place) else { return true };
+    pub(super) fn clear_beside(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else { return true };
         session.leaving = true;
-        let workspace = Workspace::OfSession(session.id);
+        let (workspace, keys) = (Workspace::Session(id), session.keys_beside());
         while let Some(waiting) = self.queue.iter().position(|ready| keys.contains(&ready.key)) {
             if let Some(ready) = self.queue.remove(waiting) {
                 let why = "the session has ended".to_owned();
                 self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
             }
         }
-        keys.clone().for_each(|key| self.pool.give_up(key));
+        keys.iter().for_each(|key| self.pool.give_up(*key));
         let mut left = false;
         for pooled in self.pool.of_keys(&keys) {
             pooled.end();
@@ -129,12 +129,12 @@ impl Supervisor {
 
     /// A cell is collected: sessions that waited for the last one beside them go.
     pub(super) fn close_left(&mut self) {
-        for place in 0..self.sessions.count() {
-            let leaving = self.sessions.get(place).is_some_and(|session| {
+        for id in self.sessions.ids() {
+            let leaving = self.sessions.get(id).is_some_and(|session| {
                 session.leaving && session.shell.is_none() && !self.pool.has(session.slot)
             });
             if leaving {
-                self.close(place);
+                self.close(id);
             }
         }
     }

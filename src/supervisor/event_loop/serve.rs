@@ -10,7 +10,7 @@ use nix::poll::{PollFlags, PollTimeout};
 
 use super::outbox::{Fatal, MOST_FAILURES, pause};
 use super::poll::{Source, Token};
-use super::supervisor::{Owner, Supervisor, design_of};
+use super::supervisor::{Owner, Supervisor};
 use crate::cells::bare;
 use crate::cells::pooled_cell::PoolEvent;
 use crate::cells::running::{CallEvent, Running};
@@ -160,7 +160,7 @@ impl Supervisor {
         match self.slots.get(usize::from(slot)).copied().flatten() {
             Some(Owner::Pool) => self.pooled_cell_event(slot, source),
             Some(Owner::Call(call)) => self.call_event(call, source),
-            Some(Owner::Session(place)) => self.shell_event(place, |shell, mailbox| match source {
+            Some(Owner::Session(id)) => self.shell_event(id, |shell, mailbox| match source {
                 Source::Control => shell.read_control(mailbox),
                 Source::Job => shell.read_job(),
                 Source::Pidfd => shell.collect(mailbox),
@@ -179,7 +179,7 @@ impl Supervisor {
             Source::Pidfd => pooled.collect(),
             Source::Job => {
                 let (maker, keys) = self.maker();
-                match design_of(keys, pooled.key) {
+                match keys.design(pooled.key) {
                     Some(design) => pooled.read_job(design, &maker),
                     None => PoolEvent::None,
                 }

@@ -1,7 +1,7 @@
 //! From a job of a session to its shell, and from the end of either to what stays.
 //!
 //! A session has a mount namespace of its own, a copy of its template's, in which its private
-//! `/workspace` and its mailbox are mounted. So it has a key of its own in the table of keys, and its
+//! `/workspace` and its mailbox are mounted. So it gets a key of its own in the table of keys, and its
 //! cells are built, measured and offered like any others, one after the other. They have one slot,
 //! and with it one host id: the files of the workspace stay theirs.
 
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::supervisor::{Owner, Supervisor, design_of};
-use crate::cells::key::Key;
+use super::supervisor::{Owner, Supervisor};
+use crate::cells::key::KeyId;
 use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::QueuedJob;
 use crate::sessions::mailbox::{Mailbox, Undelivered, Waiting};
-use crate::sessions::session::{Session, nobody};
+use crate::sessions::session::Session;
 use crate::sessions::shell::{Shell, ShellEvent};
 use cell::landlock::Use;
 use cell::mounts::{self, Slot};
@@ -62,25 +62,25 @@ pub(super) fn design_in(
 
 impl Supervisor {
     /// The key of the session that a job names; a new session where there is none of that number.
-    pub(super) fn session_key(&mut self, start: &Start, id: SessionId) -> Result<usize, Failure> {
+    pub(super) fn session_key(&mut self, start: &Start, id: SessionId) -> Result<KeyId, Failure> {
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
         if start.script.is_none() {
             return refused("a session takes a script");
         }
         let base = self.key(&start.profile, start.workspace)?;
-        let Some(place) = self.sessions.place_of(id) else {
+        let Some(session) = self.sessions.get(id) else {
             return self.open_session(base, id);
         };
-        let key = self.sessions.key(place);
+        let key = session.shell_key;
         if self.queue.iter().any(|ready| ready.key == key) {
             return refused("a command of this session waits already");
         }
         let same = self.keys.get(key).zip(self.keys.get(base)).is_some_and(|(own, base)| {
             own.profile == base.profile && own.workspace == base.workspace
         });
-        let Some(session) = self.sessions.get_mut(place).filter(|_| same) else {
+        if !same {
             return refused("the session has another profile or workspace");
-        };
+        }
         if session.leaving {
             return refused("the session has ended");
         }
@@ -89,17 +89,18 @@ impl Supervisor {
                 refused("the session runs another command")
             }
             _ => {
-                self.sessions.used(place);
+                self.sessions.used(id);
                 Ok(key)
             }
         }
     }
 
-    pub(super) fn open_session(&mut self, base: usize, id: SessionId) -> Result<usize, Failure> {
+    pub(super) fn open_session(&mut self, base: KeyId, id: SessionId) -> Result<KeyId, Failure> {
         let busy = |what: &str| Failure::Busy { what: what.to_owned() };
-        let free = self.sessions.free();
-        let place = free.ok_or_else(|| busy("sessions"))?;
-        let design = design_of(&self.keys, base).ok_or(Failure::Lost)?;
+        if self.sessions.is_full() {
+            return Err(busy("sessions"));
+        }
+        let design = self.keys.design(base).ok_or(Failure::Lost)?;
         if !design.profile.can_hold_a_shell() {
             let why = match design.profile.tier {
                 Tier::Full => format!("profile `{}` cannot hold a shell", design.profile.name),
@@ -117,7 +118,7 @@ impl Supervisor {
             return Err(busy("memory or private filesystems of sessions"));
         }
         // Nor may sessions have every cell.
-        if self.sessions.open() + 2 > self.slots.len() {
+        if self.sessions.count() + 2 > self.slots.len() {
             return Err(busy("cells"));
         }
         let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
@@ -126,23 +127,10 @@ impl Supervisor {
             step: "making a session".to_owned(),
             errno: raw(errno),
         })?;
-        self.sessions.put(place, Session::new(id, slot, mailbox));
-        let key = self.sessions.key(place);
-        self.set_key(key, Some(shell));
+        let key = self.keys.add(shell.into());
+        self.sessions.put(Session::new(id, slot, mailbox, key));
         self.release(slot);
         Ok(key)
-    }
-
-    /// Sets a session's key; without a design it is the key of no session.
-    pub(super) fn set_key(&mut self, key: usize, design: Option<Design>) {
-        let Some(place) = self.keys.get_mut(key) else { return };
-        *place = match design {
-            None => nobody(),
-            Some(design) => {
-                let (profile, workspace) = (design.profile.name.clone(), design.workspace);
-                Key { profile, workspace, design: Ok(design) }
-            }
-        };
     }
 
     /// A slot for a session: a free one, or that of an idle cell, which ends.
@@ -159,8 +147,8 @@ impl Supervisor {
     }
 
     /// A session's mailbox and the design of its cells: as its template's, with the session's own mounts.
-    fn design_session(&self, base: usize, slot: Slot) -> Result<(Mailbox, Design), Errno> {
-        let design = design_of(&self.keys, base).ok_or(Errno::EINVAL)?;
+    fn design_session(&self, base: KeyId, slot: Slot) -> Result<(Mailbox, Design), Errno> {
+        let design = self.keys.design(base).ok_or(Errno::EINVAL)?;
         let owner = design.ids.of_slot(slot)?;
         let root = design.root()?;
         let workspace = mounts::workspace(&design.profile, owner);
@@ -178,20 +166,15 @@ impl Supervisor {
 
     /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
     pub(super) fn offer_to_shell(&mut self, ready: QueuedJob) -> Option<QueuedJob> {
-        let place = self.sessions.place(ready.key);
-        let session = place.and_then(|place| self.sessions.get_mut(place));
-        let idle = |session: &&mut Session| session.shell.as_ref().is_some_and(Shell::is_idle);
-        match (session.filter(idle), place) {
-            (Some(_), Some(place)) => {
-                self.run(place, ready, Duration::ZERO);
-                None
-            }
-            _ => Some(ready),
-        }
+        let session = self.sessions.of_key(ready.key).and_then(|id| self.sessions.get(id));
+        let idle = |session: &&Session| session.shell.as_ref().is_some_and(Shell::is_idle);
+        let Some(id) = session.filter(idle).map(|session| session.id) else { return Some(ready) };
+        self.run(id, ready, Duration::ZERO);
+        None
     }
 
     /// A cell of a session is offered: its shell starts, with the job that it was built for.
-    pub(super) fn open_shell(&mut self, place: usize, pooled: PooledCell, ready: QueuedJob) {
+    pub(super) fn open_shell(&mut self, id: SessionId, pooled: PooledCell, ready: QueuedJob) {
         let (call, key, slot) = (ready.start.call, ready.key, pooled.cell.slot);
         let built = pooled.measured.unwrap_or(pooled.born).saturating_duration_since(ready.arrived);
         let payload = pooled.payload;
@@ -203,8 +186,8 @@ impl Supervisor {
         receipt.configured.processes = ready.limits.processes;
         let (maker, _) = self.maker();
         let process = payload.ok_or(Errno::ESRCH).and_then(|pid| maker.procfs(pid, None));
-        let first = self.sessions.get(place).map_or(1, |session| session.mailbox.next());
-        let begun = match (process, design_of(&self.keys, key)) {
+        let first = self.sessions.get(id).map_or(1, |session| session.mailbox.next());
+        let begun = match (process, self.keys.design(key)) {
             (Ok(process), Some(design)) => {
                 Shell::begin(cell, design, &ready, receipt, process, first)
             }
@@ -212,11 +195,11 @@ impl Supervisor {
             // Its payload has just been killed.
             (Err(errno), _) => Err(Box::new((errno, cell))),
         };
-        match (begun, self.sessions.get_mut(place)) {
+        match (begun, self.sessions.get_mut(id)) {
             (Ok(shell), Some(session)) => {
                 session.shell = Some(shell);
-                self.own(slot, Owner::Session(place));
-                self.run(place, ready, built);
+                self.own(slot, Owner::Session(id));
+                self.run(id, ready, built);
             }
             (Ok(shell), None) => self.give_up(key, slot, shell.cell, ready, Errno::EINVAL),
             (Err(refused), _) => {
@@ -226,9 +209,9 @@ impl Supervisor {
         }
     }
 
-    fn run(&mut self, place: usize, ready: QueuedJob, built: Duration) {
+    fn run(&mut self, id: SessionId, ready: QueuedJob, built: Duration) {
         let (call, stdin) = (ready.start.call, ready.start.stdin.kind());
-        let session = self.sessions.get_mut(place);
+        let session = self.sessions.get_mut(id);
         let Some((shell, mailbox)) =
             session.and_then(|session| Some((session.shell.as_mut()?, &mut session.mailbox)))
         else {
@@ -252,10 +235,10 @@ impl Supervisor {
     /// Something happened in the cell of a session.
     pub(super) fn shell_event(
         &mut self,
-        place: usize,
+        id: SessionId,
         event: impl FnOnce(&mut Shell, &Mailbox) -> ShellEvent,
     ) {
-        let Some(session) = self.sessions.get_mut(place) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(shell) = session.shell.as_mut() else { return };
         let slot = session.slot;
         match event(shell, &session.mailbox) {
@@ -264,16 +247,16 @@ impl Supervisor {
                 self.tell(&Event::Input { call, number, waits }, None);
             }
             ShellEvent::Ended(call, ended) => {
-                self.sessions.used(place);
+                self.sessions.used(id);
                 self.end(call, *ended);
             }
             ShellEvent::Gone(ended) => {
                 drop(session.shell.take());
                 if session.leaving {
-                    self.close(place);
+                    self.close(id);
                 } else {
                     self.release(slot);
-                    self.sessions.used(place);
+                    self.sessions.used(id);
                 }
                 if let Some((call, ended)) = ended {
                     self.end(call, *ended);
@@ -284,8 +267,8 @@ impl Supervisor {
 
     /// Signals the processes of a session's call; another call is ended as by a cancel.
     pub(super) fn signal(&mut self, call: CallId, signal: JobSignal) {
-        let place = self.sessions.runs(call);
-        match place.and_then(|place| self.sessions.shell_mut(place)) {
+        let session = self.sessions.runs(call);
+        match session.and_then(|id| self.sessions.shell_mut(id)) {
             Some(shell) => shell.signal(signal, Instant::now()),
             None => self.stop(call, Outcome::Cancelled),
         }
@@ -293,58 +276,55 @@ impl Supervisor {
 
     /// Asks whether a call waits for its input; of one that has a cell of its own nobody asks.
     pub(super) fn ask_input(&mut self, call: CallId, number: u32) {
-        let place = self.sessions.runs(call);
-        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+        let session = self.sessions.runs(call);
+        if let Some(shell) = session.and_then(|id| self.sessions.shell_mut(id)) {
             shell.ask_input(number);
         }
     }
 
     /// The shell of a session ends; the session stays.
     pub(super) fn restart(&mut self, id: SessionId) {
-        let place = self.sessions.place_of(id);
-        if let Some(shell) = place.and_then(|place| self.sessions.shell_mut(place)) {
+        if let Some(shell) = self.sessions.shell_mut(id) {
             shell.end(Instant::now());
         }
     }
 
     /// A session ends, with its shell and its workspace.
     pub(super) fn forget(&mut self, id: SessionId) {
-        let Some(place) = self.sessions.place_of(id) else { return };
-        let key = self.sessions.key(place);
+        let Some(session) = self.sessions.get(id) else { return };
+        let key = session.shell_key;
         while let Some(waiting) = self.queue.iter().position(|ready| ready.key == key) {
             if let Some(ready) = self.queue.remove(waiting) {
                 let why = "the session has ended".to_owned();
                 self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
             }
         }
-        let Some(session) = self.sessions.get_mut(place) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         session.leaving = true;
         let slot = session.slot;
         if let Some(shell) = session.shell.as_mut() {
             return shell.kill(Instant::now());
         }
         if let Some(mut pooled) = self.pool.take(slot) {
-            // A cell that was being built for it; the place goes when it is collected.
+            // A cell that was being built for it; the session goes when it is collected.
             pooled.end();
             self.pool.put(slot, pooled);
             return;
         }
-        self.close(place);
+        self.close(id);
     }
 
-    /// Gives a session's place and slot back; its mounts go with the last descriptor. The slot's host
+    /// Gives a session's keys and slot back; its mounts go with the last descriptor. The slot's host
     /// id is that of cells beside its shell: it waits for them.
-    pub(super) fn close(&mut self, place: usize) {
-        if !self.clear_beside(place) {
+    pub(super) fn close(&mut self, id: SessionId) {
+        if !self.clear_beside(id) {
             return;
         }
-        self.set_key(self.sessions.key(place), None);
-        for key in self.sessions.keys_beside(place) {
-            self.set_key(key, None);
-        }
-        let Some(session) = self.sessions.take(place) else { return };
+        let Some(session) = self.sessions.take(id) else { return };
+        self.keys.remove(session.shell_key);
+        session.keys_beside().into_iter().for_each(|key| self.keys.remove(key));
         self.release(session.slot);
-        self.tell(&Event::Forgotten { session: session.id }, None);
+        self.tell(&Event::Forgotten { session: id }, None);
     }
 
     /// A slot whose cell is collected: a session's stays its own.
@@ -358,29 +338,24 @@ impl Supervisor {
 
     /// A cell of the pool is collected: a session that was leaving goes with it.
     pub(super) fn left(&mut self, slot: Slot) {
-        let place = self.sessions.of_slot(slot);
-        let leaving = place
-            .and_then(|place| self.sessions.get_mut(place))
-            .is_some_and(|session| session.leaving && session.shell.is_none());
-        if let Some(place) = place.filter(|_| leaving) {
-            self.close(place);
+        let session = self.sessions.of_slot(slot).and_then(|id| self.sessions.get(id));
+        let leaving = session.filter(|session| session.leaving && session.shell.is_none());
+        if let Some(id) = leaving.map(|session| session.id) {
+            self.close(id);
         }
     }
 
     pub(super) fn pass_session_deadlines(&mut self, now: Instant) {
-        for place in 0..self.sessions.count() {
-            let Some(session) = self.sessions.get_mut(place) else { continue };
-            let id = session.id;
-            let due = session.deadline().is_some_and(|deadline| deadline <= now);
-            let key = self.sessions.key(place);
-            if !due {
+        for id in self.sessions.ids() {
+            let Some(session) = self.sessions.get(id) else { continue };
+            let key = session.shell_key;
+            if session.deadline().is_none_or(|deadline| deadline > now) {
                 continue;
             }
-            let is_used = self.is_used_beside(place);
-            let session = self.sessions.get_mut(place);
-            match session.and_then(|session| session.shell.as_mut()) {
+            let is_used = self.is_used_beside(id);
+            match self.sessions.shell_mut(id) {
                 Some(shell) if !shell.is_idle() => shell.pass_deadline(now),
-                Some(_) | None if is_used => self.sessions.used(place),
+                Some(_) | None if is_used => self.sessions.used(id),
                 // Its job waits for a cell.
                 None if self.queue.iter().any(|ready| ready.key == key) => {}
                 Some(_) | None => self.forget(id),

@@ -8,15 +8,16 @@ use nix::errno::Errno;
 use super::outbox::Outbox;
 use crate::cells::caps::Caps;
 use crate::cells::cell::Maker;
-use crate::cells::key::Key;
+use crate::cells::key::{Key, Keys};
 use crate::cells::pool::Pool;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::running::Running;
 use crate::sessions::session::Sessions;
+use cell::Shared;
 use cell::cgroup::Parent;
 use cell::measure::Operator;
 use cell::payload::Scratch;
-use cell::{Design, Shared};
+use model::job::SessionId;
 use model::wire::CallId;
 
 /// Everything that the loop starts with.
@@ -36,7 +37,7 @@ pub struct Supervisor {
     pub(super) outbox: Outbox,
     /// Room for a frame, which is more than any report takes.
     pub(super) buffer: Vec<u8>,
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Keys,
     pub(super) shared: Shared,
     pub(super) cgroups: Parent,
     pub(super) operator: Operator,
@@ -58,22 +59,20 @@ pub struct Supervisor {
 pub enum Owner {
     Pool,
     Call(CallId),
-    /// The session in this place; kept for it while it has no cell.
-    Session(usize),
+    /// A session; kept for it while it has no cell.
+    Session(SessionId),
 }
 
 impl Supervisor {
     pub fn new(parts: Parts) -> Result<Self, Errno> {
-        let Parts { link, caps, cgroups, operator, mut keys, shared } = parts;
+        let Parts { link, caps, cgroups, operator, keys, shared } = parts;
         let Caps { sessions, session_idle, .. } = caps;
-        let sessions_from = keys.len();
-        keys.extend(Sessions::keys(sessions_from, sessions));
         Ok(Self {
             outbox: Outbox::new(link),
             buffer: Vec::new(),
-            pool: Pool::new(keys.len(), caps.warm),
-            sessions: Sessions::new(sessions_from, sessions, session_idle),
-            keys,
+            pool: Pool::new(caps.warm),
+            sessions: Sessions::new(sessions, session_idle),
+            keys: keys.into_iter().collect(),
             shared,
             cgroups,
             operator,
@@ -87,7 +86,7 @@ impl Supervisor {
     }
 
     /// Borrows the parts that making and measuring cells needs, and the keys apart from them.
-    pub(super) fn maker(&mut self) -> (Maker<'_>, &[Key]) {
+    pub(super) fn maker(&mut self) -> (Maker<'_>, &Keys) {
         let maker = Maker {
             shared: &self.shared,
             cgroups: &self.cgroups,
@@ -97,9 +96,4 @@ impl Supervisor {
         };
         (maker, &self.keys)
     }
-}
-
-/// The design of a key, where it can be used here.
-pub(super) fn design_of(keys: &[Key], index: usize) -> Option<&Design> {
-    keys.get(index).and_then(|key| key.design.as_ref().ok())
 }

@@ -3,15 +3,15 @@
 //! *Invariant:* a cell of a session is offered to no other job, and a session's number is of one
 //! caller (the front end sees to it, and no number is used twice).
 
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::mailbox::Mailbox;
 use super::shell::Shell;
-use crate::cells::key::{Key, Unusable};
+use crate::cells::key::KeyId;
 use cell::Shared;
 use cell::mounts::Slot;
-use model::job::{Limits, ProfileName, SessionId, Workspace};
+use model::job::{Limits, SessionId};
 use model::outcome::Ended;
 use model::wire::CallId;
 
@@ -21,6 +21,11 @@ pub struct Session {
     pub id: SessionId,
     pub slot: Slot,
     pub mailbox: Mailbox,
+    /// Key of the shell's cells.
+    pub shell_key: KeyId,
+    /// Keys of cells beside the shell, each for one call with the session's workspace, by the key of boot
+    /// that has their profile. They are made at first use.
+    pub beside_keys: BTreeMap<KeyId, KeyId>,
     pub shell: Option<Shell>,
     /// When it ends, if nobody uses it until then.
     until: Option<Instant>,
@@ -28,138 +33,120 @@ pub struct Session {
     pub leaving: bool,
 }
 
-/// Every session, in a place each: the place's key follows those that were there at boot.
+/// Every session.
 #[derive(Debug)]
 pub struct Sessions {
-    places: Vec<Option<Session>>,
-    first_key: usize,
+    sessions: BTreeMap<SessionId, Session>,
+    /// Sessions that may be open at once.
+    most: usize,
+    /// Time that a session is kept after its last use.
     idle: Duration,
 }
 
 impl Sessions {
-    pub fn new(first_key: usize, count: u16, idle: Duration) -> Self {
-        let places = std::iter::repeat_with(|| None).take(usize::from(count)).collect();
-        Self { places, first_key, idle }
+    pub fn new(most: u16, idle: Duration) -> Self {
+        Self { sessions: BTreeMap::new(), most: usize::from(most), idle }
     }
 
-    /// Keys for sessions that may come, each with one of its shell's cells and, for each of the `first_key` keys that
-    /// were there at boot, one of cells beside the shell.
-    pub fn keys(first_key: usize, count: u16) -> impl Iterator<Item = Key> {
-        std::iter::repeat_with(nobody).take(usize::from(count) * (1 + first_key))
+    /// Returns the numbers of all sessions, which may end while they are gone through.
+    pub fn ids(&self) -> Vec<SessionId> {
+        self.sessions.keys().copied().collect()
     }
 
     pub fn count(&self) -> usize {
-        self.places.len()
+        self.sessions.len()
     }
 
-    /// How many there are.
-    pub fn open(&self) -> usize {
-        self.places.iter().flatten().count()
+    /// Returns whether there is no room for one more.
+    pub fn is_full(&self) -> bool {
+        self.count() >= self.most
     }
 
-    /// A place for one more.
-    pub fn free(&self) -> Option<usize> {
-        self.places.iter().position(Option::is_none)
+    pub fn put(&mut self, session: Session) {
+        let id = session.id;
+        self.sessions.insert(id, session);
+        self.used(id);
     }
 
-    pub fn put(&mut self, place: usize, session: Session) {
-        if let Some(free) = self.places.get_mut(place) {
-            *free = Some(session);
-        }
-        self.used(place);
-    }
-
-    pub fn take(&mut self, place: usize) -> Option<Session> {
-        self.places.get_mut(place)?.take()
+    pub fn take(&mut self, id: SessionId) -> Option<Session> {
+        self.sessions.remove(&id)
     }
 
     /// Somebody uses it: it is kept for as long again.
-    pub fn used(&mut self, place: usize) {
+    pub fn used(&mut self, id: SessionId) {
         let until = Instant::now().checked_add(self.idle);
-        if let Some(session) = self.get_mut(place) {
+        if let Some(session) = self.get_mut(id) {
             session.until = until;
         }
     }
 
-    pub fn get(&self, place: usize) -> Option<&Session> {
-        self.places.get(place)?.as_ref()
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id)
     }
 
-    pub fn get_mut(&mut self, place: usize) -> Option<&mut Session> {
-        self.places.get_mut(place)?.as_mut()
+    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.sessions.get_mut(&id)
     }
 
-    pub fn shell_mut(&mut self, place: usize) -> Option<&mut Shell> {
-        self.get_mut(place)?.shell.as_mut()
+    pub fn shell_mut(&mut self, id: SessionId) -> Option<&mut Shell> {
+        self.get_mut(id)?.shell.as_mut()
     }
 
-    pub fn place_of(&self, id: SessionId) -> Option<usize> {
-        let is = |session: &Option<Session>| session.as_ref().is_some_and(|one| one.id == id);
-        self.places.iter().position(is)
+    fn find(&self, is: impl Fn(&Session) -> bool) -> Option<SessionId> {
+        self.sessions.values().find(|session| is(session)).map(|session| session.id)
     }
 
-    pub fn key(&self, place: usize) -> usize {
-        self.first_key + place
+    /// Returns the session whose shell has this key.
+    pub fn of_key(&self, key: KeyId) -> Option<SessionId> {
+        self.find(|session| session.shell_key == key)
     }
 
-    /// The key of cells beside the shell that have the profile of the key `base`: each for one call, with the
-    /// session's workspace.
-    pub fn key_beside(&self, place: usize, base: usize) -> usize {
-        self.keys_beside(place).start + base
-    }
-
-    /// The keys of all cells beside the shell.
-    pub fn keys_beside(&self, place: usize) -> Range<usize> {
-        let start = self.first_key + self.places.len() + place * self.first_key;
-        start..start + self.first_key
-    }
-
-    /// The place of a key that is a session's.
-    pub fn place(&self, key: usize) -> Option<usize> {
-        key.checked_sub(self.first_key).filter(|place| *place < self.places.len())
-    }
-
-    /// The session that a slot is kept for.
-    pub fn of_slot(&self, slot: Slot) -> Option<usize> {
-        let has = |session: &Option<Session>| session.as_ref().is_some_and(|s| s.slot == slot);
-        self.places.iter().position(has)
+    /// Returns the session that a slot is kept for.
+    pub fn of_slot(&self, slot: Slot) -> Option<SessionId> {
+        self.find(|session| session.slot == slot)
     }
 
     /// Every shell that runs.
     pub fn shells(&self) -> impl Iterator<Item = &Shell> {
-        self.places.iter().flatten().filter_map(|session| session.shell.as_ref())
+        self.sessions.values().filter_map(|session| session.shell.as_ref())
     }
 
     /// The limits of every shell's cell.
     pub fn limits(&self) -> impl Iterator<Item = &Limits> {
-        self.places.iter().flatten().filter_map(|session| Some(&session.shell.as_ref()?.limits))
+        self.shells().map(|shell| &shell.limits)
     }
 
-    pub fn runs(&self, call: CallId) -> Option<usize> {
-        let runs = |session: &Option<Session>| {
-            let shell = session.as_ref().and_then(|session| session.shell.as_ref());
-            shell.is_some_and(|shell| shell.call() == Some(call))
-        };
-        self.places.iter().position(runs)
+    /// Returns the session whose shell runs this call.
+    pub fn runs(&self, call: CallId) -> Option<SessionId> {
+        let runs = |shell: &Shell| shell.call() == Some(call);
+        self.find(|session| session.shell.as_ref().is_some_and(runs))
     }
 
     /// Answers for shells that take their time to end.
     pub fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Vec<(CallId, Box<Ended>)> {
-        let sessions = self.places.iter_mut().flatten();
-        let answers = sessions.filter_map(|Session { shell, mailbox, .. }| {
-            shell.as_mut()?.answer_dying(mailbox, shared, now)
-        });
+        let answers =
+            self.sessions.values_mut().filter_map(|Session { shell, mailbox, .. }| {
+                shell.as_mut()?.answer_dying(mailbox, shared, now)
+            });
         answers.collect()
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.places.iter().flatten().filter_map(Session::deadline).min()
+        self.sessions.values().filter_map(Session::deadline).min()
     }
 }
 
 impl Session {
-    pub fn new(id: SessionId, slot: Slot, mailbox: Mailbox) -> Self {
-        Self { id, slot, mailbox, shell: None, until: None, leaving: false }
+    /// Makes a session without a shell; cells of the shell have `shell_key`.
+    pub fn new(id: SessionId, slot: Slot, mailbox: Mailbox, shell_key: KeyId) -> Self {
+        let (shell, until, leaving) = (None, None, false);
+        let beside_keys = BTreeMap::new();
+        Self { id, slot, mailbox, shell_key, beside_keys, shell, until, leaving }
+    }
+
+    /// Returns the keys of all cells beside the shell.
+    pub fn keys_beside(&self) -> Vec<KeyId> {
+        self.beside_keys.values().copied().collect()
     }
 
     /// When something is due: the call's time, or the end of what nobody uses.
@@ -170,15 +157,5 @@ impl Session {
             None if self.leaving => None,
             Some(_) | None => self.until,
         }
-    }
-}
-
-/// A place's key while there is no session.
-pub fn nobody() -> Key {
-    let why = "no session".to_owned();
-    Key {
-        profile: ProfileName::none(),
-        workspace: Workspace::Fresh,
-        design: Err(Unusable { why, missing_program: None }),
     }
 }
