@@ -55,7 +55,7 @@ impl CellIds {
 
 /// Returns the id of the cell in `slot`, as the supervisor's map has it: 0 is the supervisor's own.
 pub fn cell_id(slot: Slot) -> Option<u32> {
-    u32::from(slot).checked_add(1)
+    u32::from(slot.number()).checked_add(1)
 }
 
 /// Host ids of the supervisor's user namespace: first id inside, first id on the host, count.

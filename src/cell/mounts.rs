@@ -4,6 +4,7 @@
 //! its own: `/tmp`, `/dev/shm`, `/workspace`, and `/proc`, which `proc` has.
 
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -88,8 +89,41 @@ impl Tmpfs {
     }
 }
 
-/// Number of a cell's host uid among those of its supervisor; also which prepared mount is its.
-pub type Slot = u16;
+/// Number of a cell among those of its supervisor that are alive: its host uid, the mounts that were
+/// prepared for it and its files in the template are found by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot(u16);
+
+impl Slot {
+    pub const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Returns its place in a table of all slots.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Returns the first `count` slots, in their order.
+    pub fn first(count: u16) -> impl Iterator<Item = Self> {
+        (0..count).map(Self)
+    }
+
+    /// Returns all slots, in their order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=u16::MAX).map(Self)
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Options of a tmpfs for `owner`, an id of the user namespace that mounts it.
 fn options(bytes: u64, inodes: u32, mode: u32, owner: u32) -> CString {

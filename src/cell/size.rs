@@ -51,7 +51,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// Describes the files in `directory`: one of memory for each of `cells` slots, all with `memory` in them.
-    pub fn new(directory: OwnedFd, cells: Slot, memory: u64, clocks: Clocks) -> Self {
+    pub fn new(directory: OwnedFd, cells: u16, memory: u64, clocks: Clocks) -> Self {
         Self { directory, shown: vec![Cell::new(memory); usize::from(cells)], clocks }
     }
 
@@ -60,7 +60,7 @@ impl Sizes {
     /// # Errors
     /// The errno of open(2) or write(2); ENOENT: there is no such slot.
     pub fn show(&self, slot: Slot, memory: u64) -> Result<()> {
-        let shown = self.shown.get(usize::from(slot)).ok_or(Errno::ENOENT)?;
+        let shown = self.shown.get(slot.index()).ok_or(Errno::ENOENT)?;
         if shown.get() == memory {
             return Ok(());
         }

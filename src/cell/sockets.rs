@@ -39,7 +39,7 @@ impl Sockets {
     pub fn path(self, buffer: &mut [u8; 64], slot: Slot) -> Result<Option<&CStr>> {
         let number = match self {
             Self::None => return Ok(None),
-            Self::Shared => 0,
+            Self::Shared => Slot::new(0),
             Self::BySlot => slot,
         };
         let mut rest = buffer.as_mut_slice();
@@ -85,9 +85,12 @@ mod tests {
             let path = sockets.path(&mut buffer, slot);
             path.map(|path| path.map(|path| path.to_string_lossy().into_owned()))
         };
-        assert_eq!(path(Sockets::None, 7), Ok(None));
-        assert_eq!(path(Sockets::Shared, 7), Ok(Some("/tmp/.template/sockets/0".to_owned())));
-        let last = format!("/tmp/.template/sockets/{}", Slot::MAX);
-        assert_eq!(path(Sockets::BySlot, Slot::MAX), Ok(Some(last)));
+        assert_eq!(path(Sockets::None, Slot::new(7)), Ok(None));
+        assert_eq!(
+            path(Sockets::Shared, Slot::new(7)),
+            Ok(Some("/tmp/.template/sockets/0".to_owned()))
+        );
+        let last = format!("/tmp/.template/sockets/{}", u16::MAX);
+        assert_eq!(path(Sockets::BySlot, Slot::new(u16::MAX)), Ok(Some(last)));
     }
 }

@@ -124,7 +124,7 @@ impl Maker<'_> {
         let handoff = packets()?;
         // The payload's first packet tells its pid in this namespace (unix(7), SO_PASSCRED).
         setsockopt(&job, PassCred, &true)?;
-        let group = self.cgroups.make(u64::from(slot), &design.profile.limits)?;
+        let group = self.cgroups.make(u64::from(slot.number()), &design.profile.limits)?;
         let out_of_memory = match &group {
             Some(group) => group.out_of_memory_event()?,
             None => None,

@@ -320,12 +320,12 @@ impl Supervisor {
                     && session.is_some_and(|one| one.slot == slot && one.shell.is_none())
             }
         };
-        let mut slots = self.slots.iter().zip(0..);
+        let mut slots = self.slots.iter().zip(Slot::all());
         slots.find(|(owner, slot)| is_free(owner, *slot)).map(|(_, slot)| slot)
     }
 
     pub(super) fn own(&mut self, slot: Slot, owner: Owner) {
-        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+        if let Some(place) = self.slots.get_mut(slot.index()) {
             *place = Some(owner);
         }
     }

@@ -157,7 +157,7 @@ impl Supervisor {
     }
 
     fn cell_event(&mut self, slot: Slot, source: Source) {
-        match self.slots.get(usize::from(slot)).copied().flatten() {
+        match self.slots.get(slot.index()).copied().flatten() {
             Some(Owner::Pool) => self.pooled_cell_event(slot, source),
             Some(Owner::Call(call)) => self.call_event(call, source),
             Some(Owner::Session(id)) => self.shell_event(id, |shell, mailbox| match source {

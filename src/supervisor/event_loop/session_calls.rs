@@ -135,8 +135,8 @@ impl Supervisor {
 
     /// A slot for a session: a free one, or that of an idle cell, which ends.
     fn spare_slot(&mut self) -> Option<Slot> {
-        let free = self.slots.iter().position(Option::is_none);
-        if let Some(slot) = free.and_then(|slot| Slot::try_from(slot).ok()) {
+        let mut slots = self.slots.iter().zip(Slot::all());
+        if let Some((_, slot)) = slots.find(|(owner, _)| owner.is_none()) {
             return Some(slot);
         }
         let slot = self.pool.spare(|_| true)?;
@@ -331,7 +331,7 @@ impl Supervisor {
     pub(super) fn release(&mut self, slot: Slot) {
         let owner = self.sessions.of_slot(slot).map(Owner::Session);
         let in_pool = self.pool.has(slot);
-        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+        if let Some(place) = self.slots.get_mut(slot.index()) {
             *place = if in_pool { Some(Owner::Pool) } else { owner };
         }
     }

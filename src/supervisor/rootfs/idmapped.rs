@@ -18,7 +18,7 @@ pub enum SlotIds {
     /// The operator's, for every cell.
     Shared,
     /// One for each slot, after `first`.
-    Own { first: u32, slots: Slot },
+    Own { first: u32, slots: u16 },
 }
 
 impl SlotIds {
@@ -33,7 +33,7 @@ impl SlotIds {
         let Self::Own { first, slots } = self else { return Ok(Vec::new()) };
         let host_id =
             |slot| cell_id(slot).and_then(|id| first.checked_add(id)).ok_or(Errno::ERANGE);
-        (0..slots).map(|slot| make(host_id(slot)?)).collect()
+        Slot::first(slots).map(|slot| make(host_id(slot)?)).collect()
     }
 }
 

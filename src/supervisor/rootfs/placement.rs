@@ -84,7 +84,7 @@ pub fn place_grants(
             continue;
         }
         stand_in(&relative(cell), grant.kind).map_err(|error| refused(cell, &error))?;
-        for (mount, slot) in grant.by_slot.iter().zip(0..) {
+        for (mount, slot) in grant.by_slot.iter().zip(Slot::all()) {
             let here = |errno| TemplateError::Path { path: cell.clone(), errno };
             let place = place_slot(mount, slot, grants.by_slot.len(), grant.kind).map_err(here)?;
             grants.guard(&place, grant)?;

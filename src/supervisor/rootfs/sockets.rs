@@ -115,19 +115,19 @@ pub fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, Tem
 fn fill(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
     let Some(first) = grants.first() else { return Ok(Sockets::None) };
     if first.by_slot.is_empty() {
-        directory(Sockets::Shared, 0, 0).during("making the directory of sockets")?;
+        directory(Sockets::Shared, Slot::new(0), 0).during("making the directory of sockets")?;
         for (grant, tree) in grants.iter().zip(taken) {
-            attached(tree, Sockets::Shared, 0, &grant.socket.name)?;
+            attached(tree, Sockets::Shared, Slot::new(0), &grant.socket.name)?;
         }
         return Ok(Sockets::Shared);
     }
-    for slot in (0..).take(first.by_slot.len()) {
+    for slot in Slot::all().take(first.by_slot.len()) {
         let owner = cell_id(slot).ok_or(Errno::ERANGE);
         let made = owner.and_then(|owner| directory(Sockets::BySlot, slot, owner));
         made.during("making the directory of sockets")?;
     }
     for grant in grants {
-        for (tree, slot) in grant.by_slot.iter().zip(0..) {
+        for (tree, slot) in grant.by_slot.iter().zip(Slot::all()) {
             attached(tree, Sockets::BySlot, slot, &grant.socket.name)?;
         }
     }

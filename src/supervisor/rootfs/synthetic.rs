@@ -46,14 +46,14 @@ pub fn etc(directory: &Path) -> std::io::Result<()> {
 ///
 /// # Errors
 /// What mkdir(2), open(2) or write(2) say.
-pub fn store(hidden: &Path, limits: &Limits, cells: Slot) -> std::io::Result<()> {
+pub fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Result<()> {
     for (name, text) in facts(processors()) {
         write_file(&hidden.join(name), &text)?;
     }
     let sizes = hidden.join(size::DIRECTORY);
     directories(&sizes)?;
     let meminfo = size::meminfo(limits.memory);
-    (0..cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
+    Slot::first(cells).try_for_each(|slot| write_file(&sizes.join(slot.to_string()), &meminfo))
 }
 
 /// Files of `/proc` as a machine of the cell's size would have them, but for its memory and age.

@@ -17,7 +17,7 @@ use nix::sys::stat::Mode;
 use super::grants::KeyGrant;
 use super::placement::{PlacedGrants, PlacedMounts, granted, place_grants};
 use super::sockets;
-use cell::mounts::{self, HIDDEN, Slot};
+use cell::mounts::{self, HIDDEN};
 use cell::sealed::Overlays;
 use cell::size::{self, Sizes};
 use cell::sockets::Sockets;
@@ -41,7 +41,7 @@ pub struct TemplateBuilder<'a> {
     pub proc_kind: ProcKind,
     pub clocks: Clocks,
     /// Cells that may be alive at once.
-    pub cells: Slot,
+    pub cells: u16,
 }
 
 /// Which mount namespace becomes a template.
@@ -237,7 +237,7 @@ impl TemplateBuilder<'_> {
 
 /// Covers the stage with the filesystem of the new root, which has a file for each cell, and goes
 /// there.
-fn enter_stage(cells: Slot) -> Result<(), TemplateError> {
+fn enter_stage(cells: u16) -> Result<(), TemplateError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let (kilobytes, inodes) = (8192 + 4 * u32::from(cells), 8192 + u32::from(cells));
     let options = format!("size={kilobytes}k,nr_inodes={inodes},mode=0755");
