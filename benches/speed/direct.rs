@@ -13,8 +13,8 @@ use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{Access, Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
+use model::profile::Profile;
 use policy::{Grant, Policy};
-use profile::Profile;
 use supervisor::{Caps, Granted, IdRange, Spec};
 use tokio::runtime::Runtime;
 

@@ -24,13 +24,14 @@ use mcp::lines::{Ends, Lines};
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 use model::job::Workspace;
+use model::profile::calls;
+use model::profile::condition::Verdict;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Request};
 use policy::Policy;
 use policy::flags::{Command, Input, Takes};
 use profile::Profiles;
 use profile::document::Document;
-use profile::floor::{self, Verdict};
 use rmcp::transport::Transport;
 use serde_json::Value;
 use service::session;
@@ -85,7 +86,7 @@ pub fn profiles(bytes: &[u8]) {
     for profile in profiles.iter() {
         let verdicts = payload_verdicts(profile, MemoryHold::CgroupV2);
         for call in NEVER {
-            let verdict = floor::number(call).and_then(|number| verdicts.get(&number));
+            let verdict = calls::number(call).and_then(|number| verdicts.get(&number));
             assert!(matches!(verdict, None | Some(Verdict::Errno(_))), "{call}: {verdict:?}");
         }
         assert!(payload_filter(&verdicts, &[]).is_ok(), "{} does not compile", profile.name);

@@ -9,9 +9,9 @@ use super::chain::sha256;
 use model::call::{Call, Stdin, ToolName};
 use model::job::Limits;
 use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
+use model::profile::calls;
 use model::receipt::Receipt;
 use policy::{Denial, Grant};
-use profile::calls;
 
 /// Characters of a command that are kept; its hash and length stand for the rest.
 const START: usize = 200;

@@ -12,8 +12,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::write;
 
 use super::ProcKind;
+use model::profile::{Family, Network, Profile};
 use model::receipt::MemoryHold;
-use profile::{Family, Network, Profile};
 use sys::Result;
 
 /// Bytes that a socket may hold at least, at first and at most (tcp(7)). Most is what the kernel gives other sockets

@@ -14,7 +14,7 @@ use super::mounts::Slot;
 use super::report::{self, FromInit, FromPayload, ToInit};
 use super::{At, Design, Ground, Root, Shared, Step, StepFailed};
 use super::{buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
-use profile::Network;
+use model::profile::Network;
 use sys::fork::fork;
 use sys::process::{self, Dumpable};
 use sys::socket::{self, Wait};

@@ -14,8 +14,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
+use model::profile::{Network, ProcView, Profile};
 use model::receipt::MemoryHold;
-use profile::{Network, ProcView, Profile};
 use sys::Result;
 
 /// Access granted beneath a path.

@@ -40,8 +40,8 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use model::job::Workspace;
+use model::profile::Profile;
 use model::receipt::{MemoryHold, NOT_IN_FULL};
-use profile::Profile;
 use sys::bpf::Instruction;
 
 /// Properties shared by all cells of one key (profile and workspace), computed once.

@@ -5,13 +5,13 @@ use rlimit::{Resource, setrlimit};
 
 use super::errno_of;
 use model::job::Limits;
+use model::profile::Exec;
 use model::receipt::MemoryHold;
-use profile::Exec;
 use sys::Result;
 
 /// Number of the descriptor of the one program of [`Exec::Only`]. RLIMIT_NOFILE is lower, so that nothing can
 /// take its place.
-pub const PROGRAM_FD: u32 = profile::HELD_DESCRIPTOR;
+pub const PROGRAM_FD: u32 = model::profile::HELD_DESCRIPTOR;
 /// The most open files a cell with [`Exec::Only`] gets, below [`PROGRAM_FD`].
 const OPEN_FILES_ONLY: u32 = 512;
 /// Steps by which programs give way to supervisor, init and the rest of the machine: a third of the

@@ -16,8 +16,8 @@ use super::mounts::{HIDDEN, HIDDEN_TERMINALS};
 use super::proc::SUBSET;
 use super::report::{Probes, raw};
 use super::{Design, Ground};
+use model::profile::ProcView;
 use model::receipt::{Measured, Probed};
-use profile::ProcView;
 
 /// Namespaces that must not be the operator's.
 pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];

@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use super::sockets::Sockets;
 use super::{At, Step, StepFailed};
 use model::job::Limits;
-use profile::{ProcView, Profile};
+use model::profile::{ProcView, Profile};
 use sys::Result;
 
 /// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every

@@ -18,7 +18,7 @@ use super::report::{self, First, FromPayload, Place, Probes, ToPayload, raw};
 use super::{c_path, limits};
 use model::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
 use model::job::Limits;
-use profile::Exec;
+use model::profile::Exec;
 use sys::exec::{self, Filled, Pointers};
 use sys::sharing::Stack;
 use sys::socket::{self, Received, Wait};

@@ -14,7 +14,7 @@ use nix::sys::stat::Mode;
 use super::mounts::{Plan, Slot, bind};
 use super::size::Fact;
 use super::{At, Shared, Step, StepFailed, ids, size};
-use profile::ProcView;
+use model::profile::ProcView;
 use sys::Result;
 
 /// Links into the reader's own directory, by which programs know them: `mounts` and `net`.

@@ -15,8 +15,8 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Pid, write};
 
 use model::call::PATH_BYTES;
-use profile::calls;
-use profile::condition::Verdict;
+use model::profile::calls;
+use model::profile::condition::Verdict;
 use sys::Result;
 use sys::notify::Notification;
 

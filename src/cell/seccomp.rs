@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use nix::errno::Errno;
 use syscalls::Sysno;
 
+use model::profile::Profile;
+use model::profile::condition::{Op, Probe, Test, Verdict, Width};
+use model::profile::floor;
 use model::receipt::MemoryHold;
-use profile::Profile;
-use profile::condition::{Op, Probe, Test, Verdict, Width};
-use profile::floor;
 use sys::bpf::Instruction;
 
 /// Calls of the hand-over, between the filter's loading and exec: receiving the job, placing its

@@ -18,7 +18,7 @@ use sys::Result;
 
 /// The template's directory of socket directories, one for each name that [`Sockets::path`] makes.
 pub const STORE: &str = "/tmp/.template/sockets";
-/// The socket directory of a cell: [`profile::SOCKETS_DIRECTORY`].
+/// The socket directory of a cell: [`model::profile::SOCKETS_DIRECTORY`].
 const PLACE: &CStr = c"/tmp/mcp-sockets";
 const NONE: Option<&CStr> = None;
 
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_place_is_the_one_that_programs_are_told() {
-        assert_eq!(PLACE.to_str(), Ok(profile::SOCKETS_DIRECTORY));
+        assert_eq!(PLACE.to_str(), Ok(model::profile::SOCKETS_DIRECTORY));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use syscalls::Sysno;
 use super::error::CliError;
 use cell::seccomp::{Action, compile_for_ours, number};
 use cell::{caps, landlock};
-use profile::condition::{Op, Test, Verdict, Width};
+use model::profile::condition::{Op, Test, Verdict, Width};
 use sys::bpf::{self, Instruction};
 use sys::process;
 

@@ -20,9 +20,9 @@ use link::Link;
 use model::accounts;
 use model::job::ProfileName;
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
+use model::profile::floor::{self, Grantable};
+use model::profile::{PathKind, Profile, calls};
 use policy::Grant;
-use profile::floor::{self, Grantable};
-use profile::{PathKind, Profile, calls};
 use supervisor::ScopeWish;
 
 /// As typed.

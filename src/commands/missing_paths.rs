@@ -17,8 +17,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use cell::record::{self, How};
+use model::profile::{PathKind, Profile};
 use profile::document::Document;
-use profile::{PathKind, Profile, Profiles, shipped};
+use profile::{Profiles, shipped};
 use sys::{memory, process};
 
 /// Number of files of one directory from which the directory is offered instead.

@@ -13,7 +13,8 @@ use super::rows::{Rows, plain, pretty};
 use super::{checked, wiring};
 use config::Surroundings;
 use model::job::ProfileName;
-use profile::{Profile, Profiles};
+use model::profile::Profile;
+use profile::Profiles;
 
 /// As typed.
 #[derive(Debug, Clone, Args)]

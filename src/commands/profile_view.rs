@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::rows::{Rows, limits, limits_json, plain, wrapped};
 use model::outcome::errno_text;
+use model::profile::condition::Verdict;
+use model::profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls, floor, never};
 use model::receipt::MemoryHold;
 use profile::account::{About, Account};
-use profile::floor::{self, Verdict};
-use profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls};
 
 /// A profile, its account, and its system calls in groups.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct View<'p> {
     /// Calls refused and not counted.
     quiet: Vec<Group<'p>>,
     /// Calls that no profile grants: names, errno, reason.
-    never: Vec<(floor::Group, i32)>,
+    never: Vec<(never::Group, i32)>,
 }
 
 /// Calls that share a reason.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::doctor::{Layer, LayerState};
 use cell::sealed;
-use profile::{PathKind, Profile};
+use model::profile::{PathKind, Profile};
 
 /// Number of sockets that are named.
 const SHOWN: usize = 3;

@@ -24,10 +24,10 @@ use model::accounts;
 use model::call::Asked;
 use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
+use model::profile::Profile;
 use model::receipt::Receipt;
 use model::units::Size;
 use policy::Grant;
-use profile::Profile;
 use service::denied::DenialReport;
 use supervisor::ScopeWish;
 

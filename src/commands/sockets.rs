@@ -17,7 +17,7 @@ use super::wiring::Settings;
 use cell::report::raw;
 use model::job::Access;
 use model::outcome::{errno_text, in_words};
-use profile::{SocketName, UnixSockets};
+use model::profile::{SocketName, UnixSockets};
 use supervisor::Socket;
 
 /// Sockets that one server grants, at most: each is a mount in every cell.

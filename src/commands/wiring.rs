@@ -16,11 +16,11 @@ use model::call::Call;
 use model::job::{Access, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
+use model::profile::Profile;
 use model::receipt::Tier;
 use policy::group::Group;
 use policy::tools;
 use policy::{Effect, Grant, Policy};
-use profile::Profile;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};
 
 /// Configuration in force, and what the operator granted on the command line.

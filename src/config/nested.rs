@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::server::{Reader, Setting};
-use profile::SocketName;
+use model::profile::SocketName;
 use profile::document::Mistake;
 
 /// Sockets by name; whether each is one is looked at when it is granted.

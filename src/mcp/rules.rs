@@ -9,8 +9,8 @@ use serde::Serialize;
 use model::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::{GIB, KIB, MIB};
 use model::job::Access;
+use model::profile::{Exec, Family, Network, ProcView, Profile, SOCKETS_DIRECTORY};
 use model::receipt::{MemoryHold, Tier};
-use profile::{Exec, Family, Network, ProcView, Profile, SOCKETS_DIRECTORY};
 
 /// The rules in force for `bash`, and the calculator's time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

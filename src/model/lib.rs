@@ -1,4 +1,4 @@
-//! Words that all sides share: calls, jobs, outcomes, receipts, the frames between front end and supervisor.
+//! Words that all sides share: calls, jobs, profiles, outcomes, receipts, the frames between front end and supervisor.
 //!
 //! *Architecture Invariant:* nothing here reads JSON or TOML, and no runtime is needed.
 
@@ -10,6 +10,7 @@ pub mod job;
 pub mod log;
 pub mod nearest;
 pub mod outcome;
+pub mod profile;
 pub mod receipt;
 pub mod units;
 pub mod wire;

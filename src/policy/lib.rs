@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use crate::tools::ruled_by;
 use model::call::{Asked, Call, Cwd};
 use model::job::{Changes, Job, Limits, ProfileName, SessionId, Within, Workspace};
-use profile::Profile;
+use model::profile::Profile;
 use profile::document::{Document, Mistake};
 
 use flags::Command;

@@ -3,24 +3,10 @@
 //! All of it is in the profile, where only the operator writes: no caller, and no front end, has a program
 //! run that nobody has called for.
 
-use super::Exec;
 use super::layer::Layer;
 use crate::document::Mistake;
-use model::call::{Argv, Cwd, Env};
-
-/// A command of which every job of the profile differs in its input alone, or is another.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ahead {
-    pub argv: Argv,
-    pub env: Env,
-}
-
-impl Ahead {
-    /// Returns the directory it starts in: a profile with such a program has no `/workspace`.
-    pub fn cwd(&self) -> Cwd {
-        Cwd::tmp()
-    }
-}
+use model::call::{Argv, Env};
+use model::profile::{Ahead, Exec};
 
 /// Takes the setting of the last layer that has one, unless a later one executes another program.
 ///

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
+use crate::Profiles;
 use crate::document::Document;
-use crate::{Family, Profiles};
 use model::job::ProfileName;
+use model::profile::calls::{self, name, number};
+use model::profile::condition::Verdict;
+use model::profile::floor::*;
+use model::profile::never::*;
+use model::profile::{Exec, Family, Profile};
+use model::receipt::MemoryHold;
 
 fn shipped(name: &str) -> Profile {
     let profiles = Profiles::parse(&crate::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
@@ -45,7 +50,7 @@ fn every_call_of_the_table_is_classified_exactly_once() {
 fn every_name_of_the_floor_is_a_system_call() {
     let other = NEEDS_MEMORY_CGROUP.iter().chain(FORKS).copied();
     for name in classified().chain(other) {
-        assert!(crate::calls::lookup(name).is_some(), "{name}");
+        assert!(calls::lookup(name).is_some(), "{name}");
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use toml::Spanned;
 
 use super::account::{self, Reason};
-use super::calls::{Known, lookup, nearest_name};
-use super::never::{keyed, reason};
 use super::schema::{Written, WrittenCalls};
 use crate::document::{Document, Mistake};
+use model::profile::calls::{Known, lookup, nearest_name};
+use model::profile::never::{keyed, reason};
 
 /// One profile file. Each part is parsed when it is first asked for, once for all profiles that extend this
 /// one.

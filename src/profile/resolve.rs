@@ -9,16 +9,16 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::ahead;
-use super::arguments::HELD_DESCRIPTOR;
 use super::layer::{Layer, names};
 use super::schema::{Written, WrittenLimits, WrittenPath};
-use super::{
-    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
-};
 use crate::document::{Document, Mistake};
 use model::call::{Env, MAX_TIMEOUT};
 use model::defaults;
 use model::job::{Limits, ProfileName};
+use model::profile::{
+    Exec, Family, HELD_DESCRIPTOR, HostPath, Network, PathKind, Presence, ProcView, Profile,
+    Requires, UnixSockets,
+};
 use model::units::Size;
 
 /// Host paths that are never granted, with all beneath them: they hold sockets, devices and the host's own facts.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Family, Network, ProcView, UnixSockets};
+use model::profile::{Family, Network, ProcView, UnixSockets};
 use model::units::{Processors, Size, Time};
 
 /// A profile: what a cell has on top of the floor, which no profile lowers.

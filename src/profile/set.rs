@@ -7,10 +7,11 @@ use super::account::Account;
 use super::layer::Layer;
 use super::resolve::resolve;
 use super::schema::Written;
-use super::{Profile, SocketName, shipped};
+use super::shipped;
 use crate::document::{Document, Mistake};
 use model::job::ProfileName;
 use model::nearest::nearest;
+use model::profile::{Profile, SocketName};
 use model::receipt::Tier;
 
 /// Every profile that was loaded, by name. Clones share them until one is changed.

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::{
-    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires, UnixSockets,
-};
 use super::*;
-use crate::calls::number;
 use model::defaults::MIB;
 use model::job::Limits;
+use model::profile::calls::number;
+use model::profile::{
+    Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Requires, UnixSockets,
+};
 
 const HEAD: &str = "schema = 1\nname = \"a\"\ndescription = \"d\"\n";
 const EXEC: &str = "exec = { program = \"any\", why = \"w\" }\n";

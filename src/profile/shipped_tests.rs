@@ -1,7 +1,8 @@
 //! Claims about profiles that are compiled in and read when they are asked for.
 
 use super::*;
-use crate::{Profiles, SocketName, UnixSockets};
+use crate::Profiles;
+use model::profile::{Profile, SocketName, UnixSockets};
 use model::receipt::Tier;
 
 fn all() -> Profiles {
@@ -25,7 +26,7 @@ fn what_is_done_to_all_is_done_to_those_that_are_read_later() {
     };
     assert_eq!(changed(Profiles::compiled_in()), changed(all()));
     let granted = changed(all());
-    let takes = |profile: &&crate::Profile| profile.unix_sockets != UnixSockets::None;
+    let takes = |profile: &&Profile| profile.unix_sockets != UnixSockets::None;
     assert!(granted.iter().filter(takes).all(|profile| !profile.granted_sockets.is_empty()));
     assert!(granted.iter().filter(takes).count() > 0, "one of them takes sockets");
     assert!(granted.iter().all(|profile| profile.tier == Tier::Bare));

@@ -1,8 +1,10 @@
 //! Claims about what the lower tier refuses, on the shipped profile that lists most.
 
-use super::*;
-use crate::{Profiles, floor, shipped};
-use model::receipt::MemoryHold;
+use crate::{Profiles, shipped};
+use model::profile::calls::number;
+use model::profile::tier::REFUSED;
+use model::profile::{Network, ProcView, Profile, floor};
+use model::receipt::{MemoryHold, Tier};
 
 fn bash(tier: Tier) -> Profile {
     let profiles = Profiles::parse(&shipped(), &[]).unwrap_or_else(|error| panic!("{error}"));
@@ -12,7 +14,7 @@ fn bash(tier: Tier) -> Profile {
 
 fn allows(tier: Tier, call: &str, arguments: [u64; 6]) -> bool {
     let verdicts = floor::verdicts(&bash(tier), MemoryHold::CgroupV2);
-    let number = floor::number(call).unwrap_or(u32::MAX);
+    let number = number(call).unwrap_or(u32::MAX);
     verdicts.get(&number).is_some_and(|verdict| verdict.allows(&arguments))
 }
 
@@ -20,11 +22,11 @@ fn allows(tier: Tier, call: &str, arguments: [u64; 6]) -> bool {
 fn what_landlock_does_not_hold_is_allowed_with_namespaces_and_refused_without() {
     for call in REFUSED.iter().flat_map(|group| group.names) {
         let arguments = if *call == "socket" { [1, 1, 0, 0, 0, 0] } else { [0; 6] };
-        let listed = bash(Tier::Full).calls.contains(&floor::number(call).unwrap_or(u32::MAX));
+        let listed = bash(Tier::Full).calls.contains(&number(call).unwrap_or(u32::MAX));
         let has = listed || *call == "socket";
         assert_eq!(allows(Tier::Full, call, arguments), has, "{call}");
         assert!(!allows(Tier::Bare, call, arguments), "{call}");
-        let number = floor::number(call).unwrap_or(u32::MAX);
+        let number = number(call).unwrap_or(u32::MAX);
         let grant = floor::grant_for(number, &bash(Tier::Bare));
         assert_eq!(grant.grant(), None, "{call}: no key of a profile brings it back");
     }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::corpus::{Control, Probe, Start};
 use super::judge::{Isolation, Memory, Target};
 use super::stage::{self, Stage};
+use model::profile::calls;
 use model::receipt::Tier;
-use profile::calls;
 
 /// Path of the helper in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";

@@ -10,7 +10,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::traces::{children, with_argument};
-use profile::calls;
+use model::profile::calls;
 
 /// How long a process may take to go after its call has ended.
 const LINGER: Duration = Duration::from_secs(2);

@@ -16,7 +16,7 @@ use super::launch::{End, Ran};
 use super::remains::{self, Names};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
 use model::accounts;
-use profile::calls;
+use model::profile::calls;
 
 /// Search path of programs without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";

@@ -14,9 +14,9 @@ use capture::text::render;
 use model::call::{Asked, Call, Cwd, Env, InvalidCall, Stdin, seconds};
 use model::defaults::{KIB, MIB};
 use model::outcome::{Failure, Outcome};
+use model::profile::Profile;
 use model::receipt::Receipt;
 use policy::flags::{BadWords, Command, Input};
-use profile::Profile;
 
 /// Characters of each stream in a result, at most. The reference implementation has the same
 /// numbers in bytes.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
-use profile::{Profile, calls, floor};
+use model::profile::{Profile, calls, floor};
 
 /// Grant that lifts the guard on names in a writable granted directory.
 const LIFTS_THE_GUARD: &str =
@@ -54,5 +54,5 @@ impl DenialReport {
 }
 
 fn is_of(number: u32, calls: &[&str]) -> bool {
-    calls.iter().any(|call| floor::number(call) == Some(number))
+    calls.iter().any(|call| calls::number(call) == Some(number))
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Script, Stdin, seconds};
 use model::job::ProfileName;
-use profile::PATH;
+use model::profile::PATH;
 
 /// Makes bash run the script on descriptor 3 as `bash -c SCRIPT` would: the same `$0`, line numbers
 /// and messages, stdin untouched, descriptor 3 closed before the script's first word, no fork.

@@ -6,8 +6,9 @@ use std::path::Path;
 use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use cell::seccomp::{Recording, payload_filter, payload_verdicts};
+use model::profile::Family;
 use model::receipt::MemoryHold;
-use profile::{Family, Profiles, shipped};
+use profile::{Profiles, shipped};
 
 use crate::machine::{Call, run};
 use crate::plain::{Answer, Plain, low};

@@ -11,10 +11,11 @@ use std::collections::BTreeSet;
 
 use cell::seccomp::{Recording, init_filter, payload_filter, payload_verdicts};
 use machine::{Call, run};
+use model::profile::condition::Verdict;
+use model::profile::{Family, Network, Profile};
 use model::receipt::MemoryHold;
 use plain::{Answer, Plain};
-use profile::floor::Verdict;
-use profile::{Family, Network, Profile, Profiles, shipped};
+use profile::{Profiles, shipped};
 use sys::bpf::Instruction;
 
 const X86_64: u32 = 0xc000_003e;

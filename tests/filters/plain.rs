@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use profile::Family;
+use model::profile::Family;
 use toml::Value;
 
 /// Answer of a filter.

@@ -16,10 +16,10 @@ use mcp::serve::{ServeError, connection};
 use mcp::sessions::BashAnswer;
 use model::job::{Limits, ProfileName};
 use model::outcome::{Outcome, Timings, Usage};
-use model::receipt::{MemoryHold, Tier};
-use profile::{
+use model::profile::{
     Exec, Family, HostPath, Network, PathKind, Presence, ProcView, Profile, Requires, UnixSockets,
 };
+use model::receipt::{MemoryHold, Tier};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;

@@ -152,7 +152,7 @@ pub fn meaning(kind: &Kind, file: &Toml) -> Result<String, Mistake> {
         }
         "Profile" => {
             let profiles = Profiles::parse(&profile::shipped(), &[document])?;
-            let own = |profile: &&profile::Profile| profile.name.as_str() == "node";
+            let own = |profile: &&model::profile::Profile| profile.name.as_str() == "node";
             Ok(format!("{:?}", profiles.iter().find(own)))
         }
         _ => {

@@ -12,8 +12,8 @@ use super::caller::TargetCall;
 use super::handlers::{CallError, Handlers, Response};
 use super::sockets::SocketArguments;
 use super::{epoll, inotify, sockets};
-use profile::condition::{Op, Test, Verdict};
-use profile::floor::number;
+use model::profile::calls::number;
+use model::profile::condition::{Op, Test, Verdict};
 use sys::Result;
 
 /// Answers a call from what its registers hold.

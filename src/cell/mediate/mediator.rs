@@ -12,7 +12,7 @@ use super::refusals::Refusals;
 use super::{Mediation, sysinfo};
 use crate::record::{PathCall, Recorder};
 use crate::{Clocks, Design, Shared};
-use profile::floor;
+use model::profile::{calls, floor};
 use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
 
@@ -58,9 +58,9 @@ impl<'a> Mediator<'a> {
             mediation,
             procfs,
             handlers: None,
-            sysinfo: floor::number(floor::ANSWERED)
+            sysinfo: calls::number(floor::ANSWERED)
                 .filter(|number| design.profile.calls.contains(number)),
-            shared_memory: floor::number(floor::SHARES),
+            shared_memory: calls::number(floor::SHARES),
             clocks: shared.clocks,
             recorded: &design.recorded,
             recorder: shared.record.as_deref().map(Recorder::new),

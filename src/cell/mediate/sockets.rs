@@ -24,8 +24,8 @@ use super::guard::NameGuard;
 use super::handlers::{CallError, Handlers, Response, look};
 use super::paths::{Found, Links, Spot, TargetThread, Text};
 use super::pending::Retry;
-use profile::condition::Verdict;
-use profile::floor::number;
+use model::profile::calls::number;
+use model::profile::condition::Verdict;
 use sys::lookup::{self, Follow};
 use sys::{Result, interrupt, process, remote, socket};
 

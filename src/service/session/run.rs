@@ -19,9 +19,9 @@ use capture::KEPT_BYTES;
 use model::call::Stdin;
 use model::job::{Place, Within, Workspace};
 use model::outcome::Outcome;
+use model::profile::Profile;
 use policy::Grant;
 use policy::flags::Changes as CommandChanges;
-use profile::Profile;
 
 /// Tools whose profile a session has: the first allowed one.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];

@@ -36,10 +36,10 @@ use cell::{
     Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
 };
 use model::job::Workspace;
+use model::profile::condition::Verdict;
+use model::profile::{ProcView, Profile};
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Ready, Unable};
-use profile::condition::Verdict;
-use profile::{ProcView, Profile};
 use sys::mount::{attribute, new_filesystem};
 use sys::process::{self, Dumpable};
 use sys::signals;

@@ -12,7 +12,7 @@ use syscalls::Sysno;
 
 use crate::cells::key::Key;
 use cell::seccomp::{self, Action, Recording, number};
-use profile::condition::Verdict;
+use model::profile::condition::Verdict;
 use sys::bpf;
 
 /// The loop: waiting, the link, pipes and memfds, clocks.

@@ -12,7 +12,7 @@ use cell::cgroup::Parent;
 use cell::ids::{HostIds, Supplementary};
 use cell::measure::Operator;
 use model::job::{ProfileName, Workspace};
-use profile::Profile;
+use model::profile::Profile;
 use sys::process::ArgumentPages;
 
 /// Everything the supervisor takes from main: a copy of main's memory, by the clone.

@@ -3,9 +3,9 @@
 use crate::cells::key::Unusable;
 use crate::rootfs::error::TemplateError;
 use cell::cgroup::Parent;
+use model::profile::tier::LANDLOCK_ABI;
+use model::profile::{Exec, Profile};
 use model::receipt::{MemoryHold, Tier};
-use profile::tier::LANDLOCK_ABI;
-use profile::{Exec, Profile};
 
 /// The least hard limit on open files for a profile of one program, which its cells hold at descriptor 1000.
 pub const OPEN_FILES_HELD: u64 = 1024;

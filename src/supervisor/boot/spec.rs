@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use model::job::{ProfileName, Workspace};
+use model::profile::Profile;
 use model::receipt::Tier;
-use profile::Profile;
 
 use super::idmap::IdRange;
 use super::scope::Wish;

@@ -20,7 +20,7 @@ use super::idmap::{self, Extent};
 use crate::rootfs::grants::KeyGrant;
 use cell::ids::{CellIds, HostIds};
 use model::accounts;
-use profile::Profile;
+use model::profile::Profile;
 use sys::process;
 
 /// Ids of one instance: one for each slot, and the last for the supervisor.

@@ -10,8 +10,8 @@ use cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
 use cell::{Design, Ground, errno_of};
 use model::call::Env;
 use model::job::{Changes, Limits, Workspace};
+use model::profile::Profile;
 use model::wire::{Block, Input, Start};
-use profile::Profile;
 use sys::memory;
 
 use super::cell::Cell;
@@ -152,7 +152,7 @@ fn strings(
     let path = environment
         .iter()
         .find_map(|variable| variable.strip_prefix("PATH="))
-        .unwrap_or(profile::PATH);
+        .unwrap_or(model::profile::PATH);
     let candidates = candidates(block.argv.program(), path);
     let arguments = block.argv.words();
     let mut bytes = Vec::new();

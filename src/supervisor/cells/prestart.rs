@@ -18,8 +18,8 @@ use super::streams::{FarEnds, Prestarted, Streams, pipe};
 use cell::report::First;
 use cell::{Design, Ground};
 use model::job::{Changes, Limits, Workspace};
+use model::profile::Ahead;
 use model::wire::{Block, Start};
-use profile::Ahead;
 
 /// Most bytes of input that such a job may have: what a pipe takes at once.
 const INPUT_BYTES: usize = 64 << 10;

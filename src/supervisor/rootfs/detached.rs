@@ -14,7 +14,7 @@ use super::granted::Kind;
 use super::program;
 use cell::mounts::HIDDEN;
 use cell::{c_path, errno_of, sealed};
-use profile::{HostPath, PathKind, Presence, Profile};
+use model::profile::{HostPath, PathKind, Presence, Profile};
 use sys::mount::{
     Filesystem, Reach, attach, attribute, clone_held, clone_tree, open_resolved, set_attributes,
 };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use cell::errno_of;
-use profile::SocketName;
+use model::profile::SocketName;
 
 /// The directory in which a root is put together before it becomes one. It exists on every system, and in our
 /// own namespace covering it hides nothing from anybody.

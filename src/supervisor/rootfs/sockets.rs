@@ -21,7 +21,7 @@ use cell::ids::cell_id;
 use cell::mounts::Slot;
 use cell::sockets::{self, Sockets};
 use cell::{c_path, errno_of};
-use profile::{Profile, SocketName, UnixSockets};
+use model::profile::{Profile, SocketName, UnixSockets};
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Nothing of a mounted socket can be changed; connecting to it is no change.
@@ -165,5 +165,5 @@ fn here(which: Sockets, slot: Slot) -> Result<PathBuf, Errno> {
 
 /// Returns the path in the cell, for reports to a client, which must not learn the host's.
 fn place_of(name: &SocketName) -> PathBuf {
-    Path::new(profile::SOCKETS_DIRECTORY).join(name.file())
+    Path::new(model::profile::SOCKETS_DIRECTORY).join(name.file())
 }

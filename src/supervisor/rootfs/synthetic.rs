@@ -11,7 +11,7 @@ use model::defaults::processors;
 use model::job::Limits;
 
 /// The host name of every cell.
-pub use profile::HOST_NAME;
+pub use model::profile::HOST_NAME;
 
 /// Writes the synthetic `/etc` into `directory`.
 ///

@@ -22,7 +22,7 @@ use cell::sealed::Overlays;
 use cell::size::{self, Sizes};
 use cell::sockets::Sockets;
 use cell::{Clocks, ProcKind, c_path, payload};
-use profile::{ProcView, Profile};
+use model::profile::{ProcView, Profile};
 use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
 
 use super::clerk;

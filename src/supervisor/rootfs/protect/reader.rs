@@ -16,7 +16,7 @@ use syscalls::Sysno;
 use super::configured::matters;
 use super::grammar::{self, VALUE, Whole};
 use cell::seccomp::{self, Action};
-use profile::condition::Verdict;
+use model::profile::condition::Verdict;
 use sys::bpf::{self, Instruction};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, close_range};

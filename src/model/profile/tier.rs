@@ -11,7 +11,7 @@ use super::arguments;
 use super::condition::{Op, Test, Verdict};
 use super::never::Group;
 use super::{Family, Network, ProcView, Profile};
-use model::receipt::{MemoryHold, Tier};
+use crate::receipt::{MemoryHold, Tier};
 
 /// The lowest Landlock ABI of the tier [`Tier::Bare`]: from 6 on (Linux 6.12) signals are held, by
 /// which a cell could else end any process of its user, and by which its own processes are told from
@@ -23,7 +23,7 @@ const ATTRIBUTES: &[&str] =
     &["getxattr", "lgetxattr", "getxattrat", "listxattr", "llistxattr", "listxattrat"];
 
 /// Calls that the tier [`Tier::Bare`] refuses, whatever a profile lists.
-const REFUSED: &[Group] = &[
+pub const REFUSED: &[Group] = &[
     Group {
         why: "without a mount namespace it reaches files outside the cell, and Landlock does not hold it",
         names: &[
@@ -157,7 +157,3 @@ impl Profile {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "tier_tests.rs"]
-mod tests;

@@ -2,7 +2,7 @@
 
 use syscalls::{aarch64, x86_64};
 
-use model::nearest::nearest;
+use crate::nearest::nearest;
 
 /// Meaning of a call's name on the architecture this was built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

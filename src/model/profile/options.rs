@@ -6,7 +6,7 @@
 //! choice of congestion control, repair, signatures, IPsec, netfilter.
 
 use super::condition::{All, Op, Probe, Test, Verdict, within};
-use model::receipt::MemoryHold;
+use crate::receipt::MemoryHold;
 
 const SOCKET: u32 = 1;
 const IP: u32 = 0;

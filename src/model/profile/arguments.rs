@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::condition::{All, Op, Probe, Test, Verdict, within};
 use super::{Exec, Family, options};
-use model::receipt::MemoryHold;
+use crate::receipt::MemoryHold;
 
 /// The descriptor a program is executed by under `exec = { program = PATH }`: above
 /// RLIMIT_NOFILE, so that nothing in the cell can put another file there.

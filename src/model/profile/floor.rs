@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::arguments;
-pub use super::calls::{name, number};
-pub use super::condition::Verdict;
-pub use super::never::Group;
+use super::calls::{name, number};
+use super::condition::Verdict;
 use super::never::{
-    ABSENT, FORKS, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason,
+    ABSENT, FORKS, Group, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason,
 };
 use super::{Exec, Profile, tier};
-use model::receipt::{MemoryHold, Tier};
+use crate::receipt::{MemoryHold, Tier};
 
 /// The call that a cell's init answers where the profile lists it: the kernel would tell the memory,
 /// load and uptime of the host, and the C library sizes programs by it (sysinfo(2)).
@@ -229,7 +228,3 @@ pub fn classified() -> impl Iterator<Item = &'static str> {
     let keyed = super::never::KEYED.iter().flat_map(|(_, names)| names.iter());
     groups.chain(keyed).copied()
 }
-
-#[cfg(test)]
-#[path = "floor_tests.rs"]
-mod tests;
