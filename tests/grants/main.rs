@@ -5,6 +5,7 @@ mod granted_sockets;
 mod mediated;
 mod names;
 mod names_anew;
+mod parts;
 #[path = "../sessions/server.rs"]
 #[allow(
     dead_code,
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         ("workspace", workspace::CLAIMS),
         ("names", names::CLAIMS),
         ("names_anew", names_anew::CLAIMS),
+        ("parts", parts::CLAIMS),
         ("granted_sockets", granted_sockets::CLAIMS),
         ("mediated", mediated::CLAIMS),
         ("changes", changes::CLAIMS),

@@ -233,7 +233,8 @@ fn named(caller: &Caller) -> Check {
     equal("what is on the way", count("Device or resource busy"), 1)
 }
 
-const BIND: &str = r#"
+/// `bound(path)`: the name of a socket that is bound there, or the errno.
+pub const BIND: &str = r#"
 def stream(): return socket.socket(socket.AF_UNIX)
 def bound(path, kind=socket.SOCK_STREAM):
     one = socket.socket(socket.AF_UNIX, kind)

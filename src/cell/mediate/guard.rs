@@ -86,9 +86,33 @@ impl<'a> NameGuard<'a> {
             Kind::Plain => Ok(false),
             Kind::Obeyed => Ok(true),
             Kind::Head { exact: false } if !may_fold(&spot.parent)? => Ok(false),
-            Kind::Head { .. } | Kind::Part | Kind::Commondir | Kind::Objects | Kind::Attributes => {
-                Ok(self.place(&spot.parent, Depth::of(directory))?.refuses(kind))
+            Kind::Head { .. }
+            | Kind::Part
+            | Kind::Commondir
+            | Kind::Objects
+            | Kind::Attributes
+            | Kind::OldRemotes
+            | Kind::Info => Ok(self.place(&spot.parent, Depth::of(directory))?.refuses(kind)),
+        }
+    }
+
+    /// Returns true if no directory of this name must be made here, also in doubt.
+    pub fn is_guarded_directory(&self, spot: &Spot) -> Result<bool> {
+        match Kind::of(spot.name()) {
+            Kind::Info if !self.is_private(&spot.parent)? => {
+                let mut buffer = [0; 4096];
+                let directory = self.path(&spot.parent, &mut buffer)?;
+                Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
             }
+            Kind::Plain
+            | Kind::Obeyed
+            | Kind::Head { .. }
+            | Kind::Part
+            | Kind::Commondir
+            | Kind::Objects
+            | Kind::Attributes
+            | Kind::OldRemotes
+            | Kind::Info => self.is_guarded(spot),
         }
     }
 
@@ -107,7 +131,9 @@ impl<'a> NameGuard<'a> {
             | Kind::Part
             | Kind::Commondir
             | Kind::Objects
-            | Kind::Attributes => self.is_guarded(spot),
+            | Kind::Attributes
+            | Kind::OldRemotes
+            | Kind::Info => self.is_guarded(spot),
         }
     }
 
@@ -134,7 +160,7 @@ impl<'a> NameGuard<'a> {
         let obeyed = parts.any(names::is_obeyed);
         let within = obeyed
             || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
-            || is_of_hooks(&spot.parent, directory)?;
+            || is_of_repository(&spot.parent, directory)?;
         Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))
     }
 
@@ -205,14 +231,15 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
     }
 }
 
-/// Returns true if a directory is a repository's own hooks or below them. A directory of sources with that name
-/// has no HEAD beside it. The HEAD of a `.git` is not looked for, as it may be moved away and back.
-fn is_of_hooks(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
+/// Returns true if a directory is one of a repository's own for hooks or remotes, or below it. A directory of sources
+/// with such a name has no HEAD beside it. The HEAD of a `.git` is not looked for, as it may be moved away and back.
+fn is_of_repository(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
     const DEEPEST: usize = 32;
     const UP: &str = "../";
     let mut parts = path.rsplit(|byte| *byte == b'/').enumerate().peekable();
     while let Some((level, part)) = parts.next() {
-        if !names::may_be(part, "hooks") {
+        let words = ["hooks"].into_iter().chain(names::OLD_REMOTES);
+        if !words.into_iter().any(|word| names::may_be(part, word)) {
             continue;
         }
         if parts.peek().is_some_and(|(_, above)| names::may_be(above, names::GIT)) {

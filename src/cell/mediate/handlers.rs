@@ -124,7 +124,7 @@ impl<'a> Handlers<'a> {
         path: PathArgument,
         mode: u32,
     ) -> std::result::Result<Response, CallError> {
-        let spot = self.free(caller, path)?;
+        let spot = self.free(caller, path, NameGuard::is_guarded_directory)?;
         caller.lend_umask()?;
         caller.still_waits()?;
         mkdirat(&spot.parent, spot.last()?, Mode::from_bits_truncate(mode))?;
@@ -139,7 +139,7 @@ impl<'a> Handlers<'a> {
         mode: u32,
         device: u64,
     ) -> std::result::Result<Response, CallError> {
-        let spot = self.free(caller, path)?;
+        let spot = self.free(caller, path, NameGuard::is_guarded)?;
         caller.lend_umask()?;
         caller.still_waits()?;
         let (kind, mode) = (SFlag::from_bits_truncate(mode), Mode::from_bits_truncate(mode));
@@ -155,7 +155,7 @@ impl<'a> Handlers<'a> {
         path: PathArgument,
     ) -> std::result::Result<Response, CallError> {
         let content = caller.target.text(content)?;
-        let spot = self.free(caller, path)?;
+        let spot = self.free(caller, path, NameGuard::is_guarded)?;
         caller.still_waits()?;
         symlinkat(content.as_c()?, &spot.parent, spot.last()?)?;
         Ok(Response::Done)
@@ -173,9 +173,10 @@ impl<'a> Handlers<'a> {
         &self,
         caller: &TargetCall<'_>,
         path: PathArgument,
+        is_guarded: impl Fn(&NameGuard<'a>, &Spot) -> Result<bool>,
     ) -> std::result::Result<Spot, CallError> {
         let spot = caller.target.spot(path)?;
-        if self.name_guard.is_guarded(&spot)? {
+        if is_guarded(&self.name_guard, &spot)? {
             // An existing name gives EEXIST, as without the guard.
             return match look(&spot)? {
                 Some(_) => Err(CallError::Errno(Errno::EEXIST)),
@@ -289,7 +290,7 @@ impl<'a> Handlers<'a> {
         } else {
             Found::Spot(target.spot(old)?)
         };
-        let to = self.free(caller, new)?;
+        let to = self.free(caller, new, NameGuard::is_guarded)?;
         caller.still_waits()?;
         match found {
             // A second name would make the file writable.

@@ -36,6 +36,12 @@ pub const OBJECTS: &str = "objects";
 /// file of this name in a repository, and a directory that has one could become `info`.
 pub const ATTRIBUTES: &str = "attributes";
 
+/// Directories of a repository with remotes in older forms, a file each: git fetches from and pushes to what a file
+/// names, as to a configured remote (gitrepository-layout(5)). Among references they are names like any others.
+pub const OLD_REMOTES: [&str; 2] = ["remotes", "branches"];
+/// The directory of [`ATTRIBUTES`] in a repository. As a link it would have git find others.
+pub const INFO: &str = "info";
+
 /// Returns true if a filesystem may take `name` for `word`, also in doubt.
 #[must_use]
 pub fn may_be(name: &[u8], word: &str) -> bool {
@@ -144,7 +150,7 @@ pub fn is_obeyed(name: &[u8]) -> bool {
 /// Returns true for most names that are no word above, by their first letter. A short name needs a tilde, and a
 /// name that does not begin with an ASCII letter or digit is left to the folding.
 fn is_plain(name: &[u8]) -> bool {
-    const FIRST_OF_PARTS: [u8; 4] = [b'h', b'c', b'o', b'a'];
+    const FIRST_OF_PARTS: [u8; 7] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i'];
     name.first().is_some_and(|first| {
         first.is_ascii_alphanumeric() && !FIRST_OF_PARTS.contains(&first.to_ascii_lowercase())
     }) && !name.contains(&b'~')
@@ -187,6 +193,10 @@ pub enum Kind {
     Commondir,
     Objects,
     Attributes,
+    /// One of [`OLD_REMOTES`].
+    OldRemotes,
+    /// [`INFO`], which may be a directory and nothing else.
+    Info,
 }
 
 impl Kind {
@@ -210,6 +220,10 @@ impl Kind {
             Self::Objects
         } else if is(ATTRIBUTES) {
             Self::Attributes
+        } else if OLD_REMOTES.iter().any(|word| is(word)) {
+            Self::OldRemotes
+        } else if is(INFO) {
+            Self::Info
         } else {
             Self::Plain
         }
@@ -246,6 +260,9 @@ impl Place {
             (Kind::Plain, _) => false,
             (Kind::Obeyed, _) => true,
             (Kind::Attributes, place) => matches!(place, Self::Repository | Self::Inside),
+            (Kind::OldRemotes | Kind::Info, place) => {
+                matches!(place, Self::Headed | Self::Repository | Self::Inside)
+            }
             (Kind::Part, Self::Branches | Self::WorkTree) => false,
             (Kind::Head { .. }, Self::Remotes | Self::Repository) => false,
             // No reference is a repository without one of these.

@@ -43,7 +43,8 @@ fn a_name_of_any_length_is_folded_whole_and_once() {
     }
     assert_eq!(Kind::of(b".cofferdam"), Kind::Plain);
     assert_eq!(Kind::of(b".cofferdam-0123456789abcdef"), Kind::Plain, "of the clerk");
-    let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain([OBJECTS, ATTRIBUTES]);
+    let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain(OLD_REMOTES);
+    let words = words.chain([OBJECTS, ATTRIBUTES, INFO]);
     assert!(words.map(str::len).all(|length| length < MOST_LETTERS));
 }
 
@@ -65,12 +66,18 @@ fn a_look_at_the_first_letter_passes_no_word_over() {
         .iter()
         .map(|(word, _)| *word)
         .chain(GIT_PARTS)
-        .chain([GIT, HEAD, OBJECTS, ATTRIBUTES]);
+        .chain(OLD_REMOTES)
+        .chain([GIT, HEAD, OBJECTS, ATTRIBUTES, INFO]);
     for word in words {
         assert!(!is_plain(word.as_bytes()), "{word}");
         assert_ne!(Kind::of(word.to_uppercase().as_bytes()), Kind::Plain, "{word}");
     }
-    assert!(is_plain(b"src") && !is_plain(b"git~1") && !is_plain("\u{212a}".as_bytes()));
+    assert!(
+        is_plain(b"src")
+            && is_plain(b"tests")
+            && !is_plain(b"git~1")
+            && !is_plain("\u{212a}".as_bytes())
+    );
 }
 
 #[test]
@@ -120,6 +127,19 @@ fn no_directory_can_come_to_have_all_that_makes_it_a_repository_with_settings() 
     assert!(Place::Repository.refuses(Kind::Part));
     assert!(Place::Repository.refuses(Kind::Commondir));
     assert!(!Place::Repository.refuses(Kind::Head { exact: true }));
+}
+
+#[test]
+fn remotes_in_older_forms_are_made_nowhere_in_a_repository_but_among_references() {
+    for name in ["remotes", "Branches", "info", "INFO"] {
+        let kind = Kind::of(name.as_bytes());
+        for place in [Place::Headed, Place::Repository, Place::Inside] {
+            assert!(place.refuses(kind), "{name} {place:?}");
+        }
+        for place in [Place::WorkTree, Place::Branches, Place::Remotes, Place::References] {
+            assert!(!place.refuses(kind), "{name} {place:?}");
+        }
+    }
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::scan::{Repository, Scan};
 use super::tree::{End, Kind, Place, path_of};
-use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD};
+use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD, INFO, OLD_REMOTES};
 
-/// Parts besides those whose names are guarded: attributes choose which of the configured programs
-/// sees a file; the steps of a rebase or of `git am` that the host has yet to end may be commands.
+/// Parts besides: attributes choose which of the configured programs sees a file; the steps of a rebase or of `git am`
+/// that the host has yet to end may be commands.
 const MORE_PARTS: [&str; 3] = ["info/attributes", "rebase-merge", "rebase-apply"];
 /// More of a file that stands for a repository, or for where its common part is, no path is.
 const LONGEST: usize = 8192;
@@ -67,7 +67,11 @@ impl Scan {
 
     /// Guards what of a repository's parts is there, and what links in them lead to.
     fn guard_parts(&mut self, git: &Place) {
-        for part in GIT_PARTS.iter().chain(&MORE_PARTS) {
+        let info = git.below(Path::new(INFO));
+        if self.trees.kind(&self.trees.host(&info)) == Some(Kind::Link) {
+            drop(self.link(&info));
+        }
+        for part in GIT_PARTS.iter().chain(&OLD_REMOTES).chain(&MORE_PARTS) {
             let place = git.below(Path::new(part));
             match self.trees.kind(&self.trees.host(&place)) {
                 Some(Kind::Directory) => self.directory(&place),

@@ -1,0 +1,138 @@
+//! Parts of a repository by which a cell could lead git elsewhere: remotes in older forms, and `info` as a link.
+
+use std::path::PathBuf;
+
+use crate::names::BIND;
+use crate::support::{
+    CALLS, Caller, Check, Claim, Failed, Live, Need, claim, equal, holds, patience,
+};
+
+pub const CLAIMS: &[Claim] = &[
+    claim("no_cell_makes_a_remote_in_an_older_form", remotes).needs(&[Need::Git]),
+    claim("no_link_stands_for_the_directory_of_attributes", info).needs(&[Need::Git]),
+    claim("a_link_that_turns_leads_no_socket_into_a_repository", turns)
+        .needs(&[Need::Git, Need::Python]),
+];
+
+/// The two ways to be granted a repository: with the guard, and as the positive control without it.
+const GUARDS: [(&str, &[&str]); 2] = [("guarded", &[]), ("unguarded", &["--unguarded"])];
+
+/// A repository of the caller's with one commit, and `more` done in it.
+fn repository(caller: &Caller, name: &str, more: &str) -> Result<PathBuf, Failed> {
+    let path = caller.directory(name)?;
+    let script = format!(
+        "cd {} && git init -q -b main && git config user.email a@b && git config user.name n && \
+         git commit -q --allow-empty -m first && {more} && echo made",
+        path.display()
+    );
+    equal("a repository", caller.bash_outside(&script)?.said(), "made")?;
+    Ok(path)
+}
+
+/// What a cell with the repository says, and then the host.
+fn told(
+    caller: &Caller,
+    (name, options): (&str, &[&str]),
+    more: &str,
+    (cell, host): (&str, &str),
+) -> Result<(String, String), Failed> {
+    let path = repository(caller, name, more)?.display().to_string();
+    let options = [options, &["--rw", &path]].concat();
+    let script = format!("cd /workspace; {cell}");
+    let inside = caller.run(&options, &["bash", "-c", &script])?;
+    let outside = caller.bash_outside(&format!("cd {path}; {host}"))?;
+    Ok((inside.said().to_owned(), outside.said().to_owned()))
+}
+
+fn remotes(caller: &Caller) -> Check {
+    let elsewhere = repository(caller, "elsewhere", "true")?.display().to_string();
+    // One of the two is there before, as git's own template has it.
+    let more = "rm -rf .git/remotes .git/branches && mkdir .git/branches && git update-ref refs/remotes/branches/remotes HEAD";
+    let cell = format!(
+        "exec 2> /dev/null; mkdir .git/remotes && echo MADE remotes; mkdir -p src/remotes .git/refs/remotes/up
+         for to in .git/remotes/there src/remotes/there; do echo 'URL: {elsewhere}' > $to && echo wrote $to; done
+         echo {elsewhere} > .git/branches/there && echo WROTE a branch
+         mv src/remotes .git/remotes && echo MOVED; ln -s ../src/remotes .git/remotes && echo LINKED
+         git branch branches/x && git update-ref refs/remotes/up/branches HEAD && echo references"
+    );
+    let host = "git fetch -q there main 2> /dev/null && echo reached";
+    for (name, options) in GUARDS {
+        let seen = told(caller, (name, options), more, (&cell, host))?;
+        let expected = match name {
+            "guarded" => ("wrote src/remotes/there\nreferences", ""),
+            _ => (
+                "MADE remotes\nwrote .git/remotes/there\nwrote src/remotes/there\nMOVED\nreferences",
+                "reached",
+            ),
+        };
+        equal(name, (seen.0.as_str(), seen.1.as_str()), expected)?;
+    }
+    Ok(())
+}
+
+fn info(caller: &Caller) -> Check {
+    let cell = "exec 2> /dev/null; mkdir x; echo '* filter=evil' > x/attributes; rm -r .git/info
+         ln -s ../x .git/info && echo LINKED; mv -T x .git/info && echo MOVED
+         ln -s ../x .git/i; mv -T .git/i .git/info && echo RENAMED
+         mkdir .git/info && echo made; echo > .git/info/exclude && echo excludes
+         echo '* filter=evil' > .git/info/attributes && echo WROTE";
+    let host = "echo > f; git check-attr filter f";
+    for (name, options) in GUARDS {
+        let seen = told(caller, (name, options), "true", (cell, host))?;
+        let expected = match name {
+            "guarded" => ("made\nexcludes", "f: filter: unspecified"),
+            _ => ("LINKED\nRENAMED\nexcludes\nWROTE", "f: filter: evil"),
+        };
+        equal(name, (seen.0.as_str(), seen.1.as_str()), expected)?;
+    }
+    Ok(())
+}
+
+/// Names that may be made in a work tree and not in a repository: one cell binds sockets with them, by whole paths and
+/// others, through a link that the other cell keeps turning between the two.
+fn turns(caller: &Caller) -> Check {
+    let more = "rm -r .git/hooks && mkdir a && ln -s a way";
+    let path = repository(caller, "repository", more)?.display().to_string();
+    let turn = "
+import time
+os.chdir('/workspace'); print('ready', flush=True)
+end = time.monotonic() + 5
+while time.monotonic() < end:
+    for to in ('.git', 'a'):
+        os.symlink(to, 'new'); os.rename('new', 'way')
+";
+    let bind = "
+import time
+os.chdir('/workspace'); end = time.monotonic() + 4; made = set()
+while time.monotonic() < end:
+    for way in ('/workspace/way/', 'way/', '/workspace/./a/../way/'):
+        for name in ('commondir', 'hooks', 'config.lock', 'plain'):
+            met = bound(way + name); made.add((way, name, met if met.startswith('E') else 'bound'))
+            try: os.unlink('a/' + name)
+            except FileNotFoundError: pass
+            if name == 'plain':
+                try: os.unlink('.git/plain')
+                except FileNotFoundError: pass
+for line in sorted(made): print(*line)
+";
+    let python = |script: &str| {
+        let script = format!("{CALLS}\n{BIND}\n{script}");
+        caller.run_command(&["--rw", &path], &["/usr/bin/python3", "-c", &script])
+    };
+    let turning = Live::start(python(turn))?;
+    let told = crate::support::Told::of(python(bind), patience())?;
+    turning.finish(patience())?;
+    equal("no error", told.stderr.as_str(), "")?;
+    // Both ends of the link were met, by each kind of path.
+    for way in ["/workspace/way/", "way/", "/workspace/./a/../way/"] {
+        for name in ["commondir", "hooks", "config.lock"] {
+            for met in ["bound", "EPERM"] {
+                let line = format!("{way} {name} {met}\n");
+                holds("met", (&line, &told.stdout), told.stdout.contains(&line))?;
+            }
+        }
+    }
+    let script =
+        format!("cd {path}/.git; ls -d commondir hooks config.lock 2> /dev/null; echo end");
+    equal("nothing in the repository", caller.bash_outside(&script)?.said(), "end")
+}
