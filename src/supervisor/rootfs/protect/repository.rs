@@ -11,15 +11,17 @@ use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD, INFO, OLD_REMOTES};
 /// Parts besides: attributes choose which of the configured programs sees a file; the steps of a rebase or of `git am`
 /// that the host has yet to end may be commands.
 const MORE_PARTS: [&str; 3] = ["info/attributes", "rebase-merge", "rebase-apply"];
+/// Where repositories' own directories of submodules are, and those of linked worktrees.
+const MODULES: &str = "modules";
+const WORKTREES: &str = "worktrees";
 /// More of a file that stands for a repository, or for where its common part is, no path is.
 const LONGEST: usize = 8192;
 
 impl Scan {
-    /// A repository's own directory, in a work tree.
+    /// A repository's own directory, in a work tree. Its submodules and linked worktrees come after the walk.
     pub fn repository(&mut self, git: &Place) {
         self.main_repository(git);
-        self.submodules(git);
-        self.worktrees(git);
+        self.unlisted.push(git.clone());
     }
 
     /// The same, without submodules and linked worktrees: nothing is listed.
@@ -31,17 +33,25 @@ impl Scan {
         self.repositories.push(Repository { is_linked: false, git: host, tops });
     }
 
+    /// Returns whether a repository's own directory has a place for those of submodules or of linked worktrees.
+    pub fn has_others(&self, git: &Place) -> bool {
+        [MODULES, WORKTREES].iter().any(|name| {
+            let place = git.below(Path::new(name));
+            self.trees.kind(&self.trees.host(&place)) == Some(Kind::Directory)
+        })
+    }
+
     /// Linked worktrees, each with what is its own.
-    fn worktrees(&mut self, git: &Place) {
-        let worktrees = git.below(Path::new("worktrees"));
+    pub fn worktrees(&mut self, git: &Place) {
+        let worktrees = git.below(Path::new(WORKTREES));
         for (name, kind) in self.entries(&worktrees) {
             let worktree = worktrees.below(&name);
-            if self.is_spent() {
+            // A directory without any of these is no worktree to git.
+            let signs = [COMMONDIR, HEAD, "gitdir"];
+            if !self.budget.spend(signs.len()) {
                 return;
             }
             let place = self.trees.host(&worktree);
-            // A directory without any of these is no worktree to git.
-            let signs = [COMMONDIR, HEAD, "gitdir"];
             let is_there = |name: &&str| self.trees.kind(&place.join(name)).is_some();
             if kind != Kind::Directory || !signs.iter().any(is_there) {
                 continue;
@@ -83,8 +93,8 @@ impl Scan {
     }
 
     /// Submodules keep their own git directories here, named by their paths.
-    fn submodules(&mut self, git: &Place) {
-        let mut left = VecDeque::from([git.below(Path::new("modules"))]);
+    pub fn submodules(&mut self, git: &Place) {
+        let mut left = VecDeque::from([git.below(Path::new(MODULES))]);
         while let Some(directory) = left.pop_front() {
             if self.is_spent() {
                 return;
@@ -92,7 +102,7 @@ impl Scan {
             let entries = self.entries(&directory);
             if entries.iter().any(|(name, _)| name.as_os_str().as_bytes() == HEAD.as_bytes()) {
                 self.bare_repository(&directory);
-                left.push_back(directory.below(Path::new("modules")));
+                left.push_back(directory.below(Path::new(MODULES)));
                 continue;
             }
             let inside = entries.into_iter().filter(|(_, kind)| *kind == Kind::Directory);

@@ -28,6 +28,8 @@ const TOP: Duration = Duration::from_millis(50);
 /// Entries that are looked at however long that takes: a busy machine must not cost a small
 /// directory its mounts.
 const ASSURED: usize = 5_000;
+/// Names that are looked at in directories that were not listed, at most.
+const NAMES: usize = 50_000;
 /// Cost of reading a file, in entries.
 const FILE: usize = 50;
 /// Places that are guarded by name, at most: each is compared with every name that a cell makes.
@@ -52,7 +54,7 @@ impl Budget {
     }
 
     /// Takes `entries` from it; false once there is nothing left.
-    fn spend(&mut self, entries: usize) -> bool {
+    pub fn spend(&mut self, entries: usize) -> bool {
         self.spent = self.spent.saturating_add(entries);
         // The clock is looked at now and then only.
         let look = self.spent > self.assured && self.spent % 64 < entries;
@@ -88,6 +90,8 @@ pub struct Scan {
     pub repositories: Vec<Repository>,
     /// Those whose configuration was read.
     pub done: BTreeSet<Repository>,
+    /// Repositories' own directories whose submodules and linked worktrees are still to be listed.
+    pub unlisted: Vec<Place>,
     /// Files of configuration that git reads for every repository.
     pub for_all: Vec<PathBuf>,
 }
@@ -113,6 +117,7 @@ impl Scan {
             shared: BTreeSet::new(),
             repositories: Vec::new(),
             done: BTreeSet::new(),
+            unlisted: Vec::new(),
             for_all: files_for_all(|name| std::env::var_os(name)),
         }
     }
@@ -125,38 +130,59 @@ impl Scan {
         let roots: Vec<Place> = roots.collect();
         self.budget = Budget::new(ENTRIES, TOP);
         for root in &roots {
-            let git = root.below(Path::new(names::GIT));
-            match self.trees.kind(&self.trees.host(&git)) {
-                Some(Kind::Directory) => self.main_repository(&git),
-                Some(kind) => self.obeyed(&git, kind),
-                None => {}
-            }
-            if self.trees.kind(&self.trees.host(&root.below(Path::new(names::HEAD)))).is_some() {
-                self.bare_repository(root);
-            }
+            self.repositories_by_name(root);
         }
         self.enclosing();
         self.budget = Budget::new(ENTRIES, TOP);
         self.configurations();
         self.budget = Budget::new(ENTRIES, TOP);
         for root in &roots {
-            for (word, _) in names::OBEYED {
-                let place = root.below(Path::new(word));
-                match self.trees.kind(&self.trees.host(&place)) {
-                    Some(Kind::Link) => drop(self.link(&place)),
-                    // The walk looks at the entries of a directory.
-                    Some(Kind::Directory | Kind::File | Kind::Other) => self.cover(&place),
-                    None => {}
-                }
-            }
+            self.obeyed_by_name(root);
         }
         self.budget = Budget::new(ENTRIES, WALK);
     }
 
-    /// Looks at every granted directory.
+    /// Looks by name at the repositories that a directory is or has, and lists nothing.
+    fn repositories_by_name(&mut self, directory: &Place) {
+        let git = directory.below(Path::new(names::GIT));
+        match self.trees.kind(&self.trees.host(&git)) {
+            Some(Kind::Directory) => self.main_repository(&git),
+            Some(kind) => self.obeyed(&git, kind),
+            None => {}
+        }
+        if self.trees.kind(&self.trees.host(&directory.below(Path::new(names::HEAD)))).is_some() {
+            self.bare_repository(directory);
+        }
+    }
+
+    /// Looks by name at what else the host obeys in a directory.
+    fn obeyed_by_name(&mut self, directory: &Place) {
+        for (word, _) in names::OBEYED {
+            let place = directory.below(Path::new(word));
+            match self.trees.kind(&self.trees.host(&place)) {
+                Some(Kind::Link) => drop(self.link(&place)),
+                // The walk looks at the entries of a directory.
+                Some(Kind::Directory | Kind::File | Kind::Other) => self.cover(&place),
+                None => {}
+            }
+        }
+    }
+
+    /// Looks at every granted directory, and then into repositories' own: however many entries a cell has left
+    /// there, they keep nothing of the work trees from being found.
     pub fn walk(&mut self) {
         for tree in 0..self.trees.len() {
             self.walk_tree(Place { tree, path: PathBuf::new() });
+        }
+        if self.is_spent() {
+            self.budget = Budget::new(ENTRIES, TOP);
+        }
+        for git in std::mem::take(&mut self.unlisted) {
+            self.submodules(&git);
+            self.worktrees(&git);
+            if self.is_spent() && self.has_others(&git) {
+                self.note(&git, "has submodules or worktrees that could not be looked at in time");
+            }
         }
         self.budget.add_last();
     }
@@ -179,11 +205,28 @@ impl Scan {
                 }
             }
             if self.budget.is_spent() {
-                let which = left.pop_front().unwrap_or(directory);
-                self.note(&which, "and more could not be looked at in time");
+                self.unwalked(directory, left);
                 return;
             }
         }
+    }
+
+    /// Looks by name into the directory whose listing was broken off and into those that are still to be listed, within
+    /// a budget of their own: what the host obeys in them becomes read-only, and is not looked through.
+    fn unwalked(&mut self, directory: Place, left: VecDeque<Place>) {
+        let which = left.front().unwrap_or(&directory);
+        self.note(which, "and more could not be looked at in time");
+        let rest = std::mem::replace(&mut self.budget, Budget::new(NAMES, TOP));
+        // The top of a granted directory was looked at before.
+        let below = |directory: &Place| !directory.path.as_os_str().is_empty();
+        for directory in [directory].into_iter().chain(left).filter(below) {
+            if !self.budget.spend(2 + names::OBEYED.len()) {
+                break;
+            }
+            self.repositories_by_name(&directory);
+            self.obeyed_by_name(&directory);
+        }
+        self.budget = rest;
     }
 
     /// Entries of a directory that the walk has to know of, within the budget: those of plain files
@@ -207,6 +250,10 @@ impl Scan {
     ) -> Vec<(PathBuf, Kind)> {
         let (trees, budget) = (&self.trees, &mut self.budget);
         let mut entries = Vec::new();
+        // An empty one takes time as well.
+        if !budget.spend(1) {
+            return entries;
+        }
         let listed = trees.list(&trees.host(directory), |name, kind| {
             if !budget.spend(1) {
                 return ControlFlow::Break(());

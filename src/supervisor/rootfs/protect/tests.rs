@@ -218,6 +218,62 @@ fn worktrees_that_a_cell_made_keep_no_repository_from_being_read() -> Outcome {
     Ok(())
 }
 
+/// A look with time for few entries, in which the walk ends early.
+fn hurried(root: &Path, entries: usize) -> Result<Found, Box<dyn std::error::Error>> {
+    let mut scan = look_at(&root.canonicalize()?)?;
+    scan.tops();
+    scan.budget = Budget::new(entries, Duration::ZERO);
+    scan.walk();
+    scan.configurations();
+    Ok(scan.found.pop().unwrap_or_default())
+}
+
+#[test]
+fn what_fills_a_repositorys_own_directory_hides_nothing_of_the_work_tree() -> Outcome {
+    for part in [".git/modules", ".git/worktrees"] {
+        let config = "[core]\n hooksPath = tools\n";
+        let files = [(".git/HEAD", ""), ("sub/.envrc", ""), ("sub/z/.git/config", config)];
+        let root = made(&[part, "sub/z/.git"], &files, &[])?;
+        for index in 0..3_000 {
+            std::fs::create_dir(root.path().join(part).join(index.to_string()))?;
+        }
+        let found = hurried(root.path(), 1_000)?;
+        let expected = ["sub/.envrc", "sub/z/.git/config"];
+        assert_eq!(obeyed(&found), paths(&expected), "{part}");
+        assert!(found.named.contains(Path::new("sub/z/tools")), "{part}: {found:?}");
+        let notes = found.notes(Path::new("/workspace"));
+        let told =
+            "`/workspace/.git` has submodules or worktrees that could not be looked at in time";
+        assert_eq!(notes, [told], "{part}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_directory_too_full_to_be_listed_is_looked_at_by_name() -> Outcome {
+    let config = "[core]\n hooksPath = tools\n";
+    let files = [
+        ("full/.git/HEAD", ""),
+        ("full/.git/config", config),
+        ("full/.envrc", ""),
+        ("other/.mcp.json", ""),
+    ];
+    let directories = ["full/.git/hooks", "full/.vscode", "other"];
+    let links = [("full/.idea", "tree")];
+    let root = made(&directories, &files, &links)?;
+    for index in 0..5_000 {
+        std::fs::write(root.path().join(format!("full/{index}")), "")?;
+    }
+    // The top and its two entries; the next is in one of these.
+    let found = hurried(root.path(), 3)?;
+    let expected =
+        ["full/.git/hooks", "full/.git/config", "full/.envrc", "full/.vscode", "other/.mcp.json"];
+    assert_eq!(obeyed(&found), paths(&expected));
+    assert_eq!(found.named, paths(&["full/tools", "full/.git/tools", "full/tree"]));
+    assert_eq!(found.notes(Path::new("/workspace")).len(), 1, "{found:?}");
+    Ok(())
+}
+
 #[test]
 fn configuration_of_the_user_in_the_grant_is_guarded_without_a_repository() -> Outcome {
     let root = made(&["dotfiles"], &[], &[("dotfiles/git", "real"), ("dotfiles/gone", "later")])?;
