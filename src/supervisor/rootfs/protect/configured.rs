@@ -51,7 +51,7 @@ enum Names {
     Place,
     /// A command for a shell or for exec.
     Command,
-    /// The same, after a `!`; else words for git, of which some may be commands.
+    /// The same after a `!`; else words for git, of which some may be of a program.
     Alias,
 }
 
@@ -266,13 +266,14 @@ impl Scan {
                 self.lead(who, top, &expanded(value));
             }
         }
-        let commands = valued(settings, Names::Command).chain(valued(settings, Names::Alias));
+        let aliases = valued(settings, Names::Alias).map(programs_of_alias);
+        let commands = valued(settings, Names::Command).map(<[u8]>::to_vec).chain(aliases);
         for command in commands {
             if self.is_spent() {
                 self.note(who, "names more than could be looked at in time");
                 return;
             }
-            self.command(who, (git, tops), command);
+            self.command(who, (git, tops), &command);
         }
     }
 
@@ -305,6 +306,26 @@ impl Scan {
             }
         }
     }
+}
+
+/// Words of an alias that may be of a program. After a `!` all are; else they are words for git, which runs of them the
+/// value of an option (`-c core.pager=x`, `--exec=x`, `-x x`) and what follows `run` or `foreach`. With a quote among
+/// them one word may be several, and all are kept.
+fn programs_of_alias(value: &[u8]) -> Vec<u8> {
+    let is_quote = |byte: &u8| matches!(byte, b'\'' | b'"' | b'\\');
+    if value.trim_ascii_start().starts_with(b"!") || value.iter().any(is_quote) {
+        return value.to_vec();
+    }
+    let words: Vec<&[u8]> = value.split(u8::is_ascii_whitespace).collect();
+    let runs = words.iter().position(|word| matches!(*word, b"run" | b"foreach"));
+    let is_kept = |(index, word): (usize, &&[u8])| {
+        let after = index.checked_sub(1).and_then(|before| words.get(before));
+        let is_value = word.contains(&b'=') || after.is_some_and(|word| word.starts_with(b"-"));
+        (is_value || runs.is_some_and(|runs| index > runs)).then(|| word.to_vec())
+    };
+    let kept: Vec<Vec<u8>> = words.iter().enumerate().filter_map(is_kept).collect();
+    // The first word of a command is looked for in PATH, and none of these is that.
+    [b"git".to_vec()].into_iter().chain(kept).collect::<Vec<_>>().join(&b' ')
 }
 
 /// Values of settings with this meaning.

@@ -392,6 +392,33 @@ fn files_that_commands_name_are_guarded() -> Outcome {
 }
 
 #[test]
+fn words_of_an_alias_that_name_no_program_leave_files_writable() -> Outcome {
+    let script = "project/scripts/filter.py";
+    for alias in ["log README scripts/filter.py", "add README"] {
+        let found = configured(&format!("[alias]\n a = {alias}\n"))?;
+        assert_eq!((&found.named, obeyed(&found)), (&BTreeSet::new(), own_parts()), "{alias}");
+    }
+    for alias in [
+        "!python3 scripts/filter.py",
+        "bisect run python3 scripts/filter.py",
+        "submodule foreach python3 ../scripts/filter.py",
+        "rebase -x scripts/filter.py",
+        "rebase --exec=scripts/filter.py",
+        "-c core.pager=scripts/filter.py log",
+        "-c core.pager='python3 scripts/filter.py' log",
+    ] {
+        let found = configured(&format!("[alias]\n a = {alias}\n"))?;
+        assert!(found.obeyed.contains(&script.into()), "{alias}: {found:?}");
+    }
+    Ok(())
+}
+
+/// Guarded places of the repository of [`configured`], whatever its configuration names.
+fn own_parts() -> BTreeSet<PathBuf> {
+    paths(&["project/.git/config"])
+}
+
+#[test]
 fn a_repository_around_the_grant_is_considered() -> Outcome {
     let config = "[core]\n hooksPath = sub/hooks\n";
     let root = made(&[".git", "sub"], &[(".git/config", config)], &[])?;
