@@ -16,8 +16,9 @@ int main(int count, char **words) {
     int made = 0, guarded = 0, refused = 0;
     if (count < 2 || chdir(words[1])) return 9;
     pthread_create(&thread, 0, flip, 0);
-    /* Where both names can be made: until they are, however the two threads share processors. */
-    for (int i = 0; i < 4000 || (count > 2 && !guarded && i < 2000000); i++) {
+    /* Until the harmless name is made often enough, and where both can be until they are, however the two threads
+       share processors. */
+    for (int i = 0; i < 4000 || ((made <= 100 || (count > 2 && !guarded)) && i < 2000000); i++) {
         int fd = open(name, O_CREAT | O_WRONLY, 0644);
         if (fd >= 0) close(fd); else refused++;
         mkdir(name, 0755); symlink("x", name); rename("xenvrc", name);
