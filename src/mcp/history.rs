@@ -4,55 +4,22 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rmcp::model::CallToolResult;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::watch;
 
-use super::arguments::{Arguments, BadArguments};
-use super::backend::{Backend, CommandReport, JobEnd, Refused, RefusedKind};
+use super::backend::{Backend, CommandReport, JobEnd};
 use super::exec::CommandRequest;
 use super::exec::reply::exit_code;
 use super::reply;
 use super::server::Server;
 use super::sessions::Running;
-use super::tools::Context;
 use model::call::Cwd;
 use model::clock;
 
-/// Commands in the answer to one search, at most.
-pub const MOST_FOUND: usize = 100;
-/// Commands in the answer to a search that gives no limit.
-const FOUND: usize = 20;
 /// Bytes of a command that are kept. Of a longer one the beginning is kept, and it cannot be run
 /// again.
 const COMMAND_BYTES: usize = 16 << 10;
-
-/// Arguments of `history_search`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HistorySearchArguments {
-    #[serde(default)]
-    query: String,
-    limit: Option<usize>,
-}
-
-impl Arguments for HistorySearchArguments {
-    const FIELDS: &'static [&'static str] = &["query", "limit"];
-}
-
-/// Arguments of `history_replay`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HistoryReplayArguments {
-    id: u64,
-    /// Profile as in `bash_exec`: a replay is such a call, and is decided as one.
-    profile: Option<String>,
-}
-
-impl Arguments for HistoryReplayArguments {
-    const FIELDS: &'static [&'static str] = &["id", "profile"];
-}
 
 impl CommandRequest {
     /// Restores the directory in which the command began. A call can start only inside /workspace or
@@ -203,7 +170,7 @@ impl History {
         self.kept().records.iter().map(|record| record.ran.clone()).collect()
     }
 
-    fn search(&self, query: &str, limit: usize) -> Vec<Value> {
+    pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<Value> {
         let kept = self.kept();
         let found = kept.records.iter().rev().filter(|record| record.ran.command.contains(query));
         let told = |record: &Record| {
@@ -216,8 +183,8 @@ impl History {
         found.take(limit).map(told).collect()
     }
 
-    /// The call that runs a command again, where it is remembered, and where all of it is.
-    fn find(&self, id: u64) -> Option<Option<CommandRequest>> {
+    /// Returns the call that runs a command again: `Some(None)` where not all of it is kept.
+    pub(crate) fn find(&self, id: u64) -> Option<Option<CommandRequest>> {
         let kept = self.kept();
         let record = kept.records.iter().find(|record| record.id == id)?;
         Some(match &record.asked {
@@ -235,41 +202,6 @@ impl<B: Backend> Server<B> {
             // It outlives the connection by nothing: every command ends with the supervisor.
             let history = Arc::clone(&self.0.history);
             tokio::spawn(async move { history.end(id, &end.await) });
-        }
-    }
-
-    pub(super) fn search(
-        &self,
-        arguments: HistorySearchArguments,
-    ) -> Result<CallToolResult, Refused> {
-        let limit = arguments.limit.unwrap_or(FOUND);
-        if !(1..=MOST_FOUND).contains(&limit) {
-            let message = format!("history_search: `limit`: expected 1 to {MOST_FOUND}");
-            return Err(BadArguments { message, hint: None }.into());
-        }
-        let fields = json!({ "matches": self.0.history.search(&arguments.query, limit) });
-        let mut result = reply::result(reply::pretty(&fields), false);
-        result.structured_content = Some(fields);
-        Ok(result)
-    }
-
-    pub(super) async fn replay(
-        &self,
-        arguments: HistoryReplayArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
-        match self.0.history.find(arguments.id) {
-            Some(Some(mut again)) => {
-                let named = arguments.profile.or(again.arguments.profile.take());
-                again.arguments.profile = named;
-                self.bash_exec(again, context).await
-            }
-            Some(None) => {
-                Err(refused("history_replay: not all of this command is kept".to_owned()))
-            }
-            None => Err(refused(format!("history_replay: no command {} is kept", arguments.id))
-                .with_hint("history_search tells the ids")),
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod history;
 pub mod jobs;
 pub mod lines;
 pub mod logs;
+pub mod macros;
 pub mod message;
 pub mod notifier;
 pub mod progress;

@@ -306,6 +306,13 @@ pub fn rules(rules: &Rules) -> CallToolResult {
     result
 }
 
+/// Makes the result of a call that is answered by fields: the text has the same.
+pub fn of_fields(fields: Value) -> CallToolResult {
+    let mut result = result(pretty(&fields), false);
+    result.structured_content = Some(fields);
+    result
+}
+
 /// Makes a result of this text.
 pub fn result(text: String, error: bool) -> CallToolResult {
     let content = vec![ContentBlock::text(text)];

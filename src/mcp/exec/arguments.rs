@@ -1,26 +1,10 @@
-//! Arguments of the tools that have a fresh cell for each call.
+//! Arguments of `bash_exec`, which those of other tools become.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::arguments::{Arguments, Seconds};
-
-/// Gives a type its fields, in the order of the schema.
-macro_rules! arguments {
-    ($($of:ident: [$($field:literal),*];)*) => {
-        $(impl Arguments for $of {
-            const FIELDS: &'static [&'static str] = &[$($field),*];
-        })*
-    };
-}
-
-arguments! {
-    BashExecArguments: ["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
-    BashExecStreamArguments: ["command", "working_dir", "timeout", "buffer_size"];
-    GetWorkingDirArguments: [];
-    SetWorkingDirArguments: ["directory"];
-}
 
 /// Arguments of `bash_exec`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -37,15 +21,9 @@ pub struct BashExecArguments {
     pub profile: Option<String>,
 }
 
-/// Arguments of `bash_exec_stream`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BashExecStreamArguments {
-    pub command: String,
-    pub working_dir: Option<String>,
-    pub timeout: Option<Seconds>,
-    /// Bytes of one notification, at most.
-    pub buffer_size: Option<usize>,
+impl Arguments for BashExecArguments {
+    const FIELDS: &'static [&'static str] =
+        &["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
 }
 
 /// Shell that interprets a command.
@@ -70,16 +48,4 @@ impl Shell {
             Self::Fish => "fish",
         }
     }
-}
-
-/// Arguments of `get_working_dir`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GetWorkingDirArguments {}
-
-/// Arguments of `set_working_dir`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SetWorkingDirArguments {
-    pub directory: String,
 }

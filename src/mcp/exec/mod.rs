@@ -1,29 +1,25 @@
-//! Tools that have a fresh cell for each call: `bash_exec`, and questions about a cell and its programs.
+//! Commands and scripts in fresh cells, for every tool that runs one.
 //!
 //! Only one directory persists between their calls: the one in which the next call starts.
 
 pub mod arguments;
-pub mod macros;
-pub mod pipeline;
 pub(super) mod reply;
 pub mod steps;
-pub mod stream;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::CallToolResult;
 
-use self::arguments::{BashExecArguments, SetWorkingDirArguments, Shell};
+use self::arguments::{BashExecArguments, Shell};
 use super::arguments::Named;
-use super::backend::{Backend, CommandReport, Refused, RefusedKind};
+use super::backend::{Backend, CommandReport, Refused};
 use super::server::Server;
 use super::tools::Context;
 use capture::tap::Tap;
 use model::call::{Cwd, seconds};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::outcome::Outcome;
-use service::inspect;
 use service::shell::{self, ScriptArgs};
 
 /// A command for a fresh cell, with the input that only cofferdam gives it.
@@ -80,7 +76,7 @@ impl WorkingDir {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, directory: Cwd) {
+    pub(crate) fn set(&self, directory: Cwd) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = directory;
     }
 }
@@ -96,7 +92,7 @@ impl<B: Backend> Server<B> {
 
     /// Runs a command as a call of `tool`, passes its output to `tap`, and returns the reference
     /// implementation's fields.
-    async fn executed(
+    pub(crate) async fn executed(
         &self,
         tool: &'static str,
         ask: CommandRequest,
@@ -110,7 +106,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Decides, runs and records a command as a call of `tool`; passes its output to `tap`.
-    async fn ran(
+    pub(crate) async fn ran(
         &self,
         tool: &'static str,
         ask: CommandRequest,
@@ -148,27 +144,6 @@ impl<B: Backend> Server<B> {
         }
         self.0.history.add(&told, asked_for);
         Ok(told)
-    }
-
-    pub(crate) async fn set_working_dir(
-        &self,
-        arguments: SetWorkingDirArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let directory = Cwd::new("directory", &arguments.directory)?;
-        inspect::line("directory", directory.as_str().to_owned())?;
-        let told = self
-            .script(SetWorkingDirArguments::TOOL, inspect::directory(directory.as_str()), context)
-            .await?;
-        if let Outcome::Exited { code: 1 } = told.outcome {
-            let message = format!("`{}` is no directory that can be entered", directory.as_str());
-            return Err(Refused::new(RefusedKind::Failed, message).with_hint(
-                "make it first: /workspace is that of bash, /tmp is empty for each call",
-            ));
-        }
-        well(&told)?;
-        self.0.working_dir.set(directory.clone());
-        Ok(reply::working_dir(&directory))
     }
 
     /// Runs a script in a fresh cell, as a call of `tool`.

@@ -74,10 +74,7 @@ pub fn exit_code(outcome: &Outcome) -> u8 {
 
 /// Makes the result of the two tools that report the directory.
 pub fn working_dir(directory: &Cwd) -> CallToolResult {
-    let fields = json!({ "working_dir": directory.as_str() });
-    let mut result = reply::result(reply::pretty(&fields), false);
-    result.structured_content = Some(fields);
-    result
+    reply::of_fields(json!({ "working_dir": directory.as_str() }))
 }
 
 /// Makes the result of a question that is answered by fields alone.

@@ -1,18 +1,13 @@
-//! `bash_exec`, its working directory, and `bash_exec_stream`, with the reference implementation's
-//! fields.
+//! `bash_exec`: a command in a fresh cell, with the reference implementation's fields.
 
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 
-use super::schema::{files_changed, no_arguments, pure, runs, sets, tool};
+use super::schema::{files_changed, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::backend::Backend;
-use crate::exec::arguments::{
-    BashExecArguments, BashExecStreamArguments, GetWorkingDirArguments, SetWorkingDirArguments,
-    Shell,
-};
-use crate::exec::stream::{BUFFER, LEAST_BUFFER, MOST_BUFFER};
-use crate::exec::{CommandRequest, Options, reply};
+use crate::exec::arguments::{BashExecArguments, Shell};
+use crate::exec::{CommandRequest, Options};
 use crate::server::Server;
 use model::call::SCRIPT_BYTES;
 
@@ -30,66 +25,6 @@ impl BuiltIn for BashExecArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         server.bash_exec(CommandRequest::of(self), context).await
-    }
-}
-
-impl BuiltIn for BashExecStreamArguments {
-    fn describe(in_force: &InForce) -> Tool {
-        let description = "As bash_exec, for what runs long: a client that gives a progress token hears \
-            the output as progress notifications while the command prints it. The result has all of it.";
-        let mut input = exec_input(&in_force.options);
-        if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
-            properties
-                .retain(|name, _| ["command", "working_dir", "timeout"].contains(&name.as_str()));
-            let buffer = json!({
-                "type": "integer", "minimum": LEAST_BUFFER, "maximum": MOST_BUFFER, "default": BUFFER,
-                "description": "Stream buffer size in bytes: most of one notification"
-            });
-            properties.insert("buffer_size".to_owned(), buffer);
-        }
-        let title = "Execute a command with its output streamed";
-        tool::<Self>(title, description.to_owned(), input, exec_output()).annotate(runs())
-    }
-
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.bash_exec_stream(self, context).await
-    }
-}
-
-impl BuiltIn for GetWorkingDirArguments {
-    fn describe(_: &InForce) -> Tool {
-        let description = "Get the directory in which bash_exec starts commands.";
-        let input = no_arguments();
-        tool::<Self>("Get the working directory", description.to_owned(), input, working_dir())
-            .annotate(pure())
-    }
-
-    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        Ok(reply::working_dir(&server.0.working_dir.get()))
-    }
-}
-
-impl BuiltIn for SetWorkingDirArguments {
-    fn describe(_: &InForce) -> Tool {
-        let description =
-            "Set the directory in which bash_exec starts later commands. It must be there.";
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "directory": {
-                    "type": "string", "minLength": 1,
-                    "description": "Inside /workspace or /tmp; a relative path starts at /workspace"
-                }
-            },
-            "required": ["directory"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Set the working directory", description.to_owned(), input, working_dir())
-            .annotate(sets())
-    }
-
-    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.set_working_dir(self, context).await
     }
 }
 
@@ -128,7 +63,7 @@ pub(super) fn profile(options: &Options) -> Option<(String, Value)> {
     Some(("profile".to_owned(), schema))
 }
 
-fn exec_input(options: &Options) -> Value {
+pub(super) fn exec_input(options: &Options) -> Value {
     let mut input = exec_fields(options);
     if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
         properties.extend(profile(options));
@@ -167,15 +102,6 @@ pub(super) fn exec_fields(options: &Options) -> Value {
             }
         },
         "required": ["command"],
-        "additionalProperties": false
-    })
-}
-
-fn working_dir() -> Value {
-    json!({
-        "type": "object",
-        "properties": { "working_dir": { "type": "string" } },
-        "required": ["working_dir"],
         "additionalProperties": false
     })
 }

@@ -1,14 +1,34 @@
 //! `history_search` and `history_replay`.
 
 use rmcp::model::Tool;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::exec::{exec_output, profile};
 use super::schema::{pure, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::backend::Backend;
-use crate::history::{HistoryReplayArguments, HistorySearchArguments, MOST_FOUND};
+use crate::arguments::{Arguments, BadArguments};
+use crate::backend::{Backend, Refused, RefusedKind};
+use crate::reply;
 use crate::server::Server;
+
+/// Commands in the answer to one search, at most.
+pub const MOST_FOUND: usize = 100;
+/// Commands in the answer to a search that gives no limit.
+const FOUND: usize = 20;
+
+/// Arguments of `history_search`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistorySearchArguments {
+    #[serde(default)]
+    query: String,
+    limit: Option<usize>,
+}
+
+impl Arguments for HistorySearchArguments {
+    const FIELDS: &'static [&'static str] = &["query", "limit"];
+}
 
 impl BuiltIn for HistorySearchArguments {
     fn describe(_: &InForce) -> Tool {
@@ -33,8 +53,27 @@ impl BuiltIn for HistorySearchArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        server.search(self)
+        let limit = self.limit.unwrap_or(FOUND);
+        if !(1..=MOST_FOUND).contains(&limit) {
+            let message = format!("history_search: `limit`: expected 1 to {MOST_FOUND}");
+            return Err(BadArguments { message, hint: None }.into());
+        }
+        let fields = json!({ "matches": server.0.history.search(&self.query, limit) });
+        Ok(reply::of_fields(fields))
     }
+}
+
+/// Arguments of `history_replay`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryReplayArguments {
+    id: u64,
+    /// Profile as in `bash_exec`: a replay is such a call, and is decided as one.
+    profile: Option<String>,
+}
+
+impl Arguments for HistoryReplayArguments {
+    const FIELDS: &'static [&'static str] = &["id", "profile"];
 }
 
 impl BuiltIn for HistoryReplayArguments {
@@ -57,7 +96,19 @@ impl BuiltIn for HistoryReplayArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.replay(self, context).await
+        let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
+        match server.0.history.find(self.id) {
+            Some(Some(mut again)) => {
+                let named = self.profile.or(again.arguments.profile.take());
+                again.arguments.profile = named;
+                server.bash_exec(again, context).await
+            }
+            Some(None) => {
+                Err(refused("history_replay: not all of this command is kept".to_owned()))
+            }
+            None => Err(refused(format!("history_replay: no command {} is kept", self.id))
+                .with_hint("history_search tells the ids")),
+        }
     }
 }
 

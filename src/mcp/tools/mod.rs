@@ -9,11 +9,15 @@ mod files;
 mod history;
 mod info;
 mod jobs;
+mod macros;
 mod math;
+mod pipeline;
 mod rules;
 pub(super) mod schema;
 mod shell;
 mod steps;
+mod stream;
+mod working_dir;
 
 use std::pin::Pin;
 
@@ -21,10 +25,17 @@ use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, JsonObject, Tool};
 use rmcp::service::RequestContext;
 
+use self::history::{HistoryReplayArguments, HistorySearchArguments};
 use self::info::{
     CommandHelpArguments, GetEnvArguments, ManPageArguments, ProcessInfoArguments,
     SystemInfoArguments, WhichCommandArguments,
 };
+use self::macros::{
+    MacroDeleteArguments, MacroListArguments, MacroRunArguments, MacroSaveArguments,
+};
+use self::pipeline::PipelineArguments;
+use self::stream::BashExecStreamArguments;
+use self::working_dir::{GetWorkingDirArguments, SetWorkingDirArguments};
 use crate::arguments::calculator::{
     CalculateBatchArguments, CalculateFunctionsArguments, CalculateHistoryArguments,
     CalculatePlotArguments, CalculateStatsArguments,
@@ -38,15 +49,8 @@ use crate::arguments::{
 };
 use crate::backend::{Backend, Refused};
 use crate::exec::Options;
-use crate::exec::arguments::{
-    BashExecArguments, BashExecStreamArguments, GetWorkingDirArguments, SetWorkingDirArguments,
-};
-use crate::exec::macros::{
-    MacroDeleteArguments, MacroListArguments, MacroRunArguments, MacroSaveArguments,
-};
-use crate::exec::pipeline::PipelineArguments;
+use crate::exec::arguments::BashExecArguments;
 use crate::files::arguments::{EditArguments, GetFileArguments, PutFileArguments};
-use crate::history::{HistoryReplayArguments, HistorySearchArguments};
 use crate::rules::Rules;
 use crate::server::Server;
 

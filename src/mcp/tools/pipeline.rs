@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use rmcp::model::CallToolResult;
+use rmcp::model::Tool;
 use serde::Deserialize;
+use serde_json::json;
 
-use super::CommandRequest;
-use super::arguments::{BashExecArguments, Shell};
-use super::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
+use super::schema::{runs, tool};
+use super::steps::{exec_properties, keep_going_schema, steps_schema};
+use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::backend::{Backend, Refused};
+use crate::backend::Backend;
+use crate::exec::CommandRequest;
+use crate::exec::arguments::{BashExecArguments, Shell};
+use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
 use crate::server::Server;
-use crate::tools::Context;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 
@@ -34,26 +37,39 @@ impl Arguments for PipelineArguments {
     const FIELDS: &'static [&'static str] = &["steps", "stdin", "keep_going"];
 }
 
-/// One command, with the options of `bash_exec`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Step {
-    command: String,
-    working_dir: Option<String>,
-    timeout: Option<Seconds>,
-    env: Option<BTreeMap<String, String>>,
-    #[serde(default)]
-    shell: Shell,
-    profile: Option<String>,
-}
+impl BuiltIn for PipelineArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = "Run commands one after the other, each in a fresh cell as bash_exec does and \
+            with the standard output of the one before it as its standard input, byte for byte. It stops \
+            at the first step that does not exit with 0, and tells of each step that ran.";
+        let named = ["command", "working_dir", "timeout", "env", "shell"];
+        let step = json!({
+            "type": "object",
+            "properties": exec_properties(&in_force.options, &named),
+            "required": ["command"],
+            "additionalProperties": false
+        });
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "steps": {
+                    "type": "array", "minItems": 1, "maxItems": MOST_STEPS, "items": step,
+                    "description": "Commands, the first one first"
+                },
+                "stdin": {
+                    "type": "string", "maxLength": STDIN_BYTES, "description": "What the first step reads"
+                },
+                "keep_going": keep_going_schema("Give what a failed step printed to the next")
+            },
+            "required": ["steps"],
+            "additionalProperties": false
+        });
+        tool::<Self>("Run a pipeline", description.to_owned(), input, steps_schema())
+            .annotate(runs())
+    }
 
-impl<B: Backend> Server<B> {
-    pub(crate) async fn pipeline(
-        &self,
-        arguments: PipelineArguments,
-        context: &Context,
-    ) -> Result<CallToolResult, Refused> {
-        let PipelineArguments { steps, stdin, keep_going } = arguments;
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        let Self { steps, stdin, keep_going } = self;
         let of = steps.len();
         if !(1..=MOST_STEPS).contains(&of) {
             let message = format!("pipeline: `steps`: expected 1 to {MOST_STEPS}, not {of}");
@@ -65,8 +81,8 @@ impl<B: Backend> Server<B> {
             let number = done.next();
             let (tap, printed) = Tap::kept(STDIN_BYTES);
             let command = step.command.clone();
-            let ask = step.ask(std::mem::take(&mut input));
-            let ran = self.ran(BashExecArguments::TOOL, ask, tap, context).await;
+            let request = step.request(std::mem::take(&mut input));
+            let ran = server.ran(BashExecArguments::TOOL, request, tap, context).await;
             // A refused first step refuses the call; a later one is reported beside the steps that
             // ran.
             let told = match ran {
@@ -97,8 +113,22 @@ impl<B: Backend> Server<B> {
     }
 }
 
+/// One command, with the options of `bash_exec`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    command: String,
+    working_dir: Option<String>,
+    timeout: Option<Seconds>,
+    env: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    shell: Shell,
+    profile: Option<String>,
+}
+
 impl Step {
-    fn ask(self, stdin: Vec<u8>) -> CommandRequest {
+    /// Makes the request to run it with this input.
+    fn request(self, stdin: Vec<u8>) -> CommandRequest {
         let Self { command, working_dir, timeout, env, shell, profile } = self;
         let arguments = BashExecArguments {
             command,

@@ -1,0 +1,80 @@
+//! `bash_exec_stream`: sends a command's output while it runs, as progress to a client that gave a
+//! token, and as log messages to one that set a level.
+
+use rmcp::model::Tool;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::exec::{exec_input, exec_output};
+use super::schema::{runs, tool};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::arguments::{Arguments, BadArguments, Named, Seconds};
+use crate::backend::Backend;
+use crate::exec::CommandRequest;
+use crate::exec::arguments::BashExecArguments;
+use crate::notifier::{MOST, OutputNotifier, USUAL};
+use crate::server::Server;
+use capture::tap::Tap;
+
+/// Bytes of one notification: the default, and the least and greatest allowed.
+pub const BUFFER: usize = USUAL;
+pub const LEAST_BUFFER: usize = 16;
+pub const MOST_BUFFER: usize = MOST;
+
+/// Arguments of `bash_exec_stream`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BashExecStreamArguments {
+    pub command: String,
+    pub working_dir: Option<String>,
+    pub timeout: Option<Seconds>,
+    /// Bytes of one notification, at most.
+    pub buffer_size: Option<usize>,
+}
+
+impl Arguments for BashExecStreamArguments {
+    const FIELDS: &'static [&'static str] = &["command", "working_dir", "timeout", "buffer_size"];
+}
+
+impl BuiltIn for BashExecStreamArguments {
+    fn describe(in_force: &InForce) -> Tool {
+        let description = "As bash_exec, for what runs long: a client that gives a progress token hears \
+            the output as progress notifications while the command prints it. The result has all of it.";
+        let mut input = exec_input(&in_force.options);
+        if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
+            properties
+                .retain(|name, _| ["command", "working_dir", "timeout"].contains(&name.as_str()));
+            let buffer = json!({
+                "type": "integer", "minimum": LEAST_BUFFER, "maximum": MOST_BUFFER, "default": BUFFER,
+                "description": "Stream buffer size in bytes: most of one notification"
+            });
+            properties.insert("buffer_size".to_owned(), buffer);
+        }
+        let title = "Execute a command with its output streamed";
+        tool::<Self>(title, description.to_owned(), input, exec_output()).annotate(runs())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        let Self { command, working_dir, timeout, buffer_size } = self;
+        let size = buffer_size.unwrap_or(BUFFER);
+        if !(LEAST_BUFFER..=MOST_BUFFER).contains(&size) {
+            let tool = Self::TOOL;
+            let message =
+                format!("{tool}: `buffer_size`: expected {LEAST_BUFFER} to {MOST_BUFFER}");
+            return Err(BadArguments { message, hint: None }.into());
+        }
+        let asked =
+            BashExecArguments { command, working_dir, timeout, ..BashExecArguments::default() };
+        let asked = CommandRequest::of(asked);
+        let token = context.meta.get_progress_token();
+        let logs = server.0.logs.for_output(context, Self::TOOL);
+        if token.is_none() && logs.is_none() {
+            return server.executed(Self::TOOL, asked, Tap::default(), context).await;
+        }
+        let (tap, pieces) = Tap::listened();
+        let live = OutputNotifier::new(context.peer.clone(), token, size).logged(logs);
+        // The end of the call drops the tap; by then all output that it passed on has been sent.
+        let run = server.executed(Self::TOOL, asked, tap, context);
+        tokio::join!(run, live.tell(pieces)).0
+    }
+}

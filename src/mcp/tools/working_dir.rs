@@ -1,0 +1,103 @@
+//! `get_working_dir` and `set_working_dir`: the directory in which `bash_exec` starts commands.
+
+use rmcp::model::Tool;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::schema::{no_arguments, pure, sets, tool};
+use super::{BuiltIn, CallResult, Context, InForce};
+use crate::arguments::{Arguments, Named};
+use crate::backend::{Backend, Refused, RefusedKind};
+use crate::exec::{reply, well};
+use crate::server::Server;
+use model::call::Cwd;
+use model::outcome::Outcome;
+use service::inspect;
+
+/// Arguments of `get_working_dir`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GetWorkingDirArguments {}
+
+impl Arguments for GetWorkingDirArguments {
+    const FIELDS: &'static [&'static str] = &[];
+}
+
+impl BuiltIn for GetWorkingDirArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description = "Get the directory in which bash_exec starts commands.";
+        let input = no_arguments();
+        tool::<Self>(
+            "Get the working directory",
+            description.to_owned(),
+            input,
+            working_dir_schema(),
+        )
+        .annotate(pure())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
+        Ok(reply::working_dir(&server.0.working_dir.get()))
+    }
+}
+
+/// Arguments of `set_working_dir`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetWorkingDirArguments {
+    pub directory: String,
+}
+
+impl Arguments for SetWorkingDirArguments {
+    const FIELDS: &'static [&'static str] = &["directory"];
+}
+
+impl BuiltIn for SetWorkingDirArguments {
+    fn describe(_: &InForce) -> Tool {
+        let description =
+            "Set the directory in which bash_exec starts later commands. It must be there.";
+        let input = json!({
+            "type": "object",
+            "properties": {
+                "directory": {
+                    "type": "string", "minLength": 1,
+                    "description": "Inside /workspace or /tmp; a relative path starts at /workspace"
+                }
+            },
+            "required": ["directory"],
+            "additionalProperties": false
+        });
+        tool::<Self>(
+            "Set the working directory",
+            description.to_owned(),
+            input,
+            working_dir_schema(),
+        )
+        .annotate(sets())
+    }
+
+    async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
+        let directory = Cwd::new("directory", &self.directory)?;
+        inspect::line("directory", directory.as_str().to_owned())?;
+        let told =
+            server.script(Self::TOOL, inspect::directory(directory.as_str()), context).await?;
+        if let Outcome::Exited { code: 1 } = told.outcome {
+            let message = format!("`{}` is no directory that can be entered", directory.as_str());
+            return Err(Refused::new(RefusedKind::Failed, message).with_hint(
+                "make it first: /workspace is that of bash, /tmp is empty for each call",
+            ));
+        }
+        well(&told)?;
+        server.0.working_dir.set(directory.clone());
+        Ok(reply::working_dir(&directory))
+    }
+}
+
+fn working_dir_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": { "working_dir": { "type": "string" } },
+        "required": ["working_dir"],
+        "additionalProperties": false
+    })
+}
