@@ -162,7 +162,7 @@ impl Bench {
         let helper = self.helper.display().to_string();
         let mut all = match &self.target {
             Target::Own | Target::Lower => {
-                let mut words = self.granted();
+                let mut words = self.granted(&self.config);
                 words.push("--".to_owned());
                 words
             }
@@ -216,9 +216,9 @@ impl Bench {
     }
 
     /// Returns `cofferdam run` as a command, with the helper in its place.
-    fn granted(&self) -> Vec<String> {
+    fn granted(&self, config: &Path) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
-        let config = text(&self.config);
+        let config = text(config);
         let (tier, helper) = match &self.target {
             Target::Lower => (Tier::Bare, text(&self.helper)),
             Target::Own | Target::Other(_) => {
@@ -230,7 +230,7 @@ impl Bench {
     }
 
     fn own(&self, probe: &Probe, stage: &Stage) -> Vec<String> {
-        let mut words = self.granted();
+        let mut words = self.granted(stage.config().unwrap_or(&self.config));
         words.extend(probe.options.iter().map(|word| stage.filled(word, &self.outside(stage))));
         words.push("--".to_owned());
         words

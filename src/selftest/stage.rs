@@ -21,6 +21,9 @@ use model::profile::calls;
 /// Search path of programs without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
+/// The profile of [`Stage::config`].
+const PROFILE: &str = "shows";
+
 /// Place in which the line runs, and the values of two placeholders there.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -60,6 +63,8 @@ pub struct Stage {
     paths: Vec<UnixListener>,
     /// A port at which nobody of the host listens, and whether somebody was met there.
     free: Option<(u16, Cell<bool>)>,
+    /// A configuration with a profile that shows the granted directory at `/shown`, where a line wants one.
+    config: Option<PathBuf>,
     /// True once a process of the attack was seen to be root of the host.
     rooted: Option<Cell<bool>>,
     before: BTreeMap<PathBuf, Vec<u8>>,
@@ -94,6 +99,7 @@ impl Stage {
             udp: None,
             paths: Vec::new(),
             free: None,
+            config: None,
             rooted: None,
             before: BTreeMap::new(),
         };
@@ -104,6 +110,10 @@ impl Stage {
         stage.words_of_files(&grant);
         if names("/.git") {
             repository(&grant)?;
+        }
+        if names("{shows}") {
+            stage.config = Some(configuration(stage.held.path(), &grant)?);
+            stage.words.insert("{shows}", PROFILE.to_owned());
         }
         stage.put_up(names)?;
         stage.before = contents(&stage.watched);
@@ -210,6 +220,11 @@ impl Stage {
         words.collect::<Vec<_>>().join(" ")
     }
 
+    /// Returns the configuration that the attack's cell is to have, if it is none of the shipped profiles.
+    pub fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// Returns the process group of the sentinel.
     pub fn sentinel_group(&self) -> Option<i32> {
         i32::try_from(self.sentinel.as_ref()?.id()).ok()
@@ -297,6 +312,26 @@ impl Drop for Stage {
 
 fn open_to_all(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+}
+
+/// Makes a configuration with a profile that shows a directory of the host.
+fn configuration(place: &Path, shown: &Path) -> std::io::Result<PathBuf> {
+    let config = place.join("config");
+    let profiles = config.join("sandbox-profiles");
+    for directory in [&config, &profiles] {
+        std::fs::create_dir(directory)?;
+        open_to_all(directory)?;
+    }
+    let text = format!(
+        "schema = 1\nname = \"{PROFILE}\"\nextends = \"bash\"\ndescription = \"a directory of the host\"\n\n\
+         [[path]]\nhost = {:?}\ncell = \"/shown\"\nwhy = \"sockets of the host are in it\"\n",
+        shown.display().to_string()
+    );
+    let file = profiles.join("shows.toml");
+    std::fs::write(&file, text)?;
+    // Nobody else may write to a configuration, whatever the umask is.
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
+    Ok(config)
 }
 
 /// Makes a directory that git takes for a repository.
