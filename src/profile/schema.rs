@@ -140,10 +140,11 @@ pub(super) struct WrittenUnixSockets {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenPath {
-    /// Absolute path on the host. Refused are `/proc`, `/sys`, `/dev`, `/run` and all beneath them, and `/`, `/etc`,
-    /// `/home`, `/root`, `/var`, `/tmp` as a whole. Example: `"/opt/node"`.
+    /// Absolute path on the host. Refused are `/proc`, `/sys`, `/dev`, `/run`, `/var/run` and all beneath them, and
+    /// `/`, `/etc`, `/home`, `/root`, `/var`, `/tmp` as a whole. Example: `"/opt/node"`.
     pub host: Spanned<String>,
-    /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and `/workspace`.
+    /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and `/workspace`, and none of the
+    /// files that cofferdam makes in `/etc`.
     ///
     /// Default: the path on the host. Example: `"/usr/lib/node"`.
     pub cell: Option<Spanned<String>>,

@@ -131,3 +131,24 @@ fn every_default_in_code_is_what_an_absent_key_means() {
         (!is_same).then(|| format!("{absent:?}\n  is not what the default means: {written:?}"))
     }));
 }
+
+#[test]
+fn the_defaults_in_words_are_what_the_server_computes() {
+    let text = "schema = 1\n[server]\nconcurrency = 3\n[sessions]\nmost = 2\n[pool]\nwarm = 1\n";
+    let document = profile::document::Document::new("a.toml", text);
+    let config = config::Config::parse(Some(&document), 2).expect("a server's file");
+    let shown = config.shown();
+    let value = |key| shown.iter().find(|one| one.key == key).map(|one| one.value.as_str());
+    let of = ["limits.cells", "limits.memory", "limits.tmpfs", "limits.processes"].map(value);
+    // Three calls and two sessions, and twice the one that is ready.
+    assert_eq!(of, ["7", "5G", "2880M", "1280"].map(Some));
+    let server = kinds().into_iter().find(|kind| kind.name == "Server").expect("the server");
+    let (mut named, mut path) = (Vec::new(), Vec::new());
+    walk(&server.root, &mut path, &mut |path, key| {
+        if path.len() == 2 && trial::inner(key).is_none() {
+            named.push(path.join("."));
+        }
+    });
+    let keys: Vec<&str> = shown.iter().map(|one| one.key).collect();
+    assert_eq!(named, keys, "`config show` shows what the reference has");
+}
