@@ -124,9 +124,9 @@ impl<B: Backend> Server<B> {
             .find_map(|template| Some((template, uri.strip_prefix(template.prefix)?)));
         if let Some((template, command)) = of_command {
             let command = decoded(command).ok_or_else(|| unknown(uri))?;
-            let asked = json!({ "command": command });
-            let answer = self.asked(template.tool, asked, context).await;
-            let told = answer.map_err(|refused| match refused.kind {
+            let arguments = json!({ "command": command });
+            let called = self.called(template.tool, arguments, context).await;
+            let fields = called.map_err(|refused| match refused.kind {
                 // No resource has such a name.
                 RefusedKind::Arguments | RefusedKind::Absent => unknown(uri),
                 RefusedKind::Denied | RefusedKind::Cancelled | RefusedKind::Failed => {
@@ -134,9 +134,9 @@ impl<B: Backend> Server<B> {
                 }
             })?;
             let contents = match template.field {
-                None => as_json(uri, &told),
+                None => as_json(uri, &fields),
                 Some(field) => {
-                    let text = told.get(field).and_then(Value::as_str).unwrap_or_default();
+                    let text = fields.get(field).and_then(Value::as_str).unwrap_or_default();
                     ResourceContents::text(text, uri).with_mime_type(TEXT)
                 }
             };
@@ -146,25 +146,27 @@ impl<B: Backend> Server<B> {
             _ if !known.iter().any(|resource| resource.uri == uri) => return Err(unknown(uri)),
             HISTORY => as_json(uri, &reply::to_value(&self.0.history.recent())),
             SYSTEM => as_json(uri, &self.answer("system_info", json!({}), context).await?),
-            _ => {
-                let told = self.answer("get_env", json!({ "all": true }), context).await?;
-                as_json(uri, told.get("variables").unwrap_or(&Value::Null))
+            ENVIRONMENT => {
+                let fields = self.answer("get_env", json!({ "all": true }), context).await?;
+                as_json(uri, fields.get("variables").unwrap_or(&Value::Null))
             }
+            _ => return Err(unknown(uri)),
         };
         Ok(ReadResourceResult::new(vec![contents]))
     }
 
-    /// Returns the fields of a tool's answer.
+    /// Calls a tool as [`Server::called`] does; a refusal is an error of the protocol.
     async fn answer(
         &self,
         tool: &str,
         arguments: Value,
         context: &Context,
     ) -> Result<Value, ErrorData> {
-        self.asked(tool, arguments, context).await.map_err(|refused| failed(&refused))
+        self.called(tool, arguments, context).await.map_err(|refused| failed(&refused))
     }
 
-    async fn asked(
+    /// Calls a tool and returns the fields of its answer.
+    async fn called(
         &self,
         tool: &str,
         arguments: Value,
@@ -213,7 +215,7 @@ impl<B: Backend> Server<B> {
         let mut changes = self.0.history.changes();
         let accepted = context.accepted().resource_subscriptions.iter().flatten();
         let wanted = accepted.into_iter().any(|uri| uri == HISTORY);
-        let told = async {
+        let notified = async {
             while wanted && changes.changed().await.is_ok() {
                 if context.sink().notify_resource_updated(HISTORY).await.is_err() {
                     return;
@@ -223,7 +225,7 @@ impl<B: Backend> Server<B> {
         };
         tokio::select! {
             () = context.cancelled() => {}
-            () = told => {}
+            () = notified => {}
         }
     }
 
@@ -246,12 +248,12 @@ impl<B: Backend> Server<B> {
         let bad = |error: String| ErrorData::invalid_params(error, None);
         let prefix = inspect::line("command", request.argument.value.clone())
             .map_err(|invalid| bad(invalid.to_string()))?;
-        let told = self.script(template.tool, inspect::complete(&prefix), context).await;
-        let told = told.map_err(|refused| failed(&refused))?;
-        if told.outcome != (Outcome::Exited { code: 0 }) {
-            return Err(ErrorData::internal_error(reply::status(&told), None));
+        let report = self.script(template.tool, inspect::complete(&prefix), context).await;
+        let report = report.map_err(|refused| failed(&refused))?;
+        if report.outcome != (Outcome::Exited { code: 0 }) {
+            return Err(ErrorData::internal_error(reply::status(&report), None));
         }
-        let mut values: Vec<String> = told.stdout.text.lines().map(str::to_owned).collect();
+        let mut values: Vec<String> = report.stdout.text.lines().map(str::to_owned).collect();
         let total = u32::try_from(values.len()).ok();
         let more = values.len() > CompletionInfo::MAX_VALUES;
         values.truncate(CompletionInfo::MAX_VALUES);
