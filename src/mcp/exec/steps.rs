@@ -20,19 +20,19 @@ pub enum AfterFailure {
 }
 
 impl AfterFailure {
-    pub fn asked(keep_going: bool) -> Self {
+    pub fn of(keep_going: bool) -> Self {
         if keep_going { Self::GoOn } else { Self::Stop }
     }
 }
 
 /// Returns true if a step exited with 0.
-pub fn is_well(told: &CommandReport) -> bool {
-    told.outcome == (Outcome::Exited { code: 0 })
+pub fn succeeded(report: &CommandReport) -> bool {
+    report.outcome == (Outcome::Exited { code: 0 })
 }
 
 /// Returns true if no step may follow: cancelling a call ends all of it.
-pub fn is_final(told: &CommandReport) -> bool {
-    told.outcome == Outcome::Cancelled
+pub fn is_final(report: &CommandReport) -> bool {
+    report.outcome == Outcome::Cancelled
 }
 
 /// Amount of a step's standard output in a reply.
@@ -47,7 +47,8 @@ pub enum Stdout {
 #[derive(Debug)]
 pub struct Steps {
     of: usize,
-    told: Vec<(Value, bool)>,
+    /// Fields of each step, and true where it exited with 0.
+    done: Vec<(Value, bool)>,
     /// Report of the last step, which stands for all.
     last: Option<CommandReport>,
     stopped: Option<String>,
@@ -55,20 +56,20 @@ pub struct Steps {
 
 impl Steps {
     pub fn new(of: usize) -> Self {
-        Self { of, told: Vec::new(), last: None, stopped: None }
+        Self { of, done: Vec::new(), last: None, stopped: None }
     }
 
     /// Returns the number of the next step, from 1 on.
     pub fn next(&self) -> usize {
-        self.told.len() + 1
+        self.done.len() + 1
     }
 
     /// Adds the report of the next step; each gets an equal share of the reply.
-    pub fn add(&mut self, command: &str, told: CommandReport, stdout: Stdout) {
+    pub fn add(&mut self, command: &str, report: CommandReport, stdout: Stdout) {
         let room = INLINE_CHARACTERS / self.of.max(1);
         let streams = render(
-            &Captured::of(told.stdout.text.as_bytes()),
-            &Captured::of(told.stderr.text.as_bytes()),
+            &Captured::of(report.stdout.text.as_bytes()),
+            &Captured::of(report.stderr.text.as_bytes()),
             room,
         );
         let mut fields = Map::new();
@@ -77,23 +78,24 @@ impl Steps {
             fields.insert("stdout".to_owned(), Value::from(streams.stdout));
         }
         fields.extend([
-            ("stdout_bytes".to_owned(), Value::from(told.stdout.bytes)),
+            ("stdout_bytes".to_owned(), Value::from(report.stdout.bytes)),
             ("stderr".to_owned(), Value::from(streams.stderr)),
-            ("exit_code".to_owned(), Value::from(exit_code(&told.outcome))),
-            ("execution_time_ms".to_owned(), Value::from(reply::millis(told.usage.wall))),
+            ("exit_code".to_owned(), Value::from(exit_code(&report.outcome))),
+            ("execution_time_ms".to_owned(), Value::from(reply::millis(report.usage.wall))),
         ]);
         if stdout == Stdout::Shown
-            && (streams.truncated || reply::are_cut(&told.stdout, &told.stderr))
+            && (streams.truncated || reply::are_cut(&report.stdout, &report.stderr))
         {
             fields.insert("truncated".to_owned(), Value::Bool(true));
-            let id = told.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
+            let id =
+                report.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
             fields.extend(id);
         }
-        if !matches!(told.outcome, Outcome::Exited { .. }) || !told.denials.is_empty() {
-            fields.insert("status".to_owned(), Value::from(reply::status(&told)));
+        if !matches!(report.outcome, Outcome::Exited { .. }) || !report.denials.is_empty() {
+            fields.insert("status".to_owned(), Value::from(reply::status(&report)));
         }
-        self.told.push((Value::Object(fields), is_well(&told)));
-        self.last = Some(told);
+        self.done.push((Value::Object(fields), succeeded(&report)));
+        self.last = Some(report);
     }
 
     /// Records the reason why later steps did not run.
@@ -103,7 +105,7 @@ impl Steps {
 
     /// Returns true if every step has run.
     pub fn is_last(&self) -> bool {
-        self.told.len() == self.of
+        self.done.len() == self.of
     }
 
     pub fn is_stopped(&self) -> bool {
@@ -113,11 +115,11 @@ impl Steps {
     /// Makes the result: `isError` if a step could not end by itself, or if steps did not run for
     /// another reason than an exit code.
     pub fn result(self) -> CallToolResult {
-        let Self { of, told, last, stopped } = self;
-        let ran = told.len();
-        let failed = told.iter().position(|(_, well)| !well).map(|at| at + 1);
+        let Self { of, done, last, stopped } = self;
+        let ran = done.len();
+        let failed = done.iter().position(|(_, succeeded)| !succeeded).map(|at| at + 1);
         let mut fields = json!({
-            "steps": told.into_iter().map(|(fields, _)| fields).collect::<Vec<_>>(),
+            "steps": done.into_iter().map(|(fields, _)| fields).collect::<Vec<_>>(),
             "ran": ran,
             "of": of,
         });
@@ -125,7 +127,7 @@ impl Steps {
             map.extend(failed.map(|step| ("first_failed".to_owned(), Value::from(step))));
             map.extend(stopped.map(|why| ("stopped".to_owned(), Value::from(why))));
         }
-        let is_error = last.as_ref().is_some_and(|told| reply::is_error(&told.outcome));
+        let is_error = last.as_ref().is_some_and(|report| reply::is_error(&report.outcome));
         let mut result = reply::result(reply::pretty(&fields), is_error);
         result.structured_content = Some(fields);
         result.meta = last.as_ref().map(reply::told_meta);

@@ -25,10 +25,10 @@ pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolRes
         "precision": precision,
         "executionTimeMs": millis(done.took),
     });
-    let mut told = with_fields(pretty(&fields), fields);
-    told.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
+    let mut result = with_fields(pretty(&fields), fields);
+    result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
         .filter(|meta| !meta.0.is_empty());
-    told
+    result
 }
 
 /// Makes the result of `calculate_plot`: the drawing is its text.
@@ -47,10 +47,10 @@ pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
         "from": drawn.from, "to": drawn.to, "min": drawn.lowest, "max": drawn.highest,
         "gaps": drawn.gaps, "beyond": drawn.beyond, "executionTimeMs": millis(done.took),
     });
-    let mut told = with_fields(text, fields);
-    told.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
+    let mut result = with_fields(text, fields);
+    result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
         .filter(|meta| !meta.0.is_empty());
-    told
+    result
 }
 
 /// Makes the result of `calculate_stats`, with the number of calls that run or are queued now.
@@ -86,23 +86,23 @@ pub fn functions() -> CallToolResult {
 
 /// Adds warnings to a result, if there are any.
 pub fn with_warnings(
-    mut told: CallToolResult,
+    mut result: CallToolResult,
     warnings: impl IntoIterator<Item = String>,
 ) -> CallToolResult {
     let warnings: Vec<String> = warnings.into_iter().collect();
     for warning in &warnings {
-        told.content.push(ContentBlock::text(format!("warning: {warning}")));
+        result.content.push(ContentBlock::text(format!("warning: {warning}")));
     }
     if let (false, Some(fields)) =
-        (warnings.is_empty(), told.structured_content.as_mut().and_then(Value::as_object_mut))
+        (warnings.is_empty(), result.structured_content.as_mut().and_then(Value::as_object_mut))
     {
         fields.insert("warnings".to_owned(), Value::from(warnings));
     }
-    told
+    result
 }
 
 fn with_fields(text: String, fields: Value) -> CallToolResult {
-    let mut told = result(text, false);
-    told.structured_content = Some(fields);
-    told
+    let mut result = result(text, false);
+    result.structured_content = Some(fields);
+    result
 }

@@ -53,8 +53,8 @@ impl BuiltIn for CalculateArguments {
         let done = server.turn(context, run).await;
         server.note_one(Self::TOOL, &expression, precision, &done, started);
         let (done, lowered) = (done?, server.lowered(within));
-        let told = reply::calculated(&done, &expression, precision.places());
-        Ok(calculations::with_warnings(told, lowered))
+        let result = reply::calculated(&done, &expression, precision.places());
+        Ok(calculations::with_warnings(result, lowered))
     }
 }
 
@@ -94,9 +94,9 @@ impl BuiltIn for CalculateAdvancedArguments {
         let done = server.turn(context, run).await;
         server.note_one(Self::TOOL, &script, precision, &done, started);
         let done = done?;
-        let told = reply::scripted(&done, &script, precision.places());
+        let result = reply::scripted(&done, &script, precision.places());
         let warnings = done.warnings.iter().cloned().chain(server.lowered(within));
-        Ok(calculations::with_warnings(told, warnings))
+        Ok(calculations::with_warnings(result, warnings))
     }
 }
 

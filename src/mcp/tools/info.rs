@@ -62,8 +62,8 @@ impl BuiltIn for GetEnvArguments {
                 .with_hint("give `variable`, or `all`"));
         }
         let variable = variable.map(|name| inspect::word("variable", name)).transpose()?;
-        let told = server.script(Self::TOOL, inspect::environment(), context).await?;
-        let variables = read(&told, inspect::environment_of)?;
+        let report = server.script(Self::TOOL, inspect::environment(), context).await?;
+        let variables = read(&report, inspect::environment_of)?;
         let mut fields = JsonObject::new();
         if let Some(name) = variable {
             let value = variables.get(&name).cloned();
@@ -74,7 +74,7 @@ impl BuiltIn for GetEnvArguments {
         if all {
             fields.insert("variables".to_owned(), json!(variables));
         }
-        Ok(reply::answered(&told, Value::Object(fields)))
+        Ok(reply::answered(&report, Value::Object(fields)))
     }
 }
 
@@ -100,9 +100,9 @@ impl BuiltIn for SystemInfoArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        let told = server.script(Self::TOOL, inspect::system(), context).await?;
-        let system = read(&told, System::of)?;
-        Ok(reply::answered(&told, crate::reply::to_value(&system)))
+        let report = server.script(Self::TOOL, inspect::system(), context).await?;
+        let system = read(&report, System::of)?;
+        Ok(reply::answered(&report, crate::reply::to_value(&system)))
     }
 }
 
@@ -148,10 +148,10 @@ impl BuiltIn for ProcessInfoArguments {
         let format = inspect::line("format", format)?;
         let filter = inspect::line("filter", self.filter.unwrap_or_default())?;
         let args = inspect::processes(&format, &filter);
-        let told = server.script(Self::TOOL, args, context).await?;
-        well(&told)?;
-        let fields = json!({ "format": format, "filter": filter, "processes": told.stdout.text });
-        Ok(reply::shown(&told, &told.stdout.text, fields))
+        let report = server.script(Self::TOOL, args, context).await?;
+        well(&report)?;
+        let fields = json!({ "format": format, "filter": filter, "processes": report.stdout.text });
+        Ok(reply::shown(&report, &report.stdout.text, fields))
     }
 }
 
@@ -191,15 +191,15 @@ impl BuiltIn for WhichCommandArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
-        let told = server.script(Self::TOOL, inspect::which(&name), context).await?;
-        let Located { kind, paths } = read(&told, Located::of)?;
+        let report = server.script(Self::TOOL, inspect::which(&name), context).await?;
+        let Located { kind, paths } = read(&report, Located::of)?;
         let mut fields = json!({
             "command": name, "found": kind != "none", "kind": kind, "paths": paths,
         });
         if let (Some(first), Some(map)) = (paths.first(), fields.as_object_mut()) {
             map.insert("path".to_owned(), Value::String(first.clone()));
         }
-        Ok(reply::answered(&told, fields))
+        Ok(reply::answered(&report, fields))
     }
 }
 
@@ -236,14 +236,14 @@ impl BuiltIn for CommandHelpArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
-        let told = server.script(Self::TOOL, inspect::help(&name), context).await?;
-        let Outcome::Exited { code } = told.outcome else { return Err(failed(&told)) };
+        let report = server.script(Self::TOOL, inspect::help(&name), context).await?;
+        let Outcome::Exited { code } = report.outcome else { return Err(failed(&report)) };
         if code == 127 {
-            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
+            return Err(Refused { kind: RefusedKind::Absent, ..failed(&report) });
         }
-        let help = &told.stdout.text;
+        let help = &report.stdout.text;
         let fields = json!({ "command": name, "help": help, "exit_code": code });
-        Ok(reply::shown(&told, help, fields))
+        Ok(reply::shown(&report, help, fields))
     }
 }
 
@@ -289,11 +289,11 @@ impl BuiltIn for ManPageArguments {
         let name = inspect::page("command", self.command)?;
         let section = self.section.map_or("", Section::digit);
         let args = inspect::manual(&name, section);
-        let told = server.script(Self::TOOL, args, context).await?;
-        if told.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
-            return Err(Refused { kind: RefusedKind::Absent, ..failed(&told) });
+        let report = server.script(Self::TOOL, args, context).await?;
+        if report.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
+            return Err(Refused { kind: RefusedKind::Absent, ..failed(&report) });
         }
-        let page = read(&told, |text| {
+        let page = read(&report, |text| {
             inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
         });
         let (by, page) = page?;
@@ -301,7 +301,7 @@ impl BuiltIn for ManPageArguments {
         if let (Some(section), Some(map)) = (self.section, fields.as_object_mut()) {
             map.insert("section".to_owned(), Value::from(section.digit()));
         }
-        Ok(reply::shown(&told, &page, fields))
+        Ok(reply::shown(&report, &page, fields))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::arguments::{Arguments, BadArguments, Named, Seconds};
 use crate::backend::Backend;
 use crate::exec::CommandRequest;
 use crate::exec::arguments::BashExecArguments;
-use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
+use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::macros::{Before, MOST_COMMANDS, NAME_BYTES, NAME_PATTERN};
 use crate::reply;
 use crate::server::Server;
@@ -126,22 +126,23 @@ impl BuiltIn for MacroRunArguments {
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let missing = || server.0.macros.missing(Self::TOOL, &self.name);
         let commands = server.0.macros.get(&self.name).ok_or_else(missing)?;
-        let after_failure = AfterFailure::asked(self.keep_going);
+        let after_failure = AfterFailure::of(self.keep_going);
         let mut done = Steps::new(commands.len());
         for command in commands {
             let number = done.next();
             let request = self.request(command.clone());
-            let told =
+            let report =
                 match server.ran(BashExecArguments::TOOL, request, Tap::default(), context).await {
                     Err(refused) if number == 1 => return Err(refused),
                     Err(refused) => {
                         done.stop(format!("step {number} was refused: {refused}"));
                         break;
                     }
-                    Ok(told) => told,
+                    Ok(report) => report,
                 };
-            let ends = is_final(&told) || (!is_well(&told) && after_failure == AfterFailure::Stop);
-            done.add(&command, told, Stdout::Shown);
+            let ends =
+                is_final(&report) || (!succeeded(&report) && after_failure == AfterFailure::Stop);
+            done.add(&command, report, Stdout::Shown);
             if ends && !done.is_last() {
                 done.stop(format!("step {number} failed"));
                 break;

@@ -85,7 +85,7 @@ impl BuiltIn for CalculateBatchArguments {
         let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
         let (tool, share) = (Self::TOOL, started.elapsed() / count);
         for (place, expression) in expressions.0.iter().enumerate() {
-            let told = match &done {
+            let outcome = match &done {
                 Ok(done) => match done.entries.get(place) {
                     Some(Ok((result, _))) => Ok(result.as_str()),
                     Some(Err(error)) => Err(error.as_str()),
@@ -94,11 +94,11 @@ impl BuiltIn for CalculateBatchArguments {
                 Err(refused) => Err(refused.message.as_str()),
             };
             server.ledger(|ledger| {
-                ledger.note(tool, expression, Some(precision.places()), told, share);
+                ledger.note(tool, expression, Some(precision.places()), outcome, share);
             });
         }
-        let told = calculations::batch(&done?, &expressions.0, precision.places());
-        Ok(calculations::with_warnings(told, server.lowered(within)))
+        let result = calculations::batch(&done?, &expressions.0, precision.places());
+        Ok(calculations::with_warnings(result, server.lowered(within)))
     }
 }
 
@@ -162,9 +162,9 @@ impl BuiltIn for CalculatePlotArguments {
         let asked = plot.clone();
         let run = |turn| server.0.backend.calculate_plot(asked, within, turn);
         let done = server.turn(context, run).await;
-        let told = done.as_ref().map(|_| "a plot").map_err(|refused| refused.message.as_str());
+        let outcome = done.as_ref().map(|_| "a plot").map_err(|refused| refused.message.as_str());
         server.ledger(|ledger| {
-            ledger.note(Self::TOOL, &plot.expression, None, told, started.elapsed());
+            ledger.note(Self::TOOL, &plot.expression, None, outcome, started.elapsed());
         });
         Ok(calculations::with_warnings(calculations::plot(&done?, &plot), server.lowered(within)))
     }

@@ -13,7 +13,7 @@ use crate::arguments::{Arguments, BadArguments, Named, Seconds};
 use crate::backend::Backend;
 use crate::exec::CommandRequest;
 use crate::exec::arguments::{BashExecArguments, Shell};
-use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, is_well};
+use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
@@ -75,7 +75,7 @@ impl BuiltIn for PipelineArguments {
             let message = format!("pipeline: `steps`: expected 1 to {MOST_STEPS}, not {of}");
             return Err(BadArguments { message, hint: None }.into());
         }
-        let after_failure = AfterFailure::asked(keep_going);
+        let after_failure = AfterFailure::of(keep_going);
         let (mut done, mut input) = (Steps::new(of), stdin.into_bytes());
         for step in steps {
             let number = done.next();
@@ -85,18 +85,19 @@ impl BuiltIn for PipelineArguments {
             let ran = server.ran(BashExecArguments::TOOL, request, tap, context).await;
             // A refused first step refuses the call; a later one is reported beside the steps that
             // ran.
-            let told = match ran {
+            let report = match ran {
                 Err(refused) if number == 1 => return Err(refused),
                 Err(refused) => {
                     done.stop(format!("step {number} was refused: {refused}"));
                     break;
                 }
-                Ok(told) => told,
+                Ok(report) => report,
             };
-            let (well, last) = (is_well(&told), number == of);
-            let ends = is_final(&told) || (!well && after_failure == AfterFailure::Stop);
+            let last = number == of;
+            let ends =
+                is_final(&report) || (!succeeded(&report) && after_failure == AfterFailure::Stop);
             let stdout = if last || ends { Stdout::Shown } else { Stdout::Counted };
-            done.add(&command, told, stdout);
+            done.add(&command, report, stdout);
             match printed.take() {
                 _ if last => {}
                 _ if ends => done.stop(format!("step {number} failed")),

@@ -79,15 +79,15 @@ impl BuiltIn for SetWorkingDirArguments {
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let directory = Cwd::new("directory", &self.directory)?;
         inspect::line("directory", directory.as_str().to_owned())?;
-        let told =
+        let report =
             server.script(Self::TOOL, inspect::directory(directory.as_str()), context).await?;
-        if let Outcome::Exited { code: 1 } = told.outcome {
+        if let Outcome::Exited { code: 1 } = report.outcome {
             let message = format!("`{}` is no directory that can be entered", directory.as_str());
             return Err(Refused::new(RefusedKind::Failed, message).with_hint(
                 "make it first: /workspace is that of bash, /tmp is empty for each call",
             ));
         }
-        well(&told)?;
+        well(&report)?;
         server.0.working_dir.set(directory.clone());
         Ok(reply::working_dir(&directory))
     }
