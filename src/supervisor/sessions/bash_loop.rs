@@ -43,8 +43,9 @@ const UNSTOPPED: &str = concat!(
     "if ((${COFFERDAM_STOP-0})); then ",
     "\\builtin trap - DEBUG; \\builtin shopt -u extdebug; ( ((1)) ); fi\n",
 );
-/// Succeeds if a function hides `exec`: its redirections last under no other name.
-const HAS_EXEC: &str = r"\builtin declare -F exec >/dev/null";
+/// Succeeds if a function hides `exec`: its redirections last under no other name. Prints the name, so it stands
+/// where output goes to `/dev/null`.
+const HAS_EXEC: &str = r"\builtin declare -F exec";
 /// The loop itself; where it starts is put before it. The file it waits to open is no standard input: for
 /// one, bash forks a child that opens it, which whoever ends the processes of a call can meet, and which
 /// each call would wait for. A signal does not end the opening.
@@ -68,16 +69,20 @@ pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> Str
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
     // An INT that came when the call before had told its end is none of this one's.
     let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STOP=0\n");
+    // The shell's own output becomes the call's. Not with functrace, by which a DEBUG trap would print at these lines.
+    text.push_str(&format!(
+        "[[ -o functrace ]] || {HAS_EXEC} || {{ \\builtin : <{stdin} && \\exec >|{stdout} 2>|{stderr} && COFFERDAM_OPEN=1; }}\n"
+    ));
     // Without streams nothing runs: with no descriptor free (`ulimit -n`), say.
-    text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
+    text.push_str(&format!(
+        "((COFFERDAM_OPEN)) || {{ \\builtin : {streams} && COFFERDAM_OPEN=1; }}\n"
+    ));
     if let Some(cwd) = cwd {
         let cwd = quoted(cwd.as_str());
         text.push_str(&format!(
             "COFFERDAM_CWD=${{PWD-}}\n\\builtin cd -- {cwd} 2>|{stderr} || COFFERDAM_OPEN=2\n"
         ));
     }
-    // Not with functrace, by which a DEBUG trap would print at these lines.
-    text.push_str(&format!("[[ -o functrace ]] || {HAS_EXEC} || \\exec >|{stdout} 2>|{stderr}\n"));
     let mut assignments = String::new();
     for (name, value) in env.iter() {
         assignments.push_str(&format!("{name}={} ", quoted(value)));
@@ -115,8 +120,9 @@ fn report(number: u64) -> String {
     let (end, next) = (place("end", number), number.saturating_add(1));
     // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
     let mut text = format!(
-        "[[ -o functrace ]] || \\builtin trap - DEBUG\n}} >/dev/null 2>&1\n\
-         {HAS_EXEC} || \\exec >/dev/null 2>&1\n",
+        "[[ -o functrace ]] || \\builtin trap - DEBUG\n\
+         COFFERDAM_ONCE=0; if {HAS_EXEC}; then COFFERDAM_ONCE=1; fi\n}} >/dev/null 2>&1\n\
+         ((COFFERDAM_ONCE)) || \\exec >/dev/null 2>&1\n",
     );
     // A shell that is not sure to go on does not report, and ends: `builtin` may have become a function that
     // does nothing, and one of our names a constant, at which bash drops the rest of its line. If
