@@ -236,12 +236,12 @@ impl Supervisor {
     pub(super) fn shell_event(
         &mut self,
         id: SessionId,
-        event: impl FnOnce(&mut Shell, &Mailbox) -> ShellEvent,
+        event: impl FnOnce(&mut Shell, &mut Mailbox) -> ShellEvent,
     ) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(shell) = session.shell.as_mut() else { return };
         let slot = session.slot;
-        match event(shell, &session.mailbox) {
+        match event(shell, &mut session.mailbox) {
             ShellEvent::None => {}
             ShellEvent::Input(call, number, waits) => {
                 self.tell(&Event::Input { call, number, waits }, None);
@@ -249,6 +249,9 @@ impl Supervisor {
             ShellEvent::Ended(call, ended) => {
                 self.sessions.used(id);
                 self.end(call, *ended);
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.mailbox.tidy();
+                }
             }
             ShellEvent::Gone(ended) => {
                 drop(session.shell.take());

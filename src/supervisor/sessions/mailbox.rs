@@ -48,6 +48,20 @@ pub struct Mailbox {
     terminals: Option<Terminals>,
     /// Number of the next call. It goes on when the shell is another: no name is used twice.
     next: u64,
+    /// Output of the next call, made while the session was idle.
+    prepared: Option<Output>,
+    /// Number of a call that is over, whose files are still there.
+    over: Option<u64>,
+}
+
+/// FIFOs of a call's output and report.
+#[derive(Debug)]
+struct Output {
+    /// Ends that keep a stream from ending before the shell has opened it.
+    held: Vec<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    end: OwnedFd,
 }
 
 /// The files that the supervisor holds open while a call runs.
@@ -165,7 +179,7 @@ impl Mailbox {
             }
         };
         let shell = own_namespace(proc)?;
-        let mailbox = Self { directory, terminals, next: 1 };
+        let mailbox = Self { directory, terminals, next: 1, prepared: None, over: None };
         mailbox.gate(mailbox.next)?;
         Ok((mailbox, shell))
     }
@@ -191,8 +205,10 @@ impl Mailbox {
         &mut self,
         order: &CallRequest<'_>,
     ) -> Result<(PendingCall, FarEnds), Undelivered> {
+        self.tidy();
         let number = self.next;
-        let errno = match self.make(number, order) {
+        let prepared = self.prepared.take();
+        let errno = match self.make(number, order, prepared) {
             Ok(made) => {
                 self.next += 1;
                 return Ok(made);
@@ -251,12 +267,12 @@ impl Mailbox {
         }
     }
 
-    fn make(&self, number: u64, order: &CallRequest<'_>) -> Result<(PendingCall, FarEnds), Errno> {
-        let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
+    /// Makes the FIFOs of a call's output and report.
+    fn output(&self, number: u64) -> Result<Output, Errno> {
         let mut held = Vec::new();
-        let mut output = |stream: &str| {
+        let mut reader = |stream: &str| {
             let path = name(stream, number);
-            self.fifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+            mknodat(&self.directory, path.as_str(), SFlag::S_IFIFO, OWNERS, 0)?;
             // For both: the stream has not ended before the shell has opened it, and opening it
             // does not wait for a reader that may be gone.
             held.push(self.open(&path, OFlag::O_RDWR)?);
@@ -264,7 +280,21 @@ impl Mailbox {
             self.mode(&path, WRITABLE)?;
             Ok::<_, Errno>(reader)
         };
-        let (stdout, stderr, end) = (output("out")?, output("err")?, output("end")?);
+        let (stdout, stderr, end) = (reader("out")?, reader("err")?, reader("end")?);
+        Ok(Output { held, stdout, stderr, end })
+    }
+
+    fn make(
+        &self,
+        number: u64,
+        order: &CallRequest<'_>,
+        prepared: Option<Output>,
+    ) -> Result<(PendingCall, FarEnds), Errno> {
+        let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
+        let Output { mut held, stdout, stderr, end } = match prepared {
+            Some(output) => output,
+            None => self.output(number)?,
+        };
         let script = order.script.read(SCRIPT_BYTES)?;
         self.write(&name("cmd", number), |file| file.write_all(&script))?;
         let lines = bash_loop::lines(number, order.env, order.cwd, order.stdin);
@@ -288,10 +318,35 @@ impl Mailbox {
         Ok((PendingCall { number, end, _held: held, input, input_file, terminal }, ends))
     }
 
-    /// Takes a call's files away; who has them open keeps them. One that stays takes room of this session's
-    /// mailbox alone, and no later call has its name.
-    pub fn clear_up(&self, pending: PendingCall) {
-        if let Err(errno) = self.remove(pending.number) {
+    /// Closes the files of a call that is over. Their names go with [`Mailbox::tidy`].
+    pub fn clear_up(&mut self, pending: PendingCall) {
+        self.tidy_over();
+        self.over = Some(pending.number);
+    }
+
+    /// Removes the files of the call that is over and prepares the output of the next: work that an answer need
+    /// not wait for. What fails here is done again, and reported, when the next call is laid out.
+    pub fn tidy(&mut self) {
+        self.tidy_over();
+        if self.prepared.is_some() {
+            return;
+        }
+        self.prepared = self
+            .output(self.next)
+            .inspect_err(|errno| {
+                tracing::debug!(%errno, "the output of a session's next call is not prepared");
+                if let Err(errno) = self.remove_all(self.next, |part| part != GATE) {
+                    tracing::warn!(%errno, "the files of a session's call stay");
+                }
+            })
+            .ok();
+    }
+
+    /// Removes the files of the call that is over; who has them open keeps them. One that stays takes room of this
+    /// session's mailbox alone, and no later call has its name.
+    fn tidy_over(&mut self) {
+        let removed = self.over.take().map(|number| self.remove(number));
+        if let Some(Err(errno)) = removed {
             tracing::warn!(%errno, "the files of a session's call stay");
         }
     }
@@ -340,6 +395,8 @@ impl Mailbox {
     }
 }
 
+/// Mode that no umask changes: the supervisor's takes nothing from the owner.
+const OWNERS: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 const READABLE: Mode = Mode::S_IRUSR.union(Mode::S_IRGRP).union(Mode::S_IROTH);
 const WRITABLE: Mode = Mode::S_IWUSR.union(Mode::S_IWGRP).union(Mode::S_IWOTH);
 

@@ -306,7 +306,7 @@ impl Shell {
     }
 
     /// Something from init.
-    pub fn read_control(&mut self, mailbox: &Mailbox) -> ShellEvent {
+    pub fn read_control(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
         let mut buffer = [0; REPORT_BYTES];
         let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
@@ -341,7 +341,12 @@ impl Shell {
     }
 
     /// The call is over and the shell waits.
-    fn over(&mut self, counts: Counts, denials: Vec<DeniedCall>, mailbox: &Mailbox) -> ShellEvent {
+    fn over(
+        &mut self,
+        counts: Counts,
+        denials: Vec<DeniedCall>,
+        mailbox: &mut Mailbox,
+    ) -> ShellEvent {
         let Some(current) = self.current.take() else { return ShellEvent::None };
         let Current { call, pending, told, took, stopped, started, timings, force, .. } = current;
         let Some(told) = told else { return ShellEvent::None };

@@ -45,7 +45,7 @@ impl Shell {
     }
 
     /// The cell's init may have ended.
-    pub fn collect(&mut self, mailbox: &Mailbox) -> ShellEvent {
+    pub fn collect(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
         // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
         let used = match self.cell.collect() {
             Ok(None) => return ShellEvent::None,
@@ -58,7 +58,7 @@ impl Shell {
     /// The end of the call that runs, where the cell takes its time and nothing of it can run any more.
     pub fn answer_dying(
         &mut self,
-        mailbox: &Mailbox,
+        mailbox: &mut Mailbox,
         shared: &Shared,
         now: Instant,
     ) -> Option<(CallId, Box<Ended>)> {
@@ -73,7 +73,7 @@ impl Shell {
     }
 
     /// The end of the call that runs, if any, as it was reported or else as it is known here.
-    fn last_end(&mut self, mailbox: &Mailbox, used: Used) -> Option<(CallId, Box<Ended>)> {
+    fn last_end(&mut self, mailbox: &mut Mailbox, used: Used) -> Option<(CallId, Box<Ended>)> {
         self.look.end();
         self.late_words();
         let current = self.current.take()?;
