@@ -1,6 +1,6 @@
 //! The form of the code: which module names which, where `unsafe` stands, and what fits a screen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Lines of a file above which a warning asks for a cut along ideas.
@@ -235,6 +235,59 @@ fn no_runtime_and_no_json_or_toml_reaches_the_supervisor() {
     }
     let all = closure(&metadata, "cofferdam");
     assert!(refused.iter().all(|name| all.contains(name)), "the names would be found");
+}
+
+/// The name of a function, constant or module that this line makes public.
+fn made_public(line: &str) -> Option<&str> {
+    let mut words = line.trim_start().strip_prefix("pub ")?.split_whitespace();
+    let mut word = words.next()?;
+    while word == "async" || (word == "const" && !line.contains(':')) {
+        word = words.next()?;
+    }
+    if !["fn", "const", "static", "mod"].contains(&word) {
+        return None;
+    }
+    let name = if word == "const" { words.find(|word| *word != "fn")? } else { words.next()? };
+    name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+#[test]
+fn what_a_crate_makes_public_another_names() {
+    let (mut sources, root) = (sources(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    for directory in ["fuzz/src", "fuzz/fuzz_targets"] {
+        collect(&root.join(directory), root, &mut sources);
+    }
+    let owner = |source: &Source| {
+        let known = CRATES.iter().find(|(name, _)| source.path.starts_with(format!("src/{name}")));
+        known.map_or("cofferdam", |(name, _)| *name)
+    };
+    let has_others =
+        |source: &&Source| !["cofferdam", "helpers", "mcp", "service"].contains(&owner(source));
+    let mut public = Vec::new();
+    for source in sources.iter().filter(|source| source.is_product()).filter(has_others) {
+        let lines = source.code();
+        let names = lines.filter_map(|(number, line)| Some((number, made_public(line)?)));
+        public.extend(names.map(|(number, name)| (source, number, name)));
+    }
+    assert!(public.len() > 500, "only {} public names were found", public.len());
+    let mut naming: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+    naming.extend(public.iter().map(|(_, _, name)| (*name, BTreeSet::new())));
+    for source in &sources {
+        let owner = owner(source);
+        for word in source.text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if let Some(crates) = naming.get_mut(word) {
+                crates.insert(owner);
+            }
+        }
+    }
+    let is_alone = |source: &Source, name: &str| {
+        naming.get(name).is_none_or(|crates| crates.iter().all(|by| *by == owner(source)))
+    };
+    let alone = public.iter().filter(|(source, _, name)| is_alone(source, name));
+    let faults = alone.map(|(source, number, name)| {
+        format!("{}:{number}: `{name}` is of this crate alone", source.path.display())
+    });
+    none(&faults.collect::<Vec<_>>());
 }
 
 /// Names of other modules of the supervisor in the code of `source`, each with its folder.

@@ -47,7 +47,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    pub fn tip(&self) -> Tip {
+    pub(crate) fn tip(&self) -> Tip {
         Tip { seq: self.seq, hash: self.hash.clone() }
     }
 }

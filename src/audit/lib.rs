@@ -3,6 +3,8 @@
 //! The chain shows a change, a removal or another order to whoever verifies it. It has no key: who
 //! can write the file can write all of it anew, so a hash kept elsewhere is what proves the rest.
 
+#![deny(unreachable_pub)]
+
 pub mod chain;
 mod file;
 pub mod read;

@@ -128,7 +128,7 @@ impl LimitsTold {
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Record {
+pub(crate) enum Record {
     Decision(Box<Decision>),
     Outcome(Box<Ending>),
     /// A call whose arguments were not taken: there was nothing to decide.
@@ -164,7 +164,7 @@ pub enum Record {
 
 /// How a call was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Decision {
+pub(crate) struct Decision {
     #[serde(flatten)]
     asked: Asked,
     decision: &'static str,
@@ -179,19 +179,19 @@ pub struct Decision {
 }
 
 impl Record {
-    pub fn invalid(tool: &str, why: &str) -> Self {
+    pub(crate) fn invalid(tool: &str, why: &str) -> Self {
         Self::Invalid { tool: cut(tool, REASON), why: cut(why, REASON) }
     }
 
     /// Records a request about `job`, with the rule that allows it.
-    pub fn job(tool: &'static str, job: &str, input: Option<&str>, rule: &str) -> Self {
+    pub(crate) fn job(tool: &'static str, job: &str, input: Option<&str>, rule: &str) -> Self {
         let (job, rule) = (cut(job, REASON), cut(rule, REASON));
         let input_bytes = input.map(str::len);
         let input_sha256 = input.map(|input| sha256(input.as_bytes()));
         Self::Job { tool, job, decision: "granted", rule, why: None, input_bytes, input_sha256 }
     }
 
-    pub fn no_job(tool: &'static str, job: &str, denial: &Denial) -> Self {
+    pub(crate) fn no_job(tool: &'static str, job: &str, denial: &Denial) -> Self {
         let (job, rule) = (cut(job, REASON), cut(&denial.rule, REASON));
         let why = Some(cut(&denial.why, REASON));
         let (input_bytes, input_sha256) = (None, None);
@@ -200,7 +200,7 @@ impl Record {
 }
 
 impl Decision {
-    pub fn granted(asked: Asked, grant: &Grant) -> Self {
+    pub(crate) fn granted(asked: Asked, grant: &Grant) -> Self {
         let job = grant.job();
         let asked = Asked { cwd: Some(cut(job.cwd.as_str(), REASON)), ..asked };
         Self {
@@ -214,7 +214,7 @@ impl Decision {
         }
     }
 
-    pub fn denied(asked: Asked, denial: &Denial) -> Self {
+    pub(crate) fn denied(asked: Asked, denial: &Denial) -> Self {
         Self {
             asked,
             decision: "denied",
@@ -229,7 +229,7 @@ impl Decision {
 
 /// How a granted call ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Ending {
+pub(crate) struct Ending {
     call: String,
     tool: ToolName,
     outcome: &'static str,
@@ -281,7 +281,7 @@ pub struct Story<'a> {
 }
 
 impl Ending {
-    pub fn of(call: String, tool: ToolName, duration: Duration, story: &Story<'_>) -> Self {
+    pub(crate) fn of(call: String, tool: ToolName, duration: Duration, story: &Story<'_>) -> Self {
         let bare = Self::refused(call, tool, duration, "", String::new());
         let bare = Self { why: None, ..bare };
         let named = match story.outcome {
@@ -312,7 +312,7 @@ impl Ending {
     }
 
     /// Records a granted call of which only the reason of its failure is known.
-    pub fn refused(
+    pub(crate) fn refused(
         call: String,
         tool: ToolName,
         duration: Duration,

@@ -4,6 +4,8 @@
 //! the same result. Its result is the last value that the expression prints;
 //! `calculate_advanced` is bc as it is, with all lines.
 
+#![deny(unreachable_pub)]
+
 mod bases;
 mod batch;
 mod cache;
@@ -38,8 +40,6 @@ use model::outcome::LimitKind;
 pub const PRECISION: u32 = 20;
 /// Most decimal places that can be asked for.
 pub const MAX_PRECISION: u32 = 100;
-/// What the text of a reply says when an expression printed nothing, such as a bare assignment.
-pub const NOTHING_PRINTED: &str = "nothing printed";
 
 /// Places by which the lowest working scale exceeds the asked precision.
 const GUARD: u32 = 20;

@@ -9,7 +9,7 @@
 //! selectors of a picture's form, and the selectors of Mongolian letters.
 
 /// Returns whether the character deceives between these two, where there are any.
-pub fn deceives(character: char, before: Option<char>, after: Option<char>) -> bool {
+pub(crate) fn deceives(character: char, before: Option<char>, after: Option<char>) -> bool {
     match character {
         '\0'..'\u{ad}' => false,
         ZERO_WIDTH_NON_JOINER => !before.is_some_and(joins),

@@ -3,6 +3,8 @@
 //! A flood therefore neither blocks the program before its output limit nor
 //! fills this process's memory. [`text`] makes what was kept fit for a reply.
 
+#![deny(unreachable_pub)]
+
 pub mod deceptive;
 mod escapes;
 pub mod grep;

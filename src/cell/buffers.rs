@@ -24,7 +24,7 @@ const BOUNDS: [(&str, &[u8]); 2] = [
 ];
 
 /// Returns whether cells of `profile` can have connections that nothing counts.
-pub fn are_unheld(profile: &Profile, memory: MemoryHold) -> bool {
+pub(crate) fn are_unheld(profile: &Profile, memory: MemoryHold) -> bool {
     let speaks_tcp = [Family::Inet, Family::Inet6].iter().any(|it| profile.families.contains(it));
     memory == MemoryHold::BestEffort && profile.network == Network::Loopback && speaks_tcp
 }

@@ -53,7 +53,7 @@ const ALL: [Capability; 41] = [
 /// Empties all five sets of the calling process and locks the securebits.
 ///
 /// Bounding and securebits first: both need CAP_SETPCAP.
-pub fn drop_all() -> Result<()> {
+pub(crate) fn drop_all() -> Result<()> {
     drop_bounding(&[])?;
     process::lock_securebits()?;
     clear_current()

@@ -93,7 +93,7 @@ pub fn write_map(process: impl AsFd, file: &str, map: &str) -> Result<()> {
 /// Takes on uid and gid `agent` and drops supplementary groups where that is possible.
 ///
 /// Groups first: after the uid is changed there would be no right to.
-pub fn become_agent(supplementary: Supplementary) -> Result<()> {
+pub(crate) fn become_agent(supplementary: Supplementary) -> Result<()> {
     become_id(AGENT, supplementary)
 }
 
@@ -128,7 +128,7 @@ const COUNTED: [(&str, &[u8]); 3] = [
 ///
 /// In a container whose /proc is read-only this cannot be; the filter forbids the calls all the
 /// same, and the payload's probe shows it.
-pub fn forbid_nested(proc: impl AsFd, kind: ProcKind) -> Result<()> {
+pub(crate) fn forbid_nested(proc: impl AsFd, kind: ProcKind) -> Result<()> {
     for (path, most) in COUNTED {
         let opened = openat(&proc, path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
         match (opened, kind) {

@@ -123,7 +123,7 @@ enum Cause {
 }
 
 /// Serves the cell until its payload has ended; returns when the end is reported.
-pub fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
+pub(crate) fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
     mask.thread_block()?;

@@ -8,6 +8,8 @@
 //! *Invariant:* between clone and exec there are only system calls. Everything with a
 //! length is in the [`Design`] or [`Shared`] before the clone.
 
+#![deny(unreachable_pub)]
+
 pub mod bare;
 pub mod buffers;
 pub mod caps;
@@ -116,7 +118,7 @@ impl Design {
     }
 
     /// Returns true if names that the host obeys cannot be made.
-    pub fn guards_names(&self) -> bool {
+    pub(crate) fn guards_names(&self) -> bool {
         self.mediation.as_ref().is_some_and(|mediation| mediation.probe.is_some())
     }
 

@@ -11,12 +11,12 @@ use sys::Result;
 
 /// Number of the descriptor of the one program of [`Exec::Only`]. RLIMIT_NOFILE is lower, so that nothing can
 /// take its place.
-pub const PROGRAM_FD: u32 = model::profile::HELD_DESCRIPTOR;
+pub(crate) const PROGRAM_FD: u32 = model::profile::HELD_DESCRIPTOR;
 /// The most open files a cell with [`Exec::Only`] gets, below [`PROGRAM_FD`].
 const OPEN_FILES_ONLY: u32 = 512;
 /// Steps by which programs give way to supervisor, init and the rest of the machine: a third of the
 /// time that these get where all want it.
-pub const NICE: i32 = 5;
+pub(crate) const NICE: i32 = 5;
 /// Bytes a process may lock in memory.
 const LOCKED_BYTES: u64 = 64 << 10;
 /// Bytes of POSIX message queues: what the default of `mqueue` files needs, no more.
@@ -44,7 +44,7 @@ pub fn open_files(limits: &Limits, exec: &Exec) -> u32 {
 }
 
 /// Processes as RLIMIT_NPROC counts them: the program's own, and init beside them.
-pub fn process_count(limits: &Limits) -> u64 {
+pub(crate) fn process_count(limits: &Limits) -> u64 {
     u64::from(limits.processes) + 1
 }
 
@@ -52,7 +52,7 @@ pub fn process_count(limits: &Limits) -> u64 {
 const BUILT: u64 = 3;
 
 /// Returns the processes that a cell's group and its init have room for, those that build the cell included.
-pub fn process_room(limits: &Limits) -> u64 {
+pub(crate) fn process_room(limits: &Limits) -> u64 {
     process_count(limits).max(BUILT)
 }
 

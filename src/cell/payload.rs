@@ -86,12 +86,12 @@ pub struct Held {
 }
 
 /// Opens the canary; before Landlock this must work.
-pub fn open_canary(hidden: impl AsFd) -> Result<()> {
+pub(crate) fn open_canary(hidden: impl AsFd) -> Result<()> {
     openat(hidden, CANARY, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map(drop)
 }
 
 /// Opens the program of [`Exec::Only`] at the one number the filter lets it be executed from.
-pub fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
+pub(crate) fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
     let Exec::Only(path) = exec else { return Ok(None) };
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let opened = nix::fcntl::open(c_path(path)?.as_c_str(), flags, Mode::empty())?;

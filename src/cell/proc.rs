@@ -21,7 +21,7 @@ use sys::Result;
 pub type Links = [OwnedFd; 2];
 
 /// The option by which a procfs shows processes alone.
-pub const SUBSET: &str = "subset=pid";
+pub(crate) const SUBSET: &str = "subset=pid";
 
 /// Mounts `/proc` and sets the limits of the cell's user namespace by it.
 ///

@@ -187,7 +187,7 @@ pub fn send_with(
 }
 
 /// Sends the changes in the workspace.
-pub fn tell_changed(to: impl AsFd, changed: &FilesChanged) -> Result<()> {
+pub(crate) fn tell_changed(to: impl AsFd, changed: &FilesChanged) -> Result<()> {
     let packet = postcard::to_stdvec(&(FromInit::Changed, changed));
     socket::send(to, &packet.map_err(|_| Errno::EMSGSIZE)?, &[])
 }

@@ -7,6 +7,8 @@
 //! `policies/*.toml`, where there are any, replace the shipped policy;
 //! `sandbox-profiles/*.toml` add to the shipped profiles, and replace those of the same name.
 
+#![deny(unreachable_pub)]
+
 mod directory;
 pub mod exec;
 pub mod json;

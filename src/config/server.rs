@@ -20,9 +20,9 @@ use profile::document::{Document, Mistake};
 
 /// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from
 /// 100,000) and of systemd's containers (to 1,879,048,191), below 2^31.
-pub const UID_BASE: u32 = 2_000_000_000;
+pub(crate) const UID_BASE: u32 = 2_000_000_000;
 /// How many host uids follow: one for each cell alive.
-pub const UID_COUNT: u32 = 65_536;
+pub(crate) const UID_COUNT: u32 = 65_536;
 /// Lowest `uid_base`: below are users of the machine.
 const UID_BASE_MIN: u32 = 65_536;
 /// Cells kept ready for each profile.

@@ -2,6 +2,8 @@
 //!
 //! Only a [`Grant`] can be sent, and only what the supervisor tells comes back.
 
+#![deny(unreachable_pub)]
+
 mod control;
 mod metrics;
 mod sending;

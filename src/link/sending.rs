@@ -28,12 +28,12 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn job(call: CallId, frame: Vec<u8>, fds: Vec<OwnedFd>) -> Self {
+    pub(crate) fn job(call: CallId, frame: Vec<u8>, fds: Vec<OwnedFd>) -> Self {
         Self { job: Some(call), frame, fds, failures: 0 }
     }
 
     /// A request about a call, or about a session.
-    pub fn order(frame: Vec<u8>) -> Self {
+    pub(crate) fn order(frame: Vec<u8>) -> Self {
         Self { job: None, frame, fds: Vec::new(), failures: 0 }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! *Architecture Invariant:* nothing here reads JSON or TOML, and no runtime is needed.
 
+#![deny(unreachable_pub)]
+
 pub mod accounts;
 pub mod call;
 pub mod clock;

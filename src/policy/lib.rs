@@ -1,5 +1,7 @@
 //! The policy of calls: rules in, a [`Grant`] or a [`Denial`] out. Pure; no I/O.
 
+#![deny(unreachable_pub)]
+
 mod commands;
 pub mod flags;
 pub mod group;
@@ -83,9 +85,9 @@ pub struct Denial {
 }
 
 /// The id a denial names when no rule matched.
-pub const DEFAULT_DENY: &str = "default-deny";
+pub(crate) const DEFAULT_DENY: &str = "default-deny";
 /// The id a grant names when the operator asked at the command line.
-pub const OPERATOR: &str = "operator";
+pub(crate) const OPERATOR: &str = "operator";
 
 /// Returns the policy that is compiled in, as a file.
 #[must_use]
@@ -208,7 +210,7 @@ impl Policy {
     ///
     /// # Errors
     /// As [`Policy::terms`], or when the profile is none of those.
-    pub fn terms_under<'p>(
+    pub(crate) fn terms_under<'p>(
         &'p self,
         tool: &str,
         asked: Option<&ProfileName>,

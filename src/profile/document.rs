@@ -11,7 +11,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 /// The schema that this version reads, of all three kinds of file.
-pub const SCHEMA: i64 = 1;
+pub(crate) const SCHEMA: i64 = 1;
 
 /// A mistake in a file, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use model::profile::never::{keyed, reason};
 /// One profile file. Each part is parsed when it is first asked for, once for all profiles that extend this
 /// one.
 #[derive(Debug)]
-pub struct Layer<'d> {
+pub(crate) struct Layer<'d> {
     pub document: &'d Document,
     pub written: Written,
     calls: OnceLock<Result<Listed, Mistake>>,
@@ -23,29 +23,29 @@ pub struct Layer<'d> {
 /// The numbers of a file's `[[syscalls]]` and `[[quiet]]`, in its order; `None` for a call of another
 /// architecture.
 #[derive(Debug)]
-pub struct Listed {
+pub(crate) struct Listed {
     pub syscalls: Vec<Option<u32>>,
     pub quiet: Vec<Option<u32>>,
 }
 
 impl<'d> Layer<'d> {
-    pub fn new(document: &'d Document, written: Written) -> Self {
+    pub(crate) fn new(document: &'d Document, written: Written) -> Self {
         Self { document, written, calls: OnceLock::new(), reasons: OnceLock::new() }
     }
 
     /// Returns its calls as numbers.
-    pub fn calls(&self) -> Result<&Listed, Mistake> {
+    pub(crate) fn calls(&self) -> Result<&Listed, Mistake> {
         self.calls.get_or_init(|| listed(self)).as_ref().map_err(Clone::clone)
     }
 
     /// Returns the reasons that it gives.
-    pub fn reasons(&self) -> &Arc<[Reason]> {
+    pub(crate) fn reasons(&self) -> &Arc<[Reason]> {
         self.reasons.get_or_init(|| account::reasons(&self.written))
     }
 }
 
 /// Returns the names of some lists of calls, in their order.
-pub fn names(lists: &[WrittenCalls]) -> impl Iterator<Item = &Spanned<String>> {
+pub(crate) fn names(lists: &[WrittenCalls]) -> impl Iterator<Item = &Spanned<String>> {
     lists.iter().flat_map(|list| &list.names)
 }
 

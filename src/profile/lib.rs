@@ -6,6 +6,8 @@
 //!
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 
+#![deny(unreachable_pub)]
+
 pub mod account;
 mod ahead;
 pub mod document;

@@ -139,7 +139,7 @@ pub fn shown(probe: &Probe, control: &Seen) -> Shown {
 }
 
 /// Returns the reason for running no control, if there is one.
-pub fn without_control(probe: &Probe, is_root: bool) -> Option<Shown> {
+pub(crate) fn without_control(probe: &Probe, is_root: bool) -> Option<Shown> {
     match probe.control {
         Control::None => Some(Shown::NotHere(probe.no_control.clone().unwrap_or_default())),
         Control::Root if !is_root => {

@@ -10,6 +10,8 @@
 //! make them; what runs without one is an attack that does no harm by itself, in a directory that is
 //! made for it and taken away after it.
 
+#![deny(unreachable_pub)]
+
 pub mod conduct;
 pub mod corpus;
 pub mod judge;
@@ -18,4 +20,4 @@ pub mod remains;
 pub mod report;
 pub mod resources;
 pub mod stage;
-pub mod traces;
+pub(crate) mod traces;

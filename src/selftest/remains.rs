@@ -68,7 +68,7 @@ pub fn outlived(marker: &str) -> bool {
 }
 
 /// Ends what is left of a process group and reaps what of it has become ours.
-pub fn end_group(group: i32) {
+pub(crate) fn end_group(group: i32) {
     // Nothing is left where that fails.
     killpg(Pid::from_raw(group), SIGKILL).unwrap_or_default();
     while reaped(Pid::from_raw(group.saturating_neg())) {}
@@ -111,7 +111,7 @@ pub fn end_all() -> usize {
 ///
 /// # Errors
 /// An object could not be removed.
-pub fn take_away(directory: &Path) -> std::io::Result<()> {
+pub(crate) fn take_away(directory: &Path) -> std::io::Result<()> {
     let mut command = Command::new("rm");
     command.args(["-rf", "--"]).arg(directory).stdin(Stdio::null());
     let told = command.output()?;

@@ -16,7 +16,7 @@ const BYTES: u64 = 2048 * MIB;
 const NAMES: u64 = 250_000;
 
 /// Returns the resource that the host has too little of for this attack, if any.
-pub fn short_of(probe: &Probe, directory: &Path) -> Option<String> {
+pub(crate) fn short_of(probe: &Probe, directory: &Path) -> Option<String> {
     if probe.class != Class::Resource {
         return None;
     }

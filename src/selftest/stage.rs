@@ -226,7 +226,7 @@ impl Stage {
     }
 
     /// Returns the process group of the sentinel.
-    pub fn sentinel_group(&self) -> Option<i32> {
+    pub(crate) fn sentinel_group(&self) -> Option<i32> {
         i32::try_from(self.sentinel.as_ref()?.id()).ok()
     }
 

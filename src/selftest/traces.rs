@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const SETTLE: Duration = Duration::from_millis(400);
 
 /// Returns true once the sentinel was hurt. A signal takes its time on a busy machine, so it waits for a while.
-pub fn gets_hurt(sentinel: &mut Child) -> bool {
+pub(crate) fn gets_hurt(sentinel: &mut Child) -> bool {
     let end = Instant::now() + SETTLE;
     while !is_hurt(sentinel) {
         if Instant::now() > end {
@@ -34,12 +34,12 @@ fn is_hurt(sentinel: &mut Child) -> bool {
 }
 
 /// Returns true if a datagram has arrived.
-pub fn has_datagram(socket: &UdpSocket) -> bool {
+pub(crate) fn has_datagram(socket: &UdpSocket) -> bool {
     socket.set_nonblocking(true).is_ok() && socket.recv(&mut [0; 8]).is_ok()
 }
 
 /// Returns every file beneath a directory, with what is in it.
-pub fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -57,7 +57,7 @@ pub fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Processes of the host with a word among their arguments.
-pub fn with_argument(word: &str) -> Vec<i32> {
+pub(crate) fn with_argument(word: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
@@ -68,7 +68,7 @@ pub fn with_argument(word: &str) -> Vec<i32> {
 }
 
 /// Returns the children of a process.
-pub fn children(of: u32) -> Vec<i32> {
+pub(crate) fn children(of: u32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {

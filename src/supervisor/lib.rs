@@ -13,6 +13,8 @@
 //!
 //! *Invariant:* it trusts nothing that comes over the link, and opens no path after boot.
 
+#![deny(unreachable_pub)]
+
 mod boot;
 mod cells;
 mod event_loop;

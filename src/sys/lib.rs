@@ -8,6 +8,7 @@
 //! allocates for their control data).
 #![allow(unsafe_code, reason = "this crate exists to hold it; every block names its invariant")]
 #![allow(clippy::as_conversions, reason = "widths of the kernel's ABI; each cast is between them")]
+#![deny(unreachable_pub)]
 
 pub mod bpf;
 pub mod exec;

@@ -48,7 +48,7 @@ pub mod attribute {
     pub const NOSUID: u64 = 0x2;
     pub const NODEV: u64 = 0x4;
     pub const NOEXEC: u64 = 0x8;
-    pub const IDMAP: u64 = 0x10_0000;
+    pub(crate) const IDMAP: u64 = 0x10_0000;
 }
 
 /// The mounts that a change of attributes applies to: one, or also those below it.

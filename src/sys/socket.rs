@@ -9,7 +9,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use super::Result;
 
 /// Most descriptors in one packet.
-pub const MAX_FDS: usize = 6;
+pub(crate) const MAX_FDS: usize = 6;
 
 /// Room for the ancillary data: the descriptors, and a ucred when asked for.
 const CONTROL_BYTES: usize = 128;

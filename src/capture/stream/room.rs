@@ -8,7 +8,7 @@ const PIPE_BYTES: usize = 64 << 10;
 
 /// Little at first, as most of what is printed is little: as much as a pipe holds would be zeroed, or
 /// taken from the kernel page by page, for each look at it. Once it was filled, that much.
-pub struct Room {
+pub(crate) struct Room {
     few: [u8; FEW_BYTES],
     many: Vec<u8>,
     was_filled: bool,
@@ -22,7 +22,7 @@ impl Default for Room {
 
 impl Room {
     /// Returns the bytes that `read` has put there.
-    pub fn read<E>(
+    pub(crate) fn read<E>(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<&[u8], E> {

@@ -46,7 +46,7 @@ impl Domain {
     ///
     /// # Errors
     /// EXDEV where it can be.
-    pub fn prove(outside: i32) -> Result<Self> {
+    pub(crate) fn prove(outside: i32) -> Result<Self> {
         match kill(Pid::from_raw(outside), None) {
             Err(Errno::EPERM) => Ok(Self(())),
             Ok(()) => Err(Errno::EXDEV),

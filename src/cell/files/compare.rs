@@ -22,7 +22,7 @@ const COARSE: Duration = Duration::from_millis(10);
 
 /// Compares two scans. If one of them is cut, only sure changes are reported: `since` is the start of `before`,
 /// and absent entries are looked up again from `root`.
-pub fn compare(
+pub(crate) fn compare(
     before: &Tree,
     after: &Tree,
     root: Option<&OwnedFd>,

@@ -50,7 +50,7 @@ impl Files {
         self.under_way = Some((Scan::begin(self.memory), SystemTime::now(), then));
     }
 
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 

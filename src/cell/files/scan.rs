@@ -21,14 +21,14 @@ const STEP: usize = 512;
 
 /// Progress of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     More,
     Done,
 }
 
 /// A look that is under way.
 #[derive(Debug)]
-pub struct Scan {
+pub(crate) struct Scan {
     /// Absent where the workspace cannot be opened: then nothing is seen.
     root: Option<OwnedFd>,
     tree: Tree,
@@ -48,7 +48,7 @@ struct Current {
 
 impl Scan {
     /// Begins, for a cell with so much memory.
-    pub fn begin(memory: u64) -> Self {
+    pub(crate) fn begin(memory: u64) -> Self {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = open(c"/workspace", flags, Mode::empty()).ok();
         let mut tree = Tree::within(memory);
@@ -58,7 +58,7 @@ impl Scan {
     }
 
     /// Looks at the next entries.
-    pub fn step(&mut self) -> Progress {
+    pub(crate) fn step(&mut self) -> Progress {
         for _ in 0..STEP {
             if Instant::now() >= self.until {
                 return self.cut_short();
@@ -87,7 +87,7 @@ impl Scan {
     }
 
     /// Returns the entries in order, and the directory that was scanned.
-    pub fn done(mut self) -> (Option<OwnedFd>, Tree) {
+    pub(crate) fn done(mut self) -> (Option<OwnedFd>, Tree) {
         self.tree.sort();
         (self.root, self.tree)
     }

@@ -5,7 +5,7 @@ use nix::sys::stat::{FileStat, SFlag};
 use model::outcome::FileKind;
 
 /// The most entries that are remembered.
-pub const MOST_ENTRIES: usize = 50_000;
+pub(crate) const MOST_ENTRIES: usize = 50_000;
 /// Of a cell's memory, this part may be entries, and this part their paths.
 const ENTRY_SHARE: u64 = 16 << 10;
 const PATH_SHARE: u64 = 128;
@@ -14,7 +14,7 @@ const PATH_BYTES: usize = 4095;
 
 /// Properties by which two states of a file are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub(crate) struct Stamp {
     pub mode: u32,
     pub size: u64,
     pub inode: u64,
@@ -24,7 +24,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    pub fn of(stat: &FileStat) -> Self {
+    pub(crate) fn of(stat: &FileStat) -> Self {
         let time =
             |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self {
@@ -36,7 +36,7 @@ impl Stamp {
         }
     }
 
-    pub fn kind(&self) -> FileKind {
+    pub(crate) fn kind(&self) -> FileKind {
         let format = SFlag::from_bits_truncate(self.mode) & SFlag::S_IFMT;
         if format == SFlag::S_IFREG {
             FileKind::File
@@ -51,7 +51,7 @@ impl Stamp {
 
     /// Returns true if the file itself changed. A directory changes with each name in it, and that is
     /// reported for the name.
-    pub fn differs(&self, other: &Self) -> bool {
+    pub(crate) fn differs(&self, other: &Self) -> bool {
         match self.kind() {
             FileKind::Directory => (self.mode, self.inode) != (other.mode, other.inode),
             FileKind::File | FileKind::Link | FileKind::Other => self != other,
@@ -68,7 +68,7 @@ struct Entry {
 
 /// Entries with their paths, from the workspace on.
 #[derive(Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     paths: Vec<u8>,
     entries: Vec<Entry>,
     most_entries: usize,
@@ -79,15 +79,15 @@ pub struct Tree {
 
 /// There is no room for one more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
+pub(crate) struct Full;
 
 impl Tree {
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self::within(0)
     }
 
     /// Makes a tree with room for a part of so many bytes of memory.
-    pub fn within(memory: u64) -> Self {
+    pub(crate) fn within(memory: u64) -> Self {
         let share = |part: u64| usize::try_from(memory / part).unwrap_or(usize::MAX);
         Self {
             paths: Vec::new(),
@@ -99,7 +99,7 @@ impl Tree {
     }
 
     /// Adds an entry: `name` in the directory that `directory` is the path of.
-    pub fn add(&mut self, directory: &[u8], name: &[u8], stamp: Stamp) -> Result<(), Full> {
+    pub(crate) fn add(&mut self, directory: &[u8], name: &[u8], stamp: Stamp) -> Result<(), Full> {
         let slash = usize::from(!directory.is_empty());
         let length = directory.len() + slash + name.len();
         let start = self.paths.len();
@@ -121,13 +121,13 @@ impl Tree {
     }
 
     /// Returns the path and the stamp of an entry by its number.
-    pub fn entry(&self, number: usize) -> Option<(&[u8], &Stamp)> {
+    pub(crate) fn entry(&self, number: usize) -> Option<(&[u8], &Stamp)> {
         let entry = self.entries.get(number)?;
         Some((path(&self.paths, entry), &entry.stamp))
     }
 
     /// Puts the entries in the order of their paths.
-    pub fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         let paths = &self.paths;
         self.entries.sort_unstable_by(|one, other| path(paths, one).cmp(path(paths, other)));
     }

@@ -37,7 +37,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Returns how long poll(2) may wait before the next look.
-    pub fn timeout(&self) -> PollTimeout {
+    pub(crate) fn timeout(&self) -> PollTimeout {
         let wait = self.next.saturating_duration_since(Instant::now());
         // Rounded up: a timeout of 0 would spin until the instant has come.
         PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)

@@ -50,7 +50,7 @@ const UNCLEAR: u32 = 4;
 
 /// The watch over one cell's memory.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// A procfs of the cell's pid namespace.
     proc: OwnedFd,
     /// By what the cell's processes are known, where that shows others as well.
@@ -87,7 +87,12 @@ impl Init<'_> {
 
 impl Watch {
     /// Makes a watch that looks at nothing until it is started.
-    pub fn new(proc: OwnedFd, limit: u64, domain: Option<Domain>, socket: Option<u64>) -> Self {
+    pub(crate) fn new(
+        proc: OwnedFd,
+        limit: u64,
+        domain: Option<Domain>,
+        socket: Option<u64>,
+    ) -> Self {
         Self {
             proc,
             domain,
@@ -104,31 +109,31 @@ impl Watch {
     }
 
     /// Starts looking, with the limit the job has.
-    pub fn start(&mut self, limit: u64) {
+    pub(crate) fn start(&mut self, limit: u64) {
         self.limit = self.limit.min(limit);
         self.slab = self.host().slab;
         self.next = Some(Instant::now() + SHORTEST);
     }
 
     /// Returns how long poll(2) may wait before the next look.
-    pub fn timeout(&self) -> PollTimeout {
+    pub(crate) fn timeout(&self) -> PollTimeout {
         let Some(next) = self.next else { return PollTimeout::NONE };
         let wait = next.saturating_duration_since(Instant::now());
         // Rounded up: a timeout of 0 would spin until the instant has come.
         PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     }
 
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.next.is_some_and(|next| next <= now)
     }
 
     /// Returns the most that was seen, in bytes.
-    pub fn peak(&self) -> u64 {
+    pub(crate) fn peak(&self) -> u64 {
         self.peak
     }
 
     /// Adds up the cell's memory. Returns why the cell must end, if it must.
-    pub fn exceeded(&mut self, now: Instant) -> Result<Option<OverMemory>> {
+    pub(crate) fn exceeded(&mut self, now: Instant) -> Result<Option<OverMemory>> {
         let Listing { seen, is_whole } = self.processes()?;
         self.unclear = if is_whole { 0 } else { self.unclear.saturating_add(1) };
         // Without mounts of its own the cell's files are on a disk.

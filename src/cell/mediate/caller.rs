@@ -28,7 +28,7 @@ pub struct TargetCall<'c> {
 
 impl TargetCall<'_> {
     /// Confirms that the caller still waits. Called after each lookup by pid: only then was it the caller's.
-    pub fn still_waits(&self) -> Result<()> {
+    pub(crate) fn still_waits(&self) -> Result<()> {
         if notify::is_waiting(self.listener, self.notification) {
             Ok(())
         } else {
@@ -38,7 +38,7 @@ impl TargetCall<'_> {
 
     /// Sets init's umask to the caller's, so that the kernel applies it, or ignores it where a directory has
     /// a default ACL (acl(5)).
-    pub fn lend_umask(&self) -> Result<()> {
+    pub(crate) fn lend_umask(&self) -> Result<()> {
         match self.umasks {
             Umasks::Inherited => {}
             Umasks::Various => {
@@ -50,7 +50,7 @@ impl TargetCall<'_> {
 
     /// Enforces the caller's RLIMIT_FSIZE on a file that grows, as the kernel does: beyond the limit the
     /// thread gets SIGXFSZ, and the call EFBIG.
-    pub fn may_grow_to(&self, length: i64) -> Result<()> {
+    pub(crate) fn may_grow_to(&self, length: i64) -> Result<()> {
         let limit = process::limit_of(self.target.pid, Resource::RLIMIT_FSIZE)?;
         if u64::try_from(length).is_ok_and(|length| length <= limit) {
             return Ok(());

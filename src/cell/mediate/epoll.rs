@@ -36,7 +36,7 @@ pub struct Instances {
 }
 
 /// Serves epoll_create(2), whose size means nothing.
-pub fn create_sized(
+pub(crate) fn create_sized(
     handlers: &Handlers<'_>,
     size: i32,
 ) -> std::result::Result<Response, CallError> {

@@ -59,7 +59,7 @@ impl<'a> NameGuard<'a> {
     }
 
     /// Returns true if a file is on a filesystem that no other cell has.
-    pub fn is_own(&self, file: impl AsFd) -> Result<bool> {
+    pub(crate) fn is_own(&self, file: impl AsFd) -> Result<bool> {
         let device = fstat(file)?.st_dev;
         Ok(self.private.iter().take(self.own).any(|own| *own == device))
     }
@@ -72,7 +72,7 @@ impl<'a> NameGuard<'a> {
     }
 
     /// Returns true if this name must not be made here, also in doubt.
-    pub fn is_guarded(&self, spot: &Spot) -> Result<bool> {
+    pub(crate) fn is_guarded(&self, spot: &Spot) -> Result<bool> {
         if self.is_private(&spot.parent)? {
             return Ok(false);
         }
@@ -97,7 +97,7 @@ impl<'a> NameGuard<'a> {
     }
 
     /// Returns true if no directory of this name must be made here, also in doubt.
-    pub fn is_guarded_directory(&self, spot: &Spot) -> Result<bool> {
+    pub(crate) fn is_guarded_directory(&self, spot: &Spot) -> Result<bool> {
         match Kind::of(spot.name()) {
             Kind::Info if !self.is_private(&spot.parent)? => {
                 let mut buffer = [0; 4096];
@@ -138,7 +138,7 @@ impl<'a> NameGuard<'a> {
     }
 
     /// Returns true if a held file must not be written to, by the name that it has now.
-    pub fn keeps_file(&self, file: &OwnedFd) -> Result<bool> {
+    pub(crate) fn keeps_file(&self, file: &OwnedFd) -> Result<bool> {
         let mut buffer = [0; 4096];
         let path = self.path(file, &mut buffer)?;
         if path.first() != Some(&b'/') {
@@ -200,13 +200,13 @@ impl<'a> NameGuard<'a> {
     }
 
     /// Opens a held file again, with other flags.
-    pub fn open_held(&self, held: &OwnedFd, flags: OFlag) -> Result<OwnedFd> {
+    pub(crate) fn open_held(&self, held: &OwnedFd, flags: OFlag) -> Result<OwnedFd> {
         let number = u32::try_from(held.as_raw_fd()).map_err(|_| Errno::EBADF)?;
         self.own().descriptor(number, flags)
     }
 
     /// Returns true if a path leads from a directory to a spot without a link or `..` on the way.
-    pub fn leads_straight(&self, from: &OwnedFd, path: &[u8], spot: &Spot) -> Result<bool> {
+    pub(crate) fn leads_straight(&self, from: &OwnedFd, path: &[u8], spot: &Spot) -> Result<bool> {
         let (mut start, mut end) = ([0; 4096], [0; 4096]);
         let start = if path.starts_with(b"/") { &[][..] } else { self.path(from, &mut start)? };
         let end = self.path(&spot.parent, &mut end)?;

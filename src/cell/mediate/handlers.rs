@@ -163,7 +163,7 @@ impl<'a> Handlers<'a> {
 
     /// Serves umask(2), which the kernel executes: from now on init looks each caller's umask up. Recorded
     /// before the call continues.
-    pub fn umask_differs(&self) -> Response {
+    pub(crate) fn umask_differs(&self) -> Response {
         self.umasks.set(Umasks::Various);
         Response::Continue
     }

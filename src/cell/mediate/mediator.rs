@@ -17,7 +17,7 @@ use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
 
 /// The memory of a cell, for the calls whose answer depends on it.
-pub trait Memory {
+pub(crate) trait Memory {
     /// Returns the bytes that the cell may use.
     fn limit(&self) -> u64;
 
@@ -27,7 +27,7 @@ pub trait Memory {
 
 /// The reader of one cell's notifications.
 #[derive(Debug)]
-pub struct Mediator<'a> {
+pub(crate) struct Mediator<'a> {
     /// Listener of the payload's filter, until no process is left under it.
     listener: Option<OwnedFd>,
     mediation: Option<&'a Mediation>,
@@ -51,7 +51,11 @@ impl<'a> Mediator<'a> {
     ///
     /// # Errors
     /// The handlers cannot be made.
-    pub fn new(design: &'a Design, shared: &'a Shared, procfs: Option<OwnedFd>) -> Result<Self> {
+    pub(crate) fn new(
+        design: &'a Design,
+        shared: &'a Shared,
+        procfs: Option<OwnedFd>,
+    ) -> Result<Self> {
         let mediation = design.mediation.as_ref();
         let mut mediator = Self {
             listener: None,
@@ -77,7 +81,7 @@ impl<'a> Mediator<'a> {
     }
 
     /// Takes the listener of the payload's filter; none if its side was closed.
-    pub fn attach(&mut self, listener: Option<OwnedFd>) {
+    pub(crate) fn attach(&mut self, listener: Option<OwnedFd>) {
         self.listener = listener;
         if let (Some(listener), Some(_)) = (&self.listener, &self.handlers) {
             notify::wake_in_step(listener);
@@ -85,7 +89,7 @@ impl<'a> Mediator<'a> {
     }
 
     /// Returns the listener, for poll(2).
-    pub fn listener(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
@@ -93,7 +97,7 @@ impl<'a> Mediator<'a> {
     ///
     /// # Errors
     /// The listener does not take the answer.
-    pub fn serve(&mut self, events: PollFlags, memory: &mut impl Memory) -> Result<()> {
+    pub(crate) fn serve(&mut self, events: PollFlags, memory: &mut impl Memory) -> Result<()> {
         if events.is_empty() {
             return Ok(());
         }
@@ -170,7 +174,7 @@ impl<'a> Mediator<'a> {
     ///
     /// # Errors
     /// The listener does not take an answer.
-    pub fn retry(&mut self) -> Result<()> {
+    pub(crate) fn retry(&mut self) -> Result<()> {
         match (&self.listener, &mut self.handlers) {
             (Some(listener), Some(handlers)) => handlers.retry(listener),
             (None, _) | (_, None) => Ok(()),
@@ -178,17 +182,17 @@ impl<'a> Mediator<'a> {
     }
 
     /// Returns true if a call is pending.
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.handlers.as_ref().is_some_and(|handlers| !handlers.pending_calls.is_empty())
     }
 
     /// Returns the counts of refused calls.
-    pub fn refusals(&self) -> &Refusals {
+    pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
     /// Counts refused calls anew.
-    pub fn forget_refusals(&mut self) {
+    pub(crate) fn forget_refusals(&mut self) {
         self.refusals = Refusals::default();
     }
 

@@ -23,7 +23,7 @@ pub mod epoll;
 mod guard;
 pub mod handlers;
 pub mod inotify;
-pub mod mediator;
+pub(crate) mod mediator;
 pub mod names;
 mod open;
 pub mod paths;

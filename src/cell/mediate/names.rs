@@ -31,7 +31,7 @@ pub const HEAD: &str = "HEAD";
 pub const GIT_PARTS: [&str; 6] =
     ["hooks", "config", "config.worktree", "config.lock", "config.worktree.lock", COMMONDIR];
 pub const COMMONDIR: &str = "commondir";
-pub const OBJECTS: &str = "objects";
+pub(crate) const OBJECTS: &str = "objects";
 /// Chooses, in a repository's `info`, which of the configured programs sees a file. Git makes no other
 /// file of this name in a repository, and a directory that has one could become `info`.
 pub const ATTRIBUTES: &str = "attributes";

@@ -15,7 +15,7 @@ use sys::lookup::{self, Follow};
 use sys::notify::{self, Notification};
 
 /// Opens a spot, without ever waiting for the other end of a FIFO.
-pub fn opened(
+pub(crate) fn opened(
     name_guard: &NameGuard<'_>,
     spot: &Spot,
     flags: i32,
@@ -35,7 +35,7 @@ pub fn opened(
 }
 
 /// Decides how a call is tried again after an open of the held file gave `errno`.
-pub fn later(
+pub(crate) fn later(
     name_guard: &NameGuard<'_>,
     held: OwnedFd,
     flags: i32,
@@ -68,13 +68,13 @@ fn writer(name_guard: &NameGuard<'_>, held: &OwnedFd, flags: i32) -> Result<Owne
 }
 
 /// Answers with a file that was opened without waiting.
-pub fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Response, CallError> {
+pub(crate) fn finished(file: OwnedFd, flags: i32) -> std::result::Result<Response, CallError> {
     settle(&file, flags)?;
     Ok(Response::Descriptor(file, flags))
 }
 
 /// Clears O_NONBLOCK, which kept init from waiting, unless the caller asked for it.
-pub fn settle(file: &OwnedFd, flags: i32) -> Result<()> {
+pub(crate) fn settle(file: &OwnedFd, flags: i32) -> Result<()> {
     if flags & libc::O_NONBLOCK != 0 {
         return Ok(());
     }
@@ -83,7 +83,7 @@ pub fn settle(file: &OwnedFd, flags: i32) -> Result<()> {
 }
 
 /// Installs a file in the caller. If that fails, the call fails with the same errno.
-pub fn hand_over(
+pub(crate) fn hand_over(
     listener: BorrowedFd<'_>,
     call: Notification,
     file: &OwnedFd,

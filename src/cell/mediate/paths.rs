@@ -74,14 +74,14 @@ impl Spot {
     }
 
     /// Drops the slashes after the name.
-    pub fn without_slashes(self) -> Result<Self> {
+    pub(crate) fn without_slashes(self) -> Result<Self> {
         let last = Text::new(self.name())?;
         Ok(Self { parent: self.parent, last })
     }
 
     /// Returns true if the path ends in a part that no call can make a file of: nothing, `.`, `..`, or a
     /// slash.
-    pub fn is_no_file(&self) -> bool {
+    pub(crate) fn is_no_file(&self) -> bool {
         self.name().len() != self.last.length || matches!(self.name(), b"" | b"." | b"..")
     }
 }
@@ -178,12 +178,12 @@ impl TargetThread<'_> {
     }
 
     /// Resolves a path to the place of its name; a link at its end is not followed.
-    pub fn spot(&self, named: PathArgument) -> Result<Spot> {
+    pub(crate) fn spot(&self, named: PathArgument) -> Result<Spot> {
         self.spot_of(named.from, &self.text(named.text)?)
     }
 
     /// Resolves a path that was copied already.
-    pub fn spot_of(&self, from: i32, text: &Text) -> Result<Spot> {
+    pub(crate) fn spot_of(&self, from: i32, text: &Text) -> Result<Spot> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
         }

@@ -68,7 +68,7 @@ impl PendingCalls {
     ///
     /// # Errors
     /// No place is free: the errno that a caller gets who does not wait.
-    pub fn park(&mut self, call: Notification, retry: Retry) -> Result<()> {
+    pub(crate) fn park(&mut self, call: Notification, retry: Retry) -> Result<()> {
         match (self.places.iter_mut().find(|place| place.is_none()), &retry) {
             (Some(place), _) => *place = Some(PendingCall { call, retry }),
             (None, Retry::Open { .. } | Retry::FifoWriter { .. }) => return Err(Errno::ENXIO),
@@ -159,7 +159,7 @@ impl PendingCall {
 pub const MADE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
 
 /// Returns the flags of an open that never waits and takes no controlling terminal.
-pub fn unblocked(flags: i32) -> i32 {
+pub(crate) fn unblocked(flags: i32) -> i32 {
     flags | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC
 }
 

@@ -8,7 +8,7 @@ const NUMBERS: usize = 512;
 
 /// Refusals since the last report, by the number of the call.
 #[derive(Debug)]
-pub struct Refusals {
+pub(crate) struct Refusals {
     by_filter: [u32; NUMBERS],
     by_name_guard: [u32; NUMBERS],
 }
@@ -21,17 +21,17 @@ impl Default for Refusals {
 
 impl Refusals {
     /// Counts a call that the filter refused.
-    pub fn count(&mut self, number: u32) {
+    pub(crate) fn count(&mut self, number: u32) {
         add(&mut self.by_filter, number);
     }
 
     /// Counts a call that the name guard refused.
-    pub fn count_guarded(&mut self, number: u32) {
+    pub(crate) fn count_guarded(&mut self, number: u32) {
         add(&mut self.by_name_guard, number);
     }
 
     /// Iterates over the counts above zero, each with the number of its call as a report has it.
-    pub fn iter(&self) -> impl Iterator<Item = (&u32, u16)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&u32, u16)> {
         let by_filter = self.by_filter.iter().zip(0_u16..);
         let by_name_guard = self.by_name_guard.iter().zip(report::GUARDED..);
         by_filter.chain(by_name_guard).filter(|(count, _)| **count > 0)

@@ -17,7 +17,7 @@ const TRIES: i64 = 16;
 ///
 /// The second name is one that no cell may make, beside the first; what is at the new name is replaced in one step, and
 /// kept where anything fails before.
-pub fn rename_file(from: &Spot, to: &Spot) -> Result<()> {
+pub(crate) fn rename_file(from: &Spot, to: &Spot) -> Result<()> {
     let is_one_file = || -> Result<bool> {
         let (one, other) = (status(from)?, status(to)?);
         Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))

@@ -30,9 +30,9 @@ use sys::lookup::{self, Follow};
 use sys::{Result, interrupt, process, remote, socket};
 
 /// The system calls by which init binds for others, besides those of connecting and of names.
-pub const BINDING: [Sysno; 1] = [Sysno::bind];
+pub(crate) const BINDING: [Sysno; 1] = [Sysno::bind];
 /// The system calls by which init connects for others, besides those it always needs.
-pub const CONNECTING: [Sysno; 10] = [
+pub(crate) const CONNECTING: [Sysno; 10] = [
     Sysno::process_vm_readv,
     Sysno::pidfd_open,
     Sysno::pidfd_getfd,

@@ -8,7 +8,7 @@ use sys::{Result, memory, notify};
 
 /// Writes the answer into the caller's memory. If the caller has ended meanwhile, its pid may belong to another
 /// process, of the same cell: the write harms no other cell.
-pub fn answer(
+pub(crate) fn answer(
     listener: BorrowedFd<'_>,
     asked: notify::Notification,
     memory: u64,

@@ -15,7 +15,7 @@ enum Place {
 }
 
 /// Returns a shorter program with the same answers; `None` if a jump leads out of it.
-pub fn shorten(program: &[Instruction]) -> Option<Vec<Instruction>> {
+pub(crate) fn shorten(program: &[Instruction]) -> Option<Vec<Instruction>> {
     // From the end, as the new program is.
     let mut places: Vec<Place> = Vec::with_capacity(program.len());
     let mut new = Written(Vec::with_capacity(program.len()));

@@ -115,7 +115,7 @@ impl Verdict {
     }
 
     /// Allows a call where argument `argument` is in one of these ranges, both ends included.
-    pub fn in_ranges(argument: u8, ranges: &[(u32, u32)]) -> Self {
+    pub(crate) fn in_ranges(argument: u8, ranges: &[(u32, u32)]) -> Self {
         Self::AllowIf(ranges.iter().map(|range| within(argument, *range)).collect())
     }
 

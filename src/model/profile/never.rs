@@ -136,7 +136,7 @@ pub const ABSENT: &[Group] = &[
 ];
 
 /// Calls that another key of a profile grants, and that key.
-pub const KEYED: &[(&str, &[&str])] =
+pub(crate) const KEYED: &[(&str, &[&str])] =
     &[("exec", &["execve", "execveat"]), ("sockets", &["socket", "socketpair"])];
 
 /// Calls that no shipped profile grants or refuses by name, and that a profile may grant with a `why`.
@@ -162,7 +162,7 @@ pub const NEEDS_MEMORY_CGROUP: &[&str] = &["memfd_create", "shmget", "semget", "
 /// Calls by which a socket holds whole pages and answers for a few bytes of each: where nothing holds a cell's
 /// memory and it has sockets, they are answered as by descriptors that do not support them, and programs read
 /// and write instead (sendfile(2), splice(2)).
-pub const LENDS_PAGES: &[&str] = &["sendfile", "splice"];
+pub(crate) const LENDS_PAGES: &[&str] = &["sendfile", "splice"];
 
 /// Calls that start a process or a thread: a cell that may execute one program has none of them.
 pub const FORKS: &[&str] = &["fork", "vfork", "clone"];

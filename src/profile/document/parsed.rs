@@ -66,7 +66,7 @@ impl Part {
 }
 
 /// Returns the content of a file that is compiled in, by its path in the sources.
-pub fn shipped(path: &str) -> Option<&'static Node> {
+pub(crate) fn shipped(path: &str) -> Option<&'static Node> {
     SHIPPED.files.iter().find(|(name, _)| name.words() == path).map(|(_, node)| node)
 }
 

@@ -47,13 +47,13 @@ use sys::socket::{self, Wait};
 
 /// The signal that the supervisor waits for before it does anything.
 #[derive(Debug)]
-pub struct GoSignal {
+pub(crate) struct GoSignal {
     pub wait: OwnedFd,
 }
 
 /// Main's word that the maps are there: as ever, or with ids for the cells of an ordinary user.
-pub const OPERATORS: &[u8] = b"go";
-pub const OWN: &[u8] = b"own";
+pub(crate) const OPERATORS: &[u8] = b"go";
+pub(crate) const OWN: &[u8] = b"own";
 
 /// The capabilities in its namespace that the supervisor keeps: cloning, mapping, entering
 /// templates, measuring and killing cells (capabilities(7)).
@@ -70,7 +70,7 @@ const KEPT: [Capability; 7] = [
 ];
 
 /// Runs the supervisor. Never returns.
-pub fn run(inherited: Inherited, go_signal: GoSignal) -> ! {
+pub(crate) fn run(inherited: Inherited, go_signal: GoSignal) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let link = inherited.link.try_clone();
         match boot(inherited, &go_signal) {

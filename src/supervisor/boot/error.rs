@@ -6,7 +6,7 @@ use crate::rootfs::error::GrantError;
 use model::outcome::in_words;
 
 /// The least hard limit on open files: the supervisor has some for each template and each cell.
-pub const OPEN_FILES_LEAST: u64 = 256;
+pub(crate) const OPEN_FILES_LEAST: u64 = 256;
 
 /// Why there is no supervisor. Each has its remedy in `cofferdam doctor`.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +36,9 @@ pub enum StartError {
 }
 
 /// A step that failed, with the errno it failed with.
-pub struct StepError(pub String, pub Errno);
+pub(crate) struct StepError(pub String, pub Errno);
 
-pub trait During<T> {
+pub(crate) trait During<T> {
     fn during(self, step: &str) -> Result<T, StepError>;
 }
 

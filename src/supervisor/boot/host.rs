@@ -28,7 +28,7 @@ const MOST_INSTANCES: u32 = 64;
 
 /// The user that starts the supervisor, and the ids it may use.
 #[derive(Debug)]
-pub enum Identity {
+pub(crate) enum Identity {
     /// An ordinary user: the one id it has, and those that others may give it.
     Ordinary { uid: u32, gid: u32, own: Option<Block> },
     /// Root: a block of ids nobody else has, held by a lock.
@@ -37,7 +37,7 @@ pub enum Identity {
 
 /// One of root's instances on this host.
 #[derive(Debug)]
-pub struct Instance {
+pub(crate) struct Instance {
     pub number: u32,
     /// First host id of its block; the supervisor has it, cells those after it.
     pub first: u32,
@@ -49,7 +49,7 @@ pub struct Instance {
 
 impl Identity {
     /// Finds out who we are, and as root takes a block of ids.
-    pub fn find(range: IdRange) -> Result<Self, StartError> {
+    pub(crate) fn find(range: IdRange) -> Result<Self, StartError> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         let map = IdMap::of_this_process().map_err(StartError::NoProc)?;
         if uid == 0
@@ -62,7 +62,7 @@ impl Identity {
     }
 
     /// This one, with ids for the cells of an ordinary user where they can be had.
-    pub fn with_own_ids(self, wanted: OwnIds, cells: u16) -> Self {
+    pub(crate) fn with_own_ids(self, wanted: OwnIds, cells: u16) -> Self {
         let Self::Ordinary { uid, gid, own: None } = self else { return self };
         if wanted == OwnIds::Unwanted || uid == 0 {
             return self;
@@ -75,7 +75,7 @@ impl Identity {
     }
 
     /// The maps of the supervisor's user namespace: `uid_map`, `gid_map`.
-    pub fn maps(&self) -> [String; 2] {
+    pub(crate) fn maps(&self) -> [String; 2] {
         match self {
             Self::Ordinary { uid, gid, .. } => [format!("0 {uid} 1"), format!("0 {gid} 1")],
             Self::Root(instance) => {
@@ -86,7 +86,7 @@ impl Identity {
     }
 
     /// Returns whether supplementary groups are dropped.
-    pub fn supplementary(&self) -> Supplementary {
+    pub(crate) fn supplementary(&self) -> Supplementary {
         match self {
             Self::Ordinary { .. } => Supplementary::Kept,
             Self::Root(_) => Supplementary::Dropped,
@@ -94,7 +94,7 @@ impl Identity {
     }
 
     /// Host ids of the first `slots` cells, for mounts that show files as theirs.
-    pub fn slot_ids(&self, slots: u16) -> SlotIds {
+    pub(crate) fn slot_ids(&self, slots: u16) -> SlotIds {
         match self {
             Self::Ordinary { .. } => SlotIds::Shared,
             Self::Root(instance) => SlotIds::Own { first: instance.first, slots },
@@ -102,7 +102,7 @@ impl Identity {
     }
 
     /// Whose ids cells have.
-    pub fn cells(&self) -> CellIds {
+    pub(crate) fn cells(&self) -> CellIds {
         match self {
             Self::Ordinary { .. } => CellIds::Operator,
             Self::Root(_) => CellIds::BySlot,
@@ -110,7 +110,7 @@ impl Identity {
     }
 
     /// Returns the host ids of an ordinary user's cells, if they get any.
-    pub fn own_ids(&self) -> Result<Option<[HostIds; 2]>, StartError> {
+    pub(crate) fn own_ids(&self) -> Result<Option<[HostIds; 2]>, StartError> {
         let Self::Ordinary { own: Some(block), .. } = self else { return Ok(None) };
         let uids = IdMap::of_this_process().map_err(StartError::NoProc)?;
         let gids = IdMap::groups_of_this_process().map_err(StartError::NoProc)?;
@@ -121,7 +121,7 @@ impl Identity {
 
     /// Returns the facts that the receipt is compared with. In the tier without namespaces the supervisor sees ids as this
     /// process does; in the other by its map.
-    pub fn operator(&self, tier: Tier) -> Result<Operator, StartError> {
+    pub(crate) fn operator(&self, tier: Tier) -> Result<Operator, StartError> {
         let namespaces = NAMESPACES
             .iter()
             .map(|name| {
@@ -197,7 +197,7 @@ fn lock(number: u32) -> std::io::Result<Option<Flock<File>>> {
 }
 
 /// Finds control groups for the cells; what cannot be had is [`Parent::None`].
-pub fn cgroups(identity: &Identity) -> Parent {
+pub(crate) fn cgroups(identity: &Identity) -> Parent {
     let found = match identity {
         Identity::Root(instance) => v2_as_root(instance).or_else(|| v1_as_root(instance)),
         Identity::Ordinary { .. } => v2_delegated(),
@@ -334,7 +334,11 @@ fn v2_as_root(instance: &Instance) -> Option<Parent> {
 }
 
 /// Moves the supervisor below the delegated directory of version 2.
-pub fn place_supervisor(parent: &Parent, identity: &Identity, pid: i32) -> std::io::Result<()> {
+pub(crate) fn place_supervisor(
+    parent: &Parent,
+    identity: &Identity,
+    pid: i32,
+) -> std::io::Result<()> {
     match (parent, identity) {
         (Parent::V2 { .. }, Identity::Root(instance)) => {
             let number = instance.number;

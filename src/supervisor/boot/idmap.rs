@@ -10,20 +10,20 @@ pub struct IdRange {
 
 /// `/proc/self/uid_map` or `gid_map`: which ids exist here, and what they are one namespace further out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdMap(Vec<Extent>);
+pub(crate) struct IdMap(Vec<Extent>);
 
 /// The id that stands for one that has none (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW: u32 = 65_534;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     pub inside: u32,
     pub outside: u32,
     pub length: u32,
 }
 
 /// Reads the text of `/proc/PID/uid_map` or `gid_map`, one extent in each line.
-pub fn extents(text: &str) -> Vec<Extent> {
+pub(crate) fn extents(text: &str) -> Vec<Extent> {
     let extent = |line: &str| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
         let mut next = || numbers.next()?.ok();
@@ -37,7 +37,7 @@ impl IdMap {
     ///
     /// # Errors
     /// When `/proc` cannot be read.
-    pub fn of_this_process() -> std::io::Result<Self> {
+    pub(crate) fn of_this_process() -> std::io::Result<Self> {
         std::fs::read_to_string("/proc/self/uid_map").map(|text| Self::parse(&text))
     }
 
@@ -45,7 +45,7 @@ impl IdMap {
     ///
     /// # Errors
     /// When `/proc` cannot be read.
-    pub fn groups_of_this_process() -> std::io::Result<Self> {
+    pub(crate) fn groups_of_this_process() -> std::io::Result<Self> {
         std::fs::read_to_string("/proc/self/gid_map").map(|text| Self::parse(&text))
     }
 
@@ -54,7 +54,7 @@ impl IdMap {
     }
 
     /// Returns whether every id from `first` on, `count` of them, exists here.
-    pub fn covers(&self, first: u32, count: u32) -> bool {
+    pub(crate) fn covers(&self, first: u32, count: u32) -> bool {
         self.0.iter().any(|extent| {
             let skipped = first.checked_sub(extent.inside);
             skipped
@@ -64,7 +64,7 @@ impl IdMap {
     }
 
     /// Returns the id that an id of this namespace has one namespace further out; on the host itself, the same.
-    pub fn outside(&self, id: u32) -> Option<u32> {
+    pub(crate) fn outside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|extent| {
             let offset = id.checked_sub(extent.inside)?;
             (offset < extent.length).then(|| extent.outside.checked_add(offset))?
@@ -73,7 +73,7 @@ impl IdMap {
 
     /// The host's id for an id of this namespace, as far as can be seen from inside one: 0 for that
     /// of the host's root and no other.
-    pub fn on_the_host(&self, id: u32, host_root: Option<u32>) -> u32 {
+    pub(crate) fn on_the_host(&self, id: u32, host_root: Option<u32>) -> u32 {
         if host_root == Some(id) {
             return 0;
         }
@@ -86,7 +86,7 @@ impl IdMap {
 
     /// The configured range, or one of the same blocks that exists here: the last ids of the
     /// longest stretch, of which people use the first. `None`: there is not one block of them.
-    pub fn usable(&self, wanted: IdRange, blocks: u32) -> Option<IdRange> {
+    pub(crate) fn usable(&self, wanted: IdRange, blocks: u32) -> Option<IdRange> {
         if self.covers(wanted.first, wanted.count.checked_mul(blocks)?) {
             return Some(wanted);
         }

@@ -17,7 +17,7 @@ use sys::process::ArgumentPages;
 
 /// Everything the supervisor takes from main: a copy of main's memory, by the clone.
 #[derive(Debug)]
-pub struct Inherited {
+pub(crate) struct Inherited {
     pub link: OwnedFd,
     pub profiles: Vec<Profile>,
     /// For each profile, in its order, what each of its keys has: a detached mount can be put in one template only.
@@ -44,7 +44,7 @@ pub struct Inherited {
 
 impl Inherited {
     /// The maps have ids for cells as well.
-    pub fn take_own_ids(&mut self) {
+    pub(crate) fn take_own_ids(&mut self) {
         let Some([uids, gids]) = self.own_ids.take() else { return };
         self.operator.uids.0.extend(uids.0);
         self.operator.gids.0.extend(gids.0);
@@ -54,7 +54,7 @@ impl Inherited {
 
 /// Resources that main prepares for the tier without namespaces.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub(crate) struct Prepared {
     /// A directory of the cells' user, for their private ones.
     pub store: String,
     /// The uid and gid to take; absent where the operator's own are kept.

@@ -3,17 +3,17 @@
 //! `start` is main's side. `enter` is the supervisor's way into its namespaces, `bare` that of the tier
 //! without any. It names the folders below it: the loop, cells and their roots.
 
-pub mod bare;
+pub(crate) mod bare;
 mod clocks;
-pub mod enter;
-pub mod error;
+pub(crate) mod enter;
+pub(crate) mod error;
 pub mod filter;
-pub mod host;
-pub mod idmap;
+pub(crate) mod host;
+pub(crate) mod idmap;
 mod inherited;
-pub mod requirements;
-pub mod scope;
-pub mod spec;
-pub mod start;
+pub(crate) mod requirements;
+pub(crate) mod scope;
+pub(crate) mod spec;
+pub(crate) mod start;
 mod streams;
-pub mod subordinate;
+pub(crate) mod subordinate;

@@ -11,7 +11,7 @@ use model::receipt::{MemoryHold, Tier};
 pub const OPEN_FILES_HELD: u64 = 1024;
 
 /// Returns why a key of `profile` is unusable whose template could not be built.
-pub fn unusable(profile: &Profile, error: &TemplateError) -> Unusable {
+pub(crate) fn unusable(profile: &Profile, error: &TemplateError) -> Unusable {
     let missing_program = match (&profile.exec, error) {
         (Exec::Only(program), TemplateError::Missing { path }) if program == path => {
             path.file_name().map(|name| name.to_string_lossy().into_owned())
@@ -26,7 +26,7 @@ fn refuse(why: String) -> Result<(), Unusable> {
 }
 
 /// Returns whether this host has what the profile requires, but for control groups.
-pub fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
+pub(crate) fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
     // ABI 2 at least, whatever the profile says: with 1, rename and link across directories
     // could not be ruled (landlock(7)).
     let (least, of) = match profile.tier {
@@ -50,7 +50,7 @@ pub fn usable(profile: &Profile, landlock_abi: u32) -> Result<(), Unusable> {
 }
 
 /// Returns whether the control groups that were had hold what the profile wants held.
-pub fn can_hold(profile: &Profile, cgroups: &Parent) -> Result<(), Unusable> {
+pub(crate) fn can_hold(profile: &Profile, cgroups: &Parent) -> Result<(), Unusable> {
     let held = cgroups.hold();
     if profile.requires.memory_cgroup && held == MemoryHold::BestEffort {
         return refuse("a memory cgroup is required and none can be had".to_owned());

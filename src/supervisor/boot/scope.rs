@@ -48,14 +48,14 @@ pub enum Wish {
 
 /// Whom to ask, and the end by which the supervisor is told.
 #[derive(Debug)]
-pub struct Asking {
+pub(crate) struct Asking {
     manager: Manager,
     theirs: OwnedFd,
 }
 
 /// The state of the scope until it is settled.
 #[derive(Debug)]
-pub struct Pending {
+pub(crate) struct Pending {
     /// The report where nothing is awaited.
     pub told: Scope,
     awaited: Option<Awaited>,
@@ -85,7 +85,7 @@ struct Answer {
 ///
 /// # Errors
 /// When no socket can be made.
-pub fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<Asking>), Errno> {
+pub(crate) fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<Asking>), Errno> {
     if wish == Wish::Never || !matches!(cgroups, Parent::None) {
         return Ok((Scope::NotAsked.into(), None));
     }
@@ -105,7 +105,7 @@ pub fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<Asking>)
 impl Asking {
     /// Starts the process that asks, for the supervisor with this pid. Its end tells the supervisor as well, if it
     /// cannot be started: nobody has the other end then.
-    pub fn start(self, supervisor: i32) {
+    pub(crate) fn start(self, supervisor: i32) {
         // It ends by itself, and this process waits for no child from here on.
         let forked = signals::forget_children().and_then(|()| fork());
         if let Ok(Side::Child) = forked {
@@ -151,7 +151,7 @@ impl Asking {
 }
 
 /// Takes what was asked for, or goes on without: as the wish says.
-pub fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent) {
+pub(crate) fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent) {
     let Some(Awaited { from, wish }) = pending.awaited.take() else { return };
     let refused = |why: &str| Scope::Refused { why: why.to_owned() };
     let answer = match wait(&from, link, wish) {

@@ -8,7 +8,7 @@ use sys::process;
 
 /// Puts /dev/null on the three streams: cells inherit them, and their init keeps them. Lines that are logged from
 /// here on goes over the link.
-pub fn silence() -> Result<(), Errno> {
+pub(crate) fn silence() -> Result<(), Errno> {
     model::log::keep();
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     for number in 0..3 {

@@ -65,7 +65,7 @@ const PROGRAMS: [&str; 2] = ["newuidmap", "newgidmap"];
 
 /// A block of ids that no other instance of this user has.
 #[derive(Debug)]
-pub struct Block {
+pub(crate) struct Block {
     /// First uid and first gid, as main's namespace has them.
     pub first: [u32; 2],
     programs: [PathBuf; 2],
@@ -78,14 +78,14 @@ impl Block {
     ///
     /// # Errors
     /// The first thing that is missing.
-    pub fn take(uid: u32, cells: u16) -> Result<Self, Without> {
+    pub(crate) fn take(uid: u32, cells: u16) -> Result<Self, Without> {
         let (programs, ranges) = found(uid, cells)?;
         let (first, lock) = locked(uid, ranges)?;
         Ok(Self { first, programs, _lock: ManuallyDrop::new(lock) })
     }
 
     /// Returns the host ids of the block, uids and gids: those of main's namespace by its own two maps.
-    pub fn host_ids(&self, on_the_host: [impl Fn(u32) -> u32; 2]) -> [HostIds; 2] {
+    pub(crate) fn host_ids(&self, on_the_host: [impl Fn(u32) -> u32; 2]) -> [HostIds; 2] {
         let [uid, gid] = self.first;
         let [of_uid, of_gid] = on_the_host;
         [HostIds(vec![(1, of_uid(uid), BLOCK)]), HostIds(vec![(1, of_gid(gid), BLOCK)])]
@@ -105,7 +105,7 @@ impl Block {
 }
 
 /// The supervisor's real uid, as its map has it: the last of the block, which no slot has.
-pub const SUPERVISOR: u32 = BLOCK;
+pub(crate) const SUPERVISOR: u32 = BLOCK;
 
 /// Tells why cells of this user have no ids of their own: a block is locked for a moment, and nothing mapped.
 ///
@@ -221,7 +221,7 @@ fn lock(directory: &Path, first: u32) -> std::io::Result<Option<Flock<File>>> {
 
 /// The two programs at work on a new namespace.
 #[derive(Debug)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     extents: [[Extent; 2]; 2],
     pid: i32,
     children: [Option<Child>; 2],
@@ -229,7 +229,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// Starts both programs for the namespace of the process `pid`.
-    pub fn start(block: &Block, pid: i32, own: [u32; 2]) -> Self {
+    pub(crate) fn start(block: &Block, pid: i32, own: [u32; 2]) -> Self {
         let extents = block.extents(own);
         let started = |which: usize| {
             let (program, map) = (block.programs.get(which)?, extents.get(which)?);
@@ -246,7 +246,7 @@ impl Mapping {
     }
 
     /// Waits for both. Returns for each map whether it is there, and as it was asked for.
-    pub fn finish(self) -> [bool; 2] {
+    pub(crate) fn finish(self) -> [bool; 2] {
         let Self { extents, pid, children } = self;
         let end = Instant::now() + PATIENCE;
         for child in children.into_iter().flatten() {
@@ -278,7 +278,7 @@ fn ended(mut child: Child, end: Instant) -> std::io::Result<()> {
 
 /// Whose ids the cells of a supervisor have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ids {
+pub(crate) enum Ids {
     /// All the same kind.
     All(CellIds),
     /// Their own where nothing was granted, else the operator's.
@@ -291,7 +291,7 @@ impl Ids {
     /// A granted directory or socket is the operator's by its modes: what a cell makes there must belong
     /// to the user, a file of mode 0600 must stay readable where the grant is for reading, and a
     /// granted socket opens to its owner alone.
-    pub fn of_key(self, profile: &Profile, grant: &KeyGrant) -> CellIds {
+    pub(crate) fn of_key(self, profile: &Profile, grant: &KeyGrant) -> CellIds {
         let has_grant = !grant.directories.is_empty() || !grant.sockets.is_empty();
         match self {
             Self::All(ids) => ids,

@@ -14,14 +14,14 @@ use sys::socket::Received;
 
 /// The script and the input of a job, with every memfd checked to be sealed.
 #[derive(Debug)]
-pub struct Attachments {
+pub(crate) struct Attachments {
     pub script: Option<Attachment>,
     pub stdin: Option<Attachment>,
 }
 
 /// Bytes that can no longer change.
 #[derive(Debug)]
-pub enum Attachment {
+pub(crate) enum Attachment {
     Inline(Vec<u8>),
     /// In a memfd that the front end sealed and may still hold.
     Sealed(OwnedFd),
@@ -30,7 +30,7 @@ pub enum Attachment {
 impl Attachment {
     /// # Errors
     /// The errno of fstat(2).
-    pub fn length(&self) -> Result<usize, Errno> {
+    pub(crate) fn length(&self) -> Result<usize, Errno> {
         match self {
             Self::Inline(bytes) => Ok(bytes.len()),
             Self::Sealed(fd) => usize::try_from(fstat(fd)?.st_size).map_err(|_| Errno::EFBIG),
@@ -41,7 +41,7 @@ impl Attachment {
     ///
     /// # Errors
     /// EFBIG where they are more than `most`; what pread(2) says.
-    pub fn read(&self, most: usize) -> Result<Cow<'_, [u8]>, Errno> {
+    pub(crate) fn read(&self, most: usize) -> Result<Cow<'_, [u8]>, Errno> {
         match self {
             Self::Inline(bytes) if bytes.len() > most => Err(Errno::EFBIG),
             Self::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
@@ -55,7 +55,7 @@ impl Attachment {
     ///
     /// # Errors
     /// What dup(2), memfd_create(2) or write(2) say.
-    pub fn file(&self, name: &CStr) -> Result<OwnedFd, Errno> {
+    pub(crate) fn file(&self, name: &CStr) -> Result<OwnedFd, Errno> {
         let file = match self {
             Self::Inline(bytes) => memory::sealed(name, bytes),
             Self::Sealed(fd) => fd.try_clone(),
@@ -68,7 +68,10 @@ impl Attachment {
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub fn received(start: &mut Start, received: Received) -> Result<(Block, Attachments), String> {
+pub(crate) fn received(
+    start: &mut Start,
+    received: Received,
+) -> Result<(Block, Attachments), String> {
     let got = received.fds.iter().flatten().count();
     let want = start.descriptors();
     if got != want {

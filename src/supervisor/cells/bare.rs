@@ -13,14 +13,14 @@ use cell::measure::Fields;
 use sys::process;
 
 /// Ends every process of every cell, and collects what has ended so far.
-pub fn end_all(domain: Domain) -> Result<(), Errno> {
+pub(crate) fn end_all(domain: Domain) -> Result<(), Errno> {
     domain.signal_all(Signal::SIGKILL)?;
     while let Ok(Some(_)) = process::reap() {}
     Ok(())
 }
 
 /// Processes and threads that this process's uid has: RLIMIT_NPROC counts them with a cell's.
-pub fn others(proc: &OwnedFd) -> Result<u64, Errno> {
+pub(crate) fn others(proc: &OwnedFd) -> Result<u64, Errno> {
     let own = nix::unistd::geteuid().as_raw().to_string();
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut list = Dir::openat(proc, ".", flags, Mode::empty())?;

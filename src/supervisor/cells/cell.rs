@@ -43,7 +43,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 
 /// A cell; killed whole on drop.
 #[derive(Debug)]
-pub struct Cell {
+pub(crate) struct Cell {
     child: Child,
     /// To init.
     pub control: OwnedFd,
@@ -92,14 +92,14 @@ impl Drop for Cell {
 
 /// One of a cell's two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CellSocket {
+pub(crate) enum CellSocket {
     Control,
     Job,
 }
 
 /// Everything that making a cell needs besides its design.
 #[derive(Debug)]
-pub struct Maker<'a> {
+pub(crate) struct Maker<'a> {
     pub shared: &'a Shared,
     pub cgroups: &'a Parent,
     pub operator: &'a Operator,
@@ -109,7 +109,7 @@ pub struct Maker<'a> {
 }
 
 /// Makes a pair of connected sockets that keep the bounds of what is sent.
-pub fn packets() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(crate) fn packets() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
@@ -118,7 +118,7 @@ impl Maker<'_> {
     ///
     /// # Errors
     /// The errno of the call that failed; nothing is left then.
-    pub fn clone_cell(&mut self, design: &Design, slot: Slot) -> Result<Cell, Errno> {
+    pub(crate) fn clone_cell(&mut self, design: &Design, slot: Slot) -> Result<Cell, Errno> {
         let (control, control_theirs) = packets()?;
         let (job, job_theirs) = packets()?;
         let handoff = packets()?;
@@ -188,7 +188,7 @@ impl Maker<'_> {
     }
 
     /// The procfs directory of a process of ours, held so that its pid cannot become another's.
-    pub fn procfs(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+    pub(crate) fn procfs(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let proc = &self.shared.proc;
         let pid = match (self.shared.proc_kind, pidfd) {
@@ -206,7 +206,12 @@ impl Maker<'_> {
     ///
     /// # Errors
     /// The first thing that is not as the floor demands.
-    pub fn measure(&self, design: &Design, payload: i32, probes: Probes) -> Result<Receipt, Unfit> {
+    pub(crate) fn measure(
+        &self,
+        design: &Design,
+        payload: i32,
+        probes: Probes,
+    ) -> Result<Receipt, Unfit> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
         if let Ground::Bare(_) = &design.ground {
@@ -283,14 +288,14 @@ fn become_untraceable() {
 
 impl Cell {
     /// The receipt, with where the cell works if that is no place of its own root.
-    pub fn told_in(&self, mut receipt: Receipt) -> Receipt {
+    pub(crate) fn told_in(&self, mut receipt: Receipt) -> Receipt {
         if let Some(private) = &self.private {
             receipt.configured.workspace = format!("fresh, at {}", private.place("/workspace"));
         }
         receipt
     }
 
-    pub fn pidfd(&self) -> &OwnedFd {
+    pub(crate) fn pidfd(&self) -> &OwnedFd {
         &self.child.pidfd
     }
 
@@ -298,7 +303,7 @@ impl Cell {
     ///
     /// # Errors
     /// EOPNOTSUPP in the tier without pid namespaces, where init is not above all of its processes.
-    pub fn init_in(&self, shared: &Shared) -> Result<i32, Errno> {
+    pub(crate) fn init_in(&self, shared: &Shared) -> Result<i32, Errno> {
         match (shared.proc_kind, self.domain) {
             (_, Some(_)) => Err(Errno::EOPNOTSUPP),
             (ProcKind::Own, None) => Ok(self.child.pid),
@@ -307,12 +312,12 @@ impl Cell {
     }
 
     /// Returns whether a socket may have something to say.
-    pub fn listens(&self, to: CellSocket) -> bool {
+    pub(crate) fn listens(&self, to: CellSocket) -> bool {
         !self.done.contains(&to)
     }
 
     /// Listens to a socket no more.
-    pub fn stop_listening(&mut self, to: CellSocket) {
+    pub(crate) fn stop_listening(&mut self, to: CellSocket) {
         if self.listens(to) {
             self.done.push(to);
         }
@@ -320,7 +325,7 @@ impl Cell {
 
     /// Ends the cell as [`Cell::try_to_kill`] does. One that could not be killed is tried again when its
     /// deadline comes, and the others go on.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         match self.try_to_kill() {
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(errno) => tracing::error!(%errno, "a cell could not be killed"),
@@ -350,7 +355,7 @@ impl Cell {
 
     /// Tells init something. An init that has not read a socket full of orders reads no more: its cell is
     /// killed, and this process, which has every other cell to serve, never waits for it.
-    pub fn tell(&self, order: &ToInit) -> Result<(), Errno> {
+    pub(crate) fn tell(&self, order: &ToInit) -> Result<(), Errno> {
         match report::send_now(&self.control, order) {
             Err(Errno::EAGAIN) => self.try_to_kill(),
             told => told,
@@ -358,23 +363,23 @@ impl Cell {
     }
 
     /// Sends TERM to every process of the cell, by its init.
-    pub fn terminate(&self) -> Result<(), Errno> {
+    pub(crate) fn terminate(&self) -> Result<(), Errno> {
         self.tell(&ToInit::Terminate)
     }
 
     /// Sends INT to the payload's process group, by its init.
-    pub fn interrupt(&self) -> Result<(), Errno> {
+    pub(crate) fn interrupt(&self) -> Result<(), Errno> {
         self.tell(&ToInit::Interrupt)
     }
 
     /// Makes init untraceable; it answers when it is.
-    pub fn seal(&self) -> Result<(), Errno> {
+    pub(crate) fn seal(&self) -> Result<(), Errno> {
         self.tell(&ToInit::Seal)
     }
 
     /// Lowers what can be lowered from outside, and tells init, which answers sysinfo(2) by it. If
     /// no control group holds the cell's memory, init starts its watch.
-    pub fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
+    pub(crate) fn limit(&self, own: &Limits, lowered: &Limits) -> Result<(), Errno> {
         let tell = || self.tell(&ToInit::Watch { memory: lowered.memory });
         match &self.group {
             Some(_) if own == lowered => Ok(()),
@@ -387,7 +392,7 @@ impl Cell {
     }
 
     /// Collects the cell's init if it has ended; then nothing of the cell is left.
-    pub fn collect(&self) -> Result<Option<Used>, Errno> {
+    pub(crate) fn collect(&self) -> Result<Option<Used>, Errno> {
         let Some(collected) = process::collect(&self.child.pidfd)? else { return Ok(None) };
         if let Some(domain) = self.domain.filter(|_| !collected.well) {
             // Nobody ends its processes any more, and which they are is not known here: all cells
@@ -401,24 +406,24 @@ impl Cell {
     }
 
     /// The most memory the cell had, where its cgroup counts it.
-    pub fn peak_memory(&self) -> Option<u64> {
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
         self.group.as_ref().and_then(Group::peak)
     }
 
     /// Takes the event that the kernel ran out of this cell's memory; false where there is none to
     /// take: it was of a cell that had this slot before.
-    pub fn took_out_of_memory(&self) -> bool {
+    pub(crate) fn took_out_of_memory(&self) -> bool {
         self.out_of_memory.as_ref().is_some_and(|event| event.read().is_ok())
     }
 
     /// Returns whether the kernel has killed a process of this cell for want of the cell's memory.
-    pub fn ran_out_of_memory(&self) -> bool {
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
         self.group.as_ref().is_some_and(Group::ran_out_of_memory)
     }
 }
 
 /// The limits that a job gets: the profile's, lowered by what the front end sent.
-pub fn clamp(own: &Limits, asked: &Limits) -> Limits {
+pub(crate) fn clamp(own: &Limits, asked: &Limits) -> Limits {
     own.lowered(&model::call::Asked {
         wall: Some(asked.wall),
         memory: Some(asked.memory),

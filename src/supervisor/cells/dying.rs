@@ -22,13 +22,13 @@ use sys::Result;
 
 /// How long a cell that was killed may take before its caller is answered without its end. With the
 /// grace before it, an answer comes within two seconds of its limit.
-pub const PATIENCE: Duration = Duration::from_millis(400);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 /// The time between two looks at a cell that was not all killed at the first.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// When to look whether the caller of a cell on its way out can be answered.
 #[derive(Debug, Default)]
-pub struct DeathCheck {
+pub(crate) struct DeathCheck {
     at: Option<Instant>,
     /// True if the look before found every process dying. A list of processes is not of one moment: one
     /// that is made while it is read is in the next.
@@ -37,21 +37,21 @@ pub struct DeathCheck {
 
 impl DeathCheck {
     /// Begins with the first kill, or with the report of init.
-    pub fn begin(&mut self, now: Instant) {
+    pub(crate) fn begin(&mut self, now: Instant) {
         self.at.get_or_insert(now + PATIENCE);
     }
 
     /// Ends: the caller has its answer.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.at = None;
     }
 
-    pub fn at(&self) -> Option<Instant> {
+    pub(crate) fn at(&self) -> Option<Instant> {
         self.at
     }
 
     /// Returns whether it is time, and no process of the cell can run any more.
-    pub fn is_over(&mut self, cell: &Cell, shared: &Shared, now: Instant) -> bool {
+    pub(crate) fn is_over(&mut self, cell: &Cell, shared: &Shared, now: Instant) -> bool {
         if self.at.is_none_or(|at| at > now) {
             return false;
         }
@@ -66,7 +66,7 @@ impl DeathCheck {
 }
 
 /// Marks a list of changes as incomplete, for a report while processes may still end a system call there.
-pub fn incomplete(changed: Option<FilesChanged>) -> Option<FilesChanged> {
+pub(crate) fn incomplete(changed: Option<FilesChanged>) -> Option<FilesChanged> {
     Some(FilesChanged { is_whole: false, ..changed.unwrap_or(FilesChanged::none()) })
 }
 

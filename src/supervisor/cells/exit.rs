@@ -10,10 +10,10 @@ use model::job::Limits;
 use model::outcome::{Failure, LimitKind, Outcome};
 
 /// An init that has reported its end and is still there after this is killed.
-pub const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// How a program ended that nobody stopped.
-pub fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
+pub(crate) fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
     match end.over_memory {
         Some(OverMemory::Limit) => return Outcome::Limit(LimitKind::Memory),
         Some(OverMemory::Host) => return Outcome::Limit(LimitKind::HostMemory),
@@ -38,7 +38,7 @@ pub fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
 }
 
 /// Why a program could not be executed.
-pub fn exec_failure(program: &str, errno: i32) -> Failure {
+pub(crate) fn exec_failure(program: &str, errno: i32) -> Failure {
     let program = shortened(program);
     if errno == raw(Errno::ENOENT) {
         Failure::NotFound { program }
@@ -48,7 +48,7 @@ pub fn exec_failure(program: &str, errno: i32) -> Failure {
 }
 
 /// A program's name as a frame can carry it: argv may hold more than a frame does.
-pub fn shortened(name: &str) -> String {
+pub(crate) fn shortened(name: &str) -> String {
     const MOST: usize = 255;
     match name.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}…", name.get(..end).unwrap_or_default()),

@@ -22,7 +22,11 @@ use super::streams::{FarEnds, Streams, null, pipe};
 ///
 /// # Errors
 /// What making pipes or memfds, or sending, said.
-pub fn hand_over(cell: &mut Cell, design: &Design, ready: &QueuedJob) -> Result<FarEnds, Errno> {
+pub(crate) fn hand_over(
+    cell: &mut Cell,
+    design: &Design,
+    ready: &QueuedJob,
+) -> Result<FarEnds, Errno> {
     let QueuedJob { start, block, attachments, limits, .. } = ready;
     let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
         streams(cell, design)?;
@@ -44,13 +48,13 @@ pub fn hand_over(cell: &mut Cell, design: &Design, ready: &QueuedJob) -> Result<
 }
 
 /// The streams of the cell's first and only job.
-pub fn streams(cell: &mut Cell, design: &Design) -> Result<Streams, Errno> {
+pub(crate) fn streams(cell: &mut Cell, design: &Design) -> Result<Streams, Errno> {
     cell.streams.take().map_or_else(|| Streams::new(design), Ok)
 }
 
 /// The program that a payload becomes, but for its streams.
 #[derive(Debug)]
-pub struct Program<'a> {
+pub(crate) struct Program<'a> {
     pub block: &'a Block,
     pub limits: &'a Limits,
     pub first: First,
@@ -61,7 +65,7 @@ pub struct Program<'a> {
 ///
 /// # Errors
 /// What making a memfd, or sending, said; E2BIG for more strings than a payload has room for.
-pub fn send(
+pub(crate) fn send(
     cell: &Cell,
     design: &Design,
     program: &Program<'_>,
@@ -87,7 +91,12 @@ pub fn send(
 ///
 /// # Errors
 /// What making memfds, or sending, said.
-pub fn shell(cell: &Cell, design: &Design, block: &Block, ready: &QueuedJob) -> Result<(), Errno> {
+pub(crate) fn shell(
+    cell: &Cell,
+    design: &Design,
+    block: &Block,
+    ready: &QueuedJob,
+) -> Result<(), Errno> {
     let limits = &ready.limits;
     let (strings, head) = strings(cell, design, block, limits)?;
     let first = look(cell, design, &ready.start)?;

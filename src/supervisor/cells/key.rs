@@ -10,7 +10,7 @@ use model::job::{ProfileName, Workspace};
 
 /// The number of a key in the table, never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyId(pub(super) u64);
+pub(crate) struct KeyId(pub(super) u64);
 
 /// A pool key that can be used here, or why it cannot.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Key {
 }
 
 impl Key {
-    pub fn has_the_operators_ids(&self) -> bool {
+    pub(crate) fn has_the_operators_ids(&self) -> bool {
         self.design.as_ref().is_ok_and(|design| design.ids == CellIds::Operator)
     }
 }
@@ -43,14 +43,14 @@ pub struct Unusable {
 
 /// Every key for which cells can be asked.
 #[derive(Debug, Default)]
-pub struct Keys {
+pub(crate) struct Keys {
     keys: BTreeMap<KeyId, Key>,
     next: u64,
 }
 
 impl Keys {
     /// Adds a key, at boot or later: its cells are built when a job first names it.
-    pub fn add(&mut self, key: Key) -> KeyId {
+    pub(crate) fn add(&mut self, key: Key) -> KeyId {
         let id = KeyId(self.next);
         self.next += 1;
         self.keys.insert(id, key);
@@ -58,21 +58,21 @@ impl Keys {
     }
 
     /// Removes a key, with the mounts that its cells are cloned from.
-    pub fn remove(&mut self, id: KeyId) {
+    pub(crate) fn remove(&mut self, id: KeyId) {
         self.keys.remove(&id);
     }
 
-    pub fn get(&self, id: KeyId) -> Option<&Key> {
+    pub(crate) fn get(&self, id: KeyId) -> Option<&Key> {
         self.keys.get(&id)
     }
 
     /// Returns the design of a key, where it can be used here.
-    pub fn design(&self, id: KeyId) -> Option<&Design> {
+    pub(crate) fn design(&self, id: KeyId) -> Option<&Design> {
         self.get(id)?.design.as_ref().ok()
     }
 
     /// Returns the first key with this profile and this workspace.
-    pub fn find(&self, profile: &ProfileName, workspace: Workspace) -> Option<KeyId> {
+    pub(crate) fn find(&self, profile: &ProfileName, workspace: Workspace) -> Option<KeyId> {
         let named = |key: &Key| key.profile == *profile && key.workspace == workspace;
         self.keys.iter().find(|(_, key)| named(key)).map(|(id, _)| *id)
     }

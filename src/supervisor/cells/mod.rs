@@ -3,18 +3,18 @@
 //! `cell` clones and measures, `pooled_cell` and `pool` keep those that wait for a job, `prestart` has a
 //! program wait there for its input, `handover` sends a job, `running` follows it to its end.
 
-pub mod attachments;
-pub mod bare;
-pub mod caps;
-pub mod cell;
-pub mod dying;
-pub mod exit;
-pub mod handover;
-pub mod key;
+pub(crate) mod attachments;
+pub(crate) mod bare;
+pub(crate) mod caps;
+pub(crate) mod cell;
+pub(crate) mod dying;
+pub(crate) mod exit;
+pub(crate) mod handover;
+pub(crate) mod key;
 mod phases;
-pub mod pool;
-pub mod pooled_cell;
-pub mod prestart;
-pub mod queued_job;
-pub mod running;
-pub mod streams;
+pub(crate) mod pool;
+pub(crate) mod pooled_cell;
+pub(crate) mod prestart;
+pub(crate) mod queued_job;
+pub(crate) mod running;
+pub(crate) mod streams;

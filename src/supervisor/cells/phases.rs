@@ -6,7 +6,7 @@ use model::outcome::Timings;
 
 /// Moments of a call that has its cell.
 #[derive(Debug, Clone, Copy)]
-pub struct Phases {
+pub(crate) struct Phases {
     arrived: Instant,
     /// When the cell had measured up: before the job came, where it is from the pool.
     measured: Instant,
@@ -17,27 +17,27 @@ pub struct Phases {
 
 impl Phases {
     /// Those of a call whose job was handed over just now.
-    pub fn new(arrived: Instant, measured: Instant) -> Self {
+    pub(crate) fn new(arrived: Instant, measured: Instant) -> Self {
         Self { arrived, measured, started: Instant::now(), execed: None, reported: None }
     }
 
     /// The payload's socket closed: it has become the program.
-    pub fn execed(&mut self) {
+    pub(crate) fn execed(&mut self) {
         self.execed.get_or_insert_with(Instant::now);
     }
 
     /// The payload had become the program before its job came.
-    pub fn execed_before(&mut self) {
+    pub(crate) fn execed_before(&mut self) {
         self.execed = Some(self.started);
     }
 
     /// The cell's init has told the end.
-    pub fn reported(&mut self) {
+    pub(crate) fn reported(&mut self) {
         self.reported.get_or_insert_with(Instant::now);
     }
 
     /// The phases so far; the last of them ends now.
-    pub fn timings(&self) -> Timings {
+    pub(crate) fn timings(&self) -> Timings {
         let since = |later: Instant, earlier| later.saturating_duration_since(earlier);
         let now = Instant::now();
         let reported = self.reported.unwrap_or(now);

@@ -27,7 +27,7 @@ const PROGRAMS: usize = 2;
 
 /// Cells without a job, by slot.
 #[derive(Debug)]
-pub struct Pool {
+pub(crate) struct Pool {
     pooled: BTreeMap<Slot, PooledCell>,
     /// By key: when it was last called for, and by a job whose program may be executed ahead.
     called: BTreeMap<KeyId, Called>,
@@ -48,7 +48,7 @@ struct Called {
 
 /// The resource that a key has too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shortage {
+pub(crate) enum Shortage {
     /// Cells of this key.
     Cell(KeyId),
     /// The program in this cell.
@@ -57,7 +57,7 @@ pub enum Shortage {
 
 /// The cell that the pool had for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PoolHit {
+pub(crate) enum PoolHit {
     /// A cell that was ready, with its program in it.
     Program,
     /// A cell that was ready.
@@ -68,13 +68,13 @@ pub enum PoolHit {
 
 /// The load by running programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Load {
+pub(crate) enum Load {
     Rest,
     Busy,
 }
 
 impl Pool {
-    pub fn new(warm: u16) -> Self {
+    pub(crate) fn new(warm: u16) -> Self {
         Self {
             pooled: BTreeMap::new(),
             called: BTreeMap::new(),
@@ -84,25 +84,25 @@ impl Pool {
         }
     }
 
-    pub fn keep(&self) -> Duration {
+    pub(crate) fn keep(&self) -> Duration {
         KEEP
     }
 
-    pub fn take(&mut self, slot: Slot) -> Option<PooledCell> {
+    pub(crate) fn take(&mut self, slot: Slot) -> Option<PooledCell> {
         self.pooled.remove(&slot)
     }
 
-    pub fn has(&self, slot: Slot) -> bool {
+    pub(crate) fn has(&self, slot: Slot) -> bool {
         self.pooled.contains_key(&slot)
     }
 
-    pub fn put(&mut self, slot: Slot, pooled: PooledCell) {
+    pub(crate) fn put(&mut self, slot: Slot, pooled: PooledCell) {
         self.pooled.insert(slot, pooled);
     }
 
     /// The slot of an idle cell of `key` for a job: one with its program before others, and the oldest
     /// of these, so that none waits for ever.
-    pub fn idle(&self, key: KeyId, fits: PrestartFit) -> Option<Slot> {
+    pub(crate) fn idle(&self, key: KeyId, fits: PrestartFit) -> Option<Slot> {
         let idle = self.pooled.iter().filter(|(_, pooled)| pooled.key == key && pooled.is_idle());
         let fit = idle.filter(|(_, pooled)| pooled.takes(fits));
         fit.min_by_key(|(_, pooled)| (pooled.cell.prestarted.is_none(), pooled.born))
@@ -110,40 +110,40 @@ impl Pool {
     }
 
     /// An idle cell that can be spared, to make room for another.
-    pub fn spare(&self, can_spare: impl Fn(&PooledCell) -> bool) -> Option<Slot> {
+    pub(crate) fn spare(&self, can_spare: impl Fn(&PooledCell) -> bool) -> Option<Slot> {
         let mut idle = self.pooled.iter().filter(|(_, pooled)| pooled.is_idle());
         idle.find(|(_, pooled)| can_spare(pooled)).map(|(slot, _)| *slot)
     }
 
     /// The ends by which programs that wait are given their input.
-    pub fn inputs(&self) -> Vec<BorrowedFd<'_>> {
+    pub(crate) fn inputs(&self) -> Vec<BorrowedFd<'_>> {
         let executed = self.pooled.values().filter_map(|pooled| pooled.cell.prestarted.as_ref());
         executed.map(Prestarted::input).collect()
     }
 
     /// Every cell without a job.
-    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &Cell> {
         self.pooled.values().map(|pooled| &pooled.cell)
     }
 
     /// Cells that are killed and not collected: their slots are free in a moment.
-    pub fn dying(&self) -> usize {
+    pub(crate) fn dying(&self) -> usize {
         self.pooled.values().filter(|pooled| !pooled.is_alive()).count()
     }
 
     /// Cells of `key` that are offered or will be, and that such a job can have.
-    pub fn count(&self, key: KeyId, fits: PrestartFit) -> usize {
+    pub(crate) fn count(&self, key: KeyId, fits: PrestartFit) -> usize {
         let alive = self.pooled.values().filter(|pooled| pooled.key == key && pooled.is_alive());
         alive.filter(|pooled| pooled.takes(fits)).count()
     }
 
     /// Every cell of these keys, those that end among them.
-    pub fn of_keys(&mut self, keys: &[KeyId]) -> impl Iterator<Item = &mut PooledCell> {
+    pub(crate) fn of_keys(&mut self, keys: &[KeyId]) -> impl Iterator<Item = &mut PooledCell> {
         self.pooled.values_mut().filter(|pooled| keys.contains(&pooled.key))
     }
 
     /// Notes that `key` is in use, and that its pool may want a cell soon.
-    pub fn called(&mut self, key: KeyId, fits: PrestartFit, now: Instant) {
+    pub(crate) fn called(&mut self, key: KeyId, fits: PrestartFit, now: Instant) {
         let called = self.called.entry(key).or_default();
         called.at = Some(now);
         if fits == PrestartFit::Yes {
@@ -153,7 +153,7 @@ impl Pool {
     }
 
     /// Notes that a cell of `key` is idle, in which its program may be executed soon.
-    pub fn ready(&mut self, key: KeyId, now: Instant) {
+    pub(crate) fn ready(&mut self, key: KeyId, now: Instant) {
         if self.called.get(&key).is_some_and(|called| called.fitting.is_some()) {
             self.look(now);
         }
@@ -166,7 +166,7 @@ impl Pool {
     }
 
     /// Counts a job that has its cell.
-    pub fn got(&mut self, got: PoolHit) {
+    pub(crate) fn got(&mut self, got: PoolHit) {
         let counts = &mut self.counts;
         match got {
             PoolHit::Program => (counts.warm, counts.ahead) = (counts.warm + 1, counts.ahead + 1),
@@ -176,7 +176,7 @@ impl Pool {
     }
 
     /// Returns what a key in use has less of than it should, when it is time to look.
-    pub fn wants(&mut self, now: Instant, load: Load) -> Option<Shortage> {
+    pub(crate) fn wants(&mut self, now: Instant, load: Load) -> Option<Shortage> {
         if self.refill(load).is_none_or(|refill| refill > now) {
             return None;
         }
@@ -207,24 +207,24 @@ impl Pool {
     }
 
     /// Nothing is executed ahead for this key until a job comes that could have it.
-    pub fn leave_empty(&mut self, key: KeyId) {
+    pub(crate) fn leave_empty(&mut self, key: KeyId) {
         if let Some(called) = self.called.get_mut(&key) {
             called.fitting = None;
         }
     }
 
     /// Cells for which something is due.
-    pub fn due(&self, now: Instant) -> Vec<Slot> {
+    pub(crate) fn due(&self, now: Instant) -> Vec<Slot> {
         let due = |pooled: &PooledCell| pooled.deadline().is_some_and(|deadline| deadline <= now);
         self.pooled.iter().filter(|(_, pooled)| due(pooled)).map(|(slot, _)| *slot).collect()
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.pooled.values().filter_map(PooledCell::deadline).min()
     }
 
     /// When to look whether cells are missing.
-    pub fn refill(&self, load: Load) -> Option<Instant> {
+    pub(crate) fn refill(&self, load: Load) -> Option<Instant> {
         let wait = match load {
             Load::Rest => REST,
             Load::Busy => LATE,
@@ -233,7 +233,7 @@ impl Pool {
     }
 
     /// Builds nothing in advance for this key until it is called for again: its cells fail, or it is gone.
-    pub fn give_up(&mut self, key: KeyId) {
+    pub(crate) fn give_up(&mut self, key: KeyId) {
         self.called.remove(&key);
     }
 }

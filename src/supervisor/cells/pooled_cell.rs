@@ -33,7 +33,7 @@ enum PooledStage {
 
 /// The event in the life of a pooled cell.
 #[derive(Debug)]
-pub enum PoolEvent {
+pub(crate) enum PoolEvent {
     None,
     /// It can be offered from now on.
     Ready,
@@ -47,7 +47,7 @@ pub enum PoolEvent {
 
 /// A cell that has no job yet.
 #[derive(Debug)]
-pub struct PooledCell {
+pub(crate) struct PooledCell {
     pub key: KeyId,
     pub cell: Cell,
     stage: PooledStage,
@@ -60,7 +60,7 @@ pub struct PooledCell {
 }
 
 impl PooledCell {
-    pub fn new(key: KeyId, cell: Cell) -> Self {
+    pub(crate) fn new(key: KeyId, cell: Cell) -> Self {
         let born = Instant::now();
         let deadline = born + SETUP_TIME;
         let stage = PooledStage::Building;
@@ -68,32 +68,32 @@ impl PooledCell {
     }
 
     /// Returns whether it is, or will be, fit for a call.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         self.stage != PooledStage::Dead
     }
 
     /// Returns whether a job of its key can have it.
-    pub fn takes(&self, fits: PrestartFit) -> bool {
+    pub(crate) fn takes(&self, fits: PrestartFit) -> bool {
         self.cell.prestarted.is_none() || fits == PrestartFit::Yes
     }
 
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.stage == PooledStage::Idle
     }
 
     /// When something is due: set-up has hung, nobody wanted the cell, or it is still there although it
     /// was killed.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         Some(self.deadline)
     }
 
     /// Takes the cell out of the pool with what it was measured to have.
-    pub fn offer(self) -> Option<(Cell, Receipt)> {
+    pub(crate) fn offer(self) -> Option<(Cell, Receipt)> {
         Some((self.cell, self.receipt?))
     }
 
     /// Something from the payload-to-be.
-    pub fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> PoolEvent {
+    pub(crate) fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> PoolEvent {
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
@@ -144,7 +144,7 @@ impl PooledCell {
     }
 
     /// Something from init. `keep` is how long an idle cell is kept.
-    pub fn read_control(&mut self, keep: Duration) -> PoolEvent {
+    pub(crate) fn read_control(&mut self, keep: Duration) -> PoolEvent {
         // Enough for the head of a report: of an end, nobody asks what was refused.
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
@@ -180,7 +180,7 @@ impl PooledCell {
 
     /// The kernel ran out of this cell's memory: what is left of it is not offered, or a job would be
     /// told of a limit that it never met.
-    pub fn out_of_memory(&mut self) -> PoolEvent {
+    pub(crate) fn out_of_memory(&mut self) -> PoolEvent {
         if !self.cell.took_out_of_memory() {
             return PoolEvent::None;
         }
@@ -202,7 +202,7 @@ impl PooledCell {
     }
 
     /// Its init may have ended.
-    pub fn collect(&mut self) -> PoolEvent {
+    pub(crate) fn collect(&mut self) -> PoolEvent {
         match self.cell.collect() {
             Ok(None) => PoolEvent::None,
             // ECHILD cannot be: the child is ours and collected once. It is gone either way.
@@ -211,7 +211,7 @@ impl PooledCell {
     }
 
     /// Does what is due: a cell that hangs fails, one that nobody wanted ends.
-    pub fn pass_deadline(&mut self, now: Instant) -> PoolEvent {
+    pub(crate) fn pass_deadline(&mut self, now: Instant) -> PoolEvent {
         if self.deadline().is_none_or(|deadline| deadline > now) {
             return PoolEvent::None;
         }
@@ -226,7 +226,7 @@ impl PooledCell {
     }
 
     /// Ends a cell that is not wanted.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.stage = PooledStage::Dead;
         self.deadline = Instant::now() + LINGER;
         // Its sockets have nothing more to say; its pidfd has.

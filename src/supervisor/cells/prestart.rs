@@ -26,7 +26,7 @@ const INPUT_BYTES: usize = 64 << 10;
 
 /// Returns whether a cell in which the program is executed may serve the job: it may where the job
 /// differs from what was executed in its input alone.
-pub fn fits(
+pub(crate) fn fits(
     design: &Design,
     (start, block): (&Start, &Block),
     attachments: &Attachments,
@@ -64,7 +64,7 @@ fn block_of(ahead: &Ahead) -> Block {
 ///
 /// # Errors
 /// What making pipes or sending said.
-pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
+pub(crate) fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     let Some(ahead) = of(design) else { return Ok(()) };
     let (stdin, input) = pipe()?;
     // A user who has many pipes gets short ones (pipe(7), pipe-user-pages-soft).
@@ -87,7 +87,7 @@ pub fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
 ///
 /// # Errors
 /// EPIPE where the program has ended meanwhile; what reading the input said.
-pub fn feed(
+pub(crate) fn feed(
     cell: &Cell,
     design: &Design,
     ready: &QueuedJob,

@@ -9,7 +9,7 @@ use model::wire::{Block, Start};
 
 /// A job that is ready for a cell, checked.
 #[derive(Debug)]
-pub struct QueuedJob {
+pub(crate) struct QueuedJob {
     pub start: Start,
     pub key: KeyId,
     pub block: Block,
@@ -25,7 +25,7 @@ pub struct QueuedJob {
 
 /// The fitness of a job for a cell in which its program is already executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PrestartFit {
+pub(crate) enum PrestartFit {
     Yes,
     No,
 }

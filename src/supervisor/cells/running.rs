@@ -35,7 +35,7 @@ enum CallStage {
 
 /// The event that a step passes to the loop.
 #[derive(Debug)]
-pub enum CallEvent {
+pub(crate) enum CallEvent {
     None,
     Ended(Box<Ended>),
     /// The cell is collected; the end is told now if it was not before.
@@ -43,11 +43,11 @@ pub enum CallEvent {
 }
 
 /// Why a job was not handed over, with the job and its cell: nothing ran.
-pub type Unbegun = Box<(Errno, QueuedJob, Cell)>;
+pub(crate) type Unbegun = Box<(Errno, QueuedJob, Cell)>;
 
 /// A call that has its cell.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     start: Start,
     block: Block,
     pub limits: Limits,
@@ -73,7 +73,7 @@ impl Running {
     ///
     /// # Errors
     /// What failed, with the job, which nobody has, and the cell.
-    pub fn begin(
+    pub(crate) fn begin(
         ready: QueuedJob,
         mut cell: Cell,
         design: &Design,
@@ -111,21 +111,21 @@ impl Running {
         Ok((running, ends))
     }
 
-    pub fn workspace(&self) -> Workspace {
+    pub(crate) fn workspace(&self) -> Workspace {
         self.start.workspace
     }
 
     /// Returns whether its program has ended: what is left takes no processor from anybody.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.stage == CallStage::Ending
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         [self.deadline, self.look.at()].into_iter().flatten().min()
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.
-    pub fn read_job(&mut self) -> CallEvent {
+    pub(crate) fn read_job(&mut self) -> CallEvent {
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,
@@ -161,7 +161,7 @@ impl Running {
     }
 
     /// Something from init, read into `room`, which holds the longest report.
-    pub fn read_control(&mut self, room: &mut Vec<u8>) -> CallEvent {
+    pub(crate) fn read_control(&mut self, room: &mut Vec<u8>) -> CallEvent {
         match socket::receive_into(&self.cell.control, room, Wait::No) {
             Ok(received) if received.bytes > 0 => {}
             Err(Errno::EAGAIN) => return CallEvent::None,
@@ -197,7 +197,7 @@ impl Running {
     }
 
     /// Ends the call from outside, at once or after a grace period.
-    pub fn stop(&mut self, outcome: Outcome, now: Instant) {
+    pub(crate) fn stop(&mut self, outcome: Outcome, now: Instant) {
         if self.stopped.is_some() || self.stage == CallStage::Ending {
             return;
         }
@@ -226,7 +226,7 @@ impl Running {
     }
 
     /// Does what is due.
-    pub fn pass_deadline(&mut self, now: Instant) {
+    pub(crate) fn pass_deadline(&mut self, now: Instant) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -237,7 +237,7 @@ impl Running {
     }
 
     /// The kernel ran out of this cell's memory.
-    pub fn out_of_memory(&mut self) -> CallEvent {
+    pub(crate) fn out_of_memory(&mut self) -> CallEvent {
         if self.cell.took_out_of_memory() {
             self.stop(Outcome::Limit(LimitKind::Memory), Instant::now());
         }
@@ -305,7 +305,7 @@ impl Running {
     }
 
     /// The end, where the cell takes its time and nothing of it can run any more.
-    pub fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Option<Box<Ended>> {
+    pub(crate) fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Option<Box<Ended>> {
         if !self.look.is_over(&self.cell, shared, now) {
             return None;
         }
@@ -328,7 +328,7 @@ impl Running {
     }
 
     /// The cell's init may have ended.
-    pub fn collect(&mut self) -> CallEvent {
+    pub(crate) fn collect(&mut self) -> CallEvent {
         // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
         let used = match self.cell.collect() {
             Ok(None) => return CallEvent::None,

@@ -11,7 +11,7 @@ use cell::Design;
 
 /// The far ends of a job's pipes, for the front end.
 #[derive(Debug)]
-pub struct FarEnds {
+pub(crate) struct FarEnds {
     pub stdin: Option<OwnedFd>,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
@@ -19,7 +19,7 @@ pub struct FarEnds {
 
 impl FarEnds {
     /// In the order of the frame.
-    pub fn list(&self) -> Vec<BorrowedFd<'_>> {
+    pub(crate) fn list(&self) -> Vec<BorrowedFd<'_>> {
         let stdin = self.stdin.iter().map(AsFd::as_fd);
         stdin.chain([self.stdout.as_fd(), self.stderr.as_fd()]).collect()
     }
@@ -27,7 +27,7 @@ impl FarEnds {
 
 /// The streams of a job to come, made while its cell is: then there is time.
 #[derive(Debug)]
-pub struct Streams {
+pub(crate) struct Streams {
     /// The end of the front end first.
     pub stdout: (OwnedFd, OwnedFd),
     pub stderr: (OwnedFd, OwnedFd),
@@ -38,7 +38,7 @@ pub struct Streams {
 impl Streams {
     /// # Errors
     /// What pipe2(2) or openat(2) say.
-    pub fn new(design: &Design) -> Result<Self, Errno> {
+    pub(crate) fn new(design: &Design) -> Result<Self, Errno> {
         let empty = null(design, OFlag::O_RDONLY)?;
         Ok(Self { stdout: pipe()?, stderr: pipe()?, empty })
     }
@@ -46,7 +46,7 @@ impl Streams {
 
 /// A program that waits for its input.
 #[derive(Debug)]
-pub struct Prestarted {
+pub(crate) struct Prestarted {
     /// Pipe that it reads from, and the ends of its output.
     pub input: OwnedFd,
     pub stdout: OwnedFd,
@@ -57,17 +57,17 @@ pub struct Prestarted {
 
 impl Prestarted {
     /// Returns the end that a cell which is cloned meanwhile must let go at once: the input ends when nobody has it.
-    pub fn input(&self) -> BorrowedFd<'_> {
+    pub(crate) fn input(&self) -> BorrowedFd<'_> {
         self.input.as_fd()
     }
 }
 
-pub fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe2(OFlag::O_CLOEXEC)
 }
 
 /// /dev/null of the template, opened anew, as what a program sets on a description is shared by all
 /// who have it. For reading it is an input that ends at once.
-pub fn null(design: &Design, access: OFlag) -> Result<OwnedFd, Errno> {
+pub(crate) fn null(design: &Design, access: OFlag) -> Result<OwnedFd, Errno> {
     openat(&design.devices, "null", access | OFlag::O_CLOEXEC, Mode::empty())
 }

@@ -282,7 +282,7 @@ impl Supervisor {
 
     /// Starts the cell of a call that is known to come. If that fails, the call finds out why by
     /// one of its own.
-    pub fn build_first(&mut self, profile: &ProfileName, workspace: Workspace) {
+    pub(crate) fn build_first(&mut self, profile: &ProfileName, workspace: Workspace) {
         if let Some(key) = self.keys.find(profile, workspace) {
             self.build(key);
         }

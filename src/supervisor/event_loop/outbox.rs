@@ -30,7 +30,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// The result of sending the frames that waited.
 #[derive(Debug)]
-pub enum Flushed {
+pub(crate) enum Flushed {
     /// They are sent, or wait on.
     Fine,
     /// This call's pipes cannot be sent, for this reason; its frame is dropped.
@@ -39,7 +39,7 @@ pub enum Flushed {
 
 /// Frames on their way out.
 #[derive(Debug)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     pub link: OwnedFd,
     waiting: VecDeque<Outgoing>,
     /// Calls whose pipes could not be sent.
@@ -54,7 +54,7 @@ pub struct Outbox {
 type Outgoing = (Vec<u8>, Option<(CallId, FarEnds)>);
 
 impl Outbox {
-    pub fn new(link: OwnedFd) -> Self {
+    pub(crate) fn new(link: OwnedFd) -> Self {
         Self {
             link,
             waiting: VecDeque::new(),
@@ -68,7 +68,7 @@ impl Outbox {
     ///
     /// # Errors
     /// No frame can hold the event.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         event: &Event,
         ends: Option<(CallId, FarEnds)>,
@@ -78,7 +78,7 @@ impl Outbox {
     }
 
     /// Returns the events of the link to wait for.
-    pub fn interest(&self) -> PollFlags {
+    pub(crate) fn interest(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::POLLIN, self.waiting.len() < MOST_WAITING);
         // There is room where an attempt is put off: a wait for it would be none.
@@ -87,12 +87,12 @@ impl Outbox {
     }
 
     /// When to try again, where waiting for room tells nothing.
-    pub fn retry(&self) -> Option<Instant> {
+    pub(crate) fn retry(&self) -> Option<Instant> {
         self.retry
     }
 
     /// Sends what waits, in order, as far as the link takes it. [`Outbox::flush`] reports what went wrong.
-    pub fn send_early(&mut self) {
+    pub(crate) fn send_early(&mut self) {
         if self.retry.is_some_and(|retry| retry > Instant::now()) {
             return;
         }
@@ -131,7 +131,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The link takes nothing, time and again.
-    pub fn flush(&mut self) -> Result<Flushed, Fatal> {
+    pub(crate) fn flush(&mut self) -> Result<Flushed, Fatal> {
         self.send_early();
         if let Some((call, errno)) = self.undeliverable.pop_front() {
             return Ok(Flushed::Undeliverable(call, errno));

@@ -12,7 +12,7 @@ use model::wire::{self, CallId, Event};
 impl Supervisor {
     /// Reports an event, with the pipes of the call it starts: it goes out in this turn, or when the link
     /// takes it.
-    pub fn tell(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) {
+    pub(crate) fn tell(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) {
         if let Err(error) = self.outbox.push(event, ends) {
             tracing::warn!(%error, "an event is left out");
             self.too_large(event);

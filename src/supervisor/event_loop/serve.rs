@@ -28,7 +28,7 @@ enum FrontEnd {
 }
 
 /// Serves until the front end is gone; then every cell dies with this process.
-pub fn run(supervisor: &mut Supervisor) {
+pub(crate) fn run(supervisor: &mut Supervisor) {
     loop {
         match supervisor.turn() {
             Ok(FrontEnd::There) => {}

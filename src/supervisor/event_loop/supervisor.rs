@@ -22,7 +22,7 @@ use model::wire::CallId;
 
 /// Everything that the loop starts with.
 #[derive(Debug)]
-pub struct Parts {
+pub(crate) struct Parts {
     pub link: OwnedFd,
     pub caps: Caps,
     pub cgroups: Parent,
@@ -33,7 +33,7 @@ pub struct Parts {
 
 /// The supervisor while it serves.
 #[derive(Debug)]
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     pub(super) outbox: Outbox,
     /// Room for a frame, which is more than any report takes.
     pub(super) buffer: Vec<u8>,
@@ -56,7 +56,7 @@ pub struct Supervisor {
 
 /// The owner of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
+pub(crate) enum Owner {
     Pool,
     Call(CallId),
     /// A session; kept for it while it has no cell.
@@ -64,7 +64,7 @@ pub enum Owner {
 }
 
 impl Supervisor {
-    pub fn new(parts: Parts) -> Result<Self, Errno> {
+    pub(crate) fn new(parts: Parts) -> Result<Self, Errno> {
         let Parts { link, caps, cgroups, operator, keys, shared } = parts;
         let Caps { sessions, session_idle, .. } = caps;
         Ok(Self {

@@ -12,7 +12,7 @@ use model::call::CLERK;
 ///
 /// # Errors
 /// What mkdir(2), open(2) or write(2) say.
-pub fn place() -> std::io::Result<&'static Path> {
+pub(crate) fn place() -> std::io::Result<&'static Path> {
     let path = Path::new(CLERK);
     let directory = path.parent().unwrap_or(Path::new("/"));
     directories(&relative(directory))?;

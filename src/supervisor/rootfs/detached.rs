@@ -20,10 +20,10 @@ use sys::mount::{
 };
 
 /// Devices of every cell, bound one by one.
-pub const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+pub(crate) const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// A mount on its way into the template.
-pub struct DetachedMount {
+pub(crate) struct DetachedMount {
     source: Source,
     pub target: PathBuf,
     kind: Kind,
@@ -40,7 +40,7 @@ enum Source {
 }
 
 /// How a piece stands in its root.
-pub enum Placed {
+pub(crate) enum Placed {
     AsItIs,
     /// As this overlay.
     Sealed(Filesystem),
@@ -49,10 +49,10 @@ pub enum Placed {
 }
 
 /// Symbolic links of the host that a cell gets as links, such as `/bin`.
-pub type Links = Vec<(PathBuf, PathBuf)>;
+pub(crate) type Links = Vec<(PathBuf, PathBuf)>;
 
 /// Takes a detached copy of every mount that the profile lists, while the host is in sight.
-pub fn gather(profile: &Profile) -> Result<(Vec<DetachedMount>, Links), TemplateError> {
+pub(crate) fn gather(profile: &Profile) -> Result<(Vec<DetachedMount>, Links), TemplateError> {
     let mut pieces = Vec::new();
     let mut links = Vec::new();
     for path in &profile.paths {
@@ -132,7 +132,7 @@ impl DetachedMount {
         }
     }
 
-    pub fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
+    pub(crate) fn take_as_is(host: &Path, cell: &Path) -> Result<Self, Errno> {
         // Resolved here, in our copy of the host's mounts, and opened without following a link.
         let host = host.canonicalize().map_err(|error| errno_of(&error))?;
         let tree = clone_tree(&c_path(&host)?)?;
@@ -142,7 +142,7 @@ impl DetachedMount {
     }
 
     /// Attaches the mount below the stage, where a file or directory is made for it.
-    pub fn place(self, empty: &OwnedFd) -> Result<Placed, TemplateError> {
+    pub(crate) fn place(self, empty: &OwnedFd) -> Result<Placed, TemplateError> {
         let here = relative(&self.target);
         stand_in(&here, self.kind).map_err(|error| refused(&self.target, &error))?;
         let target = c_path(&here).during("naming a mount")?;
@@ -160,7 +160,7 @@ impl DetachedMount {
         Ok(placed)
     }
 
-    pub fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {
+    pub(crate) fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {
         let (Source::Tree(mount) | Source::Sealed(mount) | Source::Open(mount)) = &self.source;
         set_attributes(mount, attributes, reach)
     }
@@ -179,14 +179,14 @@ fn file_type(held: &OwnedFd) -> Result<libc::mode_t, Errno> {
 }
 
 /// The second layer of overlays, on the stage.
-pub fn empty_directory() -> std::io::Result<OwnedFd> {
+pub(crate) fn empty_directory() -> std::io::Result<OwnedFd> {
     let path = hidden_here().join("empty");
     directories(&path)?;
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     Ok(open(&path, flags, Mode::empty())?)
 }
 
-pub fn devices() -> Result<Vec<DetachedMount>, TemplateError> {
+pub(crate) fn devices() -> Result<Vec<DetachedMount>, TemplateError> {
     DEVICES
         .iter()
         .map(|name| {
@@ -202,22 +202,22 @@ pub fn devices() -> Result<Vec<DetachedMount>, TemplateError> {
 }
 
 /// An absolute path of the cell as a path below the current directory, the stage.
-pub fn relative(path: &Path) -> PathBuf {
+pub(crate) fn relative(path: &Path) -> PathBuf {
     let below = path.strip_prefix("/").unwrap_or(path);
     if below.as_os_str().is_empty() { PathBuf::from(".") } else { below.to_owned() }
 }
 
-pub fn hidden_here() -> PathBuf {
+pub(crate) fn hidden_here() -> PathBuf {
     relative(Path::new(HIDDEN))
 }
 
 /// Makes a directory and its parents, as others may read them.
-pub fn directories(path: &Path) -> std::io::Result<()> {
+pub(crate) fn directories(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
 /// Makes the empty file or directory that a mount covers.
-pub fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
+pub(crate) fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
     match kind {
         Kind::Directory => directories(path),
         Kind::File => match write_file(path, "") {
@@ -233,7 +233,7 @@ pub fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
 }
 
 /// Writes a new file that everybody may read.
-pub fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
+pub(crate) fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o644).open(path)?.write_all(text.as_bytes())
 }

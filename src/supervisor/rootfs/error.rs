@@ -9,11 +9,11 @@ use model::profile::SocketName;
 
 /// The directory in which a root is put together before it becomes one. It exists on every system, and in our
 /// own namespace covering it hides nothing from anybody.
-pub const STAGE: &str = "/tmp";
+pub(crate) const STAGE: &str = "/tmp";
 
 /// Why a template could not be built.
 #[derive(Debug, thiserror::Error)]
-pub enum TemplateError {
+pub(crate) enum TemplateError {
     #[error("`{}` is not on this host", path.display())]
     Missing { path: PathBuf },
     #[error("`{}` cannot be put in the cell: {errno}", path.display())]
@@ -29,7 +29,7 @@ pub enum TemplateError {
 }
 
 /// Names what was going on when a call failed.
-pub trait During<T> {
+pub(crate) trait During<T> {
     /// The value, or the error with what was going on.
     fn during(self, what: &'static str) -> Result<T, TemplateError>;
 }
@@ -55,6 +55,6 @@ pub enum GrantError {
     Socket { name: SocketName, errno: Errno },
 }
 
-pub fn refused(path: &Path, error: &std::io::Error) -> TemplateError {
+pub(crate) fn refused(path: &Path, error: &std::io::Error) -> TemplateError {
     TemplateError::Path { path: path.to_owned(), errno: errno_of(error) }
 }

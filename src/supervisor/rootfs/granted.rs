@@ -16,13 +16,13 @@ pub struct Granted {
 
 /// The kind of file that a mount covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     File,
     Directory,
 }
 
 /// Returns the attributes of a mount with this access (mount_setattr(2)).
-pub fn attributes(access: Access) -> u64 {
+pub(crate) fn attributes(access: Access) -> u64 {
     let always = attribute::NOSUID | attribute::NODEV;
     match access {
         Access::ReadOnly => always | attribute::RDONLY,

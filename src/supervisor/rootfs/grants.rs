@@ -19,7 +19,7 @@ use sys::mount::{Reach, clone_tree, set_attributes};
 
 /// The parts of the host that the cells of one key have besides what their profile lists.
 #[derive(Debug)]
-pub struct KeyGrant {
+pub(crate) struct KeyGrant {
     pub workspace: Workspace,
     /// Empty unless the workspace is a granted one.
     pub directories: Vec<PathGrant>,
@@ -28,7 +28,7 @@ pub struct KeyGrant {
 
 /// A granted directory or file, with what `main` prepared for it.
 #[derive(Debug)]
-pub struct PathGrant {
+pub(crate) struct PathGrant {
     pub granted: Granted,
     pub kind: Kind,
     /// Files in it that the host obeys, as `main` found them.
@@ -39,7 +39,7 @@ pub struct PathGrant {
 
 /// Prepares the directories of one granted set: as root each gets one idmapped mount for every slot, so that the
 /// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
-pub fn grants(
+pub(crate) fn grants(
     granted: &[Granted],
     looked: &[Rc<Found>],
     ids: SlotIds,
@@ -49,7 +49,7 @@ pub fn grants(
 
 /// Looks at what the host obeys in every directory of each granted set, once for all profiles and
 /// cells. Cells of the lower tier write to none.
-pub fn look(sets: &[Vec<Granted>], tier: Tier) -> Vec<Vec<Rc<Found>>> {
+pub(crate) fn look(sets: &[Vec<Granted>], tier: Tier) -> Vec<Vec<Rc<Found>>> {
     let each = |granted: &Vec<Granted>| match tier {
         Tier::Full => protect::scan(granted).into_iter().map(Rc::new).collect(),
         Tier::Bare => vec![Rc::default(); granted.len()],

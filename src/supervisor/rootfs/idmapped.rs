@@ -14,7 +14,7 @@ use sys::process::{self, Side};
 
 /// Host ids of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotIds {
+pub(crate) enum SlotIds {
     /// The operator's, for every cell.
     Shared,
     /// One for each slot, after `first`.
@@ -26,7 +26,7 @@ impl SlotIds {
     ///
     /// # Errors
     /// ERANGE for a slot that has no id, or the errno of `make`.
-    pub fn mounts(
+    pub(crate) fn mounts(
         self,
         make: impl Fn(u32) -> Result<OwnedFd, Errno>,
     ) -> Result<Vec<OwnedFd>, Errno> {
@@ -38,7 +38,7 @@ impl SlotIds {
 }
 
 /// Has a detached mount show what belongs to `owner` as `host_id`'s.
-pub fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result<(), Errno> {
+pub(crate) fn show_as(tree: &OwnedFd, owner: (u32, u32), host_id: u32) -> Result<(), Errno> {
     set_idmap(tree, mapping(owner.0, owner.1, host_id)?, Reach::Recursive)
 }
 

@@ -4,14 +4,14 @@
 //! `protect` finds and covers what the host obeys in a granted directory.
 
 mod clerk;
-pub mod detached;
-pub mod error;
-pub mod granted;
-pub mod grants;
-pub mod idmapped;
+pub(crate) mod detached;
+pub(crate) mod error;
+pub(crate) mod granted;
+pub(crate) mod grants;
+pub(crate) mod idmapped;
 mod placement;
-pub mod program;
+pub(crate) mod program;
 pub mod protect;
-pub mod sockets;
-pub mod synthetic;
-pub mod template;
+pub(crate) mod sockets;
+pub(crate) mod synthetic;
+pub(crate) mod template;

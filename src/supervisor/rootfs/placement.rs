@@ -17,7 +17,7 @@ use model::job::Access;
 use sys::mount::{Filesystem, Reach, attach};
 
 /// Copies of the granted directories, taken before the stage hides any of them.
-pub fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
+pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
     // Others are made by main, with the cells' ids: attached by descriptor.
     let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
     let take = |PathGrant { granted: Granted { host, cell, access }, .. }: &PathGrant| {
@@ -31,7 +31,7 @@ pub fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError
 
 /// The mounts that a root has by its profile.
 #[derive(Debug, Default)]
-pub struct PlacedMounts {
+pub(crate) struct PlacedMounts {
     /// Paths as the cell has them.
     pub readable: Vec<PathBuf>,
     pub overlays: Vec<Filesystem>,
@@ -39,7 +39,11 @@ pub struct PlacedMounts {
 }
 
 impl PlacedMounts {
-    pub fn place(&mut self, piece: DetachedMount, empty: &OwnedFd) -> Result<(), TemplateError> {
+    pub(crate) fn place(
+        &mut self,
+        piece: DetachedMount,
+        empty: &OwnedFd,
+    ) -> Result<(), TemplateError> {
         // Of what lies beneath another the rule for that one says the same.
         if !self.readable.iter().any(|path| piece.target.starts_with(path)) {
             self.readable.push(piece.target.clone());
@@ -55,7 +59,7 @@ impl PlacedMounts {
 
 /// The operator's grants in a root, as the cell has their paths.
 #[derive(Debug, Default)]
-pub struct PlacedGrants {
+pub(crate) struct PlacedGrants {
     pub by_slot: Vec<CString>,
     pub sockets: Sockets,
     pub all: Vec<PathBuf>,
@@ -67,7 +71,7 @@ pub struct PlacedGrants {
 }
 
 /// Puts granted directories in place: at their path, or in the hidden store by slot.
-pub fn place_grants(
+pub(crate) fn place_grants(
     granted: &[PathGrant],
     pieces: Vec<DetachedMount>,
     empty: &OwnedFd,

@@ -30,7 +30,7 @@ const MOST_LIBRARIES: usize = 64;
 ///
 /// # Errors
 /// When a file cannot be read, is no ELF file, or a library is not found.
-pub fn libraries(program: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn libraries(program: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = BTreeSet::new();
     let mut waiting = vec![program.to_owned()];
     while let Some(path) = waiting.pop() {

@@ -43,14 +43,14 @@ pub struct Socket {
 
 /// A socket for the cells of one key.
 #[derive(Debug)]
-pub struct SocketGrant {
+pub(crate) struct SocketGrant {
     socket: Socket,
     /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
     by_slot: Vec<OwnedFd>,
 }
 
 /// Prepares the sockets for one key of `profile`: none where it takes none.
-pub fn grants(
+pub(crate) fn grants(
     sockets: &[Socket],
     profile: &Profile,
     ids: SlotIds,
@@ -81,7 +81,7 @@ fn detached(socket: &Socket) -> Result<OwnedFd, Errno> {
 }
 
 /// Mounts of the sockets where every cell has the operator's id, while the host is in sight.
-pub fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError> {
+pub(crate) fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError> {
     let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
     let take = |grant: &SocketGrant| {
         let here = |errno| TemplateError::Path { path: place_of(&grant.socket.name), errno };
@@ -96,7 +96,7 @@ pub fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError> {
 ///
 /// It is a filesystem of its own: by that init knows which sockets were granted as such, and which
 /// lie in a granted directory (`cell::mediate::sockets`).
-pub fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
+pub(crate) fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
     if grants.is_empty() {
         return Ok(Sockets::None);
     }

@@ -17,7 +17,7 @@ pub use model::profile::HOST_NAME;
 ///
 /// # Errors
 /// What mkdir(2), open(2) or write(2) say.
-pub fn etc(directory: &Path) -> std::io::Result<()> {
+pub(crate) fn etc(directory: &Path) -> std::io::Result<()> {
     let files = [
         (
             "passwd",
@@ -46,7 +46,7 @@ pub fn etc(directory: &Path) -> std::io::Result<()> {
 ///
 /// # Errors
 /// What mkdir(2), open(2) or write(2) say.
-pub fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Result<()> {
+pub(crate) fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Result<()> {
     for (name, text) in facts(processors()) {
         write_file(&hidden.join(name), &text)?;
     }
@@ -88,7 +88,7 @@ const FACTS: [&str; 4] = ["cpuinfo", "stat", "loadavg", "version"];
 ///
 /// # Errors
 /// None: there is no NUL in these names.
-pub fn covers() -> nix::Result<Vec<(CString, CString)>> {
+pub(crate) fn covers() -> nix::Result<Vec<(CString, CString)>> {
     let pair = |name: &str| {
         let cover = c_path(&Path::new(HIDDEN).join(name))?;
         Ok((cover, c_path(&Path::new("/proc").join(name))?))

@@ -34,7 +34,7 @@ use super::synthetic;
 
 /// Everything that building templates needs.
 #[derive(Debug)]
-pub struct TemplateBuilder<'a> {
+pub(crate) struct TemplateBuilder<'a> {
     /// The supervisor's first mount namespace: a copy of the host's.
     pub base: OwnedFd,
     pub proc: &'a OwnedFd,
@@ -46,7 +46,7 @@ pub struct TemplateBuilder<'a> {
 
 /// Which mount namespace becomes a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Namespace {
+pub(crate) enum Namespace {
     /// A copy of the first, which others are to be made of.
     New,
     /// The first itself, for the last template: nobody copies the host's mounts then only to let them
@@ -56,7 +56,7 @@ pub enum Namespace {
 
 /// A finished template.
 #[derive(Debug)]
-pub struct Template {
+pub(crate) struct Template {
     pub namespace: OwnedFd,
     pub hidden: OwnedFd,
     pub devices: OwnedFd,
@@ -85,7 +85,7 @@ pub struct Template {
 
 impl Template {
     /// Returns whether the cell has directories in which sockets of the host can be found.
-    pub fn shows_sockets(&self) -> bool {
+    pub(crate) fn shows_sockets(&self) -> bool {
         self.has_directory || self.is_open
     }
 }
@@ -95,7 +95,7 @@ impl TemplateBuilder<'_> {
     ///
     /// # Errors
     /// A required path that is not there, or the step that failed.
-    pub fn build(
+    pub(crate) fn build(
         &self,
         profile: &Profile,
         grant: &KeyGrant,
@@ -222,7 +222,7 @@ impl TemplateBuilder<'_> {
     ///
     /// # Errors
     /// The step that failed.
-    pub fn close(self, whole: Option<&OwnedFd>) -> Result<(), TemplateError> {
+    pub(crate) fn close(self, whole: Option<&OwnedFd>) -> Result<(), TemplateError> {
         if let Some(template) = whole {
             return setns(template, CloneFlags::CLONE_NEWNS).during("staying in a template");
         }

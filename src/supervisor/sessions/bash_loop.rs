@@ -26,7 +26,7 @@ const SETSID: &str = "/usr/bin/setsid";
 const BASH: &str = "/bin/bash";
 
 /// Path of the mailbox in a session's cell.
-pub const MAILBOX: &str = "/dev/session";
+pub(crate) const MAILBOX: &str = "/dev/session";
 
 /// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
@@ -55,7 +55,7 @@ const LOOP: &str = concat!(
 );
 
 /// The program of a session's bash, whose first call has this number.
-pub fn program(first: u64) -> String {
+pub(crate) fn program(first: u64) -> String {
     format!("{ON_INTERRUPT}\nfor ((COFFERDAM_CALL=-{first}; {LOOP}\n")
 }
 
@@ -63,7 +63,7 @@ pub fn program(first: u64) -> String {
 ///
 /// `env` and `cwd` are of this call alone. At its end the shell reports the exit code and its
 /// directory, ended by NUL.
-pub fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
+pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
     let (stdin, stdout, stderr) = (place("in"), place("out"), place("err"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
@@ -141,7 +141,7 @@ fn report(number: u64) -> String {
 
 /// The line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
 /// close it now, and before that the shell would wait for ever to open it.
-pub fn fed(number: u64) -> String {
+pub(crate) fn fed(number: u64) -> String {
     let (end, command) = (place("end", number), place("cmd", number));
     format!("\\builtin printf {} >|{end}; \\builtin . {command}\n", char::from(OPEN))
 }
@@ -149,7 +149,7 @@ pub fn fed(number: u64) -> String {
 /// The line that runs a command at a terminal: in a bash of its own, the first process of a session of
 /// its own, whose terminal it is. That of the shell it must not be, which would lose it with each call
 /// and get its signals; so a subshell opens it, which no terminal comes to by opening one.
-pub fn at_terminal(number: u64, terminal: u32) -> String {
+pub(crate) fn at_terminal(number: u64, terminal: u32) -> String {
     let (command, place) = (place("cmd", number), format!("{MAILBOX}/pts/{terminal}"));
     format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{place} >|{place} 2>&1 )\n")
 }
@@ -164,11 +164,11 @@ fn quoted(word: &str) -> String {
 }
 
 /// The byte before the report: the input is open.
-pub const OPEN: u8 = b'o';
+pub(crate) const OPEN: u8 = b'o';
 
 /// The report of the shell at the end of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallReport {
+pub(crate) struct CallReport {
     pub status: u8,
     /// As the shell has it; a program may lie about its own directory.
     pub cwd: String,
@@ -176,10 +176,10 @@ pub struct CallReport {
 
 impl CallReport {
     /// Longest report that is read: a status, a path, and room.
-    pub const BYTES: usize = 8192;
+    pub(crate) const BYTES: usize = 8192;
 
     /// Reads a report; any process of the cell may have written it.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(bytes.strip_suffix(&[0])?);
         let (status, cwd) = text.split_once(' ')?;
         Some(Self { status: status.parse().ok()?, cwd: cwd.to_owned() })

@@ -11,14 +11,14 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// CpuTime time.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct CpuTime {
+pub(crate) struct CpuTime {
     pub user: Duration,
     pub system: Duration,
 }
 
 impl CpuTime {
     /// Of the processes that init reaped.
-    pub fn of(counts: &Counts) -> Self {
+    pub(crate) fn of(counts: &Counts) -> Self {
         Self {
             user: Duration::from_micros(counts.user_us),
             system: Duration::from_micros(counts.system_us),
@@ -26,7 +26,7 @@ impl CpuTime {
     }
 
     /// Of a process and of all that it has waited for (proc_pid_stat(5)), in whole ticks.
-    pub fn of_tree(process: &OwnedFd) -> Self {
+    pub(crate) fn of_tree(process: &OwnedFd) -> Self {
         let stat = measure::read_lossy(process, "stat").unwrap_or_default();
         // The name in field 2 may hold anything: count from its last bracket.
         let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
@@ -39,12 +39,12 @@ impl CpuTime {
     }
 
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         Self { user: self.user + other.user, system: self.system + other.system }
     }
 
     #[must_use]
-    pub fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         Self {
             user: self.user.saturating_sub(before.user),
             system: self.system.saturating_sub(before.system),

@@ -42,7 +42,7 @@ const GATE: &str = "go";
 
 /// The mailbox as the supervisor holds it.
 #[derive(Debug)]
-pub struct Mailbox {
+pub(crate) struct Mailbox {
     directory: OwnedFd,
     /// None where they cannot be had.
     terminals: Option<Terminals>,
@@ -66,7 +66,7 @@ struct Output {
 
 /// The files that the supervisor holds open while a call runs.
 #[derive(Debug)]
-pub struct PendingCall {
+pub(crate) struct PendingCall {
     number: u64,
     /// The report's reading end.
     pub end: OwnedFd,
@@ -82,14 +82,14 @@ pub struct PendingCall {
 
 /// Why a call was not laid out; the shell saw nothing of it.
 #[derive(Debug)]
-pub struct Undelivered {
+pub(crate) struct Undelivered {
     pub errno: Errno,
     pub shell: Waiting,
 }
 
 /// The gate at which the shell waits after a call that was not laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waiting {
+pub(crate) enum Waiting {
     /// At the gate of the next call.
     Here,
     /// At a gate that nothing opens any more.
@@ -99,7 +99,7 @@ pub enum Waiting {
 impl PendingCall {
     /// Lets the input go, which the shell has open: from here on the caller ends it. Returns true if it
     /// was not known before.
-    pub fn opened(&mut self) -> bool {
+    pub(crate) fn opened(&mut self) -> bool {
         self.input.take().is_some()
     }
 }
@@ -109,7 +109,7 @@ impl PendingCall {
 ///
 /// # Errors
 /// The errno of the step that failed; the mounts are gone with it.
-pub fn with_workspace(
+pub(crate) fn with_workspace(
     template: &OwnedFd,
     session: &OwnedFd,
     proc: &OwnedFd,
@@ -139,7 +139,7 @@ struct Input {
 
 /// The parts of a call that go into the mailbox.
 #[derive(Debug)]
-pub struct CallRequest<'a> {
+pub(crate) struct CallRequest<'a> {
     pub script: &'a Attachment,
     /// The input, where it is all there: then it is a file, at whose end the input ends.
     pub input: Option<&'a Attachment>,
@@ -154,7 +154,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// The errno of the step that failed; the mounts are gone with it.
-    pub fn set_up(
+    pub(crate) fn set_up(
         template: &OwnedFd,
         proc: &OwnedFd,
         workspace: Option<&Tmpfs>,
@@ -185,7 +185,7 @@ impl Mailbox {
     }
 
     /// The number of the next call, whose gate is there.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
@@ -201,7 +201,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// ENOSPC: programs keep too much of calls before open.
-    pub fn deliver(
+    pub(crate) fn deliver(
         &mut self,
         order: &CallRequest<'_>,
     ) -> Result<(PendingCall, FarEnds), Undelivered> {
@@ -319,14 +319,14 @@ impl Mailbox {
     }
 
     /// Closes the files of a call that is over. Their names go with [`Mailbox::tidy`].
-    pub fn clear_up(&mut self, pending: PendingCall) {
+    pub(crate) fn clear_up(&mut self, pending: PendingCall) {
         self.tidy_over();
         self.over = Some(pending.number);
     }
 
     /// Removes the files of the call that is over and prepares the output of the next: work that an answer need
     /// not wait for. What fails here is done again, and reported, when the next call is laid out.
-    pub fn tidy(&mut self) {
+    pub(crate) fn tidy(&mut self) {
         self.tidy_over();
         if self.prepared.is_some() {
             return;

@@ -3,9 +3,9 @@
 //! A `session` has a `shell`, and a `mailbox` by which calls get to it; `bash_loop` is the program that
 //! the shell runs between them.
 
-pub mod bash_loop;
+pub(crate) mod bash_loop;
 mod cpu_time;
-pub mod mailbox;
-pub mod session;
-pub mod shell;
+pub(crate) mod mailbox;
+pub(crate) mod session;
+pub(crate) mod shell;
 mod terminal;

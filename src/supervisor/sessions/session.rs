@@ -17,7 +17,7 @@ use model::wire::CallId;
 
 /// One session.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     pub id: SessionId,
     pub slot: Slot,
     pub mailbox: Mailbox,
@@ -35,7 +35,7 @@ pub struct Session {
 
 /// Every session.
 #[derive(Debug)]
-pub struct Sessions {
+pub(crate) struct Sessions {
     sessions: BTreeMap<SessionId, Session>,
     /// Sessions that may be open at once.
     most: usize,
@@ -44,51 +44,51 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    pub fn new(most: u16, idle: Duration) -> Self {
+    pub(crate) fn new(most: u16, idle: Duration) -> Self {
         Self { sessions: BTreeMap::new(), most: usize::from(most), idle }
     }
 
     /// Returns the numbers of all sessions, which may end while they are gone through.
-    pub fn ids(&self) -> Vec<SessionId> {
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.sessions.len()
     }
 
     /// Returns whether there is no room for one more.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.count() >= self.most
     }
 
-    pub fn put(&mut self, session: Session) {
+    pub(crate) fn put(&mut self, session: Session) {
         let id = session.id;
         self.sessions.insert(id, session);
         self.used(id);
     }
 
-    pub fn take(&mut self, id: SessionId) -> Option<Session> {
+    pub(crate) fn take(&mut self, id: SessionId) -> Option<Session> {
         self.sessions.remove(&id)
     }
 
     /// Somebody uses it: it is kept for as long again.
-    pub fn used(&mut self, id: SessionId) {
+    pub(crate) fn used(&mut self, id: SessionId) {
         let until = Instant::now().checked_add(self.idle);
         if let Some(session) = self.get_mut(id) {
             session.until = until;
         }
     }
 
-    pub fn get(&self, id: SessionId) -> Option<&Session> {
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(&id)
     }
 
-    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
         self.sessions.get_mut(&id)
     }
 
-    pub fn shell_mut(&mut self, id: SessionId) -> Option<&mut Shell> {
+    pub(crate) fn shell_mut(&mut self, id: SessionId) -> Option<&mut Shell> {
         self.get_mut(id)?.shell.as_mut()
     }
 
@@ -97,33 +97,37 @@ impl Sessions {
     }
 
     /// Returns the session whose shell has this key.
-    pub fn of_key(&self, key: KeyId) -> Option<SessionId> {
+    pub(crate) fn of_key(&self, key: KeyId) -> Option<SessionId> {
         self.find(|session| session.shell_key == key)
     }
 
     /// Returns the session that a slot is kept for.
-    pub fn of_slot(&self, slot: Slot) -> Option<SessionId> {
+    pub(crate) fn of_slot(&self, slot: Slot) -> Option<SessionId> {
         self.find(|session| session.slot == slot)
     }
 
     /// Every shell that runs.
-    pub fn shells(&self) -> impl Iterator<Item = &Shell> {
+    pub(crate) fn shells(&self) -> impl Iterator<Item = &Shell> {
         self.sessions.values().filter_map(|session| session.shell.as_ref())
     }
 
     /// The limits of every shell's cell.
-    pub fn limits(&self) -> impl Iterator<Item = &Limits> {
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &Limits> {
         self.shells().map(|shell| &shell.limits)
     }
 
     /// Returns the session whose shell runs this call.
-    pub fn runs(&self, call: CallId) -> Option<SessionId> {
+    pub(crate) fn runs(&self, call: CallId) -> Option<SessionId> {
         let runs = |shell: &Shell| shell.call() == Some(call);
         self.find(|session| session.shell.as_ref().is_some_and(runs))
     }
 
     /// Answers for shells that take their time to end.
-    pub fn answer_dying(&mut self, shared: &Shared, now: Instant) -> Vec<(CallId, Box<Ended>)> {
+    pub(crate) fn answer_dying(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+    ) -> Vec<(CallId, Box<Ended>)> {
         let answers =
             self.sessions.values_mut().filter_map(|Session { shell, mailbox, .. }| {
                 shell.as_mut()?.answer_dying(mailbox, shared, now)
@@ -131,26 +135,26 @@ impl Sessions {
         answers.collect()
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.sessions.values().filter_map(Session::deadline).min()
     }
 }
 
 impl Session {
     /// Makes a session without a shell; cells of the shell have `shell_key`.
-    pub fn new(id: SessionId, slot: Slot, mailbox: Mailbox, shell_key: KeyId) -> Self {
+    pub(crate) fn new(id: SessionId, slot: Slot, mailbox: Mailbox, shell_key: KeyId) -> Self {
         let (shell, until, leaving) = (None, None, false);
         let beside_keys = BTreeMap::new();
         Self { id, slot, mailbox, shell_key, beside_keys, shell, until, leaving }
     }
 
     /// Returns the keys of all cells beside the shell.
-    pub fn keys_beside(&self) -> Vec<KeyId> {
+    pub(crate) fn keys_beside(&self) -> Vec<KeyId> {
         self.beside_keys.values().copied().collect()
     }
 
     /// When something is due: the call's time, or the end of what nobody uses.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.shell {
             Some(shell) if !shell.is_idle() => shell.deadline(),
             // An event reports what it waits for.

@@ -56,7 +56,7 @@ enum ShellStage {
 
 /// The event that a step passes to the loop.
 #[derive(Debug)]
-pub enum ShellEvent {
+pub(crate) enum ShellEvent {
     None,
     /// Answer to a question about the input of a call, by its number.
     Input(CallId, u32, Waits),
@@ -68,7 +68,7 @@ pub enum ShellEvent {
 
 /// A cell with the shell of a session.
 #[derive(Debug)]
-pub struct Shell {
+pub(crate) struct Shell {
     pub cell: Cell,
     /// Of the whole cell; time and output are each call's own.
     pub limits: Limits,
@@ -118,7 +118,7 @@ impl Shell {
     ///
     /// # Errors
     /// What failed; the cell is killed with it and told apart by its slot.
-    pub fn begin(
+    pub(crate) fn begin(
         mut cell: Cell,
         design: &Design,
         ready: &QueuedJob,
@@ -156,25 +156,25 @@ impl Shell {
     }
 
     /// Returns whether a call can be handed to it now.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.stage == ShellStage::Idle
     }
 
     /// Returns whether it takes no more calls.
-    pub fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.stage == ShellStage::Ending
     }
 
-    pub fn call(&self) -> Option<CallId> {
+    pub(crate) fn call(&self) -> Option<CallId> {
         self.current.as_ref().map(|current| current.call)
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         [self.deadline, self.look.at()].into_iter().flatten().min()
     }
 
     /// The report of the call that runs, to be watched.
-    pub fn report(&self) -> Option<&OwnedFd> {
+    pub(crate) fn report(&self) -> Option<&OwnedFd> {
         self.current.as_ref().map(|current| &current.pending.end)
     }
 
@@ -182,7 +182,7 @@ impl Shell {
     ///
     /// # Errors
     /// What the mailbox said; nothing ran.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         ready: &QueuedJob,
         mailbox: &mut Mailbox,
@@ -224,7 +224,7 @@ impl Shell {
     }
 
     /// Something from the shell about the call that runs.
-    pub fn read_report(&mut self, now: Instant) -> ShellEvent {
+    pub(crate) fn read_report(&mut self, now: Instant) -> ShellEvent {
         let Some(current) = &mut self.current else { return ShellEvent::None };
         let mut buffer = [0; 4096];
         let length = match read(&current.pending.end, &mut buffer) {
@@ -276,7 +276,7 @@ impl Shell {
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.
-    pub fn read_job(&mut self) -> ShellEvent {
+    pub(crate) fn read_job(&mut self) -> ShellEvent {
         match self.last_words() {
             Ok(()) | Err(Errno::EAGAIN) => {}
             // Closed at exec, or with the payload; init tells which.
@@ -306,7 +306,7 @@ impl Shell {
     }
 
     /// Something from init.
-    pub fn read_control(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
+    pub(crate) fn read_control(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
         let mut buffer = [0; REPORT_BYTES];
         let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
             Ok(received) if received.bytes > 0 => received,

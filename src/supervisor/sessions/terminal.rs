@@ -25,15 +25,15 @@ const COLUMNS: u16 = 80;
 const PTMX: &str = "ptmx";
 
 /// Name of their directory in the mailbox.
-pub const PLACE: &str = "pts";
+pub(crate) const PLACE: &str = "pts";
 
 /// The devpts of a session.
 #[derive(Debug)]
-pub struct Terminals(OwnedFd);
+pub(crate) struct Terminals(OwnedFd);
 
 /// A new terminal.
 #[derive(Debug)]
-pub struct Terminal {
+pub(crate) struct Terminal {
     pub master: OwnedFd,
     /// The end that the command has.
     pub slave: OwnedFd,
@@ -46,7 +46,7 @@ impl Terminals {
     ///
     /// # Errors
     /// Where a kernel or a container refuses it: then the session has none.
-    pub fn set_up(mailbox: &OwnedFd, owner: u32) -> Result<Self> {
+    pub(crate) fn set_up(mailbox: &OwnedFd, owner: u32) -> Result<Self> {
         const NONE: Option<&str> = None;
         mkdirat(mailbox, PLACE, Mode::from_bits_truncate(0o755))?;
         let (hidden, place) = (HIDDEN_TERMINALS, format!("{MAILBOX}/{PLACE}"));
@@ -66,7 +66,7 @@ impl Terminals {
     ///
     /// # Errors
     /// ENOSPC: [`MOST`] are in use.
-    pub fn open(&self) -> Result<Terminal> {
+    pub(crate) fn open(&self) -> Result<Terminal> {
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         // The supervisor has no right above its owner's. If it runs as an ordinary user that is the
         // cell's uid too: what a program gets that opens it at this moment is a terminal more.

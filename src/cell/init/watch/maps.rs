@@ -26,7 +26,7 @@ const PAGE: u64 = 4096;
 
 /// A process to be counted, as a look found it.
 #[derive(Debug, Clone)]
-pub struct Process {
+pub(crate) struct Process {
     pub pid: i32,
     /// Its directory in the procfs: of a thread, where the first one has ended.
     pub directory: String,
@@ -36,7 +36,7 @@ pub struct Process {
 
 /// Mappings of each process at the last look.
 #[derive(Debug, Default)]
-pub struct Mappings {
+pub(crate) struct Mappings {
     processes: BTreeMap<i32, Known>,
     /// The process that was counted last.
     last: i32,
@@ -61,7 +61,7 @@ struct Count {
 
 /// How far a look came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     Done,
     /// Some processes are to be counted yet.
     Unfinished,
@@ -69,18 +69,18 @@ pub enum Progress {
 
 impl Mappings {
     /// Returns the bytes that the kernel has for the mappings that were counted.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let known = self.processes.values().map(Known::mappings);
         known.sum::<u64>().saturating_mul(BYTES)
     }
 
     /// Mappings of one process, as far as they were counted.
-    pub fn of(&self, pid: i32) -> u64 {
+    pub(crate) fn of(&self, pid: i32) -> u64 {
         self.processes.get(&pid).map_or(0, Known::mappings)
     }
 
     /// Counts mappings of `processes` that have changed by as much as matters where the cell may use `room` more bytes.
-    pub fn count(&mut self, proc: &OwnedFd, processes: &[Process], room: u64) -> Progress {
+    pub(crate) fn count(&mut self, proc: &OwnedFd, processes: &[Process], room: u64) -> Progress {
         let until = Instant::now() + BUDGET;
         self.processes.retain(|pid, _| processes.iter().any(|process| process.pid == *pid));
         let patience = patience(room, processes.len());
@@ -106,7 +106,7 @@ impl Mappings {
 }
 
 /// Returns the bytes that the kernel can have for the mappings of `processes` at most.
-pub fn most(processes: &[Process]) -> u64 {
+pub(crate) fn most(processes: &[Process]) -> u64 {
     let most = processes.iter().map(|process| (process.size / PAGE).min(MOST));
     most.sum::<u64>().saturating_mul(BYTES)
 }

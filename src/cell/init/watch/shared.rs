@@ -32,7 +32,7 @@ const BLOCK: usize = 1 << 16;
 
 /// Shared memory that was granted and may still exist.
 #[derive(Debug, Default)]
-pub struct SharedMemory {
+pub(crate) struct SharedMemory {
     /// Bytes of each object that was mapped at the last look, by its inode: no fewer than were granted for it.
     mapped: BTreeMap<u64, u64>,
     granted: Vec<Granted>,

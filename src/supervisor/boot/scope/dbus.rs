@@ -9,45 +9,45 @@ const MESSAGE_BYTES: usize = 64 << 10;
 const FIXED: usize = 16;
 
 /// Types of messages (D-Bus specification, "Message Format").
-pub const CALL: u8 = 1;
-pub const ERROR: u8 = 3;
-pub const SIGNAL: u8 = 4;
+pub(crate) const CALL: u8 = 1;
+pub(crate) const ERROR: u8 = 3;
+pub(crate) const SIGNAL: u8 = 4;
 
 /// Header fields that are written or read here.
 mod field {
-    pub const PATH: u8 = 1;
-    pub const INTERFACE: u8 = 2;
-    pub const MEMBER: u8 = 3;
-    pub const ERROR_NAME: u8 = 4;
-    pub const REPLY_SERIAL: u8 = 5;
-    pub const DESTINATION: u8 = 6;
-    pub const SIGNATURE: u8 = 8;
+    pub(crate) const PATH: u8 = 1;
+    pub(crate) const INTERFACE: u8 = 2;
+    pub(crate) const MEMBER: u8 = 3;
+    pub(crate) const ERROR_NAME: u8 = 4;
+    pub(crate) const REPLY_SERIAL: u8 = 5;
+    pub(crate) const DESTINATION: u8 = 6;
+    pub(crate) const SIGNATURE: u8 = 8;
 }
 
 /// Bytes that are no D-Bus message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed;
+pub(crate) struct Malformed;
 
 /// Values in the wire format, each aligned as its type demands.
 #[derive(Debug, Default)]
-pub struct Writer(Vec<u8>);
+pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
     fn align(&mut self, to: usize) {
         self.0.resize(self.0.len().next_multiple_of(to), 0);
     }
 
-    pub fn byte(&mut self, value: u8) {
+    pub(crate) fn byte(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    pub fn word(&mut self, value: u32) {
+    pub(crate) fn word(&mut self, value: u32) {
         self.align(4);
         self.0.extend(value.to_le_bytes());
     }
 
     /// A `t`.
-    pub fn long(&mut self, value: u64) {
+    pub(crate) fn long(&mut self, value: u64) {
         self.align(8);
         self.0.extend(value.to_le_bytes());
     }
@@ -58,13 +58,13 @@ impl Writer {
     }
 
     /// A string or an object path.
-    pub fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         self.length(text.len());
         self.0.extend(text.as_bytes());
         self.byte(0);
     }
 
-    pub fn signature(&mut self, text: &str) {
+    pub(crate) fn signature(&mut self, text: &str) {
         self.byte(u8::try_from(text.len()).unwrap_or(u8::MAX));
         self.0.extend(text.as_bytes());
         self.byte(0);
@@ -72,7 +72,7 @@ impl Writer {
 
     /// An array of elements that begin at a multiple of `align`; its length does not count the gap before
     /// the first.
-    pub fn array(&mut self, align: usize, elements: impl FnOnce(&mut Self)) {
+    pub(crate) fn array(&mut self, align: usize, elements: impl FnOnce(&mut Self)) {
         self.word(0);
         let length_at = self.0.len() - 4;
         self.align(align);
@@ -85,7 +85,7 @@ impl Writer {
     }
 
     /// A structure, which begins at a multiple of eight.
-    pub fn structure(&mut self, members: impl FnOnce(&mut Self)) {
+    pub(crate) fn structure(&mut self, members: impl FnOnce(&mut Self)) {
         self.align(8);
         members(self);
     }
@@ -93,7 +93,7 @@ impl Writer {
 
 /// A method and where it is.
 #[derive(Debug, Clone, Copy)]
-pub struct Method<'a> {
+pub(crate) struct Method<'a> {
     pub destination: &'a str,
     pub path: &'a str,
     pub interface: &'a str,
@@ -101,7 +101,7 @@ pub struct Method<'a> {
 }
 
 /// A method call with `body`, whose types are `signature`.
-pub fn call(serial: u32, method: &Method<'_>, signature: &str, body: &Writer) -> Vec<u8> {
+pub(crate) fn call(serial: u32, method: &Method<'_>, signature: &str, body: &Writer) -> Vec<u8> {
     let mut message = Writer::default();
     for byte in [b'l', CALL, 0, 1] {
         message.byte(byte);
@@ -137,7 +137,7 @@ pub fn call(serial: u32, method: &Method<'_>, signature: &str, body: &Writer) ->
 
 /// A message that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message<'a> {
+pub(crate) struct Message<'a> {
     pub kind: u8,
     /// The serial of the call that it answers; 0 where it answers none.
     pub answers: u32,
@@ -151,7 +151,7 @@ pub struct Message<'a> {
 ///
 /// # Errors
 /// When no message begins like this, or it is longer than any that is read here.
-pub fn length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let mut head = Reader { bytes, at: 0 };
     let Some(start) = bytes.get(..4) else { return Ok(None) };
     if start.first() != Some(&b'l') || start.get(3) != Some(&1) {
@@ -172,7 +172,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     /// When they are none.
-    pub fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
         if length(bytes)? != Some(bytes.len()) {
             return Err(Malformed);
         }
@@ -209,14 +209,14 @@ impl<'a> Message<'a> {
     }
 
     /// Reads its body.
-    pub fn body(&self) -> Reader<'a> {
+    pub(crate) fn body(&self) -> Reader<'a> {
         Reader { bytes: self.body, at: 0 }
     }
 }
 
 /// Values in the wire format; `None` where the bytes end too early or are no such value.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
         self.take(1)?.first().copied()
     }
 
-    pub fn word(&mut self) -> Option<u32> {
+    pub(crate) fn word(&mut self) -> Option<u32> {
         self.align(4);
         Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
     }
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A string or an object path.
-    pub fn text(&mut self) -> Option<&'a str> {
+    pub(crate) fn text(&mut self) -> Option<&'a str> {
         let length = usize::try_from(self.word()?).ok()?;
         self.terminated(length)
     }

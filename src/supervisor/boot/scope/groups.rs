@@ -17,7 +17,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// The narrowest limits of a unit and of all that it is in, as systemd's properties have them; `None` where
 /// there is none. A process that goes into a scope leaves its unit, and must not leave these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct UnitLimits {
+pub(crate) struct UnitLimits {
     pub memory_max: Option<u64>,
     pub memory_high: Option<u64>,
     pub swap_max: Option<u64>,
@@ -28,7 +28,7 @@ pub struct UnitLimits {
 
 impl UnitLimits {
     /// Reads those of the group at `path`, as `/proc/self/cgroup` has it, below the mount `root`.
-    pub fn of(root: &Path, path: &str) -> Self {
+    pub(crate) fn of(root: &Path, path: &str) -> Self {
         let mut limits = Self::default();
         let relative = Path::new(path.trim_start_matches('/'));
         if relative.components().any(|part| part == Component::ParentDir) {
@@ -61,7 +61,7 @@ impl UnitLimits {
     }
 
     /// The properties that set them, all of the type `t`.
-    pub fn properties(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn properties(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("MemoryMax", self.memory_max),
             ("MemoryHigh", self.memory_high),
@@ -79,7 +79,7 @@ impl UnitLimits {
 ///
 /// # Errors
 /// What stands in the way, in words.
-pub fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, Processors), String> {
+pub(crate) fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, Processors), String> {
     let table = fs::read_to_string(format!("/proc/{pid}/cgroup"));
     let table = table.map_err(|error| format!("its group cannot be read: {}", in_words(&error)))?;
     // Looked at, whatever the manager said: nothing is written in a group that is not ours.
@@ -100,13 +100,13 @@ pub fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, Processors), String> {
 }
 
 /// Returns whether version 2 is what is mounted, with the controller of memory.
-pub fn unified() -> bool {
+pub(crate) fn unified() -> bool {
     fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))
         .is_ok_and(|text| text.split_ascii_whitespace().any(|name| name == "memory"))
 }
 
 /// The limits of the unit that this process is in.
-pub fn own_limits() -> UnitLimits {
+pub(crate) fn own_limits() -> UnitLimits {
     let own = crate::boot::host::own_cgroup("");
     own.map(|path| UnitLimits::of(Path::new(ROOT), &path)).unwrap_or_default()
 }

@@ -21,7 +21,7 @@ use super::groups::UnitLimits;
 
 /// The address of a manager, and the protocol there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Manager {
+pub(crate) enum Manager {
     /// Its own socket: no bus between.
     Direct(PathBuf),
     /// The user's bus.
@@ -30,7 +30,7 @@ pub enum Manager {
 
 /// A request for a scope of this name with one process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub(crate) struct Request {
     pub unit: String,
     /// As the manager's pid namespace has it.
     pub pid: u32,
@@ -40,7 +40,7 @@ pub struct Request {
 
 /// Why there is no scope.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     #[error("the service manager cannot be reached: {0}")]
     Unreachable(Errno),
     #[error("the service manager belongs to another user")]
@@ -77,7 +77,7 @@ const START: u32 = 3;
 
 impl Manager {
     /// Finds the manager of this user by `$XDG_RUNTIME_DIR`, else where pam_systemd would put that.
-    pub fn find(runtime: Option<&Path>) -> Option<Self> {
+    pub(crate) fn find(runtime: Option<&Path>) -> Option<Self> {
         let usual = || PathBuf::from(format!("/run/user/{}", geteuid()));
         let directory =
             runtime.filter(|path| path.is_absolute()).map_or_else(usual, Path::to_owned);
@@ -94,7 +94,7 @@ impl Manager {
     ///
     /// # Errors
     /// Why it is not.
-    pub fn ask(&self, request: &Request, deadline: Instant) -> Result<(), Refusal> {
+    pub(crate) fn ask(&self, request: &Request, deadline: Instant) -> Result<(), Refusal> {
         let (Self::Direct(path) | Self::Bus(path)) = self;
         let mut stream = connected(path, deadline)?;
         check_peer(&stream)?;

@@ -25,7 +25,7 @@ const OF_THE_SYSTEM: &str = "/etc/gitconfig";
 
 /// Returns the files of configuration that git reads for every repository (git-config(1)), by these
 /// variables of the environment.
-pub fn files_for_all(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+pub(crate) fn files_for_all(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let path = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = accounts::home();
     let of_the_user = home.iter().flat_map(|home| OF_THE_USER.map(|name| home.join(name)));
@@ -137,7 +137,7 @@ struct Gathered<'k> {
 
 impl Scan {
     /// Guards what the configurations of all repositories that were found name.
-    pub fn configurations(&mut self) {
+    pub(crate) fn configurations(&mut self) {
         let mut repositories = std::mem::take(&mut self.repositories);
         repositories.retain(|repository| self.done.insert(repository.clone()));
         // Places near the top first: a cell can make others.
@@ -340,7 +340,7 @@ fn meaning(told: &Told) -> Option<Names> {
 }
 
 /// Returns whether a setting names a place; without allocating, for the reader.
-pub fn matters(section: &[u8], key: &[u8]) -> bool {
+pub(crate) fn matters(section: &[u8], key: &[u8]) -> bool {
     named_by(section, key).is_some()
 }
 

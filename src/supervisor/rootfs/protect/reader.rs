@@ -22,7 +22,7 @@ use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, close_range};
 
 /// The largest configuration that is read; git's are a few kilobytes.
-pub const MOST: usize = 1 << 20;
+pub(crate) const MOST: usize = 1 << 20;
 /// How long one configuration may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The longest section and key that means anything to us.
@@ -30,7 +30,7 @@ const WORD: usize = 64;
 
 /// A setting as the reader told it: names in lower case, subsections left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub(crate) struct Told {
     pub section: Vec<u8>,
     pub key: Vec<u8>,
     pub value: Vec<u8>,
@@ -38,14 +38,14 @@ pub struct Told {
 
 /// The process, and our end of its socket.
 #[derive(Debug)]
-pub struct Reader {
+pub(crate) struct Reader {
     link: OwnedFd,
     child: Child,
 }
 
 impl Reader {
     /// Forks it.
-    pub fn start() -> Result<Self, Errno> {
+    pub(crate) fn start() -> Result<Self, Errno> {
         let kind = (AddressFamily::Unix, SockType::Stream);
         let (link, theirs) = socketpair(kind.0, kind.1, None, SockFlag::SOCK_CLOEXEC)?;
         // All that is allocated, before the fork.
@@ -65,7 +65,7 @@ impl Reader {
     }
 
     /// Settings of a text of at most [`MOST`] bytes, and whether git would take all of it.
-    pub fn read(&self, text: &[u8]) -> Result<(Vec<Told>, Whole), Errno> {
+    pub(crate) fn read(&self, text: &[u8]) -> Result<(Vec<Told>, Whole), Errno> {
         let until = Instant::now() + PATIENCE;
         let length = u32::try_from(text.len()).map_err(|_| Errno::EFBIG)?;
         self.send(&length.to_le_bytes(), until)?;

@@ -19,13 +19,13 @@ const LONGEST: usize = 8192;
 
 impl Scan {
     /// A repository's own directory, in a work tree. Its submodules and linked worktrees come after the walk.
-    pub fn repository(&mut self, git: &Place) {
+    pub(crate) fn repository(&mut self, git: &Place) {
         self.main_repository(git);
         self.unlisted.push(git.clone());
     }
 
     /// The same, without submodules and linked worktrees: nothing is listed.
-    pub fn main_repository(&mut self, git: &Place) {
+    pub(crate) fn main_repository(&mut self, git: &Place) {
         self.pin(git);
         self.guard_parts(git);
         let host = self.trees.host(git);
@@ -34,7 +34,7 @@ impl Scan {
     }
 
     /// Returns whether a repository's own directory has a place for those of submodules or of linked worktrees.
-    pub fn has_others(&self, git: &Place) -> bool {
+    pub(crate) fn has_others(&self, git: &Place) -> bool {
         [MODULES, WORKTREES].iter().any(|name| {
             let place = git.below(Path::new(name));
             self.trees.kind(&self.trees.host(&place)) == Some(Kind::Directory)
@@ -42,7 +42,7 @@ impl Scan {
     }
 
     /// Linked worktrees, each with what is its own.
-    pub fn worktrees(&mut self, git: &Place) {
+    pub(crate) fn worktrees(&mut self, git: &Place) {
         let worktrees = git.below(Path::new(WORKTREES));
         for (name, kind) in self.entries(&worktrees) {
             let worktree = worktrees.below(&name);
@@ -65,7 +65,7 @@ impl Scan {
     }
 
     /// A directory with a HEAD in it: a repository without a work tree, or what could become one.
-    pub fn bare_repository(&mut self, git: &Place) {
+    pub(crate) fn bare_repository(&mut self, git: &Place) {
         self.guard_parts(git);
         let host = self.trees.host(git);
         self.repositories.push(Repository {
@@ -93,7 +93,7 @@ impl Scan {
     }
 
     /// Submodules keep their own git directories here, named by their paths.
-    pub fn submodules(&mut self, git: &Place) {
+    pub(crate) fn submodules(&mut self, git: &Place) {
         let mut left = VecDeque::from([git.below(Path::new(MODULES))]);
         while let Some(directory) = left.pop_front() {
             if self.is_spent() {
@@ -111,7 +111,7 @@ impl Scan {
     }
 
     /// The file that stands for a repository's own directory in worktrees and submodules.
-    pub fn git_file(&mut self, file: &Path) {
+    pub(crate) fn git_file(&mut self, file: &Path) {
         let Some(top) = file.parent() else { return };
         let Some(named) = self.first_line(file, b"gitdir:") else { return };
         if let Some(git) = self.resolved(top, &named) {
@@ -124,7 +124,7 @@ impl Scan {
     }
 
     /// Repositories that a granted directory lies in: their hooks may be in it.
-    pub fn enclosing(&mut self) {
+    pub(crate) fn enclosing(&mut self) {
         for tree in 0..self.trees.len() {
             let host = self.trees.host(&Place { tree, path: PathBuf::new() });
             let owner = |path: &Path| Some(self.trees.look(path).ok()?.1.st_uid);
@@ -155,7 +155,7 @@ impl Scan {
     }
 
     /// Returns the directory that a repository shares with its worktrees.
-    pub fn common(&mut self, git: &Path) -> PathBuf {
+    pub(crate) fn common(&mut self, git: &Path) -> PathBuf {
         let named = self.first_line(&git.join(COMMONDIR), b"");
         let common = named.and_then(|named| self.resolved(git, &named));
         common.unwrap_or_else(|| git.to_owned())

@@ -39,7 +39,7 @@ const LONGEST: usize = 3_500;
 
 /// The entries and the time that are left.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     spent: usize,
     entries: usize,
     /// Up to here time does not count.
@@ -49,12 +49,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    pub fn new(entries: usize, time: Duration) -> Self {
+    pub(crate) fn new(entries: usize, time: Duration) -> Self {
         Self { spent: 0, entries, assured: ASSURED, start: Instant::now(), time }
     }
 
     /// Takes `entries` from it; false once there is nothing left.
-    pub fn spend(&mut self, entries: usize) -> bool {
+    pub(crate) fn spend(&mut self, entries: usize) -> bool {
         self.spent = self.spent.saturating_add(entries);
         // The clock is looked at now and then only.
         let look = self.spent > self.assured && self.spent % 64 < entries;
@@ -78,7 +78,7 @@ impl Budget {
 
 /// The known places of the granted directories so far.
 #[derive(Debug)]
-pub struct Scan {
+pub(crate) struct Scan {
     pub trees: Trees,
     pub found: Vec<Found>,
     pub budget: Budget,
@@ -98,7 +98,7 @@ pub struct Scan {
 
 /// A repository's own directory, and from where its hooks are run; resolved paths of the host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Repository {
+pub(crate) struct Repository {
     /// Linked worktrees, which a cell can make many of, come after all others.
     pub is_linked: bool,
     pub git: PathBuf,
@@ -106,7 +106,7 @@ pub struct Repository {
 }
 
 impl Scan {
-    pub fn new(trees: Trees) -> Self {
+    pub(crate) fn new(trees: Trees) -> Self {
         let found = (0..trees.len()).map(|_| Found::default()).collect();
         let budget = Budget::new(ENTRIES, WALK);
         Self {
@@ -125,7 +125,7 @@ impl Scan {
     /// Looks by name at what the host obeys at the top of each granted directory and at the
     /// repositories around it, before any listing: however many entries a cell has left, they
     /// cannot keep these from being found. Each step has time of its own.
-    pub fn tops(&mut self) {
+    pub(crate) fn tops(&mut self) {
         let roots = (0..self.trees.len()).map(|tree| Place { tree, path: PathBuf::new() });
         let roots: Vec<Place> = roots.collect();
         self.budget = Budget::new(ENTRIES, TOP);
@@ -170,7 +170,7 @@ impl Scan {
 
     /// Looks at every granted directory, and then into repositories' own: however many entries a cell has left
     /// there, they keep nothing of the work trees from being found.
-    pub fn walk(&mut self) {
+    pub(crate) fn walk(&mut self) {
         for tree in 0..self.trees.len() {
             self.walk_tree(Place { tree, path: PathBuf::new() });
         }
@@ -231,7 +231,7 @@ impl Scan {
 
     /// Entries of a directory that the walk has to know of, within the budget: those of plain files
     /// are only counted.
-    pub fn entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
+    pub(crate) fn entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
         self.listed(directory, |name, kind| {
             matches!(kind, Kind::Directory | Kind::Link)
                 || names::Kind::of(name) != names::Kind::Plain
@@ -294,7 +294,7 @@ impl Scan {
     }
 
     /// Guards a directory with all that is in it, and what links in it lead to.
-    pub fn directory(&mut self, place: &Place) {
+    pub(crate) fn directory(&mut self, place: &Place) {
         self.cover(place);
         let mut left = VecDeque::from([place.clone()]);
         while let Some(directory) = left.pop_front() {
@@ -321,7 +321,7 @@ impl Scan {
 
     /// Guards what a link leads to that the host obeys, and the links on the way. Returns it, where
     /// it is in a granted directory.
-    pub fn link(&mut self, place: &Place) -> Option<(Place, Kind)> {
+    pub(crate) fn link(&mut self, place: &Place) -> Option<(Place, Kind)> {
         let host = self.trees.host(place);
         let (from, name) = (host.parent()?, host.file_name()?);
         match self.lead(place, from, Path::new(name)) {
@@ -344,7 +344,7 @@ impl Scan {
     }
 
     /// Guards what `path` leads to from the resolved directory `from`, for what `who` names there.
-    pub fn lead(&mut self, who: &Place, from: &Path, path: &Path) -> End {
+    pub(crate) fn lead(&mut self, who: &Place, from: &Path, path: &Path) -> End {
         if !self.budget.spend(1) {
             self.note(who, "names more than could be looked at in time");
             return End::Nowhere;
@@ -369,7 +369,7 @@ impl Scan {
     }
 
     /// Follows a path, within the budget.
-    pub fn follow(&mut self, from: &Path, path: &Path) -> Led {
+    pub(crate) fn follow(&mut self, from: &Path, path: &Path) -> Led {
         if self.is_spent() {
             return Led { links: Vec::new(), end: End::Nowhere, looks: 0 };
         }
@@ -379,12 +379,12 @@ impl Scan {
     }
 
     /// Returns whether nothing more is looked at.
-    pub fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.budget.is_spent()
     }
 
     /// The resolved path that `path` leads to, if anything.
-    pub fn resolved(&mut self, from: &Path, path: &Path) -> Option<PathBuf> {
+    pub(crate) fn resolved(&mut self, from: &Path, path: &Path) -> Option<PathBuf> {
         match self.follow(from, path).end {
             End::At(place, _) => Some(self.trees.host(&place)),
             End::Outside(path) => Some(path),
@@ -393,7 +393,7 @@ impl Scan {
     }
 
     /// Returns whether a place holds the one that leads to it, or is a granted directory itself.
-    pub fn is_whole(&self, place: &Place, who: &Place) -> bool {
+    pub(crate) fn is_whole(&self, place: &Place, who: &Place) -> bool {
         let holds = place.tree == who.tree && who.path.starts_with(&place.path);
         place.path.as_os_str().is_empty() || (holds && place.path != who.path)
     }
@@ -410,7 +410,7 @@ impl Scan {
     }
 
     /// Reads a file of the host, within the budget.
-    pub fn read(&mut self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn read(&mut self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
         if !self.budget.spend(1) {
             return Err(Errno::ETIME);
         }
@@ -422,7 +422,7 @@ impl Scan {
     }
 
     /// Has a place become read-only.
-    pub fn cover(&mut self, place: &Place) {
+    pub(crate) fn cover(&mut self, place: &Place) {
         if let Ok((_, found)) = self.trees.look(&self.trees.host(place)) {
             self.shared.extend(shared(&found));
         }
@@ -435,7 +435,7 @@ impl Scan {
 
     /// Guards other names of files that become read-only by one: whoever has such a name can write
     /// to the file. This takes another walk, which few directories need.
-    pub fn other_names(&mut self) {
+    pub(crate) fn other_names(&mut self) {
         if self.shared.is_empty() {
             return;
         }
@@ -471,14 +471,14 @@ impl Scan {
     }
 
     /// Has a directory stay where it is.
-    pub fn pin(&mut self, place: &Place) {
+    pub(crate) fn pin(&mut self, place: &Place) {
         if let Some(found) = self.found.get_mut(place.tree) {
             found.pinned.push(place.path.clone());
         }
     }
 
     /// Keeps a place from being made or written to by its name, unless a name on the way does so.
-    pub fn name(&mut self, place: Place) {
+    pub(crate) fn name(&mut self, place: Place) {
         let mut parts = place.path.iter().map(OsStr::as_bytes);
         if parts.any(names::is_obeyed) || place.path.as_os_str().is_empty() {
             return;
@@ -493,7 +493,7 @@ impl Scan {
     }
 
     /// Says of a place that it is guarded by its name alone, or not at all.
-    pub fn note(&mut self, place: &Place, why: &'static str) {
+    pub(crate) fn note(&mut self, place: &Place, why: &'static str) {
         if let Some(found) = self.found.get_mut(place.tree) {
             found.notes.insert((place.path.clone(), why));
         }
@@ -501,12 +501,12 @@ impl Scan {
 }
 
 impl Place {
-    pub fn below(&self, name: &Path) -> Self {
+    pub(crate) fn below(&self, name: &Path) -> Self {
         Self { tree: self.tree, path: self.path.join(name) }
     }
 }
 
 /// Places without doubles, in order.
-pub fn sorted(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+pub(crate) fn sorted(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -20,7 +20,7 @@ const LOOKS: usize = 1024;
 
 /// A place in one of the granted directories.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub(crate) struct Place {
     pub tree: usize,
     /// Below the granted directory; empty for itself.
     pub path: PathBuf,
@@ -28,7 +28,7 @@ pub struct Place {
 
 /// The file at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Directory,
     File,
     Link,
@@ -37,7 +37,7 @@ pub enum Kind {
 
 /// The end of a path, every link followed by ourselves.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     /// Into a granted directory.
     At(Place, Kind),
     /// The same, but from this part on nothing is there.
@@ -50,7 +50,7 @@ pub enum End {
 
 /// A path that was followed.
 #[derive(Debug)]
-pub struct Led {
+pub(crate) struct Led {
     /// Links on the way that are in a granted directory, and what is missing there.
     pub links: Vec<Place>,
     pub end: End,
@@ -68,11 +68,11 @@ struct Tree {
 
 /// The granted directories that a cell may write to.
 #[derive(Debug, Default)]
-pub struct Trees(Vec<Tree>);
+pub(crate) struct Trees(Vec<Tree>);
 
 impl Trees {
     /// Holds one more, by its resolved path.
-    pub fn hold(&mut self, host: &Path) -> Result<(), Errno> {
+    pub(crate) fn hold(&mut self, host: &Path) -> Result<(), Errno> {
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
         let held = lookup::open(AT_FDCWD, &text(host)?, flags, 0, Follow::Nothing)?;
         let inode = inode(&fstat(&held)?);
@@ -80,12 +80,12 @@ impl Trees {
         Ok(())
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// The path on the host of a place.
-    pub fn host(&self, place: &Place) -> PathBuf {
+    pub(crate) fn host(&self, place: &Place) -> PathBuf {
         let host = self.0.get(place.tree).map(|tree| tree.host.as_path());
         // Joined with nothing, a path would end in a slash.
         let below = Some(place.path.as_path()).filter(|path| !path.as_os_str().is_empty());
@@ -94,7 +94,7 @@ impl Trees {
     }
 
     /// The place of a resolved path of the host; of nested grants the inner one.
-    pub fn place(&self, host: &Path) -> Option<Place> {
+    pub(crate) fn place(&self, host: &Path) -> Option<Place> {
         let within = self.0.iter().enumerate().filter_map(|(tree, one)| {
             Some(Place { tree, path: host.strip_prefix(&one.host).ok()?.to_owned() })
         });
@@ -102,7 +102,7 @@ impl Trees {
     }
 
     /// Opens a resolved path: a link in it, put there since, is ELOOP.
-    pub fn open(&self, host: &Path, flags: i32) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open(&self, host: &Path, flags: i32) -> Result<OwnedFd, Errno> {
         // A file that is only held takes no other flags.
         let opened = libc::O_NONBLOCK | libc::O_NOCTTY;
         let opened = if flags & libc::O_PATH == 0 { opened } else { 0 };
@@ -118,19 +118,19 @@ impl Trees {
     }
 
     /// Holds what is at a resolved path, links themselves too.
-    pub fn look(&self, host: &Path) -> Result<(OwnedFd, FileStat), Errno> {
+    pub(crate) fn look(&self, host: &Path) -> Result<(OwnedFd, FileStat), Errno> {
         let held = self.open(host, libc::O_PATH)?;
         let found = fstat(&held)?;
         Ok((held, found))
     }
 
     /// Returns the file at a resolved path; nothing where it cannot be looked at.
-    pub fn kind(&self, host: &Path) -> Option<Kind> {
+    pub(crate) fn kind(&self, host: &Path) -> Option<Kind> {
         self.look(host).ok().map(|(_, found)| kind(&found))
     }
 
     /// The first `most` bytes of a regular file, and no more.
-    pub fn read(&self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn read(&self, host: &Path, most: usize) -> Result<Vec<u8>, Errno> {
         use std::io::Read;
         // A device or a FIFO is never opened, only held.
         if kind(&self.look(host)?.1) != Kind::File {
@@ -147,7 +147,7 @@ impl Trees {
     }
 
     /// Lists a directory at a resolved path: `each` is given names and kinds, until it says stop.
-    pub fn list(
+    pub(crate) fn list(
         &self,
         host: &Path,
         mut each: impl FnMut(&[u8], Kind) -> std::ops::ControlFlow<()>,
@@ -182,7 +182,7 @@ impl Trees {
     }
 
     /// Follows `path` from the resolved directory `from`, as the host would.
-    pub fn follow(&self, from: &Path, path: &Path) -> Led {
+    pub(crate) fn follow(&self, from: &Path, path: &Path) -> Led {
         let mut here = from.to_owned();
         let mut left: VecDeque<OsString> = VecDeque::new();
         let mut links = Vec::new();
@@ -271,7 +271,7 @@ fn kind(found: &FileStat) -> Kind {
 }
 
 /// The file that a name is of, where it has others.
-pub fn shared(found: &FileStat) -> Option<(u64, u64)> {
+pub(crate) fn shared(found: &FileStat) -> Option<(u64, u64)> {
     (kind(found) == Kind::File && found.st_nlink > 1).then(|| inode(found))
 }
 
@@ -280,11 +280,11 @@ fn inode(found: &FileStat) -> (u64, u64) {
 }
 
 /// A path for a system call.
-pub fn text(path: &Path) -> Result<CString, Errno> {
+pub(crate) fn text(path: &Path) -> Result<CString, Errno> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)
 }
 
 /// A path of bytes that somebody wrote.
-pub fn path_of(bytes: &[u8]) -> PathBuf {
+pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes.to_vec()))
 }

@@ -45,7 +45,7 @@ impl Shell {
     }
 
     /// The cell's init may have ended.
-    pub fn collect(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
+    pub(crate) fn collect(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
         // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
         let used = match self.cell.collect() {
             Ok(None) => return ShellEvent::None,
@@ -56,7 +56,7 @@ impl Shell {
     }
 
     /// The end of the call that runs, where the cell takes its time and nothing of it can run any more.
-    pub fn answer_dying(
+    pub(crate) fn answer_dying(
         &mut self,
         mailbox: &mut Mailbox,
         shared: &Shared,

@@ -19,7 +19,7 @@ pub(super) struct InputQuery {
 impl Shell {
     /// Asks whether the call that runs waits for its input. Without an input that stays open there
     /// is nothing to ask.
-    pub fn ask_input(&mut self, number: u32) {
+    pub(crate) fn ask_input(&mut self, number: u32) {
         if let Some(current) = &mut self.current {
             current.asking.next = Some(number);
         }

@@ -25,7 +25,7 @@ pub(super) fn ticks() -> Result<Ticks> {
 
 impl Shell {
     /// Ends the call that runs: by INT first, so that the shell is kept where that works.
-    pub fn stop(&mut self, outcome: Outcome, now: Instant) {
+    pub(crate) fn stop(&mut self, outcome: Outcome, now: Instant) {
         let Some(current) = &mut self.current else { return };
         if current.stopped.is_some() || self.stage == ShellStage::Ending {
             return;
@@ -54,7 +54,7 @@ impl Shell {
     }
 
     /// Ends the shell because somebody asked for it; what runs in it is killed.
-    pub fn end(&mut self, now: Instant) {
+    pub(crate) fn end(&mut self, now: Instant) {
         if let Some(current) = &mut self.current {
             current.stopped.get_or_insert(Outcome::Signaled { signal: KILLED });
         }
@@ -62,7 +62,7 @@ impl Shell {
     }
 
     /// Ends the shell, and what runs in it.
-    pub fn kill(&mut self, now: Instant) {
+    pub(crate) fn kill(&mut self, now: Instant) {
         self.stage = ShellStage::Ending;
         self.deadline = Some(now + LINGER);
         if self.current.is_some() {
@@ -72,7 +72,7 @@ impl Shell {
     }
 
     /// Does what is due.
-    pub fn pass_deadline(&mut self, now: Instant) {
+    pub(crate) fn pass_deadline(&mut self, now: Instant) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -88,7 +88,7 @@ impl Shell {
 
     /// Ends the call that runs by signals to its processes: TERM, a grace and KILL, or KILL at once. The
     /// shell is sent INT, and killed if it does not come back.
-    pub fn signal(&mut self, signal: JobSignal, now: Instant) {
+    pub(crate) fn signal(&mut self, signal: JobSignal, now: Instant) {
         let Some(current) = &mut self.current else { return };
         let next = match (self.stage, signal) {
             (ShellStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
@@ -132,7 +132,7 @@ impl Shell {
     }
 
     /// The kernel ran out of this cell's memory.
-    pub fn out_of_memory(&mut self) -> ShellEvent {
+    pub(crate) fn out_of_memory(&mut self) -> ShellEvent {
         if self.cell.took_out_of_memory() {
             let now = Instant::now();
             self.stop(Outcome::Limit(LimitKind::Memory), now);
