@@ -41,7 +41,7 @@
 //! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
 //!
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `tools` has a row for each tool: how it is listed and what a call of it does.
-//! *Architecture Invariant:* nothing here starts a process; what runs is behind [`mcp::backend::Backend`].
+//! *Architecture Invariant:* nothing here starts a process; what runs is behind [`service::Backend`].
 //!
 //! [`service`]: what an agent can call: the shell, files, and bc with its rounding. Files are read and written by the clerk
 //! (`src/helpers/clerk/`), a program of its own in the cell.

@@ -33,7 +33,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("capture", &["model"]),
     ("calc", &["model"]),
     ("mcp", &["calc", "capture", "model", "policy", "profile", "service"]),
-    ("service", &["audit", "calc", "capture", "link", "model", "policy", "profile"]),
+    // An executor is made from the configuration in force.
+    ("service", &["audit", "calc", "capture", "config", "link", "model", "policy", "profile"]),
 ];
 
 /// What the program is made with: each is a direct dependency of a crate that uses it.

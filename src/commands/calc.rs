@@ -6,14 +6,15 @@ use clap::Args;
 
 use super::error::{CliError, print_out};
 use super::launch::{self, Launched};
-use super::live::Live;
 use super::{start, wiring};
 use link::Link;
-use mcp::arguments::Precision;
-use mcp::backend::{Backend, Exact, Turn};
 use model::job::Workspace;
 use model::outcome::in_words;
 use model::receipt::Tier;
+use service::Executor;
+use service::report::Exact;
+use service::request::Precision;
+use service::{Backend, Caller};
 use supervisor::ScopeWish;
 
 /// As typed.
@@ -48,9 +49,9 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
-        let backend = Live::new(&calculating, Workspace::Fresh, link, audit);
+        let backend = Executor::new(calculating.executor(Workspace::Fresh), link, audit);
         let done =
-            backend.calculate(typed.expression, typed.precision, None, Turn::default()).await;
+            backend.calculate(typed.expression, typed.precision, None, Caller::default()).await;
         let done = done
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
         if done.result.is_empty() {

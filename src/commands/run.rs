@@ -18,7 +18,6 @@ use super::streams::{Input, Output, Streams};
 use super::{start, wiring};
 use audit::{Audit, Entry, Story};
 use link::{Control, Link, Running};
-use mcp::backend::{Clamped, CommandReport, Cut, Stream};
 use mcp::reply;
 use model::accounts;
 use model::call::Asked;
@@ -29,6 +28,7 @@ use model::receipt::Receipt;
 use model::units::Size;
 use policy::Grant;
 use service::denied::DenialReport;
+use service::report::{Clamped, CommandReport, Cut, Stream};
 use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].

@@ -8,7 +8,6 @@ use clap::Args;
 use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
 use super::launch::{self, Launched};
-use super::live::Live;
 use super::{metrics, start, wiring};
 use link::Link;
 use mcp::serve;
@@ -17,6 +16,7 @@ use model::job::Access;
 use model::outcome::{Failure, in_words};
 use model::receipt::Tier;
 use policy::group::Group;
+use service::Executor;
 use supervisor::ScopeWish;
 use sys::memory;
 
@@ -83,7 +83,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
-        let backend = Live::new(&serving, workspace, link.clone(), audit);
+        let backend = Executor::new(serving.executor(workspace), link.clone(), audit);
         let supervisor = link.clone();
         let metrics = tokio::spawn(metrics::at_signal(link.clone()));
         let gone = async move {

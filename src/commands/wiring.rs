@@ -21,6 +21,7 @@ use model::receipt::Tier;
 use policy::group::Group;
 use policy::tools;
 use policy::{Effect, Grant, Policy};
+use service::Setup;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};
 
 /// Configuration in force, and what the operator granted on the command line.
@@ -150,11 +151,14 @@ impl Settings {
         Ok(Self { json: Some(json), ..self }.named(Some(file)))
     }
 
-    /// Returns the time limit in seconds of a `bash` call that asks for none, if one is configured;
-    /// it is no more than the rule leaves.
-    pub fn default_timeout(&self, shell: Option<&Profile>) -> Option<f64> {
-        let told = self.json.as_ref()?.command_timeout?;
-        Some(shell.map_or(told, |shell| told.min(shell.limits.wall)).as_secs_f64())
+    /// Returns what an executor needs of them.
+    pub fn executor(&self, workspace: Workspace) -> Setup {
+        Setup {
+            loaded: self.loaded.clone(),
+            workspace,
+            granted: self.access(),
+            command_timeout: self.json.as_ref().and_then(|json| json.command_timeout),
+        }
     }
 
     /// Returns them without the parts that only the supervisor needs.
@@ -166,7 +170,7 @@ impl Settings {
     }
 
     /// Returns the access of calls to the granted workspace; `None` if none is granted.
-    pub fn access(&self) -> Option<Access> {
+    fn access(&self) -> Option<Access> {
         self.granted.first()?.first().map(|granted| granted.access)
     }
 }

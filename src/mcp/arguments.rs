@@ -10,8 +10,12 @@ use rmcp::model::JsonObject;
 use serde::Deserialize;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 
-/// The most decimal places a calculation may ask for.
-pub const MAX_PRECISION: u8 = 100;
+use capture::lines::Wanted;
+use model::defaults::INLINE_CHARACTERS;
+use service::refused::{Refused, RefusedKind};
+use service::request::{BashRequest, Input, Precision, SessionCommand, Shown, Wait};
+use service::session::{DEFAULT, Restart};
+use service::shell::BashArgs;
 
 /// Arguments that were refused. The agent sees this as a result, never as a protocol error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +23,12 @@ pub const MAX_PRECISION: u8 = 100;
 pub struct BadArguments {
     pub message: String,
     pub hint: Option<String>,
+}
+
+impl From<BadArguments> for Refused {
+    fn from(bad: BadArguments) -> Self {
+        Self { hint: bad.hint, ..Self::new(RefusedKind::Arguments, bad.message) }
+    }
 }
 
 /// Name of the tool whose arguments a type holds: that of its row in [`policy::tools`].
@@ -80,6 +90,40 @@ impl Arguments for BashArguments {
     ];
 }
 
+impl BashArguments {
+    /// Converts them to a request.
+    ///
+    /// # Errors
+    /// No command, although the call does not restart the shell.
+    pub fn request(self) -> Result<BashRequest, Refused> {
+        let session = self.session.unwrap_or_else(|| DEFAULT.to_owned());
+        let Some(command) = self.command else {
+            if self.restart {
+                return Ok(BashRequest::Restart { session });
+            }
+            let missing = Refused::new(RefusedKind::Arguments, "bash: missing field `command`");
+            return Err(missing.with_hint("only with `restart` can it be left out"));
+        };
+        let is_open = self.input.unwrap_or(self.background && self.stdin.is_none());
+        let timeout = self.timeout.map(|seconds| seconds.0);
+        Ok(BashRequest::Run(Box::new(SessionCommand {
+            session,
+            restart: if self.restart { Restart::Yes } else { Restart::No },
+            input: match (self.tty, is_open) {
+                (true, _) => Input::Terminal,
+                (false, true) => Input::Open,
+                (false, false) => Input::Given,
+            },
+            args: BashArgs { command, stdin: self.stdin, cwd: self.cwd, env: self.env, timeout },
+            wait: if self.background { Wait::Background } else { Wait::Foreground },
+            shown: Shown {
+                characters: self.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
+                lines: Wanted { head: self.head, tail: self.tail },
+            },
+        })))
+    }
+}
+
 /// Arguments of `calculate`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,24 +174,6 @@ impl Arguments for SandboxRulesArguments {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seconds(pub f64);
 
-/// Number of decimal places, 0 to [`MAX_PRECISION`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Precision(u8);
-
-impl Precision {
-    /// Precision of a new session, in decimal places.
-    pub const DEFAULT: Self = Self(20);
-
-    /// Accepts 0 to [`MAX_PRECISION`] places.
-    pub fn new(places: u8) -> Option<Self> {
-        (places <= MAX_PRECISION).then_some(Self(places))
-    }
-
-    pub fn places(self) -> u8 {
-        self.0
-    }
-}
-
 struct SecondsVisitor;
 
 impl Visitor<'_> for SecondsVisitor {
@@ -174,39 +200,6 @@ impl Visitor<'_> for SecondsVisitor {
 impl<'de> Deserialize<'de> for Seconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_f64(SecondsVisitor)
-    }
-}
-
-struct PrecisionVisitor;
-
-impl Visitor<'_> for PrecisionVisitor {
-    type Value = Precision;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a whole number from 0 to {MAX_PRECISION}")
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Precision, E> {
-        let places = u8::try_from(value).ok().and_then(Precision::new);
-        places.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(value), &self))
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Precision, E> {
-        Err(E::invalid_value(de::Unexpected::Signed(value), &self))
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Precision, E> {
-        // JSON has one kind of number: `20.0` is a whole number there.
-        (0..=MAX_PRECISION)
-            .find(|places| f64::from(*places) == value)
-            .map(Precision)
-            .ok_or_else(|| E::invalid_value(de::Unexpected::Float(value), &self))
-    }
-}
-
-impl<'de> Deserialize<'de> for Precision {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_u64(PrecisionVisitor)
     }
 }
 

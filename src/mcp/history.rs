@@ -8,14 +8,15 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::backend::{Backend, CommandReport, JobEnd};
 use super::exec::CommandRequest;
 use super::exec::reply::exit_code;
 use super::reply;
 use super::server::Server;
-use super::sessions::Running;
 use model::call::Cwd;
 use model::clock;
+use service::Backend;
+use service::report::Running;
+use service::report::{CommandReport, JobEnd};
 
 /// Bytes of a command that are kept. Of a longer one the beginning is kept, and it cannot be run
 /// again.

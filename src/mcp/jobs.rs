@@ -1,79 +1,15 @@
-//! Requests and results of `bash_output`, `bash_input`, `bash_jobs` and `bash_kill`.
-
-use std::time::Duration;
+//! Results of `bash_output`, `bash_input`, `bash_jobs` and `bash_kill`.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::arguments::jobs::{
-    BashInputArguments, BashKillArguments, BashOutputArguments, OutputOffsets,
-};
-use super::backend::CommandReport;
 use super::reply::{self, millis, time_text};
-use super::sessions::{self, Running};
+use super::sessions;
 use model::outcome::Outcome;
+use service::report::{InputTaken, JobAnswer, JobOutput, JobState, JobSummary};
 
 /// Jobs in one list, at most.
 pub const LISTED: usize = 50;
-
-/// A call of one of these tools.
-#[derive(Debug, Clone, PartialEq)]
-pub enum JobRequest {
-    Output(BashOutputArguments),
-    Input(BashInputArguments),
-    List,
-    Kill(BashKillArguments),
-}
-
-/// Answer to such a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobAnswer {
-    One(Box<JobOutput>),
-    /// The newest first.
-    List(Vec<JobSummary>),
-}
-
-/// A command with its output.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobOutput {
-    pub id: String,
-    pub state: JobState,
-    /// Byte offsets at which the next call reads on.
-    pub next: OutputOffsets,
-    /// Additional remark, one line.
-    pub note: Option<String>,
-    /// Amount of text that was written to its input.
-    pub taken: Option<InputTaken>,
-}
-
-/// Result of writing to a command's input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InputTaken {
-    /// Number of bytes written.
-    Bytes(usize),
-    /// Nothing: no process reads the input.
-    Nothing,
-}
-
-/// Progress of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobState {
-    Ended(Box<CommandReport>),
-    Running(Box<Running>),
-}
-
-/// A job in a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobSummary {
-    pub id: String,
-    pub session: String,
-    /// Beginning of its text.
-    pub command: String,
-    /// `None` while it runs.
-    pub outcome: Option<Outcome>,
-    pub took: Duration,
-    pub printed: OutputOffsets,
-}
 
 /// Makes the result of any of the tools.
 pub fn answer(answer: &JobAnswer) -> CallToolResult {

@@ -2,11 +2,10 @@
 //! nothing itself.
 //!
 //! A message arrives as a line ([`lines`]); rmcp dispatches it to [`server`], and the row of its tool
-//! ([`tools`]) parses its arguments ([`arguments`]); a [`backend::Backend`] runs it when its turn has
+//! ([`tools`]) parses its arguments ([`arguments`]); a [`service::Backend`] runs it when its turn has
 //! come; [`reply`] makes the result. [`serve`] decides when all of that ends.
 
 pub mod arguments;
-pub mod backend;
 pub mod commands;
 pub mod exec;
 pub mod files;
@@ -20,7 +19,6 @@ pub mod notifier;
 pub mod progress;
 pub mod reply;
 pub mod resources;
-pub mod rules;
 pub mod serve;
 pub mod server;
 pub mod sessions;

@@ -13,12 +13,13 @@ use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::backend::{Clamped, CommandReport, Cut, DenialReport, Refused, RefusedKind, Stream};
-use super::rules::Rules;
-use super::sessions::{self, SessionReport};
 pub use calculator::{calculated, precision_set, scripted};
 use model::outcome::{Outcome, Timings};
 use model::receipt::Receipt;
+use service::denied::DenialReport;
+use service::refused::{Refused, RefusedKind};
+use service::report::{Clamped, CommandReport, Cut, SessionFields, SessionReport, Stream, are_cut};
+use service::rules::Rules;
 
 /// Key of the receipt, in `_meta`: clients show models the structured content, not this.
 pub const RECEIPT_KEY: &str = "cofferdam/receipt";
@@ -48,7 +49,7 @@ struct Structured<'a> {
     denials: &'a [DenialReport],
     cwd: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<sessions::Structured<'a>>,
+    session: Option<SessionFields<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     files_changed: Option<Value>,
 }
@@ -169,11 +170,6 @@ fn structured(told: &CommandReport) -> Structured<'_> {
 
 fn is_cut(told: &CommandReport) -> bool {
     are_cut(&told.stdout, &told.stderr)
-}
-
-/// Returns true if a reply has less than both streams.
-pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
-    stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
 }
 
 fn at_its_ends(told: &CommandReport) -> bool {

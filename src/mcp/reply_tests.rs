@@ -3,8 +3,9 @@
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 
 use super::*;
-use crate::backend::{Calculated, DenialReport, Exact, Stream, ValueOrigin};
 use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
+use service::denied::DenialReport;
+use service::report::{Calculated, Exact, Stream, ValueOrigin};
 
 fn ran(outcome: Outcome) -> CommandReport {
     CommandReport {

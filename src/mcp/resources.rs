@@ -11,12 +11,13 @@ use rmcp::service::SubscriptionContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::{Value, json};
 
-use super::backend::{Backend, Refused, RefusedKind};
 use super::reply;
 use super::server::Server;
 use super::tools::Context;
 use model::outcome::Outcome;
+use service::Backend;
 use service::inspect;
+use service::refused::{Refused, RefusedKind};
 
 const SYSTEM: &str = "bash://system/info";
 const ENVIRONMENT: &str = "bash://env/all";

@@ -9,9 +9,9 @@ use rmcp::service::ServerInitializeError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::backend::Backend;
 use super::lines::{Ends, Lines};
 use super::server::Server;
+use service::Backend;
 
 /// Failures that end serving.
 #[derive(Debug, thiserror::Error)]

@@ -22,19 +22,22 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::arguments::{BashArguments, Precision, nearest};
-use super::backend::{Backend, Refused, RefusedKind};
+use super::arguments::{BashArguments, nearest};
 use super::exec::arguments::BashExecArguments;
 use super::exec::{CommandRequest, WorkingDir};
 use super::history::History;
 use super::logs::{self, Logs};
 use super::macros::Macros;
 use super::resources;
-use super::sessions::{self, BashAnswer};
+use super::sessions;
 use super::tools::{Context, Entry, INSTRUCTIONS, InForce};
 use super::{commands, jobs, reply};
 use calc::ledger::Ledger;
+use service::Backend;
 use service::cli::Declared;
+use service::refused::{Refused, RefusedKind};
+use service::report::BashAnswer;
+use service::request::{JobRequest, Precision};
 
 /// Key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
@@ -183,7 +186,8 @@ impl<B: Backend> Server<B> {
             stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
             ..CommandRequest::default()
         };
-        let answer = self.heard(context, |turn| self.0.backend.bash(arguments, turn)).await?;
+        let request = arguments.request()?;
+        let answer = self.heard(context, |caller| self.0.backend.bash(request, caller)).await?;
         Ok(match answer {
             BashAnswer::Ended(told) => {
                 self.0.history.add(&told, asked);
@@ -199,10 +203,10 @@ impl<B: Backend> Server<B> {
 
     pub(crate) async fn job(
         &self,
-        ask: jobs::JobRequest,
+        request: JobRequest,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let answer = self.turn(context, |turn| self.0.backend.job(ask, turn)).await?;
+        let answer = self.turn(context, |caller| self.0.backend.job(request, caller)).await?;
         Ok(jobs::answer(&answer))
     }
 
@@ -219,7 +223,7 @@ impl<B: Backend> Server<B> {
                 return Ok(commands::reply(&commands::invalid(bad)));
             }
         };
-        let run = |turn| self.0.backend.command(declared, request, turn);
+        let run = |caller| self.0.backend.command(declared, request, caller);
         Ok(commands::reply(&self.turn(context, run).await?))
     }
 }

@@ -1,12 +1,17 @@
 //! Tools that an agent can call, and the one path by which each call runs: decided by policy,
 //! queued, started in a cell, captured, reported.
 
+mod backend;
 pub mod calculate;
 pub mod cli;
 pub mod denied;
+pub mod executor;
 pub mod files;
 pub mod inspect;
 pub mod refused;
+pub mod report;
+pub mod request;
+pub mod rules;
 pub mod session;
 pub mod shell;
 mod watch;
@@ -28,6 +33,9 @@ use model::receipt::Receipt;
 use policy::flags::Changes as CommandChanges;
 use policy::tools::{Runs, ToolSpec};
 use policy::{Denial, Grant, Policy, Profiles};
+
+pub use backend::Backend;
+pub use executor::{Executor, Setup};
 
 /// The waiting side of a call: its means to cancel the call, and to count and read output
 /// meanwhile.

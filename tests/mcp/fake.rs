@@ -2,18 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::Duration;
 
 use calc::plot::{Drawn, Plot};
-use mcp::arguments::{BashArguments, Precision};
-use mcp::backend::{
-    Backend, Batch, Calculated, Clamped, CommandReport, Exact, Plotted, Refused, RefusedKind,
-    Stream, Turn, ValueOrigin,
-};
 use mcp::lines::Ends;
-use mcp::rules::Rules;
 use mcp::serve::{ServeError, connection};
-use mcp::sessions::BashAnswer;
 use model::job::{Limits, ProfileName};
 use model::outcome::{Outcome, Timings, Usage};
 use model::profile::{
@@ -21,6 +15,16 @@ use model::profile::{
 };
 use model::receipt::{MemoryHold, Tier};
 use serde_json::{Value, json};
+use service::cli::{Declared, DeclaredRequest, DeclaredResult};
+use service::refused::{Refused, RefusedKind};
+use service::report::{BashAnswer, FileReport, JobAnswer, JobEnd};
+use service::report::{
+    Batch, Calculated, Clamped, CommandReport, Exact, Plotted, Stream, ValueOrigin,
+};
+use service::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
+use service::rules::Rules;
+use service::shell::ScriptArgs;
+use service::{Backend, Caller};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 
@@ -52,9 +56,9 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
 }
 
 impl Backend for Fake {
-    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<BashAnswer, Refused> {
-        let command = arguments.command.unwrap();
-        let mut words = command.split(' ');
+    async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
+        let BashRequest::Run(run) = request else { panic!("a restart was not asked for") };
+        let mut words = run.args.command.split(' ');
         let told = match words.next().unwrap() {
             "panic" => panic!("asked to"),
             "deny" => {
@@ -62,15 +66,15 @@ impl Backend for Fake {
             }
             // Ends only when it is told to, and tells what it had printed.
             "wait" => {
-                turn.produced.add(7);
-                turn.cancel.cancelled().await;
+                caller.produced.add(7);
+                caller.cancel.cancelled().await;
                 Ok(told(Outcome::Cancelled, "partial"))
             }
             "sleep" => {
                 let time = Duration::from_millis(words.next().unwrap().parse().unwrap());
                 tokio::select! {
                     () = tokio::time::sleep(time) => Ok(told(Outcome::Exited { code: 0 }, "slept")),
-                    () = turn.cancel.cancelled() => Ok(told(Outcome::Cancelled, "")),
+                    () = caller.cancel.cancelled() => Ok(told(Outcome::Cancelled, "")),
                 }
             }
             // Breaks its promise to end when it is told to.
@@ -85,7 +89,7 @@ impl Backend for Fake {
         expression: String,
         precision: Precision,
         _within: Option<Duration>,
-        _turn: Turn,
+        _caller: Caller,
     ) -> Result<Calculated, Refused> {
         if expression == "1/0" {
             return Err(Refused::failed("BC error: divide by zero"));
@@ -98,7 +102,7 @@ impl Backend for Fake {
         _script: String,
         precision: Precision,
         _within: Option<Duration>,
-        _turn: Turn,
+        _caller: Caller,
     ) -> Result<Calculated, Refused> {
         Ok(calculated(format!("raw at {}", precision.places())))
     }
@@ -108,7 +112,7 @@ impl Backend for Fake {
         expressions: Vec<String>,
         _precision: Precision,
         _within: Option<Duration>,
-        _turn: Turn,
+        _caller: Caller,
     ) -> Result<Batch, Refused> {
         let entry = |expression: &String| match expression.as_str() {
             "1/0" => Err("BC error: Divide by zero".to_owned()),
@@ -127,7 +131,7 @@ impl Backend for Fake {
         &self,
         plot: Plot,
         _within: Option<Duration>,
-        _turn: Turn,
+        _caller: Caller,
     ) -> Result<Plotted, Refused> {
         let drawn = Drawn {
             plot: format!("{}x{}\n", plot.width, plot.height),
@@ -141,6 +145,65 @@ impl Backend for Fake {
         let took = Duration::from_millis(8);
         Ok(Plotted { drawn, took, receipt: None, unrecorded: None })
     }
+
+    async fn script(
+        &self,
+        tool: &'static str,
+        _args: ScriptArgs,
+        _caller: Caller,
+    ) -> Result<CommandReport, Refused> {
+        Err(Refused::failed(format!("`{tool}` is not run here")))
+    }
+
+    async fn file(
+        &self,
+        tool: &'static str,
+        _request: FileRequest,
+        _caller: Caller,
+    ) -> Result<FileReport, Refused> {
+        Err(Refused::failed(format!("`{tool}` has no files here")))
+    }
+
+    async fn command(
+        &self,
+        declared: &Declared,
+        _request: DeclaredRequest,
+        _caller: Caller,
+    ) -> Result<DeclaredResult, Refused> {
+        Err(Refused::failed(format!("`{}` is not run here", declared.command.name)))
+    }
+
+    async fn job(&self, _request: JobRequest, _caller: Caller) -> Result<JobAnswer, Refused> {
+        Err(Refused::failed("there are no jobs here"))
+    }
+
+    fn exec_options(&self) -> ExecOptions {
+        ExecOptions::default()
+    }
+
+    fn pending(&self) -> usize {
+        0
+    }
+
+    fn commands(&self) -> &[Declared] {
+        &[]
+    }
+
+    fn lists(&self, _tool: &str) -> bool {
+        true
+    }
+
+    fn withheld(&self, _tool: &str) -> Option<Refused> {
+        None
+    }
+
+    fn end_of(&self, _job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {
+        None
+    }
+
+    fn invalid(&self, _tool: &str, _why: &str) {}
+
+    async fn settled(&self) {}
 
     fn rules(&self) -> Rules {
         Rules::of(&profile(), None, Tier::Full, MemoryHold::BestEffort, Duration::from_secs(30))

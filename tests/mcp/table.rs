@@ -1,7 +1,6 @@
 //! The table of built-in tools: a tool that is in it is listed and called, and no other is.
 
 use mcp::arguments::{Arguments, Named};
-use mcp::backend::Backend;
 use mcp::lines::{Ends, Lines};
 use mcp::server::Server;
 use mcp::tools::{BuiltIn, CallResult, Context, Entry, InForce};
@@ -9,6 +8,7 @@ use rmcp::ServiceExt;
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, Tool};
 use serde::Deserialize;
 use serde_json::json;
+use service::Backend;
 
 use crate::fake::Fake;
 

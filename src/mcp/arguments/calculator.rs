@@ -5,10 +5,11 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use super::{Arguments, Precision, Seconds};
+use super::{Arguments, Seconds};
 use calc::MOST_EXPRESSIONS;
 use calc::ledger::REMEMBERED;
 use calc::plot::{HEIGHT, Plot, WIDTH};
+use service::request::Precision;
 
 /// Calculations that `calculate_history` returns when it is not asked for a number.
 pub const USUAL_HISTORY: u16 = 20;

@@ -7,19 +7,19 @@ pub(super) mod reply;
 pub mod steps;
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use rmcp::model::CallToolResult;
 
 use self::arguments::{BashExecArguments, Shell};
 use super::arguments::Named;
-use super::backend::{Backend, CommandReport, Refused};
 use super::server::Server;
 use super::tools::Context;
 use capture::tap::Tap;
 use model::call::{Cwd, seconds};
-use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::outcome::Outcome;
+use service::Backend;
+use service::refused::Refused;
+use service::report::CommandReport;
 use service::shell::{self, ScriptArgs};
 
 /// A command for a fresh cell, with the input that only cofferdam gives it.
@@ -34,32 +34,6 @@ pub struct CommandRequest {
 impl CommandRequest {
     pub fn of(arguments: BashExecArguments) -> Self {
         Self { arguments, ..Self::default() }
-    }
-}
-
-/// Operator's settings of `bash_exec`, given at the start of the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// Time limit of a command that asks for none, and the maximum.
-    pub default_timeout: Duration,
-    pub max_timeout: Duration,
-    /// Directory in which commands start until `set_working_dir` is called.
-    pub working_dir: Cwd,
-    /// Number of commands in the history.
-    pub history: usize,
-    /// Profiles that a command may name; the first is the default.
-    pub profiles: Vec<String>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            default_timeout: EXEC_TIMEOUT,
-            max_timeout: EXEC_MAX_TIMEOUT,
-            working_dir: Cwd::workspace(),
-            history: HISTORY,
-            profiles: Vec::new(),
-        }
     }
 }
 
@@ -140,7 +114,7 @@ impl<B: Backend> Server<B> {
         let run = |turn| self.0.backend.script(tool, args, turn);
         let mut told = self.tapped_turn(context, tap, run).await?;
         if asked.is_some_and(|asked| asked > wall) {
-            told.clamped = super::backend::Clamped::Yes;
+            told.clamped = service::report::Clamped::Yes;
         }
         self.0.history.add(&told, asked_for);
         Ok(told)

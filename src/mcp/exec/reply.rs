@@ -4,10 +4,10 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use crate::backend::CommandReport;
 use crate::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
+use service::report::{Clamped, CommandReport, are_cut};
 
 /// Presence of standard error in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +41,7 @@ pub fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallTo
     if let (Some(changed), Some(fields)) = (&told.files_changed, fields.as_object_mut()) {
         fields.insert("files_changed".to_owned(), reply::changes::fields(changed));
     }
-    if let (true, Some(fields)) =
-        (reply::are_cut(&told.stdout, &told.stderr), fields.as_object_mut())
-    {
+    if let (true, Some(fields)) = (are_cut(&told.stdout, &told.stderr), fields.as_object_mut()) {
         fields.insert("stdout_bytes".to_owned(), Value::from(told.stdout.bytes));
         fields.insert("stderr_bytes".to_owned(), Value::from(told.stderr.bytes));
         fields.insert("truncated".to_owned(), Value::Bool(true));
@@ -53,8 +51,8 @@ pub fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallTo
     let mut result = reply::result(reply::pretty(&fields), reply::is_error(&told.outcome));
     let plain = matches!(told.outcome, Outcome::Exited { .. })
         && told.denials.is_empty()
-        && !reply::are_cut(&told.stdout, &told.stderr)
-        && told.clamped == crate::backend::Clamped::No;
+        && !are_cut(&told.stdout, &told.stderr)
+        && told.clamped == Clamped::No;
     if !plain {
         result.content.push(ContentBlock::text(reply::status(told)));
     }

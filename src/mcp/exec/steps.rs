@@ -4,12 +4,12 @@ use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
 
 use super::reply::exit_code;
-use crate::backend::CommandReport;
 use crate::reply;
 use capture::Captured;
 use capture::text::render;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::Outcome;
+use service::report::{CommandReport, are_cut};
 
 /// Treatment of later steps after a failed one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,8 +83,7 @@ impl Steps {
             ("exit_code".to_owned(), Value::from(exit_code(&report.outcome))),
             ("execution_time_ms".to_owned(), Value::from(reply::millis(report.usage.wall))),
         ]);
-        if stdout == Stdout::Shown
-            && (streams.truncated || reply::are_cut(&report.stdout, &report.stderr))
+        if stdout == Stdout::Shown && (streams.truncated || are_cut(&report.stdout, &report.stderr))
         {
             fields.insert("truncated".to_owned(), Value::Bool(true));
             let id =

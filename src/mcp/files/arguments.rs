@@ -5,9 +5,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use crate::arguments::{Arguments, BadArguments};
-use crate::backend::Refused;
 use model::call::{FilePath, InvalidCall};
 use service::files::{FILE_BYTES, Overwrite, Request};
+use service::refused::Refused;
+use service::request::FileRequest;
+use service::session::DEFAULT;
 
 /// Bytes of a `get_file` answer by default.
 pub const GOT: usize = 1 << 20;
@@ -84,12 +86,9 @@ impl Arguments for GetFileArguments {
     const FIELDS: &'static [&'static str] = &["path", "offset", "length", "session"];
 }
 
-/// A request with its path and session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileRequest {
-    pub path: FilePath,
-    pub request: Request,
-    pub session: Option<String>,
+/// Returns the session whose shell is asked, if the workspace is a session's.
+fn named(session: Option<String>) -> String {
+    session.unwrap_or_else(|| DEFAULT.to_owned())
 }
 
 fn bad(message: String) -> BadArguments {
@@ -140,7 +139,7 @@ impl EditArguments {
                 Request::Insert { after, text: bounded("insert_text", text.into_bytes())? }
             }
         };
-        Ok(FileRequest { path, request, session: self.session })
+        Ok(FileRequest { path, request, session: named(self.session) })
     }
 }
 
@@ -181,7 +180,11 @@ impl PutFileArguments {
         };
         let mode = self.mode.as_deref().map(permissions).transpose()?;
         let over = if self.overwrite { Overwrite::Any } else { Overwrite::Nothing };
-        Ok(FileRequest { path, request: Request::Put { bytes, mode, over }, session: self.session })
+        Ok(FileRequest {
+            path,
+            request: Request::Put { bytes, mode, over },
+            session: named(self.session),
+        })
     }
 }
 
@@ -207,7 +210,7 @@ impl GetFileArguments {
             return Err(bad(why).into());
         }
         let request = Request::Get { offset: self.offset, length };
-        Ok(FileRequest { path, request, session: self.session })
+        Ok(FileRequest { path, request, session: named(self.session) })
     }
 }
 

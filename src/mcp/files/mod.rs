@@ -5,24 +5,11 @@ mod reply;
 
 use rmcp::model::CallToolResult;
 
-use self::arguments::FileRequest;
-use super::backend::{Backend, DenialReport, Refused};
 use super::server::Server;
 use super::tools::Context;
-use model::receipt::Receipt;
-use service::files::FileAnswer;
-
-/// Result of a request for a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileReport {
-    pub answer: FileAnswer,
-    pub denials: Vec<DenialReport>,
-    pub receipt: Option<Receipt>,
-    /// Reason why the session has a new shell, where it had another.
-    pub renewed: Option<String>,
-    /// Number of lines missing from the audit log, and the reason, while it cannot be written.
-    pub unrecorded: Option<(u64, String)>,
-}
+use service::Backend;
+use service::refused::Refused;
+use service::request::FileRequest;
 
 impl<B: Backend> Server<B> {
     /// Reads or writes a file, as a call of `tool`.
@@ -36,12 +23,5 @@ impl<B: Backend> Server<B> {
         let run = |turn| self.0.backend.file(tool, asked, turn);
         let filed = self.turn(context, run).await?;
         Ok(reply::filed(&about, &filed))
-    }
-}
-
-impl FileRequest {
-    /// Returns the session whose shell is asked, if the workspace is a session's.
-    pub fn session(&self) -> &str {
-        self.session.as_deref().unwrap_or(service::session::DEFAULT)
     }
 }

@@ -6,13 +6,13 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::FileReport;
-use super::arguments::FileRequest;
 use crate::reply;
 use crate::reply::changes::name;
 use capture::deceptive::plain;
 use model::defaults::INLINE_CHARACTERS;
 use service::files::{Entry, FileAnswer, FileKind, Region, ReplacedFile, Request};
+use service::report::FileReport;
+use service::request::FileRequest;
 
 /// Parts of a request that its reply repeats.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 
 use super::{RECEIPT_KEY, meta, millis, pretty, result};
-use crate::backend::{Calculated, Exact, ValueOrigin};
+use service::report::{Calculated, Exact, ValueOrigin};
 
 /// Makes the result of `calculate`, with `exact: false` if digits may be wrong.
 pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {

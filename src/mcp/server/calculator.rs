@@ -3,11 +3,14 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::super::arguments::{Precision, Seconds};
-use super::super::backend::{Backend, Calculated, Refused};
+use super::super::arguments::Seconds;
 use super::Server;
 use calc::ledger::Ledger;
 use model::call::{InvalidCall, seconds};
+use service::Backend;
+use service::refused::Refused;
+use service::report::Calculated;
+use service::request::Precision;
 
 impl<B: Backend> Server<B> {
     pub(crate) fn note_one(

@@ -4,11 +4,12 @@ use rmcp::RoleServer;
 use rmcp::service::RequestContext;
 
 use super::Server;
-use crate::backend::{Backend, Refused, Turn};
 use crate::notifier::{self, OutputNotifier};
 use crate::progress;
 use capture::Produced;
 use capture::tap::Tap;
+use service::refused::Refused;
+use service::{Backend, Caller};
 
 /// Progress notifications every second, for a client that asked for progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl<B: Backend> Server<B> {
     pub(crate) async fn turn<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
-        call: impl FnOnce(Turn) -> F,
+        call: impl FnOnce(Caller) -> F,
     ) -> Result<T, Refused>
     where
         F: Future<Output = Result<T, Refused>>,
@@ -36,7 +37,7 @@ impl<B: Backend> Server<B> {
     pub(super) async fn heard<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
-        call: impl FnOnce(Turn) -> F,
+        call: impl FnOnce(Caller) -> F,
     ) -> Result<T, Refused>
     where
         F: Future<Output = Result<T, Refused>>,
@@ -57,7 +58,7 @@ impl<B: Backend> Server<B> {
         &self,
         context: &RequestContext<RoleServer>,
         tap: Tap,
-        call: impl FnOnce(Turn) -> F,
+        call: impl FnOnce(Caller) -> F,
     ) -> Result<T, Refused>
     where
         F: Future<Output = Result<T, Refused>>,
@@ -71,7 +72,7 @@ impl<B: Backend> Server<B> {
         context: &RequestContext<RoleServer>,
         tap: Tap,
         ticks: Ticks,
-        call: impl FnOnce(Turn) -> F,
+        call: impl FnOnce(Caller) -> F,
     ) -> Result<T, Refused>
     where
         F: Future<Output = Result<T, Refused>>,
@@ -89,8 +90,8 @@ impl<B: Backend> Server<B> {
                 None => std::future::pending().await,
             }
         };
-        let turn = Turn { cancel: cancel.clone(), produced: produced.clone(), tap };
-        let mut running = std::pin::pin!(call(turn));
+        let caller = Caller { cancel: cancel.clone(), produced: produced.clone(), tap };
+        let mut running = std::pin::pin!(call(caller));
         let mut reporting = std::pin::pin!(reporting);
         let mut taken_back = std::pin::pin!(async {
             context.ct.cancelled().await;

@@ -11,10 +11,10 @@ use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{
     CalculateAdvancedArguments, CalculateArguments, Named, SetPrecisionArguments,
 };
-use crate::backend::Backend;
 use crate::reply::{self, calculations};
 use crate::server::Server;
 use crate::server::calculator::within;
+use service::Backend;
 
 impl BuiltIn for CalculateArguments {
     fn describe(in_force: &InForce) -> Tool {

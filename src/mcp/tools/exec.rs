@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 
 use super::schema::{files_changed, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::backend::Backend;
+use crate::exec::CommandRequest;
 use crate::exec::arguments::{BashExecArguments, Shell};
-use crate::exec::{CommandRequest, Options};
 use crate::server::Server;
 use model::call::SCRIPT_BYTES;
+use service::Backend;
+use service::request::ExecOptions;
 
 impl BuiltIn for BashExecArguments {
     fn describe(in_force: &InForce) -> Tool {
@@ -54,7 +55,7 @@ pub(super) fn exec_output() -> Value {
 }
 
 /// Returns the schema of the profile argument, if there is a choice.
-pub(super) fn profile(options: &Options) -> Option<(String, Value)> {
+pub(super) fn profile(options: &ExecOptions) -> Option<(String, Value)> {
     let [own, _, ..] = options.profiles.as_slice() else { return None };
     let schema = json!({
         "type": "string", "enum": options.profiles, "default": own,
@@ -63,7 +64,7 @@ pub(super) fn profile(options: &Options) -> Option<(String, Value)> {
     Some(("profile".to_owned(), schema))
 }
 
-pub(super) fn exec_input(options: &Options) -> Value {
+pub(super) fn exec_input(options: &ExecOptions) -> Value {
     let mut input = exec_fields(options);
     if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
         properties.extend(profile(options));
@@ -71,7 +72,7 @@ pub(super) fn exec_input(options: &Options) -> Value {
     input
 }
 
-pub(super) fn exec_fields(options: &Options) -> Value {
+pub(super) fn exec_fields(options: &ExecOptions) -> Value {
     json!({
         "type": "object",
         "properties": {

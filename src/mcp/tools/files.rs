@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::schema::{pure, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::Named;
-use crate::backend::Backend;
 use crate::files::arguments::{EditArguments, GOT, GetFileArguments, PutFileArguments};
 use crate::server::Server;
+use service::Backend;
 use service::files::FILE_BYTES;
 
 impl BuiltIn for EditArguments {

@@ -8,9 +8,10 @@ use super::exec::{exec_output, profile};
 use super::schema::{pure, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments};
-use crate::backend::{Backend, Refused, RefusedKind};
 use crate::reply;
 use crate::server::Server;
+use service::Backend;
+use service::refused::{Refused, RefusedKind};
 
 /// Commands in the answer to one search, at most.
 pub const MOST_FOUND: usize = 100;

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use super::schema::tool;
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named};
-use crate::backend::{Backend, Refused, RefusedKind};
 use crate::exec::{failed, read, reply, well};
 use crate::server::Server;
 use model::outcome::Outcome;
+use service::Backend;
 use service::inspect::{self, Located, System};
+use service::refused::{Refused, RefusedKind};
 
 /// Default format of `ps`.
 const PS_FORMAT: &str = "aux";

@@ -9,11 +9,11 @@ use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::jobs::{
     BashInputArguments, BashJobsArguments, BashKillArguments, BashOutputArguments,
 };
-use crate::backend::Backend;
-use crate::jobs::JobRequest;
 use crate::server::Server;
 use model::call::STDIN_BYTES;
 use model::defaults::INLINE_CHARACTERS;
+use service::Backend;
+use service::request::JobRequest;
 
 impl BuiltIn for BashOutputArguments {
     fn describe(_: &InForce) -> Tool {
@@ -54,7 +54,7 @@ impl BuiltIn for BashOutputArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.job(JobRequest::Output(self), context).await
+        server.job(self.request()?, context).await
     }
 }
 
@@ -92,7 +92,7 @@ impl BuiltIn for BashInputArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.job(JobRequest::Input(self), context).await
+        server.job(self.request()?, context).await
     }
 }
 
@@ -136,7 +136,7 @@ impl BuiltIn for BashKillArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.job(JobRequest::Kill(self), context).await
+        server.job(self.request(), context).await
     }
 }
 

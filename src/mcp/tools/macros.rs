@@ -12,7 +12,6 @@ use super::schema::{no_arguments, pure, runs, tool};
 use super::steps::{exec_properties, keep_going_schema, steps_schema};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::backend::Backend;
 use crate::exec::CommandRequest;
 use crate::exec::arguments::BashExecArguments;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
@@ -20,6 +19,7 @@ use crate::macros::{Before, MOST_COMMANDS, NAME_BYTES, NAME_PATTERN};
 use crate::reply;
 use crate::server::Server;
 use capture::tap::Tap;
+use service::Backend;
 
 /// Arguments of `macro_save`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -12,12 +12,12 @@ use crate::arguments::calculator::{
     CalculateBatchArguments, CalculateFunctionsArguments, CalculateHistoryArguments,
     CalculatePlotArguments, CalculateStatsArguments, MOST_HISTORY, USUAL_HISTORY,
 };
-use crate::backend::Backend;
 use crate::reply::calculations;
 use crate::server::Server;
 use crate::server::calculator::within;
 use calc::plot::{HEIGHT, WIDTH};
 use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MOST_EXPRESSIONS};
+use service::Backend;
 
 impl BuiltIn for CalculateBatchArguments {
     fn describe(in_force: &InForce) -> Tool {

@@ -47,12 +47,13 @@ use crate::arguments::{
     Arguments, BashArguments, CalculateAdvancedArguments, CalculateArguments, Named,
     SandboxRulesArguments, SetPrecisionArguments, parse,
 };
-use crate::backend::{Backend, Refused};
-use crate::exec::Options;
 use crate::exec::arguments::BashExecArguments;
 use crate::files::arguments::{EditArguments, GetFileArguments, PutFileArguments};
-use crate::rules::Rules;
 use crate::server::Server;
+use service::Backend;
+use service::refused::Refused;
+use service::request::ExecOptions;
+use service::rules::Rules;
 
 /// The request that a call arrived with.
 pub type Context = RequestContext<RoleServer>;
@@ -66,7 +67,7 @@ pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell fo
 #[derive(Debug, Clone, PartialEq)]
 pub struct InForce {
     pub rules: Rules,
-    pub options: Options,
+    pub options: ExecOptions,
 }
 
 /// A built-in tool; the type holds the arguments of one call.

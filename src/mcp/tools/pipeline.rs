@@ -10,13 +10,13 @@ use super::schema::{runs, tool};
 use super::steps::{exec_properties, keep_going_schema, steps_schema};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::backend::Backend;
 use crate::exec::CommandRequest;
 use crate::exec::arguments::{BashExecArguments, Shell};
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
+use service::Backend;
 
 /// Steps of one pipeline, at most.
 pub const MOST_STEPS: usize = 16;

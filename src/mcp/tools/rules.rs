@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::schema::{no_arguments, pure, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::SandboxRulesArguments;
-use crate::backend::Backend;
 use crate::reply;
 use crate::server::Server;
+use service::Backend;
 
 impl BuiltIn for SandboxRulesArguments {
     fn describe(_: &InForce) -> Tool {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use rmcp::model::{Tool, ToolAnnotations, object};
 use serde_json::{Value, json};
 
-use crate::arguments::{MAX_PRECISION, Named};
-use crate::rules::Rules;
+use crate::arguments::Named;
+use service::request::MAX_PRECISION;
+use service::rules::Rules;
 
 /// Puts a tool's entry in the list together.
 pub(super) fn tool<T: Named>(

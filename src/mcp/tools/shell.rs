@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use super::schema::{denials, files_changed, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::BashArguments;
-use crate::backend::Backend;
 use crate::server::Server;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
+use service::Backend;
 
 impl BuiltIn for BashArguments {
     fn describe(in_force: &InForce) -> Tool {

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::exec::{exec_fields, profile};
-use crate::exec::Options;
+use service::request::ExecOptions;
 
 /// Returns these fields as in `bash_exec`, with its choice of a profile.
-pub(super) fn exec_properties(options: &Options, named: &[&str]) -> Map<String, Value> {
+pub(super) fn exec_properties(options: &ExecOptions, named: &[&str]) -> Map<String, Value> {
     let of_exec = exec_fields(options);
     let properties = of_exec.get("properties").and_then(Value::as_object);
     let taken = properties.into_iter().flatten().filter(|(name, _)| named.contains(&name.as_str()));

@@ -9,12 +9,12 @@ use super::exec::{exec_input, exec_output};
 use super::schema::{runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::backend::Backend;
 use crate::exec::CommandRequest;
 use crate::exec::arguments::BashExecArguments;
 use crate::notifier::{MOST, OutputNotifier, USUAL};
 use crate::server::Server;
 use capture::tap::Tap;
+use service::Backend;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.
 pub const BUFFER: usize = USUAL;

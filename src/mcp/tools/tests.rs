@@ -20,7 +20,7 @@ fn in_force() -> Option<InForce> {
     let (view, hold) = (None, MemoryHold::BestEffort);
     let rules = Rules::of(profile, view, Tier::Full, hold, Duration::from_secs(30));
     let profiles = vec!["bash".to_owned(), "bc".to_owned()];
-    Some(InForce { rules, options: Options { profiles, ..Options::default() } })
+    Some(InForce { rules, options: ExecOptions { profiles, ..ExecOptions::default() } })
 }
 
 /// A tool, its fields, and the result of parsing arguments of it.

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use super::schema::{no_arguments, pure, sets, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named};
-use crate::backend::{Backend, Refused, RefusedKind};
 use crate::exec::{reply, well};
 use crate::server::Server;
 use model::call::Cwd;
 use model::outcome::Outcome;
+use service::Backend;
 use service::inspect;
+use service::refused::{Refused, RefusedKind};
 
 /// Arguments of `get_working_dir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -1,25 +1,31 @@
-//! The executor behind the tools: through `tools`, policy and the link.
+//! The executor behind the tools, one for each server: its policy, queue, link and audit log.
+
+mod files;
+mod fresh;
+mod jobs;
+mod sessions;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::jobs::end_of;
-use super::wiring::Settings;
+use self::jobs::end_of;
+use crate::calculate::InCells;
+use crate::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
+use crate::denied::DenialReport;
+use crate::refused::{Refused, RefusedKind, uncalculated};
+use crate::report::{
+    BashAnswer, Batch, Calculated, Clamped, CommandReport, Exact, FileReport, JobAnswer, JobEnd,
+    Plotted, ValueOrigin,
+};
+use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
+use crate::rules::Rules;
+use crate::shell::ScriptArgs;
+use crate::{Backend, Caller, Refusal, Workbench};
 use audit::Audit;
 use calc::plot::Plot;
 use config::Loaded;
 use link::Link;
-use mcp::arguments::{BashArguments, Precision};
-use mcp::backend::{
-    Backend, Batch, Calculated, Clamped, CommandReport, Exact, JobEnd, Plotted, Refused,
-    RefusedKind, Turn, ValueOrigin,
-};
-use mcp::exec::Options;
-use mcp::files;
-use mcp::jobs;
-use mcp::rules::Rules;
-use mcp::sessions::BashAnswer;
 use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
 use model::job::{Access, Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};
@@ -28,39 +34,46 @@ use model::receipt::MemoryHold;
 use policy::Terms;
 use policy::group::Group;
 use policy::tools::{NAMES, asks_a_rule, ruled_by};
-use service::calculate::InCells;
-use service::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
-use service::denied::DenialReport;
-use service::refused::uncalculated;
-use service::shell::ScriptArgs;
-use service::{Refusal, Workbench};
+
+/// What an executor is given at the start.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Configuration in force.
+    pub loaded: Loaded,
+    pub workspace: Workspace,
+    /// Access to the directory that is granted as `/workspace`, if one is.
+    pub granted: Option<Access>,
+    /// Time limit of a `bash` call that asks for none, if the operator named one.
+    pub command_timeout: Option<Duration>,
+}
 
 /// Executor behind the tools of a server.
 #[derive(Debug)]
-pub struct Live {
-    pub(super) workbench: Workbench,
+pub struct Executor {
+    workbench: Workbench,
     link: Link,
-    pub(super) audit: Audit,
+    audit: Audit,
     /// Time that a call waits before its command becomes a job.
-    pub(super) yield_after: Duration,
+    yield_after: Duration,
     /// Time limit in seconds of a `bash` call that asks for none, if less than its rule leaves it.
-    pub(super) default_timeout: Option<f64>,
+    default_timeout: Option<f64>,
     /// Profile of `bash`, with the limits that its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
     /// Access to the directory that is granted as `/workspace`, if one is.
-    pub(super) granted: Option<Access>,
+    granted: Option<Access>,
     cache: calc::Cache,
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
-    exec: Options,
+    exec: ExecOptions,
     loaded: Loaded,
 }
 
-impl Live {
-    pub fn new(settings: &Settings, workspace: Workspace, link: Link, audit: Audit) -> Self {
-        let loaded = &settings.loaded;
-        let effective = |tool| effective(settings, tool, workspace);
+impl Executor {
+    /// Makes the executor of a server, whose calls run over `link` and are recorded in `audit`.
+    pub fn new(setup: Setup, link: Link, audit: Audit) -> Self {
+        let Setup { loaded, workspace, granted, command_timeout } = setup;
+        let effective = |tool| effective(&loaded, tool, workspace);
         let config = &loaded.config;
         let shell = effective("bash".into());
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
@@ -81,23 +94,25 @@ impl Live {
             audit,
             link,
             yield_after: config.session_yield.value,
-            default_timeout: settings.default_timeout(shell.as_ref()),
+            default_timeout: command_timeout.map(|told| {
+                shell.as_ref().map_or(told, |shell| told.min(shell.limits.wall)).as_secs_f64()
+            }),
             shell,
             calculator: effective("calculate".into())
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
             granted: match workspace {
                 Workspace::Fresh | Workspace::Session(_) => None,
-                Workspace::Granted(_) => settings.access(),
+                Workspace::Granted(_) => granted,
             },
             cache: calc::Cache::default(),
-            commands: offered(settings, workspace),
-            exec: exec_options(loaded),
-            loaded: loaded.clone(),
+            commands: offered(&loaded, workspace),
+            exec: exec_options(&loaded),
+            loaded,
         }
     }
 
     /// Describes a refused call, with the grant that would allow it to `bash`.
-    pub(super) fn denial(&self, denied: &DeniedCall) -> DenialReport {
+    fn denial(&self, denied: &DeniedCall) -> DenialReport {
         match &self.shell {
             Some(profile) => DenialReport::of(denied, profile),
             None => DenialReport::of(denied, &Profile::nothing()),
@@ -113,7 +128,7 @@ impl Live {
 
 /// Returns the settings of `bash_exec` within the limits of its rule, so that its description is
 /// exact.
-fn exec_options(loaded: &Loaded) -> Options {
+fn exec_options(loaded: &Loaded) -> ExecOptions {
     let exec = &loaded.config.exec;
     let rule = loaded.policy.terms("bash_exec", &loaded.profiles);
     let bound = rule.as_ref().map_or(Duration::MAX, |terms| terms.limits.wall);
@@ -123,7 +138,7 @@ fn exec_options(loaded: &Loaded) -> Options {
         names.map(ToString::to_string).collect()
     };
     let profiles = rule.as_ref().map_or(Vec::new(), own);
-    Options {
+    ExecOptions {
         default_timeout: exec.default_timeout.value.min(most),
         max_timeout: most,
         working_dir: exec.working_dir.value.clone(),
@@ -133,21 +148,21 @@ fn exec_options(loaded: &Loaded) -> Options {
 }
 
 /// Converts a flag: did a call get less time than it asked for?
-pub(super) fn clamped(less: bool) -> Clamped {
+fn clamped(less: bool) -> Clamped {
     if less { Clamped::Yes } else { Clamped::No }
 }
 
 /// Returns the declared commands that `[tools] on` names, `[tools] off` does not name, and a rule
 /// allows.
-fn offered(settings: &Settings, workspace: Workspace) -> Vec<Declared> {
-    let Loaded { policy, config, .. } = &settings.loaded;
+fn offered(loaded: &Loaded, workspace: Workspace) -> Vec<Declared> {
+    let Loaded { policy, config, .. } = loaded;
     if config.tools_on.value.is_empty() {
         return Vec::new();
     }
     let commands = policy.commands().iter();
-    let on = commands.filter(|command| withheld(&settings.loaded, &command.name).is_none());
+    let on = commands.filter(|command| withheld(loaded, &command.name).is_none());
     on.filter_map(|command| {
-        let profile = effective(settings, command.name.clone().into(), workspace)?;
+        let profile = effective(loaded, command.name.clone().into(), workspace)?;
         Some(Declared { command: command.clone(), profile })
     })
     .collect()
@@ -180,8 +195,7 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
 }
 
 /// Returns the profile of a tool with the limits that its rule leaves, as a call of it would get.
-fn effective(settings: &Settings, tool: ToolName, workspace: Workspace) -> Option<Profile> {
-    let loaded = &settings.loaded;
+fn effective(loaded: &Loaded, tool: ToolName, workspace: Workspace) -> Option<Profile> {
     let call = Call {
         tool,
         argv: Argv::new(vec!["true".to_owned()]).ok()?,
@@ -198,13 +212,13 @@ fn effective(settings: &Settings, tool: ToolName, workspace: Workspace) -> Optio
     Some(Profile { limits: job.limits, ..profile.clone() })
 }
 
-impl Backend for Live {
-    async fn bash(&self, arguments: BashArguments, turn: Turn) -> Result<BashAnswer, Refused> {
-        self.in_session(arguments, turn).await
+impl Backend for Executor {
+    async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
+        self.in_session(request, caller).await
     }
 
-    async fn job(&self, ask: jobs::JobRequest, turn: Turn) -> Result<jobs::JobAnswer, Refused> {
-        self.of_job(ask, turn).await
+    async fn job(&self, request: JobRequest, caller: Caller) -> Result<JobAnswer, Refused> {
+        self.of_job(request, caller).await
     }
 
     async fn calculate(
@@ -212,10 +226,10 @@ impl Backend for Live {
         expression: String,
         precision: Precision,
         within: Option<Duration>,
-        turn: Turn,
+        caller: Caller,
     ) -> Result<Calculated, Refused> {
         let started = Instant::now();
-        let cells = InCells::new(&self.workbench, turn).within(within);
+        let cells = InCells::new(&self.workbench, caller).within(within);
         let places = precision.places();
         if let Some(result) = self.cache.get(&expression, places.into()) {
             if let Err(error) = cells.remembered(&expression) {
@@ -240,10 +254,10 @@ impl Backend for Live {
         script: String,
         precision: Precision,
         within: Option<Duration>,
-        turn: Turn,
+        caller: Caller,
     ) -> Result<Calculated, Refused> {
         let started = Instant::now();
-        let cells = InCells::new(&self.workbench, turn).within(within);
+        let cells = InCells::new(&self.workbench, caller).within(within);
         let done = calc::calculate_advanced(&cells, &script, precision.places().into()).await;
         let done = match done {
             Ok(done) => done,
@@ -258,25 +272,25 @@ impl Backend for Live {
         &self,
         tool: &'static str,
         args: ScriptArgs,
-        turn: Turn,
+        caller: Caller,
     ) -> Result<CommandReport, Refused> {
-        self.in_fresh_cell(tool, args, turn).await
+        self.in_fresh_cell(tool, args, caller).await
     }
 
     async fn file(
         &self,
         tool: &'static str,
-        asked: files::arguments::FileRequest,
-        turn: Turn,
-    ) -> Result<files::FileReport, Refused> {
-        self.of_file(tool, asked, turn).await
+        request: FileRequest,
+        caller: Caller,
+    ) -> Result<FileReport, Refused> {
+        self.of_file(tool, request, caller).await
     }
 
     fn pending(&self) -> usize {
         self.workbench.pending()
     }
 
-    fn exec_options(&self) -> Options {
+    fn exec_options(&self) -> ExecOptions {
         self.exec.clone()
     }
 
@@ -285,10 +299,10 @@ impl Backend for Live {
         expressions: Vec<String>,
         precision: Precision,
         within: Option<Duration>,
-        turn: Turn,
+        caller: Caller,
     ) -> Result<Batch, Refused> {
         let started = Instant::now();
-        let cells = InCells::new(&self.workbench, turn);
+        let cells = InCells::new(&self.workbench, caller);
         let places = u32::from(precision.places());
         let done = calc::calculate_batch(&cells, &expressions, places, within).await;
         let entries = match done {
@@ -313,10 +327,10 @@ impl Backend for Live {
         &self,
         plot: Plot,
         within: Option<Duration>,
-        turn: Turn,
+        caller: Caller,
     ) -> Result<Plotted, Refused> {
         let started = Instant::now();
-        let cells = InCells::new(&self.workbench, turn).within(within);
+        let cells = InCells::new(&self.workbench, caller).within(within);
         let done = calc::plot::calculate_plot(&cells, &plot).await;
         match done {
             Ok(drawn) => Ok(Plotted {
@@ -347,7 +361,7 @@ impl Backend for Live {
         &self,
         declared: &Declared,
         request: DeclaredRequest,
-        turn: Turn,
+        caller: Caller,
     ) -> Result<DeclaredResult, Refused> {
         let call = match cli::call(&declared.command, &request) {
             Ok(call) => call,
@@ -356,7 +370,7 @@ impl Backend for Live {
                 return Ok(bad.told(request.correlation));
             }
         };
-        match self.workbench.call_command(call, declared.command.changes, &turn).await {
+        match self.workbench.call_command(call, declared.command.changes, &caller).await {
             Ok(told) => Ok(DeclaredResult::of(declared, told, request.correlation)),
             Err(full @ Refusal::QueueFull { .. }) => {
                 let kind = ErrorType::ResourceExhausted;

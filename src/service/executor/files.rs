@@ -1,25 +1,25 @@
-//! File requests, carried out through `tools` in the cell that has the files.
+//! File requests, carried out through the workbench in the cell that has the files.
 
 use nix::errno::Errno;
 
-use super::live::Live;
+use super::Executor;
 use super::sessions::why_new;
-use mcp::backend::{Refused, Turn};
-use mcp::files::FileReport;
-use mcp::files::arguments::FileRequest;
+use crate::Caller;
+use crate::files::{self, FileError};
+use crate::refused::Refused;
+use crate::report::FileReport;
+use crate::request::FileRequest;
 use model::job::Access;
-use service::files::{self, FileError};
 
-impl Live {
+impl Executor {
     pub(super) async fn of_file(
         &self,
         tool: &'static str,
-        asked: FileRequest,
-        turn: Turn,
+        request: FileRequest,
+        caller: Caller,
     ) -> Result<FileReport, Refused> {
-        let session = asked.session().to_owned();
-        let FileRequest { path, request, .. } = asked;
-        let done = self.workbench.file(tool, &path, request, session, &turn).await;
+        let FileRequest { path, request, session } = request;
+        let done = self.workbench.file(tool, &path, request, session, &caller).await;
         let files::FileReply { answer, denials, receipt, lost } = done?;
         let answer = answer.map_err(|no| {
             let hint = self.way_out(&no);

@@ -1,23 +1,22 @@
-//! Job requests, carried out through `tools`: inspected and ended.
+//! Job requests, carried out through the workbench: inspected and ended.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::live::Live;
-use super::sessions::{Show, shown};
+use super::Executor;
+use super::sessions::shown;
+use crate::Caller;
+use crate::refused::{Refused, RefusedKind};
+use crate::report::{Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, Stream};
+use crate::request::{InputRequest, JobRequest, OutputRequest, Shown};
+use crate::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
 use capture::grep::Pattern;
 use capture::lines::{Wanted, only};
 use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
-use mcp::arguments::jobs::{
-    BashInputArguments, BashKillArguments, BashOutputArguments, JobSignal, OutputOffsets,
-};
-use mcp::backend::{Cut, JobEnd, Refused, RefusedKind, Stream, Turn};
-use mcp::jobs::{InputTaken, JobAnswer, JobOutput, JobRequest, JobState, JobSummary};
-use model::call::{STDIN_BYTES, seconds};
+use model::call::STDIN_BYTES;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Force, ShellAfter};
-use service::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
 
 /// Characters in the reply: more than the kept part of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;
@@ -32,24 +31,23 @@ const LAST: usize = 20;
 struct ShownStreams {
     stdout: Stream,
     stderr: Stream,
-    next: OutputOffsets,
+    next: Offsets,
 }
 
-impl Live {
-    pub(super) async fn of_job(&self, ask: JobRequest, turn: Turn) -> Result<JobAnswer, Refused> {
-        match ask {
-            JobRequest::Output(arguments) => self.output(arguments, turn).await,
-            JobRequest::Input(arguments) => self.input(arguments, turn).await,
+impl Executor {
+    pub(super) async fn of_job(
+        &self,
+        request: JobRequest,
+        caller: Caller,
+    ) -> Result<JobAnswer, Refused> {
+        match request {
+            JobRequest::Output(request) => self.output(request, caller).await,
+            JobRequest::Input(request) => self.input(request, caller).await,
             JobRequest::List => {
                 let jobs = self.workbench.jobs()?;
                 Ok(JobAnswer::List(jobs.iter().map(|job| listed(job)).collect()))
             }
-            JobRequest::Kill(BashKillArguments { job, signal }) => {
-                let stop = match signal {
-                    JobSignal::Interrupt => Stop::Interrupt,
-                    JobSignal::Terminate => Stop::Terminate,
-                    JobSignal::Kill => Stop::Kill,
-                };
+            JobRequest::Stop { job, stop } => {
                 let (command, before) = self.workbench.stop(&job, stop).await?;
                 let note = match before {
                     Some(_) => "it had ended before; nothing was done",
@@ -63,60 +61,29 @@ impl Live {
         }
     }
 
-    async fn output(
-        &self,
-        arguments: BashOutputArguments,
-        turn: Turn,
-    ) -> Result<JobAnswer, Refused> {
-        let BashOutputArguments { job, output_id, since, tail, grep, wait, max_output } = arguments;
-        let id = match (job, output_id) {
-            (Some(id), None) | (None, Some(id)) => id,
-            (Some(_), Some(_)) | (None, None) => {
-                let why = "bash_output: one of `job` and `output_id` is needed";
-                return Err(Refused::new(RefusedKind::Arguments, why));
-            }
-        };
-        let bad = |error: &dyn std::fmt::Display| {
-            Refused::new(RefusedKind::Arguments, format!("bash_output: {error}"))
-        };
-        let pattern = grep.map(|pattern| Pattern::new(&pattern)).transpose();
-        let pattern = pattern.map_err(|error| bad(&error))?;
-        let wait = match wait {
-            Some(given) if given.0 != 0.0 => seconds("wait", given.0)?.min(self.yield_after),
-            Some(_) | None => Duration::ZERO,
-        };
-        let seen = since.map(|OutputOffsets { stdout, stderr }| Offsets { stdout, stderr });
-        let command = self.workbench.look(&id, seen, wait, &turn).await?;
-        let room = max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS);
+    async fn output(&self, request: OutputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
+        let OutputRequest { id, since, tail, pattern, wait, characters } = request;
+        let wait = wait.min(self.yield_after);
+        let command = self.workbench.look(&id, since, wait, &caller).await?;
         let seen = match (since, pattern, tail) {
-            (None, None, None) => at_its_ends(&command, room, Wanted::default()),
-            (Some(since), None, None) => piece(&command, since, room),
+            (None, None, None) => at_its_ends(&command, characters, Wanted::default()),
+            (Some(since), None, None) => piece(&command, since, characters),
             (since, pattern, tail) => {
                 let lines = Wanted { head: None, tail };
-                chosen(&command, since.unwrap_or_default(), pattern.as_ref(), lines, room)
-                    .map_err(|error| bad(&error))?
+                chosen(&command, since.unwrap_or_default(), pattern.as_ref(), lines, characters)
+                    .map_err(|error| {
+                        let why = format!("bash_output: {error}");
+                        Refused::new(RefusedKind::Arguments, why)
+                    })?
             }
         };
         Ok(self.looked(&command, seen, None, None))
     }
 
-    async fn input(&self, arguments: BashInputArguments, turn: Turn) -> Result<JobAnswer, Refused> {
-        let BashInputArguments { job, text, eof, wait } = arguments;
-        let bad = |why: String| Err(Refused::new(RefusedKind::Arguments, why));
-        if text.is_empty() && !eof {
-            return bad("bash_input: `text` or `eof` is needed".to_owned());
-        }
-        if text.len() > STDIN_BYTES {
-            return bad(format!("bash_input: `text`: at most {STDIN_BYTES} bytes"));
-        }
-        let eof = if eof { Eof::Yes } else { Eof::No };
-        let wait = match wait {
-            Some(given) if given.0 == 0.0 => Duration::ZERO,
-            Some(given) => seconds("wait", given.0)?.min(self.yield_after),
-            None => ANSWER,
-        };
-        let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &turn).await?;
-        let before = OutputOffsets { stdout: before.stdout, stderr: before.stderr };
+    async fn input(&self, request: InputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
+        let InputRequest { job, text, eof, wait } = request;
+        let wait = wait.map_or(ANSWER, |wait| wait.min(self.yield_after));
+        let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &caller).await?;
         let seen = piece(&command, before, INLINE_CHARACTERS);
         let (note, taken) = told_of_text(text.len(), fed, eof);
         Ok(self.looked(&command, seen, Some(note), Some(taken)))
@@ -212,24 +179,20 @@ fn listed(command: &Command) -> JobSummary {
         command: command.text.chars().map(plain).collect(),
         outcome: finished.map(|end| end.ended.outcome),
         took,
-        printed: OutputOffsets { stdout: printed.stdout, stderr: printed.stderr },
+        printed,
     }
 }
 
 /// Returns head and tail, or the lines that are wanted.
 fn at_its_ends(command: &Command, room: usize, lines: Wanted) -> ShownStreams {
     let (out, err) = (command.stdout.all(), command.stderr.all());
-    let show = Show { characters: room, lines };
+    let show = Shown { characters: room, lines };
     let (stdout, stderr) = shown(&out, &err, show);
-    ShownStreams {
-        stdout,
-        stderr,
-        next: OutputOffsets { stdout: out.total(), stderr: err.total() },
-    }
+    ShownStreams { stdout, stderr, next: Offsets { stdout: out.total(), stderr: err.total() } }
 }
 
 /// Returns output from an offset on, with nothing omitted that is kept.
-fn piece(command: &Command, since: OutputOffsets, room: usize) -> ShownStreams {
+fn piece(command: &Command, since: Offsets, room: usize) -> ShownStreams {
     let (out, err) = (command.stdout.all(), command.stderr.all());
     let half = room / 2;
     let new = |all: &Captured, since: u64| {
@@ -252,14 +215,14 @@ fn piece(command: &Command, since: OutputOffsets, room: usize) -> ShownStreams {
     ShownStreams {
         stdout: stream(rendered.stdout, out_piece.skipped, out_piece.next, &out),
         stderr: stream(rendered.stderr, err_piece.skipped, err_piece.next, &err),
-        next: OutputOffsets { stdout: out_piece.next, stderr: err_piece.next },
+        next: Offsets { stdout: out_piece.next, stderr: err_piece.next },
     }
 }
 
 /// Returns the requested lines of all that is kept.
 fn chosen(
     command: &Command,
-    since: OutputOffsets,
+    since: Offsets,
     pattern: Option<&Pattern>,
     lines: Wanted,
     room: usize,
@@ -273,11 +236,11 @@ fn chosen(
         };
         Ok(Captured::of(only(text, lines).0.as_bytes()))
     };
-    let show = Show { characters: room, lines: Wanted::default() };
+    let show = Shown { characters: room, lines: Wanted::default() };
     let (stdout, stderr) = shown(&choose(all.stdout)?, &choose(all.stderr)?, show);
     Ok(ShownStreams {
         stdout: Stream { bytes: out.total(), ..stdout },
         stderr: Stream { bytes: err.total(), ..stderr },
-        next: OutputOffsets { stdout: out.total(), stderr: err.total() },
+        next: Offsets { stdout: out.total(), stderr: err.total() },
     })
 }

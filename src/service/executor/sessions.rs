@@ -1,74 +1,59 @@
-//! `bash`, carried out: in sessions, through `tools` and the link.
+//! `bash`, carried out: in sessions, through the workbench and the link.
 
 use std::time::Duration;
 
-use super::live::{Live, clamped};
+use super::{Executor, clamped};
+use crate::refused::Refused;
+use crate::report::{
+    BashAnswer, CommandReport, Cut, Running, SessionReport, ShellState, Stream, are_cut,
+};
+use crate::request::{BashRequest, Input, SessionCommand, Shown, Wait};
+use crate::session::{
+    Command, CommandState, Finished, Reply, Retention, SessionRequest, ShellLoss,
+};
+use crate::shell::{self, BashArgs};
+use crate::{Backend, Caller};
 use capture::deceptive::plain;
-use capture::lines::{Wanted, only};
+use capture::lines::only;
 use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
-use mcp::arguments::BashArguments;
-use mcp::backend::{Backend, CommandReport, Cut, Refused, RefusedKind, Stream, Turn};
-use mcp::reply;
-use mcp::sessions::{BashAnswer, Running, SessionReport, Shell};
-use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Ended, Outcome, ShellAfter, Waits};
-use service::session::{
-    Command, CommandState, DEFAULT, Finished, Reply, Restart, Retention, SessionRequest, ShellLoss,
-};
-use service::shell::{self, BashArgs};
 
 /// Time that a call waits for a command that is to run in the background anyway: long enough to
 /// report one that fails at once.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
-/// Amount of the output that a reply shows.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Show {
-    pub characters: usize,
-    pub lines: Wanted,
-}
-
-impl Live {
+impl Executor {
     pub(super) async fn in_session(
         &self,
-        arguments: BashArguments,
-        turn: Turn,
+        request: BashRequest,
+        caller: Caller,
     ) -> Result<BashAnswer, Refused> {
-        let BashArguments { command, stdin, cwd, env, timeout, session, .. } = arguments;
-        let session = session.unwrap_or_else(|| DEFAULT.to_owned());
-        let restart = if arguments.restart { Restart::Yes } else { Restart::No };
-        let show = Show {
-            characters: arguments.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
-            lines: Wanted { head: arguments.head, tail: arguments.tail },
-        };
-        let Some(command) = command else {
-            if restart == Restart::No {
-                return Err(Refused {
-                    kind: RefusedKind::Arguments,
-                    message: "bash: missing field `command`".to_owned(),
-                    hint: Some("only with `restart` can it be left out".to_owned()),
-                    receipt: None,
-                });
+        let command = match request {
+            BashRequest::Run(command) => *command,
+            BashRequest::Restart { session } => {
+                self.workbench.restart(&session)?;
+                return Ok(BashAnswer::Restarted { session });
             }
-            self.workbench.restart(&session)?;
-            return Ok(BashAnswer::Restarted { session });
         };
-        let timeout = timeout.map(|seconds| seconds.0).or(self.default_timeout);
-        let open = arguments.input.unwrap_or(arguments.background && stdin.is_none());
-        let mut call = shell::bash(BashArgs { command, stdin, cwd, env, timeout })?;
-        call.stdin = match (arguments.tty, open) {
-            (true, _) => call.stdin.at_terminal(),
-            (false, true) => call.stdin.open(),
-            (false, false) => call.stdin,
+        let SessionCommand { session, restart, args, input, wait, shown } = command;
+        let timeout = args.timeout.or(self.default_timeout);
+        let mut call = shell::bash(BashArgs { timeout, ..args })?;
+        call.stdin = match input {
+            Input::Terminal => call.stdin.at_terminal(),
+            Input::Open => call.stdin.open(),
+            Input::Given => call.stdin,
         };
-        let patience = Some(if arguments.background { BACKGROUND } else { self.yield_after });
+        let patience = Some(match wait {
+            Wait::Background => BACKGROUND,
+            Wait::Foreground => self.yield_after,
+        });
         let ask = SessionRequest { session, call, restart, patience, kept: Retention::Spooled };
-        let reply = self.workbench.in_session(ask, &turn).await?;
-        Ok(self.answer(reply, show))
+        let reply = self.workbench.in_session(ask, &caller).await?;
+        Ok(self.answer(reply, shown))
     }
 
-    fn answer(&self, reply: Reply, show: Show) -> BashAnswer {
+    fn answer(&self, reply: Reply, show: Shown) -> BashAnswer {
         let Reply { state, finished, session, began, lost, limits, clamped: less } = reply;
         let renewed = lost.as_ref().map(why_new);
         let (command, outcome) = match (state, finished) {
@@ -86,7 +71,7 @@ impl Live {
             name: session,
             began: harmless(&began),
             output_id: String::new(),
-            shell: Shell::None,
+            shell: ShellState::None,
             renewed,
         };
         let (stdout, stderr) = shown(&command, &command, show);
@@ -117,11 +102,11 @@ impl Live {
         (stdout, stderr): (Stream, Stream),
     ) -> CommandReport {
         let Finished { ended, .. } = finished;
-        let cut = reply::are_cut(&stdout, &stderr);
+        let cut = are_cut(&stdout, &stderr);
         let (shell, cwd) = match ended.shell {
-            _ if command.session.is_none() => (Shell::None, command.began.clone()),
-            ShellAfter::Kept { cwd } => (Shell::Kept, harmless(&cwd)),
-            ShellAfter::Ended | ShellAfter::None => (Shell::Ended, "/workspace".to_owned()),
+            _ if command.session.is_none() => (ShellState::None, command.began.clone()),
+            ShellAfter::Kept { cwd } => (ShellState::Kept, harmless(&cwd)),
+            ShellAfter::Ended | ShellAfter::None => (ShellState::Ended, "/workspace".to_owned()),
         };
         CommandReport {
             outcome: ended.outcome,
@@ -144,7 +129,7 @@ impl Live {
     fn told_session(
         &self,
         command: &Command,
-        shell: Shell,
+        shell: ShellState,
         renewed: Option<String>,
     ) -> SessionReport {
         let (name, output_id) = (command.session.clone().unwrap_or_default(), command.id.clone());
@@ -159,7 +144,7 @@ impl Live {
         (stdout, stderr): (Stream, Stream),
     ) -> Running {
         Running {
-            session: self.told_session(command, Shell::Kept, renewed),
+            session: self.told_session(command, ShellState::Kept, renewed),
             stdout,
             stderr,
             input: if command.waits_for_input() { Waits::Yes } else { Waits::No },
@@ -176,13 +161,13 @@ impl Live {
 }
 
 /// Returns the output of a command before its end, as a reply shows it.
-fn printed(command: &Command, show: Show) -> (Stream, Stream) {
+fn printed(command: &Command, show: Shown) -> (Stream, Stream) {
     let (stdout, stderr) = command.output();
     shown(&stdout, &stderr, show)
 }
 
 /// Returns both streams as a reply shows them.
-pub(super) fn shown(stdout: &Captured, stderr: &Captured, show: Show) -> (Stream, Stream) {
+pub(super) fn shown(stdout: &Captured, stderr: &Captured, show: Shown) -> (Stream, Stream) {
     let text = render(stdout, stderr, show.characters);
     let stream = |whole: String, captured: &Captured| {
         let (whole, lines_left) = only(whole, show.lines);

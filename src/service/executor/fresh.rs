@@ -1,22 +1,24 @@
 //! `bash_exec` and related tools, carried out: each script in a cell of its own.
 
-use super::live::{Live, clamped};
-use super::sessions::{Show, shown};
+use super::sessions::shown;
+use super::{Executor, clamped};
+use crate::denied::DenialReport;
+use crate::refused::Refused;
+use crate::report::{CommandReport, are_cut};
+use crate::request::Shown;
+use crate::shell::{self, ScriptArgs};
+use crate::{Backend, Caller};
 use capture::lines::Wanted;
-use mcp::backend::{Backend, CommandReport, Refused, Turn};
-use mcp::reply;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::DeniedCall;
 use policy::tools::{Runs, ToolSpec};
-use service::denied::DenialReport;
-use service::shell::{self, ScriptArgs};
 
-impl Live {
+impl Executor {
     pub(super) async fn in_fresh_cell(
         &self,
         tool: &'static str,
         args: ScriptArgs,
-        turn: Turn,
+        caller: Caller,
     ) -> Result<CommandReport, Refused> {
         let call = shell::script(tool, args)?;
         let named = call.profile.as_ref().and_then(|name| self.workbench.profiles().get(name));
@@ -25,14 +27,15 @@ impl Live {
             None => self.denial(denied),
         };
         let told = match ToolSpec::named(tool).map(|tool| tool.runs) {
-            Some(Runs::FreshCell(_)) => self.workbench.call_beside(call, &turn).await?,
+            Some(Runs::FreshCell(_)) => self.workbench.call_beside(call, &caller).await?,
             Some(Runs::EmptyCell | Runs::Server | Runs::Calculator | Runs::Session) | None => {
-                self.workbench.call(call, &turn).await?
+                self.workbench.call(call, &caller).await?
             }
         };
-        let show = Show { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
+        let show =
+            Shown { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
         let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
-        let readable = reply::are_cut(&stdout, &stderr) && self.lists("bash_output");
+        let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
         let output_id = readable.then(|| self.workbench.keep(&told)).flatten();
         Ok(CommandReport {
             outcome: told.outcome,

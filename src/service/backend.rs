@@ -1,0 +1,125 @@
+//! What an agent can have done, as a front door sees it: one method for each kind of request.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::Caller;
+use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
+use crate::refused::Refused;
+use crate::report::{
+    BashAnswer, Batch, Calculated, CommandReport, FileReport, JobAnswer, JobEnd, Plotted,
+};
+use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
+use crate::rules::Rules;
+use crate::shell::ScriptArgs;
+use calc::plot::Plot;
+
+/// The executor behind the tools. The server has one; tests have a fake one.
+///
+/// Every future must end soon after `caller.cancel` is tripped, within 2 s at the latest: the whole
+/// cell is killed, and the result has the output up to then.
+pub trait Backend: Send + Sync + 'static {
+    /// Runs a command in the shell of its session.
+    fn bash(
+        &self,
+        request: BashRequest,
+        caller: Caller,
+    ) -> impl Future<Output = Result<BashAnswer, Refused>> + Send;
+
+    /// Evaluates one expression and rounds it to `precision` decimal places.
+    fn calculate(
+        &self,
+        expression: String,
+        precision: Precision,
+        within: Option<Duration>,
+        caller: Caller,
+    ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
+
+    /// Runs a bc script and returns every line of its output.
+    fn calculate_advanced(
+        &self,
+        script: String,
+        precision: Precision,
+        within: Option<Duration>,
+        caller: Caller,
+    ) -> impl Future<Output = Result<Calculated, Refused>> + Send;
+
+    /// Runs a script in a fresh cell, as a call of `tool`.
+    fn script(
+        &self,
+        tool: &'static str,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> impl Future<Output = Result<CommandReport, Refused>> + Send;
+
+    /// Reads or writes a file of the workspace, as a call of `tool`.
+    fn file(
+        &self,
+        tool: &'static str,
+        request: FileRequest,
+        caller: Caller,
+    ) -> impl Future<Output = Result<FileReport, Refused>> + Send;
+
+    /// Returns the operator's settings of `bash_exec`.
+    fn exec_options(&self) -> ExecOptions;
+
+    /// Evaluates each expression on its own; the error of one stands in its own entry.
+    fn calculate_batch(
+        &self,
+        expressions: Vec<String>,
+        precision: Precision,
+        // The time of each expression.
+        within: Option<Duration>,
+        caller: Caller,
+    ) -> impl Future<Output = Result<Batch, Refused>> + Send;
+
+    /// Plots a function.
+    fn calculate_plot(
+        &self,
+        plot: Plot,
+        within: Option<Duration>,
+        caller: Caller,
+    ) -> impl Future<Output = Result<Plotted, Refused>> + Send;
+
+    /// Returns the number of calls that run or are queued now.
+    fn pending(&self) -> usize;
+
+    /// Returns the declared commands that are offered here.
+    fn commands(&self) -> &[Declared];
+
+    /// Returns true if a built-in tool is listed. A call of an unlisted tool is still decided and
+    /// recorded.
+    fn lists(&self, tool: &str) -> bool;
+
+    /// Returns the reason for which an existing tool is not offered; `None` for an offered or
+    /// unknown tool.
+    fn withheld(&self, tool: &str) -> Option<Refused>;
+
+    /// Runs one of [`Backend::commands`]; the result reports an error in its arguments.
+    fn command(
+        &self,
+        declared: &Declared,
+        request: DeclaredRequest,
+        caller: Caller,
+    ) -> impl Future<Output = Result<DeclaredResult, Refused>> + Send;
+
+    /// Inspects jobs, or ends one.
+    fn job(
+        &self,
+        request: JobRequest,
+        caller: Caller,
+    ) -> impl Future<Output = Result<JobAnswer, Refused>> + Send;
+
+    /// Returns a future that resolves at the end of a job, or `None` where there is no such job.
+    fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>>;
+
+    /// Records that the arguments of a call were refused, so no decision was made about the call.
+    fn invalid(&self, tool: &str, why: &str);
+
+    /// Resolves once the supervisor has reported which cells this host can have.
+    fn settled(&self) -> impl Future<Output = ()> + Send;
+
+    /// Returns the rules in force for an agent.
+    fn rules(&self) -> Rules;
+}

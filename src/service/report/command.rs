@@ -1,0 +1,169 @@
+//! The report of a command, of its streams and of the session in which it ran.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::denied::DenialReport;
+use model::outcome::{FilesChanged, Outcome, Timings, Usage, Waits};
+use model::receipt::Receipt;
+
+/// Report of one command that got as far as a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandReport {
+    pub outcome: Outcome,
+    pub stdout: Stream,
+    pub stderr: Stream,
+    pub usage: Usage,
+    pub denials: Vec<DenialReport>,
+    /// Directory in which it started, as the cell sees it; for a session, the current directory of
+    /// its shell.
+    pub cwd: String,
+    /// Wall time limit of the call.
+    pub timeout: Duration,
+    /// `Yes` if the call had asked for more time than this.
+    pub clamped: Clamped,
+    pub receipt: Option<Receipt>,
+    pub timings: Timings,
+    /// Number of lines missing from the audit log, and the reason, while it cannot be written.
+    pub unrecorded: Option<(u64, String)>,
+    /// The handle by which bash_output reads what a reply leaves out.
+    pub output_id: Option<String>,
+    /// Absent for a cell of its own.
+    pub session: Option<SessionReport>,
+    /// Changes in the workspace; absent if nothing changed.
+    pub files_changed: Option<FilesChanged>,
+}
+
+/// Outcome of comparing the asked-for time with the maximum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clamped {
+    No,
+    Yes,
+}
+
+/// One output stream, made fit for text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// Head and tail, with a note between them where something is left out.
+    pub text: String,
+    /// Bytes produced in all.
+    pub bytes: u64,
+    pub cut: Cut,
+}
+
+/// Extent of a stream's text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cut {
+    #[default]
+    Whole,
+    HeadAndTail,
+    /// The rest is read with the next call.
+    Part,
+}
+
+/// Returns true if a reply has less than both streams.
+pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
+    stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
+}
+
+/// Result of a call of `bash`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BashAnswer {
+    /// The command has ended.
+    Ended(Box<CommandReport>),
+    /// The command continues as a job.
+    Running(Box<Running>),
+    /// The call had no command: the session gets a new shell.
+    Restarted { session: String },
+}
+
+impl From<CommandReport> for BashAnswer {
+    fn from(told: CommandReport) -> Self {
+        Self::Ended(Box::new(told))
+    }
+}
+
+impl From<Running> for BashAnswer {
+    fn from(running: Running) -> Self {
+        Self::Running(Box::new(running))
+    }
+}
+
+/// The session in which a command ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionReport {
+    pub name: String,
+    /// Directory in which the command began.
+    pub began: String,
+    /// Handle of the command's output.
+    pub output_id: String,
+    pub shell: ShellState,
+    /// Reason why the command found a new shell, where there had been another.
+    pub renewed: Option<String>,
+}
+
+/// State of the shell after a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShellState {
+    Kept,
+    Ended,
+    /// The session never had one.
+    None,
+}
+
+/// A command that continues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    pub session: SessionReport,
+    pub stdout: Stream,
+    pub stderr: Stream,
+    pub input: Waits,
+    pub elapsed: Duration,
+    /// Wall time after which it is interrupted.
+    pub timeout: Duration,
+    pub receipt: Option<Receipt>,
+    /// Names of those among bash_output, bash_input and bash_kill that are of use.
+    pub tools: Vec<&'static str>,
+}
+
+/// Part of `structuredContent` that describes the session.
+#[derive(Debug, Serialize)]
+pub struct SessionFields<'a> {
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shell: Option<&'static str>,
+}
+
+impl SessionReport {
+    /// Returns its fields, without those that have the usual value.
+    pub fn fields(&self) -> SessionFields<'_> {
+        let shell = match (self.shell, &self.renewed) {
+            (ShellState::Ended, _) => Some("ended"),
+            (ShellState::Kept | ShellState::None, Some(_)) => Some("new"),
+            (ShellState::Kept | ShellState::None, None) => None,
+        };
+        SessionFields { id: &self.name, shell }
+    }
+
+    /// Returns remarks about the shell, a line each.
+    pub fn notes(&self, outcome: &Outcome) -> String {
+        let mut notes = String::new();
+        if let Some(why) = &self.renewed {
+            notes.push_str(&format!("\n[a new shell: {why}]"));
+        }
+        if self.shell == ShellState::Ended && !matches!(outcome, Outcome::Failed(_)) {
+            notes.push_str("\n[the shell has ended; the next call starts a new one]");
+        }
+        notes
+    }
+
+    /// Describes the effect on the shell of ending a command.
+    pub fn killed(&self) -> &'static str {
+        match self.shell {
+            ShellState::Kept => "it was interrupted and the shell is kept",
+            ShellState::Ended => "it did not end when it was interrupted, and the shell was killed",
+            ShellState::None => "nothing ran",
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Requests of a tool, with their arguments checked; a front door makes them.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+
+use crate::files::Request;
+use crate::session::{Eof, Offsets, Restart, Stop};
+use crate::shell::BashArgs;
+use capture::grep::Pattern;
+use capture::lines::Wanted;
+use model::call::{Cwd, FilePath};
+use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
+
+/// A request for the shell of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BashRequest {
+    /// Ends the shell; the next command starts a new one.
+    Restart {
+        session: String,
+    },
+    Run(Box<SessionCommand>),
+}
+
+/// A command for the shell of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionCommand {
+    pub session: String,
+    /// Restart of the shell before the command.
+    pub restart: Restart,
+    pub args: BashArgs,
+    pub input: Input,
+    pub wait: Wait,
+    pub shown: Shown,
+}
+
+/// Standard input of a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Input {
+    /// The text that came with the command, and then its end.
+    #[default]
+    Given,
+    /// The same text; then it stays open for more.
+    Open,
+    /// A terminal of its own.
+    Terminal,
+}
+
+/// Time that a call waits for its command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// The operator's: after it the command becomes a job.
+    #[default]
+    Foreground,
+    /// Only long enough to report a command that fails at once.
+    Background,
+}
+
+/// Amount of the output that a reply shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// Characters of both streams, at most.
+    pub characters: usize,
+    pub lines: Wanted,
+}
+
+/// A request about jobs.
+#[derive(Debug, Clone)]
+pub enum JobRequest {
+    Output(OutputRequest),
+    Input(InputRequest),
+    List,
+    Stop { job: String, stop: Stop },
+}
+
+/// A request for the output of a command.
+#[derive(Debug, Clone)]
+pub struct OutputRequest {
+    /// Handle of the command.
+    pub id: String,
+    /// Bytes that were read before; `None` for head and tail.
+    pub since: Option<Offsets>,
+    /// Last lines of each stream.
+    pub tail: Option<usize>,
+    /// Lines to choose.
+    pub pattern: Option<Pattern>,
+    /// Time to wait for more output; the executor lowers it to its own limit.
+    pub wait: Duration,
+    /// Characters of output in the reply, at most.
+    pub characters: usize,
+}
+
+/// A text for the input of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputRequest {
+    pub job: String,
+    pub text: String,
+    pub eof: Eof,
+    /// Time to wait for what the program does with it; `None` for the executor's own.
+    pub wait: Option<Duration>,
+}
+
+/// A request for a file, with its path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRequest {
+    pub path: FilePath,
+    pub request: Request,
+    /// Session whose shell is asked, if the workspace is a session's.
+    pub session: String,
+}
+
+/// Operator's settings of `bash_exec`, given at the start of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOptions {
+    /// Time limit of a command that asks for none, and the maximum.
+    pub default_timeout: Duration,
+    pub max_timeout: Duration,
+    /// Directory in which commands start until `set_working_dir` is called.
+    pub working_dir: Cwd,
+    /// Number of commands in the history.
+    pub history: usize,
+    /// Profiles that a command may name; the first is the default.
+    pub profiles: Vec<String>,
+}
+
+impl Default for ExecOptions {
+    fn default() -> Self {
+        Self {
+            default_timeout: EXEC_TIMEOUT,
+            max_timeout: EXEC_MAX_TIMEOUT,
+            working_dir: Cwd::workspace(),
+            history: HISTORY,
+            profiles: Vec::new(),
+        }
+    }
+}
+
+/// The most decimal places a calculation may ask for.
+pub const MAX_PRECISION: u8 = 100;
+
+/// Number of decimal places, 0 to [`MAX_PRECISION`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Precision(u8);
+
+impl Precision {
+    /// Precision of a new session, in decimal places.
+    pub const DEFAULT: Self = Self(20);
+
+    /// Accepts 0 to [`MAX_PRECISION`] places.
+    pub fn new(places: u8) -> Option<Self> {
+        (places <= MAX_PRECISION).then_some(Self(places))
+    }
+
+    pub fn places(self) -> u8 {
+        self.0
+    }
+}
+
+struct PrecisionVisitor;
+
+impl Visitor<'_> for PrecisionVisitor {
+    type Value = Precision;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from 0 to {MAX_PRECISION}")
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Precision, E> {
+        let places = u8::try_from(value).ok().and_then(Precision::new);
+        places.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Precision, E> {
+        Err(E::invalid_value(de::Unexpected::Signed(value), &self))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Precision, E> {
+        // JSON has one kind of number: `20.0` is a whole number there.
+        (0..=MAX_PRECISION)
+            .find(|places| f64::from(*places) == value)
+            .map(Precision)
+            .ok_or_else(|| E::invalid_value(de::Unexpected::Float(value), &self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Precision {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_u64(PrecisionVisitor)
+    }
+}
