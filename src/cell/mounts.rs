@@ -21,12 +21,12 @@ use sys::Result;
 /// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every
 /// cell covers with its own tmpfs, so that no program ever sees it.
 pub const HIDDEN: &str = "/tmp/.template";
-/// Place of the writable mount of the desk, in a session's mount namespace: hidden as well.
-pub const HIDDEN_DESK: &str = "/tmp/.template/desk";
+/// Place of the writable mount of the mailbox, in a session's mount namespace: hidden as well.
+pub const HIDDEN_MAILBOX: &str = "/tmp/.template/mailbox";
 /// Place of the writable mount of its terminals, a directory to which nothing else can be added.
-pub const HIDDEN_TERMINALS: &str = "/tmp/.template/desk/pts";
-/// Place of the desk in a session's cell, read-only.
-pub const DESK: &CStr = c"/dev/session";
+pub const HIDDEN_TERMINALS: &str = "/tmp/.template/mailbox/pts";
+/// Place of the mailbox in a session's cell, read-only.
+pub const MAILBOX: &str = "/dev/session";
 
 /// Mounts that every cell of one key makes, in order.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, umask};
 use syscalls::Sysno;
 
-use super::error::{During, StepError};
+use super::error::{DuringBoot, StepError};
 use super::filter;
 use super::inherited::{Inherited, Prepared};
 use super::requirements::{can_hold, unusable, usable};

@@ -12,7 +12,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::write;
 
-use super::error::{During, StepError};
+use super::error::{DuringBoot, StepError};
 use cell::{Clocks, errno_of};
 
 /// CLONE_NEWTIME, which nix has no name for.

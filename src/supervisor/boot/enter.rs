@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, umask};
 
 use super::bare;
 use super::clocks;
-use super::error::{During, StepError};
+use super::error::{DuringBoot, StepError};
 use super::filter;
 use super::inherited::Inherited;
 use super::requirements::{can_hold, unusable, usable};

@@ -38,11 +38,12 @@ pub enum StartError {
 /// A step that failed, with the errno it failed with.
 pub(crate) struct StepError(pub String, pub Errno);
 
-pub(crate) trait During<T> {
+/// Names the step of the start in which a call failed.
+pub(crate) trait DuringBoot<T> {
     fn during(self, step: &str) -> Result<T, StepError>;
 }
 
-impl<T> During<T> for Result<T, Errno> {
+impl<T> DuringBoot<T> for Result<T, Errno> {
     fn during(self, step: &str) -> Result<T, StepError> {
         self.map_err(|errno| StepError(step.to_owned(), errno))
     }

@@ -6,6 +6,7 @@
 //! and with it one host id: the files of the workspace stay theirs.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -20,7 +21,7 @@ use crate::sessions::shell::{Shell, ShellEvent};
 use cell::landlock::Use;
 use cell::mounts::{self, Slot};
 use cell::report::raw;
-use cell::{Design, Ground, Root, errno_of};
+use cell::{Design, Ground, Root, c_path, errno_of};
 use model::job::{JobSignal, SessionId};
 use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Tier;
@@ -160,7 +161,7 @@ impl Supervisor {
             owner,
         )?;
         let mut shell = design_in(design, shell, None)?;
-        shell.landlock.rules.push((mounts::DESK.to_owned(), Use::Device));
+        shell.landlock.rules.push((c_path(Path::new(mounts::MAILBOX))?, Use::Device));
         Ok((mailbox, shell))
     }
 

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use super::error::{During, STAGE, TemplateError, refused};
+use super::error::{DuringBuild, STAGE, TemplateError, refused};
 use super::granted::Kind;
 use super::program;
 use cell::mounts::HIDDEN;

@@ -29,18 +29,18 @@ pub(crate) enum TemplateError {
 }
 
 /// Names what was going on when a call failed.
-pub(crate) trait During<T> {
+pub(crate) trait DuringBuild<T> {
     /// The value, or the error with what was going on.
     fn during(self, what: &'static str) -> Result<T, TemplateError>;
 }
 
-impl<T> During<T> for nix::Result<T> {
+impl<T> DuringBuild<T> for nix::Result<T> {
     fn during(self, what: &'static str) -> Result<T, TemplateError> {
         self.map_err(|errno| TemplateError::System { what, errno })
     }
 }
 
-impl<T> During<T> for std::io::Result<T> {
+impl<T> DuringBuild<T> for std::io::Result<T> {
     fn during(self, what: &'static str) -> Result<T, TemplateError> {
         self.map_err(|error| TemplateError::System { what, errno: errno_of(&error) })
     }

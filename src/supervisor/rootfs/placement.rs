@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::detached::{DetachedMount, Placed, relative, stand_in};
-use super::error::{During, TemplateError, refused};
+use super::error::{DuringBuild, TemplateError, refused};
 use super::granted::{Granted, Kind, attributes};
 use super::grants::PathGrant;
 use cell::mounts::{self, Slot};

@@ -14,7 +14,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::chown;
 
 use super::detached::{directories, relative, stand_in};
-use super::error::{During, GrantError, TemplateError};
+use super::error::{DuringBuild, GrantError, TemplateError};
 use super::granted::Kind;
 use super::idmapped::{SlotIds, show_as};
 use cell::ids::cell_id;

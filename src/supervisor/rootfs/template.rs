@@ -29,7 +29,7 @@ use super::clerk;
 use super::detached::{
     devices, directories, empty_directory, gather, hidden_here, relative, write_file,
 };
-use super::error::{During, STAGE, TemplateError, refused};
+use super::error::{DuringBuild, STAGE, TemplateError, refused};
 use super::synthetic;
 
 /// Everything that building templates needs.
@@ -270,8 +270,8 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
     }
     directories(&hidden_here().join("slot"))?;
     if profile.can_hold_a_shell() {
-        directories(&relative(Path::new(mounts::HIDDEN_DESK)))?;
-        directories(&relative(Path::new(mounts::DESK.to_str().unwrap_or_default())))?;
+        directories(&relative(Path::new(mounts::HIDDEN_MAILBOX)))?;
+        directories(&relative(Path::new(mounts::MAILBOX)))?;
     }
     if profile.proc == ProcView::Own {
         directories(Path::new("proc"))?;

@@ -18,15 +18,13 @@
 //!   the command's runs for our lines too, and prints nothing there. The group has its input as it was:
 //!   with another, bash would leave that to commands in the background.
 
+use cell::mounts::MAILBOX;
 use model::call::{Cwd, Env};
 use model::wire::StdinKind;
 
 /// The program that runs a command at a terminal of its own.
 const SETSID: &str = "/usr/bin/setsid";
 const BASH: &str = "/bin/bash";
-
-/// Path of the mailbox in a session's cell.
-pub(crate) const MAILBOX: &str = "/dev/session";
 
 /// On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in

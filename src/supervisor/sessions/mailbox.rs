@@ -22,12 +22,12 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mknodat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::bash_loop::{self, MAILBOX};
+use super::bash_loop;
 use super::terminal::{Terminal, Terminals};
 use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
 use cell::errno_of;
-use cell::mounts::{HIDDEN_DESK, Tmpfs, WORKSPACE};
+use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, Tmpfs, WORKSPACE};
 use cell::report::InputFile;
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use model::wire::StdinKind;
@@ -165,12 +165,12 @@ impl Mailbox {
         unshare(CloneFlags::CLONE_NEWNS)?;
         workspace.map_or(Ok(()), Tmpfs::mount)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        mount(Some("tmpfs"), HIDDEN_DESK, Some("tmpfs"), flags, Some(OPTIONS))?;
-        mount(Some(HIDDEN_DESK), MAILBOX, NONE, MsFlags::MS_BIND, NONE)?;
+        mount(Some("tmpfs"), HIDDEN_MAILBOX, Some("tmpfs"), flags, Some(OPTIONS))?;
+        mount(Some(HIDDEN_MAILBOX), MAILBOX, NONE, MsFlags::MS_BIND, NONE)?;
         let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(NONE, MAILBOX, NONE, flags | read_only, NONE)?;
         let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let directory = openat(AT_FDCWD, HIDDEN_DESK, directory, Mode::empty())?;
+        let directory = openat(AT_FDCWD, HIDDEN_MAILBOX, directory, Mode::empty())?;
         let terminals = match Terminals::set_up(&directory, owner) {
             Ok(terminals) => Some(terminals),
             Err(errno) => {

@@ -10,8 +10,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 
-use super::bash_loop::MAILBOX;
-use cell::mounts::HIDDEN_TERMINALS;
+use cell::mounts::{HIDDEN_TERMINALS, MAILBOX};
 use sys::{Result, terminal};
 
 /// Terminals of one session at once, those included whose command has ended and that background

@@ -35,7 +35,7 @@ const BLOCK: usize = 1 << 16;
 pub(crate) struct SharedMemory {
     /// Bytes of each object that was mapped at the last look, by its inode: no fewer than were granted for it.
     mapped: BTreeMap<u64, u64>,
-    granted: Vec<Granted>,
+    granted: Vec<Reservation>,
     /// Bytes of the largest grant ever.
     largest: u64,
     /// Looks in a row that gave nothing back.
@@ -50,7 +50,7 @@ pub(crate) struct SharedMemory {
 
 /// A grant whose object no look has seen yet.
 #[derive(Debug, Clone, Copy)]
-struct Granted {
+struct Reservation {
     /// The thread that was told to go on.
     thread: i32,
     bytes: u64,
@@ -215,7 +215,7 @@ impl SharedMemory {
     fn grant(&mut self, thread: i32, bytes: u64, limit: u64) -> bool {
         let has_room = self.has_room(bytes, limit);
         if has_room {
-            self.granted.push(Granted { thread, bytes });
+            self.granted.push(Reservation { thread, bytes });
             self.largest = self.largest.max(bytes);
         }
         has_room

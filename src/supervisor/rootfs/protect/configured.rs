@@ -8,7 +8,7 @@ use std::rc::Rc;
 use nix::errno::Errno;
 
 use super::grammar::Whole;
-use super::reader::{MOST, Reader, Told};
+use super::reader::{MOST, Reader, Variable};
 use super::scan::{Repository, Scan, sorted};
 use super::tree::{End, Kind, Place, path_of};
 use model::accounts;
@@ -124,9 +124,9 @@ const HOOKS: &str = "applypatch-msg pre-applypatch post-applypatch pre-commit pr
     p4-post-changelist p4-pre-submit post-index-change";
 
 /// Settings, file by file.
-type Settings = Vec<Rc<Vec<Told>>>;
+type Settings = Vec<Rc<Vec<Variable>>>;
 /// Files that were read, for repositories that share them.
-type Known = BTreeMap<PathBuf, Rc<Vec<Told>>>;
+type Known = BTreeMap<PathBuf, Rc<Vec<Variable>>>;
 
 /// The known settings of one repository's configuration so far.
 struct Gathered<'k> {
@@ -215,7 +215,7 @@ impl Scan {
     }
 
     /// The settings of one file, by the reader; where that fails, whatever looks like a path.
-    fn told(&mut self, who: &Place, file: &Path) -> Vec<Told> {
+    fn told(&mut self, who: &Place, file: &Path) -> Vec<Variable> {
         let mut text = match self.read(file, MOST + 1) {
             Ok(text) => text,
             // A file that we may not read, the cell may not either; git will not, as this user.
@@ -242,7 +242,7 @@ impl Scan {
                 self.reader = None;
                 self.note(who, "has a configuration that could not be understood: each file that it seems to name is read-only");
                 let key = b"external".to_vec();
-                vec![Told { section: b"diff".to_vec(), key, value: text }]
+                vec![Variable { section: b"diff".to_vec(), key, value: text }]
             }
         }
     }
@@ -329,13 +329,13 @@ fn programs_of_alias(value: &[u8]) -> Vec<u8> {
 }
 
 /// Values of settings with this meaning.
-fn valued(settings: &[Rc<Vec<Told>>], what: Names) -> impl Iterator<Item = &[u8]> {
+fn valued(settings: &[Rc<Vec<Variable>>], what: Names) -> impl Iterator<Item = &[u8]> {
     let all = settings.iter().flat_map(|told| told.iter());
     let named = all.filter(move |told| !told.value.is_empty() && meaning(told) == Some(what));
     named.map(|told| told.value.as_slice())
 }
 
-fn meaning(told: &Told) -> Option<Names> {
+fn meaning(told: &Variable) -> Option<Names> {
     named_by(&told.section, &told.key)
 }
 

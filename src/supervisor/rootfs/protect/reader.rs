@@ -28,9 +28,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The longest section and key that means anything to us.
 const WORD: usize = 64;
 
-/// A setting as the reader told it: names in lower case, subsections left out.
+/// A variable of a configuration (git-config(1)), as the reader found it: names in lower case, subsections left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Variable {
     pub section: Vec<u8>,
     pub key: Vec<u8>,
     pub value: Vec<u8>,
@@ -65,7 +65,7 @@ impl Reader {
     }
 
     /// Settings of a text of at most [`MOST`] bytes, and whether git would take all of it.
-    pub(crate) fn read(&self, text: &[u8]) -> Result<(Vec<Told>, Whole), Errno> {
+    pub(crate) fn read(&self, text: &[u8]) -> Result<(Vec<Variable>, Whole), Errno> {
         let until = Instant::now() + PATIENCE;
         let length = u32::try_from(text.len()).map_err(|_| Errno::EFBIG)?;
         self.send(&length.to_le_bytes(), until)?;
@@ -92,7 +92,7 @@ impl Reader {
                 return Err(Errno::EBADMSG);
             }
             let [section, key, value] = lengths.map(|length| vec![0; length]);
-            let mut setting = Told { section, key, value };
+            let mut setting = Variable { section, key, value };
             for part in [&mut setting.section, &mut setting.key, &mut setting.value] {
                 answers.take(part)?;
             }
@@ -280,8 +280,11 @@ mod tests {
     -> Result<(), Box<dyn std::error::Error>> {
         let reader = Reader::start()?;
         let (told, verdict) = reader.read(b"[Core] # see [docs]\n hooksPath = a\\\nb\n")?;
-        let expected =
-            Told { section: b"core".to_vec(), key: b"hookspath".to_vec(), value: b"ab".to_vec() };
+        let expected = Variable {
+            section: b"core".to_vec(),
+            key: b"hookspath".to_vec(),
+            value: b"ab".to_vec(),
+        };
         assert_eq!((told, verdict), (vec![expected], Whole::Yes));
         assert_eq!(reader.read(b"[x\ny")?.1, Whole::No);
         let large = b"[include]\npath=/etc/shadow\n".repeat(30_000);
