@@ -38,6 +38,7 @@ fn shells() -> Vec<Claim> {
         claim("no_command_wedges_the_session_or_forges_its_end", tricks),
         claim("both_streams_are_exact_at_a_megabyte_each", exact),
         claim("what_comes_after_the_end_is_not_in_the_next_reply", late),
+        claim("nothing_is_written_to_a_call_before_it_begins", early),
         claim("env_cwd_and_stdin_are_of_one_call", one_call),
         claim("a_timeout_interrupts_and_keeps_the_shell_where_that_works", timeouts),
         claim("a_cancel_interrupts_and_keeps_the_shell", cancel),
@@ -251,6 +252,18 @@ fn late(caller: &Caller) -> Check {
         "now\n",
     )?;
     server.gives("until [ -e /tmp/done ]; do sleep 0.05; done; echo next", 0, "next\n")
+}
+
+/// A process of an earlier call tries the files of the next while the session is idle.
+fn early(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "")?;
+    let command = "echo > /tmp/control; (sleep 0.5; cd /dev/session; \
+                   for f in /tmp/control end.* out.* err.*; do \
+                   printf '7 /forged\\0' > $f && echo ${f##*/}; done > /tmp/opened; \
+                   ls end.* out.* err.* | wc -l >> /tmp/opened) > /dev/null 2>&1 & echo now";
+    server.gives(command, 0, "now\n")?;
+    std::thread::sleep(Duration::from_secs(3));
+    server.gives("cat /tmp/opened", 0, "control\n3\n")
 }
 
 fn one_call(caller: &Caller) -> Check {

@@ -37,6 +37,8 @@ use sys::mount::{attach, clone_tree};
 const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
 /// Files of one call.
 const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", GATE];
+/// Those that the shell writes to.
+const OUTPUT: [&str; 3] = ["out", "err", "end"];
 /// The one at which the shell waits.
 const GATE: &str = "go";
 
@@ -267,7 +269,7 @@ impl Mailbox {
         }
     }
 
-    /// Makes the FIFOs of a call's output and report.
+    /// Makes the FIFOs of a call's output and report, which nobody else can open yet.
     fn output(&self, number: u64) -> Result<Output, Errno> {
         let mut held = Vec::new();
         let mut reader = |stream: &str| {
@@ -277,10 +279,11 @@ impl Mailbox {
             // does not wait for a reader that may be gone.
             held.push(self.open(&path, OFlag::O_RDWR)?);
             let reader = self.open(&path, OFlag::O_RDONLY)?;
-            self.mode(&path, WRITABLE)?;
+            self.mode(&path, Mode::empty())?;
             Ok::<_, Errno>(reader)
         };
-        let (stdout, stderr, end) = (reader("out")?, reader("err")?, reader("end")?);
+        let [stdout, stderr, end] = OUTPUT.map(&mut reader);
+        let (stdout, stderr, end) = (stdout?, stderr?, end?);
         Ok(Output { held, stdout, stderr, end })
     }
 
@@ -295,6 +298,10 @@ impl Mailbox {
             Some(output) => output,
             None => self.output(number)?,
         };
+        // Not before: what a process of an earlier call writes there would be this one's.
+        for stream in OUTPUT {
+            self.mode(&name(stream, number), WRITABLE)?;
+        }
         let script = order.script.read(SCRIPT_BYTES)?;
         self.write(&name("cmd", number), |file| file.write_all(&script))?;
         let lines = bash_loop::lines(number, order.env, order.cwd, order.stdin);
