@@ -107,4 +107,6 @@
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: what protected it: measured, probed, configured.
 
+#![deny(unreachable_pub)]
+
 pub mod commands;

@@ -262,8 +262,7 @@ fn what_a_crate_makes_public_another_names() {
         let known = CRATES.iter().find(|(name, _)| source.path.starts_with(format!("src/{name}")));
         known.map_or("cofferdam", |(name, _)| *name)
     };
-    let has_others =
-        |source: &&Source| !["cofferdam", "helpers", "mcp", "service"].contains(&owner(source));
+    let has_others = |source: &&Source| !["cofferdam", "helpers"].contains(&owner(source));
     let mut public = Vec::new();
     for source in sources.iter().filter(|source| source.is_product()).filter(has_others) {
         let lines = source.code();

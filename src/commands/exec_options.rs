@@ -28,7 +28,7 @@ pub struct ExecFlags {
 ///
 /// # Errors
 /// An invalid value, with the name under which it was typed.
-pub fn in_force(
+pub(crate) fn in_force(
     exec: Exec,
     flags: &ExecFlags,
     variable: impl Fn(&'static str) -> Option<OsString>,

@@ -14,7 +14,7 @@ pub struct LazyArguments<T>(pub T);
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// Builds the whole command line with nothing deferred, for pages that describe all of it.
-pub fn full_command<C: CommandFactory>() -> Command {
+pub(crate) fn full_command<C: CommandFactory>() -> Command {
     AT_ONCE.store(true, Ordering::Relaxed);
     C::command()
 }

@@ -20,7 +20,7 @@ const NO_MANAGER: &str = "have a service manager of your own: log in by ssh or o
 const SLOW: Duration = Duration::from_millis(50);
 
 /// Describes the layer of the memory limit, as a real supervisor has it.
-pub fn layer(hold: MemoryHold, scope: &Scope, rule: ScopeRule) -> Layer {
+pub(crate) fn layer(hold: MemoryHold, scope: &Scope, rule: ScopeRule) -> Layer {
     let booted = Path::new("/run/systemd/system").exists();
     let (how, remedy) = match (hold, scope) {
         (MemoryHold::CgroupV2, Scope::Had { took, .. }) => (had(*took), None),

@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use link::Link;
 
 /// Writes the metrics to standard error at each SIGUSR1, a JSON object on a line. Never returns.
-pub async fn at_signal(link: Link) {
+pub(crate) async fn at_signal(link: Link) {
     let Ok(mut asked) = signal(SignalKind::user_defined1()) else {
         return tracing::warn!("SIGUSR1 cannot be watched: no metrics");
     };

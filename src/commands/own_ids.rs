@@ -10,7 +10,7 @@ const RANGE: u64 = 65_536;
 
 /// Facts that must be found before confinement: the user, and the contents of the files.
 #[derive(Debug)]
-pub struct OwnIdFacts {
+pub(crate) struct OwnIdFacts {
     uid: u32,
     why: String,
     remedy: String,
@@ -18,7 +18,7 @@ pub struct OwnIdFacts {
 
 impl OwnIdFacts {
     /// Inspects the programs and files of this machine, for a server with this many cells.
-    pub fn now(cells: u16) -> Self {
+    pub(crate) fn now(cells: u16) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
         let looked = look_for_own_ids(uid, cells);
         let why = match &looked {
@@ -29,7 +29,7 @@ impl OwnIdFacts {
     }
 
     /// Describes the layer, by the host uid that a cell was measured to have.
-    pub fn layer(&self, host_uid: u32) -> Layer {
+    pub(crate) fn layer(&self, host_uid: u32) -> Layer {
         let name = "counts of a user".to_owned();
         if self.uid == 0 || host_uid != self.uid {
             let how = "measured: a cell without a grant has an id of its own; epoll watches, descriptors \

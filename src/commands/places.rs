@@ -21,7 +21,7 @@ const MOST_LINKS: usize = 40;
 
 /// Returns every file and directory that configures cofferdam now, or would once it is created.
 /// `named` are the places named on the command line or in the configuration itself.
-pub fn of_configuration(named: Vec<PathBuf>, surroundings: &Surroundings) -> Vec<PathBuf> {
+pub(crate) fn of_configuration(named: Vec<PathBuf>, surroundings: &Surroundings) -> Vec<PathBuf> {
     let home = accounts::home();
     let of_user = [
         surroundings.xdg_config_home.clone().map(PathBuf::from),
@@ -53,7 +53,7 @@ fn with_parts(place: &Path) -> Vec<PathBuf> {
 
 /// Way in which a writer to a directory reaches a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reach {
+pub(crate) enum Reach {
     /// The place is in the directory, or its path leads through it.
     Through,
     /// The place has another name, which may be in the directory.
@@ -74,7 +74,7 @@ type Location = (String, PathBuf);
 
 /// A directory that is to be granted for writing, with all mounts below it.
 #[derive(Debug)]
-pub struct GrantedTree {
+pub(crate) struct GrantedTree {
     path: PathBuf,
     owner: u32,
     mounts: BTreeMap<u64, Mount>,
@@ -85,7 +85,7 @@ pub struct GrantedTree {
 impl GrantedTree {
     /// # Errors
     /// A directory or mounts that cannot be examined.
-    pub fn of(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         let mounts = mounts(&std::fs::read("/proc/self/mountinfo")?);
         let owner = std::fs::metadata(path)?.uid();
         let mut ground = Self { path: path.to_owned(), owner, mounts, trees: Vec::new() };
@@ -96,7 +96,7 @@ impl GrantedTree {
     }
 
     /// Returns the first of these places that a writer to this directory reaches.
-    pub fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Reach)> {
+    pub(crate) fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Reach)> {
         let mut seen = BTreeMap::new();
         places.iter().find_map(|place| {
             let visited = visited(place);

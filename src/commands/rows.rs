@@ -12,17 +12,17 @@ const COLUMNS: usize = 100;
 
 /// Names on the left, their descriptions in one column on the right.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub(crate) struct Rows {
     rows: Vec<(String, String)>,
 }
 
 impl Rows {
-    pub fn add(&mut self, name: impl Into<String>, text: impl Into<String>) {
+    pub(crate) fn add(&mut self, name: impl Into<String>, text: impl Into<String>) {
         self.rows.push((plain(&name.into()), plain(&text.into())));
     }
 
     /// Formats each row on a line of its own; a row without description is its name alone.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         let line = |(name, text): &(String, String)| {
             let line = format!("{name:<width$}  {text}");
@@ -34,7 +34,7 @@ impl Rows {
 
 /// Puts text from a file on one line and escapes every character that a terminal would act on: a
 /// file that is only being checked may be anyone's.
-pub fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -48,12 +48,12 @@ pub fn plain(text: &str) -> String {
 
 /// Returns true if a terminal does something with the character besides showing it: control
 /// characters, and those that hide or reverse text.
-pub fn acts(character: char) -> bool {
+pub(crate) fn acts(character: char) -> bool {
     always_deceives(character) || character.is_control()
 }
 
 /// Joins words with commas, in lines that start with `indent`.
-pub fn wrapped<'a>(words: impl IntoIterator<Item = &'a str>, indent: &str) -> String {
+pub(crate) fn wrapped<'a>(words: impl IntoIterator<Item = &'a str>, indent: &str) -> String {
     let words: Vec<&str> = words.into_iter().collect();
     let mut text = String::new();
     let mut line = indent.to_owned();
@@ -74,7 +74,7 @@ pub fn wrapped<'a>(words: impl IntoIterator<Item = &'a str>, indent: &str) -> St
 }
 
 /// Lists the limits of a cell by the keys of a profile, for people.
-pub fn limits(limits: &Limits) -> Vec<(&'static str, String)> {
+pub(crate) fn limits(limits: &Limits) -> Vec<(&'static str, String)> {
     let size = |bytes| Size(bytes).to_string();
     let processors = |hundredths| ("processors", Processors(hundredths).to_string());
     let listed = [
@@ -95,7 +95,7 @@ pub fn limits(limits: &Limits) -> Vec<(&'static str, String)> {
 }
 
 /// Lists the limits for programs; each name has its unit.
-pub fn limits_json(limits: &Limits) -> Value {
+pub(crate) fn limits_json(limits: &Limits) -> Value {
     json!({
         "timeout_s": limits.wall.as_secs_f64(),
         "cpu_s": limits.cpu.as_secs_f64(),
@@ -116,7 +116,7 @@ pub fn limits_json(limits: &Limits) -> Value {
 ///
 /// # Errors
 /// A value that JSON cannot hold.
-pub fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
+pub(crate) fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| CliError::new(format!("no JSON: {error}")))?;
     Ok(text + "\n")

@@ -34,14 +34,14 @@ const LET_A_PROFILE: &str = "let a rule of the policy, or --profile, name `neste
 
 /// Origin of a socket's name, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SocketRequest {
+pub(crate) struct SocketRequest {
     /// Origin: `--socket`, or the line of a file.
     pub by: String,
     pub host: PathBuf,
 }
 
 /// Sockets by their names.
-pub type SocketRequests = BTreeMap<SocketName, SocketRequest>;
+pub(crate) type SocketRequests = BTreeMap<SocketName, SocketRequest>;
 
 impl Settings {
     /// Adds the sockets that the configuration names and those that `flags` name, for the profiles
@@ -122,7 +122,10 @@ impl Settings {
 ///
 /// # Errors
 /// A flag that is not `NAME=PATH`, or a name given twice.
-pub fn with_flags(mut asks: SocketRequests, flags: &[String]) -> Result<SocketRequests, CliError> {
+pub(crate) fn with_flags(
+    mut asks: SocketRequests,
+    flags: &[String],
+) -> Result<SocketRequests, CliError> {
     let mut typed = SocketRequests::new();
     for flag in flags {
         let bad = |why: &str| {
@@ -146,7 +149,7 @@ pub fn with_flags(mut asks: SocketRequests, flags: &[String]) -> Result<SocketRe
 ///
 /// # Errors
 /// The first that is not a socket of the operator's alone, with a hint.
-pub fn hold(asks: &SocketRequests) -> Result<Vec<Socket>, CliError> {
+pub(crate) fn hold(asks: &SocketRequests) -> Result<Vec<Socket>, CliError> {
     if asks.len() > MOST {
         return Err(CliError::new(format!(
             "{} sockets are named, at most {MOST} are granted",
@@ -237,7 +240,7 @@ fn kind(file: &FileStat) -> SFlag {
 }
 
 /// Returns the sockets as the configuration names them.
-pub fn configured(sockets: &BTreeMap<SocketName, PathBuf>, by: &str) -> SocketRequests {
+pub(crate) fn configured(sockets: &BTreeMap<SocketName, PathBuf>, by: &str) -> SocketRequests {
     let ask = |host: &Path| SocketRequest { by: by.to_owned(), host: host.to_owned() };
     sockets.iter().map(|(name, path)| (name.clone(), ask(path))).collect()
 }

@@ -211,7 +211,11 @@ pub fn parse<A: Arguments>(given: Option<JsonObject>) -> Result<A, BadArguments>
 }
 
 /// Refuses a field that is not among `fields`.
-pub fn known_fields(tool: &str, fields: &[&str], given: &JsonObject) -> Result<(), BadArguments> {
+pub(crate) fn known_fields(
+    tool: &str,
+    fields: &[&str],
+    given: &JsonObject,
+) -> Result<(), BadArguments> {
     match given.keys().find(|name| !fields.contains(&name.as_str())) {
         Some(unknown) => Err(unknown_field(tool, fields, unknown)),
         None => Ok(()),

@@ -37,7 +37,7 @@ fn fields(command: &Command) -> Vec<&str> {
 ///
 /// # Errors
 /// Fields that the tool does not have, or values of another type.
-pub fn parse_request(
+pub(crate) fn parse_request(
     declared: &Declared,
     given: Option<JsonObject>,
 ) -> Result<DeclaredRequest, BadArguments> {

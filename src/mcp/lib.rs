@@ -5,6 +5,8 @@
 //! ([`tools`]) parses its arguments ([`arguments`]); a [`service::Backend`] runs it when its turn has
 //! come; [`reply`] makes the result. [`serve`] decides when all of that ends.
 
+#![deny(unreachable_pub)]
+
 pub mod arguments;
 pub mod commands;
 pub mod exec;
@@ -15,7 +17,7 @@ pub mod lines;
 pub mod logs;
 pub mod macros;
 pub mod message;
-pub mod notifier;
+pub(crate) mod notifier;
 pub mod progress;
 pub mod reply;
 pub mod resources;

@@ -18,7 +18,7 @@ pub const MOST: u32 = 100;
 pub const WINDOW: Duration = Duration::from_secs(60);
 
 /// Error message for an unknown level.
-pub const LEVELS: &str =
+pub(crate) const LEVELS: &str =
     "level: expected debug, info, notice, warning, error, critical, alert or emergency";
 
 /// Log level of one client. Nothing is sent until the client sets one.
@@ -77,7 +77,7 @@ impl Logs {
     }
 
     /// Returns the log of one call's output, if the client receives output.
-    pub fn for_output(
+    pub(crate) fn for_output(
         &self,
         context: &RequestContext<RoleServer>,
         logger: &'static str,

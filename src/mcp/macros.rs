@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::arguments::{BadArguments, nearest};
 
 /// Limits: macros of a session, commands of one macro, and bytes of all macros together.
-pub const MOST_MACROS: usize = 64;
+pub(crate) const MOST_MACROS: usize = 64;
 pub const MOST_COMMANDS: usize = 32;
 pub const MOST_BYTES: usize = 1 << 20;
 /// Length of the longest name in bytes, and the pattern of a name for the schema.
 pub const NAME_BYTES: usize = 64;
-pub const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
+pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
 
 /// Macros of one connection.
 #[derive(Debug, Default)]

@@ -44,14 +44,14 @@ impl Fault {
     }
 
     #[must_use]
-    pub fn with_id(mut self, id: RequestId) -> Self {
+    pub(crate) fn with_id(mut self, id: RequestId) -> Self {
         self.id = Some(id);
         self
     }
 
     /// Returns the answer as a line without its newline. An unreadable id is null, as in JSON-RPC
     /// 2.0; rmcp's own type would omit it.
-    pub fn to_line(&self) -> Vec<u8> {
+    pub(crate) fn to_line(&self) -> Vec<u8> {
         json!({
             "jsonrpc": "2.0",
             "id": self.id,
@@ -112,7 +112,7 @@ fn tool_call(text: &str) -> Option<RxJsonRpcMessage<RoleServer>> {
 }
 
 /// Parses one part of a batch.
-pub fn judge_part(part: Value) -> Judged {
+pub(crate) fn judge_part(part: Value) -> Judged {
     match RxJsonRpcMessage::<RoleServer>::deserialize(&part) {
         Ok(message) => Judged::Message(Box::new(message)),
         Err(_) => match judge_value(part) {
@@ -154,7 +154,7 @@ fn judge_value(value: Value) -> Judged {
 }
 
 /// Returns the id of the request that a message cancels.
-pub fn cancelled_id(message: &RxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
+pub(crate) fn cancelled_id(message: &RxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
     let JsonRpcMessage::Notification(notification) = message else { return None };
     let ClientNotification::CancelledNotification(cancelled) = &notification.notification else {
         return None;
@@ -171,7 +171,7 @@ pub struct Gate {
 
 impl Gate {
     /// Returns true if the message may pass. Requests always may.
-    pub fn admits(&mut self, message: &RxJsonRpcMessage<RoleServer>) -> bool {
+    pub(crate) fn admits(&mut self, message: &RxJsonRpcMessage<RoleServer>) -> bool {
         let JsonRpcMessage::Request(request) = message else {
             if !self.open {
                 tracing::debug!("left out a message before the session was open");

@@ -13,14 +13,14 @@ use capture::tap::{Piece, Source};
 use capture::text::{render, without_cut_character};
 
 /// Bytes of one notification: the maximum, and the default.
-pub const MOST: usize = 65_536;
-pub const USUAL: usize = 4096;
+pub(crate) const MOST: usize = 65_536;
+pub(crate) const USUAL: usize = 4096;
 /// Bytes of output sent for one command while it runs, at most.
 const LIVE_BYTES: usize = 1 << 20;
 
 /// A client that receives output.
 #[derive(Debug)]
-pub struct OutputNotifier<'s> {
+pub(crate) struct OutputNotifier<'s> {
     peer: Peer<RoleServer>,
     token: Option<ProgressToken>,
     logs: Option<CallLog<'s>>,
@@ -30,18 +30,18 @@ pub struct OutputNotifier<'s> {
 
 impl<'s> OutputNotifier<'s> {
     /// Sends `peer` notifications of at most `size` bytes of output.
-    pub fn new(peer: Peer<RoleServer>, token: Option<ProgressToken>, size: usize) -> Self {
+    pub(crate) fn new(peer: Peer<RoleServer>, token: Option<ProgressToken>, size: usize) -> Self {
         Self { peer, token, logs: None, size, started: Instant::now() }
     }
 
     /// Adds log messages, if the client wants them.
     #[must_use]
-    pub fn logged(self, logs: Option<CallLog<'s>>) -> Self {
+    pub(crate) fn logged(self, logs: Option<CallLog<'s>>) -> Self {
         Self { logs, ..self }
     }
 
     /// Sends pieces of output until there are no more.
-    pub async fn tell(self, mut pieces: Receiver<Piece>) {
+    pub(crate) async fn tell(self, mut pieces: Receiver<Piece>) {
         let (mut out, mut err, mut told) = (Vec::new(), Vec::new(), 0);
         while let Some(Piece { source, bytes, after_gap }) = pieces.recv().await {
             if told > LIVE_BYTES {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use capture::Produced;
 
 /// Interval of progress notifications.
-pub const INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends a notification every [`INTERVAL`] until dropped. Never resolves: race it with the call.
 pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, produced: Produced) {

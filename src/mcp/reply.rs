@@ -13,7 +13,7 @@ use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub use calculator::{calculated, precision_set, scripted};
+pub(crate) use calculator::{calculated, precision_set, scripted};
 use model::outcome::{Outcome, Timings};
 use model::receipt::Receipt;
 use service::denied::DenialReport;
@@ -22,11 +22,11 @@ use service::report::{Clamped, CommandReport, Cut, SessionFields, SessionReport,
 use service::rules::Rules;
 
 /// Key of the receipt, in `_meta`: clients show models the structured content, not this.
-pub const RECEIPT_KEY: &str = "cofferdam/receipt";
+pub(crate) const RECEIPT_KEY: &str = "cofferdam/receipt";
 /// Key of the note that the audit log lacks lines: `{lost, why}`.
-pub const AUDIT_KEY: &str = "cofferdam/audit";
+pub(crate) const AUDIT_KEY: &str = "cofferdam/audit";
 /// Key of the call's time limit: `{timeout_s, clamped}`.
-pub const TIMEOUT_KEY: &str = "cofferdam/timeout";
+pub(crate) const TIMEOUT_KEY: &str = "cofferdam/timeout";
 
 #[derive(Debug, Serialize)]
 struct Structured<'a> {
@@ -62,7 +62,7 @@ struct StructuredUsage {
 }
 
 /// Formats a signal: `SIGSEGV`, or `signal 40` for one without a name.
-pub fn signal_name(signal: u8) -> String {
+pub(crate) fn signal_name(signal: u8) -> String {
     match Signal::try_from(i32::from(signal)) {
         Ok(known) => known.as_str().to_owned(),
         Err(_) => format!("signal {signal}"),
@@ -230,7 +230,7 @@ pub(super) fn status(told: &CommandReport) -> String {
 }
 
 /// Appends both streams, each with a last newline.
-pub fn push_streams(text: &mut String, stdout: &Stream, stderr: &Stream) {
+pub(crate) fn push_streams(text: &mut String, stdout: &Stream, stderr: &Stream) {
     push_stream(text, &stdout.text);
     if !stderr.text.is_empty() {
         text.push_str("[stderr]\n");
@@ -303,7 +303,7 @@ pub fn rules(rules: &Rules) -> CallToolResult {
 }
 
 /// Makes the result of a call that is answered by fields: the text has the same.
-pub fn of_fields(fields: Value) -> CallToolResult {
+pub(crate) fn of_fields(fields: Value) -> CallToolResult {
     let mut result = result(pretty(&fields), false);
     result.structured_content = Some(fields);
     result

@@ -1,6 +1,8 @@
 //! Tools that an agent can call, and the one path by which each call runs: decided by policy,
 //! queued, started in a cell, captured, reported.
 
+#![deny(unreachable_pub)]
+
 mod backend;
 pub mod calculate;
 pub mod cli;
@@ -209,7 +211,11 @@ impl Workbench {
     ///
     /// # Errors
     /// The same as of [`Workbench::call`].
-    pub async fn call_beside(&self, call: Call, caller: &Caller) -> Result<CallReport, Refusal> {
+    pub(crate) async fn call_beside(
+        &self,
+        call: Call,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
         let (grant, entry) = self.decide(call)?;
         let grant = self.beside_the_default(grant);
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
@@ -220,7 +226,7 @@ impl Workbench {
     ///
     /// # Errors
     /// The same as of [`Workbench::call`].
-    pub async fn call_command(
+    pub(crate) async fn call_command(
         &self,
         call: Call,
         changes: CommandChanges,

@@ -136,7 +136,7 @@ impl From<FileFailure> for Refused {
 }
 
 /// Returns why a calculation has no result, with what protected the cell that ran.
-pub fn uncalculated(cells: InCells<'_>, error: CalcError) -> Refused {
+pub(crate) fn uncalculated(cells: InCells<'_>, error: CalcError) -> Refused {
     let refusal = cells.refusal().map(Refused::from);
     refusal.unwrap_or_else(|| error.into()).protected_by(cells.receipt())
 }

@@ -130,7 +130,7 @@ fn environment(profile: &Profile) -> BTreeMap<String, String> {
 impl Rules {
     /// Sets the time limit of a call that asks for none, where that is less than the maximum.
     #[must_use]
-    pub fn with_default_timeout(mut self, seconds: Option<f64>) -> Self {
+    pub(crate) fn with_default_timeout(mut self, seconds: Option<f64>) -> Self {
         let default = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         if let Some(default) = default {
             self.limits.timeout_s = default.as_secs().max(1).min(self.limits.most_timeout_s);

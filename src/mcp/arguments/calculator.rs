@@ -12,7 +12,7 @@ use calc::plot::{HEIGHT, Plot, WIDTH};
 use service::request::Precision;
 
 /// Calculations that `calculate_history` returns when it is not asked for a number.
-pub const USUAL_HISTORY: u16 = 20;
+pub(crate) const USUAL_HISTORY: u16 = 20;
 
 /// Arguments of `calculate_batch`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -120,7 +120,7 @@ impl<'de, const LEAST: u16, const MOST: u16> Deserialize<'de> for Within<LEAST, 
 }
 
 /// Calculations that `calculate_history` can be asked for, at most: all that are kept.
-pub const MOST_HISTORY: u16 = 200;
+pub(crate) const MOST_HISTORY: u16 = 200;
 const _: () = assert!(REMEMBERED == 200);
 
 /// Arguments of `calculate_history`.

@@ -11,21 +11,21 @@ use service::report::{Clamped, CommandReport, are_cut};
 
 /// Presence of standard error in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StderrIs {
+pub(crate) enum StderrIs {
     Told,
     LeftOut,
 }
 
 impl StderrIs {
     /// Includes it unless the caller asks not to.
-    pub fn asked(capture: Option<bool>) -> Self {
+    pub(crate) fn asked(capture: Option<bool>) -> Self {
         if capture == Some(false) { Self::LeftOut } else { Self::Told }
     }
 }
 
 /// Makes the result of `bash_exec`: six fields, and the same as text. A second text has what they
 /// cannot express, such as an exceeded time limit.
-pub fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallToolResult {
+pub(crate) fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallToolResult {
     let error = match stderr {
         StderrIs::Told => told.stderr.text.as_str(),
         StderrIs::LeftOut => "",
@@ -60,7 +60,7 @@ pub fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallTo
 }
 
 /// Returns one number for every outcome: the program's own, or the exit code of `cofferdam run`.
-pub fn exit_code(outcome: &Outcome) -> u8 {
+pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Exited { code } => *code,
         Outcome::Signaled { signal } => signal.saturating_add(128),
@@ -71,18 +71,18 @@ pub fn exit_code(outcome: &Outcome) -> u8 {
 }
 
 /// Makes the result of the two tools that report the directory.
-pub fn working_dir(directory: &Cwd) -> CallToolResult {
+pub(crate) fn working_dir(directory: &Cwd) -> CallToolResult {
     reply::of_fields(json!({ "working_dir": directory.as_str() }))
 }
 
 /// Makes the result of a question that is answered by fields alone.
-pub fn answered(told: &CommandReport, fields: Value) -> CallToolResult {
+pub(crate) fn answered(told: &CommandReport, fields: Value) -> CallToolResult {
     let text = reply::pretty(&fields);
     with(reply::result(text, false), told, fields)
 }
 
 /// Makes the result of a question that is answered by a text.
-pub fn shown(told: &CommandReport, text: &str, fields: Value) -> CallToolResult {
+pub(crate) fn shown(told: &CommandReport, text: &str, fields: Value) -> CallToolResult {
     with(reply::result(text.to_owned(), false), told, fields)
 }
 

@@ -31,7 +31,7 @@ pub fn succeeded(report: &CommandReport) -> bool {
 }
 
 /// Returns true if no step may follow: cancelling a call ends all of it.
-pub fn is_final(report: &CommandReport) -> bool {
+pub(crate) fn is_final(report: &CommandReport) -> bool {
     report.outcome == Outcome::Cancelled
 }
 
@@ -103,7 +103,7 @@ impl Steps {
     }
 
     /// Returns true if every step has run.
-    pub fn is_last(&self) -> bool {
+    pub(crate) fn is_last(&self) -> bool {
         self.done.len() == self.of
     }
 

@@ -12,7 +12,7 @@ use service::request::FileRequest;
 use service::session::DEFAULT;
 
 /// Bytes of a `get_file` answer by default.
-pub const GOT: usize = 1 << 20;
+pub(crate) const GOT: usize = 1 << 20;
 
 /// Arguments of `edit`: those of the text editor tool that models know.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

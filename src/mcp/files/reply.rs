@@ -16,7 +16,7 @@ use service::request::FileRequest;
 
 /// Parts of a request that its reply repeats.
 #[derive(Debug)]
-pub struct RequestSummary {
+pub(crate) struct RequestSummary {
     path: String,
     offset: u64,
     /// SHA-256 of the content that was put.
@@ -24,7 +24,7 @@ pub struct RequestSummary {
 }
 
 impl RequestSummary {
-    pub fn of(asked: &FileRequest) -> Self {
+    pub(crate) fn of(asked: &FileRequest) -> Self {
         let (offset, sha256) = match &asked.request {
             Request::Get { offset, .. } => (*offset, None),
             Request::Put { bytes, .. } => (0, Some(hash(bytes))),
@@ -39,7 +39,7 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 /// Makes the result of an answered request.
-pub fn filed(about: &RequestSummary, filed: &FileReport) -> CallToolResult {
+pub(crate) fn filed(about: &RequestSummary, filed: &FileReport) -> CallToolResult {
     let mut fields = Map::from_iter([("path".to_owned(), json!(about.path))]);
     let mut content = match &filed.answer {
         FileAnswer::Lines(region) => lines(region, &mut fields),

@@ -86,7 +86,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub async fn run<R: AsyncRead + Unpin>(mut self, mut reader: BufReader<R>) {
+    pub(crate) async fn run<R: AsyncRead + Unpin>(mut self, mut reader: BufReader<R>) {
         let ends = self.ends.clone();
         let grace = tokio::select! {
             biased;

@@ -85,7 +85,7 @@ pub fn functions() -> CallToolResult {
 }
 
 /// Adds warnings to a result, if there are any.
-pub fn with_warnings(
+pub(crate) fn with_warnings(
     mut result: CallToolResult,
     warnings: impl IntoIterator<Item = String>,
 ) -> CallToolResult {

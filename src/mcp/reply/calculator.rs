@@ -7,7 +7,7 @@ use super::{RECEIPT_KEY, meta, millis, pretty, result};
 use service::report::{Calculated, Exact, ValueOrigin};
 
 /// Makes the result of `calculate`, with `exact: false` if digits may be wrong.
-pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
+pub(crate) fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
     let mut fields = json!({
         "result": done.result,
         "expression": expression,
@@ -21,7 +21,7 @@ pub fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToo
 }
 
 /// Makes the result of `calculate_advanced`, with the first 100 characters of the script.
-pub fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
+pub(crate) fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
     let mut shown: String = script.chars().take(100).collect();
     if shown.len() < script.len() {
         shown.push('…');
@@ -52,7 +52,7 @@ fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
 }
 
 /// Makes the result of `set_precision`.
-pub fn precision_set(precision: u8) -> CallToolResult {
+pub(crate) fn precision_set(precision: u8) -> CallToolResult {
     let fields = json!({ "precision": precision });
     let mut result = result(format!("precision is now {precision} decimal places"), false);
     result.structured_content = Some(fields);

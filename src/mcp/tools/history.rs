@@ -14,14 +14,14 @@ use service::Backend;
 use service::refused::{Refused, RefusedKind};
 
 /// Commands in the answer to one search, at most.
-pub const MOST_FOUND: usize = 100;
+pub(crate) const MOST_FOUND: usize = 100;
 /// Commands in the answer to a search that gives no limit.
 const FOUND: usize = 20;
 
 /// Arguments of `history_search`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HistorySearchArguments {
+pub(crate) struct HistorySearchArguments {
     #[serde(default)]
     query: String,
     limit: Option<usize>,
@@ -67,7 +67,7 @@ impl BuiltIn for HistorySearchArguments {
 /// Arguments of `history_replay`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HistoryReplayArguments {
+pub(crate) struct HistoryReplayArguments {
     id: u64,
     /// Profile as in `bash_exec`: a replay is such a call, and is decided as one.
     profile: Option<String>,

@@ -20,7 +20,7 @@ const PS_FORMAT: &str = "aux";
 /// Arguments of `get_env`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GetEnvArguments {
+pub(crate) struct GetEnvArguments {
     pub variable: Option<String>,
     #[serde(default)]
     pub all: bool,
@@ -82,7 +82,7 @@ impl BuiltIn for GetEnvArguments {
 /// Arguments of `system_info`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SystemInfoArguments {}
+pub(crate) struct SystemInfoArguments {}
 
 impl Arguments for SystemInfoArguments {
     const FIELDS: &'static [&'static str] = &[];
@@ -110,7 +110,7 @@ impl BuiltIn for SystemInfoArguments {
 /// Arguments of `process_info`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProcessInfoArguments {
+pub(crate) struct ProcessInfoArguments {
     pub format: Option<String>,
     pub filter: Option<String>,
 }
@@ -159,7 +159,7 @@ impl BuiltIn for ProcessInfoArguments {
 /// Arguments of `which_command`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WhichCommandArguments {
+pub(crate) struct WhichCommandArguments {
     pub command: String,
 }
 
@@ -207,7 +207,7 @@ impl BuiltIn for WhichCommandArguments {
 /// Arguments of `command_help`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CommandHelpArguments {
+pub(crate) struct CommandHelpArguments {
     pub command: String,
 }
 
@@ -251,7 +251,7 @@ impl BuiltIn for CommandHelpArguments {
 /// Arguments of `man_page`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ManPageArguments {
+pub(crate) struct ManPageArguments {
     pub command: String,
     pub section: Option<Section>,
 }
@@ -325,7 +325,7 @@ fn command(about: &str) -> Value {
 
 /// A section of the manual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum Section {
+pub(crate) enum Section {
     #[serde(rename = "1")]
     Commands,
     #[serde(rename = "2")]
@@ -345,9 +345,9 @@ pub enum Section {
 }
 
 impl Section {
-    pub const DIGITS: [&'static str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+    pub(crate) const DIGITS: [&'static str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
 
-    pub fn digit(self) -> &'static str {
+    pub(crate) fn digit(self) -> &'static str {
         match self {
             Self::Commands => "1",
             Self::SystemCalls => "2",

@@ -24,7 +24,7 @@ use service::Backend;
 /// Arguments of `macro_save`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MacroSaveArguments {
+pub(crate) struct MacroSaveArguments {
     name: String,
     commands: Vec<String>,
 }
@@ -81,7 +81,7 @@ impl BuiltIn for MacroSaveArguments {
 /// Arguments of `macro_run`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MacroRunArguments {
+pub(crate) struct MacroRunArguments {
     name: String,
     /// Parameters of the commands, from `$1` on.
     #[serde(default)]
@@ -155,7 +155,7 @@ impl BuiltIn for MacroRunArguments {
 /// Arguments of `macro_list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MacroListArguments {}
+pub(crate) struct MacroListArguments {}
 
 impl Arguments for MacroListArguments {
     const FIELDS: &'static [&'static str] = &[];
@@ -198,7 +198,7 @@ impl BuiltIn for MacroListArguments {
 /// Arguments of `macro_delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MacroDeleteArguments {
+pub(crate) struct MacroDeleteArguments {
     name: String,
 }
 

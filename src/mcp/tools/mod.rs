@@ -59,7 +59,7 @@ use service::rules::Rules;
 pub type Context = RequestContext<RoleServer>;
 
 /// Instructions of the server to a model.
-pub const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \
+pub(crate) const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for each session, \
     in a contained cell of its own; the reply says when a shell has ended. Calculations get a \
     fresh cell each. Call sandbox_rules to see paths, limits and network before trying to work around a refusal.";
 

@@ -19,12 +19,12 @@ use model::call::STDIN_BYTES;
 use service::Backend;
 
 /// Steps of one pipeline, at most.
-pub const MOST_STEPS: usize = 16;
+pub(crate) const MOST_STEPS: usize = 16;
 
 /// Arguments of `pipeline`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PipelineArguments {
+pub(crate) struct PipelineArguments {
     steps: Vec<Step>,
     /// Input of the first step.
     #[serde(default)]

@@ -17,14 +17,14 @@ use capture::tap::Tap;
 use service::Backend;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.
-pub const BUFFER: usize = USUAL;
-pub const LEAST_BUFFER: usize = 16;
-pub const MOST_BUFFER: usize = MOST;
+pub(crate) const BUFFER: usize = USUAL;
+pub(crate) const LEAST_BUFFER: usize = 16;
+pub(crate) const MOST_BUFFER: usize = MOST;
 
 /// Arguments of `bash_exec_stream`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BashExecStreamArguments {
+pub(crate) struct BashExecStreamArguments {
     pub command: String,
     pub working_dir: Option<String>,
     pub timeout: Option<Seconds>,

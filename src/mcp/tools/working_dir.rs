@@ -18,7 +18,7 @@ use service::refused::{Refused, RefusedKind};
 /// Arguments of `get_working_dir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GetWorkingDirArguments {}
+pub(crate) struct GetWorkingDirArguments {}
 
 impl Arguments for GetWorkingDirArguments {
     const FIELDS: &'static [&'static str] = &[];
@@ -45,7 +45,7 @@ impl BuiltIn for GetWorkingDirArguments {
 /// Arguments of `set_working_dir`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SetWorkingDirArguments {
+pub(crate) struct SetWorkingDirArguments {
     pub directory: String,
 }
 

@@ -164,7 +164,7 @@ impl Command {
     }
 
     /// Turns the command into a job: no call waits for it any more, and it continues by itself.
-    pub fn becomes_job(&self) {
+    pub(crate) fn becomes_job(&self) {
         self.job.store(true, Ordering::Release);
         self.hush();
     }
@@ -174,7 +174,7 @@ impl Command {
         drop(std::mem::take(&mut *self.tap.lock().unwrap_or_else(PoisonError::into_inner)));
     }
 
-    pub fn is_job(&self) -> bool {
+    pub(crate) fn is_job(&self) -> bool {
         self.job.load(Ordering::Acquire)
     }
 

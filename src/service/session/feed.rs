@@ -82,7 +82,7 @@ pub enum Rest {
 }
 
 /// Turn of the text that came with the command: no other is written before it.
-pub type First = OwnedMutexGuard<()>;
+pub(crate) type First = OwnedMutexGuard<()>;
 
 impl Feed {
     /// Makes the input of a command that reads from `pipe`, and the first turn to write.
@@ -135,7 +135,7 @@ impl Feed {
     }
 
     /// Resolves when the terminal has had time to pass a written text to the program.
-    pub async fn passed_on(&self) {
+    pub(crate) async fn passed_on(&self) {
         match self.kind {
             Kind::Pipe => {}
             Kind::Terminal => tokio::time::sleep(PASSED_ON).await,

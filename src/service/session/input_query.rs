@@ -14,14 +14,14 @@ const ANSWER: Duration = Duration::from_millis(300);
 
 /// Questions about one command's input, with the last answer.
 #[derive(Debug)]
-pub struct InputQuery {
+pub(crate) struct InputQuery {
     /// Number of the last question; answers to earlier ones are ignored.
     asked: AtomicU32,
     told: watch::Receiver<(u32, Waits)>,
 }
 
 impl InputQuery {
-    pub fn new(told: watch::Receiver<(u32, Waits)>) -> Self {
+    pub(crate) fn new(told: watch::Receiver<(u32, Waits)>) -> Self {
         Self { asked: AtomicU32::new(0), told }
     }
 
@@ -42,7 +42,7 @@ impl Command {
     }
 
     /// Returns true if it waits for input, by the last answer.
-    pub fn waits_for_input(&self) -> bool {
+    pub(crate) fn waits_for_input(&self) -> bool {
         self.input.is_open() && self.finished().is_none() && self.query.told() == Some(Waits::Yes)
     }
 

@@ -42,7 +42,11 @@ impl Workbench {
     ///
     /// # Errors
     /// A denial by policy, or a session that cannot take the command: nothing ran.
-    pub async fn in_session(&self, ask: SessionRequest, caller: &Caller) -> Result<Reply, Refusal> {
+    pub(crate) async fn in_session(
+        &self,
+        ask: SessionRequest,
+        caller: &Caller,
+    ) -> Result<Reply, Refusal> {
         check_name(&ask.session)?;
         let SessionRequest { session, call, restart, patience, kept } = ask;
         let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };

@@ -15,7 +15,7 @@ pub(super) const MOST_COMMANDS: usize = 256;
 
 /// Commands by their handle, the oldest first.
 #[derive(Debug, Default)]
-pub struct Spool(Mutex<Retention>);
+pub(crate) struct Spool(Mutex<Retention>);
 
 #[derive(Debug, Default)]
 struct Retention {
@@ -30,7 +30,7 @@ impl Spool {
     }
 
     /// Returns a handle that no command has had.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let mut kept = self.kept();
         kept.last += 1;
         format!("c{}", kept.last)
@@ -40,7 +40,7 @@ impl Spool {
     ///
     /// # Errors
     /// An unknown handle, or one that is no longer kept.
-    pub fn find(&self, id: &str) -> Result<Arc<Command>, NoJob> {
+    pub(crate) fn find(&self, id: &str) -> Result<Arc<Command>, NoJob> {
         let kept = self.kept();
         if let Some(command) = kept.commands.iter().find(|command| command.id == id) {
             return Ok(Arc::clone(command));
@@ -54,13 +54,13 @@ impl Spool {
     }
 
     /// Returns the commands that became jobs, the newest first.
-    pub fn jobs(&self) -> Vec<Arc<Command>> {
+    pub(crate) fn jobs(&self) -> Vec<Arc<Command>> {
         let kept = self.kept();
         kept.commands.iter().rev().filter(|command| command.is_job()).cloned().collect()
     }
 
     /// Keeps a command, and drops the oldest ended ones beyond the limits.
-    pub fn keep(&self, command: Arc<Command>) {
+    pub(crate) fn keep(&self, command: Arc<Command>) {
         let mut kept = self.kept();
         kept.commands.push_back(command);
         while kept.commands.len() > MOST_COMMANDS || bytes(&kept.commands) > MOST_BYTES {
