@@ -28,8 +28,8 @@ use model::profile::calls;
 use model::profile::condition::Verdict;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Request};
-use policy::Policy;
 use policy::flags::{Command, Input, Takes};
+use policy::{Policy, Principal};
 use profile::Profiles;
 use profile::document::Document;
 use rmcp::transport::Transport;
@@ -111,7 +111,11 @@ pub fn policies(bytes: &[u8]) {
             asked: Asked { wall: Some(Duration::MAX), memory: Some(u64::MAX), ..Asked::default() },
             profile: None,
         };
-        let Ok(grant) = policy.decide(call, &profiles, Workspace::Fresh) else { continue };
+        let Ok(grant) =
+            policy.decide(&Principal::local(), call, &profiles, Workspace::Fresh.into())
+        else {
+            continue;
+        };
         let job = grant.into_job();
         let own = profiles.get(&job.profile).map(|profile| profile.limits);
         let own = own.unwrap_or_else(|| panic!("{tool}: a profile that is not there"));

@@ -26,7 +26,7 @@ pub use metrics::Metrics;
 pub use streams::CancelOnDrop;
 
 use model::call::Stdin;
-use model::job::SessionId;
+use model::job::{Job, SessionId, Within};
 use model::log;
 use model::outcome::{Ended, Failure, Outcome, Waits};
 use model::receipt::Receipt;
@@ -184,10 +184,22 @@ impl Link {
     /// # Errors
     /// Why there is no cell or no program in it; nothing ran then.
     pub async fn start(&self, grant: Grant) -> Result<Running, Failure> {
+        self.start_job(grant.into_job()).await
+    }
+
+    /// Starts a call as [`Link::start`] does, in the shell of a session.
+    ///
+    /// # Errors
+    /// The same as of [`Link::start`].
+    pub async fn start_within(&self, grant: Grant, within: Within) -> Result<Running, Failure> {
+        self.start_job(Job { session: Some(within), ..grant.into_job() }).await
+    }
+
+    async fn start_job(&self, job: Job) -> Result<Running, Failure> {
         let (sender, started) = oneshot::channel();
         let call = self.shared.enlist(sender)?;
         let control = Control { call, shared: Arc::clone(&self.shared) };
-        if let Err(error) = self.shared.request(call, grant) {
+        if let Err(error) = self.shared.request(call, job) {
             self.shared.state().calls.remove(&call);
             return Err(error.into());
         }
@@ -225,8 +237,7 @@ impl Shared {
         Ok(call)
     }
 
-    fn request(&self, call: CallId, grant: Grant) -> Result<(), WireError> {
-        let job = grant.into_job();
+    fn request(&self, call: CallId, job: Job) -> Result<(), WireError> {
         streams::have_room(self.socket.get_ref(), &job.stdin)?;
         let (block, sealed) = Block::carry(&job)?;
         let mut fds = Vec::from_iter(sealed);

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::tools::ruled_by;
 use model::call::{Asked, Call, Cwd};
-use model::job::{Changes, Job, Limits, ProfileName, SessionId, Within, Workspace};
+use model::job::{Changes, Job, Limits, ProfileName, Workspace};
 use model::profile::Profile;
 use profile::document::{Document, Mistake};
 
@@ -22,15 +22,53 @@ use flags::Command;
 pub use profile::Profiles;
 pub use rules::{Effect, Rule};
 
-/// Permission to run one job. It cannot be built outside this crate.
+/// Client on whose behalf a call is made.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Principal(String);
+
+impl Principal {
+    /// Returns the only client of a server on standard input and output.
+    #[must_use]
+    pub fn local() -> Self {
+        Self("local".to_owned())
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a job gets besides what its rule says, if it is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    pub workspace: Workspace,
+    /// Profile of the session whose workspace it is, if it is a session's.
+    pub owner: Option<ProfileName>,
+    /// Report of changed files.
+    pub changes: Changes,
+}
+
+impl From<Workspace> for Surroundings {
+    fn from(workspace: Workspace) -> Self {
+        Self { workspace, owner: None, changes: Changes::Untold }
+    }
+}
+
+/// Permission to run one job. It cannot be built outside this crate, nor changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
+    principal: Principal,
     job: Job,
     rule: String,
     clamped: bool,
 }
 
 impl Grant {
+    /// Returns the client that it was given to.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
     pub fn job(&self) -> &Job {
         &self.job
     }
@@ -47,31 +85,6 @@ impl Grant {
 
     pub fn into_job(self) -> Job {
         self.job
-    }
-
-    /// Adds the report of changed files to the permission.
-    #[must_use]
-    pub fn with_changes(mut self, changes: Changes) -> Self {
-        self.job.changes = changes;
-        self
-    }
-
-    /// Moves the permission to the private workspace of a session in the place of an empty one.
-    /// `owner` is the session's profile; the job keeps its own.
-    #[must_use]
-    pub fn beside(mut self, session: SessionId, owner: &ProfileName) -> Self {
-        if self.job.workspace == Workspace::Fresh {
-            self.job.workspace = Workspace::Session(session);
-            self.job.session_profile = (self.job.profile != *owner).then(|| owner.clone());
-        }
-        self
-    }
-
-    /// Moves the permission into a session: the profile and its limits stay what they are.
-    #[must_use]
-    pub fn within(mut self, within: Within) -> Self {
-        self.job.session = Some(within);
-        self
     }
 }
 
@@ -180,21 +193,23 @@ impl Policy {
         &self.rules
     }
 
-    /// Decides a call from a tool. The strictest matching rule wins; no match is a denial.
+    /// Decides a call of `principal` from a tool. The strictest matching rule wins; no match is a denial.
     ///
     /// # Errors
     /// A [`Denial`], when the call may not run.
     pub fn decide(
         &self,
+        principal: &Principal,
         call: Call,
         profiles: &Profiles,
-        workspace: Workspace,
+        surroundings: Surroundings,
     ) -> Result<Grant, Denial> {
         let terms = self.terms_under(&call.tool, call.profile.as_ref(), profiles)?;
         let limits = terms.limits.lowered(&call.asked);
         let clamped = terms.limits.clamps(&call.asked);
         let rule = terms.rule.to_owned();
-        Ok(Grant { job: job(call, terms.profile, workspace, limits), rule, clamped })
+        let principal = principal.clone();
+        Ok(Grant { principal, job: job(call, terms.profile, surroundings, limits), rule, clamped })
     }
 
     /// Returns the terms that hold for any call of a tool, the same that [`Policy::decide`] grants from.
@@ -210,7 +225,7 @@ impl Policy {
     ///
     /// # Errors
     /// As [`Policy::terms`], or when the profile is none of those.
-    pub(crate) fn terms_under<'p>(
+    pub fn terms_under<'p>(
         &'p self,
         tool: &str,
         asked: Option<&ProfileName>,
@@ -276,7 +291,8 @@ impl Policy {
         let output = call.asked.output;
         let limits = Limits { output, ..profile.limits.lowered(&call.asked) };
         let clamped = profile.limits.clamps(&call.asked);
-        Grant { job: job(call, profile, workspace, limits), rule: OPERATOR.to_owned(), clamped }
+        let job = job(call, profile, workspace.into(), limits);
+        Grant { principal: Principal::local(), job, rule: OPERATOR.to_owned(), clamped }
     }
 }
 
@@ -336,18 +352,20 @@ fn lowest<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     }
 }
 
-fn job(call: Call, profile: &Profile, workspace: Workspace, limits: Limits) -> Job {
+fn job(call: Call, profile: &Profile, surroundings: Surroundings, limits: Limits) -> Job {
+    let Surroundings { workspace, owner, changes } = surroundings;
     let (start, workspace) = match profile.workspace {
         true => (Cwd::workspace(), workspace),
         // A cell without /workspace has nowhere to show a granted directory.
         false => (Cwd::tmp(), Workspace::Fresh),
     };
+    let is_a_sessions = matches!(workspace, Workspace::Session(_));
     Job {
         profile: profile.name.clone(),
         workspace,
-        session_profile: None,
+        session_profile: owner.filter(|owner| is_a_sessions && *owner != profile.name),
         session: None,
-        changes: Changes::Untold,
+        changes,
         argv: call.argv,
         script: call.script,
         stdin: call.stdin,

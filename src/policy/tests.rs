@@ -43,7 +43,12 @@ fn call(tool: &'static str, asked: Asked) -> Call {
 }
 
 fn decide(policy: &Policy, tool: &'static str) -> Result<Grant, Denial> {
-    policy.decide(call(tool, Asked::default()), &profiles(), Workspace::Fresh)
+    policy.decide(
+        &Principal::local(),
+        call(tool, Asked::default()),
+        &profiles(),
+        Workspace::Fresh.into(),
+    )
 }
 
 fn wall(seconds: u64) -> Asked {
@@ -69,7 +74,7 @@ fn choosing(id: &str, choice: &str) -> String {
 fn under(policy: &Policy, profile: &str) -> Result<String, String> {
     let profile = ProfileName::new(profile);
     let call = Call { profile, ..call("bash", Asked::default()) };
-    let decided = policy.decide(call, &profiles(), Workspace::Fresh);
+    let decided = policy.decide(&Principal::local(), call, &profiles(), Workspace::Fresh.into());
     decided.map(|grant| grant.job().profile.to_string()).map_err(|denial| denial.to_string())
 }
 
@@ -98,7 +103,8 @@ fn a_call_may_name_a_profile_only_where_every_rule_leaves_it_the_choice() {
 fn a_rule_lowers_the_limits_of_a_chosen_profile_too() {
     let rule = choosing("a", "\"bc\"").replace("limits = {  }", "limits = { timeout = \"7s\" }");
     let call = Call { profile: ProfileName::new("bc"), ..call("bash", wall(500)) };
-    let decided = policy(&[&rule]).decide(call, &profiles(), Workspace::Fresh);
+    let decided =
+        policy(&[&rule]).decide(&Principal::local(), call, &profiles(), Workspace::Fresh.into());
     let told = decided.map(|grant| (grant.job().limits.wall.as_secs(), grant.job().limits.memory));
     assert_eq!(told, Ok((7, 256 * MIB)));
 }
@@ -171,7 +177,12 @@ fn the_lowest_of_every_limit_wins_in_any_order() {
 #[test]
 fn a_caller_lowers_limits_and_never_raises_them() {
     let decide = |asked| {
-        let grant = shipped_policy().decide(call("bash", asked), &profiles(), Workspace::Fresh);
+        let grant = shipped_policy().decide(
+            &Principal::local(),
+            call("bash", asked),
+            &profiles(),
+            Workspace::Fresh.into(),
+        );
         grant.map(|grant| {
             (grant.job().limits.wall.as_secs(), grant.job().limits.memory, grant.clamped())
         })
@@ -185,7 +196,12 @@ fn a_caller_lowers_limits_and_never_raises_them() {
 fn a_granted_workspace_is_for_profiles_that_have_one() {
     let policy = shipped_policy();
     let told = |tool| {
-        let grant = policy.decide(call(tool, Asked::default()), &profiles(), Workspace::Granted(3));
+        let grant = policy.decide(
+            &Principal::local(),
+            call(tool, Asked::default()),
+            &profiles(),
+            Workspace::Granted(3).into(),
+        );
         grant.map(|grant| (grant.job().workspace, grant.job().cwd.clone()))
     };
     assert_eq!(told("bash"), Ok((Workspace::Granted(3), Cwd::workspace())));
@@ -289,4 +305,26 @@ fn the_shipped_tools_are_read_and_have_names_of_their_own() {
     let unread = shipped_policy();
     assert_eq!(["cli_jq", "bash"].map(|tool| unread.declares(tool)), [true, false]);
     assert!(!Policy::none().declares("cli_jq"));
+}
+
+#[test]
+fn a_grant_has_its_principal_and_its_surroundings_from_the_start() {
+    let owner = ProfileName::new("bash").unwrap_or_else(|| panic!("a name"));
+    let surroundings =
+        |workspace| Surroundings { workspace, owner: Some(owner.clone()), changes: Changes::Told };
+    let granted = |tool, workspace| {
+        let call = call(tool, Asked::default());
+        let (local, given) = (Principal::local(), surroundings(workspace));
+        let grant = shipped_policy().decide(&local, call, &profiles(), given);
+        grant.unwrap_or_else(|denial| panic!("{denial}"))
+    };
+    let session = Workspace::Session(model::job::SessionId(7));
+    let grant = granted("bash", session);
+    assert_eq!(grant.principal(), &Principal::local());
+    assert_eq!((grant.job().workspace, grant.job().changes), (session, Changes::Told));
+    assert_eq!(grant.job().session_profile, None, "the profile of the session is its own");
+    // The calculator's profile has no workspace: nothing of a session's reaches it.
+    let grant = granted("calculate", session);
+    assert_eq!(grant.job().workspace, Workspace::Fresh);
+    assert_eq!(grant.job().session_profile, None);
 }

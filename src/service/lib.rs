@@ -34,7 +34,7 @@ use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings,
 use model::receipt::Receipt;
 use policy::flags::Changes as CommandChanges;
 use policy::tools::{Runs, ToolSpec};
-use policy::{Denial, Grant, Policy, Profiles};
+use policy::{Denial, Grant, Policy, Principal, Profiles, Surroundings};
 
 pub use backend::Backend;
 pub use executor::{Executor, Setup};
@@ -110,6 +110,8 @@ impl CallReport {
 /// use.
 #[derive(Debug)]
 pub struct Workbench {
+    /// Client whose calls these are.
+    principal: Principal,
     link: Link,
     policy: Arc<Policy>,
     profiles: Arc<Profiles>,
@@ -131,6 +133,7 @@ impl Workbench {
         waiting: usize,
     ) -> Self {
         Self {
+            principal: Principal::local(),
             link,
             policy,
             profiles,
@@ -150,7 +153,7 @@ impl Workbench {
 
     /// Reports changes in the workspace for tools that run commands.
     #[must_use]
-    pub fn with_changes(self, changes: Changes) -> Self {
+    pub(crate) fn with_changes(self, changes: Changes) -> Self {
         Self { changes, ..self }
     }
 
@@ -167,17 +170,25 @@ impl Workbench {
         self.queue.pending()
     }
 
+    /// Returns what a call of a tool gets in a cell of its own.
+    fn surroundings(&self, tool: &str) -> Surroundings {
+        let runs = ToolSpec::named(tool).map(|tool| tool.runs);
+        let changes = match runs == Some(Runs::FreshCell(Changes::Told)) {
+            true => self.changes,
+            false => Changes::Untold,
+        };
+        Surroundings { workspace: self.workspace, owner: None, changes }
+    }
+
     /// Asks policy about a call, and records the answer.
-    fn decide(&self, call: Call) -> Result<(Grant, Entry), Refusal> {
+    fn decide(&self, call: Call, surroundings: Surroundings) -> Result<(Grant, Entry), Refusal> {
         let asked = self.audit.asked(&call);
-        let runs = ToolSpec::named(&call.tool).map(|tool| tool.runs);
-        let lists_changes = runs == Some(Runs::FreshCell(Changes::Told));
-        match self.policy.decide(call, &self.profiles, self.workspace) {
+        match self.policy.decide(&self.principal, call, &self.profiles, surroundings) {
             Ok(grant) => {
                 let entry = self.audit.granted(asked, &grant)?;
                 let profile = grant.job().profile.to_string();
                 tracing::debug!(rule = grant.rule(), profile, "granted");
-                Ok((if lists_changes { grant.with_changes(self.changes) } else { grant }, entry))
+                Ok((grant, entry))
             }
             Err(denial) => {
                 self.audit.denied(asked, &denial);
@@ -202,7 +213,8 @@ impl Workbench {
         keep: usize,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
-        let (grant, entry) = self.decide(call)?;
+        let surroundings = self.surroundings(&call.tool);
+        let (grant, entry) = self.decide(call, surroundings)?;
         self.recorded_run(grant, entry, keep, caller).await
     }
 
@@ -216,8 +228,8 @@ impl Workbench {
         call: Call,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
-        let (grant, entry) = self.decide(call)?;
-        let grant = self.beside_the_default(grant);
+        let surroundings = self.beside_the_default(&call);
+        let (grant, entry) = self.decide(call, surroundings)?;
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
@@ -232,8 +244,8 @@ impl Workbench {
         changes: CommandChanges,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
-        let (grant, entry) = self.decide(call)?;
-        let grant = self.command_beside_the_default(grant, changes);
+        let surroundings = self.command_beside_the_default(&call, changes);
+        let (grant, entry) = self.decide(call, surroundings)?;
         self.recorded_run(grant, entry, KEPT_BYTES, caller).await
     }
 
@@ -261,7 +273,8 @@ impl Workbench {
     /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
     pub fn remembered(&self, call: Call) -> Result<(), Refusal> {
         let asked = self.audit.asked(&call);
-        match self.policy.decide(call, &self.profiles, self.workspace) {
+        let surroundings = self.surroundings(&call.tool);
+        match self.policy.decide(&self.principal, call, &self.profiles, surroundings) {
             Ok(grant) => self.audit.granted(asked, &grant)?.remembered(),
             Err(denial) => {
                 self.audit.denied(asked, &denial);

@@ -31,9 +31,9 @@ use model::job::{Access, Changes, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
-use policy::Terms;
 use policy::group::Group;
 use policy::tools::{NAMES, asks_a_rule, ruled_by};
+use policy::{Principal, Terms};
 
 /// What an executor is given at the start.
 #[derive(Debug, Clone)]
@@ -206,7 +206,8 @@ fn effective(loaded: &Loaded, tool: ToolName, workspace: Workspace) -> Option<Pr
         asked: Asked::default(),
         profile: None,
     };
-    let grant = loaded.policy.decide(call, &loaded.profiles, workspace).ok()?;
+    let grant =
+        loaded.policy.decide(&Principal::local(), call, &loaded.profiles, workspace.into()).ok()?;
     let job = grant.into_job();
     let profile = loaded.profiles.get(&job.profile)?;
     Some(Profile { limits: job.limits, ..profile.clone() })

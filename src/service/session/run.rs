@@ -16,12 +16,12 @@ use super::{
 use crate::{Caller, Observed, Refusal, Workbench};
 use audit::Entry;
 use capture::KEPT_BYTES;
-use model::call::Stdin;
+use model::call::{Call, Stdin};
 use model::job::{Place, Within, Workspace};
 use model::outcome::Outcome;
 use model::profile::Profile;
-use policy::Grant;
 use policy::flags::Changes as CommandChanges;
+use policy::{Grant, Surroundings};
 
 /// Tools whose profile a session has: the first allowed one.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];
@@ -54,7 +54,8 @@ impl Workbench {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
-        let (grant, entry) = self.decide(call)?;
+        let surroundings = Surroundings { changes: self.changes, ..self.workspace.into() };
+        let (grant, entry) = self.decide(call, surroundings)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
         let _waits = match self.queue.place() {
             Ok(waits) => waits,
@@ -67,31 +68,43 @@ impl Workbench {
         self.seated(session, text, restart, patience, decided, caller).await
     }
 
-    /// Moves a grant to the workspace of the default session, if it may use that.
-    pub(crate) fn beside_the_default(&self, grant: Grant) -> Grant {
-        match self.session_profile() {
-            Some(owner) if owner.name == grant.job().profile => self.beside_default(grant, owner),
-            Some(_) | None => grant,
+    /// Returns the surroundings of a call on the workspace of the default session, if it may use
+    /// that.
+    pub(crate) fn beside_the_default(&self, call: &Call) -> Surroundings {
+        let own = self.surroundings(&call.tool);
+        match (self.session_profile(), self.profile_of(call)) {
+            (Some(owner), Some(profile)) if owner.name == profile.name => {
+                self.beside_default(own, owner)
+            }
+            (_, _) => own,
         }
     }
 
-    /// Moves the grant of a declared command to the workspace of the default session, whatever the
-    /// command's profile is. One that only reads begins no session: its workspace would be empty.
+    /// Returns the surroundings of a declared command on the workspace of the default session,
+    /// whatever the command's profile is. One that only reads begins no session: its workspace would
+    /// be empty.
     pub(crate) fn command_beside_the_default(
         &self,
-        grant: Grant,
+        call: &Call,
         changes: CommandChanges,
-    ) -> Grant {
-        let profile = self.profiles.get(&grant.job().profile);
+    ) -> Surroundings {
+        let own = self.surroundings(&call.tool);
+        let profile = self.profile_of(call);
         let owner = self.session_profile().filter(|_| profile.is_some_and(|one| one.workspace));
-        let Some(owner) = owner.filter(|_| grant.job().workspace == Workspace::Fresh) else {
-            return grant;
+        let Some(owner) = owner.filter(|_| own.workspace == Workspace::Fresh) else {
+            return own;
         };
         self.sessions.forget(&self.link.forgotten());
         if changes == CommandChanges::Nothing && self.sessions.find(DEFAULT).is_none() {
-            return grant;
+            return own;
         }
-        self.beside_default(grant, owner)
+        self.beside_default(own, owner)
+    }
+
+    /// Returns the profile that a call would get; `None` if it is not allowed.
+    fn profile_of(&self, call: &Call) -> Option<&Profile> {
+        let terms = self.policy.terms_under(&call.tool, call.profile.as_ref(), &self.profiles);
+        terms.ok().map(|terms| terms.profile)
     }
 
     /// Returns the profile of sessions: that of the shell, or without a shell that of one-shot calls.
@@ -101,14 +114,15 @@ impl Workbench {
         terms.map(|terms| terms.profile).filter(|profile| profile.can_hold_a_shell())
     }
 
-    fn beside_default(&self, grant: Grant, owner: &Profile) -> Grant {
-        if grant.job().workspace != Workspace::Fresh {
-            return grant;
+    fn beside_default(&self, own: Surroundings, owner: &Profile) -> Surroundings {
+        if own.workspace != Workspace::Fresh {
+            return own;
         }
         self.sessions.forget(&self.link.forgotten());
         let id = self.sessions.named(DEFAULT).id;
         self.sessions.is_used_beside(DEFAULT);
-        grant.beside(id, &owner.name)
+        let (workspace, owner) = (Workspace::Session(id), Some(owner.name.clone()));
+        Surroundings { workspace, owner, ..own }
     }
 
     /// Ends the shell of a session, with everything that runs in it; the next command gets a new
@@ -227,7 +241,7 @@ impl Workbench {
         let within = Within { session: id, place };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        match self.link.start(grant.within(within).with_changes(self.changes)).await {
+        match self.link.start_within(grant, within).await {
             Ok(running) => {
                 let mut ended = self.link.forgotten();
                 if ended.contains(&id) {
