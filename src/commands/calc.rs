@@ -1,6 +1,7 @@
 //! `cofferdam calc`: one expression, evaluated by bc in a cell.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -11,6 +12,7 @@ use link::Link;
 use model::job::Workspace;
 use model::outcome::in_words;
 use model::receipt::Tier;
+use policy::Principal;
 use service::Executor;
 use service::report::Exact;
 use service::request::Precision;
@@ -49,7 +51,8 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
-        let backend = Executor::new(calculating.executor(Workspace::Fresh), link, audit);
+        let executor = Executor::new(calculating.executor(Workspace::Fresh), link, audit);
+        let backend = Arc::new(executor).scope(Principal::local());
         let done =
             backend.calculate(typed.expression, typed.precision, None, Caller::default()).await;
         let done = done

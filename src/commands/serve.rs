@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -15,6 +16,7 @@ use model::accounts;
 use model::job::Access;
 use model::outcome::{Failure, in_words};
 use model::receipt::Tier;
+use policy::Principal;
 use policy::group::Group;
 use service::Executor;
 use supervisor::ScopeWish;
@@ -83,7 +85,8 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
-        let backend = Executor::new(serving.executor(workspace), link.clone(), audit);
+        let executor = Executor::new(serving.executor(workspace), link.clone(), audit);
+        let backend = Arc::new(executor).scope(Principal::local());
         let supervisor = link.clone();
         let metrics = tokio::spawn(metrics::at_signal(link.clone()));
         let gone = async move {

@@ -37,7 +37,7 @@ use policy::tools::{Runs, ToolSpec};
 use policy::{Denial, Grant, Policy, Principal, Profiles, Surroundings};
 
 pub use backend::Backend;
-pub use executor::{Executor, Setup};
+pub use executor::{Executor, Scope, Setup};
 
 /// The waiting side of a call: its means to cancel the call, and to count and read output
 /// meanwhile.
@@ -116,9 +116,10 @@ pub struct Workbench {
     policy: Arc<Policy>,
     profiles: Arc<Profiles>,
     workspace: Workspace,
-    queue: Queue,
+    queue: Arc<Queue>,
     audit: Audit,
-    sessions: session::Sessions,
+    clients: Arc<session::Clients>,
+    sessions: Arc<session::Sessions>,
     changes: Changes,
 }
 
@@ -132,16 +133,36 @@ impl Workbench {
         concurrency: usize,
         waiting: usize,
     ) -> Self {
+        let clients = Arc::new(session::Clients::default());
+        let sessions = session::Sessions::of_a_client(&clients);
         Self {
             principal: Principal::local(),
             link,
             policy,
             profiles,
             workspace,
-            queue: Queue::new(concurrency, waiting),
+            queue: Arc::new(Queue::new(concurrency, waiting)),
             audit: Audit::off(),
-            sessions: session::Sessions::default(),
+            clients,
+            sessions,
             changes: Changes::Untold,
+        }
+    }
+
+    /// Makes that of one client: it shares the queue, the link and the audit log, and no session.
+    #[must_use]
+    pub(crate) fn of_a_client(&self, principal: Principal) -> Self {
+        Self {
+            principal,
+            link: self.link.clone(),
+            policy: Arc::clone(&self.policy),
+            profiles: Arc::clone(&self.profiles),
+            workspace: self.workspace,
+            queue: Arc::clone(&self.queue),
+            audit: self.audit.clone(),
+            clients: Arc::clone(&self.clients),
+            sessions: session::Sessions::of_a_client(&self.clients),
+            changes: self.changes,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use super::Executor;
+use super::Scope;
 use super::sessions::why_new;
 use crate::Caller;
 use crate::files::{self, FileError};
@@ -11,7 +11,7 @@ use crate::report::FileReport;
 use crate::request::FileRequest;
 use model::job::Access;
 
-impl Executor {
+impl Scope {
     pub(super) async fn of_file(
         &self,
         tool: &'static str,
@@ -32,7 +32,7 @@ impl Executor {
             denials: denials.iter().map(|denied| self.denial(denied)).collect(),
             receipt,
             renewed: lost.as_ref().map(why_new),
-            unrecorded: self.audit.trouble(),
+            unrecorded: self.executor.audit.trouble(),
         })
     }
 
@@ -59,7 +59,7 @@ impl Executor {
                        .envrc, .vscode, .idea, .claude, .mcp.json and the like";
         let is_refusal = [Errno::EPERM, Errno::EROFS, Errno::EBUSY, Errno::EXDEV, Errno::EACCES]
             .contains(&errno);
-        match self.granted {
+        match self.executor.granted {
             Some(Access::ReadOnly) if errno == Errno::EROFS => {
                 Some("the operator granted /workspace for reading only")
             }

@@ -1,7 +1,7 @@
 //! `bash_exec` and related tools, carried out: each script in a cell of its own.
 
 use super::sessions::shown;
-use super::{Executor, clamped};
+use super::{Scope, clamped};
 use crate::denied::DenialReport;
 use crate::refused::Refused;
 use crate::report::{CommandReport, are_cut};
@@ -13,7 +13,7 @@ use model::defaults::INLINE_CHARACTERS;
 use model::outcome::DeniedCall;
 use policy::tools::{Runs, ToolSpec};
 
-impl Executor {
+impl Scope {
     pub(super) async fn in_fresh_cell(
         &self,
         tool: &'static str,
@@ -48,7 +48,7 @@ impl Executor {
             timeout: told.limits.wall,
             clamped: clamped(told.clamped),
             receipt: told.receipt,
-            unrecorded: self.audit.trouble(),
+            unrecorded: self.executor.audit.trouble(),
             output_id,
             session: None,
             files_changed: told.files_changed,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Executor;
+use super::Scope;
 use super::sessions::shown;
 use crate::Caller;
 use crate::refused::{Refused, RefusedKind};
@@ -34,7 +34,7 @@ struct ShownStreams {
     next: Offsets,
 }
 
-impl Executor {
+impl Scope {
     pub(super) async fn of_job(
         &self,
         request: JobRequest,
@@ -63,7 +63,7 @@ impl Executor {
 
     async fn output(&self, request: OutputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
         let OutputRequest { id, since, tail, pattern, wait, characters } = request;
-        let wait = wait.min(self.yield_after);
+        let wait = wait.min(self.executor.yield_after);
         let command = self.workbench.look(&id, since, wait, &caller).await?;
         let seen = match (since, pattern, tail) {
             (None, None, None) => at_its_ends(&command, characters, Wanted::default()),
@@ -82,7 +82,7 @@ impl Executor {
 
     async fn input(&self, request: InputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
         let InputRequest { job, text, eof, wait } = request;
-        let wait = wait.map_or(ANSWER, |wait| wait.min(self.yield_after));
+        let wait = wait.map_or(ANSWER, |wait| wait.min(self.executor.yield_after));
         let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &caller).await?;
         let seen = piece(&command, before, INLINE_CHARACTERS);
         let (note, taken) = told_of_text(text.len(), fed, eof);

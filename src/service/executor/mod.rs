@@ -47,9 +47,10 @@ pub struct Setup {
     pub command_timeout: Option<Duration>,
 }
 
-/// Executor behind the tools of a server.
+/// Executor behind the tools of a server, which all of its clients share.
 #[derive(Debug)]
 pub struct Executor {
+    /// Workbench of no client.
     workbench: Workbench,
     link: Link,
     audit: Audit,
@@ -111,16 +112,31 @@ impl Executor {
         }
     }
 
+    /// Makes what one client has of this executor.
+    pub fn scope(self: &Arc<Self>, principal: Principal) -> Scope {
+        let workbench = self.workbench.of_a_client(principal);
+        Scope { executor: Arc::clone(self), workbench }
+    }
+}
+
+/// What one client has of an executor: sessions of its own over the same queue, link and audit log.
+#[derive(Debug)]
+pub struct Scope {
+    executor: Arc<Executor>,
+    workbench: Workbench,
+}
+
+impl Scope {
     /// Describes a refused call, with the grant that would allow it to `bash`.
     fn denial(&self, denied: &DeniedCall) -> DenialReport {
-        match &self.shell {
+        match &self.executor.shell {
             Some(profile) => DenialReport::of(denied, profile),
             None => DenialReport::of(denied, &Profile::nothing()),
         }
     }
 
     fn calculated(&self, result: String, ran: ValueOrigin, since: Instant) -> Calculated {
-        let (took, unrecorded) = (since.elapsed(), self.audit.trouble());
+        let (took, unrecorded) = (since.elapsed(), self.executor.audit.trouble());
         let (exact, warnings) = (Exact::Yes, Vec::new());
         Calculated { result, exact, warnings, took, ran, unrecorded }
     }
@@ -213,7 +229,7 @@ fn effective(loaded: &Loaded, tool: ToolName, workspace: Workspace) -> Option<Pr
     Some(Profile { limits: job.limits, ..profile.clone() })
 }
 
-impl Backend for Executor {
+impl Backend for Scope {
     async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
         self.in_session(request, caller).await
     }
@@ -232,7 +248,7 @@ impl Backend for Executor {
         let started = Instant::now();
         let cells = InCells::new(&self.workbench, caller).within(within);
         let places = precision.places();
-        if let Some(result) = self.cache.get(&expression, places.into()) {
+        if let Some(result) = self.executor.cache.get(&expression, places.into()) {
             if let Err(error) = cells.remembered(&expression) {
                 return Err(uncalculated(cells, error));
             }
@@ -244,7 +260,7 @@ impl Backend for Executor {
             Err(error) => return Err(uncalculated(cells, error)),
         };
         let receipt = cells.receipt();
-        self.cache.put(&done);
+        self.executor.cache.put(&done);
         let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
         let ran = ValueOrigin::InCell(receipt.map(Box::new));
         Ok(Calculated { exact, ..self.calculated(done.result, ran, started) })
@@ -292,7 +308,7 @@ impl Backend for Executor {
     }
 
     fn exec_options(&self) -> ExecOptions {
-        self.exec.clone()
+        self.executor.exec.clone()
     }
 
     async fn calculate_batch(
@@ -320,7 +336,7 @@ impl Backend for Executor {
             entries: entries.into_iter().map(entry).collect(),
             took: started.elapsed(),
             receipt,
-            unrecorded: self.audit.trouble(),
+            unrecorded: self.executor.audit.trouble(),
         })
     }
 
@@ -338,24 +354,24 @@ impl Backend for Executor {
                 drawn,
                 took: started.elapsed(),
                 receipt: cells.receipt(),
-                unrecorded: self.audit.trouble(),
+                unrecorded: self.executor.audit.trouble(),
             }),
             Err(error) => Err(uncalculated(cells, error)),
         }
     }
 
     fn commands(&self) -> &[Declared] {
-        &self.commands
+        &self.executor.commands
     }
 
     fn lists(&self, tool: &str) -> bool {
-        let Loaded { policy, profiles, .. } = &self.loaded;
+        let Loaded { policy, profiles, .. } = &self.executor.loaded;
         let allowed = !asks_a_rule(tool) || policy.terms(tool, profiles).is_ok();
         allowed && self.withheld(tool).is_none()
     }
 
     fn withheld(&self, tool: &str) -> Option<Refused> {
-        withheld(&self.loaded, tool)
+        withheld(&self.executor.loaded, tool)
     }
 
     async fn command(
@@ -367,7 +383,7 @@ impl Backend for Executor {
         let call = match cli::call(&declared.command, &request) {
             Ok(call) => call,
             Err(bad) => {
-                self.audit.invalid(&declared.command.name, &bad.to_string());
+                self.executor.audit.invalid(&declared.command.name, &bad.to_string());
                 return Ok(bad.told(request.correlation));
             }
         };
@@ -392,22 +408,23 @@ impl Backend for Executor {
     }
 
     fn invalid(&self, tool: &str, why: &str) {
-        self.audit.invalid(tool, why);
+        self.executor.audit.invalid(tool, why);
     }
 
     async fn settled(&self) {
         // The next call reports why the supervisor failed to start; here the wait just ends.
-        let failed: Option<Failure> = self.link.ready().await.err();
+        let failed: Option<Failure> = self.executor.link.ready().await.err();
         if let Some(failure) = failed {
             tracing::warn!(%failure, "no cell can be made");
         }
     }
 
     fn rules(&self) -> Rules {
-        let memory = self.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
+        let memory =
+            self.executor.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
         let nothing = Profile::nothing();
-        let profile = self.shell.as_ref().unwrap_or(&nothing);
-        Rules::of(profile, self.granted, profile.tier, memory, self.calculator)
-            .with_default_timeout(self.default_timeout)
+        let profile = self.executor.shell.as_ref().unwrap_or(&nothing);
+        Rules::of(profile, self.executor.granted, profile.tier, memory, self.executor.calculator)
+            .with_default_timeout(self.executor.default_timeout)
     }
 }

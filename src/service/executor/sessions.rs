@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Executor, clamped};
+use super::{Scope, clamped};
 use crate::refused::Refused;
 use crate::report::{
     BashAnswer, CommandReport, Cut, Running, SessionReport, ShellState, Stream, are_cut,
@@ -23,7 +23,7 @@ use model::outcome::{Ended, Outcome, ShellAfter, Waits};
 /// report one that fails at once.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
-impl Executor {
+impl Scope {
     pub(super) async fn in_session(
         &self,
         request: BashRequest,
@@ -37,7 +37,7 @@ impl Executor {
             }
         };
         let SessionCommand { session, restart, args, input, wait, shown } = command;
-        let timeout = args.timeout.or(self.default_timeout);
+        let timeout = args.timeout.or(self.executor.default_timeout);
         let mut call = shell::bash(BashArgs { timeout, ..args })?;
         call.stdin = match input {
             Input::Terminal => call.stdin.at_terminal(),
@@ -46,7 +46,7 @@ impl Executor {
         };
         let patience = Some(match wait {
             Wait::Background => BACKGROUND,
-            Wait::Foreground => self.yield_after,
+            Wait::Foreground => self.executor.yield_after,
         });
         let ask = SessionRequest { session, call, restart, patience, kept: Retention::Spooled };
         let reply = self.workbench.in_session(ask, &caller).await?;
@@ -86,7 +86,7 @@ impl Executor {
             clamped: clamped(less),
             receipt: None,
             timings: ended.timings,
-            unrecorded: self.audit.trouble(),
+            unrecorded: self.executor.audit.trouble(),
             output_id: None,
             session: Some(session),
             files_changed: None,
@@ -119,7 +119,7 @@ impl Executor {
             clamped: clamped(command.clamped),
             receipt: Some(command.receipt.clone()),
             timings: ended.timings,
-            unrecorded: self.audit.trouble(),
+            unrecorded: self.executor.audit.trouble(),
             output_id: (cut && self.lists("bash_output")).then(|| command.id.clone()),
             session: command.session.is_some().then(|| self.told_session(command, shell, renewed)),
             files_changed: ended.files_changed,

@@ -1,7 +1,7 @@
 //! Shell sessions: commands that share a shell, each followed to its end, or left to run as a job.
 //!
 //! A session has a name, chosen by the client, and a number, chosen here. The supervisor keeps its
-//! shell; this module orders its commands and follows them. Names belong to one principal: a server
+//! shell; this module orders its commands and follows them. Names belong to one client: a server
 //! for several keeps a [`Sessions`] for each.
 
 mod command;
@@ -13,8 +13,8 @@ mod seat;
 mod spool;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -108,16 +108,42 @@ pub enum CommandState {
     Never(Outcome),
 }
 
-/// Sessions of one principal, by name.
+/// Sessions of every client of a server: they share the numbers that the supervisor knows them by.
 #[derive(Debug, Default)]
+pub struct Clients {
+    /// Number of the newest session.
+    last: AtomicU64,
+    sessions: Lock<Vec<Weak<Sessions>>>,
+}
+
+impl Clients {
+    fn next(&self) -> SessionId {
+        SessionId(self.last.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Removes sessions that the supervisor has ended, whoever has them.
+    pub(crate) fn forget(&self, ended: &[SessionId]) {
+        if ended.is_empty() {
+            return;
+        }
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|sessions| sessions.strong_count() > 0);
+        for one in sessions.iter().filter_map(Weak::upgrade) {
+            one.forget(ended);
+        }
+    }
+}
+
+/// Sessions of one client, by name.
+#[derive(Debug)]
 pub struct Sessions {
+    clients: Arc<Clients>,
     table: Lock<Table>,
     pub(super) spool: Spool,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    last: u64,
     /// Names of sessions that the supervisor ended because they were not used.
     idle: BTreeSet<String>,
     named: BTreeMap<String, Named>,
@@ -136,6 +162,16 @@ struct Named {
 }
 
 impl Sessions {
+    /// Makes those of one more client.
+    pub(crate) fn of_a_client(clients: &Arc<Clients>) -> Arc<Self> {
+        let (table, spool) = (Lock::default(), Spool::default());
+        let sessions = Arc::new(Self { clients: Arc::clone(clients), table, spool });
+        let mut all = clients.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|sessions| sessions.strong_count() > 0);
+        all.push(Arc::downgrade(&sessions));
+        sessions
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         // No code panics while it holds the lock; if one did, the table is still whole.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -147,9 +183,8 @@ impl Sessions {
         if let Some(named) = table.named.get(name) {
             return named.clone();
         }
-        table.last += 1;
         let lost = table.idle.remove(name).then_some(ShellLoss::Idle);
-        let named = Named::new(SessionId(table.last), lost);
+        let named = Named::new(self.clients.next(), lost);
         table.named.insert(name.to_owned(), named.clone());
         named
     }
@@ -226,5 +261,23 @@ pub fn check_name(name: &str) -> Result<(), SessionError> {
     match (1..=NAME_BYTES).contains(&name.len()) && name.chars().all(fits) {
         true => Ok(()),
         false => Err(SessionError::Name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_clients_never_share_a_session() {
+        let clients = Arc::new(Clients::default());
+        let (one, other) = (Sessions::of_a_client(&clients), Sessions::of_a_client(&clients));
+        let (ours, theirs) = (one.named(DEFAULT).id, other.named(DEFAULT).id);
+        assert_ne!(ours, theirs, "the supervisor knows them by their numbers");
+        assert_eq!(one.named(DEFAULT).id, ours, "the same name is the same session to one client");
+        // Whoever hears of an end, it is the end of that session alone.
+        clients.forget(&[theirs]);
+        assert_eq!(one.find(DEFAULT).map(|named| named.id), Some(ours));
+        assert!(other.find(DEFAULT).is_none());
     }
 }

@@ -54,7 +54,8 @@ impl Workbench {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
-        let surroundings = Surroundings { changes: self.changes, ..self.workspace.into() };
+        let surroundings =
+            Surroundings { changes: self.changes, ..Surroundings::from(self.workspace) };
         let (grant, entry) = self.decide(call, surroundings)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
         let _waits = match self.queue.place() {
@@ -94,7 +95,7 @@ impl Workbench {
         let Some(owner) = owner.filter(|_| own.workspace == Workspace::Fresh) else {
             return own;
         };
-        self.sessions.forget(&self.link.forgotten());
+        self.clients.forget(&self.link.forgotten());
         if changes == CommandChanges::Nothing && self.sessions.find(DEFAULT).is_none() {
             return own;
         }
@@ -118,7 +119,7 @@ impl Workbench {
         if own.workspace != Workspace::Fresh {
             return own;
         }
-        self.sessions.forget(&self.link.forgotten());
+        self.clients.forget(&self.link.forgotten());
         let id = self.sessions.named(DEFAULT).id;
         self.sessions.is_used_beside(DEFAULT);
         let (workspace, owner) = (Workspace::Session(id), Some(owner.name.clone()));
@@ -132,7 +133,7 @@ impl Workbench {
     /// A name that no session can have.
     pub fn restart(&self, session: &str) -> Result<(), Refusal> {
         check_name(session)?;
-        self.sessions.forget(&self.link.forgotten());
+        self.clients.forget(&self.link.forgotten());
         if let Some(named) = self.sessions.find(session) {
             named.restarted.store(true, Ordering::Release);
             self.link.restart(named.id);
@@ -150,7 +151,7 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<Reply, Refusal> {
         let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
-        self.sessions.forget(&self.link.forgotten());
+        self.clients.forget(&self.link.forgotten());
         let named = self.sessions.named(&session);
         if restart == Restart::Yes {
             named.restarted.store(true, Ordering::Release);
@@ -250,7 +251,7 @@ impl Workbench {
                     ended.retain(|one| *one != id);
                     seat.end(ShellLoss::Idle);
                 }
-                self.sessions.forget(&ended);
+                self.clients.forget(&ended);
                 let lost = seat.takes(running.turn);
                 if let (Place::Stay, Some(cwd)) = (place, &seat.cwd) {
                     about.began.clone_from(cwd);
