@@ -88,10 +88,10 @@ pub enum Place {
 
 /// The request for a list of changes in the workspace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Changes {
+pub enum ListChanges {
     #[default]
-    Untold,
-    Told,
+    No,
+    Yes,
 }
 
 /// Every limit of a cell, resolved: what the floor, the profile and the rule left.
@@ -181,7 +181,7 @@ pub struct Job {
     pub session_profile: Option<ProfileName>,
     /// None: a cell of its own.
     pub session: Option<Within>,
-    pub changes: Changes,
+    pub changes: ListChanges,
     pub argv: Argv,
     pub script: Option<Script>,
     pub stdin: Stdin,

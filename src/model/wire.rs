@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ARGV_BYTES, Argv, Cwd, ENV_BYTES, Env, PATH_BYTES};
-use crate::job::{Changes, Job, JobSignal, Limits, ProfileName, SessionId, Within, Workspace};
+use crate::job::{Job, JobSignal, Limits, ListChanges, ProfileName, SessionId, Within, Workspace};
 use crate::outcome::{Ended, Failure, Waits};
 use crate::receipt::{MemoryHold, Receipt};
 use sys::memory;
@@ -114,7 +114,7 @@ pub struct Start {
     /// Profile of the session that has the workspace, where it is another than the job's.
     pub session_profile: Option<ProfileName>,
     pub session: Option<Within>,
-    pub changes: Changes,
+    pub changes: ListChanges,
     pub limits: Limits,
     pub stdin: Input,
     pub script: Option<Carried>,

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::tools::ruled_by;
 use model::call::{Asked, Call, Cwd};
-use model::job::{Changes, Job, Limits, ProfileName, Workspace};
+use model::job::{Job, Limits, ListChanges, ProfileName, Workspace};
 use model::profile::Profile;
 use profile::document::{Document, Mistake};
 
@@ -45,12 +45,12 @@ pub struct Surroundings {
     /// Profile of the session whose workspace it is, if it is a session's.
     pub owner: Option<ProfileName>,
     /// Report of changed files.
-    pub changes: Changes,
+    pub changes: ListChanges,
 }
 
 impl From<Workspace> for Surroundings {
     fn from(workspace: Workspace) -> Self {
-        Self { workspace, owner: None, changes: Changes::Untold }
+        Self { workspace, owner: None, changes: ListChanges::No }
     }
 }
 

@@ -310,8 +310,11 @@ fn the_shipped_tools_are_read_and_have_names_of_their_own() {
 #[test]
 fn a_grant_has_its_principal_and_its_surroundings_from_the_start() {
     let owner = ProfileName::new("bash").unwrap_or_else(|| panic!("a name"));
-    let surroundings =
-        |workspace| Surroundings { workspace, owner: Some(owner.clone()), changes: Changes::Told };
+    let surroundings = |workspace| Surroundings {
+        workspace,
+        owner: Some(owner.clone()),
+        changes: ListChanges::Yes,
+    };
     let granted = |tool, workspace| {
         let call = call(tool, Asked::default());
         let (local, given) = (Principal::local(), surroundings(workspace));
@@ -321,7 +324,7 @@ fn a_grant_has_its_principal_and_its_surroundings_from_the_start() {
     let session = Workspace::Session(model::job::SessionId(7));
     let grant = granted("bash", session);
     assert_eq!(grant.principal(), &Principal::local());
-    assert_eq!((grant.job().workspace, grant.job().changes), (session, Changes::Told));
+    assert_eq!((grant.job().workspace, grant.job().changes), (session, ListChanges::Yes));
     assert_eq!(grant.job().session_profile, None, "the profile of the session is its own");
     // The calculator's profile has no workspace: nothing of a session's reaches it.
     let grant = granted("calculate", session);

@@ -5,7 +5,7 @@
 //! does not compile.
 
 use crate::group::Group;
-use model::job::Changes;
+use model::job::ListChanges;
 
 /// Passes the rows to a macro, in the order in which a client sees the tools. A row has the type of
 /// the arguments, the name, the group, the rule and the place where a call runs.
@@ -27,11 +27,11 @@ macro_rules! with_tools {
             CalculateHistoryArguments "calculate_history": Some(Math), NoRule, Server;
             SetPrecisionArguments "set_precision": Some(Calc), NoRule, Server;
             SandboxRulesArguments "sandbox_rules": None, NoRule, Server;
-            BashExecArguments "bash_exec": Some(Exec), OwnRule, FreshCell(Changes::Told);
-            BashExecStreamArguments "bash_exec_stream": Some(Exec), OwnRule, FreshCell(Changes::Told);
-            PipelineArguments "pipeline": Some(Exec), RuleOf("bash_exec"), FreshCell(Changes::Told);
+            BashExecArguments "bash_exec": Some(Exec), OwnRule, FreshCell(ListChanges::Yes);
+            BashExecStreamArguments "bash_exec_stream": Some(Exec), OwnRule, FreshCell(ListChanges::Yes);
+            PipelineArguments "pipeline": Some(Exec), RuleOf("bash_exec"), FreshCell(ListChanges::Yes);
             GetWorkingDirArguments "get_working_dir": Some(Exec), NoRule, Server;
-            SetWorkingDirArguments "set_working_dir": Some(Exec), OwnRule, FreshCell(Changes::Untold);
+            SetWorkingDirArguments "set_working_dir": Some(Exec), OwnRule, FreshCell(ListChanges::No);
             GetEnvArguments "get_env": Some(Info), OwnRule, EmptyCell;
             SystemInfoArguments "system_info": Some(Info), OwnRule, EmptyCell;
             ProcessInfoArguments "process_info": Some(Info), OwnRule, EmptyCell;
@@ -39,9 +39,9 @@ macro_rules! with_tools {
             CommandHelpArguments "command_help": Some(Info), OwnRule, EmptyCell;
             ManPageArguments "man_page": Some(Info), OwnRule, EmptyCell;
             HistorySearchArguments "history_search": Some(History), NoRule, Server;
-            HistoryReplayArguments "history_replay": Some(History), RuleOf("bash_exec"), FreshCell(Changes::Told);
+            HistoryReplayArguments "history_replay": Some(History), RuleOf("bash_exec"), FreshCell(ListChanges::Yes);
             MacroSaveArguments "macro_save": Some(History), RuleOf("bash_exec"), Server;
-            MacroRunArguments "macro_run": Some(History), RuleOf("bash_exec"), FreshCell(Changes::Told);
+            MacroRunArguments "macro_run": Some(History), RuleOf("bash_exec"), FreshCell(ListChanges::Yes);
             MacroListArguments "macro_list": Some(History), RuleOf("bash_exec"), Server;
             MacroDeleteArguments "macro_delete": Some(History), RuleOf("bash_exec"), Server;
             EditArguments "edit": Some(Files), RuleOf("bash"), Session;
@@ -83,7 +83,7 @@ pub enum Runs {
     EmptyCell,
     /// In a fresh cell with the workspace of the default session. The reply can list the changes
     /// there.
-    FreshCell(Changes),
+    FreshCell(ListChanges),
     /// In the cell of a session.
     Session,
 }

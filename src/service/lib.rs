@@ -29,10 +29,10 @@ use capture::tap::Tap;
 use capture::{Captured, KEPT_BYTES, Produced};
 use link::Link;
 use model::call::{Call, Cwd};
-use model::job::{Changes, Limits, Workspace};
+use model::job::{Limits, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, FilesChanged, Outcome, Timings, Usage};
 use model::receipt::Receipt;
-use policy::flags::Changes as CommandChanges;
+use policy::flags::Changes;
 use policy::tools::{Runs, ToolSpec};
 use policy::{Denial, Grant, Policy, Principal, Profiles, Surroundings};
 
@@ -120,7 +120,7 @@ pub struct Workbench {
     audit: Audit,
     clients: Arc<session::Clients>,
     sessions: Arc<session::Sessions>,
-    changes: Changes,
+    changes: ListChanges,
 }
 
 impl Workbench {
@@ -145,7 +145,7 @@ impl Workbench {
             audit: Audit::off(),
             clients,
             sessions,
-            changes: Changes::Untold,
+            changes: ListChanges::No,
         }
     }
 
@@ -174,7 +174,7 @@ impl Workbench {
 
     /// Reports changes in the workspace for tools that run commands.
     #[must_use]
-    pub(crate) fn with_changes(self, changes: Changes) -> Self {
+    pub(crate) fn with_changes(self, changes: ListChanges) -> Self {
         Self { changes, ..self }
     }
 
@@ -194,9 +194,9 @@ impl Workbench {
     /// Returns what a call of a tool gets in a cell of its own.
     fn surroundings(&self, tool: &str) -> Surroundings {
         let runs = ToolSpec::named(tool).map(|tool| tool.runs);
-        let changes = match runs == Some(Runs::FreshCell(Changes::Told)) {
+        let changes = match runs == Some(Runs::FreshCell(ListChanges::Yes)) {
             true => self.changes,
-            false => Changes::Untold,
+            false => ListChanges::No,
         };
         Surroundings { workspace: self.workspace, owner: None, changes }
     }
@@ -262,7 +262,7 @@ impl Workbench {
     pub(crate) async fn call_command(
         &self,
         call: Call,
-        changes: CommandChanges,
+        changes: Changes,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {
         let surroundings = self.command_beside_the_default(&call, changes);

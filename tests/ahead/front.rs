@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use model::call::{Argv, Cwd, Env};
-use model::job::{Changes, ProfileName, Workspace};
+use model::job::{ListChanges, ProfileName, Workspace};
 use model::outcome::{Ended, Outcome};
 use model::profile::Profile;
 use model::receipt::Receipt;
@@ -135,7 +135,7 @@ impl Front {
             workspace: Workspace::Fresh,
             session_profile: None,
             session: None,
-            changes: Changes::Untold,
+            changes: ListChanges::No,
             limits: self.profile.limits,
             stdin: Input::Bytes(Carried::Sealed),
             script: None,

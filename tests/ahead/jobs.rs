@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::job::{Changes, Limits};
+use model::job::{Limits, ListChanges};
 use model::outcome::{LimitKind, Outcome};
 use model::wire::{Carried, Input};
 use nix::sys::signal::{Signal, kill};
@@ -64,7 +64,7 @@ const CHANGES: [Change; 12] = [
     ("fewer processes", |job| job.start.limits.processes -= 1),
     ("a script", |job| job.start.script = Some(Carried::Sealed)),
     ("a pipe", |job| job.start.stdin = Input::Pipe),
-    ("changes told", |job| job.start.changes = Changes::Told),
+    ("changes told", |job| job.start.changes = ListChanges::Yes),
     ("no input", |job| job.start.stdin = Input::Empty),
     ("input without a byte", |job| job.input.clear()),
     ("more input than a pipe takes", |job| job.input.extend([b'#'; 64 << 10])),

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use config::Surroundings;
-use model::job::{Changes, Limits, Place, ProfileName, SessionId, Within, Workspace};
+use model::job::{Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use model::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
@@ -132,7 +132,7 @@ impl Front {
             workspace: Workspace::Fresh,
             session_profile: None,
             session: None,
-            changes: Changes::Untold,
+            changes: ListChanges::No,
             limits: self.profile.limits,
             stdin: Input::Empty,
             script: None,

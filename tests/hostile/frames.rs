@@ -4,7 +4,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use model::job::{Changes, JobSignal, Limits, Place, ProfileName, SessionId, Within, Workspace};
+use model::job::{
+    JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace,
+};
 use model::wire::{self, Carried, FRAME_BYTES, Input, Request, Start};
 use sys::memory;
 
@@ -170,7 +172,7 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
             session: SessionId(dice.below(3)),
             place: if dice.one_in(2) { Place::Stay } else { Place::Given },
         }),
-        changes: if dice.one_in(2) { Changes::Told } else { Changes::Untold },
+        changes: if dice.one_in(2) { ListChanges::Yes } else { ListChanges::No },
         limits,
         stdin: match dice.below(4) {
             0 => Input::Empty,

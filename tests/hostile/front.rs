@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cofferdam::commands::{launch, wiring};
-use model::job::{Changes, ProfileName, Workspace};
+use model::job::{ListChanges, ProfileName, Workspace};
 use model::outcome::Outcome;
 use model::wire::{Carried, Input, Start};
 
@@ -98,7 +98,7 @@ fn storm(home: PathBuf, seed: u64) -> Check {
         workspace: Workspace::Fresh,
         session_profile: None,
         session: None,
-        changes: Changes::Untold,
+        changes: ListChanges::No,
         limits,
         stdin: Input::Empty,
         script: None,

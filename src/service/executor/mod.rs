@@ -27,7 +27,7 @@ use calc::plot::Plot;
 use config::Loaded;
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin, ToolName};
-use model::job::{Access, Changes, Workspace};
+use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
@@ -89,8 +89,8 @@ impl Executor {
             )
             .recorded(audit.clone())
             .with_changes(match config.files_changed.value {
-                true => Changes::Told,
-                false => Changes::Untold,
+                true => ListChanges::Yes,
+                false => ListChanges::No,
             }),
             audit,
             link,

@@ -20,7 +20,7 @@ use model::call::{Call, Stdin};
 use model::job::{Place, Within, Workspace};
 use model::outcome::Outcome;
 use model::profile::Profile;
-use policy::flags::Changes as CommandChanges;
+use policy::flags::Changes;
 use policy::{Grant, Surroundings};
 
 /// Tools whose profile a session has: the first allowed one.
@@ -84,11 +84,7 @@ impl Workbench {
     /// Returns the surroundings of a declared command on the workspace of the default session,
     /// whatever the command's profile is. One that only reads begins no session: its workspace would
     /// be empty.
-    pub(crate) fn command_beside_the_default(
-        &self,
-        call: &Call,
-        changes: CommandChanges,
-    ) -> Surroundings {
+    pub(crate) fn command_beside_the_default(&self, call: &Call, changes: Changes) -> Surroundings {
         let own = self.surroundings(&call.tool);
         let profile = self.profile_of(call);
         let owner = self.session_profile().filter(|_| profile.is_some_and(|one| one.workspace));
@@ -96,7 +92,7 @@ impl Workbench {
             return own;
         };
         self.clients.forget(&self.link.forgotten());
-        if changes == CommandChanges::Nothing && self.sessions.find(DEFAULT).is_none() {
+        if changes == Changes::Nothing && self.sessions.find(DEFAULT).is_none() {
             return own;
         }
         self.beside_default(own, owner)

@@ -9,7 +9,7 @@ use cell::payload::STRINGS_BYTES;
 use cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
 use cell::{Design, Ground, errno_of};
 use model::call::Env;
-use model::job::{Changes, Limits, Workspace};
+use model::job::{Limits, ListChanges, Workspace};
 use model::profile::Profile;
 use model::wire::{Block, Input, Start};
 use sys::memory;
@@ -132,8 +132,8 @@ fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
         }
     };
     match (start.changes, &design.ground) {
-        (Changes::Untold, _) | (Changes::Told, Ground::Bare(_)) => Ok(First::Nothing),
-        (Changes::Told, Ground::Root(_)) => {
+        (ListChanges::No, _) | (ListChanges::Yes, Ground::Bare(_)) => Ok(First::Nothing),
+        (ListChanges::Yes, Ground::Root(_)) => {
             report::send(&cell.control, &ToInit::Look(first), &[]).map(|()| first)
         }
     }

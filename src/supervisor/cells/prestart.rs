@@ -17,7 +17,7 @@ use super::queued_job::{PrestartFit, QueuedJob};
 use super::streams::{FarEnds, Prestarted, Streams, pipe};
 use cell::report::First;
 use cell::{Design, Ground};
-use model::job::{Changes, Limits, Workspace};
+use model::job::{Limits, ListChanges, Workspace};
 use model::profile::Ahead;
 use model::wire::{Block, Start};
 
@@ -35,7 +35,7 @@ pub(crate) fn fits(
     let Some(ahead) = of(design) else { return PrestartFit::No };
     let own = Limits { wall: limits.wall, output: limits.output, ..design.profile.limits };
     let plain = (start.session, start.workspace) == (None, Workspace::Fresh)
-        && start.changes == Changes::Untold
+        && start.changes == ListChanges::No
         && attachments.script.is_none();
     // Without a byte to write, nothing would tell that the program has ended meanwhile.
     let is_short = |length| (1..=INPUT_BYTES).contains(&length);

@@ -16,7 +16,7 @@ use super::streams::FarEnds;
 use cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
 use cell::{Design, Shared};
 use model::defaults::GRACE;
-use model::job::{Changes, Limits, Workspace};
+use model::job::{Limits, ListChanges, Workspace};
 use model::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
 use model::wire::{Block, Start};
 use sys::process::Used;
@@ -262,9 +262,9 @@ impl Running {
     /// Takes the changes in the workspace. Without a report, a workspace that is gone with its cell had none.
     fn files_changed(&mut self) -> Option<FilesChanged> {
         match (self.start.changes, self.start.workspace) {
-            (Changes::Untold, _) => None,
-            (Changes::Told, Workspace::Fresh) => self.changed.take(),
-            (Changes::Told, Workspace::Granted(_) | Workspace::Session(_)) => {
+            (ListChanges::No, _) => None,
+            (ListChanges::Yes, Workspace::Fresh) => self.changed.take(),
+            (ListChanges::Yes, Workspace::Granted(_) | Workspace::Session(_)) => {
                 Some(self.changed.take().unwrap_or(FilesChanged::unknown()))
             }
         }
@@ -311,7 +311,7 @@ impl Running {
         }
         self.told = true;
         let mut ended = self.last_end(Used::default());
-        if self.start.changes == Changes::Told && self.start.workspace != Workspace::Fresh {
+        if self.start.changes == ListChanges::Yes && self.start.workspace != Workspace::Fresh {
             ended.files_changed = dying::incomplete(ended.files_changed);
         }
         Some(ended)

@@ -25,7 +25,7 @@ use cell::Design;
 use cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
 use cell::size::Sizes;
 use model::call::{Argv, Cwd, Env};
-use model::job::{Changes, Limits, Place};
+use model::job::{Limits, ListChanges, Place};
 use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
 };
@@ -90,7 +90,7 @@ pub(crate) struct Shell {
     exec: Option<Failure>,
     end: Option<(PayloadEnd, Vec<DeniedCall>)>,
     /// Request for a list of changes in the workspace, and the last list from init.
-    changes: Changes,
+    changes: ListChanges,
     changed: Option<FilesChanged>,
 }
 

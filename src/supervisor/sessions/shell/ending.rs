@@ -9,7 +9,7 @@ use crate::sessions::cpu_time::CpuTime;
 use crate::sessions::mailbox::Mailbox;
 use cell::Shared;
 use cell::report::{self, Counts, FromInit, REPORT_BYTES};
-use model::job::Changes;
+use model::job::ListChanges;
 use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, ShellAfter, Timings,
     Usage,
@@ -38,8 +38,8 @@ impl Shell {
     /// Takes the changes in the workspace since the command before.
     pub(super) fn files_changed(&mut self) -> Option<FilesChanged> {
         let told = match self.changes {
-            Changes::Untold => None,
-            Changes::Told => Some(self.changed.take().unwrap_or(FilesChanged::unknown())),
+            ListChanges::No => None,
+            ListChanges::Yes => Some(self.changed.take().unwrap_or(FilesChanged::unknown())),
         };
         told.filter(|changed| !changed.is_nothing())
     }
@@ -66,7 +66,7 @@ impl Shell {
             return None;
         }
         let (call, mut ended) = self.last_end(mailbox, Used::default())?;
-        if self.changes == Changes::Told {
+        if self.changes == ListChanges::Yes {
             ended.files_changed = dying::incomplete(ended.files_changed);
         }
         Some((call, ended))
