@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::error::{CliError, print_out};
-use super::rows::acts;
+use super::format::acts;
 use super::wiring;
 use audit::read::{self, Unverified};
 use model::clock;

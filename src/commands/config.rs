@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::{CliError, print_out};
 use super::exec_options::{self, ExecFlags};
-use super::rows::{Rows, pretty};
+use super::format::{Rows, pretty};
 use super::wiring;
 use config::{Loaded, Source};
 

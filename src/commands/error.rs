@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::exit::{self, Cancellation};
-use super::rows::plain;
+use super::format::plain;
 use model::outcome::{Failure, in_words};
 
 /// A command that cofferdam did not carry out.

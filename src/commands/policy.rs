@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::error::{CliError, print_out};
-use super::rows::{Rows, limits, limits_json, plain, pretty};
-use super::{checked, wiring};
+use super::format::{Rows, limits, limits_json, plain, pretty};
+use super::{check_files, wiring};
 use config::{Loaded, Surroundings};
 use model::call::Asked;
 use model::job::ProfileName;
@@ -73,9 +73,9 @@ fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> 
         .map_err(|mistake| CliError::new(mistake.to_string()))?;
     let documents = match typed.files.as_slice() {
         [] => sources.policies,
-        files => checked::documents(files)?,
+        files => check_files::documents(files)?,
     };
-    let policy = checked::together(&documents, |some| Policy::parse(some, &profiles))?;
+    let policy = check_files::together(&documents, |some| Policy::parse(some, &profiles))?;
     let mut text: String = policy.rules().iter().map(rule_text).collect();
     let (rules, files) = (policy.rules().len(), documents.len());
     text.push_str(&format!(

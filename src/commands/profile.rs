@@ -7,10 +7,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::error::{CliError, print_out};
+use super::format::{Rows, plain, pretty};
 use super::learn::{self, LearnArguments};
 use super::profile_view::View;
-use super::rows::{Rows, plain, pretty};
-use super::{checked, wiring};
+use super::{check_files, wiring};
 use config::Surroundings;
 use model::job::ProfileName;
 use model::profile::Profile;
@@ -124,9 +124,9 @@ fn unknown(profiles: &Profiles, name: &str) -> CliError {
 fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let sources = config::sources(config, &Surroundings::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    let documents = checked::documents(&typed.files)?;
+    let documents = check_files::documents(&typed.files)?;
     let shipped = profile::shipped();
-    let profiles = checked::together(&documents, |some| {
+    let profiles = check_files::together(&documents, |some| {
         Profiles::stacked(&[&shipped, &sources.profiles, some])
     })?;
     let given = |file: &str| documents.iter().any(|document| document.file == file);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::rows::{Rows, limits, limits_json, plain, wrapped};
+use super::format::{Rows, limits, limits_json, plain, wrapped};
 use model::outcome::errno_text;
 use model::profile::condition::Verdict;
 use model::profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls, floor, never};

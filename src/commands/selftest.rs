@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::{CliError, print_out};
-use super::rows;
+use super::format;
 use model::receipt::Tier;
 use selftest::conduct::{self, Found};
 use selftest::corpus::{self, Class, Probe};
@@ -81,7 +81,7 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         report::json(&found, &words).map_err(|error| CliError::new(format!("selftest: {error}")))?
     } else {
         // Observations may contain any bytes; only their line breaks are kept.
-        report::text(&found).lines().map(|line| rows::plain(line) + "\n").collect()
+        report::text(&found).lines().map(|line| format::plain(line) + "\n").collect()
     };
     print_out(&text)?;
     Ok(report::Count::of(&found).exit_code())

@@ -10,9 +10,9 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
+use super::config_paths::HostTree;
 use super::doctor::{Layer, LayerState};
 use super::error::CliError;
-use super::places::GrantedTree;
 use super::wiring::Settings;
 use cell::report::raw;
 use model::job::Access;
@@ -102,7 +102,7 @@ impl Settings {
         let granted = self.granted.iter().flatten();
         let writable = granted.filter(|granted| granted.access != Access::ReadOnly);
         for granted in writable {
-            let ground = GrantedTree::of(&granted.host).map_err(|error| {
+            let ground = HostTree::of(&granted.host).map_err(|error| {
                 CliError::new(format!("`{}`: {}", granted.host.display(), in_words(&error)))
             })?;
             let lies =

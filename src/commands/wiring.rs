@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
-use super::places::{self, GrantedTree, Reach};
 use super::run_arguments::MountRequest;
 use super::serve::WorkspaceRequest;
 use super::tier;
@@ -331,16 +331,16 @@ fn grantable(settings: &Settings, flag: &str, path: &Path) -> Result<PathBuf, Cl
             bad("is never granted as a whole").with_hint("grant the directory of one project")
         );
     }
-    let looked = GrantedTree::of(&host).map_err(|error| bad(&in_words(&error).to_string()))?;
+    let looked = HostTree::of(&host).map_err(|error| bad(&in_words(&error).to_string()))?;
     match looked.reaches(&places_of_configuration(settings)) {
         None => Ok(host),
-        Some((place, Reach::Through)) => {
+        Some((place, Exposure::Through)) => {
             let place = place.display();
             Err(bad("holds cofferdam's own configuration").with_hint(format!(
                 "an agent must not be able to change its own limits, and `{place}` leads there"
             )))
         }
-        Some((place, Reach::Linked)) => {
+        Some((place, Exposure::Linked)) => {
             let place = place.display();
             Err(bad("may hold cofferdam's own configuration").with_hint(format!(
                 "`{place}` has another name as well (a hard link): put a copy in its place"
@@ -355,7 +355,7 @@ fn places_of_configuration(settings: &Settings) -> Vec<PathBuf> {
     let found = loaded.origin.directory().map(Path::to_owned);
     let log = loaded.config.audit_file.value.clone();
     let named = asked.iter().cloned().chain(found).chain(log).collect();
-    places::of_configuration(named, &Surroundings::of_this_process())
+    config_paths::of_configuration(named, &Surroundings::of_this_process())
 }
 
 /// Grants the operator's request on the command line under a profile.

@@ -53,7 +53,7 @@ fn with_parts(place: &Path) -> Vec<PathBuf> {
 
 /// Way in which a writer to a directory reaches a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum Exposure {
     /// The place is in the directory, or its path leads through it.
     Through,
     /// The place has another name, which may be in the directory.
@@ -74,7 +74,7 @@ type Location = (String, PathBuf);
 
 /// A directory that is to be granted for writing, with all mounts below it.
 #[derive(Debug)]
-pub(crate) struct GrantedTree {
+pub(crate) struct HostTree {
     path: PathBuf,
     owner: u32,
     mounts: BTreeMap<u64, Mount>,
@@ -82,7 +82,7 @@ pub(crate) struct GrantedTree {
     trees: Vec<Location>,
 }
 
-impl GrantedTree {
+impl HostTree {
     /// # Errors
     /// A directory or mounts that cannot be examined.
     pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
@@ -96,17 +96,17 @@ impl GrantedTree {
     }
 
     /// Returns the first of these places that a writer to this directory reaches.
-    pub(crate) fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Reach)> {
+    pub(crate) fn reaches<'p>(&self, places: &'p [PathBuf]) -> Option<(&'p Path, Exposure)> {
         let mut seen = BTreeMap::new();
         places.iter().find_map(|place| {
             let visited = visited(place);
             let mut inside =
                 |path: &PathBuf| *seen.entry(path.clone()).or_insert_with(|| self.has(path));
             if visited.iter().any(&mut inside) {
-                return Some((place.as_path(), Reach::Through));
+                return Some((place.as_path(), Exposure::Through));
             }
             let end = visited.last()?;
-            self.may_link(end).then_some((place.as_path(), Reach::Linked))
+            self.may_link(end).then_some((place.as_path(), Exposure::Linked))
         })
     }
 
@@ -264,9 +264,8 @@ mod tests {
         }
 
         /// Returns the part of the configuration that a writer to `grant` reaches, and how.
-        fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Reach)> {
-            let ground =
-                GrantedTree::of(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
+        fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Exposure)> {
+            let ground = HostTree::of(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
             let places = with_parts(&self.path(config));
             let (place, how) = ground.reaches(&places)?;
             let place = place.strip_prefix(self.path("")).unwrap_or(place);
@@ -276,8 +275,8 @@ mod tests {
 
     const CONFIG: &str = "home/.config/cofferdam";
 
-    fn through(place: &str) -> Option<(PathBuf, Reach)> {
-        Some((PathBuf::from(place), Reach::Through))
+    fn through(place: &str) -> Option<(PathBuf, Exposure)> {
+        Some((PathBuf::from(place), Exposure::Through))
     }
 
     #[test]
@@ -346,7 +345,7 @@ mod tests {
         let file = format!("{CONFIG}/cofferdam.toml");
         let linked = std::fs::hard_link(host.path(&file), host.path("grant/other"));
         linked.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(host.reached("grant", CONFIG), Some((PathBuf::from(file), Reach::Linked)));
+        assert_eq!(host.reached("grant", CONFIG), Some((PathBuf::from(file), Exposure::Linked)));
     }
 
     #[test]
