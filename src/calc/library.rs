@@ -395,7 +395,8 @@ impl Arguments {
         for (place, token) in tokens.iter().enumerate().skip(open) {
             match token.text {
                 "(" | "[" => depth += 1,
-                ")" | "]" if depth == 1 => {
+                // Without the bracket that opens them, there are no arguments.
+                ")" | "]" if depth <= 1 => {
                     let count = if place == open + 1 { 0 } else { commas + 1 };
                     return Self { count, close: place };
                 }

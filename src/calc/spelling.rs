@@ -242,6 +242,10 @@ mod tests {
             ("0xFF", "`0xFF` is not a number of bc's\nhint: write from_base(FF, 16)"),
             ("0b101", "`0b101` is not a number of bc's\nhint: write from_base(101, 2)"),
             ("5!", "`5!` is not bc\nhint: write fact(5)"),
+            (
+                "(1+from_base\n)",
+                "`from_base` is read and nowhere assigned\nhint: write its values in brackets: from_base(...)",
+            ),
             ("(2+3)!*2", "`)!` is not bc\nhint: write fact(n)"),
             ("2pi", "`2pi` is neither a number nor a name\nhint: write a product with `*`: 2*pi"),
             (
