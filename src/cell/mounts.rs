@@ -24,7 +24,9 @@ pub const HIDDEN: &str = "/tmp/.template";
 /// Place of the writable mount of the mailbox, in a session's mount namespace: hidden as well.
 pub const HIDDEN_MAILBOX: &str = "/tmp/.template/mailbox";
 /// Place of the writable mount of its terminals, a directory to which nothing else can be added.
-pub const HIDDEN_TERMINALS: &str = "/tmp/.template/mailbox/pts";
+pub const HIDDEN_TERMINALS: &str = "/tmp/.template/mailbox/shown/pts";
+/// The part of it that the cell has.
+pub const SHOWN_MAILBOX: &str = "/tmp/.template/mailbox/shown";
 /// Place of the mailbox in a session's cell, read-only.
 pub const MAILBOX: &str = "/dev/session";
 

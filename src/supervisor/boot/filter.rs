@@ -65,10 +65,11 @@ const CELLS: [Sysno; 8] = [
 ];
 
 /// The mailboxes and workspaces of sessions, which also take mount(2) and unshare(2) of the list below.
-const SESSIONS: [Sysno; 5] = [
+const SESSIONS: [Sysno; 6] = [
     Sysno::mknodat,
     Sysno::symlinkat,
     Sysno::fchmodat,
+    Sysno::renameat,
     // A workspace is shown in the mounts of cells beside the shell.
     Sysno::open_tree,
     Sysno::move_mount,

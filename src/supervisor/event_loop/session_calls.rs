@@ -265,6 +265,9 @@ impl Supervisor {
                 if let Some((call, ended)) = ended {
                     self.end(call, *ended);
                 }
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.mailbox.tidy();
+                }
             }
         }
     }

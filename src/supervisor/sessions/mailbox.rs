@@ -16,10 +16,10 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mknodat};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mkdirat, mknodat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::bash_loop;
@@ -27,7 +27,7 @@ use super::terminal::{Terminal, Terminals};
 use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
 use cell::errno_of;
-use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, Tmpfs, WORKSPACE};
+use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, SHOWN_MAILBOX, Tmpfs, WORKSPACE};
 use cell::report::InputFile;
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use model::wire::StdinKind;
@@ -37,6 +37,9 @@ use sys::mount::{attach, clone_tree};
 const OPTIONS: &str = "size=24m,nr_inodes=256,mode=0755";
 /// Files of one call.
 const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", GATE];
+/// Directory of the filesystem that the cell has. Beside it FIFOs are made: the cell may have the supervisor's uid, and
+/// could open those that are not finished.
+const SHOWN: &str = "shown";
 /// Those that the shell writes to.
 const OUTPUT: [&str; 3] = ["out", "err", "end"];
 /// The one at which the shell waits.
@@ -45,15 +48,19 @@ const GATE: &str = "go";
 /// The mailbox as the supervisor holds it.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
+    /// What the cell has.
     directory: OwnedFd,
+    /// The whole filesystem, in which the output of the next call is made.
+    store: OwnedFd,
     /// None where they cannot be had.
     terminals: Option<Terminals>,
     /// Number of the next call. It goes on when the shell is another: no name is used twice.
     next: u64,
     /// Output of the next call, made while the session was idle.
     prepared: Option<Output>,
-    /// Number of a call that is over, whose files are still there.
-    over: Option<u64>,
+    /// A call that is over, whose files are still there. They are open as long as they have names: the shell may be
+    /// late, and would wait for ever at one that nobody has open.
+    over: Option<PendingCall>,
 }
 
 /// FIFOs of a call's output and report.
@@ -168,11 +175,16 @@ impl Mailbox {
         workspace.map_or(Ok(()), Tmpfs::mount)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         mount(Some("tmpfs"), HIDDEN_MAILBOX, Some("tmpfs"), flags, Some(OPTIONS))?;
-        mount(Some(HIDDEN_MAILBOX), MAILBOX, NONE, MsFlags::MS_BIND, NONE)?;
+        let opened = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let store = openat(AT_FDCWD, HIDDEN_MAILBOX, opened, Mode::empty())?;
+        let mode = READABLE | Mode::S_IWUSR | Mode::S_IXUSR | Mode::S_IXGRP | Mode::S_IXOTH;
+        mkdirat(&store, SHOWN, mode)?;
+        // mkdir(2) leaves out what the operator's umask takes away.
+        fchmodat(&store, SHOWN, mode, FchmodatFlags::FollowSymlink)?;
+        mount(Some(SHOWN_MAILBOX), MAILBOX, NONE, MsFlags::MS_BIND, NONE)?;
         let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(NONE, MAILBOX, NONE, flags | read_only, NONE)?;
-        let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let directory = openat(AT_FDCWD, HIDDEN_MAILBOX, directory, Mode::empty())?;
+        let directory = openat(&store, SHOWN, opened, Mode::empty())?;
         let terminals = match Terminals::set_up(&directory, owner) {
             Ok(terminals) => Some(terminals),
             Err(errno) => {
@@ -181,7 +193,7 @@ impl Mailbox {
             }
         };
         let shell = own_namespace(proc)?;
-        let mailbox = Self { directory, terminals, next: 1, prepared: None, over: None };
+        let mailbox = Self { directory, store, terminals, next: 1, prepared: None, over: None };
         mailbox.gate(mailbox.next)?;
         Ok((mailbox, shell))
     }
@@ -217,6 +229,7 @@ impl Mailbox {
             }
             Err(errno) => errno,
         };
+        self.remove_output();
         let shell = match self.take_back(number) {
             Ok(()) => Waiting::Here,
             Err(left) => {
@@ -269,22 +282,30 @@ impl Mailbox {
         }
     }
 
-    /// Makes the FIFOs of a call's output and report, which nobody else can open yet.
-    fn output(&self, number: u64) -> Result<Output, Errno> {
+    /// Makes the FIFOs of a call's output and report, where the cell has nothing.
+    fn output(&self) -> Result<Output, Errno> {
         let mut held = Vec::new();
         let mut reader = |stream: &str| {
-            let path = name(stream, number);
-            mknodat(&self.directory, path.as_str(), SFlag::S_IFIFO, OWNERS, 0)?;
+            mknodat(&self.store, stream, SFlag::S_IFIFO, OWNERS, 0)?;
             // For both: the stream has not ended before the shell has opened it, and opening it
             // does not wait for a reader that may be gone.
-            held.push(self.open(&path, OFlag::O_RDWR)?);
-            let reader = self.open(&path, OFlag::O_RDONLY)?;
-            self.mode(&path, Mode::empty())?;
+            held.push(openat(&self.store, stream, OFlag::O_RDWR | OPENED, Mode::empty())?);
+            let reader = openat(&self.store, stream, OFlag::O_RDONLY | OPENED, Mode::empty())?;
+            fchmodat(&self.store, stream, WRITABLE, FchmodatFlags::FollowSymlink)?;
             Ok::<_, Errno>(reader)
         };
-        let [stdout, stderr, end] = OUTPUT.map(&mut reader);
-        let (stdout, stderr, end) = (stdout?, stderr?, end?);
+        let (stdout, stderr, end) = (reader("out")?, reader("err")?, reader("end")?);
         Ok(Output { held, stdout, stderr, end })
+    }
+
+    /// Removes what is left of an output that no call gets.
+    fn remove_output(&self) {
+        for stream in OUTPUT {
+            match unlinkat(&self.store, stream, UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => tracing::warn!(%errno, "the output of a session's call stays"),
+            }
+        }
     }
 
     fn make(
@@ -296,11 +317,11 @@ impl Mailbox {
         let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
         let Output { mut held, stdout, stderr, end } = match prepared {
             Some(output) => output,
-            None => self.output(number)?,
+            None => self.output()?,
         };
         // Not before: what a process of an earlier call writes there would be this one's.
         for stream in OUTPUT {
-            self.mode(&name(stream, number), WRITABLE)?;
+            renameat(&self.store, stream, &self.directory, name(stream, number).as_str())?;
         }
         let script = order.script.read(SCRIPT_BYTES)?;
         self.write(&name("cmd", number), |file| file.write_all(&script))?;
@@ -325,10 +346,11 @@ impl Mailbox {
         Ok((PendingCall { number, end, _held: held, input, input_file, terminal }, ends))
     }
 
-    /// Closes the files of a call that is over. Their names go with [`Mailbox::tidy`].
-    pub(crate) fn clear_up(&mut self, pending: PendingCall) {
+    /// Notes that a call is over: lets its terminal go. Its files go with [`Mailbox::tidy`].
+    pub(crate) fn clear_up(&mut self, mut pending: PendingCall) {
         self.tidy_over();
-        self.over = Some(pending.number);
+        drop(pending.terminal.take());
+        self.over = Some(pending);
     }
 
     /// Removes the files of the call that is over and prepares the output of the next: work that an answer need
@@ -339,21 +361,19 @@ impl Mailbox {
             return;
         }
         self.prepared = self
-            .output(self.next)
+            .output()
             .inspect_err(|errno| {
                 tracing::debug!(%errno, "the output of a session's next call is not prepared");
-                if let Err(errno) = self.remove_all(self.next, |part| part != GATE) {
-                    tracing::warn!(%errno, "the files of a session's call stay");
-                }
+                self.remove_output();
             })
             .ok();
     }
 
-    /// Removes the files of the call that is over; who has them open keeps them. One that stays takes room of this
-    /// session's mailbox alone, and no later call has its name.
+    /// Removes the files of the call that is over, and closes them; who has them open keeps them. One that stays takes
+    /// room of this session's mailbox alone, and no later call has its name.
     fn tidy_over(&mut self) {
-        let removed = self.over.take().map(|number| self.remove(number));
-        if let Some(Err(errno)) = removed {
+        let Some(pending) = self.over.take() else { return };
+        if let Err(errno) = self.remove(pending.number) {
             tracing::warn!(%errno, "the files of a session's call stay");
         }
     }
@@ -385,8 +405,7 @@ impl Mailbox {
     }
 
     fn open(&self, path: &str, access: OFlag) -> Result<OwnedFd, Errno> {
-        let flags = access | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        openat(&self.directory, path, flags, Mode::empty())
+        openat(&self.directory, path, access | OPENED, Mode::empty())
     }
 
     /// Writes a new file that the cell may read.
@@ -404,6 +423,8 @@ impl Mailbox {
 
 /// Mode that no umask changes: the supervisor's takes nothing from the owner.
 const OWNERS: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
+/// How the supervisor opens what is in a mailbox.
+const OPENED: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 const READABLE: Mode = Mode::S_IRUSR.union(Mode::S_IRGRP).union(Mode::S_IROTH);
 const WRITABLE: Mode = Mode::S_IWUSR.union(Mode::S_IWGRP).union(Mode::S_IWOTH);
 
