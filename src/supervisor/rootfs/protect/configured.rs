@@ -308,20 +308,48 @@ impl Scan {
     }
 }
 
-/// Words of an alias that may be of a program. After a `!` all are; else they are words for git, which runs of them the
-/// value of an option (`-c core.pager=x`, `--exec=x`, `-x x`) and what follows `run` or `foreach`. With a quote among
+/// Commands of git that run no word but the value of an option. None can be an alias or a program of another's.
+const HARMLESS: [&[u8]; 24] = [
+    b"add",
+    b"blame",
+    b"branch",
+    b"checkout",
+    b"cherry-pick",
+    b"clean",
+    b"commit",
+    b"describe",
+    b"diff",
+    b"grep",
+    b"log",
+    b"ls-files",
+    b"merge",
+    b"mv",
+    b"reset",
+    b"restore",
+    b"rev-parse",
+    b"rm",
+    b"shortlog",
+    b"show",
+    b"stash",
+    b"status",
+    b"switch",
+    b"tag",
+];
+
+/// Words of an alias that may be of a program. After a `!` all are, and where it begins with anything but one of
+/// [`HARMLESS`]: another alias, say. Of these git runs the value of an option (`-O x`, `--exec=x`). With a quote among
 /// them one word may be several, and all are kept.
 fn programs_of_alias(value: &[u8]) -> Vec<u8> {
     let is_quote = |byte: &u8| matches!(byte, b'\'' | b'"' | b'\\');
-    if value.trim_ascii_start().starts_with(b"!") || value.iter().any(is_quote) {
+    let words: Vec<&[u8]> = value.split(u8::is_ascii_whitespace).collect();
+    let is_harmless = words.first().is_some_and(|first| HARMLESS.contains(first));
+    if !is_harmless || value.iter().any(is_quote) {
         return value.to_vec();
     }
-    let words: Vec<&[u8]> = value.split(u8::is_ascii_whitespace).collect();
-    let runs = words.iter().position(|word| matches!(*word, b"run" | b"foreach"));
     let is_kept = |(index, word): (usize, &&[u8])| {
         let after = index.checked_sub(1).and_then(|before| words.get(before));
         let is_value = word.contains(&b'=') || after.is_some_and(|word| word.starts_with(b"-"));
-        (is_value || runs.is_some_and(|runs| index > runs)).then(|| word.to_vec())
+        is_value.then(|| word.to_vec())
     };
     let kept: Vec<Vec<u8>> = words.iter().enumerate().filter_map(is_kept).collect();
     // The first word of a command is looked for in PATH, and none of these is that.

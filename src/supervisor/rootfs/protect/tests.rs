@@ -406,6 +406,8 @@ fn words_of_an_alias_that_name_no_program_leave_files_writable() -> Outcome {
         "rebase --exec=scripts/filter.py",
         "-c core.pager=scripts/filter.py log",
         "-c core.pager='python3 scripts/filter.py' log",
+        "b scripts/filter.py\n b = !python3",
+        "b scripts/filter.py\n b = bisect run",
     ] {
         let found = configured(&format!("[alias]\n a = {alias}\n"))?;
         assert!(found.obeyed.contains(&script.into()), "{alias}: {found:?}");
