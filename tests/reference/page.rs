@@ -3,7 +3,7 @@
 use super::source::{Form, Key, Table};
 
 /// Line about the page's origin.
-const ORIGIN: &str = "<!-- Made of comments in src/config, src/policy and src/profile. \
+const ORIGIN: &str = "<!-- Made of comments in src/config, src/policy, src/profile and src/model/profile. \
                       The test `reference` writes it anew where UPDATE_SNAPSHOTS=1 is set. -->";
 
 const HEAD: &str = "\
