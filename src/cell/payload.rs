@@ -81,7 +81,7 @@ fn sample() -> Result<Vec<u8>> {
 /// State of the payload until its job comes.
 #[derive(Debug)]
 pub struct Held {
-    /// The one program of [`Exec::Only`], at [`PROGRAM_FD`].
+    /// The one program of [`Exec::Only`], at `PROGRAM_FD`.
     pub program: Option<OwnedFd>,
 }
 

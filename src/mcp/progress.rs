@@ -11,7 +11,7 @@ use capture::Produced;
 /// Interval of progress notifications.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sends a notification every [`INTERVAL`] until dropped. Never resolves: race it with the call.
+/// Sends a notification every `INTERVAL` until dropped. Never resolves: race it with the call.
 pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, produced: Produced) {
     let start = Instant::now();
     let mut ticks = tokio::time::interval_at(start + INTERVAL, INTERVAL);

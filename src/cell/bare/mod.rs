@@ -33,7 +33,7 @@ impl Domain {
     /// Enters a domain that holds signals and nothing else.
     ///
     /// # Errors
-    /// The kernel does not have it (Landlock ABI below 6), or as [`Domain::prove`].
+    /// The kernel does not have it (Landlock ABI below 6), or as `Domain::prove`.
     pub fn enter(abi: u32, outside: i32) -> Result<Self> {
         // The control: without a domain the same signal arrives.
         kill(Pid::from_raw(outside), None)?;

@@ -4,8 +4,8 @@
 //! the arguments: a caller that changes them meanwhile changes nothing. Init has the payload's ids, its mounts
 //! and its Landlock rules, and no more.
 //!
-//! [`mediator`] is the one reader of a cell's notifications. [`calls`] has the table from call to handler, and
-//! [`handlers`] the state that handlers share: a new kind of call is a row, a group and a handler. Each group
+//! `mediator` is the one reader of a cell's notifications. `calls` has the table from call to handler, and
+//! `handlers` the state that handlers share: a new kind of call is a row, a group and a handler. Each group
 //! has its reason:
 //!
 //! - Names that the host obeys cannot be made in a writable grant. Read-only mounts cover those that exist
