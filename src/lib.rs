@@ -30,7 +30,7 @@
 //! | planned | [`supervisor`] | [`cell::Design`] | all that has a length is computed before the clone |
 //! | run | [`cell`] | init and payload | built, measured, then handed the job |
 //! | captured | [`capture`] | [`capture::Captured`] | head and tail are kept, the rest is counted |
-//! | told | [`mcp::reply`], [`commands::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | one story of the end; what was measured |
+//! | told | [`service::report`], [`mcp::reply`], [`commands::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | one story of the end; what was measured |
 //!
 //! # Code map
 //!

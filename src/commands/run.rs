@@ -4,7 +4,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -18,7 +17,6 @@ use super::streams::{Input, Output, Streams};
 use super::{start, wiring};
 use audit::{Audit, Entry, Story};
 use link::{Control, Link, Running};
-use mcp::reply;
 use model::accounts;
 use model::call::Asked;
 use model::job::Limits;
@@ -28,7 +26,7 @@ use model::receipt::Receipt;
 use model::units::Size;
 use policy::Grant;
 use service::denied::DenialReport;
-use service::report::{Clamped, CommandReport, Cut, Stream};
+use service::report::{Clamped, CommandReport, Cut, Stream, time_text};
 use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].
@@ -109,7 +107,7 @@ fn lowered(asked: &Asked, limits: &Limits) -> Vec<(&'static str, String)> {
     let memory = asked.memory.filter(|memory| *memory > limits.memory);
     let processes = asked.processes.filter(|processes| *processes > limits.processes);
     [
-        wall.map(|_| ("timeout", reply::time_text(limits.wall))),
+        wall.map(|_| ("timeout", time_text(limits.wall))),
         memory.map(|_| ("memory", Size(limits.memory).to_string())),
         processes.map(|_| ("processes", limits.processes.to_string())),
     ]
@@ -211,7 +209,7 @@ async fn live(
     match &ended.outcome {
         Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Cancelled => Ok(code),
         Outcome::Timeout => {
-            Err(CliError::new(format!("timed out after {}", reply::time_text(terms.timeout)))
+            Err(CliError::new(format!("timed out after {}", time_text(terms.timeout)))
                 .with_code(code))
         }
         Outcome::Limit(kind) => {
@@ -237,24 +235,7 @@ async fn collected(
 }
 
 fn told_as_json(told: &CommandReport, taken_back: Option<Cancellation>) -> Result<u8, CliError> {
-    let mut fields = reply::fields(told);
-    if let Value::Object(map) = &mut fields {
-        map.insert("timeout_s".to_owned(), json!(told.timeout.as_secs_f64()));
-        map.insert("clamped".to_owned(), json!(told.clamped == Clamped::Yes));
-        if let Some(receipt) = &told.receipt {
-            map.insert("receipt".to_owned(), reply::with_timings(receipt, &told.timings));
-        }
-        if let Some((lost, why)) = &told.unrecorded {
-            map.insert("audit".to_owned(), json!({ "lost": lost, "why": why }));
-        }
-        if let Outcome::Failed(failure) = &told.outcome {
-            map.insert("failure".to_owned(), json!(failure.to_string()));
-            if let Some(hint) = failure.hint() {
-                map.insert("hint".to_owned(), json!(hint));
-            }
-        }
-    }
-    print_out(&format!("{fields}\n"))?;
+    print_out(&format!("{}\n", told.whole()))?;
     Ok(exit::code(&told.outcome, taken_back))
 }
 

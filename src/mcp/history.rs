@@ -10,13 +10,11 @@ use tokio::sync::watch;
 
 use super::exec::CommandRequest;
 use super::exec::reply::exit_code;
-use super::reply;
 use super::server::Server;
 use model::call::Cwd;
 use model::clock;
 use service::Backend;
-use service::report::Running;
-use service::report::{CommandReport, JobEnd};
+use service::report::{CommandReport, JobEnd, Running, millis, to_value};
 
 /// Bytes of a command that are kept. Of a longer one the beginning is kept, and it cannot be run
 /// again.
@@ -110,7 +108,7 @@ impl History {
         let began = told.session.as_ref().map_or(&told.cwd, |session| &session.began);
         let ended = EntryState::Ended {
             exit_code: exit_code(&told.outcome),
-            duration_ms: reply::millis(told.usage.wall),
+            duration_ms: millis(told.usage.wall),
             output_size_bytes: told.stdout.bytes + told.stderr.bytes,
         };
         self.push(clock::ago(told.usage.wall), began, ended, asked);
@@ -151,7 +149,7 @@ impl History {
         let Some(record) = kept.records.iter_mut().find(|record| record.id == id) else { return };
         record.ran.state = EntryState::Ended {
             exit_code: exit_code(&end.outcome),
-            duration_ms: reply::millis(end.took),
+            duration_ms: millis(end.took),
             output_size_bytes: end.printed,
         };
         if end.fed > 0 {
@@ -175,7 +173,7 @@ impl History {
         let kept = self.kept();
         let found = kept.records.iter().rev().filter(|record| record.ran.command.contains(query));
         let told = |record: &Record| {
-            let mut fields = reply::to_value(&record.ran);
+            let mut fields = to_value(&record.ran);
             if let Some(map) = fields.as_object_mut() {
                 map.insert("id".to_owned(), Value::from(record.id));
             }

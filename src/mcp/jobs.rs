@@ -3,10 +3,10 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::reply::{self, millis, time_text};
+use super::reply;
 use super::sessions;
 use model::outcome::Outcome;
-use service::report::{InputTaken, JobAnswer, JobOutput, JobState, JobSummary};
+use service::report::{InputTaken, JobAnswer, JobOutput, JobState, JobSummary, millis, time_text};
 
 /// Jobs in one list, at most.
 pub const LISTED: usize = 50;

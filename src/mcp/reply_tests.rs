@@ -2,8 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a missing part of a reply is a failed test")]
 #![expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
 
+use std::time::Duration;
+
+use serde_json::json;
+
 use super::*;
-use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Usage};
+use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Timings, Usage};
 use service::denied::DenialReport;
 use service::report::{Calculated, Exact, Stream, ValueOrigin};
 

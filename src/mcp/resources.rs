@@ -145,7 +145,7 @@ impl<B: Backend> Server<B> {
         }
         let contents = match uri {
             _ if !known.iter().any(|resource| resource.uri == uri) => return Err(unknown(uri)),
-            HISTORY => as_json(uri, &reply::to_value(&self.0.history.recent())),
+            HISTORY => as_json(uri, &service::report::to_value(&self.0.history.recent())),
             SYSTEM => as_json(uri, &self.answer("system_info", json!({}), context).await?),
             ENVIRONMENT => {
                 let fields = self.answer("get_env", json!({ "all": true }), context).await?;

@@ -3,9 +3,9 @@
 use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 
-use super::reply::{self, millis, time_text};
+use super::reply;
 use model::outcome::{Outcome, Waits};
-use service::report::{Running, are_cut};
+use service::report::{Running, are_cut, millis, time_text, to_value};
 
 /// Makes the result of a command that continues.
 pub fn running(job: &Running) -> CallToolResult {
@@ -38,7 +38,7 @@ pub fn running(job: &Running) -> CallToolResult {
         "stderr_bytes": job.stderr.bytes,
         "truncated": are_cut(&job.stdout, &job.stderr),
         "duration_ms": millis(job.elapsed),
-        "session": reply::to_value(&job.session.fields()),
+        "session": to_value(&job.session.fields()),
     }));
     if let (Waits::Yes, Some(fields)) =
         (job.input, result.structured_content.as_mut().and_then(Value::as_object_mut))

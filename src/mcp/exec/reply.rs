@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
-use service::report::{Clamped, CommandReport, are_cut};
+use service::report::{Clamped, CommandReport, are_cut, changes, millis};
 
 /// Presence of standard error in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +34,12 @@ pub(crate) fn executed(told: &CommandReport, command: &str, stderr: StderrIs) ->
         "stdout": told.stdout.text,
         "stderr": error,
         "exit_code": exit_code(&told.outcome),
-        "execution_time_ms": reply::millis(told.usage.wall),
+        "execution_time_ms": millis(told.usage.wall),
         "working_dir": told.cwd,
         "command": command,
     });
     if let (Some(changed), Some(fields)) = (&told.files_changed, fields.as_object_mut()) {
-        fields.insert("files_changed".to_owned(), reply::changes::fields(changed));
+        fields.insert("files_changed".to_owned(), changes::fields(changed));
     }
     if let (true, Some(fields)) = (are_cut(&told.stdout, &told.stderr), fields.as_object_mut()) {
         fields.insert("stdout_bytes".to_owned(), Value::from(told.stdout.bytes));
@@ -48,7 +48,7 @@ pub(crate) fn executed(told: &CommandReport, command: &str, stderr: StderrIs) ->
         let id = told.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
         fields.extend(id);
     }
-    let mut result = reply::result(reply::pretty(&fields), reply::is_error(&told.outcome));
+    let mut result = reply::result(reply::pretty(&fields), told.is_error());
     let plain = matches!(told.outcome, Outcome::Exited { .. })
         && told.denials.is_empty()
         && !are_cut(&told.stdout, &told.stderr)

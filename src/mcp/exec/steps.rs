@@ -9,7 +9,7 @@ use capture::Captured;
 use capture::text::render;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::Outcome;
-use service::report::{CommandReport, are_cut};
+use service::report::{CommandReport, are_cut, millis};
 
 /// Treatment of later steps after a failed one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Steps {
             ("stdout_bytes".to_owned(), Value::from(report.stdout.bytes)),
             ("stderr".to_owned(), Value::from(streams.stderr)),
             ("exit_code".to_owned(), Value::from(exit_code(&report.outcome))),
-            ("execution_time_ms".to_owned(), Value::from(reply::millis(report.usage.wall))),
+            ("execution_time_ms".to_owned(), Value::from(millis(report.usage.wall))),
         ]);
         if stdout == Stdout::Shown && (streams.truncated || are_cut(&report.stdout, &report.stderr))
         {
@@ -126,7 +126,7 @@ impl Steps {
             map.extend(failed.map(|step| ("first_failed".to_owned(), Value::from(step))));
             map.extend(stopped.map(|why| ("stopped".to_owned(), Value::from(why))));
         }
-        let is_error = last.as_ref().is_some_and(|report| reply::is_error(&report.outcome));
+        let is_error = last.as_ref().is_some_and(CommandReport::is_error);
         let mut result = reply::result(reply::pretty(&fields), is_error);
         result.structured_content = Some(fields);
         result.meta = last.as_ref().map(reply::told_meta);

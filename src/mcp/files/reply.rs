@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::reply;
-use crate::reply::changes::name;
 use capture::deceptive::plain;
 use model::defaults::INLINE_CHARACTERS;
 use service::files::{Entry, FileAnswer, FileKind, Region, ReplacedFile, Request};
 use service::report::FileReport;
+use service::report::changes::name;
 use service::request::FileRequest;
 
 /// Parts of a request that its reply repeats.

@@ -3,11 +3,11 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::{meta, millis, pretty, result, to_value};
+use super::{meta, pretty, result};
 use calc::ledger::{Entry, Statistics};
 use calc::library;
 use calc::plot::Plot;
-use service::report::{Batch, Exact, Plotted};
+use service::report::{Batch, Exact, Plotted, millis, to_value};
 
 /// Makes the result of `calculate_batch`: an error of an expression is data.
 pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolResult {

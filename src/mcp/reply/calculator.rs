@@ -3,8 +3,8 @@
 use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 
-use super::{RECEIPT_KEY, meta, millis, pretty, result};
-use service::report::{Calculated, Exact, ValueOrigin};
+use super::{RECEIPT_KEY, meta, pretty, result};
+use service::report::{Calculated, Exact, ValueOrigin, millis};
 
 /// Makes the result of `calculate`, with `exact: false` if digits may be wrong.
 pub(crate) fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {

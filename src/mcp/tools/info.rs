@@ -103,7 +103,7 @@ impl BuiltIn for SystemInfoArguments {
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let report = server.script(Self::TOOL, inspect::system(), context).await?;
         let system = read(&report, System::of)?;
-        Ok(reply::answered(&report, crate::reply::to_value(&system)))
+        Ok(reply::answered(&report, service::report::to_value(&system)))
     }
 }
 

@@ -1,14 +1,19 @@
-//! Reports of what was done for an agent, as every front door renders them.
+//! Reports of what was done for an agent, and their JSON, which every front door passes on.
 
 mod calculation;
+pub mod changes;
 mod command;
+mod fields;
 mod file;
 mod job;
+mod protection;
 
 pub use calculation::{Batch, Calculated, Exact, Plotted, ValueOrigin};
 pub use command::{
     BashAnswer, Clamped, CommandReport, Cut, Running, SessionFields, SessionReport, ShellState,
     Stream, are_cut,
 };
+pub use fields::{millis, signal_name, time_text, to_value};
 pub use file::FileReport;
 pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary};
+pub use protection::{receipt_fields, unrecorded_fields};

@@ -1,0 +1,207 @@
+//! The fields of a command's report: one JSON for every front door.
+//!
+//! An absent value has no field; it is never null.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Clamped, CommandReport, SessionFields, SessionReport, are_cut, changes, protection};
+use crate::denied::DenialReport;
+use crate::refused::{Refused, RefusedKind};
+use model::outcome::Outcome;
+
+#[derive(Debug, Serialize)]
+struct CommandFields<'a> {
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'static str>,
+    stdout: &'a str,
+    stderr: &'a str,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_id: Option<&'a str>,
+    duration_ms: u64,
+    usage: UsageFields,
+    denials: &'a [DenialReport],
+    cwd: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<SessionFields<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files_changed: Option<Value>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct UsageFields {
+    user_ms: u64,
+    system_ms: u64,
+    peak_memory_bytes: u64,
+}
+
+impl CommandReport {
+    /// Returns the fields of what the command did.
+    pub fn fields(&self) -> Value {
+        to_value(&self.described())
+    }
+
+    /// Returns the fields, and with them what a reply with metadata has there: the time limit, the receipt,
+    /// and the reason of a failure.
+    pub fn whole(&self) -> Value {
+        let mut fields = self.fields();
+        let Some(map) = fields.as_object_mut() else { return fields };
+        map.insert("timeout_s".to_owned(), json!(self.timeout.as_secs_f64()));
+        map.insert("clamped".to_owned(), json!(self.clamped == Clamped::Yes));
+        let receipt = self.receipt_fields().map(|receipt| ("receipt".to_owned(), receipt));
+        map.extend(receipt);
+        if let Some(unrecorded) = &self.unrecorded {
+            map.insert("audit".to_owned(), protection::unrecorded_fields(unrecorded));
+        }
+        if let Outcome::Failed(failure) = &self.outcome {
+            map.insert("failure".to_owned(), json!(failure.to_string()));
+            let hint = failure.hint().map(|hint| ("hint".to_owned(), json!(hint)));
+            map.extend(hint);
+        }
+        fields
+    }
+
+    fn described(&self) -> CommandFields<'_> {
+        let usage = &self.usage;
+        CommandFields {
+            outcome: self.outcome.name(),
+            exit_code: match self.outcome {
+                Outcome::Exited { code } => Some(code),
+                Outcome::Signaled { .. }
+                | Outcome::Timeout
+                | Outcome::Limit(_)
+                | Outcome::Cancelled
+                | Outcome::Failed(_) => None,
+            },
+            signal: match self.outcome {
+                Outcome::Signaled { signal } => Some(signal_name(signal)),
+                Outcome::Exited { .. }
+                | Outcome::Timeout
+                | Outcome::Limit(_)
+                | Outcome::Cancelled
+                | Outcome::Failed(_) => None,
+            },
+            limit: match self.outcome {
+                Outcome::Limit(kind) => Some(kind.name()),
+                Outcome::Exited { .. }
+                | Outcome::Signaled { .. }
+                | Outcome::Timeout
+                | Outcome::Cancelled
+                | Outcome::Failed(_) => None,
+            },
+            stdout: &self.stdout.text,
+            stderr: &self.stderr.text,
+            stdout_bytes: self.stdout.bytes,
+            stderr_bytes: self.stderr.bytes,
+            truncated: are_cut(&self.stdout, &self.stderr),
+            output_id: self.output_id.as_deref(),
+            duration_ms: millis(usage.wall),
+            usage: UsageFields {
+                user_ms: millis(usage.user),
+                system_ms: millis(usage.system),
+                peak_memory_bytes: usage.peak_memory,
+            },
+            denials: &self.denials,
+            cwd: &self.cwd,
+            session: self.session.as_ref().map(SessionReport::fields),
+            files_changed: self.files_changed.as_ref().map(changes::fields),
+        }
+    }
+
+    /// Returns the time limit: `{timeout_s, clamped}`.
+    pub fn timeout_fields(&self) -> Value {
+        json!({ "timeout_s": seconds(self.timeout), "clamped": self.clamped == Clamped::Yes })
+    }
+
+    /// Returns the protection with the timings in microseconds, if the command had a cell.
+    pub fn receipt_fields(&self) -> Option<Value> {
+        let receipt = self.receipt.as_ref()?;
+        Some(protection::with_timings(receipt, &self.timings))
+    }
+
+    /// Returns true if the outcome is an error of the call. A non-zero exit is data.
+    pub fn is_error(&self) -> bool {
+        match self.outcome {
+            Outcome::Exited { .. } | Outcome::Signaled { .. } => false,
+            Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled | Outcome::Failed(_) => true,
+        }
+    }
+}
+
+impl Refused {
+    /// Returns the fields of a command that did not run. Bad arguments have none: there was no call
+    /// yet.
+    pub fn command_fields(&self) -> Option<Value> {
+        let outcome = match self.kind {
+            RefusedKind::Arguments => return None,
+            RefusedKind::Denied => "denied",
+            RefusedKind::Cancelled => "cancelled",
+            RefusedKind::Absent | RefusedKind::Failed => "failed",
+        };
+        Some(to_value(&CommandFields {
+            outcome,
+            exit_code: None,
+            signal: None,
+            limit: None,
+            stdout: "",
+            stderr: "",
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            truncated: false,
+            output_id: None,
+            duration_ms: 0,
+            usage: UsageFields::default(),
+            denials: &[],
+            cwd: "/workspace",
+            session: None,
+            files_changed: None,
+        }))
+    }
+}
+
+/// Formats a signal: `SIGSEGV`, or `signal 40` for one without a name.
+pub fn signal_name(signal: u8) -> String {
+    match Signal::try_from(i32::from(signal)) {
+        Ok(known) => known.as_str().to_owned(),
+        Err(_) => format!("signal {signal}"),
+    }
+}
+
+/// Returns whole milliseconds.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Formats a time for people: `12 ms`, `1.5 s`, `600 s`.
+pub fn time_text(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        return format!("{} ms", time.as_millis());
+    }
+    let tenths = time.as_millis() / 100;
+    match tenths % 10 {
+        0 => format!("{} s", tenths / 10),
+        rest => format!("{}.{rest} s", tenths / 10),
+    }
+}
+
+/// Formats whole seconds as an integer, anything else as a fraction.
+fn seconds(time: Duration) -> Value {
+    if time.subsec_nanos() == 0 { json!(time.as_secs()) } else { json!(time.as_secs_f64()) }
+}
+
+/// Serializes fields. None of the types used here can fail to; if one did, the reply would say so.
+pub fn to_value<T: Serialize>(fields: &T) -> Value {
+    serde_json::to_value(fields)
+        .unwrap_or_else(|error| json!({ "error": format!("not serialised: {error}") }))
+}
