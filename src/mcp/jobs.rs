@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::reply;
 use super::sessions;
 use model::outcome::Outcome;
-use service::report::{InputTaken, JobAnswer, JobOutput, JobState, JobSummary, millis, time_text};
+use service::report::{InputTaken, JobAnswer, JobOutput, JobState, JobSummary, time_text};
 
 /// Jobs in one list, at most.
 pub const LISTED: usize = 50;
@@ -20,30 +20,19 @@ pub fn answer(answer: &JobAnswer) -> CallToolResult {
 }
 
 fn one(looked: &JobOutput) -> CallToolResult {
-    let JobOutput { id, state, next, note, taken } = looked;
+    let JobOutput { id, state, note, taken, .. } = looked;
     let mut result = match state {
         JobState::Ended(told) => reply::told(told),
         JobState::Running(job) => sessions::running(job),
     };
     // The command's exit code does not matter here: this call asked for its state, and has it.
     result.is_error = Some(*taken == Some(InputTaken::Nothing));
-    let offsets = json!({ "stdout": next.stdout, "stderr": next.stderr });
-    let mut more = format!("[{id}: read on with since {offsets}]");
+    let mut more = format!("[{id}: read on with since {}]", looked.offsets());
     if let Some(note) = note {
         more.push_str(&format!("\n[{note}]"));
     }
     result.content.push(ContentBlock::text(more));
-    if let Some(fields) = result.structured_content.as_mut().and_then(Value::as_object_mut) {
-        fields.insert("job".to_owned(), json!(id));
-        fields.insert("next".to_owned(), offsets);
-        match taken {
-            Some(InputTaken::Bytes(bytes)) => {
-                drop(fields.insert("taken_bytes".to_owned(), json!(bytes)))
-            }
-            Some(InputTaken::Nothing) => drop(fields.insert("taken_bytes".to_owned(), json!(0))),
-            None => {}
-        }
-    }
+    result.structured_content = Some(looked.fields());
     result
 }
 
@@ -57,7 +46,7 @@ fn list(jobs: &[JobSummary]) -> CallToolResult {
         text.push_str(&format!("[… {left_out} older ones left out …]\n"));
     }
     let mut result = reply::result(text, false);
-    let fields: Vec<Value> = shown.map(fields).collect();
+    let fields: Vec<Value> = shown.map(JobSummary::fields).collect();
     result.structured_content = Some(json!({ "jobs": fields, "left_out": left_out }));
     result
 }
@@ -76,20 +65,4 @@ fn line(job: &JobSummary) -> String {
         ) => format!("{} after {took}", other.name()),
     };
     format!("{} [{}] {state}: {}\n", job.id, job.session, job.command)
-}
-
-fn fields(job: &JobSummary) -> Value {
-    let mut fields = json!({
-        "job": job.id,
-        "session": job.session,
-        "command": job.command,
-        "outcome": job.outcome.as_ref().map_or("running", Outcome::name),
-        "duration_ms": millis(job.took),
-        "stdout_bytes": job.printed.stdout,
-        "stderr_bytes": job.printed.stderr,
-    });
-    if let (Some(Outcome::Exited { code }), Some(map)) = (&job.outcome, fields.as_object_mut()) {
-        map.insert("exit_code".to_owned(), json!(code));
-    }
-    fields
 }

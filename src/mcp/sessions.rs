@@ -1,11 +1,10 @@
 //! Sessions and jobs in results for an agent.
 
 use rmcp::model::CallToolResult;
-use serde_json::{Value, json};
 
 use super::reply;
 use model::outcome::{Outcome, Waits};
-use service::report::{Running, are_cut, millis, time_text, to_value};
+use service::report::{Running, restarted_fields, time_text};
 
 /// Makes the result of a command that continues.
 pub fn running(job: &Running) -> CallToolResult {
@@ -29,22 +28,7 @@ pub fn running(job: &Running) -> CallToolResult {
     }
     text.push_str(&job.session.notes(&Outcome::Timeout));
     let mut result = reply::result(text, false);
-    result.structured_content = Some(json!({
-        "outcome": "running",
-        "job": id,
-        "stdout": job.stdout.text,
-        "stderr": job.stderr.text,
-        "stdout_bytes": job.stdout.bytes,
-        "stderr_bytes": job.stderr.bytes,
-        "truncated": are_cut(&job.stdout, &job.stderr),
-        "duration_ms": millis(job.elapsed),
-        "session": to_value(&job.session.fields()),
-    }));
-    if let (Waits::Yes, Some(fields)) =
-        (job.input, result.structured_content.as_mut().and_then(Value::as_object_mut))
-    {
-        fields.insert("waiting_for_input".to_owned(), json!(true));
-    }
+    result.structured_content = Some(job.fields());
     result.meta = Some(reply::meta(job.receipt.as_ref(), None));
     result
 }
@@ -56,10 +40,6 @@ pub fn restarted(session: &str) -> CallToolResult {
          new one, in the same /workspace]"
     );
     let mut result = reply::result(text, false);
-    let fields: Value = json!({
-        "outcome": "restarted", "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0,
-        "truncated": false, "duration_ms": 0, "session": { "id": session },
-    });
-    result.structured_content = Some(fields);
+    result.structured_content = Some(restarted_fields(session));
     result
 }

@@ -8,10 +8,13 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Clamped, CommandReport, SessionFields, SessionReport, are_cut, changes, protection};
+use super::{
+    Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, Running, SessionFields,
+    SessionReport, are_cut, changes, protection,
+};
 use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind};
-use model::outcome::Outcome;
+use model::outcome::{Outcome, Waits};
 
 #[derive(Debug, Serialize)]
 struct CommandFields<'a> {
@@ -136,6 +139,79 @@ impl CommandReport {
             Outcome::Exited { .. } | Outcome::Signaled { .. } => false,
             Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled | Outcome::Failed(_) => true,
         }
+    }
+}
+
+impl Running {
+    /// Returns the fields of a command that continues.
+    pub fn fields(&self) -> Value {
+        let mut fields = json!({
+            "outcome": "running",
+            "job": self.session.output_id,
+            "stdout": self.stdout.text,
+            "stderr": self.stderr.text,
+            "stdout_bytes": self.stdout.bytes,
+            "stderr_bytes": self.stderr.bytes,
+            "truncated": are_cut(&self.stdout, &self.stderr),
+            "duration_ms": millis(self.elapsed),
+            "session": to_value(&self.session.fields()),
+        });
+        if let (Waits::Yes, Some(map)) = (self.input, fields.as_object_mut()) {
+            map.insert("waiting_for_input".to_owned(), json!(true));
+        }
+        fields
+    }
+}
+
+/// Returns the fields of a call that only restarts a session's shell.
+pub fn restarted_fields(session: &str) -> Value {
+    json!({
+        "outcome": "restarted", "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0,
+        "truncated": false, "duration_ms": 0, "session": { "id": session },
+    })
+}
+
+impl JobOutput {
+    /// Returns the fields of the command, of its job and of what its input took.
+    pub fn fields(&self) -> Value {
+        let mut fields = match &self.state {
+            JobState::Ended(report) => report.fields(),
+            JobState::Running(running) => running.fields(),
+        };
+        let Some(map) = fields.as_object_mut() else { return fields };
+        map.insert("job".to_owned(), json!(self.id));
+        map.insert("next".to_owned(), self.offsets());
+        let taken = self.taken.map(|taken| match taken {
+            InputTaken::Bytes(bytes) => bytes,
+            InputTaken::Nothing => 0,
+        });
+        map.extend(taken.map(|bytes| ("taken_bytes".to_owned(), json!(bytes))));
+        fields
+    }
+
+    /// Returns the offsets at which the next call reads on.
+    pub fn offsets(&self) -> Value {
+        json!({ "stdout": self.next.stdout, "stderr": self.next.stderr })
+    }
+}
+
+impl JobSummary {
+    /// Returns the fields of a job in a list.
+    pub fn fields(&self) -> Value {
+        let mut fields = json!({
+            "job": self.id,
+            "session": self.session,
+            "command": self.command,
+            "outcome": self.outcome.as_ref().map_or("running", Outcome::name),
+            "duration_ms": millis(self.took),
+            "stdout_bytes": self.printed.stdout,
+            "stderr_bytes": self.printed.stderr,
+        });
+        if let (Some(Outcome::Exited { code }), Some(map)) = (&self.outcome, fields.as_object_mut())
+        {
+            map.insert("exit_code".to_owned(), json!(code));
+        }
+        fields
     }
 }
 

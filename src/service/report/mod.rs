@@ -13,7 +13,7 @@ pub use command::{
     BashAnswer, Clamped, CommandReport, Cut, Running, SessionFields, SessionReport, ShellState,
     Stream, are_cut,
 };
-pub use fields::{millis, signal_name, time_text, to_value};
+pub use fields::{millis, restarted_fields, signal_name, time_text, to_value};
 pub use file::FileReport;
 pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary};
 pub use protection::{receipt_fields, unrecorded_fields};
