@@ -7,24 +7,11 @@ use super::{meta, pretty, result};
 use calc::ledger::{Entry, Statistics};
 use calc::library;
 use calc::plot::Plot;
-use service::report::{Batch, Exact, Plotted, millis, to_value};
+use service::report::{Batch, Plotted, to_value};
 
 /// Makes the result of `calculate_batch`: an error of an expression is data.
 pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolResult {
-    let entry = |(expression, entry): (&String, &Result<(String, Exact), String>)| match entry {
-        Ok((result, Exact::Yes)) => json!({ "expression": expression, "result": result }),
-        Ok((result, Exact::No)) => {
-            json!({ "expression": expression, "result": result, "exact": false })
-        }
-        Err(error) => json!({ "expression": expression, "error": error }),
-    };
-    let results: Vec<Value> = expressions.iter().zip(&done.entries).map(entry).collect();
-    let fields = json!({
-        "results": results,
-        "errors": done.entries.iter().filter(|entry| entry.is_err()).count(),
-        "precision": precision,
-        "executionTimeMs": millis(done.took),
-    });
+    let fields = done.fields(expressions, precision);
     let mut result = with_fields(pretty(&fields), fields);
     result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
         .filter(|meta| !meta.0.is_empty());
@@ -42,12 +29,7 @@ pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
             text.push_str(&format!("[columns that {what}: {columns}]\n"));
         }
     }
-    let fields = json!({
-        "plot": drawn.plot, "expression": plot.expression, "variable": plot.variable,
-        "from": drawn.from, "to": drawn.to, "min": drawn.lowest, "max": drawn.highest,
-        "gaps": drawn.gaps, "beyond": drawn.beyond, "executionTimeMs": millis(done.took),
-    });
-    let mut result = with_fields(text, fields);
+    let mut result = with_fields(text, done.fields(plot));
     result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
         .filter(|meta| !meta.0.is_empty());
     result

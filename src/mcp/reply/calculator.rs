@@ -4,35 +4,16 @@ use rmcp::model::CallToolResult;
 use serde_json::{Value, json};
 
 use super::{RECEIPT_KEY, meta, pretty, result};
-use service::report::{Calculated, Exact, ValueOrigin, millis};
+use service::report::{Calculated, ValueOrigin};
 
 /// Makes the result of `calculate`, with `exact: false` if digits may be wrong.
 pub(crate) fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
-    let mut fields = json!({
-        "result": done.result,
-        "expression": expression,
-        "precision": precision,
-        "executionTimeMs": millis(done.took),
-    });
-    if let (Exact::No, Some(map)) = (done.exact, fields.as_object_mut()) {
-        map.insert("exact".to_owned(), Value::Bool(false));
-    }
-    calculator(done, fields)
+    calculator(done, done.fields(expression, precision))
 }
 
 /// Makes the result of `calculate_advanced`, with the first 100 characters of the script.
 pub(crate) fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
-    let mut shown: String = script.chars().take(100).collect();
-    if shown.len() < script.len() {
-        shown.push('…');
-    }
-    let fields = json!({
-        "result": done.result,
-        "script": shown,
-        "precision": precision,
-        "executionTimeMs": millis(done.took),
-    });
-    calculator(done, fields)
+    calculator(done, done.script_fields(script, precision))
 }
 
 fn calculator(done: &Calculated, fields: Value) -> CallToolResult {

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use calc::plot::Drawn;
+use serde_json::{Value, json};
+
+use super::millis;
+use calc::plot::{Drawn, Plot};
 use model::receipt::Receipt;
 
 /// Result of a calculation.
@@ -54,4 +57,66 @@ pub struct Plotted {
 pub enum Exact {
     Yes,
     No,
+}
+
+impl Calculated {
+    /// Returns the fields of an expression's value, with `exact: false` if digits may be wrong.
+    pub fn fields(&self, expression: &str, precision: u8) -> Value {
+        let mut fields = json!({
+            "result": self.result,
+            "expression": expression,
+            "precision": precision,
+            "executionTimeMs": millis(self.took),
+        });
+        if let (Exact::No, Some(map)) = (self.exact, fields.as_object_mut()) {
+            map.insert("exact".to_owned(), Value::Bool(false));
+        }
+        fields
+    }
+
+    /// Returns the fields of what a script printed, with the first 100 characters of the script.
+    pub fn script_fields(&self, script: &str, precision: u8) -> Value {
+        let mut shown: String = script.chars().take(100).collect();
+        if shown.len() < script.len() {
+            shown.push('…');
+        }
+        json!({
+            "result": self.result,
+            "script": shown,
+            "precision": precision,
+            "executionTimeMs": millis(self.took),
+        })
+    }
+}
+
+impl Batch {
+    /// Returns the fields of each value: an error of an expression is data.
+    pub fn fields(&self, expressions: &[String], precision: u8) -> Value {
+        let entry = |(expression, entry): (&String, &Result<(String, Exact), String>)| match entry {
+            Ok((result, Exact::Yes)) => json!({ "expression": expression, "result": result }),
+            Ok((result, Exact::No)) => {
+                json!({ "expression": expression, "result": result, "exact": false })
+            }
+            Err(error) => json!({ "expression": expression, "error": error }),
+        };
+        let results: Vec<Value> = expressions.iter().zip(&self.entries).map(entry).collect();
+        json!({
+            "results": results,
+            "errors": self.entries.iter().filter(|entry| entry.is_err()).count(),
+            "precision": precision,
+            "executionTimeMs": millis(self.took),
+        })
+    }
+}
+
+impl Plotted {
+    /// Returns the fields of the drawing and of what was asked for.
+    pub fn fields(&self, plot: &Plot) -> Value {
+        let drawn = &self.drawn;
+        json!({
+            "plot": drawn.plot, "expression": plot.expression, "variable": plot.variable,
+            "from": drawn.from, "to": drawn.to, "min": drawn.lowest, "max": drawn.highest,
+            "gaps": drawn.gaps, "beyond": drawn.beyond, "executionTimeMs": millis(self.took),
+        })
+    }
 }
