@@ -145,7 +145,9 @@ impl<B: Backend> Server<B> {
         }
         let contents = match uri {
             _ if !known.iter().any(|resource| resource.uri == uri) => return Err(unknown(uri)),
-            HISTORY => as_json(uri, &service::report::to_value(&self.0.history.recent())),
+            HISTORY => {
+                as_json(uri, &service::report::to_value(&self.0.backend.client().history.recent()))
+            }
             SYSTEM => as_json(uri, &self.answer("system_info", json!({}), context).await?),
             ENVIRONMENT => {
                 let fields = self.answer("get_env", json!({ "all": true }), context).await?;
@@ -185,7 +187,7 @@ impl<B: Backend> Server<B> {
             // The system and the variables of a cell stay the same until the server ends.
             return Ok(());
         }
-        let mut changes = self.0.history.changes();
+        let mut changes = self.0.backend.client().history.changes();
         let task = tokio::spawn(async move {
             while changes.changed().await.is_ok() {
                 let note = ResourceUpdatedNotificationParam::new(HISTORY);
@@ -213,7 +215,7 @@ impl<B: Backend> Server<B> {
 
     /// As [`Server::watch`], for the stateless revision.
     pub(super) async fn follow(&self, context: &SubscriptionContext) {
-        let mut changes = self.0.history.changes();
+        let mut changes = self.0.backend.client().history.changes();
         let accepted = context.accepted().resource_subscriptions.iter().flatten();
         let wanted = accepted.into_iter().any(|uri| uri == HISTORY);
         let notified = async {

@@ -4,8 +4,7 @@ pub(crate) mod calculator;
 mod turns;
 
 use std::borrow::Cow;
-use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rmcp::model::{
@@ -23,21 +22,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::arguments::{BashArguments, nearest};
-use super::exec::arguments::BashExecArguments;
-use super::exec::{CommandRequest, WorkingDir};
-use super::history::History;
 use super::logs::{self, Logs};
-use super::macros::Macros;
 use super::resources;
 use super::sessions;
 use super::tools::{Context, Entry, INSTRUCTIONS, InForce};
 use super::{commands, jobs, reply};
-use calc::ledger::Ledger;
 use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
-use service::report::BashAnswer;
-use service::request::{JobRequest, Precision};
+use service::report::{BashAnswer, Running};
+use service::request::{ExecRequest, JobRequest};
+use service::shell::ScriptArgs;
 
 /// Key of `_meta` in which a result names the server (2026-07-28).
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
@@ -51,15 +46,8 @@ pub(super) struct Shared<B: 'static> {
     pub(super) backend: B,
     /// Built-in tools.
     tools: &'static [Entry<B>],
-    /// Decimal places that `set_precision` set; on stdio the session is the process.
-    pub(super) precision: AtomicU8,
-    pub(super) working_dir: WorkingDir,
-    pub(super) history: Arc<History>,
-    pub(super) macros: Macros,
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
-    /// Calculations of the session.
-    ledger: Mutex<Ledger>,
     kill: CancellationToken,
 }
 
@@ -77,20 +65,11 @@ impl<B: Backend> Server<B> {
 
     /// Serves as [`Server::new`] does, with these built-in tools.
     pub fn with_tools(backend: B, kill: CancellationToken, tools: &'static [Entry<B>]) -> Self {
-        let precision = AtomicU8::new(Precision::DEFAULT.places());
-        let options = backend.exec_options();
-        let working_dir = WorkingDir::new(options.working_dir);
-        let history = Arc::new(History::new(options.history));
         Self(Arc::new(Shared {
             backend,
             tools,
-            precision,
-            working_dir,
-            history,
-            macros: Macros::default(),
             watching: resources::Watching::default(),
             logs: Logs::default(),
-            ledger: Mutex::default(),
             kill,
         }))
     }
@@ -176,29 +155,36 @@ impl<B: Backend> Server<B> {
         arguments: BashArguments,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let asked = CommandRequest {
-            arguments: BashExecArguments {
-                command: arguments.command.clone().unwrap_or_default(),
-                working_dir: arguments.cwd.clone(),
-                env: arguments.env.clone(),
-                ..BashExecArguments::default()
-            },
+        let asked = ScriptArgs {
+            command: arguments.command.clone().unwrap_or_default(),
+            cwd: arguments.cwd.clone(),
+            env: arguments.env.clone(),
             stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
-            ..CommandRequest::default()
+            ..ScriptArgs::default()
         };
         let request = arguments.request()?;
         let answer = self.heard(context, |caller| self.0.backend.bash(request, caller)).await?;
         Ok(match answer {
             BashAnswer::Ended(told) => {
-                self.0.history.add(&told, asked);
+                self.0.backend.client().history.add(&told, asked.into());
                 reply::told(&told)
             }
             BashAnswer::Running(job) => {
-                self.remember(&job, asked);
+                self.remember(&job, asked.into());
                 sessions::running(&job)
             }
             BashAnswer::Restarted { session } => sessions::restarted(&session),
         })
+    }
+
+    /// Remembers a job, and its end when that comes.
+    fn remember(&self, job: &Running, asked: ExecRequest) {
+        let history = Arc::clone(&self.0.backend.client().history);
+        let id = history.begin(job, asked);
+        if let Some(end) = self.0.backend.end_of(&job.session.output_id) {
+            // It outlives the connection by nothing: every command ends with the supervisor.
+            tokio::spawn(async move { history.end(id, &end.await) });
+        }
     }
 
     pub(crate) async fn job(

@@ -33,6 +33,18 @@ impl Outcome {
             Self::Failed(_) => "failed",
         }
     }
+
+    /// One number for every outcome, where a reply has no more room: the program's own, or the exit
+    /// code of `cofferdam run`.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Exited { code } => *code,
+            Self::Signaled { signal } => signal.saturating_add(128),
+            Self::Limit(_) => 123,
+            Self::Timeout => 124,
+            Self::Cancelled | Self::Failed(_) => 125,
+        }
+    }
 }
 
 /// The limits that end a call.

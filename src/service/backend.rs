@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::Caller;
 use crate::cli::{Declared, DeclaredRequest, DeclaredResult};
+use crate::client::ClientState;
 use crate::refused::Refused;
 use crate::report::{
     BashAnswer, Batch, Calculated, CommandReport, FileReport, JobAnswer, JobEnd, Plotted,
@@ -20,6 +21,9 @@ use calc::plot::Plot;
 /// Every future must end soon after `caller.cancel` is tripped, within 2 s at the latest: the whole
 /// cell is killed, and the result has the output up to then.
 pub trait Backend: Send + Sync + 'static {
+    /// Returns what the client has set and done.
+    fn client(&self) -> &ClientState;
+
     /// Runs a command in the shell of its session.
     fn bash(
         &self,

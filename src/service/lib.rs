@@ -6,10 +6,13 @@
 mod backend;
 pub mod calculate;
 pub mod cli;
+pub mod client;
 pub mod denied;
 pub mod executor;
 pub mod files;
+pub mod history;
 pub mod inspect;
+pub mod macros;
 pub mod refused;
 pub mod report;
 pub mod request;

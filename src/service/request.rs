@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer, Visitor};
 
 use crate::files::Request;
 use crate::session::{Eof, Offsets, Restart, Stop};
-use crate::shell::BashArgs;
+use crate::shell::{BashArgs, ScriptArgs, Shell};
 use capture::grep::Pattern;
 use capture::lines::Wanted;
 use model::call::{Cwd, FilePath};
@@ -109,6 +109,28 @@ pub struct FileRequest {
     pub request: Request,
     /// Session whose shell is asked, if the workspace is a session's.
     pub session: String,
+}
+
+/// A command for a fresh cell, with the directory and the time that the client asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ExecRequest {
+    pub args: ScriptArgs,
+    pub shell: Shell,
+    pub stderr: StderrIs,
+}
+
+impl From<ScriptArgs> for ExecRequest {
+    fn from(args: ScriptArgs) -> Self {
+        Self { args, ..Self::default() }
+    }
+}
+
+/// Presence of standard error in a reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StderrIs {
+    #[default]
+    Told,
+    LeftOut,
 }
 
 /// Operator's settings of `bash_exec`, given at the start of the server.

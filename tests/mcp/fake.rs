@@ -16,6 +16,7 @@ use model::profile::{
 use model::receipt::{MemoryHold, Tier};
 use serde_json::{Value, json};
 use service::cli::{Declared, DeclaredRequest, DeclaredResult};
+use service::client::ClientState;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, FileReport, JobAnswer, JobEnd};
 use service::report::{
@@ -29,8 +30,14 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHal
 use tokio::task::JoinHandle;
 
 /// Answers by the command's first word; see [`Fake::bash`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fake;
+#[derive(Debug)]
+pub(crate) struct Fake(ClientState);
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self(ClientState::new(&ExecOptions::default()))
+    }
+}
 
 pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
     CommandReport {
@@ -56,6 +63,10 @@ pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
 }
 
 impl Backend for Fake {
+    fn client(&self) -> &ClientState {
+        &self.0
+    }
+
     async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
         let BashRequest::Run(run) = request else { panic!("a restart was not asked for") };
         let mut words = run.args.command.split(' ');
@@ -275,7 +286,7 @@ impl Client {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (reader, writer) = tokio::io::split(far);
         let ends = Ends::default();
-        let server = tokio::spawn(connection(Fake, reader, writer, ends.clone()));
+        let server = tokio::spawn(connection(Fake::default(), reader, writer, ends.clone()));
         let (output, input) = tokio::io::split(near);
         Self { input: Some(input), output: BufReader::new(output), ends, server }
     }

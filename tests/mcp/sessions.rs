@@ -107,7 +107,7 @@ async fn schemas_are_closed_and_name_one_type_each() {
 async fn rmcps_own_client_lists_and_calls() {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
-    let server = tokio::spawn(connection(Fake, reader, writer, Ends::default()));
+    let server = tokio::spawn(connection(Fake::default(), reader, writer, Ends::default()));
     let client = ().serve(near).await.unwrap();
     let tools = client.list_all_tools().await.unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();

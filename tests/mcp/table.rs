@@ -43,7 +43,7 @@ async fn a_tool_of_the_table_is_listed_and_called_and_no_other_is() {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
     let ends = Ends::default();
-    let server = Server::with_tools(Fake, ends.kill.clone(), TABLE);
+    let server = Server::with_tools(Fake::default(), ends.kill.clone(), TABLE);
     let running = tokio::spawn(async move {
         server.serve(Lines::new(reader, writer, ends)).await.unwrap().waiting().await
     });

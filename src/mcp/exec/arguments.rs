@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::arguments::{Arguments, Seconds};
+use service::request::{ExecRequest, StderrIs};
+use service::shell::{ScriptArgs, Shell};
 
 /// Arguments of `bash_exec`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -26,26 +28,22 @@ impl Arguments for BashExecArguments {
         &["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
 }
 
-/// Shell that interprets a command.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Shell {
-    #[default]
-    Bash,
-    Sh,
-    Zsh,
-    Fish,
-}
-
-impl Shell {
-    pub const ALL: [Self; 4] = [Self::Bash, Self::Sh, Self::Zsh, Self::Fish];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bash => "bash",
-            Self::Sh => "sh",
-            Self::Zsh => "zsh",
-            Self::Fish => "fish",
-        }
+impl From<BashExecArguments> for ExecRequest {
+    fn from(given: BashExecArguments) -> Self {
+        let BashExecArguments { command, working_dir, timeout, env, shell, profile, .. } = given;
+        let timeout = timeout.map(|Seconds(value)| value);
+        let stderr = match given.capture_stderr {
+            Some(false) => StderrIs::LeftOut,
+            Some(true) | None => StderrIs::Told,
+        };
+        let args = ScriptArgs {
+            command,
+            cwd: working_dir,
+            env,
+            timeout,
+            profile,
+            ..ScriptArgs::default()
+        };
+        Self { args, shell, stderr }
     }
 }

@@ -6,11 +6,9 @@ pub mod arguments;
 pub(super) mod reply;
 pub mod steps;
 
-use std::sync::{Mutex, PoisonError};
-
 use rmcp::model::CallToolResult;
 
-use self::arguments::{BashExecArguments, Shell};
+use self::arguments::BashExecArguments;
 use super::arguments::Named;
 use super::server::Server;
 use super::tools::Context;
@@ -20,45 +18,13 @@ use model::outcome::Outcome;
 use service::Backend;
 use service::refused::Refused;
 use service::report::CommandReport;
-use service::shell::{self, ScriptArgs};
-
-/// A command for a fresh cell, with the input that only cofferdam gives it.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct CommandRequest {
-    pub arguments: BashExecArguments,
-    /// Positional parameters.
-    pub words: Vec<String>,
-    pub stdin: Vec<u8>,
-}
-
-impl CommandRequest {
-    pub fn of(arguments: BashExecArguments) -> Self {
-        Self { arguments, ..Self::default() }
-    }
-}
-
-/// Directory in which the next command of one connection starts.
-#[derive(Debug)]
-pub struct WorkingDir(Mutex<Cwd>);
-
-impl WorkingDir {
-    pub fn new(directory: Cwd) -> Self {
-        Self(Mutex::new(directory))
-    }
-
-    pub fn get(&self) -> Cwd {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn set(&self, directory: Cwd) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = directory;
-    }
-}
+use service::request::ExecRequest;
+use service::shell::{self, ScriptArgs, Shell};
 
 impl<B: Backend> Server<B> {
     pub(super) async fn bash_exec(
         &self,
-        ask: CommandRequest,
+        ask: ExecRequest,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         self.executed(BashExecArguments::TOOL, ask, Tap::default(), context).await
@@ -69,12 +35,11 @@ impl<B: Backend> Server<B> {
     pub(crate) async fn executed(
         &self,
         tool: &'static str,
-        ask: CommandRequest,
+        ask: ExecRequest,
         tap: Tap,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let command = ask.arguments.command.clone();
-        let stderr = reply::StderrIs::asked(ask.arguments.capture_stderr);
+        let (command, stderr) = (ask.args.command.clone(), ask.stderr);
         let told = self.ran(tool, ask, tap, context).await?;
         Ok(reply::executed(&told, &command, stderr))
     }
@@ -83,30 +48,20 @@ impl<B: Backend> Server<B> {
     pub(crate) async fn ran(
         &self,
         tool: &'static str,
-        ask: CommandRequest,
+        ask: ExecRequest,
         tap: Tap,
         context: &Context,
     ) -> Result<CommandReport, Refused> {
         let options = self.0.backend.exec_options();
-        let asked_for = ask.clone();
-        let CommandRequest { arguments, words, stdin } = ask;
-        let BashExecArguments { command, working_dir, timeout, env, shell, profile, .. } =
-            arguments;
-        let asked = timeout.map(|asked| seconds("timeout", asked.0)).transpose()?;
+        let ExecRequest { args, shell, .. } = ask.clone();
+        let asked = args.timeout.map(|asked| seconds("timeout", asked)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
-        let cwd = match &working_dir {
+        let cwd = match &args.cwd {
             Some(path) => Cwd::new("working_dir", path)?,
-            None => self.0.working_dir.get(),
+            None => self.0.backend.client().working_dir.get(),
         };
-        let args = ScriptArgs {
-            command,
-            words,
-            stdin,
-            cwd: Some(cwd.as_str().to_owned()),
-            env,
-            timeout: Some(wall.as_secs_f64()),
-            profile,
-        };
+        let (cwd, timeout) = (Some(cwd.as_str().to_owned()), Some(wall.as_secs_f64()));
+        let args = ScriptArgs { cwd, timeout, ..args };
         let args = match shell {
             Shell::Bash => args,
             Shell::Sh | Shell::Zsh | Shell::Fish => shell::read_by(shell.name(), args),
@@ -116,7 +71,7 @@ impl<B: Backend> Server<B> {
         if asked.is_some_and(|asked| asked > wall) {
             told.clamped = service::report::Clamped::Yes;
         }
-        self.0.history.add(&told, asked_for);
+        self.0.backend.client().history.add(&told, ask);
         Ok(told)
     }
 

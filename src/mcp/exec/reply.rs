@@ -8,20 +8,7 @@ use crate::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
 use service::report::{Clamped, CommandReport, are_cut, changes, millis};
-
-/// Presence of standard error in a reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StderrIs {
-    Told,
-    LeftOut,
-}
-
-impl StderrIs {
-    /// Includes it unless the caller asks not to.
-    pub(crate) fn asked(capture: Option<bool>) -> Self {
-        if capture == Some(false) { Self::LeftOut } else { Self::Told }
-    }
-}
+use service::request::StderrIs;
 
 /// Makes the result of `bash_exec`: six fields, and the same as text. A second text has what they
 /// cannot express, such as an exceeded time limit.
@@ -33,7 +20,7 @@ pub(crate) fn executed(told: &CommandReport, command: &str, stderr: StderrIs) ->
     let mut fields = json!({
         "stdout": told.stdout.text,
         "stderr": error,
-        "exit_code": exit_code(&told.outcome),
+        "exit_code": told.outcome.exit_code(),
         "execution_time_ms": millis(told.usage.wall),
         "working_dir": told.cwd,
         "command": command,
@@ -57,17 +44,6 @@ pub(crate) fn executed(told: &CommandReport, command: &str, stderr: StderrIs) ->
         result.content.push(ContentBlock::text(reply::status(told)));
     }
     with(result, told, fields)
-}
-
-/// Returns one number for every outcome: the program's own, or the exit code of `cofferdam run`.
-pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
-    match outcome {
-        Outcome::Exited { code } => *code,
-        Outcome::Signaled { signal } => signal.saturating_add(128),
-        Outcome::Limit(_) => 123,
-        Outcome::Timeout => 124,
-        Outcome::Cancelled | Outcome::Failed(_) => 125,
-    }
 }
 
 /// Makes the result of the two tools that report the directory.

@@ -3,7 +3,6 @@
 use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
 
-use super::reply::exit_code;
 use crate::reply;
 use capture::Captured;
 use capture::text::render;
@@ -80,7 +79,7 @@ impl Steps {
         fields.extend([
             ("stdout_bytes".to_owned(), Value::from(report.stdout.bytes)),
             ("stderr".to_owned(), Value::from(streams.stderr)),
-            ("exit_code".to_owned(), Value::from(exit_code(&report.outcome))),
+            ("exit_code".to_owned(), Value::from(report.outcome.exit_code())),
             ("execution_time_ms".to_owned(), Value::from(millis(report.usage.wall))),
         ]);
         if stdout == Stdout::Shown && (streams.truncated || are_cut(&report.stdout, &report.stderr))

@@ -1,4 +1,4 @@
-//! The state of the calculator's tools: the session's precision and its ledger.
+//! The client's state for the calculator's tools: its precision and its ledger.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ impl<B: Backend> Server<B> {
     }
 
     pub(crate) fn ledger<T>(&self, with: impl FnOnce(&mut Ledger) -> T) -> T {
-        with(&mut self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.0.backend.client().ledger.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Tells of a time that is longer than a calculation may take.
@@ -38,11 +38,9 @@ impl<B: Backend> Server<B> {
         Some(format!("timeout {asked} s was lowered to {} s, the most there is", most.as_secs()))
     }
 
-    /// Returns the precision of one calculation: its own, else the session's.
+    /// Returns the precision of one calculation: its own, else the client's.
     pub(crate) fn precision(&self, asked: Option<Precision>) -> Precision {
-        let session =
-            || Precision::new(self.0.precision.load(std::sync::atomic::Ordering::Acquire));
-        asked.or_else(session).unwrap_or(Precision::DEFAULT)
+        asked.unwrap_or_else(|| self.0.backend.client().precision.get())
     }
 }
 

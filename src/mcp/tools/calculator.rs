@@ -1,6 +1,5 @@
 //! The calculator: one expression, a script, and the precision of both.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rmcp::model::Tool;
@@ -116,9 +115,8 @@ impl BuiltIn for SetPrecisionArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        let places = self.precision.places();
-        server.0.precision.store(places, Ordering::Release);
-        Ok(reply::precision_set(places))
+        server.0.backend.client().precision.set(self.precision);
+        Ok(reply::precision_set(self.precision.places()))
     }
 }
 

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::schema::{files_changed, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::exec::CommandRequest;
-use crate::exec::arguments::{BashExecArguments, Shell};
+use crate::exec::arguments::BashExecArguments;
 use crate::server::Server;
 use model::call::SCRIPT_BYTES;
 use service::Backend;
 use service::request::ExecOptions;
+use service::shell::Shell;
 
 impl BuiltIn for BashExecArguments {
     fn describe(in_force: &InForce) -> Tool {
@@ -25,7 +25,7 @@ impl BuiltIn for BashExecArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.bash_exec(CommandRequest::of(self), context).await
+        server.bash_exec(self.into(), context).await
     }
 }
 

@@ -12,6 +12,7 @@ use crate::reply;
 use crate::server::Server;
 use service::Backend;
 use service::refused::{Refused, RefusedKind};
+use service::report::to_value;
 
 /// Commands in the answer to one search, at most.
 pub(crate) const MOST_FOUND: usize = 100;
@@ -59,8 +60,15 @@ impl BuiltIn for HistorySearchArguments {
             let message = format!("history_search: `limit`: expected 1 to {MOST_FOUND}");
             return Err(BadArguments { message, hint: None }.into());
         }
-        let fields = json!({ "matches": server.0.history.search(&self.query, limit) });
-        Ok(reply::of_fields(fields))
+        let found = server.0.backend.client().history.search(&self.query, limit);
+        let matches = found.iter().map(|(id, entry)| {
+            let mut fields = to_value(entry);
+            if let Some(map) = fields.as_object_mut() {
+                map.insert("id".to_owned(), Value::from(*id));
+            }
+            fields
+        });
+        Ok(reply::of_fields(json!({ "matches": matches.collect::<Vec<_>>() })))
     }
 }
 
@@ -98,10 +106,10 @@ impl BuiltIn for HistoryReplayArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
         let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
-        match server.0.history.find(self.id) {
+        match server.0.backend.client().history.find(self.id) {
             Some(Some(mut again)) => {
-                let named = self.profile.or(again.arguments.profile.take());
-                again.arguments.profile = named;
+                let named = self.profile.or(again.args.profile.take());
+                again.args.profile = named;
                 server.bash_exec(again, context).await
             }
             Some(None) => {

@@ -11,15 +11,16 @@ use serde_json::{Value, json};
 use super::schema::{no_arguments, pure, runs, tool};
 use super::steps::{exec_properties, keep_going_schema, steps_schema};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::exec::CommandRequest;
+use crate::arguments::{Arguments, BadArguments, Named, Seconds, nearest};
 use crate::exec::arguments::BashExecArguments;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
-use crate::macros::{Before, MOST_COMMANDS, NAME_BYTES, NAME_PATTERN};
 use crate::reply;
 use crate::server::Server;
 use capture::tap::Tap;
 use service::Backend;
+use service::macros::{Before, MOST_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};
+use service::request::ExecRequest;
+use service::shell::ScriptArgs;
 
 /// Arguments of `macro_save`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -68,7 +69,7 @@ impl BuiltIn for MacroSaveArguments {
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
         let Self { name, commands } = self;
         let count = commands.len();
-        let saved = server.0.macros.save(&name, commands);
+        let saved = server.0.backend.client().macros.save(&name, commands);
         let before = saved.map_err(|why| BadArguments {
             message: format!("{}: {why}", Self::TOOL),
             hint: None,
@@ -124,8 +125,9 @@ impl BuiltIn for MacroRunArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        let missing = || server.0.macros.missing(Self::TOOL, &self.name);
-        let commands = server.0.macros.get(&self.name).ok_or_else(missing)?;
+        let macros = &server.0.backend.client().macros;
+        let absent = || missing(macros, Self::TOOL, &self.name);
+        let commands = macros.get(&self.name).ok_or_else(absent)?;
         let after_failure = AfterFailure::of(self.keep_going);
         let mut done = Steps::new(commands.len());
         for command in commands {
@@ -189,7 +191,7 @@ impl BuiltIn for MacroListArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        let macros = server.0.macros.all();
+        let macros = server.0.backend.client().macros.all();
         let one = |(name, commands)| json!({ "name": name, "commands": commands });
         Ok(reply::of_fields(json!({ "macros": macros.iter().map(one).collect::<Vec<_>>() })))
     }
@@ -231,28 +233,41 @@ impl BuiltIn for MacroDeleteArguments {
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
         let Self { name } = self;
-        match server.0.macros.delete(&name) {
+        let macros = &server.0.backend.client().macros;
+        match macros.delete(&name) {
             Some(commands) => {
                 Ok(reply::of_fields(json!({ "name": name, "commands": commands.len() })))
             }
-            None => Err(server.0.macros.missing(Self::TOOL, &name).into()),
+            None => Err(missing(macros, Self::TOOL, &name).into()),
         }
     }
 }
 
 impl MacroRunArguments {
     /// Makes the request to run one of its commands.
-    fn request(&self, command: String) -> CommandRequest {
-        let arguments = BashExecArguments {
+    fn request(&self, command: String) -> ExecRequest {
+        let args = ScriptArgs {
             command,
-            working_dir: self.working_dir.clone(),
-            timeout: self.timeout,
+            words: self.arguments.clone(),
+            cwd: self.working_dir.clone(),
+            timeout: self.timeout.map(|Seconds(value)| value),
             env: self.env.clone(),
             profile: self.profile.clone(),
-            ..BashExecArguments::default()
+            ..ScriptArgs::default()
         };
-        CommandRequest { arguments, words: self.arguments.clone(), stdin: Vec::new() }
+        args.into()
     }
+}
+
+fn missing(macros: &Macros, tool: &str, name: &str) -> BadArguments {
+    let all = macros.all();
+    let names: Vec<&str> = all.keys().map(String::as_str).collect();
+    let shown: String = name.chars().take(80).flat_map(char::escape_default).collect();
+    let hint = match nearest(name, &names) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "macro_list tells those that there are; they end with the server".to_owned(),
+    };
+    BadArguments { message: format!("{tool}: no macro `{shown}`"), hint: Some(hint) }
 }
 
 fn name() -> Value {

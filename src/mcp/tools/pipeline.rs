@@ -10,13 +10,14 @@ use super::schema::{runs, tool};
 use super::steps::{exec_properties, keep_going_schema, steps_schema};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::exec::CommandRequest;
-use crate::exec::arguments::{BashExecArguments, Shell};
+use crate::exec::arguments::BashExecArguments;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
 use capture::tap::Tap;
 use model::call::STDIN_BYTES;
 use service::Backend;
+use service::request::ExecRequest;
+use service::shell::{ScriptArgs, Shell};
 
 /// Steps of one pipeline, at most.
 pub(crate) const MOST_STEPS: usize = 16;
@@ -129,17 +130,10 @@ struct Step {
 
 impl Step {
     /// Makes the request to run it with this input.
-    fn request(self, stdin: Vec<u8>) -> CommandRequest {
-        let Self { command, working_dir, timeout, env, shell, profile } = self;
-        let arguments = BashExecArguments {
-            command,
-            working_dir,
-            timeout,
-            capture_stderr: None,
-            env,
-            shell,
-            profile,
-        };
-        CommandRequest { arguments, words: Vec::new(), stdin }
+    fn request(self, stdin: Vec<u8>) -> ExecRequest {
+        let Self { command, working_dir: cwd, timeout, env, shell, profile } = self;
+        let timeout = timeout.map(|Seconds(value)| value);
+        let args = ScriptArgs { command, words: Vec::new(), stdin, cwd, env, timeout, profile };
+        ExecRequest { shell, ..args.into() }
     }
 }

@@ -9,12 +9,11 @@ use super::exec::{exec_input, exec_output};
 use super::schema::{runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::exec::CommandRequest;
-use crate::exec::arguments::BashExecArguments;
 use crate::notifier::{MOST, OutputNotifier, USUAL};
 use crate::server::Server;
 use capture::tap::Tap;
 use service::Backend;
+use service::shell::ScriptArgs;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.
 pub(crate) const BUFFER: usize = USUAL;
@@ -63,18 +62,17 @@ impl BuiltIn for BashExecStreamArguments {
                 format!("{tool}: `buffer_size`: expected {LEAST_BUFFER} to {MOST_BUFFER}");
             return Err(BadArguments { message, hint: None }.into());
         }
-        let asked =
-            BashExecArguments { command, working_dir, timeout, ..BashExecArguments::default() };
-        let asked = CommandRequest::of(asked);
+        let timeout = timeout.map(|Seconds(value)| value);
+        let asked = ScriptArgs { command, cwd: working_dir, timeout, ..ScriptArgs::default() };
         let token = context.meta.get_progress_token();
         let logs = server.0.logs.for_output(context, Self::TOOL);
         if token.is_none() && logs.is_none() {
-            return server.executed(Self::TOOL, asked, Tap::default(), context).await;
+            return server.executed(Self::TOOL, asked.into(), Tap::default(), context).await;
         }
         let (tap, pieces) = Tap::listened();
         let live = OutputNotifier::new(context.peer.clone(), token, size).logged(logs);
         // The end of the call drops the tap; by then all output that it passed on has been sent.
-        let run = server.executed(Self::TOOL, asked, tap, context);
+        let run = server.executed(Self::TOOL, asked.into(), tap, context);
         tokio::join!(run, live.tell(pieces)).0
     }
 }

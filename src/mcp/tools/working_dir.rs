@@ -38,7 +38,7 @@ impl BuiltIn for GetWorkingDirArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, _: &Context) -> CallResult {
-        Ok(reply::working_dir(&server.0.working_dir.get()))
+        Ok(reply::working_dir(&server.0.backend.client().working_dir.get()))
     }
 }
 
@@ -89,7 +89,7 @@ impl BuiltIn for SetWorkingDirArguments {
             ));
         }
         well(&report)?;
-        server.0.working_dir.set(directory.clone());
+        server.0.backend.client().working_dir.set(directory.clone());
         Ok(reply::working_dir(&directory))
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use self::jobs::end_of;
 use crate::calculate::InCells;
 use crate::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
+use crate::client::ClientState;
 use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind, uncalculated};
 use crate::report::{
@@ -115,15 +116,18 @@ impl Executor {
     /// Makes what one client has of this executor.
     pub fn scope(self: &Arc<Self>, principal: Principal) -> Scope {
         let workbench = self.workbench.of_a_client(principal);
-        Scope { executor: Arc::clone(self), workbench }
+        let client = ClientState::new(&self.exec);
+        Scope { executor: Arc::clone(self), workbench, client }
     }
 }
 
-/// What one client has of an executor: sessions of its own over the same queue, link and audit log.
+/// What one client has of an executor: sessions and a state of its own over the same queue, link and
+/// audit log.
 #[derive(Debug)]
 pub struct Scope {
     executor: Arc<Executor>,
     workbench: Workbench,
+    client: ClientState,
 }
 
 impl Scope {
@@ -230,6 +234,10 @@ fn effective(loaded: &Loaded, tool: ToolName, workspace: Workspace) -> Option<Pr
 }
 
 impl Backend for Scope {
+    fn client(&self) -> &ClientState {
+        &self.client
+    }
+
     async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
         self.in_session(request, caller).await
     }
@@ -428,3 +436,6 @@ impl Backend for Scope {
             .with_default_timeout(self.executor.default_timeout)
     }
 }
+
+#[cfg(test)]
+mod tests;

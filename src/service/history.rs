@@ -1,35 +1,32 @@
-//! Command history of one connection: recorded, searched, run again. In memory, so the server's end
-//! is its end.
+//! Command history of one client: recorded, searched, run again.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::Value;
 use tokio::sync::watch;
 
-use super::exec::CommandRequest;
-use super::exec::reply::exit_code;
-use super::server::Server;
+use crate::report::{CommandReport, JobEnd, Running};
+use crate::request::ExecRequest;
 use model::call::Cwd;
 use model::clock;
-use service::Backend;
-use service::report::{CommandReport, JobEnd, Running, millis, to_value};
+use model::outcome::Outcome;
 
 /// Bytes of a command that are kept. Of a longer one the beginning is kept, and it cannot be run
 /// again.
 const COMMAND_BYTES: usize = 16 << 10;
 
-impl CommandRequest {
+impl ExecRequest {
     /// Restores the directory in which the command began. A call can start only inside /workspace or
     /// /tmp; from there the command changes to any other directory itself.
     fn again(mut self, began: &str) -> Self {
         match Cwd::new("working_dir", began) {
-            Ok(_) => self.arguments.working_dir = Some(began.to_owned()),
+            Ok(_) => self.args.cwd = Some(began.to_owned()),
             Err(_outside) => {
                 let quoted = began.replace('\'', r"'\''");
-                let command = format!("cd -- '{quoted}' || exit; {}", self.arguments.command);
-                self.arguments.command = command;
+                let command = format!("cd -- '{quoted}' || exit; {}", self.args.command);
+                self.args.command = command;
             }
         }
         self
@@ -55,6 +52,16 @@ enum EntryState {
     Ended { exit_code: u8, duration_ms: u64, output_size_bytes: u64 },
 }
 
+impl EntryState {
+    fn ended(outcome: &Outcome, took: Duration, printed: u64) -> Self {
+        Self::Ended {
+            exit_code: outcome.exit_code(),
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            output_size_bytes: printed,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Record {
     id: u64,
@@ -65,20 +72,20 @@ struct Record {
 /// Arguments of a call, kept to run it again.
 #[derive(Debug, Clone)]
 enum Replay {
-    Whole(Box<CommandRequest>),
+    Whole(Box<ExecRequest>),
     Part,
 }
 
 impl Replay {
-    fn of(asked: CommandRequest) -> Self {
-        let words = asked.words.iter().map(String::len).sum::<usize>();
+    fn of(asked: ExecRequest) -> Self {
+        let words = asked.args.words.iter().map(String::len).sum::<usize>();
         let whole =
-            asked.arguments.command.len() + words <= COMMAND_BYTES && asked.stdin.is_empty();
+            asked.args.command.len() + words <= COMMAND_BYTES && asked.args.stdin.is_empty();
         if whole { Self::Whole(Box::new(asked)) } else { Self::Part }
     }
 }
 
-/// Most recent commands of a connection.
+/// Most recent commands of a client.
 #[derive(Debug)]
 pub struct History {
     most: usize,
@@ -95,7 +102,7 @@ struct Kept {
 }
 
 impl History {
-    pub fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self { most, kept: Mutex::default(), changed: watch::Sender::new(()) }
     }
 
@@ -104,30 +111,21 @@ impl History {
     }
 
     /// Records a command that has ended, in place of the oldest if the history is full.
-    pub fn add(&self, told: &CommandReport, asked: CommandRequest) {
+    pub fn add(&self, told: &CommandReport, asked: ExecRequest) {
         let began = told.session.as_ref().map_or(&told.cwd, |session| &session.began);
-        let ended = EntryState::Ended {
-            exit_code: exit_code(&told.outcome),
-            duration_ms: millis(told.usage.wall),
-            output_size_bytes: told.stdout.bytes + told.stderr.bytes,
-        };
+        let printed = told.stdout.bytes + told.stderr.bytes;
+        let ended = EntryState::ended(&told.outcome, told.usage.wall, printed);
         self.push(clock::ago(told.usage.wall), began, ended, asked);
     }
 
     /// Records a command that continues as a job.
-    fn begin(&self, job: &Running, asked: CommandRequest) -> u64 {
+    pub fn begin(&self, job: &Running, asked: ExecRequest) -> u64 {
         let running = EntryState::Running { job: job.session.output_id.clone() };
         self.push(clock::ago(job.elapsed), &job.session.began, running, asked)
     }
 
-    fn push(
-        &self,
-        timestamp: String,
-        began: &str,
-        state: EntryState,
-        asked: CommandRequest,
-    ) -> u64 {
-        let mut command = asked.arguments.command.clone();
+    fn push(&self, timestamp: String, began: &str, state: EntryState, asked: ExecRequest) -> u64 {
+        let mut command = asked.args.command.clone();
         let whole = (0..=COMMAND_BYTES).rev().find(|end| command.is_char_boundary(*end));
         command.truncate(whole.unwrap_or_default());
         let ran = HistoryEntry { timestamp, command, working_dir: began.to_owned(), state };
@@ -144,14 +142,10 @@ impl History {
     }
 
     /// Records the end of a job, if the job is still in the history.
-    fn end(&self, id: u64, end: &JobEnd) {
+    pub fn end(&self, id: u64, end: &JobEnd) {
         let mut kept = self.kept();
         let Some(record) = kept.records.iter_mut().find(|record| record.id == id) else { return };
-        record.ran.state = EntryState::Ended {
-            exit_code: exit_code(&end.outcome),
-            duration_ms: millis(end.took),
-            output_size_bytes: end.printed,
-        };
+        record.ran.state = EntryState::ended(&end.outcome, end.took, end.printed);
         if end.fed > 0 {
             record.asked = Replay::Part;
         }
@@ -169,38 +163,20 @@ impl History {
         self.kept().records.iter().map(|record| record.ran.clone()).collect()
     }
 
-    pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<Value> {
+    /// Returns commands with this text in them, each with its id, the newest first.
+    pub fn search(&self, query: &str, limit: usize) -> Vec<(u64, HistoryEntry)> {
         let kept = self.kept();
         let found = kept.records.iter().rev().filter(|record| record.ran.command.contains(query));
-        let told = |record: &Record| {
-            let mut fields = to_value(&record.ran);
-            if let Some(map) = fields.as_object_mut() {
-                map.insert("id".to_owned(), Value::from(record.id));
-            }
-            fields
-        };
-        found.take(limit).map(told).collect()
+        found.take(limit).map(|record| (record.id, record.ran.clone())).collect()
     }
 
     /// Returns the call that runs a command again: `Some(None)` where not all of it is kept.
-    pub(crate) fn find(&self, id: u64) -> Option<Option<CommandRequest>> {
+    pub fn find(&self, id: u64) -> Option<Option<ExecRequest>> {
         let kept = self.kept();
         let record = kept.records.iter().find(|record| record.id == id)?;
         Some(match &record.asked {
             Replay::Whole(asked) => Some(asked.as_ref().clone().again(&record.ran.working_dir)),
             Replay::Part => None,
         })
-    }
-}
-
-impl<B: Backend> Server<B> {
-    /// Remembers a job, and its end when that comes.
-    pub(super) fn remember(&self, job: &Running, asked: CommandRequest) {
-        let id = self.0.history.begin(job, asked);
-        if let Some(end) = self.0.backend.end_of(&job.session.output_id) {
-            // It outlives the connection by nothing: every command ends with the supervisor.
-            let history = Arc::clone(&self.0.history);
-            tokio::spawn(async move { history.end(id, &end.await) });
-        }
     }
 }

@@ -1,25 +1,23 @@
-//! Macros: commands that a session keeps under a name, to run them again with other parameters.
+//! Macros: commands that a client keeps under a name, to run them again with other parameters.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::arguments::{BadArguments, nearest};
-
-/// Limits: macros of a session, commands of one macro, and bytes of all macros together.
-pub(crate) const MOST_MACROS: usize = 64;
+/// Limits: macros of a client, commands of one macro, and bytes of all macros together.
+const MOST_MACROS: usize = 64;
 pub const MOST_COMMANDS: usize = 32;
-pub const MOST_BYTES: usize = 1 << 20;
+const MOST_BYTES: usize = 1 << 20;
 /// Length of the longest name in bytes, and the pattern of a name for the schema.
 pub const NAME_BYTES: usize = 64;
-pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
+pub const NAME_PATTERN: &str = "^[A-Za-z0-9._-]+$";
 
-/// Macros of one connection.
+/// Macros of one client.
 #[derive(Debug, Default)]
 pub struct Macros(Mutex<BTreeMap<String, Vec<String>>>);
 
 /// Existence of a macro of that name before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Before {
+pub enum Before {
     None,
     Replaced,
 }
@@ -30,7 +28,7 @@ impl Macros {
     }
 
     /// Stores commands under a name, in place of earlier ones.
-    pub(crate) fn save(&self, name: &str, commands: Vec<String>) -> Result<Before, String> {
+    pub fn save(&self, name: &str, commands: Vec<String>) -> Result<Before, String> {
         check(name, &commands)?;
         let size = |name: &str, commands: &[String]| {
             name.len() + commands.iter().map(String::len).sum::<usize>()
@@ -48,28 +46,17 @@ impl Macros {
         Ok(if before.is_some() { Before::Replaced } else { Before::None })
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<Vec<String>> {
+    pub fn get(&self, name: &str) -> Option<Vec<String>> {
         self.held().get(name).cloned()
     }
 
     /// Returns every macro with its commands, by name.
-    pub(crate) fn all(&self) -> BTreeMap<String, Vec<String>> {
+    pub fn all(&self) -> BTreeMap<String, Vec<String>> {
         self.held().clone()
     }
 
-    pub(crate) fn delete(&self, name: &str) -> Option<Vec<String>> {
+    pub fn delete(&self, name: &str) -> Option<Vec<String>> {
         self.held().remove(name)
-    }
-
-    pub(crate) fn missing(&self, tool: &str, name: &str) -> BadArguments {
-        let held = self.held();
-        let names: Vec<&str> = held.keys().map(String::as_str).collect();
-        let shown: String = name.chars().take(80).flat_map(char::escape_default).collect();
-        let hint = match nearest(name, &names) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "macro_list tells those that there are; they end with the server".to_owned(),
-        };
-        BadArguments { message: format!("{tool}: no macro `{shown}`"), hint: Some(hint) }
     }
 }
 
