@@ -1,12 +1,13 @@
 //! Follows one running call to its end: drains its output, ends it on cancel or at a limit, and
 //! never waits without a bound.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::oneshot::Receiver;
+use tokio::time::{Instant, timeout};
 
 use super::{Caller, Observed};
 use capture::stream::{Follower, Stream};
@@ -22,12 +23,12 @@ use model::outcome::{Ended, Failure};
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
-/// Time after the wall limit at which a call is given up. The supervisor ends calls in time, TERM
-/// and grace included; this bound is for a stopped supervisor.
+/// Time after the wall limit at which a call is given up. The supervisor ends calls in time, TERM or
+/// INT and grace included; this bound is for a stopped supervisor.
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
 
 /// Ends a running call early; tests replace the link's control.
-trait End: Send + Sync + 'static {
+pub(crate) trait End: Send + Sync + 'static {
     fn cancel(&self);
     fn output_limit(&self);
 }
@@ -58,6 +59,15 @@ impl<E: End> Follower for Following<E> {
     }
 }
 
+/// Waits for the report of a call's end; gives the call up where a stopped supervisor sends none.
+pub(crate) async fn reported(ended: Receiver<Ended>, limits: &Limits, end: &impl End) -> Ended {
+    let told = timeout(limits.wall + SUPERVISOR_GRACE, ended).await;
+    if told.is_err() {
+        end.cancel();
+    }
+    told.ok().and_then(Result::ok).unwrap_or_else(|| Ended::failed(Failure::Supervisor))
+}
+
 /// Follows `running` until its end is reported and its output read.
 pub(super) async fn to_the_end(
     running: Running,
@@ -80,7 +90,7 @@ pub(super) async fn to_the_end(
 async fn follow(
     (stdout, stderr): (pipe::Receiver, pipe::Receiver),
     keep: usize,
-    mut ended: oneshot::Receiver<Ended>,
+    ended: Receiver<Ended>,
     end: impl End,
     limits: &Limits,
     caller: &Caller,
@@ -89,21 +99,17 @@ async fn follow(
     let out = Stream::new(stdout, keep, Source::Stdout, &meter);
     let err = Stream::new(stderr, KEPT_BYTES, Source::Stderr, &meter);
     let following = Arc::new(Following { tap: caller.tap.clone(), end });
-    let deadline = Instant::now() + limits.wall + SUPERVISOR_GRACE;
+    let mut reported = pin!(reported(ended, limits, &following.end));
     let mut draining =
         Box::pin(async { tokio::join!(out.to_the_end(&following), err.to_the_end(&following)) });
     let (mut drained, mut cancelled) = (false, false);
     let ended = loop {
         tokio::select! {
-            told = &mut ended => break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor)),
+            told = &mut reported => break told,
             _ = &mut draining, if !drained => drained = true,
             () = caller.cancel.cancelled(), if !cancelled => {
                 cancelled = true;
                 following.end.cancel();
-            }
-            () = sleep_until(deadline) => {
-                following.end.cancel();
-                break Ended::failed(Failure::Supervisor);
             }
         }
     };
@@ -126,6 +132,7 @@ mod tests {
     use std::sync::Mutex;
 
     use tokio::io::AsyncWriteExt;
+    use tokio::sync::oneshot;
 
     use super::*;
     use capture::Captured;
@@ -180,7 +187,7 @@ mod tests {
         err: pipe::Sender,
         stderr: pipe::Receiver,
         fake: Fake,
-        ended: oneshot::Receiver<Ended>,
+        ended: Receiver<Ended>,
     }
 
     fn call() -> std::io::Result<Call> {

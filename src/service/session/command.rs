@@ -1,17 +1,20 @@
 //! One command of a session, from its start to its end, in the foreground or as a job.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::oneshot::Receiver;
 use tokio::sync::{OwnedMutexGuard, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::feed::{Feed, InputEnd, Kind};
 use super::input_query::InputQuery;
 use super::seat::Seat;
 use crate::CallReport;
+use crate::watch::reported;
 use audit::{Entry, Story};
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
@@ -20,10 +23,6 @@ use link::{Control, Running};
 use model::job::Limits;
 use model::outcome::{Ended, Failure, Waits};
 use model::receipt::Receipt;
-
-/// Time after the wall limit at which a command is given up. The supervisor ends it in time, INT
-/// and grace included; this bound is for a stopped supervisor.
-const SUPERVISOR_GRACE: Duration = Duration::from_secs(15);
 
 /// A command that runs or has run.
 #[derive(Debug)]
@@ -200,25 +199,15 @@ impl Command {
         }
     }
 
-    async fn to_the_end(
-        self: Arc<Self>,
-        mut ended: tokio::sync::oneshot::Receiver<Ended>,
-        behind: Held,
-    ) {
+    async fn to_the_end(self: Arc<Self>, ended: Receiver<Ended>, behind: Held) {
         let Held { mut seat, entry, .. } = behind;
-        let deadline = self.started + self.limits.wall + SUPERVISOR_GRACE;
+        let mut reported = pin!(reported(ended, &self.limits, &self.control));
         let told = loop {
             tokio::select! {
                 biased;
-                told = &mut ended => {
-                    break told.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));
-                }
+                told = &mut reported => break told,
                 () = self.stdout.readable() => drop(self.stdout.look(&self)),
                 () = self.stderr.readable() => drop(self.stderr.look(&self)),
-                () = sleep_until(deadline) => {
-                    self.control.cancel();
-                    break Ended::failed(Failure::Supervisor);
-                }
             }
         };
         self.input.shut(InputEnd::Over);
@@ -241,7 +230,7 @@ impl Command {
         let finished = Finished { ended: told, took: self.started.elapsed() };
         self.finished.send_replace(Some(finished));
         let reader = tokio::spawn(Arc::clone(&self).drain_late());
-        late.keep(self, reader);
+        late.keep(Arc::clone(&self), reader);
     }
 
     /// Reads later output of background processes, so that they never block on a full pipe.
