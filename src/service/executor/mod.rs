@@ -130,6 +130,16 @@ pub struct Scope {
     client: ClientState,
 }
 
+impl Drop for Scope {
+    /// Has the supervisor end the client's sessions, which nobody can name any more. The orders are
+    /// queued: no one waits for room on the link.
+    fn drop(&mut self) {
+        for session in self.workbench.sessions.numbers() {
+            self.executor.link.forget(session);
+        }
+    }
+}
+
 impl Scope {
     /// Describes a refused call, with the grant that would allow it to `bash`.
     fn denial(&self, denied: &DeniedCall) -> DenialReport {

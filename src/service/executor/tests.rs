@@ -1,14 +1,21 @@
 //! Two clients of one executor, over a link whose other end these tests hold.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use policy::Policy;
 use profile::Profiles;
 
 use super::*;
+use crate::request::{Input, SessionCommand, Shown, Wait};
+use crate::session::{DEFAULT, Restart};
+use crate::shell::BashArgs;
+use capture::lines::Wanted;
 use config::{Config, Origin};
 use model::call::Cwd;
+use model::job::SessionId;
+use model::wire::{self, FRAME_BYTES, Request, Start};
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -47,5 +54,81 @@ async fn two_clients_share_the_queue_and_nothing_that_one_has_set() -> Result<()
     assert_eq!((one.pending(), other.pending()), (1, 1));
     drop(turn);
     assert_eq!((one.pending(), other.pending()), (0, 0));
+    Ok(())
+}
+
+/// Returns the next frame that has come to the supervisor.
+async fn next(supervisor: &OwnedFd) -> Result<Request, Failed> {
+    let mut buffer = vec![0; FRAME_BYTES];
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match recv(supervisor.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            Ok(bytes) => return Ok(wire::decode(buffer.get(..bytes).ok_or("a long frame")?)?),
+            Err(Errno::EAGAIN) if Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Has a client begin its session `default`, and returns the number of that. The call is dropped
+/// before the supervisor has answered.
+async fn begin(client: &Scope, supervisor: &OwnedFd) -> Result<SessionId, Failed> {
+    let command = SessionCommand {
+        session: DEFAULT.to_owned(),
+        restart: Restart::No,
+        args: BashArgs { command: "true".to_owned(), ..BashArgs::default() },
+        input: Input::Given,
+        wait: Wait::Foreground,
+        shown: Shown { characters: 100, lines: Wanted::default() },
+    };
+    let request = BashRequest::Run(Box::new(command));
+    let started = tokio::select! {
+        answer = client.bash(request, Caller::default()) => {
+            return Err(format!("answered without a supervisor: {answer:?}").into());
+        }
+        frame = next(supervisor) => frame?,
+    };
+    let Request::Start(Start { call, session: Some(within), .. }) = started else {
+        return Err(format!("not a start: {started:?}").into());
+    };
+    assert_eq!(next(supervisor).await?, Request::Cancel { call });
+    Ok(within.session)
+}
+
+#[tokio::test]
+async fn the_sessions_of_a_dropped_client_end_and_no_others() -> Result<(), Failed> {
+    let (executor, supervisor) = executor()?;
+    let (one, other, idle) = (
+        executor.scope(Principal::local()),
+        executor.scope(Principal::local()),
+        executor.scope(Principal::local()),
+    );
+    let (ours, theirs) = (begin(&one, &supervisor).await?, begin(&other, &supervisor).await?);
+    drop((idle, one));
+    assert_eq!(next(&supervisor).await?, Request::Forget { session: ours });
+    // A marker: nothing else was sent before it.
+    executor.link.restart(theirs);
+    assert_eq!(next(&supervisor).await?, Request::Restart { session: theirs });
+    drop(other);
+    assert_eq!(next(&supervisor).await?, Request::Forget { session: theirs });
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_supervisor_that_does_not_read_keeps_no_dropped_client_waiting() -> Result<(), Failed> {
+    let (executor, supervisor) = executor()?;
+    let client = executor.scope(Principal::local());
+    let session = begin(&client, &supervisor).await?;
+    // More than the socket holds.
+    let orders = 5000;
+    (0..orders).for_each(|_| executor.link.restart(session));
+    // Synchronous: if it waited for room, this test would not end.
+    drop(client);
+    for _ in 0..orders {
+        assert_eq!(next(&supervisor).await?, Request::Restart { session });
+    }
+    assert_eq!(next(&supervisor).await?, Request::Forget { session });
     Ok(())
 }

@@ -194,6 +194,11 @@ impl Sessions {
         self.table().named.get(name).cloned()
     }
 
+    /// Returns the numbers of its sessions.
+    pub(crate) fn numbers(&self) -> Vec<SessionId> {
+        self.table().named.values().map(|named| named.id).collect()
+    }
+
     /// Removes sessions that the supervisor has ended.
     fn forget(&self, ended: &[SessionId]) {
         let mut table = self.table();
