@@ -9,11 +9,12 @@ use model::defaults::CALCULATOR_TIMEOUT;
 use model::outcome::{Failure, LimitKind, Outcome};
 use model::receipt::Receipt;
 
-use super::{CallReport, Caller, Refusal, Workbench};
+use super::{CallReport, Caller, Refusal};
+use crate::workbench::Workbench;
 
 /// Runs bc in cells, until cancelled.
 #[derive(Debug)]
-pub struct InCells<'bench> {
+pub(crate) struct InCells<'bench> {
     workbench: &'bench Workbench,
     caller: Caller,
     /// Of the last cell that ran: a calculation may need several, all of one profile.
@@ -25,14 +26,14 @@ pub struct InCells<'bench> {
 }
 
 impl<'bench> InCells<'bench> {
-    pub fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
+    pub(crate) fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
         let (receipt, refusal) = (Mutex::new(None), Mutex::new(None));
         Self { workbench, caller, receipt, refusal, end: None }
     }
 
     /// The same, for a calculation that may not take longer than this in all.
     #[must_use]
-    pub fn within(self, time: Option<Duration>) -> Self {
+    pub(crate) fn within(self, time: Option<Duration>) -> Self {
         let time = time.filter(|time| *time < CALCULATOR_TIMEOUT);
         Self { end: time.map(|time| (Instant::now() + time, time)), ..self }
     }
@@ -41,7 +42,7 @@ impl<'bench> InCells<'bench> {
     ///
     /// # Errors
     /// When policy denies it, or it cannot be recorded and no call is to go on then.
-    pub fn remembered(&self, expression: &str) -> Result<(), CalcError> {
+    pub(crate) fn remembered(&self, expression: &str) -> Result<(), CalcError> {
         let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT);
         let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
         self.workbench.remembered(call).map_err(|refusal| self.refused(refusal))
@@ -53,12 +54,12 @@ impl<'bench> InCells<'bench> {
     }
 
     /// Takes why a cell was refused, where one was.
-    pub fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// What protected the calculation.
-    pub fn receipt(self) -> Option<Receipt> {
+    pub(crate) fn receipt(self) -> Option<Receipt> {
         self.receipt.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }

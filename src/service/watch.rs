@@ -9,7 +9,8 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot::Receiver;
 use tokio::time::{Instant, timeout};
 
-use super::{Caller, Observed};
+use crate::Caller;
+use crate::workbench::Observed;
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
 use capture::{KEPT_BYTES, Meter};

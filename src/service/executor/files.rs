@@ -32,7 +32,7 @@ impl Scope {
             denials: denials.iter().map(|denied| self.denial(denied)).collect(),
             receipt,
             renewed: lost.as_ref().map(why_new),
-            unrecorded: self.executor.audit.trouble(),
+            unrecorded: self.workbench.audit.trouble(),
         })
     }
 

@@ -21,7 +21,8 @@ impl Scope {
         caller: Caller,
     ) -> Result<CommandReport, Refused> {
         let call = shell::script(tool, args)?;
-        let named = call.profile.as_ref().and_then(|name| self.workbench.profiles().get(name));
+        let named =
+            call.profile.as_ref().and_then(|name| self.workbench.shared.loaded.profiles.get(name));
         let denial = |denied: &DeniedCall| match named {
             Some(profile) => DenialReport::of(denied, profile),
             None => self.denial(denied),
@@ -48,7 +49,7 @@ impl Scope {
             timeout: told.limits.wall,
             clamped: clamped(told.clamped),
             receipt: told.receipt,
-            unrecorded: self.executor.audit.trouble(),
+            unrecorded: self.workbench.audit.trouble(),
             output_id,
             session: None,
             files_changed: told.files_changed,

@@ -14,6 +14,7 @@ use crate::calculate::InCells;
 use crate::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
 use crate::client::ClientState;
 use crate::denied::DenialReport;
+use crate::queue::Queue;
 use crate::refused::{Refused, RefusedKind, uncalculated};
 use crate::report::{
     BashAnswer, Batch, Calculated, Clamped, CommandReport, Exact, FileReport, JobAnswer, JobEnd,
@@ -22,7 +23,8 @@ use crate::report::{
 use crate::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
 use crate::rules::Rules;
 use crate::shell::ScriptArgs;
-use crate::{Backend, Caller, Refusal, Workbench};
+use crate::workbench::{Shared, Workbench};
+use crate::{Backend, Caller, Refusal};
 use audit::Audit;
 use calc::plot::Plot;
 use config::Loaded;
@@ -51,10 +53,7 @@ pub struct Setup {
 /// Executor behind the tools of a server, which all of its clients share.
 #[derive(Debug)]
 pub struct Executor {
-    /// Workbench of no client.
-    workbench: Workbench,
-    link: Link,
-    audit: Audit,
+    shared: Arc<Shared>,
     /// Time that a call waits before its command becomes a job.
     yield_after: Duration,
     /// Time limit in seconds of a `bash` call that asks for none, if less than its rule leaves it.
@@ -68,7 +67,6 @@ pub struct Executor {
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
     exec: ExecOptions,
-    loaded: Loaded,
 }
 
 impl Executor {
@@ -79,22 +77,12 @@ impl Executor {
         let config = &loaded.config;
         let shell = effective("bash".into());
         let size = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
+        let changes = match config.files_changed.value {
+            true => ListChanges::Yes,
+            false => ListChanges::No,
+        };
+        let queue = Queue::new(size(config.concurrency.value), size(config.queue.value));
         Self {
-            workbench: Workbench::new(
-                link.clone(),
-                Arc::new(loaded.policy.clone()),
-                Arc::new(loaded.profiles.clone()),
-                workspace,
-                size(config.concurrency.value),
-                size(config.queue.value),
-            )
-            .recorded(audit.clone())
-            .with_changes(match config.files_changed.value {
-                true => ListChanges::Yes,
-                false => ListChanges::No,
-            }),
-            audit,
-            link,
             yield_after: config.session_yield.value,
             default_timeout: command_timeout.map(|told| {
                 shell.as_ref().map_or(told, |shell| told.min(shell.limits.wall)).as_secs_f64()
@@ -109,13 +97,21 @@ impl Executor {
             cache: calc::Cache::default(),
             commands: offered(&loaded, workspace),
             exec: exec_options(&loaded),
-            loaded,
+            shared: Arc::new(Shared {
+                link,
+                loaded,
+                workspace,
+                queue,
+                audit,
+                clients: Arc::default(),
+                changes,
+            }),
         }
     }
 
     /// Makes what one client has of this executor.
     pub fn scope(self: &Arc<Self>, principal: Principal) -> Scope {
-        let workbench = self.workbench.of_a_client(principal);
+        let workbench = Workbench::new(&self.shared, principal);
         let client = ClientState::new(&self.exec);
         Scope { executor: Arc::clone(self), workbench, client }
     }
@@ -135,7 +131,7 @@ impl Drop for Scope {
     /// queued: no one waits for room on the link.
     fn drop(&mut self) {
         for session in self.workbench.sessions.numbers() {
-            self.executor.link.forget(session);
+            self.executor.shared.link.forget(session);
         }
     }
 }
@@ -150,7 +146,7 @@ impl Scope {
     }
 
     fn calculated(&self, result: String, ran: ValueOrigin, since: Instant) -> Calculated {
-        let (took, unrecorded) = (since.elapsed(), self.executor.audit.trouble());
+        let (took, unrecorded) = (since.elapsed(), self.workbench.audit.trouble());
         let (exact, warnings) = (Exact::Yes, Vec::new());
         Calculated { result, exact, warnings, took, ran, unrecorded }
     }
@@ -322,7 +318,7 @@ impl Backend for Scope {
     }
 
     fn pending(&self) -> usize {
-        self.workbench.pending()
+        self.executor.shared.queue.pending()
     }
 
     fn exec_options(&self) -> ExecOptions {
@@ -354,7 +350,7 @@ impl Backend for Scope {
             entries: entries.into_iter().map(entry).collect(),
             took: started.elapsed(),
             receipt,
-            unrecorded: self.executor.audit.trouble(),
+            unrecorded: self.workbench.audit.trouble(),
         })
     }
 
@@ -372,7 +368,7 @@ impl Backend for Scope {
                 drawn,
                 took: started.elapsed(),
                 receipt: cells.receipt(),
-                unrecorded: self.executor.audit.trouble(),
+                unrecorded: self.workbench.audit.trouble(),
             }),
             Err(error) => Err(uncalculated(cells, error)),
         }
@@ -383,13 +379,13 @@ impl Backend for Scope {
     }
 
     fn lists(&self, tool: &str) -> bool {
-        let Loaded { policy, profiles, .. } = &self.executor.loaded;
+        let Loaded { policy, profiles, .. } = &self.executor.shared.loaded;
         let allowed = !asks_a_rule(tool) || policy.terms(tool, profiles).is_ok();
         allowed && self.withheld(tool).is_none()
     }
 
     fn withheld(&self, tool: &str) -> Option<Refused> {
-        withheld(&self.executor.loaded, tool)
+        withheld(&self.executor.shared.loaded, tool)
     }
 
     async fn command(
@@ -401,7 +397,7 @@ impl Backend for Scope {
         let call = match cli::call(&declared.command, &request) {
             Ok(call) => call,
             Err(bad) => {
-                self.executor.audit.invalid(&declared.command.name, &bad.to_string());
+                self.workbench.audit.invalid(&declared.command.name, &bad.to_string());
                 return Ok(bad.told(request.correlation));
             }
         };
@@ -426,20 +422,24 @@ impl Backend for Scope {
     }
 
     fn invalid(&self, tool: &str, why: &str) {
-        self.executor.audit.invalid(tool, why);
+        self.workbench.audit.invalid(tool, why);
     }
 
     async fn settled(&self) {
         // The next call reports why the supervisor failed to start; here the wait just ends.
-        let failed: Option<Failure> = self.executor.link.ready().await.err();
+        let failed: Option<Failure> = self.executor.shared.link.ready().await.err();
         if let Some(failure) = failed {
             tracing::warn!(%failure, "no cell can be made");
         }
     }
 
     fn rules(&self) -> Rules {
-        let memory =
-            self.executor.link.greeted().map_or(MemoryHold::BestEffort, |ready| ready.memory);
+        let memory = self
+            .executor
+            .shared
+            .link
+            .greeted()
+            .map_or(MemoryHold::BestEffort, |ready| ready.memory);
         let nothing = Profile::nothing();
         let profile = self.executor.shell.as_ref().unwrap_or(&nothing);
         Rules::of(profile, self.executor.granted, profile.tier, memory, self.executor.calculator)

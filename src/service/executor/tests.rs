@@ -50,7 +50,7 @@ async fn two_clients_share_the_queue_and_nothing_that_one_has_set() -> Result<()
     assert_eq!(theirs.macros.get("build"), None);
     assert!(!Arc::ptr_eq(&ours.history, &theirs.history));
 
-    let turn = one.workbench.queue.place()?;
+    let turn = one.workbench.shared.queue.place()?;
     assert_eq!((one.pending(), other.pending()), (1, 1));
     drop(turn);
     assert_eq!((one.pending(), other.pending()), (0, 0));
@@ -109,7 +109,7 @@ async fn the_sessions_of_a_dropped_client_end_and_no_others() -> Result<(), Fail
     drop((idle, one));
     assert_eq!(next(&supervisor).await?, Request::Forget { session: ours });
     // A marker: nothing else was sent before it.
-    executor.link.restart(theirs);
+    executor.shared.link.restart(theirs);
     assert_eq!(next(&supervisor).await?, Request::Restart { session: theirs });
     drop(other);
     assert_eq!(next(&supervisor).await?, Request::Forget { session: theirs });
@@ -123,7 +123,7 @@ async fn a_supervisor_that_does_not_read_keeps_no_dropped_client_waiting() -> Re
     let session = begin(&client, &supervisor).await?;
     // More than the socket holds.
     let orders = 5000;
-    (0..orders).for_each(|_| executor.link.restart(session));
+    (0..orders).for_each(|_| executor.shared.link.restart(session));
     // Synchronous: if it waited for room, this test would not end.
     drop(client);
     for _ in 0..orders {

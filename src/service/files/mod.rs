@@ -17,7 +17,8 @@ pub use answer::{Entry, FileAnswer, FileError, FileKind, Region, ReplacedFile, r
 
 use super::session::{self, CommandState, Reply, Retention, ShellLoss};
 use super::shell::{self, ScriptArgs};
-use super::{Caller, Refusal, Workbench};
+use super::{Caller, Refusal};
+use crate::workbench::Workbench;
 use capture::Captured;
 use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
 use model::job::Workspace;
@@ -133,7 +134,7 @@ impl Workbench {
     ///
     /// # Errors
     /// The reason why there is no answer.
-    pub async fn file(
+    pub(crate) async fn file(
         &self,
         tool: &'static str,
         path: &FilePath,
@@ -143,7 +144,7 @@ impl Workbench {
     ) -> Result<FileReply, FileFailure> {
         let (words, bytes) = request.parts(path);
         let stdin = Stdin::bytes("the content", bytes)?;
-        match self.workspace() {
+        match self.shared.workspace {
             Workspace::Fresh | Workspace::Session(_) => {
                 let call = timed(in_shell(tool, &words, stdin)?);
                 let ask = session::SessionRequest {

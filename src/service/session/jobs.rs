@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::feed::{Eof, InputEnd, Rest, WriteResult};
 use super::spool::{MOST_BYTES, MOST_COMMANDS};
 use super::{Command, Finished};
-use crate::{CallReport, Caller, Refusal, Workbench};
+use crate::workbench::Workbench;
+use crate::{CallReport, Caller, Refusal};
 use model::job::JobSignal;
 
 const KEPT_MIB: u64 = MOST_BYTES >> 20;
@@ -66,7 +67,7 @@ impl Workbench {
     ///
     /// # Errors
     /// A denial by policy, or an unknown handle.
-    pub async fn look(
+    pub(crate) async fn look(
         &self,
         id: &str,
         seen: Option<Offsets>,
@@ -79,7 +80,7 @@ impl Workbench {
         if wait.is_zero() {
             return Ok(command);
         }
-        let _waits = self.queue.place()?;
+        let _waits = self.shared.queue.place()?;
         let seen = seen.unwrap_or_else(|| command.printed());
         let until = Instant::now() + wait;
         let fresh = |now: Offsets| now.stdout > seen.stdout || now.stderr > seen.stderr;
@@ -99,9 +100,9 @@ impl Workbench {
 
     /// Keeps the output of a call that had a cell of its own, and returns its handle.
     #[must_use]
-    pub fn keep(&self, told: &CallReport) -> Option<String> {
+    pub(crate) fn keep(&self, told: &CallReport) -> Option<String> {
         let id = self.sessions.spool.name();
-        let control = self.link.control_of_none();
+        let control = self.shared.link.control_of_none();
         let command = Command::past(id.clone(), told, told.receipt.clone()?, control);
         self.sessions.spool.keep(command);
         Some(id)
@@ -109,7 +110,7 @@ impl Workbench {
 
     /// Returns the command with this handle, for the server itself: no rule is asked.
     #[must_use]
-    pub fn command(&self, id: &str) -> Option<Arc<Command>> {
+    pub(crate) fn command(&self, id: &str) -> Option<Arc<Command>> {
         self.sessions.spool.find(id).ok()
     }
 
@@ -117,7 +118,7 @@ impl Workbench {
     ///
     /// # Errors
     /// A denial by policy.
-    pub fn jobs(&self) -> Result<Vec<Arc<Command>>, Refusal> {
+    pub(crate) fn jobs(&self) -> Result<Vec<Arc<Command>>, Refusal> {
         self.allowed("bash_jobs", "", None)?;
         Ok(self.sessions.spool.jobs())
     }
@@ -127,7 +128,7 @@ impl Workbench {
     ///
     /// # Errors
     /// A denial by policy, or an unknown handle.
-    pub async fn feed(
+    pub(crate) async fn feed(
         &self,
         id: &str,
         text: &str,
@@ -160,7 +161,7 @@ impl Workbench {
     ///
     /// # Errors
     /// A denial by policy, or an unknown handle.
-    pub async fn stop(
+    pub(crate) async fn stop(
         &self,
         id: &str,
         stop: Stop,
@@ -182,7 +183,7 @@ impl Workbench {
 
     /// Asks the rule of `bash`, and records its answer.
     fn allowed(&self, tool: &'static str, job: &str, input: Option<&str>) -> Result<(), Refusal> {
-        let terms = self.policy.terms(tool, &self.profiles);
+        let terms = self.shared.loaded.policy.terms(tool, &self.shared.loaded.profiles);
         self.audit.of_job(tool, job, input, terms.as_ref().map(|terms| terms.rule))?;
         terms.map(drop).map_err(Refusal::from)
     }

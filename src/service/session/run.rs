@@ -13,7 +13,8 @@ use super::{
     Command, CommandState, DEFAULT, Finished, Named, Reply, Restart, Retention, SHOWN_CHARACTERS,
     SessionError, SessionRequest, ShellLoss, check_name,
 };
-use crate::{Caller, Observed, Refusal, Workbench};
+use crate::workbench::{Observed, Workbench};
+use crate::{Caller, Refusal};
 use audit::Entry;
 use capture::KEPT_BYTES;
 use model::call::{Call, Stdin};
@@ -54,11 +55,13 @@ impl Workbench {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
-        let surroundings =
-            Surroundings { changes: self.changes, ..Surroundings::from(self.workspace) };
+        let surroundings = Surroundings {
+            changes: self.shared.changes,
+            ..Surroundings::from(self.shared.workspace)
+        };
         let (grant, entry) = self.decide(call, surroundings)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
-        let _waits = match self.queue.place() {
+        let _waits = match self.shared.queue.place() {
             Ok(waits) => waits,
             Err(full) => {
                 entry.refused(full.to_string());
@@ -91,7 +94,7 @@ impl Workbench {
         let Some(owner) = owner.filter(|_| own.workspace == Workspace::Fresh) else {
             return own;
         };
-        self.clients.forget(&self.link.forgotten());
+        self.shared.clients.forget(&self.shared.link.forgotten());
         if changes == Changes::Nothing && self.sessions.find(DEFAULT).is_none() {
             return own;
         }
@@ -100,14 +103,19 @@ impl Workbench {
 
     /// Returns the profile that a call would get; `None` if it is not allowed.
     fn profile_of(&self, call: &Call) -> Option<&Profile> {
-        let terms = self.policy.terms_under(&call.tool, call.profile.as_ref(), &self.profiles);
+        let terms = self.shared.loaded.policy.terms_under(
+            &call.tool,
+            call.profile.as_ref(),
+            &self.shared.loaded.profiles,
+        );
         terms.ok().map(|terms| terms.profile)
     }
 
     /// Returns the profile of sessions: that of the shell, or without a shell that of one-shot calls.
     fn session_profile(&self) -> Option<&Profile> {
-        let terms =
-            OF_SESSIONS.iter().find_map(|tool| self.policy.terms(tool, &self.profiles).ok());
+        let terms = OF_SESSIONS.iter().find_map(|tool| {
+            self.shared.loaded.policy.terms(tool, &self.shared.loaded.profiles).ok()
+        });
         terms.map(|terms| terms.profile).filter(|profile| profile.can_hold_a_shell())
     }
 
@@ -115,7 +123,7 @@ impl Workbench {
         if own.workspace != Workspace::Fresh {
             return own;
         }
-        self.clients.forget(&self.link.forgotten());
+        self.shared.clients.forget(&self.shared.link.forgotten());
         let id = self.sessions.named(DEFAULT).id;
         self.sessions.is_used_beside(DEFAULT);
         let (workspace, owner) = (Workspace::Session(id), Some(owner.name.clone()));
@@ -127,12 +135,12 @@ impl Workbench {
     ///
     /// # Errors
     /// A name that no session can have.
-    pub fn restart(&self, session: &str) -> Result<(), Refusal> {
+    pub(crate) fn restart(&self, session: &str) -> Result<(), Refusal> {
         check_name(session)?;
-        self.clients.forget(&self.link.forgotten());
+        self.shared.clients.forget(&self.shared.link.forgotten());
         if let Some(named) = self.sessions.find(session) {
             named.restarted.store(true, Ordering::Release);
-            self.link.restart(named.id);
+            self.shared.link.restart(named.id);
         }
         Ok(())
     }
@@ -147,11 +155,11 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<Reply, Refusal> {
         let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
-        self.clients.forget(&self.link.forgotten());
+        self.shared.clients.forget(&self.shared.link.forgotten());
         let named = self.sessions.named(&session);
         if restart == Restart::Yes {
             named.restarted.store(true, Ordering::Release);
-            self.link.restart(named.id);
+            self.shared.link.restart(named.id);
         }
         let seat = match self.seat(&session, &named, restart, caller).await {
             Ok(seat) => seat,
@@ -238,16 +246,16 @@ impl Workbench {
         let within = Within { session: id, place };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        match self.link.start_within(grant, within).await {
+        match self.shared.link.start_within(grant, within).await {
             Ok(running) => {
-                let mut ended = self.link.forgotten();
+                let mut ended = self.shared.link.forgotten();
                 if ended.contains(&id) {
                     // The session had ended while this start was on its way, and began again with
                     // it.
                     ended.retain(|one| *one != id);
                     seat.end(ShellLoss::Idle);
                 }
-                self.clients.forget(&ended);
+                self.shared.clients.forget(&ended);
                 let lost = seat.takes(running.turn);
                 if let (Place::Stay, Some(cwd)) = (place, &seat.cwd) {
                     about.began.clone_from(cwd);

@@ -1,0 +1,249 @@
+//! The one path by which each call of a client runs: decided by policy, recorded, queued, started in
+//! a cell, captured.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::queue::{Queue, Turn};
+use crate::{CallReport, Caller, Refusal, session, watch};
+use audit::{Audit, Entry, Story};
+use capture::{Captured, KEPT_BYTES};
+use config::Loaded;
+use link::Link;
+use model::call::Call;
+use model::job::{Limits, ListChanges, Workspace};
+use model::outcome::{Ended, Failure, Outcome};
+use model::receipt::Receipt;
+use policy::flags::Changes;
+use policy::tools::{Runs, ToolSpec};
+use policy::{Grant, Principal, Surroundings};
+
+/// What all clients of a server share, and what governs its use.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) link: Link,
+    /// Configuration in force, with policy and profiles.
+    pub(crate) loaded: Loaded,
+    pub(crate) workspace: Workspace,
+    pub(crate) queue: Queue,
+    pub(crate) audit: Audit,
+    /// Sessions of every client.
+    pub(crate) clients: Arc<session::Clients>,
+    /// Report of changes in the workspace, for tools that run commands.
+    pub(crate) changes: ListChanges,
+}
+
+/// Runs the calls of one client over what all clients share. Its sessions are its own.
+#[derive(Debug)]
+pub(crate) struct Workbench {
+    /// Client whose calls these are.
+    principal: Principal,
+    pub(crate) shared: Arc<Shared>,
+    /// Audit log, in which each line names the client.
+    pub(crate) audit: Audit,
+    pub(crate) sessions: Arc<session::Sessions>,
+}
+
+impl Workbench {
+    /// Makes that of a client, which has no session yet.
+    pub(crate) fn new(shared: &Arc<Shared>, principal: Principal) -> Self {
+        Self {
+            audit: shared.audit.clone(),
+            sessions: session::Sessions::of_a_client(&shared.clients),
+            shared: Arc::clone(shared),
+            principal,
+        }
+    }
+
+    /// Returns what a call of a tool gets in a cell of its own.
+    pub(crate) fn surroundings(&self, tool: &str) -> Surroundings {
+        let runs = ToolSpec::named(tool).map(|tool| tool.runs);
+        let changes = match runs == Some(Runs::FreshCell(ListChanges::Yes)) {
+            true => self.shared.changes,
+            false => ListChanges::No,
+        };
+        Surroundings { workspace: self.shared.workspace, owner: None, changes }
+    }
+
+    /// Asks policy about a call, and records the answer.
+    pub(crate) fn decide(
+        &self,
+        call: Call,
+        surroundings: Surroundings,
+    ) -> Result<(Grant, Entry), Refusal> {
+        let asked = self.audit.asked(&call);
+        match self.shared.loaded.policy.decide(
+            &self.principal,
+            call,
+            &self.shared.loaded.profiles,
+            surroundings,
+        ) {
+            Ok(grant) => {
+                let entry = self.audit.granted(asked, &grant)?;
+                let profile = grant.job().profile.to_string();
+                tracing::debug!(rule = grant.rule(), profile, "granted");
+                Ok((grant, entry))
+            }
+            Err(denial) => {
+                self.audit.denied(asked, &denial);
+                tracing::debug!(rule = denial.rule, "denied");
+                Err(denial.into())
+            }
+        }
+    }
+
+    /// Decides and runs one call. Dropping the future cancels it.
+    ///
+    /// # Errors
+    /// A denial by policy, or a full queue: nothing ran.
+    pub(crate) async fn call(&self, call: Call, caller: &Caller) -> Result<CallReport, Refusal> {
+        self.call_keeping(call, KEPT_BYTES, caller).await
+    }
+
+    /// Runs a call as [`Workbench::call`] does, and keeps so many bytes of each stream.
+    pub(crate) async fn call_keeping(
+        &self,
+        call: Call,
+        keep: usize,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let surroundings = self.surroundings(&call.tool);
+        let (grant, entry) = self.decide(call, surroundings)?;
+        self.recorded_run(grant, entry, keep, caller).await
+    }
+
+    /// Runs a call as [`Workbench::call`] does, on the private workspace of the default session if
+    /// that has one, and has the call's profile.
+    ///
+    /// # Errors
+    /// The same as of [`Workbench::call`].
+    pub(crate) async fn call_beside(
+        &self,
+        call: Call,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let surroundings = self.beside_the_default(&call);
+        let (grant, entry) = self.decide(call, surroundings)?;
+        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
+    }
+
+    /// Runs a declared command as [`Workbench::call`] does, on the private workspace of the default
+    /// session if there is one or the command may change files.
+    ///
+    /// # Errors
+    /// The same as of [`Workbench::call`].
+    pub(crate) async fn call_command(
+        &self,
+        call: Call,
+        changes: Changes,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let surroundings = self.command_beside_the_default(&call, changes);
+        let (grant, entry) = self.decide(call, surroundings)?;
+        self.recorded_run(grant, entry, KEPT_BYTES, caller).await
+    }
+
+    async fn recorded_run(
+        &self,
+        grant: Grant,
+        entry: Entry,
+        keep: usize,
+        caller: &Caller,
+    ) -> Result<CallReport, Refusal> {
+        let done = self.run(grant, keep, caller).await;
+        match &done {
+            Ok(told) => {
+                tracing::debug!(outcome = told.outcome.name(), "ended");
+                entry.ended(&told.story());
+            }
+            Err(refusal) => entry.refused(refusal.to_string()),
+        }
+        done
+    }
+
+    /// Decides and records a call whose answer is known already: nothing runs.
+    ///
+    /// # Errors
+    /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
+    pub(crate) fn remembered(&self, call: Call) -> Result<(), Refusal> {
+        let asked = self.audit.asked(&call);
+        let surroundings = self.surroundings(&call.tool);
+        match self.shared.loaded.policy.decide(
+            &self.principal,
+            call,
+            &self.shared.loaded.profiles,
+            surroundings,
+        ) {
+            Ok(grant) => self.audit.granted(asked, &grant)?.remembered(),
+            Err(denial) => {
+                self.audit.denied(asked, &denial);
+                return Err(denial.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a granted and recorded call.
+    ///
+    /// # Errors
+    /// A full queue: nothing ran.
+    async fn run(&self, grant: Grant, keep: usize, caller: &Caller) -> Result<CallReport, Refusal> {
+        let started = Instant::now();
+        let (limits, cwd) = (grant.job().limits, grant.job().cwd.clone());
+        let clamped = grant.clamped();
+        let seen = match self.shared.queue.turn(&caller.cancel).await? {
+            Turn::Yours(_turn) => self.seen(grant, &limits, keep, caller).await,
+            Turn::Cancelled => Observed::nothing(Outcome::Cancelled),
+        };
+        Ok(CallReport {
+            outcome: seen.ended.outcome,
+            usage: seen.ended.usage,
+            denials: seen.ended.denials,
+            timings: seen.ended.timings,
+            receipt: seen.receipt,
+            stdout: seen.stdout,
+            stderr: seen.stderr,
+            files_changed: seen.ended.files_changed,
+            cwd,
+            limits,
+            clamped,
+            duration: started.elapsed(),
+        })
+    }
+
+    async fn seen(&self, grant: Grant, limits: &Limits, keep: usize, caller: &Caller) -> Observed {
+        // Cancelling does not stop this step: a cell that is being handed over must be ended by its
+        // control, and the supervisor bounds the time of a start.
+        match self.shared.link.start(grant).await {
+            Err(failure) => Observed::nothing(Outcome::Failed(failure)),
+            Ok(running) => watch::to_the_end(running, limits, keep, caller).await,
+        }
+    }
+}
+
+/// Observations of a call that had its turn.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Observed {
+    pub(crate) ended: Ended,
+    pub(crate) receipt: Option<Receipt>,
+    pub(crate) stdout: Captured,
+    pub(crate) stderr: Captured,
+}
+
+impl Observed {
+    pub(crate) fn story(&self) -> Story<'_> {
+        Story {
+            outcome: &self.ended.outcome,
+            usage: &self.ended.usage,
+            timings: &self.ended.timings,
+            denials: &self.ended.denials,
+            receipt: self.receipt.as_ref(),
+        }
+    }
+
+    /// Makes the observations of a call of which nothing ran.
+    pub(crate) fn nothing(outcome: Outcome) -> Self {
+        let ended = Ended { outcome, ..Ended::failed(Failure::Supervisor) };
+        Self { ended, receipt: None, stdout: Captured::of(b""), stderr: Captured::of(b"") }
+    }
+}
