@@ -112,6 +112,7 @@ fn a_command_line_run_is_recorded_too() -> std::io::Result<()> {
     assert_eq!(told.status.code(), Some(0), "{}", String::from_utf8_lossy(&told.stderr));
     let lines = recorded.lines()?;
     assert!(lines.contains("\"tool\":\"run\"") && !lines.contains(SECRET), "{lines}");
+    assert!(lines.contains("\"principal\":\"local\""), "{lines}");
     Ok(())
 }
 
@@ -163,6 +164,11 @@ fn arguments_that_were_not_taken_are_recorded_as_such() -> std::io::Result<()> {
     assert_eq!(tools, ["bash", "bash", "calculate", "cli_file"], "{lines}");
     assert!(told.iter().any(|(_, why)| why == "bash: unknown field `comand`"), "{told:?}");
     assert_eq!(lines.matches("\"event\":\"decision\"").count(), 0, "nothing was decided: {lines}");
+    assert_eq!(
+        lines.matches("\"principal\":\"local\"").count(),
+        4,
+        "each names its client: {lines}"
+    );
     assert_eq!(recorded.verify()?.0, Some(0));
     Ok(())
 }

@@ -21,7 +21,7 @@ use file::LogFile;
 pub use file::LogFileError;
 use model::call::{Call, ToolName};
 use model::outcome::in_words;
-use policy::{Denial, Grant};
+use policy::{Denial, Grant, Principal};
 pub use record::{Asked, Story};
 use record::{Decision, Ending, Record};
 
@@ -57,9 +57,13 @@ pub struct Unrecorded {
     why: String,
 }
 
-/// The log, or none. Clones write to the same.
-#[derive(Debug, Clone, Default)]
-pub struct Audit(Option<Arc<Log>>);
+/// The log as one client's calls are recorded in it, or none. Clones write to the same.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    log: Option<Arc<Log>>,
+    /// Client whose name each line has.
+    principal: Principal,
+}
 
 #[derive(Debug)]
 struct Log {
@@ -80,21 +84,28 @@ struct State {
 impl Audit {
     /// Makes an audit without a log: nothing is recorded.
     pub fn off() -> Self {
-        Self::default()
+        Self { log: None, principal: Principal::local() }
     }
 
-    /// Opens the log; before the front end confines itself.
+    /// Returns the same log for the calls of another client.
+    #[must_use]
+    pub fn of(&self, principal: Principal) -> Self {
+        Self { log: self.log.clone(), principal }
+    }
+
+    /// Opens the log for the local client; before the front end confines itself.
     ///
     /// # Errors
     /// Why it cannot be used.
     pub fn open(options: &Options) -> Result<Self, LogFileError> {
         let state = State { file: LogFile::open(options)?, lost: 0, why: String::new() };
-        Ok(Self(Some(Arc::new(Log {
+        let log = Log {
             state: Mutex::new(state),
             on_error: options.on_error,
             prefix: format!("{}-{}", model::clock::now(), std::process::id()),
             calls: AtomicU64::new(0),
-        }))))
+        };
+        Ok(Self { log: Some(Arc::new(log)), principal: Principal::local() })
     }
 
     /// Returns the one directory that a confined front end may write in.
@@ -102,15 +113,15 @@ impl Audit {
     /// # Errors
     /// No descriptor is left.
     pub fn directory(&self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
-        let Some(log) = &self.0 else { return Ok(None) };
+        let Some(log) = &self.log else { return Ok(None) };
         log.state().file.directory().try_clone_to_owned().map(Some)
     }
 
     /// Returns the record of a call as it was asked; `None` without a log.
     pub fn asked(&self, call: &Call) -> Option<Asked> {
-        let log = self.0.as_ref()?;
+        let log = self.log.as_ref()?;
         let number = log.calls.fetch_add(1, Ordering::Relaxed);
-        Some(Asked::of(format!("{}-{number}", log.prefix), call))
+        Some(Asked::of(format!("{}-{number}", log.prefix), &self.principal, call))
     }
 
     /// Records a grant.
@@ -118,7 +129,7 @@ impl Audit {
     /// # Errors
     /// When it cannot be recorded and calls are to stop then.
     pub fn granted(&self, asked: Option<Asked>, grant: &Grant) -> Result<Entry, Unrecorded> {
-        let (Some(log), Some(asked)) = (&self.0, asked) else { return Ok(Entry(None)) };
+        let (Some(log), Some(asked)) = (&self.log, asked) else { return Ok(Entry(None)) };
         let (call, tool) = (asked.call.clone(), asked.tool.clone());
         log.write(Record::Decision(Box::new(Decision::granted(asked, grant))))?;
         Ok(Entry(Some(Open { log: Arc::clone(log), call, tool, since: Instant::now() })))
@@ -126,15 +137,15 @@ impl Audit {
 
     /// Records a denial; it stays one, recorded or not.
     pub fn denied(&self, asked: Option<Asked>, denial: &Denial) {
-        if let (Some(log), Some(asked)) = (&self.0, asked) {
+        if let (Some(log), Some(asked)) = (&self.log, asked) {
             log.note(Record::Decision(Box::new(Decision::denied(asked, denial))));
         }
     }
 
     /// Records that the arguments of a call were not taken.
     pub fn invalid(&self, tool: &str, why: &str) {
-        if let Some(log) = &self.0 {
-            log.note(Record::invalid(tool, why));
+        if let Some(log) = &self.log {
+            log.note(Record::invalid(&self.principal, tool, why));
         }
     }
 
@@ -150,11 +161,12 @@ impl Audit {
         input: Option<&str>,
         decided: Result<&str, &Denial>,
     ) -> Result<(), Unrecorded> {
-        let Some(log) = &self.0 else { return Ok(()) };
+        let Some(log) = &self.log else { return Ok(()) };
+        let principal = &self.principal;
         match decided {
-            Ok(rule) => log.write(Record::job(tool, job, input, rule)),
+            Ok(rule) => log.write(Record::job(principal, tool, job, input, rule)),
             Err(denial) => {
-                log.note(Record::no_job(tool, job, denial));
+                log.note(Record::no_job(principal, tool, job, denial));
                 Ok(())
             }
         }
@@ -162,7 +174,7 @@ impl Audit {
 
     /// Returns the number of lost lines and the reason, for replies while lines are lost.
     pub fn trouble(&self) -> Option<(u64, String)> {
-        let state = self.0.as_ref()?.state();
+        let state = self.log.as_ref()?.state();
         (state.lost > 0).then(|| (state.lost, state.why.clone()))
     }
 }

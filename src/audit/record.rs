@@ -11,7 +11,7 @@ use model::job::Limits;
 use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
 use model::profile::calls;
 use model::receipt::Receipt;
-use policy::{Denial, Grant};
+use policy::{Denial, Grant, Principal};
 
 /// Characters of a command that are kept; its hash and length stand for the rest.
 const START: usize = 200;
@@ -24,6 +24,8 @@ const LISTED: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Asked {
     pub call: String,
+    /// Client whose call it is.
+    principal: String,
     pub tool: ToolName,
     command: Text,
     /// A script's positional parameters.
@@ -48,7 +50,7 @@ struct Text {
 }
 
 impl Asked {
-    pub fn of(id: String, call: &Call) -> Self {
+    pub fn of(id: String, principal: &Principal, call: &Call) -> Self {
         // A script is the command; the words that make bash read it are always the same.
         let command = match &call.script {
             Some(script) => Text::of(&String::from_utf8_lossy(script.as_bytes())),
@@ -59,6 +61,7 @@ impl Asked {
         let names = call.env.iter().map(|(name, _)| (cut(name, REASON), "***"));
         Self {
             call: id,
+            principal: name(principal),
             tool: call.tool.clone(),
             command,
             parameters: parameters.map(Text::words),
@@ -133,11 +136,13 @@ pub(crate) enum Record {
     Outcome(Box<Ending>),
     /// A call whose arguments were not taken: there was nothing to decide.
     Invalid {
+        principal: String,
         tool: String,
         why: String,
     },
     /// A job of a session was looked at or ended, or that was refused.
     Job {
+        principal: String,
         tool: &'static str,
         job: String,
         decision: &'static str,
@@ -179,24 +184,52 @@ pub(crate) struct Decision {
 }
 
 impl Record {
-    pub(crate) fn invalid(tool: &str, why: &str) -> Self {
-        Self::Invalid { tool: cut(tool, REASON), why: cut(why, REASON) }
+    pub(crate) fn invalid(principal: &Principal, tool: &str, why: &str) -> Self {
+        Self::Invalid { principal: name(principal), tool: cut(tool, REASON), why: cut(why, REASON) }
     }
 
     /// Records a request about `job`, with the rule that allows it.
-    pub(crate) fn job(tool: &'static str, job: &str, input: Option<&str>, rule: &str) -> Self {
-        let (job, rule) = (cut(job, REASON), cut(rule, REASON));
-        let input_bytes = input.map(str::len);
-        let input_sha256 = input.map(|input| sha256(input.as_bytes()));
-        Self::Job { tool, job, decision: "granted", rule, why: None, input_bytes, input_sha256 }
+    pub(crate) fn job(
+        principal: &Principal,
+        tool: &'static str,
+        job: &str,
+        input: Option<&str>,
+        rule: &str,
+    ) -> Self {
+        Self::Job {
+            principal: name(principal),
+            tool,
+            job: cut(job, REASON),
+            decision: "granted",
+            rule: cut(rule, REASON),
+            why: None,
+            input_bytes: input.map(str::len),
+            input_sha256: input.map(|input| sha256(input.as_bytes())),
+        }
     }
 
-    pub(crate) fn no_job(tool: &'static str, job: &str, denial: &Denial) -> Self {
-        let (job, rule) = (cut(job, REASON), cut(&denial.rule, REASON));
-        let why = Some(cut(&denial.why, REASON));
-        let (input_bytes, input_sha256) = (None, None);
-        Self::Job { tool, job, decision: "denied", rule, why, input_bytes, input_sha256 }
+    pub(crate) fn no_job(
+        principal: &Principal,
+        tool: &'static str,
+        job: &str,
+        denial: &Denial,
+    ) -> Self {
+        Self::Job {
+            principal: name(principal),
+            tool,
+            job: cut(job, REASON),
+            decision: "denied",
+            rule: cut(&denial.rule, REASON),
+            why: Some(cut(&denial.why, REASON)),
+            input_bytes: None,
+            input_sha256: None,
+        }
     }
+}
+
+/// Returns a client's name as a line has it.
+fn name(principal: &Principal) -> String {
+    cut(principal.name(), REASON)
 }
 
 impl Decision {

@@ -48,7 +48,7 @@ impl Workbench {
     /// Makes that of a client, which has no session yet.
     pub(crate) fn new(shared: &Arc<Shared>, principal: Principal) -> Self {
         Self {
-            audit: shared.audit.clone(),
+            audit: shared.audit.of(principal.clone()),
             sessions: session::Sessions::of_a_client(&shared.clients),
             shared: Arc::clone(shared),
             principal,
