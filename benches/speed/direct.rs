@@ -150,7 +150,7 @@ async fn call(link: &Link, grant: Grant) -> Result<Done> {
 struct Nobody;
 
 impl Follower for Nobody {
-    fn heard(&self, _: Source, _: &[u8]) {}
+    fn received(&self, _: Source, _: &[u8]) {}
 
     fn over(&self) {}
 }

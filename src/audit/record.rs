@@ -104,7 +104,7 @@ fn cut(text: &str, most: usize) -> String {
 
 /// Limits in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct LimitsTold {
+struct LimitFields {
     wall_ms: u64,
     cpu_ms: u64,
     memory: u64,
@@ -114,7 +114,7 @@ struct LimitsTold {
     output: Option<u64>,
 }
 
-impl LimitsTold {
+impl LimitFields {
     fn of(limits: &Limits) -> Self {
         Self {
             wall_ms: millis(limits.wall),
@@ -179,7 +179,7 @@ pub(crate) struct Decision {
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    limits: Option<LimitsTold>,
+    limits: Option<LimitFields>,
     clamped: bool,
 }
 
@@ -242,7 +242,7 @@ impl Decision {
             rule: cut(grant.rule(), REASON),
             why: None,
             profile: Some(job.profile.to_string()),
-            limits: Some(LimitsTold::of(&job.limits)),
+            limits: Some(LimitFields::of(&job.limits)),
             clamped: grant.clamped(),
         }
     }
@@ -276,14 +276,14 @@ pub(crate) struct Ending {
     why: Option<String>,
     duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<UsageTold>,
+    usage: Option<UsageFields>,
     denials: BTreeMap<String, u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    receipt: Option<ReceiptTold>,
+    receipt: Option<ReceiptFields>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct UsageTold {
+struct UsageFields {
     wall_ms: u64,
     user_ms: u64,
     system_ms: u64,
@@ -293,7 +293,7 @@ struct UsageTold {
 
 /// Of a receipt, what differs from call to call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct ReceiptTold {
+struct ReceiptFields {
     profile: String,
     tier: model::receipt::Tier,
     host_uid: u32,
@@ -331,7 +331,7 @@ impl Ending {
         };
         let denials = story.denials.iter().take(LISTED);
         Self {
-            usage: Some(UsageTold {
+            usage: Some(UsageFields {
                 wall_ms: millis(story.usage.wall),
                 user_ms: millis(story.usage.user),
                 system_ms: millis(story.usage.system),
@@ -339,7 +339,7 @@ impl Ending {
                 built_us: story.timings.built.as_micros(),
             }),
             denials: denials.map(|denied| (denied_name(denied), denied.count)).collect(),
-            receipt: story.receipt.map(ReceiptTold::of),
+            receipt: story.receipt.map(ReceiptFields::of),
             ..named
         }
     }
@@ -368,7 +368,7 @@ impl Ending {
     }
 }
 
-impl ReceiptTold {
+impl ReceiptFields {
     fn of(receipt: &Receipt) -> Self {
         Self {
             profile: receipt.profile.clone(),

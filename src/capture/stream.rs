@@ -34,7 +34,7 @@ const FLOOD_TIME: Duration = Duration::from_millis(10);
 /// Receiver of a command's output while it is read, on whatever thread.
 pub trait Follower: Send + Sync + 'static {
     /// Receives every piece of the command's output, in order.
-    fn heard(&self, source: Source, bytes: &[u8]);
+    fn received(&self, source: Source, bytes: &[u8]);
 
     /// Learns, once, that the call has passed its output limit.
     fn over(&self);
@@ -233,7 +233,7 @@ impl Stream {
         match kept.phase {
             Phase::During => {
                 kept.captured.push(piece);
-                follower.heard(self.source, piece);
+                follower.received(self.source, piece);
                 if self.meter.passes(u64::try_from(piece.len()).unwrap_or(u64::MAX)) {
                     follower.over();
                 }
@@ -269,7 +269,7 @@ impl Stream {
             // background adds is not its own.
             while let Ok(piece @ [_, ..]) = room.read(|buffer| nix::unistd::read(pipe, buffer)) {
                 captured.push(piece);
-                follower.heard(self.source, piece);
+                follower.received(self.source, piece);
                 self.meter.passes(u64::try_from(piece.len()).unwrap_or(u64::MAX));
                 taken += piece.len();
                 if taken >= LOOK_BYTES {

@@ -62,9 +62,9 @@ pub fn read(path: &Path, surroundings: &Surroundings) -> Result<ConfigJson, Conf
     Ok(ConfigJson { file, command_timeout })
 }
 
-type Told = (String, String);
+type Mistake = (String, String);
 
-fn judge(text: &str) -> Result<Option<Duration>, Told> {
+fn judge(text: &str) -> Result<Option<Duration>, Mistake> {
     let written: Written = serde_json::from_str(text).map_err(|error| mistake(&error))?;
     let told = |why: String, hint: &str| Err((why, hint.to_owned()));
     network(&written.network)?;
@@ -82,7 +82,7 @@ fn judge(text: &str) -> Result<Option<Duration>, Told> {
     }
 }
 
-fn network(network: &Network) -> Result<(), Told> {
+fn network(network: &Network) -> Result<(), Mistake> {
     let told = |why: String, hint: &str| Err((why, hint.to_owned()));
     if network.host.as_ref().is_some_and(String::is_empty) || network.port == Some(0) {
         return told(
@@ -120,7 +120,7 @@ fn is_subnet(text: &str) -> bool {
 }
 
 /// Converts serde's message, with the place, and the nearest key where one is unknown.
-fn mistake(error: &serde_json::Error) -> Told {
+fn mistake(error: &serde_json::Error) -> Mistake {
     let text = error.to_string();
     let hint = text.strip_prefix("unknown field `").and_then(|rest| {
         let (unknown, expected) = rest.split_once("`, expected ")?;

@@ -22,7 +22,7 @@ pub fn answer(answer: &JobAnswer) -> CallToolResult {
 fn one(looked: &JobOutput) -> CallToolResult {
     let JobOutput { id, state, note, taken, .. } = looked;
     let mut result = match state {
-        JobState::Ended(told) => reply::told(told),
+        JobState::Ended(report) => reply::of_command(report),
         JobState::Running(job) => sessions::running(job),
     };
     // The command's exit code does not matter here: this call asked for its state, and has it.

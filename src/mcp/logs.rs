@@ -31,7 +31,7 @@ pub struct Logs {
 #[derive(Debug)]
 struct Window {
     since: Instant,
-    told: u32,
+    sent: u32,
     left_out: u32,
 }
 
@@ -39,15 +39,15 @@ impl Window {
     /// Reserves one more message and returns how many were dropped since the last one that was
     /// sent.
     fn place(slot: &mut Option<Self>, now: Instant) -> Option<u32> {
-        let window = slot.get_or_insert(Self { since: now, told: 0, left_out: 0 });
+        let window = slot.get_or_insert(Self { since: now, sent: 0, left_out: 0 });
         if now.saturating_duration_since(window.since) >= WINDOW {
-            *window = Self { since: now, told: 0, ..*window };
+            *window = Self { since: now, sent: 0, ..*window };
         }
-        if window.told >= MOST {
+        if window.sent >= MOST {
             window.left_out = window.left_out.saturating_add(1);
             return None;
         }
-        window.told += 1;
+        window.sent += 1;
         Some(std::mem::take(&mut window.left_out))
     }
 }
@@ -83,8 +83,8 @@ impl Logs {
         logger: &'static str,
     ) -> Option<CallLog<'_>> {
         let request = serde_json::to_value(&context.id).unwrap_or_default();
-        let heard = self.hear_output(context.meta.log_level());
-        heard.then_some(CallLog { logs: self, logger, request })
+        let listens = self.hear_output(context.meta.log_level());
+        listens.then_some(CallLog { logs: self, logger, request })
     }
 }
 
@@ -114,7 +114,7 @@ impl CallLog<'_> {
         let note = LoggingMessageNotificationParam::new(LoggingLevel::Info, Value::Object(fields));
         if let Err(error) = peer.notify_logging_message(note.with_logger(self.logger)).await {
             // The connection is going down; the call itself is ended elsewhere.
-            tracing::debug!(%error, "output was not told");
+            tracing::debug!(%error, "output was not sent");
         }
     }
 }

@@ -41,14 +41,14 @@ impl<'s> OutputNotifier<'s> {
     }
 
     /// Sends pieces of output until there are no more.
-    pub(crate) async fn tell(self, mut pieces: Receiver<Piece>) {
-        let (mut out, mut err, mut told) = (Vec::new(), Vec::new(), 0);
+    pub(crate) async fn send(self, mut pieces: Receiver<Piece>) {
+        let (mut out, mut err, mut sent) = (Vec::new(), Vec::new(), 0);
         while let Some(Piece { source, bytes, after_gap }) = pieces.recv().await {
-            if told > LIVE_BYTES {
+            if sent > LIVE_BYTES {
                 continue;
             }
-            told += bytes.len();
-            if told > LIVE_BYTES {
+            sent += bytes.len();
+            if sent > LIVE_BYTES {
                 self.say("[output goes on; the result has its end]").await;
                 continue;
             }
@@ -114,7 +114,7 @@ impl<'s> OutputNotifier<'s> {
         let note = ProgressNotificationParam::new(token, elapsed).with_message(text);
         if let Err(error) = self.peer.notify_progress(note).await {
             // The connection is going down; the call itself is ended elsewhere.
-            tracing::debug!(%error, "output was not told");
+            tracing::debug!(%error, "output was not sent");
         }
     }
 }

@@ -25,46 +25,46 @@ pub(crate) const AUDIT_KEY: &str = "cofferdam/audit";
 pub(crate) const TIMEOUT_KEY: &str = "cofferdam/timeout";
 
 /// Makes the result of a command that got as far as a cell.
-pub fn told(told: &CommandReport) -> CallToolResult {
+pub(crate) fn of_command(report: &CommandReport) -> CallToolResult {
     let mut text = String::new();
-    push_streams(&mut text, &told.stdout, &told.stderr);
-    text.push_str(&status(told));
-    let mut result = result(text, told.is_error());
-    result.structured_content = Some(told.fields());
-    result.meta = Some(told_meta(told));
+    push_streams(&mut text, &report.stdout, &report.stderr);
+    text.push_str(&status(report));
+    let mut result = result(text, report.is_error());
+    result.structured_content = Some(report.fields());
+    result.meta = Some(command_meta(report));
     result
 }
 
 /// Returns the protection of a command and its time limit.
-pub(super) fn told_meta(told: &CommandReport) -> MetaObject {
-    let mut meta = meta(told.receipt.as_ref(), told.unrecorded.as_ref());
-    if let Some(receipt) = told.receipt_fields() {
+pub(super) fn command_meta(report: &CommandReport) -> MetaObject {
+    let mut meta = meta(report.receipt.as_ref(), report.unrecorded.as_ref());
+    if let Some(receipt) = report.receipt_fields() {
         meta.0.insert(RECEIPT_KEY.to_owned(), receipt);
     }
-    meta.0.insert(TIMEOUT_KEY.to_owned(), told.timeout_fields());
+    meta.0.insert(TIMEOUT_KEY.to_owned(), report.timeout_fields());
     meta
 }
 
-fn at_its_ends(told: &CommandReport) -> bool {
-    told.stdout.cut == Cut::HeadAndTail || told.stderr.cut == Cut::HeadAndTail
+fn at_its_ends(report: &CommandReport) -> bool {
+    report.stdout.cut == Cut::HeadAndTail || report.stderr.cut == Cut::HeadAndTail
 }
 
 /// Returns the last line of the text: outcome, duration, time limit, refused system calls.
-pub(super) fn status(told: &CommandReport) -> String {
-    let took = time_text(told.usage.wall);
-    let what = told.session.as_ref().map_or("the cell was killed", SessionReport::killed);
-    let printed = if told.stdout.text.is_empty() && told.stderr.text.is_empty() {
+pub(super) fn status(report: &CommandReport) -> String {
+    let took = time_text(report.usage.wall);
+    let what = report.session.as_ref().map_or("the cell was killed", SessionReport::killed);
+    let printed = if report.stdout.text.is_empty() && report.stderr.text.is_empty() {
         "it had printed nothing"
     } else {
         "output above is what it had printed"
     };
     let killed = format!("{what}; {printed}");
-    let end = match &told.outcome {
+    let end = match &report.outcome {
         Outcome::Exited { code } => format!("exit {code} in {took}"),
         Outcome::Signaled { signal } => {
             format!("ended by {} after {took}", signal_name(*signal))
         }
-        Outcome::Timeout => format!("timed out after {}; {killed}", time_text(told.timeout)),
+        Outcome::Timeout => format!("timed out after {}; {killed}", time_text(report.timeout)),
         Outcome::Limit(kind) => {
             format!("limit reached: {} after {took}; {killed}", kind.name().replace('_', " "))
         }
@@ -74,28 +74,28 @@ pub(super) fn status(told: &CommandReport) -> String {
             None => format!("failed: {failure}"),
         },
     };
-    let mut line = format!("[{end}; time limit {}", time_text(told.timeout));
-    if told.clamped == Clamped::Yes {
+    let mut line = format!("[{end}; time limit {}", time_text(report.timeout));
+    if report.clamped == Clamped::Yes {
         line.push_str(", which is less than was asked for");
     }
-    if at_its_ends(told) {
+    if at_its_ends(report) {
         line.push_str("; not all of the output is shown");
-        if let Some(id) = &told.output_id {
+        if let Some(id) = &report.output_id {
             line.push_str(&format!(", bash_output with output_id {id} reads the rest"));
         }
     }
     line.push(']');
-    if let Some(session) = &told.session {
-        line.push_str(&session.notes(&told.outcome));
+    if let Some(session) = &report.session {
+        line.push_str(&session.notes(&report.outcome));
     }
-    for denial in &told.denials {
+    for denial in &report.denials {
         line.push('\n');
         line.push_str(&denial.line());
     }
-    if let Some(notes) = told.receipt.as_ref().and_then(Receipt::unguarded) {
+    if let Some(notes) = report.receipt.as_ref().and_then(Receipt::unguarded) {
         line.push_str(&format!("\n[the workspace is not guarded in full: {notes}; `cofferdam doctor` in it has the remedy]"));
     }
-    if let Some(changed) = &told.files_changed {
+    if let Some(changed) = &report.files_changed {
         line.push('\n');
         line.push_str(&changes::line(changed));
     }

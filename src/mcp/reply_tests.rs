@@ -46,7 +46,7 @@ fn printed(text: &str) -> Stream {
 
 #[test]
 fn a_call_of_true_costs_at_most_400_bytes_of_structured_content() {
-    let result = told(&ran(Outcome::Exited { code: 0 }));
+    let result = of_command(&ran(Outcome::Exited { code: 0 }));
     let fields = result.structured_content.unwrap();
     let expected = json!({
         "outcome": "exited", "exit_code": 0, "stdout": "", "stderr": "", "stdout_bytes": 0,
@@ -64,7 +64,7 @@ fn a_non_zero_exit_is_data_and_output_comes_before_the_status() {
     let mut call = ran(Outcome::Exited { code: 2 });
     call.stdout = printed("out");
     call.stderr = printed("err\n");
-    let result = told(&call);
+    let result = of_command(&call);
     assert_eq!(result.is_error, Some(false));
     assert_eq!(text(&result), "out\n[stderr]\nerr\n[exit 2 in 12 ms; time limit 600 s]");
 }
@@ -90,7 +90,7 @@ fn every_other_end_is_an_error_and_says_what_happened() {
         (Outcome::Failed(Failure::Supervisor), "[failed: supervisor failure; time limit 600 s]"),
     ];
     for (outcome, expected) in cases {
-        let result = told(&ran(outcome));
+        let result = of_command(&ran(outcome));
         assert_eq!((text(&result).as_str(), result.is_error), (expected, Some(true)));
     }
 }
@@ -100,7 +100,7 @@ fn what_a_killed_call_had_printed_is_pointed_at() {
     let mut call = ran(Outcome::Timeout);
     call.stdout = printed("half\n");
     assert_eq!(
-        text(&told(&call)),
+        text(&of_command(&call)),
         "half\n[timed out after 600 s; the cell was killed; output above is what it had printed; \
          time limit 600 s]"
     );
@@ -108,7 +108,7 @@ fn what_a_killed_call_had_printed_is_pointed_at() {
 
 #[test]
 fn a_signal_is_data_with_its_name() {
-    let result = told(&ran(Outcome::Signaled { signal: 11 }));
+    let result = of_command(&ran(Outcome::Signaled { signal: 11 }));
     assert_eq!(text(&result), "[ended by SIGSEGV after 12 ms; time limit 600 s]");
     assert_eq!(result.is_error, Some(false));
     assert_eq!(result.structured_content.unwrap()["signal"], json!("SIGSEGV"));
@@ -118,7 +118,7 @@ fn a_signal_is_data_with_its_name() {
 fn the_time_it_had_is_stated_and_whether_it_was_clamped() {
     let mut call = ran(Outcome::Exited { code: 0 });
     call.clamped = Clamped::Yes;
-    let result = told(&call);
+    let result = of_command(&call);
     assert_eq!(
         text(&result),
         "[exit 0 in 12 ms; time limit 600 s, which is less than was asked for]"
@@ -141,7 +141,7 @@ fn denials_are_listed_with_the_grant_or_that_none_exists() {
             grant: Some("families".to_owned()),
         },
     ];
-    let result = told(&call);
+    let result = of_command(&call);
     assert_eq!(
         text(&result),
         "[exit 1 in 12 ms; time limit 600 s]\n\
@@ -203,6 +203,6 @@ fn a_value_that_was_calculated_before_comes_with_the_word_that_no_cell_ran() {
         unrecorded: None,
     };
     let meta = calculated(&done, "1/2", 20).meta.unwrap();
-    let told = json!({ RECEIPT_KEY: { "cached": true, "cell": "none ran" } });
-    assert_eq!(serde_json::to_value(meta).unwrap(), told);
+    let expected = json!({ RECEIPT_KEY: { "cached": true, "cell": "none ran" } });
+    assert_eq!(serde_json::to_value(meta).unwrap(), expected);
 }

@@ -145,8 +145,8 @@ impl<B: Backend> Server<B> {
         if let Err(Refused { kind: RefusedKind::Arguments, message, .. }) = &done {
             self.0.backend.invalid(name, message);
         }
-        let well = done.as_ref().is_ok_and(|result| result.is_error != Some(true));
-        tracing::debug!(well, took_ms = reply::millis(started.elapsed()), "answered");
+        let succeeded = done.as_ref().is_ok_and(|result| result.is_error != Some(true));
+        tracing::debug!(succeeded, took_ms = reply::millis(started.elapsed()), "answered");
         done
     }
 
@@ -163,11 +163,12 @@ impl<B: Backend> Server<B> {
             ..ScriptArgs::default()
         };
         let request = arguments.request()?;
-        let answer = self.heard(context, |caller| self.0.backend.bash(request, caller)).await?;
+        let answer =
+            self.with_progress(context, |caller| self.0.backend.bash(request, caller)).await?;
         Ok(match answer {
-            BashAnswer::Ended(told) => {
-                self.0.backend.client().history.add(&told, asked.into());
-                reply::told(&told)
+            BashAnswer::Ended(report) => {
+                self.0.backend.client().history.add(&report, asked.into());
+                reply::of_command(&report)
             }
             BashAnswer::Running(job) => {
                 self.remember(&job, asked.into());

@@ -78,12 +78,12 @@ impl Evaluate for InCells<'_> {
         }
         let call =
             call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
-        let told = self.workbench.call(call, &self.caller).await;
-        let mut told = told.map_err(|refusal| self.refused(refusal))?;
-        if let Some(receipt) = told.receipt.take() {
+        let report = self.workbench.call(call, &self.caller).await;
+        let mut report = report.map_err(|refusal| self.refused(refusal))?;
+        if let Some(receipt) = report.receipt.take() {
             *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
         }
-        match (ended(told), self.end) {
+        match (ended(report), self.end) {
             // The whole of it is what was asked for.
             (Err(CalcError::Timeout(_)), Some((_, time))) => Err(CalcError::Timeout(time)),
             (done, _) => done,
@@ -106,17 +106,17 @@ fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, Inv
     })
 }
 
-fn ended(told: CallReport) -> Result<BcRun, CalcError> {
-    let stderr = String::from_utf8_lossy(told.stderr.head()).into_owned();
-    match told.outcome {
+fn ended(report: CallReport) -> Result<BcRun, CalcError> {
+    let stderr = String::from_utf8_lossy(report.stderr.head()).into_owned();
+    match report.outcome {
         Outcome::Exited { code: 0 } => {
-            let Some(stdout) = told.stdout.whole() else {
+            let Some(stdout) = report.stdout.whole() else {
                 return Err(CalcError::Limit(LimitKind::Output));
             };
             Ok(BcRun {
                 stdout: String::from_utf8_lossy(&stdout).into_owned(),
                 stderr,
-                took: told.usage.wall,
+                took: report.usage.wall,
             })
         }
         // bc says so when it gets no more memory, and exits.
@@ -127,7 +127,7 @@ fn ended(told: CallReport) -> Result<BcRun, CalcError> {
         Outcome::Signaled { signal } => {
             Err(CalcError::Internal(format!("bc was ended by signal {signal}")))
         }
-        Outcome::Timeout => Err(CalcError::Timeout(told.limits.wall)),
+        Outcome::Timeout => Err(CalcError::Timeout(report.limits.wall)),
         Outcome::Limit(kind) => Err(CalcError::Limit(kind)),
         Outcome::Cancelled => Err(CalcError::Cancelled),
         Outcome::Failed(Failure::NotFound { .. }) => Err(CalcError::Internal(

@@ -61,7 +61,7 @@ pub enum BadRequest {
 
 impl BadRequest {
     /// Makes the result that reports it, with a hint.
-    pub fn told(&self, correlation: Option<String>) -> DeclaredResult {
+    pub fn result(&self, correlation: Option<String>) -> DeclaredResult {
         let hint = match self {
             Self::Words(bad) => bad.hint(),
             Self::Call(_) | Self::TwoInputs { .. } | Self::NoInput { .. } => None,
@@ -195,10 +195,10 @@ impl DeclaredResult {
     }
 
     /// Makes the result of a call that ran.
-    pub fn of(declared: &Declared, told: CallReport, correlation: Option<String>) -> Self {
-        let (stdout, truncated_stdout) = stream(&told.stdout, STDOUT_CHARACTERS);
-        let (stderr, truncated_stderr) = stream(&told.stderr, STDERR_CHARACTERS);
-        let (returncode, failed) = ended(&declared.command.program, &told.outcome);
+    pub fn of(declared: &Declared, report: CallReport, correlation: Option<String>) -> Self {
+        let (stdout, truncated_stdout) = stream(&report.stdout, STDOUT_CHARACTERS);
+        let (stderr, truncated_stderr) = stream(&report.stderr, STDERR_CHARACTERS);
+        let (returncode, failed) = ended(&declared.command.program, &report.outcome);
         let denial = |denied| DenialReport::of(denied, &declared.profile);
         let (error_type, error) = failed.unzip();
         Self {
@@ -207,20 +207,20 @@ impl DeclaredResult {
             returncode,
             truncated_stdout,
             truncated_stderr,
-            timed_out: told.outcome == Outcome::Timeout,
+            timed_out: report.outcome == Outcome::Timeout,
             error,
             error_type,
-            execution_time: told.duration.as_secs_f64(),
+            execution_time: report.duration.as_secs_f64(),
             correlation_id: correlation.unwrap_or_else(fresh),
-            denials: told.denials.iter().map(denial).collect(),
+            denials: report.denials.iter().map(denial).collect(),
             metadata: json!({
-                "stdout_bytes": told.stdout.total(),
-                "stderr_bytes": told.stderr.total(),
-                "timeout_sec": told.limits.wall.as_secs_f64(),
-                "clamped": told.clamped,
+                "stdout_bytes": report.stdout.total(),
+                "stderr_bytes": report.stderr.total(),
+                "timeout_sec": report.limits.wall.as_secs_f64(),
+                "clamped": report.clamped,
             }),
-            exited: matches!(told.outcome, Outcome::Exited { .. }),
-            receipt: told.receipt,
+            exited: matches!(report.outcome, Outcome::Exited { .. }),
+            receipt: report.receipt,
         }
     }
 

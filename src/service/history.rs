@@ -111,11 +111,11 @@ impl History {
     }
 
     /// Records a command that has ended, in place of the oldest if the history is full.
-    pub fn add(&self, told: &CommandReport, asked: ExecRequest) {
-        let began = told.session.as_ref().map_or(&told.cwd, |session| &session.began);
-        let printed = told.stdout.bytes + told.stderr.bytes;
-        let ended = EntryState::ended(&told.outcome, told.usage.wall, printed);
-        self.push(clock::ago(told.usage.wall), began, ended, asked);
+    pub fn add(&self, report: &CommandReport, asked: ExecRequest) {
+        let began = report.session.as_ref().map_or(&report.cwd, |session| &session.began);
+        let printed = report.stdout.bytes + report.stderr.bytes;
+        let ended = EntryState::ended(&report.outcome, report.usage.wall, printed);
+        self.push(clock::ago(report.usage.wall), began, ended, asked);
     }
 
     /// Records a command that continues as a job.

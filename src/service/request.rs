@@ -129,7 +129,7 @@ impl From<ScriptArgs> for ExecRequest {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StderrIs {
     #[default]
-    Told,
+    Shown,
     LeftOut,
 }
 

@@ -51,7 +51,7 @@ struct Following<E> {
 }
 
 impl<E: End> Follower for Following<E> {
-    fn heard(&self, source: Source, bytes: &[u8]) {
+    fn received(&self, source: Source, bytes: &[u8]) {
         self.tap.pass(source, bytes);
     }
 
@@ -62,11 +62,11 @@ impl<E: End> Follower for Following<E> {
 
 /// Waits for the report of a call's end; gives the call up where a stopped supervisor sends none.
 pub(crate) async fn reported(ended: Receiver<Ended>, limits: &Limits, end: &impl End) -> Ended {
-    let told = timeout(limits.wall + SUPERVISOR_GRACE, ended).await;
-    if told.is_err() {
+    let reported = timeout(limits.wall + SUPERVISOR_GRACE, ended).await;
+    if reported.is_err() {
         end.cancel();
     }
-    told.ok().and_then(Result::ok).unwrap_or_else(|| Ended::failed(Failure::Supervisor))
+    reported.ok().and_then(Result::ok).unwrap_or_else(|| Ended::failed(Failure::Supervisor))
 }
 
 /// Follows `running` until its end is reported and its output read.
@@ -106,7 +106,7 @@ async fn follow(
     let (mut drained, mut cancelled) = (false, false);
     let ended = loop {
         tokio::select! {
-            told = &mut reported => break told,
+            end = &mut reported => break end,
             _ = &mut draining, if !drained => drained = true,
             () = caller.cancel.cancelled(), if !cancelled => {
                 cancelled = true;
@@ -114,18 +114,18 @@ async fn follow(
             }
         }
     };
-    let told = Instant::now();
+    let reported = Instant::now();
     while !drained {
         let before = caller.produced.bytes();
         let closed = timeout(DRAIN_PAUSE, &mut draining).await.is_ok();
-        drained = closed || before == caller.produced.bytes() || told.elapsed() >= DRAIN_GRACE;
+        drained = closed || before == caller.produced.bytes() || reported.elapsed() >= DRAIN_GRACE;
         if drained && !closed {
             tracing::debug!("a call's output was still open after its end");
         }
     }
     drop(draining);
     let (stdout, stderr) = (out.into_captured(), err.into_captured());
-    (Observed { ended, receipt: None, stdout, stderr }, told.elapsed())
+    (Observed { ended, receipt: None, stdout, stderr }, reported.elapsed())
 }
 
 #[cfg(test)]
@@ -146,8 +146,8 @@ mod tests {
     impl Fake {
         fn tell(&self, outcome: Outcome) {
             let sender = self.0.lock().ok().and_then(|mut slot| slot.take());
-            let told = sender.map(|sender| sender.send(with(outcome)).is_ok());
-            assert!(told != Some(false));
+            let sent = sender.map(|sender| sender.send(with(outcome)).is_ok());
+            assert!(sent != Some(false));
         }
     }
 
@@ -211,9 +211,9 @@ mod tests {
         drop((out, err));
         fake.tell(Outcome::Exited { code: 3 });
         let never = Caller::default();
-        let (told, _) =
+        let (observed, _) =
             follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await;
-        assert_eq!(told, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
+        assert_eq!(observed, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
         Ok(())
     }
 
@@ -224,9 +224,9 @@ mod tests {
         let caller = Caller::default();
         caller.cancel.cancel();
         drop((out, err));
-        let (told, _) =
+        let (observed, _) =
             follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &caller).await;
-        assert_eq!(told, seen(Outcome::Cancelled, b"partial", b""));
+        assert_eq!(observed, seen(Outcome::Cancelled, b"partial", b""));
         Ok(())
     }
 
@@ -237,9 +237,9 @@ mod tests {
         err.write_all(b"67890").await?;
         drop((out, err));
         let never = Caller::default();
-        let (told, _) =
+        let (observed, _) =
             follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(Some(9)), &never).await;
-        assert_eq!(told, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
+        assert_eq!(observed, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
         Ok(())
     }
 
@@ -249,9 +249,9 @@ mod tests {
         out.write_all(b"before").await?;
         fake.tell(Outcome::Exited { code: 0 });
         let (start, never) = (Instant::now(), Caller::default());
-        let (told, _) =
+        let (observed, _) =
             follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await;
-        assert_eq!(told, seen(Outcome::Exited { code: 0 }, b"before", b""));
+        assert_eq!(observed, seen(Outcome::Exited { code: 0 }, b"before", b""));
         assert!(start.elapsed() <= 2 * DRAIN_PAUSE);
         drop((out, err));
         Ok(())

@@ -152,9 +152,9 @@ impl Workbench {
     ) -> Result<CallReport, Refusal> {
         let done = self.run(grant, keep, caller).await;
         match &done {
-            Ok(told) => {
-                tracing::debug!(outcome = told.outcome.name(), "ended");
-                entry.ended(&told.story());
+            Ok(report) => {
+                tracing::debug!(outcome = report.outcome.name(), "ended");
+                entry.ended(&report.story());
             }
             Err(refusal) => entry.refused(refusal.to_string()),
         }

@@ -14,7 +14,7 @@ struct Ear {
 }
 
 impl Follower for Ear {
-    fn heard(&self, _: Source, bytes: &[u8]) {
+    fn received(&self, _: Source, bytes: &[u8]) {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
     }
 

@@ -158,7 +158,7 @@ mod tests {
     use super::super::parse;
     use super::*;
 
-    fn told<A: Arguments + fmt::Debug>(text: &str) -> String {
+    fn error_of<A: Arguments + fmt::Debug>(text: &str) -> String {
         parse::<A>(serde_json::from_str(text).unwrap()).unwrap_err().message
     }
 
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_out_of_range_is_named_with_its_range() {
         let plot =
-            told::<CalculatePlotArguments>(r#"{"expression":"x","from":0,"to":1,"width":201}"#);
+            error_of::<CalculatePlotArguments>(r#"{"expression":"x","from":0,"to":1,"width":201}"#);
         let expected = "calculate_plot: `width`: invalid value: floating point `201.0`, expected a whole number from 20 to 200";
         assert_eq!(plot, expected);
         let many = format!(r#"{{"expressions":[{}"1"]}}"#, r#""1","#.repeat(100));
@@ -189,7 +189,7 @@ mod tests {
             let expected = format!(
                 "calculate_batch: `expressions`: invalid length {given}, expected 1 to 100 expressions"
             );
-            assert_eq!(told::<CalculateBatchArguments>(text), expected);
+            assert_eq!(error_of::<CalculateBatchArguments>(text), expected);
         }
     }
 }

@@ -34,7 +34,7 @@ impl From<BashExecArguments> for ExecRequest {
         let timeout = timeout.map(|Seconds(value)| value);
         let stderr = match given.capture_stderr {
             Some(false) => StderrIs::LeftOut,
-            Some(true) | None => StderrIs::Told,
+            Some(true) | None => StderrIs::Shown,
         };
         let args = ScriptArgs {
             command,

@@ -24,10 +24,10 @@ use service::shell::{self, ScriptArgs, Shell};
 impl<B: Backend> Server<B> {
     pub(super) async fn bash_exec(
         &self,
-        ask: ExecRequest,
+        request: ExecRequest,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        self.executed(BashExecArguments::TOOL, ask, Tap::default(), context).await
+        self.executed(BashExecArguments::TOOL, request, Tap::default(), context).await
     }
 
     /// Runs a command as a call of `tool`, passes its output to `tap`, and returns the reference
@@ -35,25 +35,25 @@ impl<B: Backend> Server<B> {
     pub(crate) async fn executed(
         &self,
         tool: &'static str,
-        ask: ExecRequest,
+        request: ExecRequest,
         tap: Tap,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let (command, stderr) = (ask.args.command.clone(), ask.stderr);
-        let told = self.ran(tool, ask, tap, context).await?;
-        Ok(reply::executed(&told, &command, stderr))
+        let (command, stderr) = (request.args.command.clone(), request.stderr);
+        let report = self.ran(tool, request, tap, context).await?;
+        Ok(reply::executed(&report, &command, stderr))
     }
 
     /// Decides, runs and records a command as a call of `tool`; passes its output to `tap`.
     pub(crate) async fn ran(
         &self,
         tool: &'static str,
-        ask: ExecRequest,
+        request: ExecRequest,
         tap: Tap,
         context: &Context,
     ) -> Result<CommandReport, Refused> {
         let options = self.0.backend.exec_options();
-        let ExecRequest { args, shell, .. } = ask.clone();
+        let ExecRequest { args, shell, .. } = request.clone();
         let asked = args.timeout.map(|asked| seconds("timeout", asked)).transpose()?;
         let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
         let cwd = match &args.cwd {
@@ -67,12 +67,12 @@ impl<B: Backend> Server<B> {
             Shell::Sh | Shell::Zsh | Shell::Fish => shell::read_by(shell.name(), args),
         };
         let run = |turn| self.0.backend.script(tool, args, turn);
-        let mut told = self.tapped_turn(context, tap, run).await?;
+        let mut report = self.tapped_turn(context, tap, run).await?;
         if asked.is_some_and(|asked| asked > wall) {
-            told.clamped = service::report::Clamped::Yes;
+            report.clamped = service::report::Clamped::Yes;
         }
-        self.0.backend.client().history.add(&told, ask);
-        Ok(told)
+        self.0.backend.client().history.add(&report, request);
+        Ok(report)
     }
 
     /// Runs a script in a fresh cell, as a call of `tool`.
@@ -87,35 +87,35 @@ impl<B: Backend> Server<B> {
     }
 }
 
-/// Parses the output of a script that ended well.
+/// Parses the output of a script that ended check_exit.
 pub(crate) fn read<T>(
-    told: &CommandReport,
+    report: &CommandReport,
     of: impl FnOnce(&str) -> Option<T>,
 ) -> Result<T, Refused> {
-    well(told)?;
+    check_exit(report)?;
     let none = || Refused::failed("the cell's answer was not understood");
-    of(&told.stdout.text).ok_or_else(|| none().protected_by(told.receipt.clone()))
+    of(&report.stdout.text).ok_or_else(|| none().protected_by(report.receipt.clone()))
 }
 
-/// Refuses a script that did not end well.
-pub(crate) fn well(told: &CommandReport) -> Result<(), Refused> {
-    match told.outcome {
+/// Refuses a script that did not end check_exit.
+pub(crate) fn check_exit(report: &CommandReport) -> Result<(), Refused> {
+    match report.outcome {
         Outcome::Exited { code: 0 } => Ok(()),
         Outcome::Exited { .. }
         | Outcome::Signaled { .. }
         | Outcome::Timeout
         | Outcome::Limit(_)
         | Outcome::Cancelled
-        | Outcome::Failed(_) => Err(failed(told)),
+        | Outcome::Failed(_) => Err(failed(report)),
     }
 }
 
 /// Makes the failure of a script that gave no answer: its own message, else its outcome.
-pub(crate) fn failed(told: &CommandReport) -> Refused {
-    let said = told.stderr.text.trim_end();
-    let message = match (&told.outcome, said) {
+pub(crate) fn failed(report: &CommandReport) -> Refused {
+    let said = report.stderr.text.trim_end();
+    let message = match (&report.outcome, said) {
         (Outcome::Exited { .. }, said) if !said.is_empty() => said.to_owned(),
-        _ => super::reply::status(told),
+        _ => super::reply::status(report),
     };
-    Refused::failed(message).protected_by(told.receipt.clone())
+    Refused::failed(message).protected_by(report.receipt.clone())
 }

@@ -12,38 +12,39 @@ use service::request::StderrIs;
 
 /// Makes the result of `bash_exec`: six fields, and the same as text. A second text has what they
 /// cannot express, such as an exceeded time limit.
-pub(crate) fn executed(told: &CommandReport, command: &str, stderr: StderrIs) -> CallToolResult {
+pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) -> CallToolResult {
     let error = match stderr {
-        StderrIs::Told => told.stderr.text.as_str(),
+        StderrIs::Shown => report.stderr.text.as_str(),
         StderrIs::LeftOut => "",
     };
     let mut fields = json!({
-        "stdout": told.stdout.text,
+        "stdout": report.stdout.text,
         "stderr": error,
-        "exit_code": told.outcome.exit_code(),
-        "execution_time_ms": millis(told.usage.wall),
-        "working_dir": told.cwd,
+        "exit_code": report.outcome.exit_code(),
+        "execution_time_ms": millis(report.usage.wall),
+        "working_dir": report.cwd,
         "command": command,
     });
-    if let (Some(changed), Some(fields)) = (&told.files_changed, fields.as_object_mut()) {
+    if let (Some(changed), Some(fields)) = (&report.files_changed, fields.as_object_mut()) {
         fields.insert("files_changed".to_owned(), changes::fields(changed));
     }
-    if let (true, Some(fields)) = (are_cut(&told.stdout, &told.stderr), fields.as_object_mut()) {
-        fields.insert("stdout_bytes".to_owned(), Value::from(told.stdout.bytes));
-        fields.insert("stderr_bytes".to_owned(), Value::from(told.stderr.bytes));
+    if let (true, Some(fields)) = (are_cut(&report.stdout, &report.stderr), fields.as_object_mut())
+    {
+        fields.insert("stdout_bytes".to_owned(), Value::from(report.stdout.bytes));
+        fields.insert("stderr_bytes".to_owned(), Value::from(report.stderr.bytes));
         fields.insert("truncated".to_owned(), Value::Bool(true));
-        let id = told.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
+        let id = report.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
         fields.extend(id);
     }
-    let mut result = reply::result(reply::pretty(&fields), told.is_error());
-    let plain = matches!(told.outcome, Outcome::Exited { .. })
-        && told.denials.is_empty()
-        && !are_cut(&told.stdout, &told.stderr)
-        && told.clamped == Clamped::No;
+    let mut result = reply::result(reply::pretty(&fields), report.is_error());
+    let plain = matches!(report.outcome, Outcome::Exited { .. })
+        && report.denials.is_empty()
+        && !are_cut(&report.stdout, &report.stderr)
+        && report.clamped == Clamped::No;
     if !plain {
-        result.content.push(ContentBlock::text(reply::status(told)));
+        result.content.push(ContentBlock::text(reply::status(report)));
     }
-    with(result, told, fields)
+    with(result, report, fields)
 }
 
 /// Makes the result of the two tools that report the directory.
@@ -52,18 +53,18 @@ pub(crate) fn working_dir(directory: &Cwd) -> CallToolResult {
 }
 
 /// Makes the result of a question that is answered by fields alone.
-pub(crate) fn answered(told: &CommandReport, fields: Value) -> CallToolResult {
+pub(crate) fn answered(report: &CommandReport, fields: Value) -> CallToolResult {
     let text = reply::pretty(&fields);
-    with(reply::result(text, false), told, fields)
+    with(reply::result(text, false), report, fields)
 }
 
 /// Makes the result of a question that is answered by a text.
-pub(crate) fn shown(told: &CommandReport, text: &str, fields: Value) -> CallToolResult {
-    with(reply::result(text.to_owned(), false), told, fields)
+pub(crate) fn shown(report: &CommandReport, text: &str, fields: Value) -> CallToolResult {
+    with(reply::result(text.to_owned(), false), report, fields)
 }
 
-fn with(mut result: CallToolResult, told: &CommandReport, fields: Value) -> CallToolResult {
+fn with(mut result: CallToolResult, report: &CommandReport, fields: Value) -> CallToolResult {
     result.structured_content = Some(fields);
-    result.meta = Some(reply::told_meta(told));
+    result.meta = Some(reply::command_meta(report));
     result
 }

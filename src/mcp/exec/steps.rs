@@ -128,7 +128,7 @@ impl Steps {
         let is_error = last.as_ref().is_some_and(CommandReport::is_error);
         let mut result = reply::result(reply::pretty(&fields), is_error);
         result.structured_content = Some(fields);
-        result.meta = last.as_ref().map(reply::told_meta);
+        result.meta = last.as_ref().map(reply::command_meta);
         result
     }
 }

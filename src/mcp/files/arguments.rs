@@ -236,8 +236,11 @@ mod tests {
         assert_eq!(view(r#","view_range":[2,-1]"#), Ok(Request::View { first: 2, last: 0 }));
         assert_eq!(view(r#","view_range":[2,3]"#), Ok(Request::View { first: 2, last: 3 }));
         for range in ["0,1", "3,2", "1,0", "-1,-1"] {
-            let told = view(&format!(r#","view_range":[{range}]"#));
-            assert!(told.is_err_and(|told| told.ends_with("is no range of lines")), "{range}");
+            let result = view(&format!(r#","view_range":[{range}]"#));
+            assert!(
+                result.is_err_and(|result| result.ends_with("is no range of lines")),
+                "{range}"
+            );
         }
         let replace = edit(r#"{"command":"str_replace","path":"a","old_str":"b"}"#);
         assert_eq!(replace, Ok(Request::Replace { old: b"b".to_vec(), new: Vec::new() }));
@@ -253,9 +256,9 @@ mod tests {
     #[test]
     fn a_path_is_inside_the_workspace() {
         for path in ["/etc/passwd", "../x", "/workspace/../etc", "/tmp/x", "/workspacex", "/"] {
-            let told = edit(&format!(r#"{{"command":"view","path":"{path}"}}"#));
+            let result = edit(&format!(r#"{{"command":"view","path":"{path}"}}"#));
             let expected = format!("path must be a path inside /workspace, not {path}");
-            assert_eq!(told, Err(expected));
+            assert_eq!(result, Err(expected));
         }
         assert!(edit(r#"{"command":"view","path":"/workspace/a/../b"}"#).is_ok());
     }

@@ -243,8 +243,8 @@ fn got(
             fields.insert("content_base64".to_owned(), json!(coded));
             let blob = ResourceContents::blob(coded, uri(&about.path));
             let count = bytes.len();
-            let told = format!("[{count} bytes that are not text, as base64]");
-            vec![ContentBlock::text(told), ContentBlock::resource(blob)]
+            let report = format!("[{count} bytes that are not text, as base64]");
+            vec![ContentBlock::text(report), ContentBlock::resource(blob)]
         }
     }
 }

@@ -21,10 +21,10 @@ impl<B: Backend> Server<B> {
         done: &Result<Calculated, Refused>,
         started: Instant,
     ) {
-        let told = done.as_ref().map(|done| done.result.as_str());
-        let told = told.map_err(|refused| refused.message.as_str());
+        let answer = done.as_ref().map(|done| done.result.as_str());
+        let answer = answer.map_err(|refused| refused.message.as_str());
         let took = started.elapsed();
-        self.ledger(|ledger| ledger.note(tool, text, Some(precision.places()), told, took));
+        self.ledger(|ledger| ledger.note(tool, text, Some(precision.places()), answer, took));
     }
 
     pub(crate) fn ledger<T>(&self, with: impl FnOnce(&mut Ledger) -> T) -> T {

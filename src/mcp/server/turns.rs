@@ -33,8 +33,8 @@ impl<B: Backend> Server<B> {
         self.tapped_turn(context, Tap::default(), call).await
     }
 
-    /// Runs a call as [`Server::turn`] does, and sends its output as progress too.
-    pub(super) async fn heard<T, F>(
+    /// Runs a call as [`Server::turn`] does, and sends its output and its time as progress.
+    pub(super) async fn with_progress<T, F>(
         &self,
         context: &RequestContext<RoleServer>,
         call: impl FnOnce(Caller) -> F,
@@ -50,7 +50,7 @@ impl<B: Backend> Server<B> {
         // The owner of the tap drops it when the call is answered; by then all that it passed on is
         // sent.
         let run = self.watched_turn(context, tap, Ticks::Yes, call);
-        tokio::join!(run, live.tell(pieces)).0
+        tokio::join!(run, live.send(pieces)).0
     }
 
     /// Runs a call as [`Server::turn`] does, without progress: the reader of the tap needs none.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::schema::tool;
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named};
-use crate::exec::{failed, read, reply, well};
+use crate::exec::{check_exit, failed, read, reply};
 use crate::server::Server;
 use model::outcome::Outcome;
 use service::Backend;
@@ -150,7 +150,7 @@ impl BuiltIn for ProcessInfoArguments {
         let filter = inspect::line("filter", self.filter.unwrap_or_default())?;
         let args = inspect::processes(&format, &filter);
         let report = server.script(Self::TOOL, args, context).await?;
-        well(&report)?;
+        check_exit(&report)?;
         let fields = json!({ "format": format, "filter": filter, "processes": report.stdout.text });
         Ok(reply::shown(&report, &report.stdout.text, fields))
     }

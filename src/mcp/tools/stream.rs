@@ -73,6 +73,6 @@ impl BuiltIn for BashExecStreamArguments {
         let live = OutputNotifier::new(context.peer.clone(), token, size).logged(logs);
         // The end of the call drops the tap; by then all output that it passed on has been sent.
         let run = server.executed(Self::TOOL, asked.into(), tap, context);
-        tokio::join!(run, live.tell(pieces)).0
+        tokio::join!(run, live.send(pieces)).0
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::schema::{no_arguments, pure, sets, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, Named};
-use crate::exec::{reply, well};
+use crate::exec::{check_exit, reply};
 use crate::server::Server;
 use model::call::Cwd;
 use model::outcome::Outcome;
@@ -88,7 +88,7 @@ impl BuiltIn for SetWorkingDirArguments {
                 "make it first: /workspace is that of bash, /tmp is empty for each call",
             ));
         }
-        well(&report)?;
+        check_exit(&report)?;
         server.0.backend.client().working_dir.set(directory.clone());
         Ok(reply::working_dir(&directory))
     }

@@ -27,7 +27,7 @@ impl Scope {
             Some(profile) => DenialReport::of(denied, profile),
             None => self.denial(denied),
         };
-        let told = match ToolSpec::named(tool).map(|tool| tool.runs) {
+        let report = match ToolSpec::named(tool).map(|tool| tool.runs) {
             Some(Runs::FreshCell(_)) => self.workbench.call_beside(call, &caller).await?,
             Some(Runs::EmptyCell | Runs::Server | Runs::Calculator | Runs::Session) | None => {
                 self.workbench.call(call, &caller).await?
@@ -35,24 +35,24 @@ impl Scope {
         };
         let show =
             Shown { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
-        let (stdout, stderr) = shown(&told.stdout, &told.stderr, show);
+        let (stdout, stderr) = shown(&report.stdout, &report.stderr, show);
         let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
-        let output_id = readable.then(|| self.workbench.keep(&told)).flatten();
+        let output_id = readable.then(|| self.workbench.keep(&report)).flatten();
         Ok(CommandReport {
-            outcome: told.outcome,
+            outcome: report.outcome,
             stdout,
             stderr,
-            usage: told.usage,
-            timings: told.timings,
-            denials: told.denials.iter().map(denial).collect(),
-            cwd: told.cwd.as_str().to_owned(),
-            timeout: told.limits.wall,
-            clamped: clamped(told.clamped),
-            receipt: told.receipt,
+            usage: report.usage,
+            timings: report.timings,
+            denials: report.denials.iter().map(denial).collect(),
+            cwd: report.cwd.as_str().to_owned(),
+            timeout: report.limits.wall,
+            clamped: clamped(report.clamped),
+            receipt: report.receipt,
             unrecorded: self.workbench.audit.trouble(),
             output_id,
             session: None,
-            files_changed: told.files_changed,
+            files_changed: report.files_changed,
         })
     }
 }

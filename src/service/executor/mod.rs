@@ -84,8 +84,8 @@ impl Executor {
         let queue = Queue::new(size(config.concurrency.value), size(config.queue.value));
         Self {
             yield_after: config.session_yield.value,
-            default_timeout: command_timeout.map(|told| {
-                shell.as_ref().map_or(told, |shell| told.min(shell.limits.wall)).as_secs_f64()
+            default_timeout: command_timeout.map(|time| {
+                shell.as_ref().map_or(time, |shell| time.min(shell.limits.wall)).as_secs_f64()
             }),
             shell,
             calculator: effective("calculate".into())
@@ -398,11 +398,11 @@ impl Backend for Scope {
             Ok(call) => call,
             Err(bad) => {
                 self.workbench.audit.invalid(&declared.command.name, &bad.to_string());
-                return Ok(bad.told(request.correlation));
+                return Ok(bad.result(request.correlation));
             }
         };
         match self.workbench.call_command(call, declared.command.changes, &caller).await {
-            Ok(told) => Ok(DeclaredResult::of(declared, told, request.correlation)),
+            Ok(report) => Ok(DeclaredResult::of(declared, report, request.correlation)),
             Err(full @ Refusal::QueueFull { .. }) => {
                 let kind = ErrorType::ResourceExhausted;
                 Ok(DeclaredResult::refused(kind, full.to_string(), request.correlation))

@@ -48,8 +48,8 @@ impl Scope {
             Wait::Background => BACKGROUND,
             Wait::Foreground => self.executor.yield_after,
         });
-        let ask = SessionRequest { session, call, restart, patience, kept: Retention::Spooled };
-        let reply = self.workbench.in_session(ask, &caller).await?;
+        let request = SessionRequest { session, call, restart, patience, kept: Retention::Spooled };
+        let reply = self.workbench.in_session(request, &caller).await?;
         Ok(self.answer(reply, shown))
     }
 

@@ -230,8 +230,8 @@ mod tests {
         let no = FileError::Many { lines: "3, 17".to_owned(), count: 2 };
         assert_eq!(read(many), Some(Err(no)));
         let errno = b"cofferdam-clerk 1\nno errno\nstep opening\nerrno 13\nbytes 0\n\n";
-        let told = read(errno).and_then(Result::err).map(|no| no.to_string());
-        assert_eq!(told.as_deref(), Some("opening: permission denied (EACCES)"));
+        let message = read(errno).and_then(Result::err).map(|no| no.to_string());
+        assert_eq!(message.as_deref(), Some("opening: permission denied (EACCES)"));
         for forged in ["no other\nbytes 0\n\n", "no many\nbytes 0\n\n", "yes\nbytes 0\n\n"] {
             assert_eq!(read(format!("cofferdam-clerk 1\n{forged}").as_bytes()), None, "{forged}");
         }

@@ -147,19 +147,26 @@ impl Workbench {
         match self.shared.workspace {
             Workspace::Fresh | Workspace::Session(_) => {
                 let call = timed(in_shell(tool, &words, stdin)?);
-                let ask = session::SessionRequest {
+                let request = session::SessionRequest {
                     session,
                     call,
                     restart: session::Restart::No,
                     patience: None,
                     kept: Retention::Apart { bytes: ANSWER_BYTES },
                 };
-                of_session(self.in_session(ask, caller).await?)
+                of_session(self.in_session(request, caller).await?)
             }
             Workspace::Granted(_) => {
                 let call = timed(alone(tool, words, stdin)?);
-                let told = self.call_keeping(call, ANSWER_BYTES, caller).await?;
-                filed(&told.outcome, &told.stdout, &told.stderr, told.denials, told.receipt, None)
+                let report = self.call_keeping(call, ANSWER_BYTES, caller).await?;
+                filed(
+                    &report.outcome,
+                    &report.stdout,
+                    &report.stderr,
+                    report.denials,
+                    report.receipt,
+                    None,
+                )
             }
         }
     }

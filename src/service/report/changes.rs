@@ -42,10 +42,10 @@ pub fn fields(changed: &FilesChanged) -> Value {
     Value::Object(fields)
 }
 
-fn more(changed: &FilesChanged, told: usize) -> u64 {
+fn more(changed: &FilesChanged, listed: usize) -> u64 {
     let all =
         [changed.created, changed.modified, changed.deleted].map(u64::from).iter().sum::<u64>();
-    all.saturating_sub(u64::try_from(told).unwrap_or(u64::MAX))
+    all.saturating_sub(u64::try_from(listed).unwrap_or(u64::MAX))
 }
 
 fn file(one: &FileChange) -> Value {
@@ -79,7 +79,7 @@ fn shown(one: &FileChange) -> String {
 /// Formats the changes as one line for a model.
 pub fn line(changed: &FilesChanged) -> String {
     let mut parts: Vec<String> = Vec::new();
-    let (mut told, mut before) = (0, None);
+    let (mut listed, mut before) = (0, None);
     for one in changed.listed.iter().take(NAMED) {
         let word = match one.change {
             Change::Created => "created",
@@ -91,9 +91,9 @@ pub fn line(changed: &FilesChanged) -> String {
         let note = if runs { " (executable)" } else { "" };
         parts.push(format!("{word}{}{note}", shown(one)));
         before = Some(one.change);
-        told += 1;
+        listed += 1;
     }
-    match more(changed, told) {
+    match more(changed, listed) {
         0 => {}
         more => parts.push(format!("{more} more")),
     }

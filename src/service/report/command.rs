@@ -79,8 +79,8 @@ pub enum BashAnswer {
 }
 
 impl From<CommandReport> for BashAnswer {
-    fn from(told: CommandReport) -> Self {
-        Self::Ended(Box::new(told))
+    fn from(report: CommandReport) -> Self {
+        Self::Ended(Box::new(report))
     }
 }
 

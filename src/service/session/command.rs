@@ -88,7 +88,7 @@ pub struct Held {
 impl Command {
     /// Starts the follower of a running command.
     pub fn follow(about: CommandInfo, running: Running, mut behind: Held) -> Arc<Self> {
-        let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: told, guard } =
+        let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: waits, guard } =
             running;
         let CommandInfo { id, session, text, began, limits, clamped, keep } = about;
         let (input, turn_of_first) = Feed::new(stdin, behind.kind);
@@ -106,7 +106,7 @@ impl Command {
             stdout: Stream::new(stdout, keep, Source::Stdout, &meter),
             stderr: Stream::new(stderr, KEPT_BYTES, Source::Stderr, &meter),
             input,
-            query: InputQuery::new(told),
+            query: InputQuery::new(waits),
             control,
             finished: watch::Sender::new(None),
             job: AtomicBool::new(false),
@@ -131,28 +131,28 @@ impl Command {
     }
 
     /// Makes one of a call that had a cell of its own and has ended, so that its output can be read.
-    pub fn past(id: String, told: &CallReport, receipt: Receipt, control: Control) -> Arc<Self> {
+    pub fn past(id: String, report: &CallReport, receipt: Receipt, control: Control) -> Arc<Self> {
         let ended = Ended {
-            outcome: told.outcome.clone(),
-            usage: told.usage,
-            denials: told.denials.clone(),
-            timings: told.timings,
-            files_changed: told.files_changed.clone(),
+            outcome: report.outcome.clone(),
+            usage: report.usage,
+            denials: report.denials.clone(),
+            timings: report.timings,
+            files_changed: report.files_changed.clone(),
             ..Ended::failed(Failure::Lost)
         };
-        let finished = Finished { ended, took: told.duration };
+        let finished = Finished { ended, took: report.duration };
         Arc::new(Self {
             id,
             session: None,
             text: String::new(),
-            began: told.cwd.as_str().to_owned(),
+            began: report.cwd.as_str().to_owned(),
             receipt,
             turn: 0,
-            limits: told.limits,
-            clamped: told.clamped,
+            limits: report.limits,
+            clamped: report.clamped,
             started: Instant::now(),
-            stdout: Stream::past(told.stdout.clone(), Source::Stdout),
-            stderr: Stream::past(told.stderr.clone(), Source::Stderr),
+            stdout: Stream::past(report.stdout.clone(), Source::Stdout),
+            stderr: Stream::past(report.stderr.clone(), Source::Stderr),
             input: Feed::new(None, Kind::Pipe).0,
             query: InputQuery::new(watch::channel((0, Waits::No)).1),
             control,
@@ -202,10 +202,10 @@ impl Command {
     async fn to_the_end(self: Arc<Self>, ended: Receiver<Ended>, behind: Held) {
         let Held { mut seat, entry, .. } = behind;
         let mut reported = pin!(reported(ended, &self.limits, &self.control));
-        let told = loop {
+        let end = loop {
             tokio::select! {
                 biased;
-                told = &mut reported => break told,
+                end = &mut reported => break end,
                 () = self.stdout.readable() => drop(self.stdout.look(&self)),
                 () = self.stderr.readable() => drop(self.stderr.look(&self)),
             }
@@ -214,20 +214,20 @@ impl Command {
         self.stdout.seal(&*self);
         self.stderr.seal(&*self);
         self.hush();
-        tracing::debug!(job = self.id, outcome = told.outcome.name(), "ended");
-        seat.after(&told);
+        tracing::debug!(job = self.id, outcome = end.outcome.name(), "ended");
+        seat.after(&end);
         entry.ended(&Story {
-            outcome: &told.outcome,
-            usage: &told.usage,
-            timings: &told.timings,
-            denials: &told.denials,
+            outcome: &end.outcome,
+            usage: &end.usage,
+            timings: &end.timings,
+            denials: &end.denials,
             receipt: Some(&self.receipt),
         });
         let late = seat.late();
         // The seat is freed before the end is reported: the receiver of the report may ask for the
         // next command.
         drop(seat);
-        let finished = Finished { ended: told, took: self.started.elapsed() };
+        let finished = Finished { ended: end, took: self.started.elapsed() };
         self.finished.send_replace(Some(finished));
         let reader = tokio::spawn(Arc::clone(&self).drain_late());
         late.keep(Arc::clone(&self), reader);
@@ -245,7 +245,7 @@ impl Command {
 }
 
 impl Follower for Command {
-    fn heard(&self, source: Source, bytes: &[u8]) {
+    fn received(&self, source: Source, bytes: &[u8]) {
         // The tap is not held beyond this call: its receiver waits until every holder has dropped
         // it.
         self.tap.lock().unwrap_or_else(PoisonError::into_inner).pass(source, bytes);

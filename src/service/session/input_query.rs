@@ -17,17 +17,17 @@ const ANSWER: Duration = Duration::from_millis(300);
 pub(crate) struct InputQuery {
     /// Number of the last question; answers to earlier ones are ignored.
     asked: AtomicU32,
-    told: watch::Receiver<(u32, Waits)>,
+    waits: watch::Receiver<(u32, Waits)>,
 }
 
 impl InputQuery {
-    pub(crate) fn new(told: watch::Receiver<(u32, Waits)>) -> Self {
-        Self { asked: AtomicU32::new(0), told }
+    pub(crate) fn new(waits: watch::Receiver<(u32, Waits)>) -> Self {
+        Self { asked: AtomicU32::new(0), waits }
     }
 
     /// Returns the answer to the last question.
-    fn told(&self) -> Option<Waits> {
-        let (number, waits) = *self.told.borrow();
+    fn answer(&self) -> Option<Waits> {
+        let (number, waits) = *self.waits.borrow();
         (number > 0 && number == self.asked.load(Ordering::Acquire)).then_some(waits)
     }
 }
@@ -43,14 +43,14 @@ impl Command {
 
     /// Returns true if it waits for input, by the last answer.
     pub(crate) fn waits_for_input(&self) -> bool {
-        self.input.is_open() && self.finished().is_none() && self.query.told() == Some(Waits::Yes)
+        self.input.is_open() && self.finished().is_none() && self.query.answer() == Some(Waits::Yes)
     }
 
     /// Resolves when it waits for input; that may never happen.
     pub(super) async fn waits(&self) {
-        let mut told = self.query.told.clone();
+        let mut changes = self.query.waits.clone();
         while !self.waits_for_input() {
-            if told.changed().await.is_err() {
+            if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
@@ -61,9 +61,10 @@ impl Command {
         if !self.input.is_open() || self.finished().is_some() {
             return;
         }
-        let mut told = self.query.told.clone();
+        let mut changes = self.query.waits.clone();
         self.ask();
-        let answer = async { while self.query.told().is_none() && told.changed().await.is_ok() {} };
+        let answer =
+            async { while self.query.answer().is_none() && changes.changed().await.is_ok() {} };
         // Without an answer nothing is known, and nothing is claimed.
         timeout(ANSWER, answer).await.unwrap_or_default();
     }

@@ -84,8 +84,8 @@ impl Workbench {
         let seen = seen.unwrap_or_else(|| command.printed());
         let until = Instant::now() + wait;
         let fresh = |now: Offsets| now.stdout > seen.stdout || now.stderr > seen.stderr;
-        let told = |command: &Command| command.finished().is_some() || command.waits_for_input();
-        while !told(&command) && !fresh(command.printed()) && Instant::now() < until {
+        let is_done = |command: &Command| command.finished().is_some() || command.waits_for_input();
+        while !is_done(&command) && !fresh(command.printed()) && Instant::now() < until {
             tokio::select! {
                 biased;
                 () = caller.cancel.cancelled() => break,
@@ -100,10 +100,10 @@ impl Workbench {
 
     /// Keeps the output of a call that had a cell of its own, and returns its handle.
     #[must_use]
-    pub(crate) fn keep(&self, told: &CallReport) -> Option<String> {
+    pub(crate) fn keep(&self, report: &CallReport) -> Option<String> {
         let id = self.sessions.spool.name();
         let control = self.shared.link.control_of_none();
-        let command = Command::past(id.clone(), told, told.receipt.clone()?, control);
+        let command = Command::past(id.clone(), report, report.receipt.clone()?, control);
         self.sessions.spool.keep(command);
         Some(id)
     }

@@ -45,11 +45,11 @@ impl Workbench {
     /// A denial by policy, or a session that cannot take the command: nothing ran.
     pub(crate) async fn in_session(
         &self,
-        ask: SessionRequest,
+        request: SessionRequest,
         caller: &Caller,
     ) -> Result<Reply, Refusal> {
-        check_name(&ask.session)?;
-        let SessionRequest { session, call, restart, patience, kept } = ask;
+        check_name(&request.session)?;
+        let SessionRequest { session, call, restart, patience, kept } = request;
         let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();

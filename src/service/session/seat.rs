@@ -45,15 +45,15 @@ impl Seat {
     }
 
     /// Records the end of a command.
-    pub fn after(&mut self, told: &Ended) {
-        match &told.shell {
+    pub fn after(&mut self, end: &Ended) {
+        match &end.shell {
             ShellAfter::Kept { cwd } => {
                 self.started = true;
                 self.cwd = Some(cwd.clone());
             }
-            ShellAfter::Ended => self.end(ShellLoss::Command(told.outcome.clone())),
+            ShellAfter::Ended => self.end(ShellLoss::Command(end.outcome.clone())),
             ShellAfter::None => {
-                if told.outcome == Outcome::Failed(Failure::Supervisor) {
+                if end.outcome == Outcome::Failed(Failure::Supervisor) {
                     self.end(ShellLoss::Meanwhile);
                 }
             }
