@@ -16,11 +16,12 @@ use cell::mediate::paths::{Text, descriptor_of, split};
 use cell::mediate::sockets::{Address, SocketArguments};
 use cell::mediate::{epoll, inotify};
 use cell::seccomp::{payload_filter, payload_verdicts};
-use mcp::arguments::{
-    BashArguments, CalculateAdvancedArguments, CalculateArguments, SandboxRulesArguments,
-    SetPrecisionArguments, parse,
-};
+use mcp::arguments::parse;
 use mcp::lines::{Ends, Lines};
+use mcp::tools::{
+    BashArguments, CalculateAdvancedArguments, CalculateArguments, SandboxRulesArguments,
+    SetPrecisionArguments,
+};
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 use model::job::Workspace;

@@ -1,21 +1,12 @@
 //! Tool arguments as an agent sends them: parsed, unknown fields refused, every error naming its field.
 
-pub mod calculator;
-pub mod jobs;
-
-use std::collections::BTreeMap;
 use std::fmt;
 
 use rmcp::model::JsonObject;
 use serde::Deserialize;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 
-use capture::lines::Wanted;
-use model::defaults::INLINE_CHARACTERS;
 use service::refused::{Refused, RefusedKind};
-use service::request::{BashRequest, Input, Precision, SessionCommand, Shown, Wait};
-use service::session::{DEFAULT, Restart};
-use service::shell::BashArgs;
 
 /// Arguments that were refused. The agent sees this as a result, never as a protocol error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,135 +30,6 @@ pub trait Named {
 /// Arguments of one tool. `FIELDS` lists every accepted name, in the order of the schema.
 pub trait Arguments: Named + DeserializeOwned {
     const FIELDS: &'static [&'static str];
-}
-
-/// Arguments of `bash`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BashArguments {
-    /// Text of the command. Absent only when the call asks for nothing but `restart`.
-    pub command: Option<String>,
-    pub stdin: Option<String>,
-    pub cwd: Option<String>,
-    pub env: Option<BTreeMap<String, String>>,
-    pub timeout: Option<Seconds>,
-    pub session: Option<String>,
-    #[serde(default)]
-    pub restart: bool,
-    #[serde(default)]
-    pub background: bool,
-    /// Standard input stays open for `bash_input`. By default it does for a background command that
-    /// has no `stdin`.
-    pub input: Option<bool>,
-    /// Terminal: the command runs on one of its own.
-    #[serde(default)]
-    pub tty: bool,
-    /// Characters of output in the reply, at most.
-    pub max_output: Option<usize>,
-    /// First (`head`) and last (`tail`) lines of each stream in the reply.
-    pub head: Option<usize>,
-    pub tail: Option<usize>,
-    /// Note for people who read the transcript; it has no effect.
-    pub description: Option<String>,
-}
-
-impl Arguments for BashArguments {
-    const FIELDS: &'static [&'static str] = &[
-        "command",
-        "stdin",
-        "cwd",
-        "env",
-        "timeout",
-        "session",
-        "restart",
-        "background",
-        "input",
-        "tty",
-        "max_output",
-        "head",
-        "tail",
-        "description",
-    ];
-}
-
-impl BashArguments {
-    /// Converts them to a request.
-    ///
-    /// # Errors
-    /// No command, although the call does not restart the shell.
-    pub fn request(self) -> Result<BashRequest, Refused> {
-        let session = self.session.unwrap_or_else(|| DEFAULT.to_owned());
-        let Some(command) = self.command else {
-            if self.restart {
-                return Ok(BashRequest::Restart { session });
-            }
-            let missing = Refused::new(RefusedKind::Arguments, "bash: missing field `command`");
-            return Err(missing.with_hint("only with `restart` can it be left out"));
-        };
-        let is_open = self.input.unwrap_or(self.background && self.stdin.is_none());
-        let timeout = self.timeout.map(|seconds| seconds.0);
-        Ok(BashRequest::Run(Box::new(SessionCommand {
-            session,
-            restart: if self.restart { Restart::Yes } else { Restart::No },
-            input: match (self.tty, is_open) {
-                (true, _) => Input::Terminal,
-                (false, true) => Input::Open,
-                (false, false) => Input::Given,
-            },
-            args: BashArgs { command, stdin: self.stdin, cwd: self.cwd, env: self.env, timeout },
-            wait: if self.background { Wait::Background } else { Wait::Foreground },
-            shown: Shown {
-                characters: self.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
-                lines: Wanted { head: self.head, tail: self.tail },
-            },
-        })))
-    }
-}
-
-/// Arguments of `calculate`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CalculateArguments {
-    pub expression: String,
-    pub precision: Option<Precision>,
-    pub timeout: Option<Seconds>,
-}
-
-impl Arguments for CalculateArguments {
-    const FIELDS: &'static [&'static str] = &["expression", "precision", "timeout"];
-}
-
-/// Arguments of `calculate_advanced`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CalculateAdvancedArguments {
-    pub script: String,
-    pub precision: Option<Precision>,
-    pub timeout: Option<Seconds>,
-}
-
-impl Arguments for CalculateAdvancedArguments {
-    const FIELDS: &'static [&'static str] = &["script", "precision", "timeout"];
-}
-
-/// Arguments of `set_precision`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SetPrecisionArguments {
-    pub precision: Precision,
-}
-
-impl Arguments for SetPrecisionArguments {
-    const FIELDS: &'static [&'static str] = &["precision"];
-}
-
-/// Arguments of tools that take none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SandboxRulesArguments {}
-
-impl Arguments for SandboxRulesArguments {
-    const FIELDS: &'static [&'static str] = &[];
 }
 
 /// Number of seconds as typed; `call::seconds` checks its range.
@@ -268,7 +130,12 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed parse is a failed test")]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::tools::calculator::{CalculateArguments, SetPrecisionArguments};
+    use crate::tools::rules::SandboxRulesArguments;
+    use crate::tools::shell::BashArguments;
 
     fn object(text: &str) -> Option<JsonObject> {
         Some(serde_json::from_str(text).unwrap())

@@ -21,10 +21,11 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::arguments::{BashArguments, nearest};
+use super::arguments::nearest;
 use super::logs::{self, Logs};
 use super::resources;
 use super::sessions;
+use super::tools::shell::BashArguments;
 use super::tools::{Context, Entry, INSTRUCTIONS, InForce};
 use super::{commands, jobs, reply};
 use service::Backend;

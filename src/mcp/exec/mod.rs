@@ -2,16 +2,15 @@
 //!
 //! Only one directory persists between their calls: the one in which the next call starts.
 
-pub mod arguments;
 pub(super) mod reply;
 pub mod steps;
 
 use rmcp::model::CallToolResult;
 
-use self::arguments::BashExecArguments;
 use super::arguments::Named;
 use super::server::Server;
 use super::tools::Context;
+use super::tools::exec::BashExecArguments;
 use capture::tap::Tap;
 use model::call::{Cwd, seconds};
 use model::outcome::Outcome;

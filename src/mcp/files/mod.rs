@@ -1,6 +1,5 @@
 //! Files of `/workspace` as an agent reads and writes them: `edit`, `put_file`, `get_file`.
 
-pub mod arguments;
 mod reply;
 
 use rmcp::model::CallToolResult;

@@ -3,17 +3,54 @@
 use std::time::Instant;
 
 use rmcp::model::Tool;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::{precision_schema, pure, sets, time_schema, tool, warnings_schema};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::{
-    CalculateAdvancedArguments, CalculateArguments, Named, SetPrecisionArguments,
-};
+use crate::arguments::{Arguments, Named, Seconds};
 use crate::reply::{self, calculations};
 use crate::server::Server;
 use crate::server::calculator::within;
 use service::Backend;
+use service::request::Precision;
+
+/// Arguments of `calculate`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalculateArguments {
+    pub(crate) expression: String,
+    pub(crate) precision: Option<Precision>,
+    pub(crate) timeout: Option<Seconds>,
+}
+
+impl Arguments for CalculateArguments {
+    const FIELDS: &'static [&'static str] = &["expression", "precision", "timeout"];
+}
+
+/// Arguments of `calculate_advanced`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CalculateAdvancedArguments {
+    pub(crate) script: String,
+    pub(crate) precision: Option<Precision>,
+    pub(crate) timeout: Option<Seconds>,
+}
+
+impl Arguments for CalculateAdvancedArguments {
+    const FIELDS: &'static [&'static str] = &["script", "precision", "timeout"];
+}
+
+/// Arguments of `set_precision`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetPrecisionArguments {
+    pub(crate) precision: Precision,
+}
+
+impl Arguments for SetPrecisionArguments {
+    const FIELDS: &'static [&'static str] = &["precision"];
+}
 
 impl BuiltIn for CalculateArguments {
     fn describe(in_force: &InForce) -> Tool {

@@ -1,16 +1,59 @@
 //! `bash_exec`: a command in a fresh cell, with the reference implementation's fields.
 
+use std::collections::BTreeMap;
+
 use rmcp::model::Tool;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::{files_changed, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::exec::arguments::BashExecArguments;
+use crate::arguments::{Arguments, Seconds};
 use crate::server::Server;
 use model::call::SCRIPT_BYTES;
 use service::Backend;
-use service::request::ExecOptions;
-use service::shell::Shell;
+use service::request::{ExecOptions, ExecRequest, StderrIs};
+use service::shell::{ScriptArgs, Shell};
+
+/// Arguments of `bash_exec`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BashExecArguments {
+    pub(crate) command: String,
+    pub(crate) working_dir: Option<String>,
+    pub(crate) timeout: Option<Seconds>,
+    pub(crate) capture_stderr: Option<bool>,
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(crate) shell: Shell,
+    /// Name of a profile, if policy leaves the choice.
+    pub(crate) profile: Option<String>,
+}
+
+impl Arguments for BashExecArguments {
+    const FIELDS: &'static [&'static str] =
+        &["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
+}
+
+impl From<BashExecArguments> for ExecRequest {
+    fn from(given: BashExecArguments) -> Self {
+        let BashExecArguments { command, working_dir, timeout, env, shell, profile, .. } = given;
+        let timeout = timeout.map(|Seconds(value)| value);
+        let stderr = match given.capture_stderr {
+            Some(false) => StderrIs::LeftOut,
+            Some(true) | None => StderrIs::Shown,
+        };
+        let args = ScriptArgs {
+            command,
+            cwd: working_dir,
+            env,
+            timeout,
+            profile,
+            ..ScriptArgs::default()
+        };
+        Self { args, shell, stderr }
+    }
+}
 
 impl BuiltIn for BashExecArguments {
     fn describe(in_force: &InForce) -> Tool {

@@ -1,15 +1,224 @@
 //! `edit`, `put_file` and `get_file`: files of /workspace.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rmcp::model::Tool;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::{pure, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::Named;
-use crate::files::arguments::{EditArguments, GOT, GetFileArguments, PutFileArguments};
+use crate::arguments::{Arguments, BadArguments, Named};
 use crate::server::Server;
+use model::call::{FilePath, InvalidCall};
 use service::Backend;
-use service::files::FILE_BYTES;
+use service::files::{FILE_BYTES, Overwrite, Request};
+use service::refused::Refused;
+use service::request::FileRequest;
+use service::session::DEFAULT;
+
+/// Bytes of a `get_file` answer by default.
+pub(crate) const GOT: usize = 1 << 20;
+
+/// Arguments of `edit`: those of the text editor tool that models know.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EditArguments {
+    pub(crate) command: Command,
+    pub(crate) path: String,
+    pub(crate) file_text: Option<String>,
+    pub(crate) old_str: Option<String>,
+    pub(crate) new_str: Option<String>,
+    pub(crate) insert_line: Option<usize>,
+    pub(crate) insert_text: Option<String>,
+    pub(crate) view_range: Option<(i64, i64)>,
+    pub(crate) session: Option<String>,
+}
+
+impl Arguments for EditArguments {
+    const FIELDS: &'static [&'static str] = &[
+        "command",
+        "path",
+        "file_text",
+        "old_str",
+        "new_str",
+        "insert_line",
+        "insert_text",
+        "view_range",
+        "session",
+    ];
+}
+
+/// Command of `edit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Command {
+    View,
+    Create,
+    StrReplace,
+    Insert,
+}
+
+/// Arguments of `put_file`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PutFileArguments {
+    pub(crate) path: String,
+    pub(crate) content: Option<String>,
+    pub content_base64: Option<String>,
+    pub(crate) mode: Option<String>,
+    #[serde(default)]
+    pub(crate) overwrite: bool,
+    pub(crate) session: Option<String>,
+}
+
+impl Arguments for PutFileArguments {
+    const FIELDS: &'static [&'static str] =
+        &["path", "content", "content_base64", "mode", "overwrite", "session"];
+}
+
+/// Arguments of `get_file`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GetFileArguments {
+    pub(crate) path: String,
+    #[serde(default)]
+    pub(crate) offset: u64,
+    pub(crate) length: Option<usize>,
+    pub(crate) session: Option<String>,
+}
+
+impl Arguments for GetFileArguments {
+    const FIELDS: &'static [&'static str] = &["path", "offset", "length", "session"];
+}
+
+/// Returns the session whose shell is asked, if the workspace is a session's.
+fn named(session: Option<String>) -> String {
+    session.unwrap_or_else(|| DEFAULT.to_owned())
+}
+
+fn bad(message: String) -> BadArguments {
+    BadArguments { message, hint: None }
+}
+
+/// Returns a field that a command requires.
+fn needed<T>(command: &str, field: &str, value: Option<T>) -> Result<T, BadArguments> {
+    value.ok_or_else(|| bad(format!("edit: `{command}` needs `{field}`")))
+}
+
+fn bounded(field: &'static str, bytes: Vec<u8>) -> Result<Vec<u8>, InvalidCall> {
+    if bytes.len() > FILE_BYTES {
+        return Err(InvalidCall::TooLong { field, bytes: bytes.len(), limit: FILE_BYTES });
+    }
+    Ok(bytes)
+}
+
+impl EditArguments {
+    /// Converts them to a request.
+    ///
+    /// # Errors
+    /// A field that is missing or out of its bounds.
+    pub(crate) fn asked(self) -> Result<FileRequest, Refused> {
+        let path = FilePath::new("path", &self.path)?;
+        let request = match self.command {
+            Command::View => {
+                let (first, last) = lines(self.view_range)?;
+                Request::View { first, last }
+            }
+            Command::Create => {
+                let text = needed("create", "file_text", self.file_text)?;
+                let bytes = bounded("file_text", text.into_bytes())?;
+                Request::Put { bytes, mode: None, over: Overwrite::Any }
+            }
+            Command::StrReplace => {
+                let old = needed("str_replace", "old_str", self.old_str)?;
+                if old.is_empty() {
+                    return Err(bad("edit: `old_str` is empty".to_owned()).into());
+                }
+                let new = bounded("new_str", self.new_str.unwrap_or_default().into_bytes())?;
+                Request::Replace { old: bounded("old_str", old.into_bytes())?, new }
+            }
+            Command::Insert => {
+                let after = needed("insert", "insert_line", self.insert_line)?;
+                // The older name of the same field.
+                let text = needed("insert", "insert_text", self.insert_text.or(self.new_str))?;
+                Request::Insert { after, text: bounded("insert_text", text.into_bytes())? }
+            }
+        };
+        Ok(FileRequest { path, request, session: named(self.session) })
+    }
+}
+
+/// Returns the first and last line; 0 stands for the last line of the file.
+fn lines(range: Option<(i64, i64)>) -> Result<(usize, usize), BadArguments> {
+    let Some((first, last)) = range else { return Ok((1, 0)) };
+    let number = |value: i64| usize::try_from(value).ok().filter(|number| *number > 0);
+    match (number(first), number(last)) {
+        (Some(first), _) if last == -1 => Ok((first, 0)),
+        (Some(first), Some(last)) if first <= last => Ok((first, last)),
+        (_, _) => {
+            let hint = "the first line is 1; -1 as the second is the last line of the file";
+            let message = format!("edit: `view_range` [{first}, {last}] is no range of lines");
+            Err(BadArguments { message, hint: Some(hint.to_owned()) })
+        }
+    }
+}
+
+impl PutFileArguments {
+    /// Converts them to a request.
+    ///
+    /// # Errors
+    /// A field that is missing or out of its bounds.
+    pub(crate) fn asked(self) -> Result<FileRequest, Refused> {
+        let path = FilePath::new("path", &self.path)?;
+        let bytes = match (self.content, self.content_base64) {
+            (Some(text), None) => bounded("content", text.into_bytes())?,
+            (None, Some(coded)) => {
+                let decoded = STANDARD.decode(coded.trim());
+                let bytes =
+                    decoded.map_err(|error| bad(format!("put_file: `content_base64`: {error}")))?;
+                bounded("content_base64", bytes)?
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                let why = "put_file: one of `content` and `content_base64` is needed";
+                return Err(bad(why.to_owned()).into());
+            }
+        };
+        let mode = self.mode.as_deref().map(permissions).transpose()?;
+        let over = if self.overwrite { Overwrite::Any } else { Overwrite::Nothing };
+        Ok(FileRequest {
+            path,
+            request: Request::Put { bytes, mode, over },
+            session: named(self.session),
+        })
+    }
+}
+
+/// Parses permissions in octal digits, without set-id and sticky bits.
+fn permissions(digits: &str) -> Result<u16, BadArguments> {
+    let mode = u16::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
+    let plain = digits.len() <= 4 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    mode.filter(|_| plain).ok_or_else(|| {
+        bad("put_file: `mode` must be permissions in octal, such as 644 or 755".to_owned())
+    })
+}
+
+impl GetFileArguments {
+    /// Converts them to a request.
+    ///
+    /// # Errors
+    /// A field that is out of its bounds.
+    pub(crate) fn asked(self) -> Result<FileRequest, Refused> {
+        let path = FilePath::new("path", &self.path)?;
+        let length = self.length.unwrap_or(GOT);
+        if !(1..=FILE_BYTES).contains(&length) {
+            let why = format!("get_file: `length` must be 1 to {FILE_BYTES} bytes");
+            return Err(bad(why).into());
+        }
+        let request = Request::Get { offset: self.offset, length };
+        Ok(FileRequest { path, request, session: named(self.session) })
+    }
+}
 
 impl BuiltIn for EditArguments {
     fn describe(_: &InForce) -> Tool {
@@ -171,4 +380,76 @@ fn session() -> Value {
         "pattern": "^[A-Za-z0-9._-]+$",
         "description": "Whose /workspace, as with bash. A granted directory is the same for all."
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit(text: &str) -> Result<Request, String> {
+        let arguments: EditArguments = serde_json::from_str(text).map_err(|bad| bad.to_string())?;
+        arguments.asked().map(|asked| asked.request).map_err(|refused| refused.message)
+    }
+
+    fn put(text: &str) -> Result<Request, String> {
+        let arguments: PutFileArguments =
+            serde_json::from_str(text).map_err(|bad| bad.to_string())?;
+        arguments.asked().map(|asked| asked.request).map_err(|refused| refused.message)
+    }
+
+    #[test]
+    fn each_command_of_edit_takes_its_fields() {
+        let view = |range: &str| edit(&format!(r#"{{"command":"view","path":"a"{range}}}"#));
+        assert_eq!(view(""), Ok(Request::View { first: 1, last: 0 }));
+        assert_eq!(view(r#","view_range":[2,-1]"#), Ok(Request::View { first: 2, last: 0 }));
+        assert_eq!(view(r#","view_range":[2,3]"#), Ok(Request::View { first: 2, last: 3 }));
+        for range in ["0,1", "3,2", "1,0", "-1,-1"] {
+            let result = view(&format!(r#","view_range":[{range}]"#));
+            assert!(
+                result.is_err_and(|result| result.ends_with("is no range of lines")),
+                "{range}"
+            );
+        }
+        let replace = edit(r#"{"command":"str_replace","path":"a","old_str":"b"}"#);
+        assert_eq!(replace, Ok(Request::Replace { old: b"b".to_vec(), new: Vec::new() }));
+        let insert = |field: &str| {
+            edit(&format!(r#"{{"command":"insert","path":"a","insert_line":0,"{field}":"b"}}"#))
+        };
+        let expected = Ok(Request::Insert { after: 0, text: b"b".to_vec() });
+        assert_eq!((insert("insert_text"), insert("new_str")), (expected.clone(), expected));
+        let missing = edit(r#"{"command":"create","path":"a"}"#);
+        assert_eq!(missing, Err("edit: `create` needs `file_text`".to_owned()));
+    }
+
+    #[test]
+    fn a_path_is_inside_the_workspace() {
+        for path in ["/etc/passwd", "../x", "/workspace/../etc", "/tmp/x", "/workspacex", "/"] {
+            let result = edit(&format!(r#"{{"command":"view","path":"{path}"}}"#));
+            let expected = format!("path must be a path inside /workspace, not {path}");
+            assert_eq!(result, Err(expected));
+        }
+        assert!(edit(r#"{"command":"view","path":"/workspace/a/../b"}"#).is_ok());
+    }
+
+    #[test]
+    fn bytes_come_as_text_or_as_base64_and_not_as_both() {
+        let bytes = |fields: &str| put(&format!(r#"{{"path":"a",{fields}}}"#));
+        let request = |bytes: &[u8], mode| Request::Put {
+            bytes: bytes.to_vec(),
+            mode,
+            over: Overwrite::Nothing,
+        };
+        assert_eq!(bytes(r#""content":"é""#), Ok(request("é".as_bytes(), None)));
+        assert_eq!(bytes(r#""content_base64":"/wA=""#), Ok(request(b"\xff\0", None)));
+        assert_eq!(bytes(r#""content":"x","mode":"0755""#), Ok(request(b"x", Some(0o755))));
+        for wrong in [
+            r#""content":"x","content_base64":"AA==""#,
+            r#""mode":"644""#,
+            r#""content_base64":"%""#,
+            r#""content":"x","mode":"4755""#,
+            r#""content":"x","mode":"+7""#,
+        ] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
 }

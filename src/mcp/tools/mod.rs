@@ -3,18 +3,18 @@
 //! It is made from the rows of [`policy::tools`]. The type that a row names holds a call's arguments
 //! and implements [`BuiltIn`], in a file of this folder.
 
-mod calculator;
-mod exec;
-mod files;
+pub(super) mod calculator;
+pub(super) mod exec;
+pub(super) mod files;
 mod history;
 mod info;
-mod jobs;
+pub(super) mod jobs;
 mod macros;
-mod math;
+pub(super) mod math;
 mod pipeline;
-mod rules;
+pub(super) mod rules;
 pub(super) mod schema;
-mod shell;
+pub(super) mod shell;
 mod steps;
 mod stream;
 mod working_dir;
@@ -25,30 +25,28 @@ use rmcp::RoleServer;
 use rmcp::model::{CallToolResult, JsonObject, Tool};
 use rmcp::service::RequestContext;
 
+pub use self::calculator::{CalculateAdvancedArguments, CalculateArguments, SetPrecisionArguments};
+use self::exec::BashExecArguments;
+use self::files::{EditArguments, GetFileArguments, PutFileArguments};
 use self::history::{HistoryReplayArguments, HistorySearchArguments};
 use self::info::{
     CommandHelpArguments, GetEnvArguments, ManPageArguments, ProcessInfoArguments,
     SystemInfoArguments, WhichCommandArguments,
 };
+use self::jobs::{BashInputArguments, BashJobsArguments, BashKillArguments, BashOutputArguments};
 use self::macros::{
     MacroDeleteArguments, MacroListArguments, MacroRunArguments, MacroSaveArguments,
 };
-use self::pipeline::PipelineArguments;
-use self::stream::BashExecStreamArguments;
-use self::working_dir::{GetWorkingDirArguments, SetWorkingDirArguments};
-use crate::arguments::calculator::{
+use self::math::{
     CalculateBatchArguments, CalculateFunctionsArguments, CalculateHistoryArguments,
     CalculatePlotArguments, CalculateStatsArguments,
 };
-use crate::arguments::jobs::{
-    BashInputArguments, BashJobsArguments, BashKillArguments, BashOutputArguments,
-};
-use crate::arguments::{
-    Arguments, BashArguments, CalculateAdvancedArguments, CalculateArguments, Named,
-    SandboxRulesArguments, SetPrecisionArguments, parse,
-};
-use crate::exec::arguments::BashExecArguments;
-use crate::files::arguments::{EditArguments, GetFileArguments, PutFileArguments};
+use self::pipeline::PipelineArguments;
+pub use self::rules::SandboxRulesArguments;
+pub use self::shell::BashArguments;
+use self::stream::BashExecStreamArguments;
+use self::working_dir::{GetWorkingDirArguments, SetWorkingDirArguments};
+use crate::arguments::{Arguments, Named, parse};
 use crate::server::Server;
 use service::Backend;
 use service::refused::Refused;

@@ -6,11 +6,11 @@ use rmcp::model::Tool;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::exec::BashExecArguments;
 use super::schema::{runs, tool};
 use super::steps::{exec_properties, keep_going_schema, steps_schema};
 use super::{BuiltIn, CallResult, Context, InForce};
 use crate::arguments::{Arguments, BadArguments, Named, Seconds};
-use crate::exec::arguments::BashExecArguments;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
 use capture::tap::Tap;

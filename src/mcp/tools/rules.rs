@@ -1,14 +1,24 @@
 //! `sandbox_rules`: what commands may do here.
 
 use rmcp::model::Tool;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::schema::{no_arguments, pure, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::SandboxRulesArguments;
+use crate::arguments::Arguments;
 use crate::reply;
 use crate::server::Server;
 use service::Backend;
+
+/// Arguments of `sandbox_rules`: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxRulesArguments {}
+
+impl Arguments for SandboxRulesArguments {
+    const FIELDS: &'static [&'static str] = &[];
+}
 
 impl BuiltIn for SandboxRulesArguments {
     fn describe(_: &InForce) -> Tool {

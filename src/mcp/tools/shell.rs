@@ -1,17 +1,107 @@
 //! `bash`: a command in the shell of its session.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rmcp::model::Tool;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::schema::{denials, files_changed, runs, tool};
 use super::{BuiltIn, CallResult, Context, InForce};
-use crate::arguments::BashArguments;
+use crate::arguments::{Arguments, Seconds};
 use crate::server::Server;
+use capture::lines::Wanted;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use service::Backend;
+use service::refused::{Refused, RefusedKind};
+use service::request::{BashRequest, Input, SessionCommand, Shown, Wait};
+use service::session::{DEFAULT, Restart};
+use service::shell::BashArgs;
+
+/// Arguments of `bash`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BashArguments {
+    /// Text of the command. Absent only when the call asks for nothing but `restart`.
+    pub command: Option<String>,
+    pub stdin: Option<String>,
+    pub cwd: Option<String>,
+    pub env: Option<BTreeMap<String, String>>,
+    pub timeout: Option<Seconds>,
+    pub session: Option<String>,
+    #[serde(default)]
+    pub restart: bool,
+    #[serde(default)]
+    pub background: bool,
+    /// Standard input stays open for `bash_input`. By default it does for a background command that
+    /// has no `stdin`.
+    pub input: Option<bool>,
+    /// Terminal: the command runs on one of its own.
+    #[serde(default)]
+    pub tty: bool,
+    /// Characters of output in the reply, at most.
+    pub max_output: Option<usize>,
+    /// First (`head`) and last (`tail`) lines of each stream in the reply.
+    pub head: Option<usize>,
+    pub tail: Option<usize>,
+    /// Note for people who read the transcript; it has no effect.
+    pub description: Option<String>,
+}
+
+impl Arguments for BashArguments {
+    const FIELDS: &'static [&'static str] = &[
+        "command",
+        "stdin",
+        "cwd",
+        "env",
+        "timeout",
+        "session",
+        "restart",
+        "background",
+        "input",
+        "tty",
+        "max_output",
+        "head",
+        "tail",
+        "description",
+    ];
+}
+
+impl BashArguments {
+    /// Converts them to a request.
+    ///
+    /// # Errors
+    /// No command, although the call does not restart the shell.
+    pub(crate) fn request(self) -> Result<BashRequest, Refused> {
+        let session = self.session.unwrap_or_else(|| DEFAULT.to_owned());
+        let Some(command) = self.command else {
+            if self.restart {
+                return Ok(BashRequest::Restart { session });
+            }
+            let missing = Refused::new(RefusedKind::Arguments, "bash: missing field `command`");
+            return Err(missing.with_hint("only with `restart` can it be left out"));
+        };
+        let is_open = self.input.unwrap_or(self.background && self.stdin.is_none());
+        let timeout = self.timeout.map(|seconds| seconds.0);
+        Ok(BashRequest::Run(Box::new(SessionCommand {
+            session,
+            restart: if self.restart { Restart::Yes } else { Restart::No },
+            input: match (self.tty, is_open) {
+                (true, _) => Input::Terminal,
+                (false, true) => Input::Open,
+                (false, false) => Input::Given,
+            },
+            args: BashArgs { command, stdin: self.stdin, cwd: self.cwd, env: self.env, timeout },
+            wait: if self.background { Wait::Background } else { Wait::Foreground },
+            shown: Shown {
+                characters: self.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
+                lines: Wanted { head: self.head, tail: self.tail },
+            },
+        })))
+    }
+}
 
 impl BuiltIn for BashArguments {
     fn describe(in_force: &InForce) -> Tool {
