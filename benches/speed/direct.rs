@@ -11,7 +11,7 @@ use capture::{Captured, KEPT_BYTES, Meter};
 use config::Surroundings;
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
-use model::job::{Access, Limits, ProfileName, Workspace};
+use model::job::{Access, GrantId, Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
 use model::profile::Profile;
 use policy::{Grant, Policy};
@@ -97,7 +97,7 @@ impl Job {
     }
 
     pub fn in_workspace(self) -> Self {
-        Self { workspace: Workspace::Granted(0), ..self }
+        Self { workspace: Workspace::Granted(GrantId(0)), ..self }
     }
 
     fn grant(&self, profiles: &[Profile]) -> Result<Grant> {

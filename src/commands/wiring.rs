@@ -13,7 +13,7 @@ use config::server::ScopeRule;
 use config::{Loaded, Surroundings};
 use model::accounts;
 use model::call::Call;
-use model::job::{Access, ProfileName, Workspace};
+use model::job::{Access, GrantId, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
 use model::profile::Profile;
@@ -277,7 +277,7 @@ pub fn with_mounts(
             .with_hint("use --profile bash, or one with a `workspace`"));
     }
     let granted = vec![directories];
-    Ok((Settings { profiles: vec![profile], granted, ..settings }, Workspace::Granted(0)))
+    Ok((Settings { profiles: vec![profile], granted, ..settings }, Workspace::Granted(GrantId(0))))
 }
 
 fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile, CliError> {
@@ -306,7 +306,7 @@ pub fn with_workspace(
         access: ask.access,
     };
     let granted = vec![vec![tier::workspace(settings.tier, granted)?]];
-    Ok((Settings { granted, ..settings }, Workspace::Granted(0)))
+    Ok((Settings { granted, ..settings }, Workspace::Granted(GrantId(0))))
 }
 
 /// Resolves the links of a host path, once and for all.

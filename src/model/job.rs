@@ -41,8 +41,8 @@ impl fmt::Display for ProfileName {
 pub enum Workspace {
     /// A private tmpfs that ends with the cell.
     Fresh,
-    /// A host directory the operator granted at start, by its index there.
-    Granted(u16),
+    /// A host directory the operator granted at start.
+    Granted(GrantId),
     /// The private one of a session, for a cell of its own.
     Session(SessionId),
 }
@@ -56,6 +56,10 @@ pub enum Access {
     /// Files that the host obeys and that exist are read-only; any name can be made.
     Unguarded,
 }
+
+/// A granted directory: its index among those that the operator granted at start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GrantId(pub u16);
 
 /// A session: a shell whose cell lives across calls, and the `/workspace` that outlives the shell.
 /// The front end numbers them, and never uses a number twice.

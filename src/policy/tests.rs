@@ -200,11 +200,11 @@ fn a_granted_workspace_is_for_profiles_that_have_one() {
             &Principal::local(),
             call(tool, Asked::default()),
             &profiles(),
-            Workspace::Granted(3).into(),
+            Workspace::Granted(model::job::GrantId(3)).into(),
         );
         grant.map(|grant| (grant.job().workspace, grant.job().cwd.clone()))
     };
-    assert_eq!(told("bash"), Ok((Workspace::Granted(3), Cwd::workspace())));
+    assert_eq!(told("bash"), Ok((Workspace::Granted(model::job::GrantId(3)), Cwd::workspace())));
     assert_eq!(told("calculate"), Ok((Workspace::Fresh, Cwd::tmp())));
 }
 

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use config::Surroundings;
-use model::job::{Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace};
+use model::job::{GrantId, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use model::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
@@ -214,7 +214,7 @@ fn names(front: &mut Front) -> Check {
     let unknown = ProfileName::new("other").ok_or("a name")?;
     let start = Start { profile: unknown, ..front.frame() };
     front.refused(start, &[fd.as_fd()], "no profile `other` with that workspace")?;
-    let start = Start { workspace: Workspace::Granted(0), ..front.frame() };
+    let start = Start { workspace: Workspace::Granted(GrantId(0)), ..front.frame() };
     front.refused(start, &[fd.as_fd()], "no profile `bash` with that workspace")
 }
 

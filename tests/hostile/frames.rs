@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use model::job::{
-    JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace,
+    GrantId, JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace,
 };
 use model::wire::{self, Carried, FRAME_BYTES, Input, Request, Start};
 use sys::memory;
@@ -152,8 +152,8 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
     let limits = if dice.one_in(2) { limits } else { honest.limits };
     let workspaces = [
         Workspace::Fresh,
-        Workspace::Granted(0),
-        Workspace::Granted(u16::MAX),
+        Workspace::Granted(GrantId(0)),
+        Workspace::Granted(GrantId(u16::MAX)),
         Workspace::Session(SessionId(dice.below(3))),
         Workspace::Session(SessionId(u64::MAX)),
     ];

@@ -22,7 +22,7 @@ use crate::rootfs::sockets;
 use cell::Clocks;
 use cell::cgroup::Parent;
 use cell::ids::{Supplementary, write_map};
-use model::job::Workspace;
+use model::job::{GrantId, Workspace};
 use model::profile::Profile;
 use model::receipt::Tier;
 use model::wire::Scope;
@@ -240,7 +240,7 @@ fn key_grants(
         if profile.workspace {
             for ((granted, looked), index) in spec.granted.iter().zip(looked).zip(0..) {
                 let directories = grants::grants(granted, looked, ids)?;
-                keys.push(key(profile, Workspace::Granted(index), directories)?);
+                keys.push(key(profile, Workspace::Granted(GrantId(index)), directories)?);
             }
         }
         Ok(keys)

@@ -91,7 +91,7 @@ impl FromIterator<Key> for Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::job::SessionId;
+    use model::job::{GrantId, SessionId};
 
     fn key(workspace: Workspace) -> Key {
         let design = Err(Unusable { why: "a test".to_owned(), missing_program: None });
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_key_that_comes_after_boot_is_found_until_it_goes_and_its_number_is_not_used_again() {
         let mut keys: Keys =
-            [Workspace::Fresh, Workspace::Granted(0)].map(key).into_iter().collect();
+            [Workspace::Fresh, Workspace::Granted(GrantId(0))].map(key).into_iter().collect();
         let none = ProfileName::none();
         let session = Workspace::Session(SessionId(7));
         assert_eq!(keys.find(&none, session), None);
