@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use selftest::corpus::{Probe, corpus};
+use selftest::corpus::{Attack, corpus};
 use serde_json::Value;
 use support::{Caller, Check, Failed, For, Told, Who, equal, holds, patience};
 
@@ -33,7 +33,7 @@ const OTHERS: [(&str, For, Checked); 6] = [
 
 fn main() -> ExitCode {
     let probes = corpus().unwrap_or_else(|error| panic!("{error}"));
-    let named = |probe: &Probe| (format!("{} {}", probe.id, probe.title), For::Both);
+    let named = |probe: &Attack| (format!("{} {}", probe.id, probe.title), For::Both);
     let mut names: Vec<(String, For)> = probes.iter().map(named).collect();
     names.extend(OTHERS.iter().map(|(name, whom, _)| ((*name).to_owned(), *whom)));
     support::each(&names, |caller, name| match OTHERS.iter().find(|(other, ..)| *other == name) {

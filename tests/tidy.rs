@@ -1,6 +1,6 @@
 //! The form of the code: which module names which, where `unsafe` stands, and what fits a screen.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Lines of a file above which a warning asks for a cut along ideas.
@@ -288,6 +288,32 @@ fn what_a_crate_makes_public_another_names() {
         format!("{}:{number}: `{name}` is of this crate alone", source.path.display())
     });
     none(&faults.collect::<Vec<_>>());
+}
+
+/// Returns the name of the type that a line at the left margin makes public.
+fn public_type(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("pub ")?;
+    let kinds = ["struct ", "enum ", "trait ", "type ", "union "];
+    let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+/// The helpers are programs of their own, without the standard library and its `Result`.
+#[test]
+fn no_two_crates_share_the_name_of_a_public_type() {
+    let (sources, mut owners) = (sources(), BTreeMap::<&str, BTreeSet<&str>>::new());
+    for source in sources.iter().filter(|source| source.is_product()) {
+        if ["commands", "helpers", "lib", "main"].contains(&source.module()) {
+            continue;
+        }
+        for name in source.code().filter_map(|(_, line)| public_type(line)) {
+            owners.entry(name).or_default().insert(source.module());
+        }
+    }
+    assert!(owners.len() > 200, "only {} types were found", owners.len());
+    let shared = owners.iter().filter(|(_, crates)| crates.len() > 1);
+    let faults: Vec<String> = shared.map(|(name, of)| format!("`{name}` of {of:?}")).collect();
+    none(&faults);
 }
 
 /// Names of other modules of the supervisor in the code of `source`, each with its folder.

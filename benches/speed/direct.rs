@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use capture::stream::{Follower, Stream};
 use capture::tap::Source;
 use capture::{Captured, KEPT_BYTES, Meter};
-use config::Surroundings;
+use config::HostContext;
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{Access, GrantId, Limits, ProfileName, Workspace};
@@ -30,7 +30,7 @@ pub struct Direct {
 /// Starts one, before this process has a thread. `shown` is read-only at `/workspace` of jobs that
 /// name it.
 pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
-    let none = Surroundings {
+    let none = HostContext {
         cofferdam_config: None,
         xdg_config_home: None,
         home: None,

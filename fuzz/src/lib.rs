@@ -11,7 +11,7 @@ use capture::Captured;
 use capture::deceptive::always_deceives;
 use capture::text::render;
 use cell::mediate::calls::int;
-use cell::mediate::names::{self, Depth, Kind, Place};
+use cell::mediate::names::{self, Depth, DirectoryClass, NameClass};
 use cell::mediate::paths::{Text, descriptor_of, split};
 use cell::mediate::sockets::{Address, SocketArguments};
 use cell::mediate::{epoll, inotify};
@@ -29,7 +29,7 @@ use model::profile::calls;
 use model::profile::condition::Verdict;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Request};
-use policy::flags::{Command, Input, Takes};
+use policy::flags::{DeclaredCommand, Input, Takes};
 use policy::{Policy, Principal};
 use profile::Profiles;
 use profile::document::Document;
@@ -177,7 +177,7 @@ pub fn flags(bytes: &[u8]) {
     }
 }
 
-fn is_listed(command: &Command, word: &str) -> bool {
+fn is_listed(command: &DeclaredCommand, word: &str) -> bool {
     let is = |name: &str, takes: &Takes| match takes {
         Takes::Nothing | Takes::Next(_) => name == word,
         Takes::Equals(_) => word.split_once('=').is_some_and(|(given, _)| given == name),
@@ -318,13 +318,13 @@ fn registers(bytes: &[u8]) {
 
 fn name(name: &[u8], directory: &[u8]) {
     assert!(names::may_be_same(name, name));
-    let kind = Kind::of(name);
+    let kind = NameClass::of(name);
     let same = |other: &[u8]| {
-        let other_kind = Kind::of(other);
-        let head = |kind| matches!(kind, Kind::Head { .. });
+        let other_kind = NameClass::of(other);
+        let head = |kind| matches!(kind, NameClass::Head { .. });
         // In another spelling it is the same to the host, or more is guarded.
         assert!(
-            kind == Kind::Plain || other_kind == kind || (head(kind) && head(other_kind)),
+            kind == NameClass::Plain || other_kind == kind || (head(kind) && head(other_kind)),
             "{other:?}"
         );
     };
@@ -336,16 +336,16 @@ fn name(name: &[u8], directory: &[u8]) {
     }
     let depth = Depth::of(directory);
     let places = match depth {
-        Depth::Without => &[Place::WorkTree, Place::Headed][..],
-        Depth::Top => &[Place::Repository],
-        Depth::Inside => &[Place::Inside, Place::Repository],
-        Depth::Branches => &[Place::Branches],
-        Depth::Remotes | Depth::Logs => &[Place::Remotes],
-        Depth::Refs | Depth::References => &[Place::References],
+        Depth::Without => &[DirectoryClass::WorkTree, DirectoryClass::Headed][..],
+        Depth::Top => &[DirectoryClass::Repository],
+        Depth::Inside => &[DirectoryClass::Inside, DirectoryClass::Repository],
+        Depth::Branches => &[DirectoryClass::Branches],
+        Depth::Remotes | Depth::Logs => &[DirectoryClass::Remotes],
+        Depth::Refs | Depth::References => &[DirectoryClass::References],
     };
     for place in places {
-        assert!(kind != Kind::Obeyed || place.refuses(kind), "{name:?} in {place:?}");
-        assert!(kind != Kind::Plain || !place.refuses(kind), "{name:?} in {place:?}");
+        assert!(kind != NameClass::Obeyed || place.refuses(kind), "{name:?} in {place:?}");
+        assert!(kind != NameClass::Plain || !place.refuses(kind), "{name:?} in {place:?}");
     }
     // No way from a place of one kind to another, and back where there is one.
     for path in

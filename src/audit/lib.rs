@@ -22,7 +22,7 @@ pub use file::LogFileError;
 use model::call::{Call, ToolName};
 use model::outcome::in_words;
 use policy::{Denial, Grant, Principal};
-pub use record::{Asked, Story};
+pub use record::{CallRecord, Story};
 use record::{Decision, Ending, Record};
 
 /// Treatment of calls while the log cannot be written.
@@ -118,25 +118,29 @@ impl Audit {
     }
 
     /// Returns the record of a call as it was asked; `None` without a log.
-    pub fn asked(&self, call: &Call) -> Option<Asked> {
+    pub fn asked(&self, call: &Call) -> Option<CallRecord> {
         let log = self.log.as_ref()?;
         let number = log.calls.fetch_add(1, Ordering::Relaxed);
-        Some(Asked::of(format!("{}-{number}", log.prefix), &self.principal, call))
+        Some(CallRecord::of(format!("{}-{number}", log.prefix), &self.principal, call))
     }
 
     /// Records a grant.
     ///
     /// # Errors
     /// When it cannot be recorded and calls are to stop then.
-    pub fn granted(&self, asked: Option<Asked>, grant: &Grant) -> Result<Entry, Unrecorded> {
-        let (Some(log), Some(asked)) = (&self.log, asked) else { return Ok(Entry(None)) };
+    pub fn granted(
+        &self,
+        asked: Option<CallRecord>,
+        grant: &Grant,
+    ) -> Result<LoggedCall, Unrecorded> {
+        let (Some(log), Some(asked)) = (&self.log, asked) else { return Ok(LoggedCall(None)) };
         let (call, tool) = (asked.call.clone(), asked.tool.clone());
         log.write(Record::Decision(Box::new(Decision::granted(asked, grant))))?;
-        Ok(Entry(Some(Open { log: Arc::clone(log), call, tool, since: Instant::now() })))
+        Ok(LoggedCall(Some(Open { log: Arc::clone(log), call, tool, since: Instant::now() })))
     }
 
     /// Records a denial; it stays one, recorded or not.
-    pub fn denied(&self, asked: Option<Asked>, denial: &Denial) {
+    pub fn denied(&self, asked: Option<CallRecord>, denial: &Denial) {
         if let (Some(log), Some(asked)) = (&self.log, asked) {
             log.note(Record::Decision(Box::new(Decision::denied(asked, denial))));
         }
@@ -221,7 +225,7 @@ impl Log {
 /// A granted call in the log. Dropped without an end, it is recorded as taken back.
 #[derive(Debug)]
 #[must_use = "dropping it records that the call was taken back"]
-pub struct Entry(Option<Open>);
+pub struct LoggedCall(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
@@ -231,7 +235,7 @@ struct Open {
     since: Instant,
 }
 
-impl Entry {
+impl LoggedCall {
     /// Records how the call ended.
     pub fn ended(mut self, story: &Story<'_>) {
         if let Some(Open { log, call, tool, since }) = self.0.take() {
@@ -257,7 +261,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for LoggedCall {
     fn drop(&mut self) {
         self.close("cancelled", "taken back before its end was seen".to_owned());
     }

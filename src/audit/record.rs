@@ -22,7 +22,7 @@ const LISTED: usize = 64;
 
 /// A call as it was asked for, before it was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Asked {
+pub struct CallRecord {
     pub call: String,
     /// Client whose call it is.
     principal: String,
@@ -49,7 +49,7 @@ struct Text {
     start: String,
 }
 
-impl Asked {
+impl CallRecord {
     pub fn of(id: String, principal: &Principal, call: &Call) -> Self {
         // A script is the command; the words that make bash read it are always the same.
         let command = match &call.script {
@@ -171,7 +171,7 @@ pub(crate) enum Record {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Decision {
     #[serde(flatten)]
-    asked: Asked,
+    asked: CallRecord,
     decision: &'static str,
     rule: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -233,9 +233,9 @@ fn name(principal: &Principal) -> String {
 }
 
 impl Decision {
-    pub(crate) fn granted(asked: Asked, grant: &Grant) -> Self {
+    pub(crate) fn granted(asked: CallRecord, grant: &Grant) -> Self {
         let job = grant.job();
-        let asked = Asked { cwd: Some(cut(job.cwd.as_str(), REASON)), ..asked };
+        let asked = CallRecord { cwd: Some(cut(job.cwd.as_str(), REASON)), ..asked };
         Self {
             asked,
             decision: "granted",
@@ -247,7 +247,7 @@ impl Decision {
         }
     }
 
-    pub(crate) fn denied(asked: Asked, denial: &Denial) -> Self {
+    pub(crate) fn denied(asked: CallRecord, denial: &Denial) -> Self {
         Self {
             asked,
             decision: "denied",

@@ -23,7 +23,7 @@ const WHOLE_TIME: Duration = Duration::from_secs(60);
 const TOOL: &str = "calculate_batch";
 
 /// A value and `Some(false)` if not every digit is sure, or why there is none.
-pub type Entry = Result<(String, Option<bool>), CalcError>;
+pub type BatchEntry = Result<(String, Option<bool>), CalcError>;
 
 /// An expression that may share its bc with others.
 struct Shared {
@@ -85,10 +85,10 @@ pub async fn calculate_batch(
     expressions: &[String],
     precision: u32,
     time: Option<Duration>,
-) -> Result<Vec<Entry>, CalcError> {
+) -> Result<Vec<BatchEntry>, CalcError> {
     let time = time.unwrap_or(ENTRY_TIME).min(CALCULATOR_TIMEOUT);
     let end = Instant::now() + WHOLE_TIME.max(2 * time);
-    let mut entries: Vec<Option<Entry>> = expressions.iter().map(|_| None).collect();
+    let mut entries: Vec<Option<BatchEntry>> = expressions.iter().map(|_| None).collect();
     let numbered = expressions.iter().enumerate();
     let shared = numbered.filter_map(|(place, text)| Shared::of(place, text, precision)).collect();
     // First come, first served: the halves of a group come before what follows it.
@@ -153,7 +153,7 @@ async fn alone(
     text: &str,
     precision: u32,
     time: Duration,
-) -> Result<Entry, CalcError> {
+) -> Result<BatchEntry, CalcError> {
     match evaluated(bc, TOOL, text, precision, time).await {
         Err(error @ (CalcError::Refused | CalcError::Cancelled | CalcError::Internal(_))) => {
             Err(error)

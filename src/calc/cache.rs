@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use super::Calculated;
+use super::Evaluated;
 use super::library;
 use super::rewrite::{Expression, Shape};
 
@@ -37,7 +37,7 @@ impl Cache {
     }
 
     /// Keeps the value of a calculation that would give the same again.
-    pub fn put(&self, done: &Calculated) {
+    pub fn put(&self, done: &Evaluated) {
         if done.exact == Some(false)
             || done.result.len() > VALUE_BYTES
             || !repeatable(&done.expression)
@@ -68,9 +68,9 @@ fn repeatable(expression: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn done(expression: &str, precision: u32, exact: Option<bool>) -> Calculated {
+    fn done(expression: &str, precision: u32, exact: Option<bool>) -> Evaluated {
         let (result, expression) = ("0.5".to_owned(), expression.to_owned());
-        Calculated { result, expression, precision, exact }
+        Evaluated { result, expression, precision, exact }
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
             cache.put(&done(expression, 20, None));
             assert_eq!(cache.get(expression, 20), None, "{expression}");
         }
-        let long = Calculated { result: "7".repeat(VALUE_BYTES + 1), ..done("2^9999", 20, None) };
+        let long = Evaluated { result: "7".repeat(VALUE_BYTES + 1), ..done("2^9999", 20, None) };
         cache.put(&long);
         assert_eq!(cache.get("2^9999", 20), None, "it is too long");
     }

@@ -12,7 +12,7 @@ const CHARACTERS: usize = 300;
 
 /// One calculation, as it is told back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// Counted from 1 in the session.
     pub number: u64,
     pub tool: &'static str,
@@ -56,7 +56,7 @@ pub struct Statistics {
 /// The record of one session.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LedgerEntry>,
     statistics: Statistics,
 }
 
@@ -72,7 +72,7 @@ impl Ledger {
     ) {
         self.statistics.all.add(done.is_err(), took);
         self.statistics.tools.entry(tool).or_default().add(done.is_err(), took);
-        self.entries.push_back(Entry {
+        self.entries.push_back(LedgerEntry {
             number: self.statistics.all.calculations,
             tool,
             expression: beginning(expression),
@@ -90,7 +90,7 @@ impl Ledger {
     }
 
     /// The last calculations, the newest first.
-    pub fn latest(&self, limit: usize) -> Vec<Entry> {
+    pub fn latest(&self, limit: usize) -> Vec<LedgerEntry> {
         self.entries.iter().rev().take(limit).cloned().collect()
     }
 }
@@ -116,7 +116,7 @@ mod tests {
         }
         ledger.note("calculate_plot", &"x".repeat(301), None, Err("no"), 3 * took);
         let [plot, last] =
-            <[Entry; 2]>::try_from(ledger.latest(2)).unwrap_or_else(|_| panic!("two"));
+            <[LedgerEntry; 2]>::try_from(ledger.latest(2)).unwrap_or_else(|_| panic!("two"));
         assert_eq!((plot.number, plot.error.as_deref(), plot.result), (202, Some("no"), None));
         assert_eq!(plot.expression, format!("{}…", "x".repeat(300)));
         assert_eq!((last.number, last.expression.as_str()), (201, "200"));

@@ -28,7 +28,7 @@ use decimal::Decimal;
 use evaluate::{DEEP, Fault, Reading, Readings, Sure, Value};
 use rewrite::{Expression, Shape};
 
-pub use batch::{ENTRY_TIME, Entry, MOST_EXPRESSIONS, calculate_batch};
+pub use batch::{BatchEntry, ENTRY_TIME, MOST_EXPRESSIONS, calculate_batch};
 pub use cache::Cache;
 pub use evaluate::{BcRun, Evaluate};
 pub use validate::EXPRESSION_CHARACTERS;
@@ -56,7 +56,7 @@ const HIGHEST: u32 = 8000;
 
 /// Result of `calculate`; field names are the seed's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Calculated {
+pub struct Evaluated {
     /// The last value printed; empty if nothing was.
     pub result: String,
     pub expression: String,
@@ -150,10 +150,10 @@ pub async fn calculate(
     bc: &impl Evaluate,
     expression: String,
     precision: u32,
-) -> Result<Calculated, CalcError> {
+) -> Result<Evaluated, CalcError> {
     let (result, exact) =
         evaluated(bc, "calculate", &expression, precision, CALCULATOR_TIMEOUT).await?;
-    Ok(Calculated { result, expression, precision, exact })
+    Ok(Evaluated { result, expression, precision, exact })
 }
 
 /// The value of one expression, and `Some(false)` if not every digit is sure, in at most `time`.

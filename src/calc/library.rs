@@ -29,7 +29,7 @@ pub enum Gives {
 
 /// How many values a function takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
+pub enum Arity {
     /// So many; some at the end may be left out and are 0.
     Values { least: usize, most: usize },
     /// As many as there are.
@@ -47,7 +47,7 @@ pub struct Function {
     pub domain: Option<&'static str>,
     pub section: &'static str,
     pub gives: Gives,
-    pub takes: Takes,
+    pub takes: Arity,
 }
 
 /// One definition of the file.
@@ -96,7 +96,7 @@ const FROM_BASE: Function = Function {
     domain: None,
     section: "Bases",
     gives: Gives::Whole,
-    takes: Takes::Values { least: 2, most: 2 },
+    takes: Arity::Values { least: 2, most: 2 },
 };
 
 /// Reads the file. What it cannot read it leaves out, which a test would see.
@@ -162,10 +162,10 @@ fn function(
     let parameters: Vec<&str> = inner.split(", ").filter(|one| !one.is_empty()).collect();
     let most = parameters.len();
     let takes = if parameters.last() == Some(&"...") {
-        Takes::List { least: most.saturating_sub(1).max(1) }
+        Arity::List { least: most.saturating_sub(1).max(1) }
     } else {
         let least = parameters.iter().filter(|one| !one.ends_with('?')).count();
-        Takes::Values { least, most }
+        Arity::Values { least, most }
     };
     Some(Function { name, form, about, domain, section, gives, takes })
 }
@@ -224,7 +224,7 @@ pub(super) fn gives(name: &str) -> Option<Gives> {
 /// powers see to it themselves, and whole numbers are never small.
 pub(super) fn relative(name: &str) -> Option<String> {
     let function = called(name).filter(|function| function.gives == Gives::Number)?;
-    let alone = function.takes == (Takes::Values { least: 0, most: 0 });
+    let alone = function.takes == (Arity::Values { least: 0, most: 0 });
     let sees_to_it = alone || ["exp", "pow", "compound", "hypot"].contains(&function.name);
     (!sees_to_it).then(|| name.replacen(PREFIX, RELATIVE, 1))
 }
@@ -370,15 +370,15 @@ fn call(function: &Function, arguments: &Arguments) -> Result<(String, usize), C
         Err(CalcError::Invalid(format!("`{form}` takes {takes}, not {given}")))
     };
     match function.takes {
-        Takes::List { least } if given < least => wrong(format!("{least} values or more")),
-        Takes::List { .. } if given > MOST_VALUES => wrong(format!("at most {MOST_VALUES} values")),
-        Takes::List { .. } => Ok((format!("{PREFIX}{name}_{given}"), 0)),
-        Takes::Values { least, most } if given < least || given > most => {
+        Arity::List { least } if given < least => wrong(format!("{least} values or more")),
+        Arity::List { .. } if given > MOST_VALUES => wrong(format!("at most {MOST_VALUES} values")),
+        Arity::List { .. } => Ok((format!("{PREFIX}{name}_{given}"), 0)),
+        Arity::Values { least, most } if given < least || given > most => {
             let count =
                 if least == most { format!("{most}") } else { format!("{least} or {most}") };
             wrong(if count == "1" { "1 value".to_owned() } else { format!("{count} values") })
         }
-        Takes::Values { most, .. } => Ok((format!("{PREFIX}{name}"), most - given)),
+        Arity::Values { most, .. } => Ok((format!("{PREFIX}{name}"), most - given)),
     }
 }
 

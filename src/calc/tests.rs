@@ -383,7 +383,7 @@ async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
 #[test]
 fn results_have_the_seeds_fields() {
     let told =
-        Calculated { result: "4".into(), expression: "2+2".into(), precision: 20, exact: None };
+        Evaluated { result: "4".into(), expression: "2+2".into(), precision: 20, exact: None };
     let json = serde_json::json!({"result": "4", "expression": "2+2", "precision": 20});
     assert_eq!(serde_json::to_value(told).ok(), Some(json));
 }

@@ -17,7 +17,7 @@ pub mod text;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use part::Piece;
+pub use part::OutputPart;
 
 /// Bytes of one stream that a call keeps (1 MiB), half of them head and half tail.
 pub const KEPT_BYTES: usize = 1 << 20;

@@ -4,7 +4,7 @@ use super::Captured;
 
 /// Bytes that follow one another, and where the next ones are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+pub struct OutputPart {
     /// Bytes before them that were not kept.
     pub skipped: u64,
     pub bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl Captured {
 
     /// Returns at most `most` consecutive bytes from `offset` on; short lines stay whole. A client that
     /// asks again from `next` each time gets all that is kept.
-    pub fn piece(&self, offset: u64, most: usize) -> Piece {
+    pub fn piece(&self, offset: u64, most: usize) -> OutputPart {
         let start = offset.min(self.total);
         let rest = self.since(start);
         let (skipped, kept) = match rest.whole() {
@@ -52,7 +52,7 @@ impl Captured {
         };
         let bytes = kept.get(..seam(&kept, most)).unwrap_or_default().to_vec();
         let next = start.saturating_add(skipped).saturating_add(length(bytes.len()));
-        Piece { skipped, bytes, next }
+        OutputPart { skipped, bytes, next }
     }
 }
 

@@ -74,10 +74,10 @@ enum Pipe {
 }
 
 impl Pipe {
-    fn open(&self) -> Open {
+    fn open(&self) -> WritingEnds {
         match self {
-            Self::Awaited(_) | Self::Flood(_) => Open::Yes,
-            Self::Closed => Open::No,
+            Self::Awaited(_) | Self::Flood(_) => WritingEnds::Yes,
+            Self::Closed => WritingEnds::No,
         }
     }
 
@@ -99,7 +99,7 @@ enum Phase {
 
 /// State of the pipe's writing ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Open {
+pub enum WritingEnds {
     Yes,
     No,
 }
@@ -179,7 +179,7 @@ impl Stream {
     }
 
     /// Takes what is in the pipe now, unless a thread does.
-    pub fn look<F: Follower>(self: &Arc<Self>, follower: &Arc<F>) -> Open {
+    pub fn look<F: Follower>(self: &Arc<Self>, follower: &Arc<F>) -> WritingEnds {
         let mut kept = self.kept();
         let Pipe::Awaited(pipe) = &kept.pipe else { return kept.pipe.open() };
         let pipe = Arc::clone(pipe);
@@ -246,7 +246,7 @@ impl Stream {
     ///
     /// Dropping the future keeps what was taken so far.
     pub async fn to_the_end<F: Follower>(self: &Arc<Self>, follower: &Arc<F>) {
-        while self.look(follower) == Open::Yes {
+        while self.look(follower) == WritingEnds::Yes {
             self.readable().await;
         }
     }

@@ -27,7 +27,7 @@ const CPU_WEIGHT: &str = "50";
 pub enum Parent {
     V2 {
         directory: OwnedFd,
-        processors: Processors,
+        processors: ProcessorShares,
     },
     V1 {
         memory: OwnedFd,
@@ -39,7 +39,7 @@ pub enum Parent {
 
 /// Shares of the processors: set per cell by groups, or not under our control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Processors {
+pub enum ProcessorShares {
     Shared,
     NotOurs,
 }
@@ -47,7 +47,7 @@ pub enum Processors {
 impl Parent {
     /// Returns true if a cell can be limited to a share of the processors.
     pub fn shares_processors(&self) -> bool {
-        matches!(self, Self::V2 { processors: Processors::Shared, .. })
+        matches!(self, Self::V2 { processors: ProcessorShares::Shared, .. })
     }
 
     /// Returns the mechanism that bounds the memory of cells below this parent.
@@ -60,7 +60,7 @@ impl Parent {
     }
 
     /// Makes the control group of one cell, with its limits set and nobody in it.
-    pub fn make(&self, name: u64, limits: &Limits) -> Result<Option<Group>> {
+    pub fn make(&self, name: u64, limits: &Limits) -> Result<Option<ControlGroup>> {
         let name = format!("cell-{name}");
         let (memory, pids, version) = match self {
             Self::None => return Ok(None),
@@ -79,7 +79,7 @@ impl Parent {
         };
         let events = memory.open(events, OFlag::O_RDONLY)?;
         let peak = memory.open(peak, OFlag::O_RDONLY).ok();
-        let group = Group { memory, pids, version, events, peak };
+        let group = ControlGroup { memory, pids, version, events, peak };
         group.limit(limits)?;
         Ok(Some(group))
     }
@@ -88,7 +88,7 @@ impl Parent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
-    Two(Processors),
+    Two(ProcessorShares),
 }
 
 /// Microseconds over which a share of the processors is counted, the kernel's own default.
@@ -96,7 +96,7 @@ const PERIOD: u64 = 100_000;
 
 /// The control group of one cell; removed on drop, when its processes are gone.
 #[derive(Debug)]
-pub struct Group {
+pub struct ControlGroup {
     memory: Directory,
     /// Version 1 has a tree for each controller.
     pids: Option<Directory>,
@@ -107,7 +107,7 @@ pub struct Group {
     peak: Option<OwnedFd>,
 }
 
-impl Group {
+impl ControlGroup {
     /// Sets limits; they may be lowered later.
     pub fn limit(&self, limits: &Limits) -> Result<()> {
         let memory = limits.memory.to_string();
@@ -136,13 +136,13 @@ impl Group {
         }
     }
 
-    fn share_processors(&self, of: Processors, limits: &Limits) -> Result<()> {
+    fn share_processors(&self, of: ProcessorShares, limits: &Limits) -> Result<()> {
         match (of, limits.processors) {
             // The controller is not delegated: nice(2) does what it can there.
-            (Processors::NotOurs, None) => Ok(()),
+            (ProcessorShares::NotOurs, None) => Ok(()),
             // Profiles that want a share are not used where there is none to be had.
-            (Processors::NotOurs, Some(_)) => Err(Errno::ENODEV),
-            (Processors::Shared, share) => {
+            (ProcessorShares::NotOurs, Some(_)) => Err(Errno::ENODEV),
+            (ProcessorShares::Shared, share) => {
                 self.memory.write("cpu.weight", CPU_WEIGHT)?;
                 let quota =
                     share.map(|hundredths| (u64::from(hundredths) * PERIOD / 100).to_string());

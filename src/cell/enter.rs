@@ -17,12 +17,12 @@ use super::{buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, pay
 use model::profile::Network;
 use sys::fork::fork;
 use sys::process::{self, Dumpable};
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 use sys::{bpf, net, sharing};
 
 /// Everything that a new cell is made from, prepared before the clone.
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct CellSpec<'a> {
     pub design: &'a Design,
     pub shared: &'a Shared,
     pub slot: Slot,
@@ -33,7 +33,7 @@ pub struct Entry<'a> {
     /// Processes that the kernel counts together with the cell's.
     pub others: u64,
     /// The cell's control group, if it has one.
-    pub group: Option<&'a cgroup::Group>,
+    pub group: Option<&'a cgroup::ControlGroup>,
     /// Init's end of its socket to the supervisor.
     pub control: BorrowedFd<'a>,
     /// The payload's end of its socket to the supervisor.
@@ -43,7 +43,7 @@ pub struct Entry<'a> {
 }
 
 /// Runs init, from right after the clone to the end of the cell. Never returns.
-pub fn run(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> ! {
+pub fn run(entry: &CellSpec<'_>, scratch: &mut payload::Scratch) -> ! {
     // A panic must not unwind into the supervisor's frames, of which this process has a copy.
     let outcome =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| confine(entry, scratch)));
@@ -56,7 +56,10 @@ pub fn run(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> ! {
     process::exit_now(i32::from(reported.is_err()));
 }
 
-fn confine(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> Result<init::Ready, StepFailed> {
+fn confine(
+    entry: &CellSpec<'_>,
+    scratch: &mut payload::Scratch,
+) -> Result<init::InitResources, StepFailed> {
     // Closed first, before the other descriptors: the steps in between may wait for other processes.
     entry.inputs.iter().try_for_each(|input| fds::close(*input)).at(Step::Descriptors)?;
     let prepared = match &entry.design.ground {
@@ -77,7 +80,7 @@ fn confine(entry: &Entry<'_>, scratch: &mut payload::Scratch) -> Result<init::Re
 
 /// Runs the process between init and payload. The payload shares its memory until it execs, and this process
 /// frees it then, which the exec would have to do otherwise. The payload is init's child.
-fn shelter(entry: &Entry<'_>, prepared: &Prepared, scratch: &mut payload::Scratch) -> ! {
+fn shelter(entry: &CellSpec<'_>, prepared: &Prepared, scratch: &mut payload::Scratch) -> ! {
     let payload::Scratch { stack, room } = scratch;
     let reported =
         match sharing::run(stack, entry.handoff, || become_payload(entry, prepared, room)) {
@@ -91,7 +94,7 @@ fn shelter(entry: &Entry<'_>, prepared: &Prepared, scratch: &mut payload::Scratc
 }
 
 /// Runs the payload, from its first step to the exec. Returns the step that failed, after reporting it.
-fn become_payload(entry: &Entry<'_>, prepared: &Prepared, room: &mut payload::Room) {
+fn become_payload(entry: &CellSpec<'_>, prepared: &Prepared, room: &mut payload::JobRoom) {
     let told = match finish_payload(entry, prepared) {
         Ok(held) => payload::run(entry, held, room),
         Err(failed) => report::send(entry.job, &FromPayload::from(failed), &[]),
@@ -103,21 +106,21 @@ fn become_payload(entry: &Entry<'_>, prepared: &Prepared, room: &mut payload::Ro
 #[derive(Debug)]
 pub(super) struct Prepared {
     /// The payload's own layer.
-    pub ruleset: landlock::Ready,
+    pub ruleset: landlock::PreparedRules,
     /// A procfs of this cell, if init watches memory or mediates calls.
     pub procfs: Option<OwnedFd>,
     /// Links of its `/proc` that programs find as long as init holds them.
-    pub links: Option<proc::Links>,
+    pub links: Option<proc::SelfLinks>,
     /// The Landlock domain that identifies the cell's processes, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
 }
 
 /// Takes the steps of init before it forks.
-fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
-    let Entry { design, shared, slot, group, control, job, handoff, others, .. } = *entry;
+fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
+    let CellSpec { design, shared, slot, group, control, job, handoff, others, .. } = *entry;
     // Before anything is allocated for the cell, and while this process has the supervisor's id,
     // which the group belongs to.
-    group.map_or(Ok(()), cgroup::Group::join).at(Step::Cgroup)?;
+    group.map_or(Ok(()), cgroup::ControlGroup::join).at(Step::Cgroup)?;
     // After joining, not by the clone: the root of the namespace is the group that its maker is in, and the
     // groups above it are the host's.
     unshare(CloneFlags::CLONE_NEWCGROUP).at(Step::Cgroup)?;
@@ -170,8 +173,8 @@ fn prepare(entry: &Entry<'_>, root: &Root) -> Result<Prepared, StepFailed> {
 
 /// Brings the cell's loopback up, and bounds its connections unless a cgroup counts their memory. Needs
 /// CAP_NET_ADMIN in the new network namespace.
-fn prepare_network(entry: &Entry<'_>, procfs: Option<&OwnedFd>) -> Result<(), StepFailed> {
-    let Entry { design, shared, .. } = *entry;
+fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(), StepFailed> {
+    let CellSpec { design, shared, .. } = *entry;
     if design.profile.network == Network::Loopback {
         net::loopback_up().at(Step::Loopback)?;
     }
@@ -185,7 +188,7 @@ fn prepare_network(entry: &Entry<'_>, procfs: Option<&OwnedFd>) -> Result<(), St
 
 pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
     let mut buffer = [0; 16];
-    let received = socket::receive(control, &mut buffer, Wait::Yes).at(Step::Link)?;
+    let received = socket::receive(control, &mut buffer, PacketWait::Yes).at(Step::Link)?;
     let bytes = buffer.get(..received.bytes).unwrap_or_default();
     match report::decode::<ToInit>(bytes).at(Step::Link)? {
         ToInit::Mapped => Ok(()),
@@ -202,17 +205,23 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
 }
 
 /// Takes init's last step: loads its own filter.
-fn finish_init(entry: &Entry<'_>, prepared: Prepared) -> Result<init::Ready, StepFailed> {
+fn finish_init(
+    entry: &CellSpec<'_>,
+    prepared: Prepared,
+) -> Result<init::InitResources, StepFailed> {
     let mediation = entry.design.mediation.as_ref();
     let filter = mediation.map_or(&entry.shared.init_filter, |mediation| &mediation.init_filter);
     bpf::load(filter).at(Step::Seccomp)?;
     let Prepared { procfs, links, domain, .. } = prepared;
-    Ok(init::Ready { procfs, links, domain })
+    Ok(init::InitResources { procfs, links, domain })
 }
 
 /// Takes the payload's last steps: a Landlock layer more than init, its limits, the profile's filter.
-fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Held, StepFailed> {
-    let Entry { design, shared, .. } = *entry;
+fn finish_payload(
+    entry: &CellSpec<'_>,
+    prepared: &Prepared,
+) -> Result<payload::HeldPayload, StepFailed> {
+    let CellSpec { design, shared, .. } = *entry;
     // First: init waits for it, and must know which process's end ends the cell.
     let pid = std::process::id().to_ne_bytes();
     socket::send(entry.handoff.1, &pid, &[]).at(Step::Listener)?;
@@ -236,5 +245,5 @@ fn finish_payload(entry: &Entry<'_>, prepared: &Prepared) -> Result<payload::Hel
     // After the listener was sent: descriptors in flight are counted per user and compared with this limit
     // (unix(7), ETOOMANYREFS), and those of other cells count too.
     limits::payload(&design.profile.limits, &design.profile.exec).at(Step::Limits)?;
-    Ok(payload::Held { program })
+    Ok(payload::HeldPayload { program })
 }

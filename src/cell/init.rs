@@ -20,7 +20,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::bare::Domain;
-use super::enter::Entry;
+use super::enter::CellSpec;
 use super::files::{Files, Then};
 use super::mediate::mediator::{Mediator, Memory};
 use super::mediate::pending::AGAIN;
@@ -29,17 +29,17 @@ use super::{Design, ProcKind, Shared, proc};
 use model::profile::ProcView;
 use model::receipt::MemoryHold;
 use sys::process::{self, Dumpable, Reaped};
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 use sys::{Result, mount};
 
 use watch::Watch;
 
 /// Resources of init once its set-up is done.
 #[derive(Debug)]
-pub struct Ready {
+pub struct InitResources {
     pub procfs: Option<OwnedFd>,
     /// Held and not used: programs find them while they are.
-    pub links: Option<proc::Links>,
+    pub links: Option<proc::SelfLinks>,
     /// The Landlock domain that identifies its processes, in the tier without pid namespaces.
     pub domain: Option<Domain>,
 }
@@ -123,12 +123,12 @@ enum Cause {
 }
 
 /// Serves the cell until its payload has ended; returns when the end is reported.
-pub(crate) fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
+pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()> {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
     mask.thread_block()?;
     let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let Ready { procfs, links: _links, domain } = ready;
+    let InitResources { procfs, links: _links, domain } = ready;
     let watched = match &procfs {
         Some(procfs) if watches(entry.shared) => {
             Some(procfs.try_clone().map_err(|error| super::errno_of(&error))?)
@@ -177,8 +177,8 @@ pub(crate) fn supervise(entry: &Entry<'_>, ready: Ready) -> Result<()> {
 
 impl Init<'_> {
     /// Receives the payload's pid and its listener.
-    fn meet(&mut self, entry: &Entry<'_>) -> Result<()> {
-        let Entry { handoff, job, .. } = *entry;
+    fn meet(&mut self, entry: &CellSpec<'_>) -> Result<()> {
+        let CellSpec { handoff, job, .. } = *entry;
         let (ours, theirs) = handoff;
         // With these copies closed, the end of the payload's side shows here, and to the supervisor,
         // which takes it for the exec.
@@ -186,7 +186,7 @@ impl Init<'_> {
         super::fds::close(job)?;
         self.payload = payload_pid(ours)?;
         let mut buffer = [0; 8];
-        let mut received = socket::receive(ours, &mut buffer, Wait::Yes)?;
+        let mut received = socket::receive(ours, &mut buffer, PacketWait::Yes)?;
         self.mediator.attach(received.fds.first_mut().and_then(Option::take));
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Init<'_> {
 
     fn obey(&mut self) -> Result<Turn> {
         let mut buffer = [0; 64];
-        let received = socket::receive(self.control, &mut buffer, Wait::No)?;
+        let received = socket::receive(self.control, &mut buffer, PacketWait::No)?;
         if received.bytes == 0 {
             return Ok(Turn::Alone);
         }
@@ -311,7 +311,7 @@ impl Init<'_> {
 /// Receives the payload's pid, its first message.
 fn payload_pid(handoff: BorrowedFd<'_>) -> Result<Pid> {
     let mut buffer = [0; 4];
-    let received = socket::receive(handoff, &mut buffer, Wait::Yes)?;
+    let received = socket::receive(handoff, &mut buffer, PacketWait::Yes)?;
     match received.bytes {
         4 => Ok(Pid::from_raw(i32::from_ne_bytes(buffer))),
         _ => Err(Errno::ECHILD),

@@ -35,7 +35,7 @@ pub enum Use {
 
 /// The rules of every cell of one key.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LandlockPlan {
     pub abi: u32,
     /// Paths as the cell has them.
     pub rules: Vec<(CString, Use)>,
@@ -189,11 +189,11 @@ fn allow(
 /// A ruleset ready to be enforced; init enforces it once, the payload once more, which makes the
 /// payload's domain one layer deeper: it cannot trace init nor reach its memory.
 #[derive(Debug)]
-pub struct Ready(RulesetCreated);
+pub struct PreparedRules(RulesetCreated);
 
 /// Builds the ruleset of `plan`, with what `more` holds beside it. Needs the cell's mounts to be
 /// there; does not restrict anything yet.
-pub fn build(plan: &Plan, more: &[(BorrowedFd<'_>, Use)]) -> Result<Ready> {
+pub fn build(plan: &LandlockPlan, more: &[(BorrowedFd<'_>, Use)]) -> Result<PreparedRules> {
     let abi = known(plan.abi);
     let mut ruleset = empty(abi, plan.network)?.no_new_privs(false);
     for (path, what) in &plan.rules {
@@ -202,14 +202,14 @@ pub fn build(plan: &Plan, more: &[(BorrowedFd<'_>, Use)]) -> Result<Ready> {
     for (directory, what) in more {
         ruleset = allow(ruleset, *directory, *what, abi)?;
     }
-    Ok(Ready(ruleset))
+    Ok(PreparedRules(ruleset))
 }
 
 /// Returns a ruleset that holds signals, and nothing else.
 ///
 /// # Errors
 /// ENOTSUP below ABI 6.
-pub fn signals(abi: u32) -> Result<Ready> {
+pub fn signals(abi: u32) -> Result<PreparedRules> {
     if known(abi) < ABI::V6 {
         return Err(Errno::ENOTSUP);
     }
@@ -218,22 +218,22 @@ pub fn signals(abi: u32) -> Result<Ready> {
         .scope(Scope::Signal)
         .and_then(Ruleset::create)
         .map_err(|error| errno_behind(&error))?;
-    Ok(Ready(ruleset.no_new_privs(false)))
+    Ok(PreparedRules(ruleset.no_new_privs(false)))
 }
 
 /// Returns a ruleset without any rule, for a process that needs no file; or with one, for files in `held`.
-pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<Ready> {
+pub fn only(abi: u32, held: Option<BorrowedFd<'_>>) -> Result<PreparedRules> {
     let abi = known(abi);
     let ruleset = empty(abi, Network::None)?.no_new_privs(false);
-    let Some(directory) = held else { return Ok(Ready(ruleset)) };
+    let Some(directory) = held else { return Ok(PreparedRules(ruleset)) };
     // Truncate takes back a line that a full disk cut short (from ABI 3 on it is a right).
     let wanted = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
     let wanted = wanted | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let rule = PathBeneath::new(directory, wanted & AccessFs::from_all(abi));
-    ruleset.add_rule(rule).map(Ready).map_err(|error| errno_behind(&error))
+    ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
 }
 
-impl Ready {
+impl PreparedRules {
     /// Enforces the ruleset on the calling thread. no_new_privs must be set already.
     pub fn restrict(&self) -> Result<()> {
         let copy = self.0.try_clone().map_err(|error| super::errno_of(&error))?;

@@ -66,7 +66,7 @@ pub struct Design {
     pub notes: Vec<String>,
     /// Whose ids its cells have on the host.
     pub ids: ids::CellIds,
-    pub landlock: landlock::Plan,
+    pub landlock: landlock::LandlockPlan,
     /// The payload's filter.
     pub filter: Vec<Instruction>,
     /// Calls that init lets go on and records; none but for `profile learn`.
@@ -81,7 +81,7 @@ pub enum Ground {
     /// A root and namespaces of their own.
     Root(Root),
     /// The host's own tree, in the tier `landlock+seccomp`.
-    Bare(bare::Ground),
+    Bare(bare::BareGround),
 }
 
 /// Source of the monotonic and boot clocks of cells.
@@ -102,7 +102,7 @@ pub struct Root {
     pub sizes: Rc<size::Sizes>,
     /// Directories of the host in it that are overlays.
     pub overlays: Rc<sealed::Overlays>,
-    pub mounts: mounts::Plan,
+    pub mounts: mounts::MountPlan,
 }
 
 impl Design {

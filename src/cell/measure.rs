@@ -41,16 +41,16 @@ pub struct Operator {
 /// Why a cell was refused: what was seen, and what belongs there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unfit(pub String);
+pub struct UnfitCell(pub String);
 
-impl From<Errno> for Unfit {
+impl From<Errno> for UnfitCell {
     fn from(errno: Errno) -> Self {
         Self(format!("/proc of the payload cannot be read: {errno}"))
     }
 }
 
-pub(super) fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), Unfit> {
-    if holds { Ok(()) } else { Err(Unfit(what())) }
+pub(super) fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), UnfitCell> {
+    if holds { Ok(()) } else { Err(UnfitCell(what())) }
 }
 
 /// Measures the process whose procfs directory is `process`.
@@ -61,7 +61,7 @@ pub fn payload(
     process: impl AsFd,
     design: &Design,
     operator: &Operator,
-) -> Result<Measured, Unfit> {
+) -> Result<Measured, UnfitCell> {
     if let Ground::Bare(_) = &design.ground {
         return super::bare::measure::payload(process, design, operator);
     }
@@ -103,15 +103,15 @@ pub fn payload(
 
 /// Returns the host id behind the four equal ids of a `Uid:` or `Gid:` line: the supervisor sees ids through
 /// its own map.
-fn one_id(line: &str, known: &HostIds) -> Result<u32, Unfit> {
+fn one_id(line: &str, known: &HostIds) -> Result<u32, UnfitCell> {
     let ids: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
     match ids.as_slice() {
         [real, effective, saved, filesystem]
             if real == effective && effective == saved && saved == filesystem =>
         {
-            known.of(*real).ok_or_else(|| Unfit("an id outside the map".to_owned()))
+            known.of(*real).ok_or_else(|| UnfitCell("an id outside the map".to_owned()))
         }
-        _ => Err(Unfit(format!("ids differ: {line}"))),
+        _ => Err(UnfitCell(format!("ids differ: {line}"))),
     }
 }
 
@@ -120,7 +120,7 @@ fn one_id(line: &str, known: &HostIds) -> Result<u32, Unfit> {
 /// A group that the supervisor's map has no name for shows as the overflow id, each as the same. Those
 /// are the operator's that the map lacks, if there are as many: where an ordinary user wrote the map,
 /// setgroups(2) is denied for good, and the list can only be the one that was inherited.
-pub(super) fn groups(line: &str, primary: u32, operator: &Operator) -> Result<Vec<u32>, Unfit> {
+pub(super) fn groups(line: &str, primary: u32, operator: &Operator) -> Result<Vec<u32>, UnfitCell> {
     let shown: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
     let known = shown.iter().filter_map(|id| operator.gids.of(*id));
     let mut found: Vec<u32> = known.filter(|id| *id != primary).collect();
@@ -138,7 +138,7 @@ pub(super) fn groups(line: &str, primary: u32, operator: &Operator) -> Result<Ve
     Ok(found)
 }
 
-fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Unfit> {
+fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, UnfitCell> {
     let mut own = Vec::new();
     for (name, theirs) in NAMESPACES.iter().zip(&operator.namespaces) {
         let inode = readlinkat(&process, format!("ns/{name}").as_str())?;
@@ -153,7 +153,7 @@ fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Un
 }
 
 /// Returns the name of the time namespace, where it is not the operator's.
-fn own_time(process: impl AsFd, operator: &Operator) -> Result<Option<String>, Unfit> {
+fn own_time(process: impl AsFd, operator: &Operator) -> Result<Option<String>, UnfitCell> {
     let Some(theirs) = &operator.time else { return Ok(None) };
     let inode = readlinkat(&process, format!("ns/{TIME}").as_str())?;
     Ok((inode.to_str() != Some(theirs)).then(|| TIME.to_owned()))
@@ -191,13 +191,13 @@ fn escaped(path: &str) -> String {
         .collect()
 }
 
-fn mounts(process: impl AsFd, design: &Design) -> Result<u32, Unfit> {
+fn mounts(process: impl AsFd, design: &Design) -> Result<u32, UnfitCell> {
     let table = read_all(&process, "mountinfo")?;
     let mut count = 0;
     let mut covered = false;
     let mut proc = Proc::default();
     for line in table.lines() {
-        let unknown = || Unfit("mountinfo has an unknown shape".to_owned());
+        let unknown = || UnfitCell("mountinfo has an unknown shape".to_owned());
         let mut words = line.split(' ');
         let id = words.next().ok_or_else(unknown)?;
         let parent = words.next().ok_or_else(unknown)?;
@@ -243,7 +243,7 @@ impl<'a> Proc<'a> {
     }
 }
 
-fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
+fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], UnfitCell> {
     let (processes, files, file_size) = hard_limits(process, design)?;
     let most = process_count(&design.profile.limits);
     // Lower where the operator's own limit is.
@@ -252,7 +252,10 @@ fn limits(process: impl AsFd, design: &Design) -> Result<[u64; 3], Unfit> {
 }
 
 /// Returns the hard limits on processes, open files and file size, of which the last two are as they should be.
-pub(super) fn hard_limits(process: impl AsFd, design: &Design) -> Result<(u64, u64, u64), Unfit> {
+pub(super) fn hard_limits(
+    process: impl AsFd,
+    design: &Design,
+) -> Result<(u64, u64, u64), UnfitCell> {
     let table = read_all(&process, "limits")?;
     // Columns are at fixed places: name, soft limit, hard limit, unit (proc_pid_limits(5)).
     let hard = |name: &str| {
@@ -263,7 +266,7 @@ pub(super) fn hard_limits(process: impl AsFd, design: &Design) -> Result<(u64, u
     };
     let within = |name: &str, most: u64| {
         let seen = hard(name).filter(|seen| *seen <= most);
-        seen.ok_or_else(|| Unfit(format!("{name} is above {most}")))
+        seen.ok_or_else(|| UnfitCell(format!("{name} is above {most}")))
     };
     let limits = &design.profile.limits;
     let files = u64::from(open_files(limits, &design.profile.exec));
@@ -276,7 +279,7 @@ pub(super) fn hard_limits(process: impl AsFd, design: &Design) -> Result<(u64, u
 ///
 /// # Errors
 /// A probe that was let through, or refused for another reason than its wall.
-pub fn probes(probes: Probes, design: &Design) -> Result<Probed, Unfit> {
+pub fn probes(probes: Probes, design: &Design) -> Result<Probed, UnfitCell> {
     let met = |what: &str, errno: i32, wanted: Errno| {
         demand(errno == raw(wanted), || {
             let got = if errno == 0 {
@@ -286,11 +289,11 @@ pub fn probes(probes: Probes, design: &Design) -> Result<Probed, Unfit> {
             };
             format!("{what} {got} where {wanted:?} belongs")
         })?;
-        Ok::<_, Unfit>(format!("{wanted:?}"))
+        Ok::<_, UnfitCell>(format!("{wanted:?}"))
     };
     let guarded_name = match (design.guards_names(), probes.names) {
         (false, _) => "not guarded".to_owned(),
-        (true, None) => return Err(Unfit("the guard of names was not tried".to_owned())),
+        (true, None) => return Err(UnfitCell("the guard of names was not tried".to_owned())),
         (true, Some((refused, there))) => {
             // EPERM here: init cannot read what it is asked (kernel.yama.ptrace_scope above 1).
             met("a directory that is there already", there, Errno::EEXIST)?;

@@ -19,7 +19,7 @@ fn groups_are_those_of_the_process_and_not_those_of_the_operator() {
     assert_eq!(of(""), Ok(Vec::new()), "they were dropped");
     assert_eq!(of("0"), Ok(Vec::new()), "its primary group is told elsewhere");
     assert_eq!(of("0 65534 65534"), Ok(vec![4, 24]));
-    let other = |count| Unfit(format!("{count} unknown supplementary groups where 2 belong"));
+    let other = |count| UnfitCell(format!("{count} unknown supplementary groups where 2 belong"));
     assert_eq!(of("65534"), Err(other(1)));
     assert_eq!(of("0 65534 65534 65534"), Err(other(3)));
 }
@@ -30,7 +30,7 @@ fn groups_that_the_map_names_are_told_one_by_one() {
     let bare = Operator { gids, ..operator() };
     assert_eq!(groups("4 100", 100, &bare), Ok(vec![4]), "of two that the operator has, one");
     assert_eq!(groups("4 24 100", 100, &bare), Ok(vec![4, 24]));
-    let unknown = Unfit("1 unknown supplementary groups where 0 belong".to_owned());
+    let unknown = UnfitCell("1 unknown supplementary groups where 0 belong".to_owned());
     assert_eq!(groups("4 25", 100, &bare), Err(unknown));
 }
 
@@ -39,8 +39,11 @@ fn an_id_is_the_hosts_by_the_stretch_it_lies_in() {
     let ids = HostIds(vec![(0, 1000, 1), (1, 300_000, 1024)]);
     assert_eq!(one_id("0 0 0 0", &ids), Ok(1000));
     assert_eq!(one_id("7 7 7 7", &ids), Ok(300_006));
-    assert_eq!(one_id("7 7 7 0", &ids), Err(Unfit("ids differ: 7 7 7 0".to_owned())));
-    assert_eq!(one_id("1025 1025 1025 1025", &ids), Err(Unfit("an id outside the map".to_owned())));
+    assert_eq!(one_id("7 7 7 0", &ids), Err(UnfitCell("ids differ: 7 7 7 0".to_owned())));
+    assert_eq!(
+        one_id("1025 1025 1025 1025", &ids),
+        Err(UnfitCell("an id outside the map".to_owned()))
+    );
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub const MAILBOX: &str = "/dev/session";
 
 /// Mounts that every cell of one key makes, in order.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct MountPlan {
     pub proc: ProcView,
     /// Entries of `/proc` to cover: what with, and which.
     pub facts: Vec<(CString, CString)>,
@@ -56,7 +56,7 @@ pub struct WorkspaceMounts {
     pub by_slot: Vec<CString>,
 }
 
-impl Plan {
+impl MountPlan {
     /// Returns the slot whose host id a cell has.
     pub fn id_slot(&self, slot: Slot) -> Slot {
         self.host_slot.unwrap_or(slot)
@@ -174,7 +174,7 @@ pub fn workspace(profile: &Profile, owner: u32) -> Tmpfs {
 const NONE: Option<&CStr> = None;
 
 /// Makes the cell's own mounts but `/proc`, in the mount namespace the process was cloned into.
-pub fn enter(plan: &Plan, slot: Slot) -> std::result::Result<(), StepFailed> {
+pub fn enter(plan: &MountPlan, slot: Slot) -> std::result::Result<(), StepFailed> {
     plan.workspace.enter(plan.id_slot(slot))?;
     plan.sockets.find(slot).at(Step::Sockets)?;
     plan.tmpfs.iter().try_for_each(Tmpfs::mount).at(Step::Tmpfs)?;

@@ -12,16 +12,16 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::Mode;
 use nix::unistd::{Whence, chdir, linkat, lseek};
 
-use super::enter::Entry;
+use super::enter::CellSpec;
 use super::limits::PROGRAM_FD;
-use super::report::{self, First, FromPayload, Place, Probes, ToPayload, raw};
+use super::report::{self, First, FromPayload, Probes, StringSpan, ToPayload, raw};
 use super::{c_path, limits};
 use model::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
 use model::job::Limits;
 use model::profile::Exec;
 use sys::exec::{self, Filled, Pointers};
 use sys::sharing::Stack;
-use sys::socket::{self, Received, Wait};
+use sys::socket::{self, PacketWait, Received};
 use sys::{Result, process, signals};
 
 /// The file in the template's hidden directory that Landlock must refuse.
@@ -35,12 +35,12 @@ const SCRIPT_FD: i32 = 3;
 #[derive(Debug)]
 pub struct Scratch {
     pub stack: Stack,
-    pub room: Room,
+    pub room: JobRoom,
 }
 
 /// Room for one job.
 #[derive(Debug)]
-pub struct Room {
+pub struct JobRoom {
     strings: Vec<u8>,
     pointers: Pointers,
     /// An encoded job that runs nothing.
@@ -53,7 +53,7 @@ impl Scratch {
     /// # Errors
     /// ENOMEM: there is no memory for the stack.
     pub fn new() -> Result<Self> {
-        let room = Room {
+        let room = JobRoom {
             strings: vec![0; STRINGS_BYTES],
             pointers: Pointers::with_room(ARGV_BYTES / 2, ENV_BYTES / 2),
             sample: sample()?,
@@ -67,7 +67,7 @@ fn sample() -> Result<Vec<u8>> {
     const STRINGS: &[u8] = b"/\0/\0-\0A=\0";
     let head = ToPayload {
         bytes: u32::try_from(STRINGS.len()).map_err(|_| Errno::E2BIG)?,
-        place: Place::Here,
+        place: StringSpan::Here,
         candidates: 1,
         arguments: 1,
         limits: Limits::none(),
@@ -80,7 +80,7 @@ fn sample() -> Result<Vec<u8>> {
 
 /// State of the payload until its job comes.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldPayload {
     /// The one program of [`Exec::Only`], at `PROGRAM_FD`.
     pub program: Option<OwnedFd>,
 }
@@ -100,12 +100,12 @@ pub(crate) fn hold_program(exec: &Exec) -> Result<Option<OwnedFd>> {
 }
 
 /// Tries calls that must be refused, reports the results, waits for the job and executes it.
-pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
+pub fn run(entry: &CellSpec<'_>, held: HeldPayload, room: &mut JobRoom) -> Result<()> {
     let ready = FromPayload::Ready(probe(entry));
     signals::program_signals()?;
     rehearse(room)?;
     report::send(entry.job, &ready, &[])?;
-    let received = socket::receive(entry.job, &mut room.strings, Wait::Yes)?;
+    let received = socket::receive(entry.job, &mut room.strings, PacketWait::Yes)?;
     if received.bytes == 0 {
         return Ok(());
     }
@@ -115,7 +115,7 @@ pub fn run(entry: &Entry<'_>, held: Held, room: &mut Room) -> Result<()> {
 
 /// Reads an empty job as if it had been sent, so that the pages it touches are mapped now, and not while a
 /// caller waits for a program.
-fn rehearse(room: &mut Room) -> Result<()> {
+fn rehearse(room: &mut JobRoom) -> Result<()> {
     let length = room.sample.len();
     room.strings.get_mut(..length).ok_or(Errno::E2BIG)?.copy_from_slice(&room.sample);
     std::hint::black_box(prepared(room, length, &mut std::iter::empty())?);
@@ -133,11 +133,11 @@ struct Prepared<'r> {
 
 /// Decodes the job in the first `received` bytes of `room`.
 fn prepared<'r>(
-    room: &'r mut Room,
+    room: &'r mut JobRoom,
     received: usize,
     fds: &mut impl Iterator<Item = OwnedFd>,
 ) -> Result<Prepared<'r>> {
-    let Room { strings: buffer, pointers, .. } = room;
+    let JobRoom { strings: buffer, pointers, .. } = room;
     let (job, strings) = strings(buffer, received, fds)?;
     let mut list = Strings(strings);
     let directory = list.next().ok_or(Errno::EINVAL)?;
@@ -161,8 +161,8 @@ fn strings<'b>(
     let head = received.saturating_sub(behind.len());
     let bytes = usize::try_from(job.bytes).map_err(|_| Errno::E2BIG)?;
     let strings = match job.place {
-        Place::Here => head..head.saturating_add(bytes),
-        Place::Sealed => {
+        StringSpan::Here => head..head.saturating_add(bytes),
+        StringSpan::Sealed => {
             let file = File::from(fds.next().ok_or(Errno::EBADF)?);
             let place = buffer.get_mut(..bytes).ok_or(Errno::E2BIG)?;
             file.read_exact_at(place, 0).map_err(|_| Errno::EIO)?;
@@ -177,7 +177,7 @@ fn refusal<T>(result: Result<T>) -> i32 {
     result.err().map_or(0, raw)
 }
 
-fn probe(entry: &Entry<'_>) -> Probes {
+fn probe(entry: &CellSpec<'_>) -> Probes {
     let canary = open_canary(&entry.design.hidden);
     let namespace = unshare(CloneFlags::CLONE_NEWUSER);
     let packet = socket::probe(libc::AF_PACKET);
@@ -206,10 +206,10 @@ fn names(guarded: &CStr) -> (i32, i32) {
 
 /// Takes the last steps. Returns only if one of them failed.
 fn become_program(
-    entry: &Entry<'_>,
-    held: &Held,
+    entry: &CellSpec<'_>,
+    held: &HeldPayload,
     received: Received,
-    room: &mut Room,
+    room: &mut JobRoom,
 ) -> FromPayload {
     let exec = |errno| FromPayload::Exec { errno: raw(errno) };
     let Received { bytes, fds, .. } = received;
@@ -241,9 +241,9 @@ fn become_program(
 }
 
 /// Waits until init has looked at the workspace.
-fn await_look(entry: &Entry<'_>) -> Result<()> {
+fn await_look(entry: &CellSpec<'_>) -> Result<()> {
     let (_, theirs) = entry.handoff;
-    socket::receive(theirs, &mut [0; 8], Wait::Yes).map(drop)
+    socket::receive(theirs, &mut [0; 8], PacketWait::Yes).map(drop)
 }
 
 /// Executes the first path of those a shell would try, with the error that a shell would show (execvp(3)).

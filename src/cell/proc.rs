@@ -11,14 +11,14 @@ use nix::fcntl::{AT_FDCWD, OFlag, open, openat};
 use nix::mount::MsFlags;
 use nix::sys::stat::Mode;
 
-use super::mounts::{Plan, Slot, bind};
+use super::mounts::{MountPlan, Slot, bind};
 use super::size::Fact;
 use super::{At, Shared, Step, StepFailed, ids, size};
 use model::profile::ProcView;
 use sys::Result;
 
 /// Links into the reader's own directory, by which programs know them: `mounts` and `net`.
-pub type Links = [OwnedFd; 2];
+pub type SelfLinks = [OwnedFd; 2];
 
 /// The option by which a procfs shows processes alone.
 pub(crate) const SUBSET: &str = "subset=pid";
@@ -27,7 +27,7 @@ pub(crate) const SUBSET: &str = "subset=pid";
 ///
 /// By its own procfs: in one that cells share, the kernel compares each such name with the entry of
 /// every namespace that it has not taken down yet.
-pub fn mount(plan: &Plan, shared: &Shared) -> std::result::Result<(), StepFailed> {
+pub fn mount(plan: &MountPlan, shared: &Shared) -> std::result::Result<(), StepFailed> {
     match plan.proc {
         ProcView::None => ids::forbid_nested(&shared.proc, shared.proc_kind).at(Step::Nested),
         ProcView::Own => {
@@ -40,7 +40,7 @@ pub fn mount(plan: &Plan, shared: &Shared) -> std::result::Result<(), StepFailed
 }
 
 /// Puts the facts in place and hides all else but processes.
-pub fn limit(plan: &Plan, slot: Slot) -> Result<Option<Links>> {
+pub fn limit(plan: &MountPlan, slot: Slot) -> Result<Option<SelfLinks>> {
     match plan.proc {
         ProcView::None => Ok(None),
         ProcView::Own => {

@@ -27,7 +27,7 @@ pub enum FromInit {
     /// The payload has ended; the whole cell ends with this message.
     Ended(PayloadEnd),
     /// The answer to [`ToInit::Count`].
-    Counted(Counts),
+    Counted(InitCounters),
     /// The answer to [`ToInit::AskInput`]: at once, and once more when somebody waits.
     Input { number: u32, waits: Waits },
     /// The changes in the workspace follow in the same packet. Sent before the end of the command that
@@ -42,7 +42,7 @@ pub struct PayloadEnd {
     pub status: u16,
     /// Why init ended it, where that was for memory.
     pub over_memory: Option<OverMemory>,
-    pub counts: Counts,
+    pub counts: InitCounters,
 }
 
 /// Why a cell whose memory no control group holds is ended for it.
@@ -56,7 +56,7 @@ pub enum OverMemory {
 
 /// Counters of init.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct InitCounters {
     /// Of the processes that init reaped, since the cell began.
     pub user_us: u64,
     pub system_us: u64,
@@ -149,12 +149,12 @@ pub enum First {
 }
 
 /// To the payload: the job. Descriptors: stdin, stdout, stderr, the strings if they are
-/// [`Place::Sealed`], the script if any.
+/// [`StringSpan::Sealed`], the script if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToPayload {
     /// Bytes of the strings: directory, candidates, arguments, variables, each ended by NUL.
     pub bytes: u32,
-    pub place: Place,
+    pub place: StringSpan,
     pub candidates: u32,
     pub arguments: u32,
     pub limits: Limits,
@@ -164,7 +164,7 @@ pub struct ToPayload {
 
 /// Place of a job's strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum StringSpan {
     /// Behind the message, in the same packet: no file is made for those of nearly every job.
     Here,
     /// In a sealed memfd.
@@ -234,7 +234,7 @@ impl From<StepFailed> for FromPayload {
 /// Marks the number of a call that was refused for the name it would have made.
 pub const GUARDED: u16 = 0x8000;
 
-/// Decodes the denied calls that follow [`Counts`]: pairs of a number (u16) and a count (u32).
+/// Decodes the denied calls that follow [`InitCounters`]: pairs of a number (u16) and a count (u32).
 pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
     bytes
         .chunks_exact(6)

@@ -10,7 +10,7 @@ use super::error::{CliError, print_out};
 use super::exec_options::{self, ExecFlags};
 use super::format::{Rows, pretty};
 use super::wiring;
-use config::{Loaded, Source};
+use config::{Loaded, ValueSource};
 
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]
@@ -75,10 +75,10 @@ fn text(loaded: &Loaded) -> String {
 }
 
 fn json(loaded: &Loaded) -> Value {
-    let source = |source: &Source| match source {
-        Source::Default => json!({ "kind": "default" }),
-        Source::Said(name) => json!({ "kind": "environment", "name": name }),
-        Source::File { file, line } => json!({ "kind": "file", "file": file, "line": line }),
+    let source = |source: &ValueSource| match source {
+        ValueSource::Default => json!({ "kind": "default" }),
+        ValueSource::Said(name) => json!({ "kind": "environment", "name": name }),
+        ValueSource::File { file, line } => json!({ "kind": "file", "file": file, "line": line }),
     };
     let values = loaded.config.shown();
     let values = values

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use cell::c_path;
-use config::Surroundings;
+use config::HostContext;
 use model::accounts;
 use sys::mount::mount_id;
 
@@ -21,7 +21,7 @@ const MOST_LINKS: usize = 40;
 
 /// Returns every file and directory that configures cofferdam now, or would once it is created.
 /// `named` are the places named on the command line or in the configuration itself.
-pub(crate) fn of_configuration(named: Vec<PathBuf>, surroundings: &Surroundings) -> Vec<PathBuf> {
+pub(crate) fn of_configuration(named: Vec<PathBuf>, surroundings: &HostContext) -> Vec<PathBuf> {
     let home = accounts::home();
     let of_user = [
         surroundings.xdg_config_home.clone().map(PathBuf::from),

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::doctor::{Layer, LayerState, Report, Verdict};
+use super::doctor::{Finding, LayerCheck, LayerState, Report};
 use super::error::CliError;
 use super::launch;
 use super::own_ids::OwnIdFacts;
@@ -65,13 +65,13 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.extend(cells);
     Ok(Report {
         tier: if can_run { "namespaces+landlock+seccomp" } else { "none" }.to_owned(),
-        verdict: if can_run { Verdict::CanRun } else { Verdict::CannotRun },
+        verdict: if can_run { Finding::CanRun } else { Finding::CannotRun },
         layers,
     })
 }
 
 /// Describes names in the current directory that would not be fully guarded if it were granted.
-fn directory_layer() -> Option<Layer> {
+fn directory_layer() -> Option<LayerCheck> {
     let host = std::env::current_dir().ok()?.canonicalize().ok()?;
     let home = accounts::home().and_then(|home| home.canonicalize().ok());
     if host == Path::new("/") || home.as_deref() == Some(host.as_path()) {
@@ -82,7 +82,7 @@ fn directory_layer() -> Option<Layer> {
     let granted = Granted { host: host.clone(), cell: host.clone(), access };
     let found = protect::scan(&[granted]);
     let notes: Vec<String> = found.iter().flat_map(|found| found.notes(&host)).collect();
-    (!notes.is_empty()).then(|| Layer {
+    (!notes.is_empty()).then(|| LayerCheck {
         name: "this directory".to_owned(),
         state: LayerState::Weak,
         how: format!("not guarded in full, where it is granted for writing: {}", notes.join("; ")),
@@ -116,7 +116,7 @@ fn try_cells(
     trials: Vec<Trial>,
     own: &OwnIdFacts,
     rule: ScopeRule,
-) -> Result<Vec<Layer>, CliError> {
+) -> Result<Vec<LayerCheck>, CliError> {
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
@@ -138,7 +138,7 @@ fn try_cells(
     })
 }
 
-async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (Layer, Option<Receipt>) {
+async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (LayerCheck, Option<Receipt>) {
     let name = format!("profile {profile}");
     let running = match link.start(grant).await {
         Ok(running) => running,
@@ -163,12 +163,12 @@ async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (Layer, Option<Re
     (layer, Some(receipt))
 }
 
-fn ok(name: &str, how: impl Into<String>) -> Layer {
-    Layer { name: name.to_owned(), state: LayerState::Ok, how: how.into(), remedy: None }
+fn ok(name: &str, how: impl Into<String>) -> LayerCheck {
+    LayerCheck { name: name.to_owned(), state: LayerState::Ok, how: how.into(), remedy: None }
 }
 
-fn broken(name: &str, how: impl Into<String>) -> Layer {
-    Layer {
+fn broken(name: &str, how: impl Into<String>) -> LayerCheck {
+    LayerCheck {
         name: name.to_owned(),
         state: LayerState::Missing,
         how: how.into(),
@@ -176,7 +176,7 @@ fn broken(name: &str, how: impl Into<String>) -> Layer {
     }
 }
 
-fn refused(name: &str, failure: &Failure) -> Layer {
+fn refused(name: &str, failure: &Failure) -> LayerCheck {
     let remedy = match failure {
         Failure::NotFound { program } => {
             format!("install {program} (Debian: apt-get install {program})")
@@ -190,7 +190,7 @@ fn refused(name: &str, failure: &Failure) -> Layer {
         | Failure::Lost
         | Failure::Refused { .. } => failure.hint().unwrap_or("see the layers above").to_owned(),
     };
-    Layer {
+    LayerCheck {
         name: name.to_owned(),
         state: LayerState::Missing,
         how: failure.to_string(),
@@ -199,7 +199,7 @@ fn refused(name: &str, failure: &Failure) -> Layer {
 }
 
 /// Derives the other layers from the receipt of a real cell.
-fn measured(receipt: &Receipt) -> Vec<Layer> {
+fn measured(receipt: &Receipt) -> Vec<LayerCheck> {
     let Receipt { measured, probed, .. } = receipt;
     vec![
         ok("capabilities", "measured: all five sets of a payload were empty"),
@@ -219,14 +219,14 @@ fn measured(receipt: &Receipt) -> Vec<Layer> {
 }
 
 /// Reports which monotonic and boot clocks cells read.
-fn clocks(measured: &Measured) -> Layer {
+fn clocks(measured: &Measured) -> LayerCheck {
     if measured.namespaces.iter().any(|name| name == "time") {
         return ok(
             "clocks of a cell",
             "measured: a time namespace, clocks begin with the supervisor",
         );
     }
-    Layer {
+    LayerCheck {
         name: "clocks of a cell".to_owned(),
         state: LayerState::Weak,
         how: "this kernel makes no time namespace: cells can tell how long the host runs"

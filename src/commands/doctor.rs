@@ -25,21 +25,21 @@ pub struct Report {
     /// Tier in which calls would run, or the reason why there is none.
     pub tier: String,
     /// Verdict on the default profiles: the exit code.
-    pub verdict: Verdict,
-    pub layers: Vec<Layer>,
+    pub verdict: Finding,
+    pub layers: Vec<LayerCheck>,
 }
 
 /// Verdict on the default profiles on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Finding {
     CanRun,
     CannotRun,
 }
 
 /// One layer, probed by using it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Layer {
+pub struct LayerCheck {
     pub name: String,
     pub state: LayerState,
     /// Evidence for the layer, or the refusal of it.
@@ -81,8 +81,8 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
         print_out(&report.text())?;
     }
     Ok(match report.verdict {
-        Verdict::CanRun => 0,
-        Verdict::CannotRun => 1,
+        Finding::CanRun => 0,
+        Finding::CannotRun => 1,
     })
 }
 
@@ -105,8 +105,8 @@ impl Report {
             debug_assert!(written.is_ok(), "a String takes everything");
         }
         let verdict = match self.verdict {
-            Verdict::CanRun => "the default profiles can run",
-            Verdict::CannotRun => "the default profiles cannot run",
+            Finding::CanRun => "the default profiles can run",
+            Finding::CannotRun => "the default profiles cannot run",
         };
         text + &format!("\ntier: {}\n{verdict}\n", self.tier)
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_report_shows_each_layer_with_its_remedy_and_ends_with_the_verdict() {
-        let layer = |name: &str, state, how: &str, remedy: Option<&str>| Layer {
+        let layer = |name: &str, state, how: &str, remedy: Option<&str>| LayerCheck {
             name: name.to_owned(),
             state,
             how: how.to_owned(),
@@ -126,7 +126,7 @@ mod tests {
         };
         let report = Report {
             tier: "none".to_owned(),
-            verdict: Verdict::CannotRun,
+            verdict: Finding::CannotRun,
             layers: vec![
                 layer("landlock", LayerState::Ok, "ABI 7", None),
                 layer("proc", LayerState::Missing, "masked", Some("procMount: Unmasked")),

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 use super::error::CliError;
-use config::exec::{Exec, Said, Typed};
+use config::exec::{ExecSettings, Said, Typed};
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -29,10 +29,10 @@ pub struct ExecFlags {
 /// # Errors
 /// An invalid value, with the name under which it was typed.
 pub(crate) fn in_force(
-    exec: Exec,
+    exec: ExecSettings,
     flags: &ExecFlags,
     variable: impl Fn(&'static str) -> Option<OsString>,
-) -> Result<Exec, CliError> {
+) -> Result<ExecSettings, CliError> {
     let said = |flag: &'static str, value: &Option<String>, name: &'static str| match value {
         Some(text) => Ok(Some(Typed { by: flag, text: text.clone() })),
         None => match variable(name).map(OsString::into_string).transpose() {
@@ -56,7 +56,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
-    use config::{Config, Source};
+    use config::{Config, ValueSource};
 
     #[test]
     fn flags_are_before_the_environment_and_each_value_says_where_it_is_from() {
@@ -68,11 +68,15 @@ mod tests {
             _ => None,
         };
         let told = in_force(exec.clone(), &flags, variable).map(|exec| {
-            let Exec { default_timeout, history, max_timeout, .. } = exec;
+            let ExecSettings { default_timeout, history, max_timeout, .. } = exec;
             (default_timeout.value.as_secs(), default_timeout.source, history, max_timeout.source)
         });
-        let history = config::Setting { value: 9, source: Source::Said("BASH_MCP_MAX_HISTORY") };
-        assert_eq!(told, Ok((5, Source::Said("--default-timeout"), history, Source::Default)));
+        let history =
+            config::Setting { value: 9, source: ValueSource::Said("BASH_MCP_MAX_HISTORY") };
+        assert_eq!(
+            told,
+            Ok((5, ValueSource::Said("--default-timeout"), history, ValueSource::Default))
+        );
         let odd = |_| Some(OsString::from_vec(vec![0xff]));
         let refused = in_force(exec, &ExecFlags::default(), odd).map_err(|error| error.text());
         assert_eq!(

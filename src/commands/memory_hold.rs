@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::doctor::{Layer, LayerState};
+use super::doctor::{LayerCheck, LayerState};
 use config::server::ScopeRule;
 use model::receipt::MemoryHold;
-use model::wire::Scope;
+use model::wire::ScopeResult;
 
 const BY_HAND: &str = "start cofferdam as root, or in a systemd scope with delegation: systemd-run --user --scope \
     -p Delegate=yes cofferdam …";
@@ -20,16 +20,16 @@ const NO_MANAGER: &str = "have a service manager of your own: log in by ssh or o
 const SLOW: Duration = Duration::from_millis(50);
 
 /// Describes the layer of the memory limit, as a real supervisor has it.
-pub(crate) fn layer(hold: MemoryHold, scope: &Scope, rule: ScopeRule) -> Layer {
+pub(crate) fn layer(hold: MemoryHold, scope: &ScopeResult, rule: ScopeRule) -> LayerCheck {
     let booted = Path::new("/run/systemd/system").exists();
     let (how, remedy) = match (hold, scope) {
-        (MemoryHold::CgroupV2, Scope::Had { took, .. }) => (had(*took), None),
+        (MemoryHold::CgroupV2, ScopeResult::Had { took, .. }) => (had(*took), None),
         (MemoryHold::CgroupV2, _) => ("cells are held by cgroup v2".to_owned(), None),
         (MemoryHold::CgroupV1, _) => ("cells are held by cgroup v1".to_owned(), None),
         (MemoryHold::BestEffort, scope) => (best_effort(scope), Some(remedy(scope, rule, booted))),
     };
     let state = if remedy.is_some() { LayerState::Weak } else { LayerState::Ok };
-    Layer { name: "memory limit".to_owned(), state, how, remedy: remedy.map(str::to_owned) }
+    LayerCheck { name: "memory limit".to_owned(), state, how, remedy: remedy.map(str::to_owned) }
 }
 
 fn had(took: Duration) -> String {
@@ -41,20 +41,20 @@ fn had(took: Duration) -> String {
     )
 }
 
-fn best_effort(scope: &Scope) -> String {
+fn best_effort(scope: &ScopeResult) -> String {
     let why = match scope {
-        Scope::Refused { why } => format!(" ({why})"),
-        Scope::NotAsked | Scope::Had { .. } | Scope::NoManager => String::new(),
+        ScopeResult::Refused { why } => format!(" ({why})"),
+        ScopeResult::NotAsked | ScopeResult::Had { .. } | ScopeResult::NoManager => String::new(),
     };
     format!("best-effort: no memory cgroup can be had{why}, a watchdog adds it up")
 }
 
-fn remedy(scope: &Scope, rule: ScopeRule, booted: bool) -> &'static str {
+fn remedy(scope: &ScopeResult, rule: ScopeRule, booted: bool) -> &'static str {
     match (scope, rule) {
-        (Scope::NotAsked, ScopeRule::Off) => {
+        (ScopeResult::NotAsked, ScopeRule::Off) => {
             "set `scope = \"auto\"` under [limits] in cofferdam.toml, or start cofferdam as root"
         }
-        (Scope::NoManager, _) if booted => NO_MANAGER,
+        (ScopeResult::NoManager, _) if booted => NO_MANAGER,
         _ => BY_HAND,
     }
 }
@@ -65,7 +65,7 @@ mod tests {
 
     fn told(
         hold: MemoryHold,
-        scope: Scope,
+        scope: ScopeResult,
         rule: ScopeRule,
     ) -> (LayerState, String, Option<String>) {
         let layer = layer(hold, &scope, rule);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_hold_is_told_with_how_it_was_had() {
-        let had = |millis| Scope::Had {
+        let had = |millis| ScopeResult::Had {
             unit: "cofferdam-1.scope".to_owned(),
             took: Duration::from_millis(millis),
         };
@@ -95,21 +95,24 @@ mod tests {
         );
         for (hold, how) in [(MemoryHold::CgroupV2, "v2"), (MemoryHold::CgroupV1, "v1")] {
             let how = format!("cells are held by cgroup {how}");
-            assert_eq!(told(hold, Scope::NotAsked, ScopeRule::Auto), (LayerState::Ok, how, None));
+            assert_eq!(
+                told(hold, ScopeResult::NotAsked, ScopeRule::Auto),
+                (LayerState::Ok, how, None)
+            );
         }
     }
 
     #[test]
     fn what_is_not_held_has_its_reason_and_its_remedy() {
         let none = "best-effort: no memory cgroup can be had, a watchdog adds it up";
-        let off = told(MemoryHold::BestEffort, Scope::NotAsked, ScopeRule::Off);
+        let off = told(MemoryHold::BestEffort, ScopeResult::NotAsked, ScopeRule::Off);
         let remedy =
             "set `scope = \"auto\"` under [limits] in cofferdam.toml, or start cofferdam as root";
         assert_eq!(off, (LayerState::Weak, none.to_owned(), Some(remedy.to_owned())));
-        assert_eq!(super::remedy(&Scope::NoManager, ScopeRule::Auto, true), NO_MANAGER);
-        assert_eq!(super::remedy(&Scope::NoManager, ScopeRule::Auto, false), BY_HAND);
+        assert_eq!(super::remedy(&ScopeResult::NoManager, ScopeRule::Auto, true), NO_MANAGER);
+        assert_eq!(super::remedy(&ScopeResult::NoManager, ScopeRule::Auto, false), BY_HAND);
         let refused =
-            Scope::Refused { why: "the service manager did not answer in time".to_owned() };
+            ScopeResult::Refused { why: "the service manager did not answer in time".to_owned() };
         let how = "best-effort: no memory cgroup can be had (the service manager did not answer in time), a \
                    watchdog adds it up";
         let told = told(MemoryHold::BestEffort, refused, ScopeRule::Auto);

@@ -50,7 +50,7 @@ const DONE_WITHOUT: [&str; 4] =
 
 /// File that exists on the host at a missing path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostPath {
+pub struct MissingPath {
     path: PathBuf,
     what: PathType,
 }
@@ -69,7 +69,7 @@ enum PathType {
 /// Report of the looker.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPaths {
-    found: Vec<HostPath>,
+    found: Vec<MissingPath>,
     cut: bool,
 }
 
@@ -148,7 +148,7 @@ fn look(recorded: record::Recorded, profile: &Profile) -> HostPaths {
 }
 
 /// Examines a path on the host; `None` if nothing is there.
-fn at(path: &str, how: How, profile: &Profile) -> Option<HostPath> {
+fn at(path: &str, how: How, profile: &Profile) -> Option<MissingPath> {
     let asked = Path::new(path);
     let there = asked.canonicalize().ok()?;
     let is = there.metadata().ok()?.file_type();
@@ -167,7 +167,7 @@ fn at(path: &str, how: How, profile: &Profile) -> Option<HostPath> {
     if DONE_WITHOUT.iter().any(|one| path == Path::new(one)) {
         return None;
     }
-    Some(HostPath { path, what })
+    Some(MissingPath { path, what })
 }
 
 /// Paths that are worth writing into a profile, and others with the reason why not.
@@ -184,7 +184,7 @@ impl MissingPaths {
     pub fn of(answer: HostPaths) -> Self {
         let mut missing = Self { cut: answer.cut, ..Self::default() };
         let (mut trees, mut files, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-        for HostPath { path, what } in answer.found {
+        for MissingPath { path, what } in answer.found {
             match (refusal(&path), what) {
                 // Programs that resolve links examine each step on the way to a file.
                 (_, PathType::Directory) => seen.push(path),
@@ -292,7 +292,7 @@ mod tests {
     fn missing(found: &[(&str, PathType)]) -> MissingPaths {
         let found = found
             .iter()
-            .map(|(path, what)| HostPath { path: PathBuf::from(path), what: *what })
+            .map(|(path, what)| MissingPath { path: PathBuf::from(path), what: *what })
             .collect();
         MissingPaths::of(HostPaths { found, cut: false })
     }

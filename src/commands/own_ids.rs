@@ -1,6 +1,6 @@
 //! The layer of `doctor` for the counts that the kernel keeps for each user of the host.
 
-use super::doctor::{Layer, LayerState};
+use super::doctor::{LayerCheck, LayerState};
 use model::accounts;
 use supervisor::{Without, look_for_own_ids};
 
@@ -29,19 +29,19 @@ impl OwnIdFacts {
     }
 
     /// Describes the layer, by the host uid that a cell was measured to have.
-    pub(crate) fn layer(&self, host_uid: u32) -> Layer {
+    pub(crate) fn layer(&self, host_uid: u32) -> LayerCheck {
         let name = "counts of a user".to_owned();
         if self.uid == 0 || host_uid != self.uid {
             let how = "measured: a cell without a grant has an id of its own; epoll watches, descriptors \
                 in flight and pages of pipes are counted for it alone"
                 .to_owned();
-            return Layer { name, state: LayerState::Ok, how, remedy: None };
+            return LayerCheck { name, state: LayerState::Ok, how, remedy: None };
         }
         let how = format!(
             "cells share epoll watches, descriptors in flight and pages of pipes with your programs: {}",
             self.why
         );
-        Layer { name, state: LayerState::Weak, how, remedy: Some(self.remedy.clone()) }
+        LayerCheck { name, state: LayerState::Weak, how, remedy: Some(self.remedy.clone()) }
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::error::{CliError, print_out};
 use super::format::{Rows, limits, limits_json, plain, pretty};
 use super::{check_files, wiring};
-use config::{Loaded, Surroundings};
+use config::{HostContext, Loaded};
 use model::call::Asked;
 use model::job::ProfileName;
 use model::nearest::nearest;
@@ -68,7 +68,7 @@ pub fn main(typed: &PolicyArguments, config: Option<&Path>) -> Result<u8, CliErr
 
 fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let told = |error: config::ConfigError| CliError::new(error.to_string());
-    let sources = config::sources(config, &Surroundings::of_this_process()).map_err(told)?;
+    let sources = config::sources(config, &HostContext::of_this_process()).map_err(told)?;
     let profiles = Profiles::parse(&profile::shipped(), &sources.profiles)
         .map_err(|mistake| CliError::new(mistake.to_string()))?;
     let documents = match typed.files.as_slice() {

@@ -14,14 +14,14 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::doctor::{Layer, LayerState};
+use super::doctor::{LayerCheck, LayerState};
 use cell::ids::write_map;
 use cell::{landlock, report};
 use model::accounts;
 use supervisor::OPEN_FILES_HELD;
 use sys::mount::{attribute, new_filesystem, pivot_here};
 use sys::process::{self, Side};
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 /// Result of each step in a new set of namespaces: an errno, or 0 if the call worked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub fn namespaces() -> Result<Namespaces, Errno> {
             let maps = map(child.pid);
             socket::send(&ours, &[0], &[])?;
             let mut buffer = [0; 64];
-            let received = socket::receive(&ours, &mut buffer, Wait::Yes)?;
+            let received = socket::receive(&ours, &mut buffer, PacketWait::Yes)?;
             nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
             let bytes = buffer.get(..received.bytes).unwrap_or_default();
             let found: Namespaces = report::decode(bytes)?;
@@ -90,7 +90,7 @@ fn map(pid: i32) -> Result<(), Errno> {
 /// Runs the child's side: waits for its maps, tries each step, reports.
 fn try_mounts(parent: BorrowedFd<'_>) -> Result<(), Errno> {
     const NONE: Option<&str> = None;
-    socket::receive(parent, &mut [0; 8], Wait::Yes)?;
+    socket::receive(parent, &mut [0; 8], PacketWait::Yes)?;
     let errno = |result: Result<(), Errno>| result.err().map_or(0, report::raw);
     let private = mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE);
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -160,9 +160,9 @@ pub const OPEN_FILES_REMEDY: &str = "raise the hard limit, as root: `ulimit -Hn 
     container";
 
 /// Describes the limit on open files, if it is too low.
-pub fn open_files_layer() -> Option<Layer> {
+pub fn open_files_layer() -> Option<LayerCheck> {
     let (_, most) = rlimit::getrlimit(rlimit::Resource::NOFILE).ok()?;
-    (most < OPEN_FILES_HELD).then(|| Layer {
+    (most < OPEN_FILES_HELD).then(|| LayerCheck {
         name: "open files".to_owned(),
         state: LayerState::Missing,
         how: format!("{most} are allowed, and {OPEN_FILES_HELD} are needed"),
@@ -171,7 +171,7 @@ pub fn open_files_layer() -> Option<Layer> {
 }
 
 /// Describes the layers that namespaces make, each with its remedy if it is refused.
-pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
+pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<LayerCheck> {
     let root = layer("root", found.pivot, "", || ROOT_REMEDY.to_owned());
     let mut layers = vec![
         layer("user namespaces", found.clone, "clone3 with all seven namespaces worked", || {
@@ -194,9 +194,9 @@ pub fn namespace_layers(found: &Namespaces, hints: &Hints) -> Vec<Layer> {
     layers
 }
 
-fn layer(name: &str, errno: i32, how: &str, remedy: impl FnOnce() -> String) -> Layer {
+fn layer(name: &str, errno: i32, how: &str, remedy: impl FnOnce() -> String) -> LayerCheck {
     let refused = errno != 0;
-    Layer {
+    LayerCheck {
         name: name.to_owned(),
         state: if refused { LayerState::Missing } else { LayerState::Ok },
         how: if refused {
@@ -232,7 +232,7 @@ fn mount_remedy(hints: &Hints) -> String {
 }
 
 /// Describes Landlock by its version call; the cells show that it holds.
-pub fn landlock_layer() -> Layer {
+pub fn landlock_layer() -> LayerCheck {
     let abi = landlock::kernel_abi();
     let (state, how, remedy) = match abi {
         0 => (
@@ -255,7 +255,7 @@ pub fn landlock_layer() -> Layer {
         ),
         _ => (LayerState::Ok, format!("ABI {abi}"), None),
     };
-    Layer { name: "Landlock".to_owned(), state, how, remedy }
+    LayerCheck { name: "Landlock".to_owned(), state, how, remedy }
 }
 
 /// Groups that are equivalent to root: cells of an ordinary user keep supplementary groups.
@@ -263,11 +263,11 @@ const POWERFUL: [&str; 8] = ["docker", "disk", "kvm", "sudo", "wheel", "adm", "l
 
 /// Describes supplementary groups, which only root can take from a cell (setgroups(2) in user
 /// namespaces).
-pub fn groups_layer() -> Layer {
+pub fn groups_layer() -> LayerCheck {
     let name = "supplementary groups".to_owned();
     if nix::unistd::geteuid().is_root() {
         let how = "started as root: cells have none".to_owned();
-        return Layer { name, state: LayerState::Ok, how, remedy: None };
+        return LayerCheck { name, state: LayerState::Ok, how, remedy: None };
     }
     // `serve` has the same cells, where a grant has the operator's ids (see `own_ids`).
     let uid = nix::unistd::geteuid().as_raw();
@@ -289,9 +289,9 @@ pub fn groups_layer() -> Layer {
         } else {
             format!("{cells} keep {}: none is known to be powerful", others.join(", "))
         };
-        return Layer { name, state: LayerState::Ok, how, remedy: None };
+        return LayerCheck { name, state: LayerState::Ok, how, remedy: None };
     }
-    Layer {
+    LayerCheck {
         name,
         state: LayerState::Weak,
         how: format!(

@@ -11,7 +11,7 @@ use super::format::{Rows, plain, pretty};
 use super::learn::{self, LearnArguments};
 use super::profile_view::View;
 use super::{check_files, wiring};
-use config::Surroundings;
+use config::HostContext;
 use model::job::ProfileName;
 use model::profile::Profile;
 use profile::Profiles;
@@ -122,7 +122,7 @@ fn unknown(profiles: &Profiles, name: &str) -> CliError {
 }
 
 fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let sources = config::sources(config, &Surroundings::of_this_process())
+    let sources = config::sources(config, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     let documents = check_files::documents(&typed.files)?;
     let shipped = profile::shipped();

@@ -24,7 +24,7 @@ pub struct View<'p> {
     /// Calls refused and not counted.
     quiet: Vec<Group<'p>>,
     /// Calls that no profile grants: names, errno, reason.
-    never: Vec<(never::Group, i32)>,
+    never: Vec<(never::RefusedGroup, i32)>,
 }
 
 /// Calls that share a reason.

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::doctor::{Layer, LayerState};
+use super::doctor::{LayerCheck, LayerState};
 use cell::sealed;
 use model::profile::{PathKind, Profile};
 
@@ -11,7 +11,7 @@ use model::profile::{PathKind, Profile};
 const SHOWN: usize = 3;
 
 /// Looks for sockets in the trees that these profiles show without an overlay.
-pub fn layer(profiles: &[Profile]) -> Layer {
+pub fn layer(profiles: &[Profile]) -> LayerCheck {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     told(&found(&table, &open_trees(profiles), is_socket))
 }
@@ -57,12 +57,12 @@ fn is_socket(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-fn told(found: &[PathBuf]) -> Layer {
+fn told(found: &[PathBuf]) -> LayerCheck {
     let name = "sockets of the host".to_owned();
     if found.is_empty() {
         let how = "none is bound now in what cells have of /usr; in /usr/local and the other paths of \
                    a profile none can be connected to";
-        return Layer { name, state: LayerState::Ok, how: how.to_owned(), remedy: None };
+        return LayerCheck { name, state: LayerState::Ok, how: how.to_owned(), remedy: None };
     }
     let names: Vec<_> = found.iter().take(SHOWN).map(|path| path.display().to_string()).collect();
     let more = match found.len().saturating_sub(SHOWN) {
@@ -71,7 +71,7 @@ fn told(found: &[PathBuf]) -> Layer {
     };
     let how = format!("cells can connect to {}{more}", names.join(", "));
     let remedy = "have the service make its socket in /run".to_owned();
-    Layer { name, state: LayerState::Weak, how, remedy: Some(remedy) }
+    LayerCheck { name, state: LayerState::Weak, how, remedy: Some(remedy) }
 }
 
 #[cfg(test)]

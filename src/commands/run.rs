@@ -13,9 +13,9 @@ use super::exit::{self, Cancellation};
 use super::launch::{self, Launched};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
-use super::streams::{Input, Output, Streams};
+use super::streams::{StdinStream, StdoutStream, Streams};
 use super::{start, wiring};
-use audit::{Audit, Entry, Story};
+use audit::{Audit, LoggedCall, Story};
 use link::{Control, Link, Running};
 use model::accounts;
 use model::call::Asked;
@@ -26,7 +26,7 @@ use model::receipt::Receipt;
 use model::units::Size;
 use policy::Grant;
 use service::denied::DenialReport;
-use service::report::{Clamped, CommandReport, Cut, Stream, time_text};
+use service::report::{Clamped, CommandReport, Cut, StreamReport, time_text};
 use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].
@@ -48,7 +48,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
 fn prepare(
     request: RunRequest,
     config: Option<&Path>,
-) -> Result<(Grant, Profile, Launched, Entry), CliError> {
+) -> Result<(Grant, Profile, Launched, LoggedCall), CliError> {
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_sockets(&request.sockets)?;
@@ -72,7 +72,7 @@ async fn conduct(
     told_as: OutputFormat,
     socket: OwnedFd,
     streams: Streams,
-    entry: Entry,
+    entry: LoggedCall,
 ) -> Result<u8, CliError> {
     let link = Link::attach(socket).map_err(|error| {
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
@@ -175,9 +175,9 @@ impl Terms {
     }
 }
 
-fn stream(head: Head) -> Stream {
+fn stream(head: Head) -> StreamReport {
     let whole = u64::try_from(head.kept.len()).is_ok_and(|kept| kept == head.bytes);
-    Stream {
+    StreamReport {
         text: String::from_utf8_lossy(&head.kept).into_owned(),
         bytes: head.bytes,
         cut: if whole { Cut::Whole } else { Cut::HeadAndTail },
@@ -192,10 +192,10 @@ fn story<'a>(ended: &'a Ended, receipt: Option<&'a Receipt>) -> Story<'a> {
 
 async fn live(
     running: Running,
-    input: Input,
-    mut stdout: Output,
+    input: StdinStream,
+    mut stdout: StdoutStream,
     terms: &Terms,
-    entry: Entry,
+    entry: LoggedCall,
 ) -> Result<u8, CliError> {
     let receipt = running.receipt.clone();
     if let Some(notes) = receipt.unguarded() {
@@ -222,9 +222,9 @@ async fn live(
 
 async fn collected(
     running: Running,
-    input: Input,
+    input: StdinStream,
     terms: &Terms,
-    entry: Entry,
+    entry: LoggedCall,
 ) -> Result<u8, CliError> {
     let receipt = running.receipt.clone();
     let (mut stdout, mut stderr) = (Head::default(), Head::default());

@@ -11,8 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::error::{CliError, print_out};
 use super::format;
 use model::receipt::Tier;
-use selftest::conduct::{self, Found};
-use selftest::corpus::{self, Class, Probe};
+use selftest::conduct::{self, AttackResult};
+use selftest::corpus::{self, Attack, Class};
 use selftest::judge::Target;
 use selftest::launch::Bench;
 use selftest::{remains, report};
@@ -60,7 +60,7 @@ pub struct SelftestArguments {
 pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     let probes = chosen(typed)?;
     if typed.list {
-        let line = |probe: &Probe| format!("{}  {} ({})\n", probe.id, probe.title, probe.source);
+        let line = |probe: &Attack| format!("{}  {} ({})\n", probe.id, probe.title, probe.source);
         print_out(&probes.iter().map(line).collect::<String>())?;
         return Ok(0);
     }
@@ -93,7 +93,7 @@ fn broken(error: impl std::fmt::Display) -> CliError {
 
 /// Runs the attacks. When it returns, everything that they left is removed, also after an
 /// interruption.
-fn verdicts(target: Target, probes: &[Probe]) -> Result<Vec<Found>, CliError> {
+fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliError> {
     let directory = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir();
     let directory = directory.map_err(broken)?;
     let program = std::env::current_exe().map_err(broken)?;
@@ -138,7 +138,7 @@ fn stopped_by_signals(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn chosen(typed: &SelftestArguments) -> Result<Vec<Probe>, CliError> {
+fn chosen(typed: &SelftestArguments) -> Result<Vec<Attack>, CliError> {
     let mut probes = corpus::corpus().map_err(CliError::new)?;
     if let Some(unknown) = typed.ids.iter().find(|id| !probes.iter().any(|probe| probe.id == **id))
     {

@@ -17,7 +17,7 @@ use model::job::Access;
 use model::outcome::{Failure, in_words};
 use model::receipt::Tier;
 use policy::Principal;
-use policy::group::Group;
+use policy::group::ToolGroup;
 use service::Executor;
 use supervisor::ScopeWish;
 use sys::memory;
@@ -49,7 +49,7 @@ pub struct ServeArguments {
     pub tier: Option<Tier>,
     /// Show these groups of tools: calc, math, shell, exec, info, history, files; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
-    pub tools: Option<Vec<Group>>,
+    pub tools: Option<Vec<ToolGroup>>,
     #[command(flatten)]
     pub exec: ExecFlags,
 }

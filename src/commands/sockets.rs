@@ -11,7 +11,7 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
 use super::config_paths::HostTree;
-use super::doctor::{Layer, LayerState};
+use super::doctor::{LayerCheck, LayerState};
 use super::error::CliError;
 use super::wiring::Settings;
 use cell::report::raw;
@@ -75,12 +75,12 @@ impl Settings {
     }
 
     /// Describes for `doctor` the sockets that the configuration names.
-    pub(super) fn sockets_layer(&self) -> Option<Layer> {
+    pub(super) fn sockets_layer(&self) -> Option<LayerCheck> {
         let named = &self.loaded.config.nested_sockets;
         let asks = configured(&named.value, &named.source.to_string());
         let names = asks.keys().map(SocketName::to_string).collect::<Vec<_>>().join(", ");
         let layer = |state, how: String, remedy: Option<String>| {
-            Some(Layer { name: "granted sockets".to_owned(), state, how, remedy })
+            Some(LayerCheck { name: "granted sockets".to_owned(), state, how, remedy })
         };
         if asks.is_empty() {
             return None;

@@ -55,21 +55,21 @@ impl Streams {
 
     /// Opens the streams. Must be called inside a tokio runtime.
     #[must_use]
-    pub fn opened(self) -> (Input, Output) {
+    pub fn opened(self) -> (StdinStream, StdoutStream) {
         let input = match self.input {
-            Found::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(Input::Pipe),
-            Found::Socket(fd) => link::register(fd).map(Input::Socket),
-            Found::Null => Ok(Input::Null),
-            Found::Other => Ok(Input::Other(tokio::io::stdin())),
+            Found::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(StdinStream::Pipe),
+            Found::Socket(fd) => link::register(fd).map(StdinStream::Socket),
+            Found::Null => Ok(StdinStream::Null),
+            Found::Other => Ok(StdinStream::Other(tokio::io::stdin())),
         };
         let output = match self.output {
-            Found::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(Output::Pipe),
-            Found::Socket(fd) => link::register(fd).map(Output::Socket),
-            Found::Null | Found::Other => Ok(Output::Other(tokio::io::stdout())),
+            Found::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(StdoutStream::Pipe),
+            Found::Socket(fd) => link::register(fd).map(StdoutStream::Socket),
+            Found::Null | Found::Other => Ok(StdoutStream::Other(tokio::io::stdout())),
         };
         // A descriptor that cannot be waited for keeps the thread.
-        let input = input.unwrap_or_else(|_| Input::Other(tokio::io::stdin()));
-        (input, output.unwrap_or_else(|_| Output::Other(tokio::io::stdout())))
+        let input = input.unwrap_or_else(|_| StdinStream::Other(tokio::io::stdin()));
+        (input, output.unwrap_or_else(|_| StdoutStream::Other(tokio::io::stdout())))
     }
 }
 
@@ -103,7 +103,7 @@ impl Found {
 
 /// Standard input.
 #[derive(Debug)]
-pub enum Input {
+pub enum StdinStream {
     Pipe(pipe::Receiver),
     Socket(AsyncFd<OwnedFd>),
     Null,
@@ -112,13 +112,13 @@ pub enum Input {
 
 /// Standard output.
 #[derive(Debug)]
-pub enum Output {
+pub enum StdoutStream {
     Pipe(pipe::Sender),
     Socket(AsyncFd<OwnedFd>),
     Other(tokio::io::Stdout),
 }
 
-impl Input {
+impl StdinStream {
     /// Returns the time within which sent data is read, at most. A thread has to be given a
     /// processor for it.
     #[must_use]
@@ -130,7 +130,7 @@ impl Input {
     }
 }
 
-impl AsyncRead for Input {
+impl AsyncRead for StdinStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -154,7 +154,7 @@ impl AsyncRead for Input {
     }
 }
 
-impl AsyncWrite for Output {
+impl AsyncWrite for StdoutStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

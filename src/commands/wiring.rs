@@ -10,7 +10,7 @@ use super::serve::WorkspaceRequest;
 use super::tier;
 use config::json::ConfigJson;
 use config::server::ScopeRule;
-use config::{Loaded, Surroundings};
+use config::{HostContext, Loaded};
 use model::accounts;
 use model::call::Call;
 use model::job::{Access, GrantId, ProfileName, Workspace};
@@ -18,7 +18,7 @@ use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
 use model::profile::Profile;
 use model::receipt::Tier;
-use policy::group::Group;
+use policy::group::ToolGroup;
 use policy::tools;
 use policy::{Effect, Grant, Policy};
 use service::Setup;
@@ -133,7 +133,7 @@ impl Settings {
 
     /// Sets the groups of tools that `serve` was given.
     #[must_use]
-    pub fn told(mut self, groups: Option<BTreeSet<Group>>) -> Self {
+    pub fn told(mut self, groups: Option<BTreeSet<ToolGroup>>) -> Self {
         if let Some(groups) = groups {
             self.loaded.config.tools_groups.value = groups;
         }
@@ -146,7 +146,7 @@ impl Settings {
     /// A file that cannot be used, or one that forbids the server to start.
     pub fn with_config_json(self, file: Option<&Path>) -> Result<Self, CliError> {
         let Some(file) = file else { return Ok(self) };
-        let json = config::json::read(file, &Surroundings::of_this_process())
+        let json = config::json::read(file, &HostContext::of_this_process())
             .map_err(|error| CliError::new(format!("--config-json: {error}")))?;
         Ok(Self { json: Some(json), ..self }.named(Some(file)))
     }
@@ -180,7 +180,7 @@ impl Settings {
 /// # Errors
 /// A file that is broken, missing although it was named, or writable by others.
 pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
-    let loaded = config::load(directory, &Surroundings::of_this_process())
+    let loaded = config::load(directory, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
     // A profile costs a template for each workspace: none for commands that are not offered.
@@ -203,7 +203,7 @@ pub fn load(directory: Option<&Path>) -> Result<Settings, CliError> {
 /// # Errors
 /// The same as of [`load`].
 pub fn load_one(directory: Option<&Path>) -> Result<Settings, CliError> {
-    let loaded = config::load_one(directory, &Surroundings::of_this_process())
+    let loaded = config::load_one(directory, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     check_tools(&loaded)?;
     Ok(Settings::of(loaded, Vec::new()).named(directory))
@@ -355,7 +355,7 @@ fn places_of_configuration(settings: &Settings) -> Vec<PathBuf> {
     let found = loaded.origin.directory().map(Path::to_owned);
     let log = loaded.config.audit_file.value.clone();
     let named = asked.iter().cloned().chain(found).chain(log).collect();
-    config_paths::of_configuration(named, &Surroundings::of_this_process())
+    config_paths::of_configuration(named, &HostContext::of_this_process())
 }
 
 /// Grants the operator's request on the command line under a profile.

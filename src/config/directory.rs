@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{ConfigError, Origin, Surroundings};
+use super::{ConfigError, HostContext, Origin};
 use profile::document::Document;
 
 /// Longest configuration file in bytes (1 MiB).
@@ -27,7 +27,7 @@ pub(super) struct Files {
 /// Finds the first place that exists. Places named on purpose must exist.
 pub(super) fn find(
     explicit: Option<&Path>,
-    surroundings: &Surroundings,
+    surroundings: &HostContext,
 ) -> Result<Origin, ConfigError> {
     if let Some(path) = explicit {
         return named(path).map(Origin::Argument);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::server::{Reader, Setting, Shown, Source};
+use super::server::{Reader, Setting, ShownLine, ValueSource};
 use model::call::{Cwd, MAX_TIMEOUT};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
 use model::units::Time;
@@ -13,7 +13,7 @@ use profile::document::Mistake;
 
 /// Values of `[exec]`, each with where it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exec {
+pub struct ExecSettings {
     /// Time of a command that asks for none, and the most that one may ask for.
     pub default_timeout: Setting<Duration>,
     pub max_timeout: Setting<Duration>,
@@ -65,7 +65,7 @@ pub struct Said {
 /// A value that cannot be right, and what can.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{by}: {what}")]
-pub struct Unfit {
+pub struct UnfitValue {
     pub by: String,
     pub what: String,
     pub hint: &'static str,
@@ -76,7 +76,7 @@ const DIRECTORY_HINT: &str =
     "it is a directory of the cell: /workspace, /tmp, or one inside of them";
 const ORDER_HINT: &str = "a command that asks for no time must have one that it may ask for";
 
-impl Exec {
+impl ExecSettings {
     pub(super) fn parse(reader: &Reader<'_>, written: &WrittenExec) -> Result<Self, Mistake> {
         let time = |written: Option<&Spanned<Time>>, default| match written
             .filter(|time| time.get_ref().0 > MAX_TIMEOUT)
@@ -114,7 +114,7 @@ impl Exec {
     ///
     /// # Errors
     /// When a value cannot be right.
-    pub fn said(self, said: &Said) -> Result<Self, Unfit> {
+    pub fn said(self, said: &Said) -> Result<Self, UnfitValue> {
         let exec = Self {
             default_timeout: typed(self.default_timeout, said.default_timeout.as_ref(), time)?,
             max_timeout: typed(self.max_timeout, said.max_timeout.as_ref(), time)?,
@@ -125,12 +125,12 @@ impl Exec {
     }
 
     /// Lowers the built-in default to a lower maximum; a default that was chosen is not changed.
-    fn in_order(mut self) -> Result<Self, Unfit> {
+    fn in_order(mut self) -> Result<Self, UnfitValue> {
         let (asked, most) = (self.default_timeout.value, self.max_timeout.value);
         if asked <= most {
             return Ok(self);
         }
-        if self.default_timeout.source == Source::Default {
+        if self.default_timeout.source == ValueSource::Default {
             self.default_timeout.value = most;
             return Ok(self);
         }
@@ -140,12 +140,12 @@ impl Exec {
             Time(most),
             self.max_timeout.source
         );
-        Err(Unfit { by: self.default_timeout.source.to_string(), what, hint: ORDER_HINT })
+        Err(UnfitValue { by: self.default_timeout.source.to_string(), what, hint: ORDER_HINT })
     }
 
-    pub(super) fn shown(&self) -> [Shown; 4] {
-        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> Shown {
-            Shown { key, value: text(&of.value), source: of.source.clone() }
+    pub(super) fn shown(&self) -> [ShownLine; 4] {
+        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> ShownLine {
+            ShownLine { key, value: text(&of.value), source: of.source.clone() }
         }
         let time = |time: &Duration| Time(*time).to_string();
         [
@@ -162,11 +162,11 @@ fn typed<T>(
     before: Setting<T>,
     said: Option<&Typed>,
     read: impl Fn(&str) -> Result<T, (String, &'static str)>,
-) -> Result<Setting<T>, Unfit> {
+) -> Result<Setting<T>, UnfitValue> {
     let Some(Typed { by, text }) = said else { return Ok(before) };
     match read(text) {
-        Ok(value) => Ok(Setting { value, source: Source::Said(by) }),
-        Err((what, hint)) => Err(Unfit { by: (*by).to_owned(), what, hint }),
+        Ok(value) => Ok(Setting { value, source: ValueSource::Said(by) }),
+        Err((what, hint)) => Err(UnfitValue { by: (*by).to_owned(), what, hint }),
     }
 }
 
@@ -197,13 +197,15 @@ mod tests {
     use crate::Config;
     use profile::document::Document;
 
-    fn of(text: &str) -> Result<Exec, String> {
+    fn of(text: &str) -> Result<ExecSettings, String> {
         let document = Document::new("c.toml", &format!("schema = 1\n{text}"));
         let config = Config::parse(Some(&document), 2).map_err(|bad| bad.to_string())?;
         Ok(config.exec)
     }
 
-    fn told(exec: Result<Exec, impl ToString>) -> Result<(u64, u64, String, usize), String> {
+    fn told(
+        exec: Result<ExecSettings, impl ToString>,
+    ) -> Result<(u64, u64, String, usize), String> {
         exec.map_err(|bad| bad.to_string()).map(|exec| {
             let seconds = |time: &Setting<Duration>| time.value.as_secs();
             let directory = exec.working_dir.value.as_str().to_owned();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::directory;
-use super::{ConfigError, Surroundings};
+use super::{ConfigError, HostContext};
 use model::call::MAX_TIMEOUT;
 use model::nearest::nearest;
 
@@ -51,7 +51,7 @@ fn yes() -> bool {
 ///
 /// # Errors
 /// When others could have written it, it has a mistake, or it says that this server is not to start.
-pub fn read(path: &Path, surroundings: &Surroundings) -> Result<ConfigJson, ConfigError> {
+pub fn read(path: &Path, surroundings: &HostContext) -> Result<ConfigJson, ConfigError> {
     let document = directory::single(path, surroundings.euid)?;
     let file = PathBuf::from(&document.file);
     let command_timeout = judge(&document.text).map_err(|(why, hint)| ConfigError::Json {

@@ -25,11 +25,11 @@ use policy::Policy;
 use profile::Profiles;
 use profile::document::{Document, Mistake};
 
-pub use server::{Config, Setting, Shown, Source};
+pub use server::{Config, Setting, ShownLine, ValueSource};
 
-/// Surroundings that configuration depends on besides files: looked up once, by `main`, and passed in.
+/// Facts of the host that configuration depends on besides files: looked up once, by `main`, and passed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct HostContext {
     /// `$COFFERDAM_CONFIG`, `$XDG_CONFIG_HOME` and `$HOME`.
     pub cofferdam_config: Option<OsString>,
     pub xdg_config_home: Option<OsString>,
@@ -42,7 +42,7 @@ pub struct Surroundings {
     pub cores: u32,
 }
 
-impl Surroundings {
+impl HostContext {
     /// Returns those of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
@@ -157,7 +157,7 @@ pub struct Sources {
 /// When a place named on purpose is not there, or others could have written any of it.
 pub fn sources(
     explicit: Option<&Path>,
-    surroundings: &Surroundings,
+    surroundings: &HostContext,
 ) -> Result<Sources, ConfigError> {
     let origin = directory::find(explicit, surroundings)?;
     let files = match origin.directory() {
@@ -172,7 +172,7 @@ pub fn sources(
 ///
 /// # Errors
 /// When a place named on purpose is not there, others could have written any of it, or a file has a mistake.
-pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Loaded, ConfigError> {
+pub fn load(explicit: Option<&Path>, surroundings: &HostContext) -> Result<Loaded, ConfigError> {
     let sources = sources(explicit, surroundings)?;
     let profiles = match sources.profiles.is_empty() {
         true => Profiles::compiled_in(),
@@ -190,7 +190,7 @@ pub fn load(explicit: Option<&Path>, surroundings: &Surroundings) -> Result<Load
 /// As [`load`].
 pub fn load_one(
     explicit: Option<&Path>,
-    surroundings: &Surroundings,
+    surroundings: &HostContext,
 ) -> Result<Loaded, ConfigError> {
     let origin = directory::find(explicit, surroundings)?;
     if origin != Origin::Embedded {

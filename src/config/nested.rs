@@ -11,7 +11,7 @@ use model::profile::SocketName;
 use profile::document::Mistake;
 
 /// Sockets by name; whether each is one is looked at when it is granted.
-pub type Sockets = BTreeMap<SocketName, PathBuf>;
+pub type SocketSettings = BTreeMap<SocketName, PathBuf>;
 
 /// Sockets of the host that cells may connect to, if their profile has `unix_sockets`.
 #[derive(Debug, Default, Deserialize)]
@@ -25,8 +25,11 @@ pub(super) struct Written {
 }
 
 /// Returns the sockets that the file names.
-pub(super) fn sockets(reader: &Reader<'_>, written: &Written) -> Result<Setting<Sockets>, Mistake> {
-    let mut sockets = Sockets::new();
+pub(super) fn sockets(
+    reader: &Reader<'_>,
+    written: &Written,
+) -> Result<Setting<SocketSettings>, Mistake> {
+    let mut sockets = SocketSettings::new();
     for (name, path) in written.sockets.iter().flat_map(|sockets| sockets.get_ref()) {
         let key = SocketName::new(name.get_ref()).ok_or_else(|| {
             let message = "a socket's name is lower-case letters, digits and dashes, at most 32";
@@ -41,7 +44,7 @@ pub(super) fn sockets(reader: &Reader<'_>, written: &Written) -> Result<Setting<
 }
 
 /// Returns the sockets in words.
-pub(super) fn text(sockets: &Sockets) -> String {
+pub(super) fn text(sockets: &SocketSettings) -> String {
     let one = |(name, path): (&SocketName, &PathBuf)| format!("{name} = {}", path.display());
     sockets.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::exec::{Exec, WrittenExec};
+use super::exec::{ExecSettings, WrittenExec};
 use super::nested;
 use audit::OnError;
 use audit::read::NUMBERS as AUDIT_FILES;
 use model::defaults;
 use model::units::{Size, Time};
-use policy::group::Group;
+use policy::group::ToolGroup;
 use profile::document::{Document, Mistake};
 
 /// First host uid for cells of a server started as root. Above the ranges of /etc/subuid (from
@@ -32,12 +32,12 @@ pub const WARM: u32 = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting<T> {
     pub value: T,
-    pub source: Source,
+    pub source: ValueSource,
 }
 
 /// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     /// Compiled in, or computed from the machine.
     Default,
     /// Written at this line of this file.
@@ -46,7 +46,7 @@ pub enum Source {
     Said(&'static str),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -94,9 +94,9 @@ pub struct Config {
     /// which clients give up.
     pub session_yield: Setting<Duration>,
     /// Settings of `bash_exec`.
-    pub exec: Exec,
+    pub exec: ExecSettings,
     /// Groups of tools that are shown.
-    pub tools_groups: Setting<BTreeSet<Group>>,
+    pub tools_groups: Setting<BTreeSet<ToolGroup>>,
     /// Tools that are not offered at all, whatever the policy says.
     pub tools_off: Setting<BTreeSet<String>>,
     /// Tools that are offered only where they are named: the declared commands. The policy must allow them too.
@@ -111,16 +111,16 @@ pub struct Config {
     pub audit_keep: Setting<u32>,
     pub audit_on_error: Setting<OnError>,
     /// Sockets of the host, by the names that cells have them under.
-    pub nested_sockets: Setting<nested::Sockets>,
+    pub nested_sockets: Setting<nested::SocketSettings>,
 }
 
 /// One line of `cofferdam config show`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownLine {
     /// The key as `cofferdam.toml` has it, such as `server.queue`.
     pub key: &'static str,
     pub value: String,
-    pub source: Source,
+    pub source: ValueSource,
 }
 
 /// The server: how much it runs at once, over all cells together, and what it offers.
@@ -243,7 +243,7 @@ struct WrittenTools {
     /// Groups of tools that are shown; tools of no group always are.
     ///
     /// Default: `["calc", "shell"]`. Example: `["calc", "shell", "files"]`.
-    groups: Option<Spanned<BTreeSet<Group>>>,
+    groups: Option<Spanned<BTreeSet<ToolGroup>>>,
     /// Tools that are not offered, whatever their group and the policy say.
     ///
     /// Default: `[]`. Example: `["calculate_plot"]`.
@@ -297,10 +297,10 @@ impl Reader<'_> {
         convert: impl FnOnce(W) -> T,
     ) -> Setting<T> {
         match written {
-            None => Setting { value: default, source: Source::Default },
+            None => Setting { value: default, source: ValueSource::Default },
             Some(written) => Setting {
                 value: convert(written.get_ref().clone()),
-                source: Source::File {
+                source: ValueSource::File {
                     file: self.document.file.clone(),
                     line: self.document.mistake(written.span(), "").line,
                 },
@@ -363,9 +363,12 @@ impl Config {
                 defaults::SESSION_YIELD,
                 |time| time.0,
             ),
-            exec: Exec::parse(&reader, &exec)?,
-            tools_groups: reader
-                .set(tools.groups.as_ref(), Group::shown_by_default(), |named| named),
+            exec: ExecSettings::parse(&reader, &exec)?,
+            tools_groups: reader.set(
+                tools.groups.as_ref(),
+                ToolGroup::shown_by_default(),
+                |named| named,
+            ),
             tools_off: reader.set(tools.off.as_ref(), BTreeSet::new(), |names| names),
             tools_on: reader.set(tools.on.as_ref(), BTreeSet::new(), |names| names),
             files_changed: reader.set(tools.files_changed.as_ref(), true, |told| told),
@@ -380,9 +383,9 @@ impl Config {
 
     /// Returns every value with its source, in the order of the file's sections.
     #[must_use]
-    pub fn shown(&self) -> Vec<Shown> {
-        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> Shown {
-            Shown { key, value: text(&of.value), source: of.source.clone() }
+    pub fn shown(&self) -> Vec<ShownLine> {
+        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> ShownLine {
+            ShownLine { key, value: text(&of.value), source: of.source.clone() }
         }
         let count = |key, setting| shown(key, setting, u32::to_string);
         let size = |key, setting| shown(key, setting, |bytes| Size(*bytes).to_string());

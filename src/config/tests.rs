@@ -34,8 +34,8 @@ impl Places {
     }
 
     /// Surroundings in which nothing is configured.
-    fn bare(&self) -> Surroundings {
-        Surroundings {
+    fn bare(&self) -> HostContext {
+        HostContext {
             cofferdam_config: None,
             xdg_config_home: None,
             home: None,
@@ -52,7 +52,7 @@ fn make(directory: &Path) -> io::Result<()> {
 }
 
 /// Returns the result of `load` as text.
-fn told(explicit: Option<&Path>, surroundings: &Surroundings) -> String {
+fn told(explicit: Option<&Path>, surroundings: &HostContext) -> String {
     load(explicit, surroundings).map_or_else(|error| error.to_string(), |l| l.origin.to_string())
 }
 
@@ -72,14 +72,14 @@ fn the_first_place_found_is_the_one() -> io::Result<()> {
     let home = places.with("home/.config/cofferdam", &[])?;
     let system = places.with("system", &[])?;
     let parent = |path: &Path, up| path.ancestors().nth(up).map(|p| p.as_os_str().to_owned());
-    let mut surroundings = Surroundings {
+    let mut surroundings = HostContext {
         cofferdam_config: Some(environment.clone().into_os_string()),
         xdg_config_home: parent(&user, 1),
         home: parent(&home, 2),
         system: system.clone(),
         ..places.bare()
     };
-    let origin = |explicit, surroundings: &Surroundings| {
+    let origin = |explicit, surroundings: &HostContext| {
         load(explicit, surroundings).map(|loaded| loaded.origin).map_err(|e| e.to_string())
     };
     assert_eq!(origin(Some(&argument), &surroundings), Ok(Origin::Argument(argument.clone())));
@@ -99,9 +99,9 @@ fn a_place_named_on_purpose_must_be_there() -> io::Result<()> {
     let gone = places.root.path().join("gone");
     let message = format!("cannot read {}: no such file or directory (ENOENT)", gone.display());
     assert_eq!(told(Some(&gone), &places.bare()), message);
-    let named = Surroundings { cofferdam_config: Some(gone.into()), ..places.bare() };
+    let named = HostContext { cofferdam_config: Some(gone.into()), ..places.bare() };
     assert_eq!(told(None, &named), message);
-    let relative = Surroundings { cofferdam_config: Some("conf".into()), ..places.bare() };
+    let relative = HostContext { cofferdam_config: Some("conf".into()), ..places.bare() };
     assert_eq!(
         told(None, &relative),
         "$COFFERDAM_CONFIG is `conf`, which depends on the current directory\nhint: use an absolute path"
@@ -191,7 +191,7 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
         let names: Vec<String> = loaded.profiles.iter().map(|p| p.name.to_string()).collect();
         (rules, names, loaded.config.queue)
     });
-    let queue = Setting { value: 256, source: Source::Default };
+    let queue = Setting { value: 256, source: ValueSource::Default };
     let expected = (
         vec!["only".to_owned()],
         ["bash", "bc", "cli-file", "cli-jq", "mine", "nested"].map(str::to_owned).to_vec(),
@@ -226,7 +226,7 @@ fn config(text: &str) -> Result<Config, String> {
 fn every_value_is_shown_with_its_source() {
     let text = "schema = 1\n[server]\nconcurrency = 2\n\n[limits]\nmemory = \"3G\"\n";
     let shown = config(text).map(|config| {
-        let line = |shown: Shown| format!("{} = {} ({})", shown.key, shown.value, shown.source);
+        let line = |shown: ShownLine| format!("{} = {} ({})", shown.key, shown.value, shown.source);
         config.shown().into_iter().map(line).collect::<Vec<_>>()
     });
     let expected = [

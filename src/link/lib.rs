@@ -31,11 +31,11 @@ use model::log;
 use model::outcome::{Ended, Failure, Outcome, Waits};
 use model::receipt::Receipt;
 use model::wire::{
-    self, Block, CallId, Carried, Event, FRAME_BYTES, Input, Ready, Request, Start, StdinKind,
+    self, Block, CallId, Carried, Event, FRAME_BYTES, JobInput, Ready, Request, Start, StdinKind,
     Unable, WireError,
 };
 use policy::Grant;
-use sys::socket::{self, Received, Wait};
+use sys::socket::{self, PacketWait, Received};
 
 /// A handle to the supervisor; clones share the one link.
 #[derive(Debug, Clone)]
@@ -249,10 +249,10 @@ impl Shared {
         let script = job.script.map(|script| carry(c"cofferdam-script", script.into_bytes()));
         let script = script.transpose()?;
         let stdin = match job.stdin {
-            Stdin::Empty => Input::Empty,
-            Stdin::Pipe(_) => Input::Pipe,
-            Stdin::Terminal(_) => Input::Terminal,
-            Stdin::Bytes(bytes) => Input::Bytes(carry(c"cofferdam-stdin", bytes)?),
+            Stdin::Empty => JobInput::Empty,
+            Stdin::Pipe(_) => JobInput::Pipe,
+            Stdin::Terminal(_) => JobInput::Terminal,
+            Stdin::Bytes(bytes) => JobInput::Bytes(carry(c"cofferdam-stdin", bytes)?),
         };
         let frame = wire::encode(&Request::Start(Start {
             call,
@@ -275,7 +275,7 @@ impl Shared {
         let (mut reset, mut failures) = (false, 0);
         loop {
             let Ok(mut ready) = self.socket.readable().await else { break };
-            match socket::receive_into(self.socket.get_ref(), &mut buffer, Wait::No) {
+            match socket::receive_into(self.socket.get_ref(), &mut buffer, PacketWait::No) {
                 Ok(received) if received.bytes > 0 => {
                     failures = 0;
                     // The supervisor speaks for nobody but itself; a frame that cannot be read

@@ -11,8 +11,8 @@ use super::reply;
 use super::tools::schema::denials;
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
-use policy::flags::{Changes, Command, Flag, Input, MOST_WORDS, Positional, Takes};
-use policy::values::{Kind, Type};
+use policy::flags::{Changes, DeclaredCommand, Flag, Input, MOST_WORDS, Positional, Takes};
+use policy::values::{Type, WordType};
 use service::cli::{Declared, DeclaredRequest, DeclaredResult, ErrorType, Words};
 
 /// Fields that every declared command has besides its own.
@@ -26,7 +26,7 @@ struct Common {
 }
 
 /// Returns the fields of a command, in the order of its schema.
-fn fields(command: &Command) -> Vec<&str> {
+fn fields(command: &DeclaredCommand) -> Vec<&str> {
     let own = command.positionals.iter().map(|one| one.name.as_str());
     let flags = (!command.flags.is_empty()).then_some("extra_args");
     let stdin = (command.input != Input::None).then_some("stdin");
@@ -121,7 +121,7 @@ pub fn tool(declared: &Declared) -> Tool {
         .annotate(ToolAnnotations::new().read_only(reads).destructive(!reads).open_world(false))
 }
 
-fn input(command: &Command) -> Value {
+fn input(command: &DeclaredCommand) -> Value {
     let mut properties = JsonObject::new();
     for one in &command.positionals {
         properties.insert(one.name.clone(), positional(one));
@@ -171,27 +171,27 @@ fn flag(flag: &Flag) -> String {
 
 fn kind(takes: &Type) -> String {
     match &takes.kind {
-        Kind::Text => "TEXT".to_owned(),
-        Kind::Int(range) => format!("{}..{}", range.start(), range.end()),
-        Kind::Path => "PATH".to_owned(),
-        Kind::Host => "HOST".to_owned(),
-        Kind::Cidr => "NETWORK".to_owned(),
-        Kind::Url => "URL".to_owned(),
-        Kind::Choice(values) => values.join("|"),
+        WordType::Text => "TEXT".to_owned(),
+        WordType::Int(range) => format!("{}..{}", range.start(), range.end()),
+        WordType::Path => "PATH".to_owned(),
+        WordType::Host => "HOST".to_owned(),
+        WordType::Cidr => "NETWORK".to_owned(),
+        WordType::Url => "URL".to_owned(),
+        WordType::Choice(values) => values.join("|"),
     }
 }
 
 fn positional(one: &Positional) -> Value {
     let form = match &one.takes.kind {
-        Kind::Text | Kind::Choice(_) => String::new(),
-        Kind::Int(range) => format!(" ({} to {})", range.start(), range.end()),
-        Kind::Path => " (inside /workspace)".to_owned(),
-        Kind::Host => " (a host name or an address)".to_owned(),
-        Kind::Cidr => " (such as 10.0.0.0/8)".to_owned(),
-        Kind::Url => " (http or https)".to_owned(),
+        WordType::Text | WordType::Choice(_) => String::new(),
+        WordType::Int(range) => format!(" ({} to {})", range.start(), range.end()),
+        WordType::Path => " (inside /workspace)".to_owned(),
+        WordType::Host => " (a host name or an address)".to_owned(),
+        WordType::Cidr => " (such as 10.0.0.0/8)".to_owned(),
+        WordType::Url => " (http or https)".to_owned(),
     };
     let mut word = json!({ "type": "string", "minLength": 1, "maxLength": one.takes.max_bytes });
-    if let (Kind::Choice(values), Some(map)) = (&one.takes.kind, word.as_object_mut()) {
+    if let (WordType::Choice(values), Some(map)) = (&one.takes.kind, word.as_object_mut()) {
         map.insert("enum".to_owned(), json!(values));
     }
     let mut schema = match one.max {

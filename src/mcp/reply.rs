@@ -12,7 +12,7 @@ use model::receipt::Receipt;
 use service::refused::{Refused, RefusedKind};
 pub(crate) use service::report::millis;
 use service::report::{
-    Clamped, CommandReport, Cut, SessionReport, Stream, changes, receipt_fields, signal_name,
+    Clamped, CommandReport, Cut, SessionReport, StreamReport, changes, receipt_fields, signal_name,
     time_text, to_value, unrecorded_fields,
 };
 use service::rules::Rules;
@@ -103,7 +103,7 @@ pub(super) fn status(report: &CommandReport) -> String {
 }
 
 /// Appends both streams, each with a last newline.
-pub(crate) fn push_streams(text: &mut String, stdout: &Stream, stderr: &Stream) {
+pub(crate) fn push_streams(text: &mut String, stdout: &StreamReport, stderr: &StreamReport) {
     push_stream(text, &stdout.text);
     if !stderr.text.is_empty() {
         text.push_str("[stderr]\n");

@@ -9,13 +9,13 @@ use serde_json::json;
 use super::*;
 use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Timings, Usage};
 use service::denied::DenialReport;
-use service::report::{Calculated, Exact, Stream, ValueOrigin};
+use service::report::{Calculated, Exact, StreamReport, ValueOrigin};
 
 fn ran(outcome: Outcome) -> CommandReport {
     CommandReport {
         outcome,
-        stdout: Stream::default(),
-        stderr: Stream::default(),
+        stdout: StreamReport::default(),
+        stderr: StreamReport::default(),
         usage: Usage {
             wall: Duration::from_millis(12),
             user: Duration::from_millis(1),
@@ -40,8 +40,12 @@ fn text(result: &CallToolResult) -> String {
     result.content.first().unwrap().as_text().unwrap().text.clone()
 }
 
-fn printed(text: &str) -> Stream {
-    Stream { text: text.to_owned(), bytes: u64::try_from(text.len()).unwrap(), cut: Cut::Whole }
+fn printed(text: &str) -> StreamReport {
+    StreamReport {
+        text: text.to_owned(),
+        bytes: u64::try_from(text.len()).unwrap(),
+        cut: Cut::Whole,
+    }
 }
 
 #[test]

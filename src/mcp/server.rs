@@ -26,12 +26,12 @@ use super::logs::{self, Logs};
 use super::resources;
 use super::sessions;
 use super::tools::shell::BashArguments;
-use super::tools::{Context, Entry, INSTRUCTIONS, InForce};
+use super::tools::{Context, INSTRUCTIONS, InForce, ToolEntry};
 use super::{commands, jobs, reply};
 use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
-use service::report::{BashAnswer, Running};
+use service::report::{BashAnswer, RunningReport};
 use service::request::{ExecRequest, JobRequest};
 use service::shell::ScriptArgs;
 
@@ -46,7 +46,7 @@ pub struct Server<B: 'static>(pub(super) Arc<Shared<B>>);
 pub(super) struct Shared<B: 'static> {
     pub(super) backend: B,
     /// Built-in tools.
-    tools: &'static [Entry<B>],
+    tools: &'static [ToolEntry<B>],
     pub(super) watching: resources::Watching,
     pub(super) logs: Logs,
     kill: CancellationToken,
@@ -61,11 +61,11 @@ impl<B: 'static> Clone for Server<B> {
 impl<B: Backend> Server<B> {
     /// Serves `backend`; tripping `kill` ends every call in flight.
     pub fn new(backend: B, kill: CancellationToken) -> Self {
-        Self::with_tools(backend, kill, Entry::ALL)
+        Self::with_tools(backend, kill, ToolEntry::ALL)
     }
 
     /// Serves as [`Server::new`] does, with these built-in tools.
-    pub fn with_tools(backend: B, kill: CancellationToken, tools: &'static [Entry<B>]) -> Self {
+    pub fn with_tools(backend: B, kill: CancellationToken, tools: &'static [ToolEntry<B>]) -> Self {
         Self(Arc::new(Shared {
             backend,
             tools,
@@ -96,7 +96,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Returns the built-in tool of this name.
-    fn built_in(&self, name: &str) -> Option<&'static Entry<B>> {
+    fn built_in(&self, name: &str) -> Option<&'static ToolEntry<B>> {
         self.0.tools.iter().find(|tool| tool.name == name)
     }
 
@@ -180,7 +180,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Remembers a job, and its end when that comes.
-    fn remember(&self, job: &Running, asked: ExecRequest) {
+    fn remember(&self, job: &RunningReport, asked: ExecRequest) {
         let history = Arc::clone(&self.0.backend.client().history);
         let id = history.begin(job, asked);
         if let Some(end) = self.0.backend.end_of(&job.session.output_id) {

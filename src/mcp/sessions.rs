@@ -4,10 +4,10 @@ use rmcp::model::CallToolResult;
 
 use super::reply;
 use model::outcome::{Outcome, Waits};
-use service::report::{Running, restarted_fields, time_text};
+use service::report::{RunningReport, restarted_fields, time_text};
 
 /// Makes the result of a command that continues.
-pub fn running(job: &Running) -> CallToolResult {
+pub fn running(job: &RunningReport) -> CallToolResult {
     let id = &job.session.output_id;
     let mut text = String::new();
     reply::push_streams(&mut text, &job.stdout, &job.stderr);

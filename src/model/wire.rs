@@ -41,7 +41,7 @@ pub enum StdinKind {
 
 /// The standard input that a job asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Input {
+pub enum JobInput {
     Empty,
     Bytes(Carried),
     /// The supervisor makes a pipe and sends its writing end back.
@@ -50,7 +50,7 @@ pub enum Input {
     Terminal,
 }
 
-impl Input {
+impl JobInput {
     /// It without its bytes.
     pub fn kind(&self) -> StdinKind {
         match self {
@@ -116,7 +116,7 @@ pub struct Start {
     pub session: Option<Within>,
     pub changes: ListChanges,
     pub limits: Limits,
-    pub stdin: Input,
+    pub stdin: JobInput,
     pub script: Option<Carried>,
     pub block: Carried,
 }
@@ -126,7 +126,7 @@ impl Start {
     pub fn descriptors(&self) -> usize {
         usize::from(self.block == Carried::Sealed)
             + usize::from(self.script == Some(Carried::Sealed))
-            + usize::from(self.stdin == Input::Bytes(Carried::Sealed))
+            + usize::from(self.stdin == JobInput::Bytes(Carried::Sealed))
     }
 }
 
@@ -241,14 +241,14 @@ pub struct Ready {
     pub landlock_abi: u32,
     pub memory: MemoryHold,
     /// The result of asking for a scope.
-    pub scope: Scope,
+    pub scope: ScopeResult,
     /// Profiles that cannot be used here, each with the reason.
     pub unusable: Vec<(ProfileName, String)>,
 }
 
 /// The result of asking the user's service manager for a scope with delegation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Scope {
+pub enum ScopeResult {
     /// It was not wanted, or groups are had without.
     NotAsked,
     /// Cells are held in this unit, after so long.

@@ -6,8 +6,8 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::flags::{BadWords, Changes, Command, Flag, Input, Positional, Takes};
-use super::values::{Kind, Pattern, Type, WORD_BYTES, plain};
+use super::flags::{BadWords, Changes, DeclaredCommand, Flag, Input, Positional, Takes};
+use super::values::{Type, WORD_BYTES, WordPattern, WordType, plain};
 use profile::document::{Document, Mistake};
 
 /// Fields that every declared tool may have; its own have other names.
@@ -175,8 +175,8 @@ struct Narrowing<'w> {
 pub(super) fn command(
     document: &Document,
     written: &WrittenCommand,
-    others: &[Command],
-) -> Result<Command, Mistake> {
+    others: &[DeclaredCommand],
+) -> Result<DeclaredCommand, Mistake> {
     let name = written.name.get_ref();
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if name.is_empty() || !name.chars().all(is_name) {
@@ -200,7 +200,7 @@ pub(super) fn command(
         flags.push(flag);
     }
     let why = why(document, &written.why)?;
-    let command = Command {
+    let command = DeclaredCommand {
         name: name.clone(),
         program: program.clone(),
         flags,
@@ -326,23 +326,23 @@ fn kind_of(
         return mistake(values.span(), "`values` is for `kind = \"choice\"`");
     }
     let kind = match kind_is {
-        WrittenKind::Text => Kind::Text,
-        WrittenKind::Path => Kind::Path,
-        WrittenKind::Host => Kind::Host,
-        WrittenKind::Cidr => Kind::Cidr,
-        WrittenKind::Url => Kind::Url,
+        WrittenKind::Text => WordType::Text,
+        WrittenKind::Path => WordType::Path,
+        WrittenKind::Host => WordType::Host,
+        WrittenKind::Cidr => WordType::Cidr,
+        WrittenKind::Url => WordType::Url,
         WrittenKind::Int => match narrowing.range.map(Spanned::get_ref) {
-            Some((low, high)) if low <= high => Kind::Int(*low..=*high),
+            Some((low, high)) if low <= high => WordType::Int(*low..=*high),
             _ => return mistake(kind.span(), "an int has `range = [LOW, HIGH]`"),
         },
         WrittenKind::Choice => match narrowing.values.map(Spanned::get_ref) {
-            Some(values) if !values.is_empty() => Kind::Choice(values.clone()),
+            Some(values) if !values.is_empty() => WordType::Choice(values.clone()),
             _ => return mistake(kind.span(), "a choice has `values = [\"…\"]`"),
         },
     };
     let pattern = match narrowing.pattern {
         None => None,
-        Some(text) => match Pattern::new(text.get_ref()) {
+        Some(text) => match WordPattern::new(text.get_ref()) {
             Ok(pattern) => Some(pattern),
             Err(_) => return mistake(text.span(), "`pattern` is no regular expression"),
         },
@@ -355,7 +355,7 @@ fn kind_of(
 fn check_examples(
     document: &Document,
     written: &WrittenCommand,
-    command: &Command,
+    command: &DeclaredCommand,
 ) -> Result<(), Mistake> {
     let name = &command.name;
     for (list, key) in [(&written.accepts, "accepts"), (&written.refuses, "refuses")] {
@@ -379,7 +379,7 @@ fn check_examples(
     Ok(())
 }
 
-fn tried(command: &Command, example: &Example) -> Result<(), BadWords> {
+fn tried(command: &DeclaredCommand, example: &Example) -> Result<(), BadWords> {
     let given: Vec<(&str, &str)> =
         example.with.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     command.argv(&example.args, &given).map(drop)

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::values::{Kind, Type, plain};
+use super::values::{Type, WordType, plain};
 use model::call::{Argv, InvalidCall};
 use model::nearest::nearest;
 
@@ -16,7 +16,7 @@ pub const MOST_WORDS: usize = 64;
 
 /// A command that callers may give flags to: one `[[tool]]` of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct DeclaredCommand {
     /// The tool's name, as rules know it.
     pub name: String,
     /// The program, found in the cell.
@@ -129,10 +129,10 @@ impl BadWords {
     }
 }
 
-impl Command {
+impl DeclaredCommand {
     /// Returns the file that may be left out when there is standard input.
     pub fn file(&self) -> Option<&Positional> {
-        self.positionals.iter().find(|one| one.takes.kind == Kind::Path && one.min == 0)
+        self.positionals.iter().find(|one| one.takes.kind == WordType::Path && one.min == 0)
     }
 
     /// Builds the argument vector of these flags and positional words, if every one of them is allowed.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Policy, Profiles};
 
-fn command(tool: &str) -> Command {
+fn command(tool: &str) -> DeclaredCommand {
     static POLICY: LazyLock<Policy> = LazyLock::new(|| {
         let profiles = Profiles::parse(&profile::shipped(), &[]).unwrap_or_else(|e| panic!("{e}"));
         Policy::parse(&[], &profiles).unwrap_or_else(|e| panic!("{e}"))
@@ -197,15 +197,15 @@ proptest! {
 }
 
 /// A list with one flag of each place for a value.
-fn list() -> Command {
-    let level = Type { kind: Kind::Int(0..=9), pattern: None, max_bytes: 8 };
+fn list() -> DeclaredCommand {
+    let level = Type { kind: WordType::Int(0..=9), pattern: None, max_bytes: 8 };
     let flag = |name: &str, takes| Flag {
         name: name.to_owned(),
         takes,
         times: 2,
         why: "for this test".to_owned(),
     };
-    Command {
+    DeclaredCommand {
         flags: vec![
             flag("--level", Takes::Equals(level.clone())),
             flag("-n", Takes::Next(level)),

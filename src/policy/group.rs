@@ -11,7 +11,7 @@ use crate::tools::{TOOLS, ToolSpec};
 /// Tools that are shown together or not at all. A tool of no group is always shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Group {
+pub enum ToolGroup {
     /// The calculator.
     Calc,
     /// More of the calculator: batches, plots, its functions, what was calculated.
@@ -28,7 +28,7 @@ pub enum Group {
     Files,
 }
 
-impl Group {
+impl ToolGroup {
     pub const ALL: [Self; 7] =
         [Self::Calc, Self::Math, Self::Shell, Self::Exec, Self::Info, Self::History, Self::Files];
 
@@ -69,13 +69,13 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for ToolGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Group {
+impl FromStr for ToolGroup {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
@@ -90,22 +90,22 @@ mod tests {
 
     #[test]
     fn the_remedy_for_a_group_keeps_what_is_shown() {
-        let remedy = Group::Math.remedy(&Group::shown_by_default());
+        let remedy = ToolGroup::Math.remedy(&ToolGroup::shown_by_default());
         assert!(remedy.ends_with(" --tools calc,math,shell`"), "{remedy}");
-        let remedy = Group::Exec.remedy(&BTreeSet::new());
+        let remedy = ToolGroup::Exec.remedy(&BTreeSet::new());
         assert!(remedy.ends_with(" --tools exec`"), "{remedy}");
     }
 
     #[test]
     fn no_tool_is_in_two_groups_and_each_group_is_found_by_its_name() {
-        let all: Vec<&str> = Group::ALL.iter().flat_map(|group| group.tools()).collect();
+        let all: Vec<&str> = ToolGroup::ALL.iter().flat_map(|group| group.tools()).collect();
         let once: BTreeSet<&str> = all.iter().copied().collect();
         assert_eq!(all.len(), once.len());
-        for group in Group::ALL {
+        for group in ToolGroup::ALL {
             assert_eq!(group.name().parse(), Ok(group));
         }
         assert_eq!(
-            "shel".parse::<Group>(),
+            "shel".parse::<ToolGroup>(),
             Err("the groups are calc, math, shell, exec, info, history, files".to_owned())
         );
     }

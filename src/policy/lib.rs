@@ -18,7 +18,7 @@ use model::job::{Job, Limits, ListChanges, ProfileName, Workspace};
 use model::profile::Profile;
 use profile::document::{Document, Mistake};
 
-use flags::Command;
+use flags::DeclaredCommand;
 pub use profile::Profiles;
 pub use rules::{Effect, Rule};
 
@@ -129,10 +129,10 @@ pub struct Policy {
 #[derive(Debug)]
 struct Commands {
     /// The operator's.
-    given: Vec<Command>,
+    given: Vec<DeclaredCommand>,
     /// These, and behind them the shipped ones, which are read when somebody asks for them: most
     /// servers have none of those switched on.
-    all: OnceLock<Vec<Command>>,
+    all: OnceLock<Vec<DeclaredCommand>>,
 }
 
 impl Policy {
@@ -155,12 +155,12 @@ impl Policy {
     }
 
     /// Returns the program and the flags of a declared tool.
-    pub fn command(&self, tool: &str) -> Option<&Command> {
+    pub fn command(&self, tool: &str) -> Option<&DeclaredCommand> {
         self.commands().iter().find(|command| command.name == tool)
     }
 
     /// Returns every declared tool, the operator's first.
-    pub fn commands(&self) -> &[Command] {
+    pub fn commands(&self) -> &[DeclaredCommand] {
         let given = &self.commands.given;
         self.commands.all.get_or_init(|| {
             // The tests read this file: a mistake there would leave its tools out.
@@ -184,7 +184,7 @@ impl Policy {
     }
 
     /// Returns the tools that the operator declared.
-    pub fn given_commands(&self) -> &[Command] {
+    pub fn given_commands(&self) -> &[DeclaredCommand] {
         &self.commands.given
     }
 

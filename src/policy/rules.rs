@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::commands::{self, WrittenCommand};
-use super::flags::Command;
+use super::flags::DeclaredCommand;
 use model::call::Asked;
 use model::job::{Limits, ProfileName};
 use model::units::{Size, Time};
@@ -143,8 +143,8 @@ impl Rule {
 pub(super) fn parse(
     documents: &[Document],
     profiles: &Profiles,
-) -> Result<(Vec<Rule>, Vec<Command>), Mistake> {
-    let (mut rules, mut commands): (Vec<Rule>, Vec<Command>) = (Vec::new(), Vec::new());
+) -> Result<(Vec<Rule>, Vec<DeclaredCommand>), Mistake> {
+    let (mut rules, mut commands): (Vec<Rule>, Vec<DeclaredCommand>) = (Vec::new(), Vec::new());
     for document in documents {
         let written: Written = document.read()?;
         for written in &written.commands {

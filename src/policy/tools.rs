@@ -4,7 +4,7 @@
 //! arguments. The crate `mcp` makes its table of calls from the same rows: a row without its type
 //! does not compile.
 
-use crate::group::Group;
+use crate::group::ToolGroup;
 use model::job::ListChanges;
 
 /// Passes the rows to a macro, in the order in which a client sees the tools. A row has the type of
@@ -56,7 +56,7 @@ macro_rules! with_tools {
 pub struct ToolSpec {
     pub name: &'static str,
     /// Group with which it is shown. A tool of no group is always shown.
-    pub group: Option<Group>,
+    pub group: Option<ToolGroup>,
     pub rule: RuledBy,
     pub runs: Runs,
 }
@@ -92,7 +92,7 @@ macro_rules! table {
     ($($arguments:ident $name:literal: $group:expr, $rule:expr, $runs:expr;)*) => {
         /// Every built-in tool, in the order in which a client sees them.
         pub const TOOLS: &[ToolSpec] = {
-            use Group::{Calc, Exec, Files, History, Info, Math, Shell};
+            use ToolGroup::{Calc, Exec, Files, History, Info, Math, Shell};
             use RuledBy::{NoRule, OwnRule, RuleOf};
             use Runs::{Calculator, EmptyCell, FreshCell, Server, Session};
             &[$(ToolSpec { name: $name, group: $group, rule: $rule, runs: $runs }),*]

@@ -13,15 +13,15 @@ pub const WORD_BYTES: usize = 4096;
 /// The type of a value, with what narrows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Type {
-    pub kind: Kind,
+    pub kind: WordType,
     /// The whole word must match.
-    pub pattern: Option<Pattern>,
+    pub pattern: Option<WordPattern>,
     pub max_bytes: usize,
 }
 
 /// Type of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum WordType {
     Text,
     /// Decimal digits, within the range.
     Int(RangeInclusive<u64>),
@@ -39,9 +39,9 @@ pub enum Kind {
 
 /// An anchored regular expression; two are equal when their texts are.
 #[derive(Debug, Clone)]
-pub struct Pattern(Regex);
+pub struct WordPattern(Regex);
 
-impl Pattern {
+impl WordPattern {
     /// Compiles the pattern.
     ///
     /// # Errors
@@ -56,13 +56,13 @@ impl Pattern {
     }
 }
 
-impl PartialEq for Pattern {
+impl PartialEq for WordPattern {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_str() == other.0.as_str()
     }
 }
 
-impl Eq for Pattern {}
+impl Eq for WordPattern {}
 
 /// Dashes that are not `-`, and characters that show as nothing or turn the text round: a reader
 /// of the log would take the word for another, and so might a program that normalises.
@@ -117,7 +117,7 @@ impl Type {
     }
 }
 
-impl Kind {
+impl WordType {
     fn check(&self, word: &str) -> Result<String, String> {
         let when = |fits: bool, what: &str| match fits {
             true => Ok(word.to_owned()),

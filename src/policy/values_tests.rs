@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn of(kind: Kind) -> Type {
+fn of(kind: WordType) -> Type {
     Type { kind, pattern: None, max_bytes: WORD_BYTES }
 }
 
-fn takes(kind: Kind, word: &str) -> bool {
+fn takes(kind: WordType, word: &str) -> bool {
     of(kind).check(word).is_ok()
 }
 
@@ -31,15 +31,15 @@ fn hosts_cidrs_and_urls_take_the_ordinary_ones() {
     for host in
         ["localhost", "a.example.com", "10.0.0.1", "::1", "xn--bcher-kva.example", "3com.com"]
     {
-        assert!(takes(Kind::Host, host), "{host}");
+        assert!(takes(WordType::Host, host), "{host}");
     }
     for network in ["10.0.0.0/8", "0.0.0.0/0", "192.168.1.7/32", "fd00::/8", "::/0"] {
-        assert!(takes(Kind::Cidr, network), "{network}");
+        assert!(takes(WordType::Cidr, network), "{network}");
     }
     for url in
         ["http://a", "https://a.example:8443/p?q=1#f", "http://[::1]:80/", "http://10.0.0.1/%41"]
     {
-        assert!(takes(Kind::Url, url), "{url}");
+        assert!(takes(WordType::Url, url), "{url}");
     }
 }
 
@@ -48,12 +48,12 @@ fn addresses_in_other_forms_users_and_globs_are_refused() {
     for host in
         ["127.1", "0x7f.1", "0x7f000001", "2130706433", "a..b", "-a", "a-", "a.", "a b", "", "é"]
     {
-        assert!(!takes(Kind::Host, host), "{host}");
+        assert!(!takes(WordType::Host, host), "{host}");
     }
     for network in
         ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/08", "10.0.0.0/+8", "::/129", "10/8", "a/8", "/8"]
     {
-        assert!(!takes(Kind::Cidr, network), "{network}");
+        assert!(!takes(WordType::Cidr, network), "{network}");
     }
     for url in [
         "ftp://a",
@@ -76,7 +76,7 @@ fn addresses_in_other_forms_users_and_globs_are_refused() {
         "http://127.1/",
         "http://a:",
     ] {
-        assert!(!takes(Kind::Url, url), "{url}");
+        assert!(!takes(WordType::Url, url), "{url}");
     }
 }
 
@@ -84,15 +84,15 @@ proptest! {
     #[test]
     fn no_type_takes_a_word_that_could_be_a_flag_or_hide_something(word in near()) {
         let kinds = [
-            Kind::Text, Kind::Int(0..=u64::MAX), Kind::Path, Kind::Host, Kind::Cidr, Kind::Url,
-            Kind::Choice(vec![word.clone()]),
+            WordType::Text, WordType::Int(0..=u64::MAX), WordType::Path, WordType::Host, WordType::Cidr, WordType::Url,
+            WordType::Choice(vec![word.clone()]),
         ];
         for kind in kinds {
             let Ok(passed) = of(kind.clone()).check(&word) else { continue };
             prop_assert!(!passed.starts_with('-') && !passed.is_empty(), "{:?}", kind);
             prop_assert!(!passed.chars().any(|c| c.is_control() || is_deceptive(c)), "{:?}", kind);
             // Only a path and a number are written anew.
-            if !matches!(kind, Kind::Path | Kind::Int(_)) {
+            if !matches!(kind, WordType::Path | WordType::Int(_)) {
                 prop_assert_eq!(&passed, &word);
             }
         }
@@ -101,16 +101,16 @@ proptest! {
     #[test]
     fn every_address_is_a_host_and_every_network_a_cidr(four in any::<u32>(), six in any::<u128>(), prefix in 0_u32..200) {
         let (four, six) = (Ipv4Addr::from(four), Ipv6Addr::from(six));
-        prop_assert!(takes(Kind::Host, &four.to_string()) && takes(Kind::Host, &six.to_string()));
-        prop_assert_eq!(takes(Kind::Cidr, &format!("{four}/{prefix}")), prefix <= 32);
-        prop_assert_eq!(takes(Kind::Cidr, &format!("{six}/{prefix}")), prefix <= 128);
+        prop_assert!(takes(WordType::Host, &four.to_string()) && takes(WordType::Host, &six.to_string()));
+        prop_assert_eq!(takes(WordType::Cidr, &format!("{four}/{prefix}")), prefix <= 32);
+        prop_assert_eq!(takes(WordType::Cidr, &format!("{six}/{prefix}")), prefix <= 128);
         let urls = [format!("http://{four}/"), format!("http://[{six}]/")];
-        prop_assert!(urls.iter().all(|url| takes(Kind::Url, url)), "{:?}", urls);
+        prop_assert!(urls.iter().all(|url| takes(WordType::Url, url)), "{:?}", urls);
     }
 
     #[test]
     fn a_host_is_labels_or_an_address_and_no_number_in_disguise(word in near()) {
-        if takes(Kind::Host, &word) && word.parse::<IpAddr>().is_err() {
+        if takes(WordType::Host, &word) && word.parse::<IpAddr>().is_err() {
             prop_assert!(word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.'));
             let label = |label: &str| {
                 (1..=63).contains(&label.len()) && label.trim_matches('-') == label
@@ -124,7 +124,7 @@ proptest! {
 
     #[test]
     fn a_url_is_http_with_a_host_and_no_user(word in near()) {
-        if takes(Kind::Url, &word) {
+        if takes(WordType::Url, &word) {
             let rest = word.strip_prefix("http://").or_else(|| word.strip_prefix("https://"));
             let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
             prop_assert!(!authority.is_empty() && !authority.contains('@'));
@@ -136,7 +136,7 @@ proptest! {
     #[test]
     fn a_choice_is_one_of_its_words_and_nothing_near_it(word in "[a-z]{0,4}|GET|get|GET |GETS|POST") {
         let values = || vec!["GET".to_owned(), "POST".to_owned()];
-        prop_assert_eq!(takes(Kind::Choice(values()), &word), values().contains(&word));
+        prop_assert_eq!(takes(WordType::Choice(values()), &word), values().contains(&word));
     }
 
     #[test]
@@ -144,7 +144,7 @@ proptest! {
         let range = low..=low + span;
         let digits = word.bytes().all(|byte| byte.is_ascii_digit());
         let inside = digits && word.parse().is_ok_and(|number| range.contains(&number));
-        let checked = of(Kind::Int(range)).check(&word);
+        let checked = of(WordType::Int(range)).check(&word);
         prop_assert_eq!(checked.is_ok(), inside);
         if let Ok(written) = checked {
             prop_assert!(written == "0" || !written.starts_with('0'));
@@ -153,7 +153,7 @@ proptest! {
 
     #[test]
     fn a_path_is_inside_the_workspace_and_plain(word in "(/workspace|/tmp|/|\\.\\.|\\.|a|-f| |//){1,6}(/[a.]{1,3}){0,3}") {
-        if let Ok(path) = of(Kind::Path).check(&word) {
+        if let Ok(path) = of(WordType::Path).check(&word) {
             prop_assert!(path == "/workspace" || path.starts_with("/workspace/"), "{}", path);
             prop_assert!(!path.split('/').skip(1).any(|part| matches!(part, "" | "." | "..")), "{}", path);
         }

@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::account::{self, Reason};
 use super::schema::{Written, WrittenCalls};
 use crate::document::{Document, Mistake};
-use model::profile::calls::{Known, lookup, nearest_name};
+use model::profile::calls::{CallMeaning, lookup, nearest_name};
 use model::profile::never::{keyed, reason};
 
 /// One profile file. Each part is parsed when it is first asked for, once for all profiles that extend this
@@ -57,8 +57,8 @@ fn listed(layer: &Layer<'_>) -> Result<Listed, Mistake> {
 
 fn numbers(document: &Document, lists: &[WrittenCalls]) -> Result<Vec<Option<u32>>, Mistake> {
     let number = |name: &Spanned<String>| match lookup(name.get_ref()) {
-        Some(Known::Here(number)) => Ok(Some(number)),
-        Some(Known::Elsewhere) => Ok(None),
+        Some(CallMeaning::Here(number)) => Ok(Some(number)),
+        Some(CallMeaning::Elsewhere) => Ok(None),
         None => {
             let shown = name.get_ref().escape_default();
             let error = document.mistake(name.span(), format!("`{shown}` is no system call"));

@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
-use super::corpus::{Class, Company, Probe};
-use super::judge::{self, Isolation, Memory, Seen, Shown, Target, Verdict};
+use super::corpus::{Attack, Class, Company};
+use super::judge::{self, AttackVerdict, ControlResult, Isolation, Memory, Seen, Target};
 use super::launch::{Bench, PRIVATE, Ran};
 use super::resources;
 use super::stage::Stage;
 
 /// The verdict on one attack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct AttackResult {
     pub id: String,
     pub topic: &'static str,
     pub class: Class,
     pub title: String,
     pub source: String,
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: AttackVerdict,
     pub took_ms: u64,
 }
 
@@ -50,10 +50,10 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
 }
 
 /// Runs the attacks and returns the verdicts in their order, those there are when it is stopped.
-pub fn all(bench: &Bench, probes: &[Probe]) -> Vec<Found> {
+pub fn all(bench: &Bench, probes: &[Attack]) -> Vec<AttackResult> {
     let is_root = nix::unistd::geteuid().is_root();
     let verdicts = Mutex::new(vec![None; probes.len()]);
-    let settle = |at: usize, probe: &Probe| {
+    let settle = |at: usize, probe: &Attack| {
         let found = found(bench, probe, is_root);
         let mut verdicts = verdicts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(place) = verdicts.get_mut(at) {
@@ -79,12 +79,12 @@ pub fn all(bench: &Bench, probes: &[Probe]) -> Vec<Found> {
     verdicts.into_iter().flatten().collect()
 }
 
-fn one_more<'a>(probes: &'a [Probe], next: &AtomicUsize) -> Option<(usize, &'a Probe)> {
+fn one_more<'a>(probes: &'a [Attack], next: &AtomicUsize) -> Option<(usize, &'a Attack)> {
     let at = next.fetch_add(1, Ordering::Relaxed);
     Some((at, probes.get(at)?))
 }
 
-fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Option<Found> {
+fn found(bench: &Bench, probe: &Attack, is_root: bool) -> Option<AttackResult> {
     if bench.is_stopped() {
         return None;
     }
@@ -92,9 +92,9 @@ fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Option<Found> {
     let verdict = match judge::not_applicable(probe, &bench.target, bench.isolation, is_root) {
         Some(verdict) => verdict,
         None => tried(bench, probe, is_root)
-            .unwrap_or_else(|error| Verdict::NoVerdict { seen: error.to_string() }),
+            .unwrap_or_else(|error| AttackVerdict::NoVerdict { seen: error.to_string() }),
     };
-    Some(Found {
+    Some(AttackResult {
         id: probe.id.clone(),
         topic: probe.topic,
         class: probe.class,
@@ -105,14 +105,14 @@ fn found(bench: &Bench, probe: &Probe, is_root: bool) -> Option<Found> {
     })
 }
 
-fn tried(bench: &Bench, probe: &Probe, is_root: bool) -> std::io::Result<Verdict> {
+fn tried(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<AttackVerdict> {
     let short = resources::short_of(probe, &bench.directory);
     let shown = match (judge::without_control(probe, is_root), &short, &bench.target) {
         (_, Some(why), Target::Other(_)) => {
-            return Ok(Verdict::NotApplicable { why: why.clone() });
+            return Ok(AttackVerdict::NotApplicable { why: why.clone() });
         }
         (Some(shown), _, _) => shown,
-        (None, Some(why), Target::Own | Target::Lower) => Shown::NotHere(why.clone()),
+        (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
         (None, None, _) => control(bench, probe)?,
     };
     let seen = seen(bench, probe, |stage| {
@@ -125,7 +125,7 @@ fn tried(bench: &Bench, probe: &Probe, is_root: bool) -> std::io::Result<Verdict
     Ok(judge::known(probe, &bench.target, bench.memory, verdict))
 }
 
-fn control(bench: &Bench, probe: &Probe) -> std::io::Result<Shown> {
+fn control(bench: &Bench, probe: &Attack) -> std::io::Result<ControlResult> {
     let seen = seen(bench, probe, |stage| {
         if let Some(first) = &probe.first {
             bench.without(probe, first, stage)?;
@@ -138,7 +138,7 @@ fn control(bench: &Bench, probe: &Probe) -> std::io::Result<Shown> {
 /// Runs the attack once on a stage of its own.
 fn seen(
     bench: &Bench,
-    probe: &Probe,
+    probe: &Attack,
     run: impl Fn(&Stage) -> std::io::Result<Ran>,
 ) -> std::io::Result<Seen> {
     let mut stage = Stage::new(probe, &bench.helper)?;

@@ -43,7 +43,7 @@ impl Class {
 /// How the positive control is run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Control {
+pub enum ControlMode {
     /// The same line, without a sandbox, as the one who runs the test.
     #[default]
     Outside,
@@ -65,7 +65,7 @@ pub enum Whom {
     User,
 }
 
-/// Control answers that show nothing, and why a machine may give them.
+/// Answers of a control that show nothing, and why a machine may give them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unshown {
@@ -76,7 +76,7 @@ pub struct Unshown {
 /// A breach that is known and that docs/threat-model.md explains.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct KnownBreach {
     pub when: When,
     pub why: String,
 }
@@ -114,7 +114,7 @@ struct Shared {
     breach: Option<String>,
     unshown: Option<Unshown>,
     #[serde(default)]
-    control: Control,
+    control: ControlMode,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -137,11 +137,11 @@ struct Written {
     held: Option<Vec<String>>,
     elsewhere: Option<Vec<String>>,
     breach: Option<String>,
-    control: Option<Control>,
+    control: Option<ControlMode>,
     control_run: Option<String>,
     no_control: Option<String>,
     unshown: Option<Unshown>,
-    known: Option<Known>,
+    known: Option<KnownBreach>,
     #[serde(default)]
     landlock_seccomp: Lower,
     #[serde(default)]
@@ -151,7 +151,7 @@ struct Written {
     /// Why it is no question for another sandbox.
     ours: Option<String>,
     #[serde(default)]
-    start: Start,
+    start: StartMode,
     #[serde(default)]
     harm: Harm,
     #[serde(default)]
@@ -164,7 +164,7 @@ struct Written {
 /// Special way of starting the program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Start {
+pub enum StartMode {
     #[default]
     Plain,
     /// With the directory `{dir}` open as descriptor 7.
@@ -198,7 +198,7 @@ pub enum Company {
 
 /// One attack.
 #[derive(Debug, Clone)]
-pub struct Probe {
+pub struct Attack {
     pub id: String,
     pub topic: &'static str,
     pub class: Class,
@@ -213,18 +213,18 @@ pub struct Probe {
     pub elsewhere: Vec<String>,
     /// Output of a successful attack, unless one of the above matches.
     pub breach: Regex,
-    pub control: Control,
+    pub control: ControlMode,
     /// The line of the control, where it is another.
     pub control_run: Option<String>,
     pub no_control: Option<String>,
     pub unshown: Option<Unshown>,
-    pub known: Option<Known>,
+    pub known: Option<KnownBreach>,
     pub lower: Lower,
     pub whom: Whom,
     /// Options of `cofferdam run`.
     pub options: Vec<String>,
     pub ours: Option<String>,
-    pub start: Start,
+    pub start: StartMode,
     pub harm: Harm,
     pub company: Company,
     /// Seconds after which a call that has not ended is a breach.
@@ -239,7 +239,7 @@ pub struct Probe {
 ///
 /// # Errors
 /// The file and what is wrong in it: a mistake of ours, which a test finds first.
-pub fn corpus() -> Result<Vec<Probe>, String> {
+pub fn corpus() -> Result<Vec<Attack>, String> {
     let mut probes = Vec::new();
     let mut ids = BTreeSet::new();
     for (topic, text) in FILES {
@@ -262,17 +262,17 @@ fn checked(
     class: Class,
     shared: &Shared,
     written: Written,
-) -> Result<Probe, String> {
+) -> Result<Attack, String> {
     let control = written.control.unwrap_or(shared.control);
     let breach = written.breach.or_else(|| shared.breach.clone()).ok_or("no breach")?;
     let held = written.held.unwrap_or_else(|| shared.held.clone());
     if held.is_empty() {
         return Err("nothing that it says when it is held".to_owned());
     }
-    if (control == Control::None) != written.no_control.is_some() {
+    if (control == ControlMode::None) != written.no_control.is_some() {
         return Err("`no_control` is the reason for `control = \"none\"`".to_owned());
     }
-    Ok(Probe {
+    Ok(Attack {
         id: written.id,
         topic,
         class,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::corpus::{Control, Harm, Probe, When, Whom};
+use super::corpus::{Attack, ControlMode, Harm, When, Whom};
 use super::launch::Ran;
 
 /// Against whom the corpus runs.
@@ -26,7 +26,7 @@ pub struct Seen {
 
 /// How the positive control went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shown {
+pub enum ControlResult {
     /// The attack worked without a sandbox.
     Yes,
     /// It cannot be shown here, and why.
@@ -38,7 +38,7 @@ pub enum Shown {
 /// A verdict on one attack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum AttackVerdict {
     Held {
         /// Why the control shows nothing here; absent where it did.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,12 @@ pub enum Isolation {
 }
 
 /// Turns a breach that is known into that verdict, and only that.
-pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -> Verdict {
+pub fn known(
+    probe: &Attack,
+    target: &Target,
+    memory: Memory,
+    verdict: AttackVerdict,
+) -> AttackVerdict {
     let expected = probe.known.as_ref().filter(|known| match (known.when, memory) {
         (When::Always, _) | (When::BestEffortMemory, Memory::BestEffort) => true,
         (When::BestEffortMemory, Memory::ControlGroup) => false,
@@ -89,18 +94,20 @@ pub fn known(probe: &Probe, target: &Target, memory: Memory, verdict: Verdict) -
         Target::Other(_) => None,
     };
     match (verdict, why) {
-        (Verdict::Breach { seen }, Some(why)) => Verdict::Known { seen, why: why.clone() },
+        (AttackVerdict::Breach { seen }, Some(why)) => {
+            AttackVerdict::Known { seen, why: why.clone() }
+        }
         (verdict, _) => verdict,
     }
 }
 
 /// Returns the reason for not running an attack, if there is one.
 pub fn not_applicable(
-    probe: &Probe,
+    probe: &Attack,
     target: &Target,
     isolation: Isolation,
     is_root: bool,
-) -> Option<Verdict> {
+) -> Option<AttackVerdict> {
     let wrong = match probe.whom {
         Whom::Both => None,
         Whom::Root => (!is_root).then_some("for root only"),
@@ -120,39 +127,48 @@ pub fn not_applicable(
         }
         (None, _, _) => return None,
     };
-    Some(Verdict::NotApplicable { why })
+    Some(AttackVerdict::NotApplicable { why })
 }
 
 /// Decides if the control showed that the attack works without a sandbox.
-pub fn shown(probe: &Probe, control: &Seen) -> Shown {
+pub fn shown(probe: &Attack, control: &Seen) -> ControlResult {
     let said = control.ran.said();
     let held = is_held(&probe.held, &control.ran) || is_held(&probe.elsewhere, &control.ran);
     if !control.hits.is_empty() || (!held && probe.breach.is_match(said)) {
-        return Shown::Yes;
+        return ControlResult::Yes;
     }
     match &probe.unshown {
         Some(unshown) if unshown.says.iter().any(|text| text == said) => {
-            Shown::NotHere(format!("{}: {said}", unshown.why))
+            ControlResult::NotHere(format!("{}: {said}", unshown.why))
         }
-        Some(_) | None => Shown::Failed(format!("without a sandbox: {}", control.ran.story())),
+        Some(_) | None => {
+            ControlResult::Failed(format!("without a sandbox: {}", control.ran.story()))
+        }
     }
 }
 
 /// Returns the reason for running no control, if there is one.
-pub(crate) fn without_control(probe: &Probe, is_root: bool) -> Option<Shown> {
+pub(crate) fn without_control(probe: &Attack, is_root: bool) -> Option<ControlResult> {
     match probe.control {
-        Control::None => Some(Shown::NotHere(probe.no_control.clone().unwrap_or_default())),
-        Control::Root if !is_root => {
-            Some(Shown::NotHere("only root can do it without a sandbox".to_owned()))
+        ControlMode::None => {
+            Some(ControlResult::NotHere(probe.no_control.clone().unwrap_or_default()))
         }
-        Control::Outside | Control::Namespaces | Control::Root => None,
+        ControlMode::Root if !is_root => {
+            Some(ControlResult::NotHere("only root can do it without a sandbox".to_owned()))
+        }
+        ControlMode::Outside | ControlMode::Namespaces | ControlMode::Root => None,
     }
 }
 
 /// Returns the verdict on what was seen in the sandbox.
-pub fn verdict(probe: &Probe, target: &Target, shown: Shown, seen: &Seen) -> Verdict {
+pub fn verdict(
+    probe: &Attack,
+    target: &Target,
+    shown: ControlResult,
+    seen: &Seen,
+) -> AttackVerdict {
     if let [first, ..] = seen.hits.as_slice() {
-        return Verdict::Breach { seen: first.clone() };
+        return AttackVerdict::Breach { seen: first.clone() };
     }
     let elsewhere = match target {
         Target::Own => false,
@@ -164,14 +180,14 @@ pub fn verdict(probe: &Probe, target: &Target, shown: Shown, seen: &Seen) -> Ver
     if !is_held(&probe.held, &seen.ran) && !elsewhere {
         let story = seen.ran.story();
         return match probe.breach.is_match(seen.ran.said()) {
-            true => Verdict::Breach { seen: story },
-            false => Verdict::NoVerdict { seen: story },
+            true => AttackVerdict::Breach { seen: story },
+            false => AttackVerdict::NoVerdict { seen: story },
         };
     }
     match shown {
-        Shown::Yes => Verdict::Held { unshown: None },
-        Shown::NotHere(why) => Verdict::Held { unshown: Some(why) },
-        Shown::Failed(seen) => Verdict::NoVerdict { seen },
+        ControlResult::Yes => AttackVerdict::Held { unshown: None },
+        ControlResult::NotHere(why) => AttackVerdict::Held { unshown: Some(why) },
+        ControlResult::Failed(seen) => AttackVerdict::NoVerdict { seen },
     }
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use regex::Regex;
 
 use super::*;
-use crate::corpus::{Class, Company, Harm, Known, Start, Unshown};
-use crate::launch::End;
+use crate::corpus::{Class, Company, Harm, KnownBreach, StartMode, Unshown};
+use crate::launch::RunEnd;
 
-fn probe() -> Probe {
-    Probe {
+fn probe() -> Attack {
+    Attack {
         id: "F1".to_owned(),
         topic: "files",
         class: Class::Escape,
@@ -19,16 +19,19 @@ fn probe() -> Probe {
         held: vec!["EPERM".to_owned(), "exit 123".to_owned()],
         elsewhere: vec!["ENOSYS".to_owned()],
         breach: Regex::new("^(?:[0-9]+|ENOSYS)$").unwrap_or_else(|error| panic!("{error}")),
-        control: Control::Outside,
+        control: ControlMode::Outside,
         control_run: None,
         no_control: None,
         unshown: Some(Unshown { says: vec!["EACCES".to_owned()], why: "an old kernel".to_owned() }),
-        known: Some(Known { when: When::BestEffortMemory, why: "no control group".to_owned() }),
+        known: Some(KnownBreach {
+            when: When::BestEffortMemory,
+            why: "no control group".to_owned(),
+        }),
         lower: crate::corpus::Lower::default(),
         whom: Whom::Both,
         options: Vec::new(),
         ours: None,
-        start: Start::Plain,
+        start: StartMode::Plain,
         harm: Harm::None,
         company: Company::Any,
         within: 20,
@@ -44,7 +47,7 @@ fn seen(said: &str, code: i32) -> Seen {
         code: Some(code),
         took: Duration::ZERO,
         bytes: 0,
-        end: End::Own,
+        end: RunEnd::Own,
         group: 0,
     };
     Seen { ran, hits: Vec::new() }
@@ -58,80 +61,86 @@ fn other() -> Target {
 fn what_was_hit_counts_before_what_was_said() {
     let mut seen = seen("EPERM", 0);
     seen.hits.push("a process of the host was hurt".to_owned());
-    let verdict = verdict(&probe(), &Target::Own, Shown::Yes, &seen);
-    assert_eq!(verdict, Verdict::Breach { seen: "a process of the host was hurt".to_owned() });
+    let verdict = verdict(&probe(), &Target::Own, ControlResult::Yes, &seen);
+    assert_eq!(
+        verdict,
+        AttackVerdict::Breach { seen: "a process of the host was hurt".to_owned() }
+    );
 }
 
 #[test]
 fn the_exact_answer_is_held_and_any_other_is_not() {
     let of = |said: &str, code, target: &Target| {
-        verdict(&probe(), target, Shown::Yes, &seen(said, code))
+        verdict(&probe(), target, ControlResult::Yes, &seen(said, code))
     };
-    let held = Verdict::Held { unshown: None };
+    let held = AttackVerdict::Held { unshown: None };
     assert_eq!(of("EPERM", 0, &Target::Own), held);
     assert_eq!(of("whatever", 123, &Target::Own), held);
     // Another sandbox may refuse in its own way; cofferdam may not.
     assert_eq!(of("ENOSYS", 0, &other()), held);
     assert_eq!(
         of("ENOSYS", 0, &Target::Own),
-        Verdict::Breach { seen: "`ENOSYS`, exit 0".to_owned() }
+        AttackVerdict::Breach { seen: "`ENOSYS`, exit 0".to_owned() }
     );
-    assert_eq!(of("4", 0, &other()), Verdict::Breach { seen: "`4`, exit 0".to_owned() });
-    assert_eq!(of("", 1, &Target::Own), Verdict::NoVerdict { seen: "``, exit 1".to_owned() });
+    assert_eq!(of("4", 0, &other()), AttackVerdict::Breach { seen: "`4`, exit 0".to_owned() });
+    assert_eq!(of("", 1, &Target::Own), AttackVerdict::NoVerdict { seen: "``, exit 1".to_owned() });
 }
 
 #[test]
 fn a_control_that_fails_leaves_no_verdict() {
     let failed = shown(&probe(), &seen("EPERM", 0));
-    assert_eq!(failed, Shown::Failed("without a sandbox: `EPERM`, exit 0".to_owned()));
+    assert_eq!(failed, ControlResult::Failed("without a sandbox: `EPERM`, exit 0".to_owned()));
     let verdict = verdict(&probe(), &Target::Own, failed, &seen("EPERM", 0));
-    assert!(matches!(verdict, Verdict::NoVerdict { .. }), "{verdict:?}");
+    assert!(matches!(verdict, AttackVerdict::NoVerdict { .. }), "{verdict:?}");
 }
 
 #[test]
 fn a_control_is_shown_by_what_was_said_or_hit_or_told_why_not() {
-    assert_eq!(shown(&probe(), &seen("7", 0)), Shown::Yes);
+    assert_eq!(shown(&probe(), &seen("7", 0)), ControlResult::Yes);
     let mut hit = seen("", 0);
     hit.hits.push("files of the host were changed".to_owned());
-    assert_eq!(shown(&probe(), &hit), Shown::Yes);
+    assert_eq!(shown(&probe(), &hit), ControlResult::Yes);
     let not_here = shown(&probe(), &seen("EACCES", 0));
-    assert_eq!(not_here, Shown::NotHere("an old kernel: EACCES".to_owned()));
-    let root_only = Probe { control: Control::Root, ..probe() };
+    assert_eq!(not_here, ControlResult::NotHere("an old kernel: EACCES".to_owned()));
+    let root_only = Attack { control: ControlMode::Root, ..probe() };
     assert_eq!(without_control(&root_only, true), None);
-    assert!(matches!(without_control(&root_only, false), Some(Shown::NotHere(_))));
+    assert!(matches!(without_control(&root_only, false), Some(ControlResult::NotHere(_))));
 }
 
 #[test]
 fn what_does_not_apply_is_neither_held_nor_a_breach() {
-    let ours = Probe { ours: Some("an option of ours".to_owned()), ..probe() };
+    let ours = Attack { ours: Some("an option of ours".to_owned()), ..probe() };
     let own = Isolation::Own;
     assert_eq!(not_applicable(&ours, &Target::Own, own, true), None);
     let why = "an option of ours".to_owned();
-    assert_eq!(not_applicable(&ours, &other(), own, true), Some(Verdict::NotApplicable { why }));
-    let roots = Probe { whom: Whom::Root, ..probe() };
+    assert_eq!(
+        not_applicable(&ours, &other(), own, true),
+        Some(AttackVerdict::NotApplicable { why })
+    );
+    let roots = Attack { whom: Whom::Root, ..probe() };
     let why = "for root only".to_owned();
     let verdict = not_applicable(&roots, &Target::Own, own, false);
-    assert_eq!(verdict, Some(Verdict::NotApplicable { why }));
+    assert_eq!(verdict, Some(AttackVerdict::NotApplicable { why }));
 }
 
 #[test]
 fn what_would_harm_the_host_is_not_run_where_its_namespaces_are_shared() {
-    let harmful = Probe { harm: Harm::WhereShared, ..probe() };
+    let harmful = Attack { harm: Harm::WhereShared, ..probe() };
     let of = |isolation| not_applicable(&harmful, &other(), isolation, true);
     assert_eq!(of(Isolation::Own), None);
-    assert!(matches!(of(Isolation::Shared), Some(Verdict::NotApplicable { .. })));
+    assert!(matches!(of(Isolation::Shared), Some(AttackVerdict::NotApplicable { .. })));
     assert_eq!(not_applicable(&probe(), &other(), Isolation::Shared, true), None);
 }
 
 #[test]
 fn a_known_breach_is_told_as_such_only_where_it_is_to_be_expected() {
-    let breach = || Verdict::Breach { seen: "4".to_owned() };
+    let breach = || AttackVerdict::Breach { seen: "4".to_owned() };
     let told = |target: &Target, memory| known(&probe(), target, memory, breach());
     let why = "no control group".to_owned();
-    let expected = Verdict::Known { seen: "4".to_owned(), why };
+    let expected = AttackVerdict::Known { seen: "4".to_owned(), why };
     assert_eq!(told(&Target::Own, Memory::BestEffort), expected);
     assert_eq!(told(&Target::Own, Memory::ControlGroup), breach());
     assert_eq!(told(&other(), Memory::BestEffort), breach());
-    let held = Verdict::Held { unshown: None };
+    let held = AttackVerdict::Held { unshown: None };
     assert_eq!(known(&probe(), &Target::Own, Memory::BestEffort, held.clone()), held);
 }

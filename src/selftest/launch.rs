@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::corpus::{Control, Probe, Start};
+use super::corpus::{Attack, ControlMode, StartMode};
 use super::judge::{Isolation, Memory, Target};
 use super::stage::{self, Stage};
 use model::profile::calls;
@@ -35,14 +35,14 @@ pub struct Ran {
     pub took: Duration,
     /// Of both streams.
     pub bytes: u64,
-    pub end: End,
+    pub end: RunEnd,
     /// The process group it was started in.
     pub group: i32,
 }
 
 /// By whom a run was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum RunEnd {
     /// By itself.
     Own,
     /// By us, as the attack wanted it.
@@ -108,7 +108,7 @@ impl Bench {
     ///
     /// # Errors
     /// The program could not be started or looked at.
-    pub fn inside(&self, probe: &Probe, line: &str, stage: &Stage) -> std::io::Result<Ran> {
+    pub fn inside(&self, probe: &Attack, line: &str, stage: &Stage) -> std::io::Result<Ran> {
         let place = self.place(stage);
         let line = stage.filled(&place.entered(line), &place);
         let mut words = match &self.target {
@@ -125,10 +125,10 @@ impl Bench {
     ///
     /// # Errors
     /// The program could not be started or looked at.
-    pub fn without(&self, probe: &Probe, line: &str, stage: &Stage) -> std::io::Result<Ran> {
+    pub fn without(&self, probe: &Attack, line: &str, stage: &Stage) -> std::io::Result<Ran> {
         let line = stage.filled(line, &self.outside(stage));
         let around: &[&str] = match probe.control {
-            Control::Namespaces => &[
+            ControlMode::Namespaces => &[
                 "unshare",
                 "--user",
                 "--map-root-user",
@@ -142,7 +142,7 @@ impl Bench {
                 "--kill-child",
                 "--mount-proc",
             ],
-            Control::Outside | Control::Root | Control::None => &[],
+            ControlMode::Outside | ControlMode::Root | ControlMode::None => &[],
         };
         let words = around.iter().copied().chain(["bash", "-c", &line]);
         let words: Vec<String> = words.map(str::to_owned).collect();
@@ -229,7 +229,7 @@ impl Bench {
         std::iter::once(text(&self.program)).chain(fixed.map(str::to_owned)).collect()
     }
 
-    fn own(&self, probe: &Probe, stage: &Stage) -> Vec<String> {
+    fn own(&self, probe: &Attack, stage: &Stage) -> Vec<String> {
         let mut words = self.granted(stage.config().unwrap_or(&self.config));
         words.extend(probe.options.iter().map(|word| stage.filled(word, &self.outside(stage))));
         words.push("--".to_owned());
@@ -238,7 +238,7 @@ impl Bench {
 
     /// Starts a command and waits for its end. Output goes to files: whoever holds them open then
     /// holds nobody up.
-    fn run(&self, probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
+    fn run(&self, probe: &Attack, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
         let mut command = started_as(probe, words, stage)?;
         if self.target == Target::Lower {
             command.env("TMPDIR", self.directory.join(PRIVATE));
@@ -266,29 +266,29 @@ impl Bench {
     /// Waits, and does from outside what the attack wants done while it runs.
     fn ended(
         &self,
-        probe: &Probe,
+        probe: &Attack,
         child: &mut Child,
         stdout: &mut File,
         stage: &Stage,
-    ) -> std::io::Result<(End, Option<i32>)> {
+    ) -> std::io::Result<(RunEnd, Option<i32>)> {
         let deadline = Instant::now() + Duration::from_secs(probe.within);
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok((
-                    End::Own,
+                    RunEnd::Own,
                     status.code().or(status.signal().map(|signal| 128 + signal)),
                 ));
             }
             stage.look();
-            if probe.start == Start::Killed && text(stdout)?.contains("ready") {
+            if probe.start == StartMode::Killed && text(stdout)?.contains("ready") {
                 child.kill()?;
                 child.wait()?;
-                return Ok((End::Wanted, None));
+                return Ok((RunEnd::Wanted, None));
             }
             if Instant::now() > deadline || self.is_stopped() {
                 child.kill()?;
                 child.wait()?;
-                return Ok((End::Overdue, None));
+                return Ok((RunEnd::Overdue, None));
             }
             std::thread::sleep(Duration::from_millis(3));
         }
@@ -303,21 +303,23 @@ impl Bench {
 
     /// Returns the place of an attack. In another sandbox it works in the directory of its stage: that one may
     /// be the host's.
-    fn place(&self, stage: &Stage) -> stage::Place {
+    fn place(&self, stage: &Stage) -> stage::RunPlace {
         match &self.target {
             Target::Own => {
-                stage::Place { helper: self.helper_inside(), tmp: "/tmp".to_owned(), made: true }
+                stage::RunPlace { helper: self.helper_inside(), tmp: "/tmp".to_owned(), made: true }
             }
             // The cell reports its private directory.
-            Target::Lower => {
-                stage::Place { helper: self.helper_inside(), tmp: "$TMPDIR".to_owned(), made: true }
-            }
-            Target::Other(_) => stage::Place { made: false, ..self.outside(stage) },
+            Target::Lower => stage::RunPlace {
+                helper: self.helper_inside(),
+                tmp: "$TMPDIR".to_owned(),
+                made: true,
+            },
+            Target::Other(_) => stage::RunPlace { made: false, ..self.outside(stage) },
         }
     }
 
-    fn outside(&self, stage: &Stage) -> stage::Place {
-        stage::Place {
+    fn outside(&self, stage: &Stage) -> stage::RunPlace {
+        stage::RunPlace {
             helper: self.helper.display().to_string(),
             tmp: stage.work.display().to_string(),
             made: true,
@@ -332,16 +334,16 @@ fn text(file: &mut File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn started_as(probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result<Command> {
+fn started_as(probe: &Attack, words: &[String], stage: &Stage) -> std::io::Result<Command> {
     let missing = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
     let mut command = match probe.start {
-        Start::Leaking => {
+        StartMode::Leaking => {
             // A shell, as it can leave a descriptor open across exec(2) and this program will not.
             let mut command = Command::new("bash");
             command.args(["-c", "exec 7<\"$0\"; exec \"$@\""]).arg(&stage.watched).args(words);
             command
         }
-        Start::Plain | Start::Within | Start::Grouped | Start::Killed => {
+        StartMode::Plain | StartMode::Within | StartMode::Grouped | StartMode::Killed => {
             let (program, rest) = words.split_first().ok_or_else(missing)?;
             let mut command = Command::new(program);
             command.args(rest);
@@ -349,12 +351,14 @@ fn started_as(probe: &Probe, words: &[String], stage: &Stage) -> std::io::Result
         }
     };
     let group = match probe.start {
-        Start::Grouped => stage.sentinel_group().unwrap_or(0),
-        Start::Plain | Start::Leaking | Start::Within | Start::Killed => 0,
+        StartMode::Grouped => stage.sentinel_group().unwrap_or(0),
+        StartMode::Plain | StartMode::Leaking | StartMode::Within | StartMode::Killed => 0,
     };
     command.process_group(group).current_dir(&stage.work).stdin(match probe.start {
-        Start::Within => Stdio::from(File::open(&stage.watched)?),
-        Start::Plain | Start::Leaking | Start::Grouped | Start::Killed => Stdio::null(),
+        StartMode::Within => Stdio::from(File::open(&stage.watched)?),
+        StartMode::Plain | StartMode::Leaking | StartMode::Grouped | StartMode::Killed => {
+            Stdio::null()
+        }
     });
     let kept = ["HOME", "USER", "LOGNAME", "XDG_RUNTIME_DIR"];
     let kept = kept.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::conduct::Found;
-use super::judge::Verdict;
+use super::conduct::AttackResult;
+use super::judge::AttackVerdict;
 
 /// How many of each verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,18 +21,18 @@ pub struct Count {
 }
 
 impl Count {
-    pub fn of<'a>(found: impl IntoIterator<Item = &'a Found>) -> Self {
+    pub fn of<'a>(found: impl IntoIterator<Item = &'a AttackResult>) -> Self {
         let mut count = Self::default();
         for one in found {
             match &one.verdict {
-                Verdict::Held { unshown } => {
+                AttackVerdict::Held { unshown } => {
                     count.held += 1;
                     count.unshown += usize::from(unshown.is_some());
                 }
-                Verdict::Breach { .. } => count.breaches += 1,
-                Verdict::Known { .. } => count.known += 1,
-                Verdict::NoVerdict { .. } => count.no_verdict += 1,
-                Verdict::NotApplicable { .. } => count.not_applicable += 1,
+                AttackVerdict::Breach { .. } => count.breaches += 1,
+                AttackVerdict::Known { .. } => count.known += 1,
+                AttackVerdict::NoVerdict { .. } => count.no_verdict += 1,
+                AttackVerdict::NotApplicable { .. } => count.not_applicable += 1,
             }
         }
         count
@@ -56,14 +56,14 @@ impl Count {
 }
 
 /// Reports to people: attacks that were not held first, then the table.
-pub fn text(found: &[Found]) -> String {
+pub fn text(found: &[AttackResult]) -> String {
     let mut text = String::new();
     for one in found {
         let line = match &one.verdict {
-            Verdict::Held { .. } | Verdict::NotApplicable { .. } => continue,
-            Verdict::Breach { seen } => ("BREACH", seen.clone()),
-            Verdict::Known { seen, why } => ("known", format!("{seen}: {why}")),
-            Verdict::NoVerdict { seen } => ("NO VERDICT", seen.clone()),
+            AttackVerdict::Held { .. } | AttackVerdict::NotApplicable { .. } => continue,
+            AttackVerdict::Breach { seen } => ("BREACH", seen.clone()),
+            AttackVerdict::Known { seen, why } => ("known", format!("{seen}: {why}")),
+            AttackVerdict::NoVerdict { seen } => ("NO VERDICT", seen.clone()),
         };
         let seen = line.1;
         let written = writeln!(text, "{:<10} {}  {}\n           {seen}", line.0, one.id, one.title);
@@ -94,7 +94,7 @@ pub fn text(found: &[Found]) -> String {
 ///
 /// # Errors
 /// A value that JSON cannot hold.
-pub fn json(found: &[Found], target: &[String]) -> serde_json::Result<String> {
+pub fn json(found: &[AttackResult], target: &[String]) -> serde_json::Result<String> {
     let count = Count::of(found);
     let object = json!({
         "target": if target.is_empty() { json!("cofferdam run") } else { json!(target) },
@@ -107,7 +107,7 @@ pub fn json(found: &[Found], target: &[String]) -> serde_json::Result<String> {
 }
 
 /// Reports to CI: one suite, a case for each attack.
-pub fn junit(found: &[Found]) -> String {
+pub fn junit(found: &[AttackResult]) -> String {
     let count = Count::of(found);
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"cofferdam selftest\" \
@@ -119,11 +119,15 @@ pub fn junit(found: &[Found]) -> String {
     );
     for one in found {
         let inner = match &one.verdict {
-            Verdict::Held { .. } => String::new(),
-            Verdict::Breach { seen } => format!("<failure message=\"{}\"/>", escaped(seen)),
-            Verdict::NoVerdict { seen } => format!("<error message=\"{}\"/>", escaped(seen)),
-            Verdict::Known { why, .. } => format!("<skipped message=\"known: {}\"/>", escaped(why)),
-            Verdict::NotApplicable { why } => format!("<skipped message=\"{}\"/>", escaped(why)),
+            AttackVerdict::Held { .. } => String::new(),
+            AttackVerdict::Breach { seen } => format!("<failure message=\"{}\"/>", escaped(seen)),
+            AttackVerdict::NoVerdict { seen } => format!("<error message=\"{}\"/>", escaped(seen)),
+            AttackVerdict::Known { why, .. } => {
+                format!("<skipped message=\"known: {}\"/>", escaped(why))
+            }
+            AttackVerdict::NotApplicable { why } => {
+                format!("<skipped message=\"{}\"/>", escaped(why))
+            }
         };
         let name = escaped(&format!("{} {}", one.id, one.title));
         let written = writeln!(
@@ -159,8 +163,8 @@ mod tests {
     use super::*;
     use crate::corpus::Class;
 
-    fn one(id: &str, verdict: Verdict) -> Found {
-        Found {
+    fn one(id: &str, verdict: AttackVerdict) -> AttackResult {
+        AttackResult {
             id: id.to_owned(),
             topic: "files",
             class: Class::Escape,
@@ -171,15 +175,15 @@ mod tests {
         }
     }
 
-    fn four() -> Vec<Found> {
+    fn four() -> Vec<AttackResult> {
         let seen = || "`<a&b>\"\u{7}`".to_owned();
         vec![
-            one("F1", Verdict::Held { unshown: None }),
-            one("F2", Verdict::Held { unshown: Some("no device".to_owned()) }),
-            one("F3", Verdict::Breach { seen: seen() }),
-            one("F4", Verdict::NoVerdict { seen: seen() }),
-            one("F6", Verdict::Known { seen: seen(), why: "told".to_owned() }),
-            one("F5", Verdict::NotApplicable { why: "ours".to_owned() }),
+            one("F1", AttackVerdict::Held { unshown: None }),
+            one("F2", AttackVerdict::Held { unshown: Some("no device".to_owned()) }),
+            one("F3", AttackVerdict::Breach { seen: seen() }),
+            one("F4", AttackVerdict::NoVerdict { seen: seen() }),
+            one("F6", AttackVerdict::Known { seen: seen(), why: "told".to_owned() }),
+            one("F5", AttackVerdict::NotApplicable { why: "ours".to_owned() }),
         ]
     }
 

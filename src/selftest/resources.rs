@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::corpus::{Class, Probe};
+use super::corpus::{Attack, Class};
 
 const MIB: u64 = 1024 * 1024;
 /// The most that an attack takes of memory is 1 GiB; others of the host need the rest.
@@ -16,7 +16,7 @@ const BYTES: u64 = 2048 * MIB;
 const NAMES: u64 = 250_000;
 
 /// Returns the resource that the host has too little of for this attack, if any.
-pub(crate) fn short_of(probe: &Probe, directory: &Path) -> Option<String> {
+pub(crate) fn short_of(probe: &Attack, directory: &Path) -> Option<String> {
     if probe.class != Class::Resource {
         return None;
     }

@@ -11,8 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::corpus::Probe;
-use super::launch::{End, Ran};
+use super::corpus::Attack;
+use super::launch::{Ran, RunEnd};
 use super::remains::{self, Names};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
 use model::accounts;
@@ -26,14 +26,14 @@ const PROFILE: &str = "shows";
 
 /// Place in which the line runs, and the values of two placeholders there.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct RunPlace {
     pub helper: String,
     pub tmp: String,
     /// True if `tmp` exists. In a sandbox that has a `/tmp` of its own it does not.
     pub made: bool,
 }
 
-impl Place {
+impl RunPlace {
     /// Returns a line that makes the directory first, where it may not be there.
     pub fn entered(&self, line: &str) -> String {
         match !self.made && line.contains("{tmp}") {
@@ -75,7 +75,7 @@ impl Stage {
     ///
     /// # Errors
     /// A target cannot be put up.
-    pub fn new(probe: &Probe, helper: &Path) -> std::io::Result<Self> {
+    pub fn new(probe: &Attack, helper: &Path) -> std::io::Result<Self> {
         let held = tempfile::Builder::new().prefix("cofferdam-selftest-").tempdir()?;
         open_to_all(held.path())?;
         let [work, watched, grant] =
@@ -208,7 +208,7 @@ impl Stage {
     }
 
     /// Returns a line with what its placeholders stand for, and calls (`@name`) by their numbers.
-    pub fn filled(&self, line: &str, place: &Place) -> String {
+    pub fn filled(&self, line: &str, place: &RunPlace) -> String {
         let mut text = line.replace("{probe}", &place.helper).replace("{tmp}", &place.tmp);
         for (placeholder, word) in &self.words {
             text = text.replace(placeholder, word);
@@ -248,7 +248,7 @@ impl Stage {
     }
 
     /// Returns the targets that were hit, a sentence each.
-    pub fn hits(&mut self, probe: &Probe, ran: &Ran) -> Vec<String> {
+    pub fn hits(&mut self, probe: &Attack, ran: &Ran) -> Vec<String> {
         let mut hits = Vec::new();
         let mut hit = |is_hit: bool, what: &str| {
             if is_hit {
@@ -257,7 +257,7 @@ impl Stage {
         };
         let printed = ran.stdout.contains(&self.secret) || ran.stderr.contains(&self.secret);
         hit(printed, "a secret of the host was printed");
-        hit(ran.end == End::Overdue, "the call did not end in its time");
+        hit(ran.end == RunEnd::Overdue, "the call did not end in its time");
         let most = probe.most_bytes.unwrap_or(u64::MAX);
         hit(ran.bytes > most, "more output came than was allowed");
         hit(self.sentinel.as_mut().is_some_and(gets_hurt), "a process of the host was hurt");

@@ -16,7 +16,7 @@ use model::defaults::{KIB, MIB};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use model::receipt::Receipt;
-use policy::flags::{BadWords, Command, Input};
+use policy::flags::{BadWords, DeclaredCommand, Input};
 
 /// Characters of each stream in a result, at most. The reference implementation has the same
 /// numbers in bytes.
@@ -30,7 +30,7 @@ const TIMED_OUT: i32 = 124;
 /// A declared command that is offered.
 #[derive(Debug, Clone)]
 pub struct Declared {
-    pub command: Command,
+    pub command: DeclaredCommand,
     /// Profile of its cells, with the limits that the rules leave.
     pub profile: Profile,
 }
@@ -98,7 +98,7 @@ impl Words {
 ///
 /// # Errors
 /// The first word or value that is refused.
-pub fn call(command: &Command, request: &DeclaredRequest) -> Result<Call, BadRequest> {
+pub fn call(command: &DeclaredCommand, request: &DeclaredRequest) -> Result<Call, BadRequest> {
     one_input(command, request)?;
     if request.correlation.as_ref().is_some_and(|id| id.len() > CORRELATION_BYTES) {
         let bytes = request.correlation.as_ref().map_or(0, String::len);
@@ -124,7 +124,7 @@ pub fn call(command: &Command, request: &DeclaredRequest) -> Result<Call, BadReq
 
 /// Checks for a file or standard input: never both, and one of them if the program cannot choose by
 /// itself.
-fn one_input(command: &Command, request: &DeclaredRequest) -> Result<(), BadRequest> {
+fn one_input(command: &DeclaredCommand, request: &DeclaredRequest) -> Result<(), BadRequest> {
     let Some(file) = command.file().map(|file| file.name.clone()) else { return Ok(()) };
     let tool = command.name.clone();
     let named = request.given.iter().any(|(name, _)| *name == file);

@@ -14,9 +14,9 @@ use crate::request::{ExecOptions, Precision};
 #[derive(Debug)]
 pub struct ClientState {
     /// Precision of a calculation that names none.
-    pub precision: Setting<Precision>,
+    pub precision: ClientSetting<Precision>,
     /// Directory in which the next command starts.
-    pub working_dir: Setting<Cwd>,
+    pub working_dir: ClientSetting<Cwd>,
     /// Shared with the tasks that wait for the end of a job.
     pub history: Arc<History>,
     pub macros: Macros,
@@ -27,8 +27,8 @@ impl ClientState {
     /// Makes that of a client that has done nothing yet.
     pub fn new(options: &ExecOptions) -> Self {
         Self {
-            precision: Setting::new(Precision::DEFAULT),
-            working_dir: Setting::new(options.working_dir.clone()),
+            precision: ClientSetting::new(Precision::DEFAULT),
+            working_dir: ClientSetting::new(options.working_dir.clone()),
             history: Arc::new(History::new(options.history)),
             macros: Macros::default(),
             ledger: Mutex::default(),
@@ -38,9 +38,9 @@ impl ClientState {
 
 /// A value for later calls, until it is set again.
 #[derive(Debug)]
-pub struct Setting<T>(Mutex<T>);
+pub struct ClientSetting<T>(Mutex<T>);
 
-impl<T: Clone> Setting<T> {
+impl<T: Clone> ClientSetting<T> {
     fn new(first: T) -> Self {
         Self(Mutex::new(first))
     }

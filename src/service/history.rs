@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::report::{CommandReport, JobEnd, Running};
+use crate::report::{CommandReport, JobEnd, RunningReport};
 use crate::request::ExecRequest;
 use model::call::Cwd;
 use model::clock;
@@ -119,7 +119,7 @@ impl History {
     }
 
     /// Records a command that continues as a job.
-    pub fn begin(&self, job: &Running, asked: ExecRequest) -> u64 {
+    pub fn begin(&self, job: &RunningReport, asked: ExecRequest) -> u64 {
         let running = EntryState::Running { job: job.session.output_id.clone() };
         self.push(clock::ago(job.elapsed), &job.session.began, running, asked)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use crate::files::Request;
+use crate::files::ClerkRequest;
 use crate::session::{Eof, Offsets, Restart, Stop};
 use crate::shell::{BashArgs, ScriptArgs, Shell};
 use capture::grep::Pattern;
@@ -31,14 +31,14 @@ pub struct SessionCommand {
     /// Restart of the shell before the command.
     pub restart: Restart,
     pub args: BashArgs,
-    pub input: Input,
+    pub input: CommandInput,
     pub wait: Wait,
     pub shown: Shown,
 }
 
 /// Standard input of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Input {
+pub enum CommandInput {
     /// The text that came with the command, and then its end.
     #[default]
     Given,
@@ -106,7 +106,7 @@ pub struct InputRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRequest {
     pub path: FilePath,
-    pub request: Request,
+    pub request: ClerkRequest,
     /// Session whose shell is asked, if the workspace is a session's.
     pub session: String,
 }

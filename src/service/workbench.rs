@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::queue::{Queue, Turn};
 use crate::{CallReport, Caller, Refusal, session, watch};
-use audit::{Audit, Entry, Story};
+use audit::{Audit, LoggedCall, Story};
 use capture::{Captured, KEPT_BYTES};
 use config::Loaded;
 use link::Link;
@@ -70,7 +70,7 @@ impl Workbench {
         &self,
         call: Call,
         surroundings: Surroundings,
-    ) -> Result<(Grant, Entry), Refusal> {
+    ) -> Result<(Grant, LoggedCall), Refusal> {
         let asked = self.audit.asked(&call);
         match self.shared.loaded.policy.decide(
             &self.principal,
@@ -146,7 +146,7 @@ impl Workbench {
     async fn recorded_run(
         &self,
         grant: Grant,
-        entry: Entry,
+        entry: LoggedCall,
         keep: usize,
         caller: &Caller,
     ) -> Result<CallReport, Refusal> {

@@ -116,13 +116,13 @@ fn send_with(
 
 /// Choice to wait for a packet, or to get EAGAIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub enum PacketWait {
     Yes,
     No,
 }
 
 /// Receives one packet into `buffer` (recvmsg(2)); descriptors are CLOEXEC and owned by the result.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<Received> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: PacketWait) -> Result<Received> {
     let place = buffer.as_mut_ptr().cast();
     // SAFETY: the same bytes, borrowed for as long; only the kernel writes to them, and initializes them.
     let room = unsafe { std::slice::from_raw_parts_mut(place, buffer.len()) };
@@ -131,7 +131,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<Recei
 
 /// Receives one packet into the capacity of `buffer`, which then holds the packet and nothing else. Room for the
 /// largest packet takes only the pages that were written to.
-pub fn receive_into(socket: impl AsFd, buffer: &mut Vec<u8>, wait: Wait) -> Result<Received> {
+pub fn receive_into(socket: impl AsFd, buffer: &mut Vec<u8>, wait: PacketWait) -> Result<Received> {
     buffer.clear();
     let received = receive_in(socket.as_fd(), buffer.spare_capacity_mut(), wait)?;
     // SAFETY: recvmsg(2) without MSG_TRUNC says how many bytes it has written, no more than there is
@@ -143,7 +143,7 @@ pub fn receive_into(socket: impl AsFd, buffer: &mut Vec<u8>, wait: Wait) -> Resu
 fn receive_in(
     socket: BorrowedFd<'_>,
     room: &mut [MaybeUninit<u8>],
-    wait: Wait,
+    wait: PacketWait,
 ) -> Result<Received> {
     let mut control = Control([0; CONTROL_BYTES]);
     let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
@@ -153,7 +153,8 @@ fn receive_in(
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_BYTES;
-    let flags = libc::MSG_CMSG_CLOEXEC | if wait == Wait::No { libc::MSG_DONTWAIT } else { 0 };
+    let flags =
+        libc::MSG_CMSG_CLOEXEC | if wait == PacketWait::No { libc::MSG_DONTWAIT } else { 0 };
     let bytes = loop {
         // SAFETY: `message` and all it points at outlive the call and are writable.
         let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };

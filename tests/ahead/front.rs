@@ -10,7 +10,7 @@ use model::job::{ListChanges, ProfileName, Workspace};
 use model::outcome::{Ended, Outcome};
 use model::profile::Profile;
 use model::receipt::Receipt;
-use model::wire::{self, Block, Carried, Event, Input, Request, Start, StdinKind};
+use model::wire::{self, Block, Carried, Event, JobInput, Request, Start, StdinKind};
 use profile::Profiles;
 use profile::document::Document;
 use supervisor::{Caps, IdRange, Spec};
@@ -137,7 +137,7 @@ impl Front {
             session: None,
             changes: ListChanges::No,
             limits: self.profile.limits,
-            stdin: Input::Bytes(Carried::Sealed),
+            stdin: JobInput::Bytes(Carried::Sealed),
             script: None,
             block: Carried::Sealed,
         };
@@ -168,7 +168,7 @@ impl Front {
         let mut fds: Vec<BorrowedFd<'_>> = vec![block.as_fd()];
         fds.extend(job.start.script.is_some().then(|| script.as_fd()));
         let mut start = job.start.clone();
-        if let Input::Bytes(carried) = &mut start.stdin {
+        if let JobInput::Bytes(carried) = &mut start.stdin {
             // By turns in the two ways that it may come.
             match call.is_multiple_of(2) && job.input.len() < HERE_BYTES {
                 true => *carried = Carried::Here(job.input.clone()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::job::{Limits, ListChanges};
 use model::outcome::{LimitKind, Outcome};
-use model::wire::{Carried, Input};
+use model::wire::{Carried, JobInput};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -63,9 +63,9 @@ const CHANGES: [Change; 12] = [
     ("less memory", |job| job.start.limits.memory -= 4096),
     ("fewer processes", |job| job.start.limits.processes -= 1),
     ("a script", |job| job.start.script = Some(Carried::Sealed)),
-    ("a pipe", |job| job.start.stdin = Input::Pipe),
+    ("a pipe", |job| job.start.stdin = JobInput::Pipe),
     ("changes told", |job| job.start.changes = ListChanges::Yes),
-    ("no input", |job| job.start.stdin = Input::Empty),
+    ("no input", |job| job.start.stdin = JobInput::Empty),
     ("input without a byte", |job| job.input.clear()),
     ("more input than a pipe takes", |job| job.input.extend([b'#'; 64 << 10])),
 ];

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use model::call::{Argv, Cwd, Env};
 use model::outcome::{Failure, Outcome};
-use model::wire::{Block, Carried, Input, Request, Start};
+use model::wire::{Block, Carried, JobInput, Request, Start};
 use sys::memory;
 
 use crate::{Check, Front, expect};
@@ -66,7 +66,7 @@ fn script_and_input(front: &mut Front) -> Check {
         };
         let start = Start {
             script: Some(carried(here_script, text)?),
-            stdin: Input::Bytes(carried(here_input, b"given\n")?),
+            stdin: JobInput::Bytes(carried(here_input, b"given\n")?),
             block: block.clone(),
             ..front.frame()
         };
@@ -75,7 +75,7 @@ fn script_and_input(front: &mut Front) -> Check {
         front.send(&Request::Start(start), &fds)?;
         expect(front.end_of(call)?, (Outcome::Exited { code: 0 }, "given\nsealed\n".to_owned()))?;
     }
-    let start = Start { stdin: Input::Bytes(Carried::Here(Vec::new())), block, ..front.frame() };
+    let start = Start { stdin: JobInput::Bytes(Carried::Here(Vec::new())), block, ..front.frame() };
     let fd = sealed(b"more")?;
     front.refused(start, &[fd.as_fd()], "1 descriptors where 0 belong")
 }

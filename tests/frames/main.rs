@@ -12,11 +12,11 @@ mod patience;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use config::Surroundings;
+use config::HostContext;
 use model::job::{GrantId, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
-use model::wire::{self, Carried, Event, FRAME_BYTES, Input, Request, Start};
+use model::wire::{self, Carried, Event, FRAME_BYTES, JobInput, Request, Start};
 use supervisor::{Caps, IdRange, Spec};
 use sys::socket::{self, Received};
 use sys::{memory, process};
@@ -76,12 +76,12 @@ fn whole(stream: OwnedFd) -> std::io::Result<String> {
 
 impl Front {
     fn start() -> Result<Self, Box<dyn std::error::Error>> {
-        let surroundings = Surroundings {
+        let surroundings = HostContext {
             cofferdam_config: None,
             xdg_config_home: None,
             home: None,
             system: "/nonexistent".into(),
-            ..Surroundings::of_this_process()
+            ..HostContext::of_this_process()
         };
         let loaded = config::load(None, &surroundings)?;
         let name = ProfileName::new("bash").ok_or("a name")?;
@@ -134,7 +134,7 @@ impl Front {
             session: None,
             changes: ListChanges::No,
             limits: self.profile.limits,
-            stdin: Input::Empty,
+            stdin: JobInput::Empty,
             script: None,
             block: Carried::Sealed,
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::job::{
     GrantId, JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace,
 };
-use model::wire::{self, Carried, FRAME_BYTES, Input, Request, Start};
+use model::wire::{self, Carried, FRAME_BYTES, JobInput, Request, Start};
 use sys::memory;
 
 use crate::dice::Dice;
@@ -175,10 +175,10 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         changes: if dice.one_in(2) { ListChanges::Yes } else { ListChanges::No },
         limits,
         stdin: match dice.below(4) {
-            0 => Input::Empty,
-            1 => Input::Pipe,
-            2 => Input::Terminal,
-            _ => Input::Bytes(carried(dice)),
+            0 => JobInput::Empty,
+            1 => JobInput::Pipe,
+            2 => JobInput::Terminal,
+            _ => JobInput::Bytes(carried(dice)),
         },
         script: dice.one_in(2).then(|| carried(dice)),
         block: match dice.below(4) {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cofferdam::commands::{launch, wiring};
 use model::job::{ListChanges, ProfileName, Workspace};
 use model::outcome::Outcome;
-use model::wire::{Carried, Input, Start};
+use model::wire::{Carried, JobInput, Start};
 
 use crate::acts::{ACTS, Place};
 use crate::dice::Dice;
@@ -100,7 +100,7 @@ fn storm(home: PathBuf, seed: u64) -> Check {
         session: None,
         changes: ListChanges::No,
         limits,
-        stdin: Input::Empty,
+        stdin: JobInput::Empty,
         script: None,
         block: Carried::Sealed,
     };

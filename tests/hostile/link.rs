@@ -11,7 +11,7 @@ use model::wire::{self, Block, Event, FRAME_BYTES, Request, Start, StdinKind};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use sys::memory;
-use sys::socket::{self, Received, Wait};
+use sys::socket::{self, PacketWait, Received};
 
 use crate::support::patience;
 
@@ -64,7 +64,7 @@ impl Link {
 
     fn receive(&mut self) -> Check<Option<(Event, Received)>> {
         let mut buffer = vec![0; FRAME_BYTES];
-        match socket::receive(&self.socket, &mut buffer, Wait::No) {
+        match socket::receive(&self.socket, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes == 0 => Err("the supervisor is gone".to_owned()),
             Ok(received) => {
                 let bytes = buffer.get(..received.bytes).unwrap_or_default();

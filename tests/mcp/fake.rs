@@ -20,7 +20,7 @@ use service::client::ClientState;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, FileReport, JobAnswer, JobEnd};
 use service::report::{
-    Batch, Calculated, Clamped, CommandReport, Exact, Plotted, Stream, ValueOrigin,
+    Batch, Calculated, Clamped, CommandReport, Exact, Plotted, StreamReport, ValueOrigin,
 };
 use service::request::{BashRequest, ExecOptions, FileRequest, JobRequest, Precision};
 use service::rules::Rules;
@@ -42,12 +42,12 @@ impl Default for Fake {
 pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
     CommandReport {
         outcome,
-        stdout: Stream {
+        stdout: StreamReport {
             text: stdout.to_owned(),
             bytes: u64::try_from(stdout.len()).unwrap(),
-            ..Stream::default()
+            ..StreamReport::default()
         },
-        stderr: Stream::default(),
+        stderr: StreamReport::default(),
         usage: Usage { wall: Duration::from_millis(12), ..Usage::default() },
         denials: Vec::new(),
         cwd: "/workspace".to_owned(),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mcp::lines::Ends;
 use mcp::serve::connection;
-use policy::group::Group;
+use policy::group::ToolGroup;
 use policy::tools::NAMES;
 use rmcp::ServiceExt;
 use rmcp::model::CallToolRequestParams;
@@ -55,9 +55,10 @@ async fn the_stateless_revision_discovers_lists_and_calls_without_initialize() {
 
 #[test]
 fn every_tool_but_the_rules_is_in_a_group() {
-    let alone: Vec<&str> = NAMES.iter().copied().filter(|name| Group::of(name).is_none()).collect();
+    let alone: Vec<&str> =
+        NAMES.iter().copied().filter(|name| ToolGroup::of(name).is_none()).collect();
     assert_eq!(alone, ["sandbox_rules"]);
-    let grouped = Group::ALL.iter().flat_map(|group| group.tools());
+    let grouped = ToolGroup::ALL.iter().flat_map(|group| group.tools());
     assert_eq!(grouped.filter(|name| !NAMES.contains(name)).count(), 0, "a tool that is not there");
 }
 

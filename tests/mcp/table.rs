@@ -3,7 +3,7 @@
 use mcp::arguments::{Arguments, Named};
 use mcp::lines::{Ends, Lines};
 use mcp::server::Server;
-use mcp::tools::{BuiltIn, CallResult, Context, Entry, InForce};
+use mcp::tools::{BuiltIn, CallResult, Context, InForce, ToolEntry};
 use rmcp::ServiceExt;
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, Tool};
 use serde::Deserialize;
@@ -39,7 +39,7 @@ impl BuiltIn for EchoArguments {
 
 #[tokio::test]
 async fn a_tool_of_the_table_is_listed_and_called_and_no_other_is() {
-    const TABLE: &[Entry<Fake>] = &[Entry::of::<EchoArguments>()];
+    const TABLE: &[ToolEntry<Fake>] = &[ToolEntry::of::<EchoArguments>()];
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
     let ends = Ends::default();

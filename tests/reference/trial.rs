@@ -147,7 +147,7 @@ pub fn meaning(kind: &Kind, file: &Toml) -> Result<String, Mistake> {
     match kind.name {
         "Server" => {
             let shown = Config::parse(Some(&document), 2)?.shown();
-            let one = |shown: &config::Shown| format!("{} = {}\n", shown.key, shown.value);
+            let one = |shown: &config::ShownLine| format!("{} = {}\n", shown.key, shown.value);
             Ok(shown.iter().map(one).collect())
         }
         "Profile" => {

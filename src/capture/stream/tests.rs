@@ -102,7 +102,7 @@ async fn little_output_has_no_thread_however_often_it_comes() -> io::Result<()> 
     let Made { mut writer, stream, ear } = made(None)?;
     for _ in 0..100 {
         writer.write_all(&[b'x'; 1000])?;
-        assert_eq!(stream.look(&ear), Open::Yes);
+        assert_eq!(stream.look(&ear), WritingEnds::Yes);
         assert!(!is_a_flood(&stream));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

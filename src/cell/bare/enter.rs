@@ -8,14 +8,14 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
 use super::Domain;
-use crate::enter::{Entry, Prepared, await_maps};
+use crate::enter::{CellSpec, Prepared, await_maps};
 use crate::{At, Step, StepFailed, caps, fds, landlock, limits, payload};
 use sys::Result;
 use sys::process::{self, Dumpable};
 
 /// Takes the steps of init before it forks.
-pub(crate) fn prepare(entry: &Entry<'_>) -> std::result::Result<Prepared, StepFailed> {
-    let Entry { design, shared, control, job, handoff, .. } = *entry;
+pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, StepFailed> {
+    let CellSpec { design, shared, control, job, handoff, .. } = *entry;
     // No maps here: the supervisor says that it has seen to what only it can do.
     await_maps(control)?;
     // A new session: kill(0) cannot reach the supervisor's process group, no terminal is left.

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use nix::fcntl::readlinkat;
 
 use crate::Design;
-use crate::measure::{Fields, NAMESPACES, Operator, Unfit, demand, groups, hard_limits};
+use crate::measure::{Fields, NAMESPACES, Operator, UnfitCell, demand, groups, hard_limits};
 use model::receipt::Measured;
 
 /// Measures the process whose procfs directory is `process`.
@@ -16,7 +16,7 @@ pub fn payload(
     process: impl AsFd,
     design: &Design,
     operator: &Operator,
-) -> Result<Measured, Unfit> {
+) -> Result<Measured, UnfitCell> {
     let status = Fields::read(&process, "status")?;
     let is_empty = |set: &&str| {
         let shown = status.get(set);
@@ -32,7 +32,7 @@ pub fn payload(
     let own = nix::unistd::geteuid().as_raw().to_string();
     let same = |line: &str| line.split_ascii_whitespace().all(|id| id == own);
     demand(same(status.get("Uid")), || "the payload has another uid".to_owned())?;
-    let unknown = || Unfit("an id that is not the operator's".to_owned());
+    let unknown = || UnfitCell("an id that is not the operator's".to_owned());
     let first = |line: &str| line.split_ascii_whitespace().next()?.parse::<u32>().ok();
     let host_uid = first(status.get("Uid")).and_then(|id| operator.uids.of(id));
     let host_gid = first(status.get("Gid")).and_then(|id| operator.gids.of(id));
@@ -54,7 +54,7 @@ pub fn payload(
 }
 
 /// Returns those that are not the operator's: none, unless an outer sandbox made some.
-fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, Unfit> {
+fn namespaces(process: impl AsFd, operator: &Operator) -> Result<Vec<String>, UnfitCell> {
     let mut own = Vec::new();
     for (name, theirs) in NAMESPACES.iter().zip(&operator.namespaces) {
         let inode = readlinkat(&process, format!("ns/{name}").as_str())?;

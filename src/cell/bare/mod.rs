@@ -21,7 +21,7 @@ use sys::Result;
 
 /// The host's paths that cells of a design run on in this tier.
 #[derive(Debug)]
-pub struct Ground {
+pub struct BareGround {
     pub store: std::rc::Rc<store::Store>,
 }
 

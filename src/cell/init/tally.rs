@@ -4,16 +4,16 @@ use nix::errno::Errno;
 
 use super::watch::Watch;
 use super::{Cause, Init};
-use crate::report::{Counts, FromInit, PayloadEnd};
+use crate::report::{FromInit, InitCounters, PayloadEnd};
 use sys::Result;
 use sys::process::{End, Reaped};
 use sys::socket;
 
 impl Init<'_> {
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> InitCounters {
         let peak = self.watch.as_ref().map_or(0, Watch::peak);
         let denied = self.mediator.refusals().iter().count();
-        Counts {
+        InitCounters {
             user_us: self.user_us,
             system_us: self.system_us,
             max_rss: self.max_rss.max(peak),

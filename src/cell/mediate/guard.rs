@@ -9,7 +9,7 @@ use nix::sys::stat::{Mode, fstat, fstatat, stat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::Mediation;
-use super::names::{self, COMMONDIR, Depth, HEAD, Kind, OBJECTS, Place, Renames};
+use super::names::{self, COMMONDIR, Depth, DirectoryClass, HEAD, NameClass, OBJECTS, Renames};
 use super::paths::{Spot, TargetThread};
 use sys::{Result, lookup};
 
@@ -81,59 +81,59 @@ impl<'a> NameGuard<'a> {
         if self.is_named(directory, spot.name()) || self.is_within(spot, directory)? {
             return Ok(true);
         }
-        let kind = Kind::of(spot.name());
+        let kind = NameClass::of(spot.name());
         match kind {
-            Kind::Plain => Ok(false),
-            Kind::Obeyed => Ok(true),
-            Kind::Head { exact: false } if !may_fold(&spot.parent)? => Ok(false),
-            Kind::Head { .. }
-            | Kind::Part
-            | Kind::Commondir
-            | Kind::Objects
-            | Kind::Attributes
-            | Kind::OldRemotes
-            | Kind::Info => Ok(self.place(&spot.parent, Depth::of(directory))?.refuses(kind)),
+            NameClass::Plain => Ok(false),
+            NameClass::Obeyed => Ok(true),
+            NameClass::Head { exact: false } if !may_fold(&spot.parent)? => Ok(false),
+            NameClass::Head { .. }
+            | NameClass::Part
+            | NameClass::Commondir
+            | NameClass::Objects
+            | NameClass::Attributes
+            | NameClass::OldRemotes
+            | NameClass::Info => Ok(self.place(&spot.parent, Depth::of(directory))?.refuses(kind)),
         }
     }
 
     /// Returns true if no directory of this name must be made here, also in doubt.
     pub(crate) fn is_guarded_directory(&self, spot: &Spot) -> Result<bool> {
-        match Kind::of(spot.name()) {
-            Kind::Info if !self.is_private(&spot.parent)? => {
+        match NameClass::of(spot.name()) {
+            NameClass::Info if !self.is_private(&spot.parent)? => {
                 let mut buffer = [0; 4096];
                 let directory = self.path(&spot.parent, &mut buffer)?;
                 Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
             }
-            Kind::Plain
-            | Kind::Obeyed
-            | Kind::Head { .. }
-            | Kind::Part
-            | Kind::Commondir
-            | Kind::Objects
-            | Kind::Attributes
-            | Kind::OldRemotes
-            | Kind::Info => self.is_guarded(spot),
+            NameClass::Plain
+            | NameClass::Obeyed
+            | NameClass::Head { .. }
+            | NameClass::Part
+            | NameClass::Commondir
+            | NameClass::Objects
+            | NameClass::Attributes
+            | NameClass::OldRemotes
+            | NameClass::Info => self.is_guarded(spot),
         }
     }
 
     /// Returns true if the file here must not be written to: the mount over it is gone if the host has
     /// replaced it since the grant, as git does with its configuration. A HEAD alone names nothing to run.
     pub fn keeps(&self, spot: &Spot) -> Result<bool> {
-        match Kind::of(spot.name()) {
-            Kind::Head { .. } if !self.is_private(&spot.parent)? => {
+        match NameClass::of(spot.name()) {
+            NameClass::Head { .. } if !self.is_private(&spot.parent)? => {
                 let mut buffer = [0; 4096];
                 let directory = self.path(&spot.parent, &mut buffer)?;
                 self.is_within(spot, directory)
             }
-            Kind::Plain
-            | Kind::Obeyed
-            | Kind::Head { .. }
-            | Kind::Part
-            | Kind::Commondir
-            | Kind::Objects
-            | Kind::Attributes
-            | Kind::OldRemotes
-            | Kind::Info => self.is_guarded(spot),
+            NameClass::Plain
+            | NameClass::Obeyed
+            | NameClass::Head { .. }
+            | NameClass::Part
+            | NameClass::Commondir
+            | NameClass::Objects
+            | NameClass::Attributes
+            | NameClass::OldRemotes
+            | NameClass::Info => self.is_guarded(spot),
         }
     }
 
@@ -174,19 +174,19 @@ impl<'a> NameGuard<'a> {
         })
     }
 
-    fn place(&self, directory: &OwnedFd, depth: Depth) -> Result<Place> {
+    fn place(&self, directory: &OwnedFd, depth: Depth) -> Result<DirectoryClass> {
         let head = has(directory, HEAD)?;
         let is_repository = || Ok(head && (has(directory, OBJECTS)? || has(directory, COMMONDIR)?));
         Ok(match depth {
-            Depth::Without if head => Place::Headed,
-            Depth::Without => Place::WorkTree,
-            Depth::Top => Place::Repository,
+            Depth::Without if head => DirectoryClass::Headed,
+            Depth::Without => DirectoryClass::WorkTree,
+            Depth::Top => DirectoryClass::Repository,
             // Repository of a submodule or a linked worktree, which existed before.
-            Depth::Inside if is_repository()? => Place::Repository,
-            Depth::Inside => Place::Inside,
-            Depth::Branches => Place::Branches,
-            Depth::Remotes | Depth::Logs => Place::Remotes,
-            Depth::Refs | Depth::References => Place::References,
+            Depth::Inside if is_repository()? => DirectoryClass::Repository,
+            Depth::Inside => DirectoryClass::Inside,
+            Depth::Branches => DirectoryClass::Branches,
+            Depth::Remotes | Depth::Logs => DirectoryClass::Remotes,
+            Depth::Refs | Depth::References => DirectoryClass::References,
         })
     }
 

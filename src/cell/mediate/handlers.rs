@@ -15,7 +15,7 @@ use super::epoll::Instances;
 use super::guard::NameGuard;
 use super::names::Renames;
 use super::open::{finished, hand_over, later, opened};
-use super::paths::{Found, Links, Spot, TargetThread};
+use super::paths::{FoundFile, LastLink, Spot, TargetThread};
 use super::pending::{MADE, PendingCalls, Retry, blocked, unblocked};
 use super::rename::rename_file;
 use sys::Result;
@@ -204,12 +204,12 @@ impl<'a> Handlers<'a> {
         let creates = flags & libc::O_CREAT != 0;
         let exclusive = creates && flags & libc::O_EXCL != 0;
         let stays = exclusive || flags & libc::O_NOFOLLOW != 0;
-        let links = if stays { Links::Stay } else { Links::Follow };
+        let links = if stays { LastLink::Stay } else { LastLink::Follow };
         let spot = match caller.target.find(path, links)? {
-            Found::Spot(spot) => spot,
-            Found::Descriptor(_) if exclusive => return Err(CallError::Errno(Errno::EEXIST)),
-            Found::Descriptor(_) if stays => return Err(CallError::Errno(Errno::ELOOP)),
-            Found::Descriptor(number) => return self.reopen(caller, number, flags),
+            FoundFile::Spot(spot) => spot,
+            FoundFile::Descriptor(_) if exclusive => return Err(CallError::Errno(Errno::EEXIST)),
+            FoundFile::Descriptor(_) if stays => return Err(CallError::Errno(Errno::ELOOP)),
+            FoundFile::Descriptor(number) => return self.reopen(caller, number, flags),
         };
         if !spot.is_no_file() && self.name_guard.is_guarded(&spot)? {
             return match look(&spot)? {
@@ -284,22 +284,24 @@ impl<'a> Handlers<'a> {
         }
         let target = &caller.target;
         let found = if flags & EMPTY != 0 && target.text(old.text)?.bytes().is_empty() {
-            Found::Descriptor(u32::try_from(old.from).map_err(|_| Errno::ENOENT)?)
+            FoundFile::Descriptor(u32::try_from(old.from).map_err(|_| Errno::ENOENT)?)
         } else if flags & FOLLOW != 0 {
-            target.find(old, Links::Follow)?
+            target.find(old, LastLink::Follow)?
         } else {
-            Found::Spot(target.spot(old)?)
+            FoundFile::Spot(target.spot(old)?)
         };
         let to = self.free(caller, new, NameGuard::is_guarded)?;
         caller.still_waits()?;
         match found {
             // A second name would make the file writable.
-            Found::Spot(spot) if self.name_guard.keeps(&spot)? => return Err(CallError::Guarded),
-            Found::Spot(spot) => {
+            FoundFile::Spot(spot) if self.name_guard.keeps(&spot)? => {
+                return Err(CallError::Guarded);
+            }
+            FoundFile::Spot(spot) => {
                 linkat(&spot.parent, spot.last()?, &to.parent, to.last()?, AtFlags::empty())?;
             }
             // For example a file opened with O_TMPFILE, which gets its first name.
-            Found::Descriptor(number) => {
+            FoundFile::Descriptor(number) => {
                 let held = target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
                 if self.name_guard.keeps_file(&held)? {
                     return Err(CallError::Guarded);
@@ -356,12 +358,12 @@ impl<'a> Handlers<'a> {
             return Err(CallError::Errno(Errno::EINVAL));
         }
         let hold = libc::O_PATH | libc::O_CLOEXEC;
-        let held = match caller.target.find(path, Links::Follow)? {
-            Found::Spot(spot) => {
+        let held = match caller.target.find(path, LastLink::Follow)? {
+            FoundFile::Spot(spot) => {
                 let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
                 lookup::open(&spot.parent, spot.last()?, hold, 0, follow)?
             }
-            Found::Descriptor(number) => {
+            FoundFile::Descriptor(number) => {
                 caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?
             }
         };

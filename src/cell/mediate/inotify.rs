@@ -13,7 +13,7 @@ use super::caller::TargetCall;
 use super::calls::PathArgument;
 use super::handlers::{CallError, Handlers, Response};
 use super::names;
-use super::paths::{Found, Links};
+use super::paths::{FoundFile, LastLink};
 use sys::lookup::{self, Follow};
 use sys::{Result, process, watch};
 
@@ -43,9 +43,9 @@ pub fn add_watch(
     let number = u32::try_from(instance).map_err(|_| Errno::EBADF)?;
     let leader = process::open_pidfd(target.status()?.process)?;
     let instance = process::take_descriptor(&leader, number)?;
-    let links = if mask & libc::IN_DONT_FOLLOW == 0 { Links::Follow } else { Links::Stay };
+    let links = if mask & libc::IN_DONT_FOLLOW == 0 { LastLink::Follow } else { LastLink::Stay };
     let held = match target.find(path, links)? {
-        Found::Spot(spot) => {
+        FoundFile::Spot(spot) => {
             let hold = libc::O_PATH | libc::O_CLOEXEC;
             // A path that ends in a slash or a dot leads to a directory, or nowhere.
             let (more, follow) = match spot.is_no_file() {
@@ -54,7 +54,9 @@ pub fn add_watch(
             };
             lookup::open(&spot.parent, spot.last()?, hold | more, 0, follow)?
         }
-        Found::Descriptor(number) => target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?,
+        FoundFile::Descriptor(number) => {
+            target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?
+        }
     };
     caller.still_waits()?;
     if !may_watch(handlers, &held)? {

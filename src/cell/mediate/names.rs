@@ -48,7 +48,7 @@ pub fn may_be(name: &[u8], word: &str) -> bool {
     may_be_same(name, word.as_bytes())
 }
 
-/// Most letters of a name that [`Kind::of`] compares: more than the longest word above has.
+/// Most letters of a name that [`NameClass::of`] compares: more than the longest word above has.
 const MOST_LETTERS: usize = 24;
 
 /// A name that was folded once, for a comparison with many words.
@@ -179,7 +179,7 @@ impl TrimSuffix for [u8] {
 
 /// Class of a name for the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum NameClass {
     /// Not guarded.
     Plain,
     /// Obeyed wherever it lies.
@@ -199,7 +199,7 @@ pub enum Kind {
     Info,
 }
 
-impl Kind {
+impl NameClass {
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
         if is_plain(name) {
@@ -232,7 +232,7 @@ impl Kind {
 
 /// Class of the directory that a name is made in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum DirectoryClass {
     /// Outside of every repository's own directory.
     WorkTree,
     /// The same, with a `HEAD` in it: a bare repository, or what could become one.
@@ -249,45 +249,46 @@ pub enum Place {
     Inside,
 }
 
-impl Place {
+impl DirectoryClass {
     /// Returns true if a name of this kind must not be made in it.
     ///
     /// Among references this depends on the path alone and not on the files there: two cells, or a cell and
     /// the host, could each make one part of a repository between the other's check and act.
     #[must_use]
-    pub fn refuses(self, kind: Kind) -> bool {
+    pub fn refuses(self, kind: NameClass) -> bool {
         match (kind, self) {
-            (Kind::Plain, _) => false,
-            (Kind::Obeyed, _) => true,
-            (Kind::Attributes, place) => matches!(place, Self::Repository | Self::Inside),
-            (Kind::OldRemotes | Kind::Info, place) => {
+            (NameClass::Plain, _) => false,
+            (NameClass::Obeyed, _) => true,
+            (NameClass::Attributes, place) => matches!(place, Self::Repository | Self::Inside),
+            (NameClass::OldRemotes | NameClass::Info, place) => {
                 matches!(place, Self::Headed | Self::Repository | Self::Inside)
             }
-            (Kind::Part, Self::Branches | Self::WorkTree) => false,
-            (Kind::Head { .. }, Self::Remotes | Self::Repository) => false,
+            (NameClass::Part, Self::Branches | Self::WorkTree) => false,
+            (NameClass::Head { .. }, Self::Remotes | Self::Repository) => false,
             // No reference is a repository without one of these.
             (
-                Kind::Objects | Kind::Commondir,
+                NameClass::Objects | NameClass::Commondir,
                 Self::Branches | Self::Remotes | Self::References,
             ) => true,
-            (Kind::Objects, Self::WorkTree | Self::Headed | Self::Repository | Self::Inside) => {
-                false
-            }
             (
-                Kind::Head { .. },
+                NameClass::Objects,
+                Self::WorkTree | Self::Headed | Self::Repository | Self::Inside,
+            ) => false,
+            (
+                NameClass::Head { .. },
                 Self::WorkTree | Self::Headed | Self::Branches | Self::References | Self::Inside,
             ) => true,
             (
-                Kind::Part,
+                NameClass::Part,
                 Self::Headed | Self::Repository | Self::Remotes | Self::References | Self::Inside,
             ) => true,
-            (Kind::Commondir, Self::WorkTree) => false,
-            (Kind::Commondir, Self::Headed | Self::Repository | Self::Inside) => true,
+            (NameClass::Commondir, Self::WorkTree) => false,
+            (NameClass::Commondir, Self::Headed | Self::Repository | Self::Inside) => true,
         }
     }
 }
 
-/// Position of a directory relative to the first `.git` in its path, which decides its [`Place`].
+/// Position of a directory relative to the first `.git` in its path, which decides its [`DirectoryClass`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// There is none.

@@ -7,22 +7,22 @@ fn a_name_is_known_however_a_filesystem_may_spell_it() {
     let spellings =
         [".git", ".GIT", ".Git", ".git.", ".git. .", ".git::$INDEX_ALLOCATION", ".g\u{200c}it"];
     for name in spellings {
-        assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
+        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Obeyed, "{name}");
     }
-    assert_eq!(Kind::of(".v\u{17f}code".as_bytes()), Kind::Obeyed);
+    assert_eq!(NameClass::of(".v\u{17f}code".as_bytes()), NameClass::Obeyed);
     for name in ["hoo\u{212a}s", "con\u{fb01}g", "config.lock", "CONFIG~1.WOR"] {
-        assert_eq!(Kind::of(name.as_bytes()), Kind::Part, "{name}");
+        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Part, "{name}");
     }
     for name in ["git~1", "GIT~2", "GI3F2A~1", "VSCODE~1", "mcp~1.jso"] {
-        assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
+        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Obeyed, "{name}");
     }
     for name in ["git~", "git~x", "g~1", "digit~1", ".envrc.~1~", "gist~1"] {
-        assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
+        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Plain, "{name}");
     }
     let named = "\u{e4}.h\u{fc}sky".as_bytes();
     assert!(may_be_same(named, named) && !may_be_same(b".husk", named));
     for name in ["git", ".gitignore", ".github", ".envrc.example", "envrc", "..git", ""] {
-        assert_eq!(Kind::of(name.as_bytes()), Kind::Plain, "{name}");
+        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Plain, "{name}");
     }
 }
 
@@ -30,19 +30,19 @@ fn a_name_is_known_however_a_filesystem_may_spell_it() {
 fn a_name_of_any_length_is_folded_whole_and_once() {
     let nothing = "\u{200c}".repeat(60);
     for (name, kind) in [
-        (format!(".g{nothing}it"), Kind::Obeyed),
-        (format!("{nothing}.sl"), Kind::Obeyed),
-        (format!("config.worktree.lock{nothing}"), Kind::Part),
-        (format!("config.worktree.lock{nothing}more"), Kind::Plain),
-        (format!(".git{}", "t".repeat(200)), Kind::Plain),
+        (format!(".g{nothing}it"), NameClass::Obeyed),
+        (format!("{nothing}.sl"), NameClass::Obeyed),
+        (format!("config.worktree.lock{nothing}"), NameClass::Part),
+        (format!("config.worktree.lock{nothing}more"), NameClass::Plain),
+        (format!(".git{}", "t".repeat(200)), NameClass::Plain),
     ] {
-        assert_eq!(Kind::of(name.as_bytes()), kind, "{name}");
+        assert_eq!(NameClass::of(name.as_bytes()), kind, "{name}");
     }
     for name in [".cofferdam.1-2", ".CofferDam.x"] {
-        assert_eq!(Kind::of(name.as_bytes()), Kind::Obeyed, "{name}");
+        assert_eq!(NameClass::of(name.as_bytes()), NameClass::Obeyed, "{name}");
     }
-    assert_eq!(Kind::of(b".cofferdam"), Kind::Plain);
-    assert_eq!(Kind::of(b".cofferdam-0123456789abcdef"), Kind::Plain, "of the clerk");
+    assert_eq!(NameClass::of(b".cofferdam"), NameClass::Plain);
+    assert_eq!(NameClass::of(b".cofferdam-0123456789abcdef"), NameClass::Plain, "of the clerk");
     let words = OBEYED.iter().map(|(word, _)| *word).chain(GIT_PARTS).chain(OLD_REMOTES);
     let words = words.chain([OBJECTS, ATTRIBUTES, INFO]);
     assert!(words.map(str::len).all(|length| length < MOST_LETTERS));
@@ -50,14 +50,14 @@ fn a_name_of_any_length_is_folded_whole_and_once() {
 
 #[test]
 fn what_makes_a_repository_is_told_from_what_lies_in_one() {
-    assert_eq!(Kind::of(b"HEAD"), Kind::Head { exact: true });
-    assert_eq!(Kind::of(b"head"), Kind::Head { exact: false });
-    assert_eq!(Kind::of(b"HEAD.lock"), Kind::Plain);
-    assert_eq!(Kind::of(b"FETCH_HEAD"), Kind::Plain);
-    assert_eq!(Kind::of(b"config"), Kind::Part);
-    assert_eq!(Kind::of(b"config.worktree"), Kind::Part);
-    assert_eq!(Kind::of(b"commondir"), Kind::Commondir);
-    assert_eq!(Kind::of(b"objects"), Kind::Objects);
+    assert_eq!(NameClass::of(b"HEAD"), NameClass::Head { exact: true });
+    assert_eq!(NameClass::of(b"head"), NameClass::Head { exact: false });
+    assert_eq!(NameClass::of(b"HEAD.lock"), NameClass::Plain);
+    assert_eq!(NameClass::of(b"FETCH_HEAD"), NameClass::Plain);
+    assert_eq!(NameClass::of(b"config"), NameClass::Part);
+    assert_eq!(NameClass::of(b"config.worktree"), NameClass::Part);
+    assert_eq!(NameClass::of(b"commondir"), NameClass::Commondir);
+    assert_eq!(NameClass::of(b"objects"), NameClass::Objects);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_look_at_the_first_letter_passes_no_word_over() {
         .chain([GIT, HEAD, OBJECTS, ATTRIBUTES, INFO]);
     for word in words {
         assert!(!is_plain(word.as_bytes()), "{word}");
-        assert_ne!(Kind::of(word.to_uppercase().as_bytes()), Kind::Plain, "{word}");
+        assert_ne!(NameClass::of(word.to_uppercase().as_bytes()), NameClass::Plain, "{word}");
     }
     assert!(
         is_plain(b"src")
@@ -107,36 +107,47 @@ fn the_path_of_a_directory_tells_how_deep_in_a_repository_it_is() {
 fn no_directory_can_come_to_have_all_that_makes_it_a_repository_with_settings() {
     // Settings need a HEAD beside them, and objects: in each place one of the three is refused,
     // but at the top of a repository that is there, whose settings are.
-    let beside = [Place::Branches, Place::Remotes, Place::References];
-    for place in [Place::WorkTree, Place::Headed, Place::Inside].into_iter().chain(beside) {
+    let beside = [DirectoryClass::Branches, DirectoryClass::Remotes, DirectoryClass::References];
+    for place in [DirectoryClass::WorkTree, DirectoryClass::Headed, DirectoryClass::Inside]
+        .into_iter()
+        .chain(beside)
+    {
         let refuses = |kind| place.refuses(kind);
-        let whole = [Kind::Head { exact: true }, Kind::Part, Kind::Objects];
+        let whole = [NameClass::Head { exact: true }, NameClass::Part, NameClass::Objects];
         assert!(whole.into_iter().any(refuses), "{place:?}");
-        let linked = [Kind::Head { exact: true }, Kind::Commondir];
+        let linked = [NameClass::Head { exact: true }, NameClass::Commondir];
         assert!(linked.into_iter().any(refuses), "{place:?}");
-        assert!(refuses(Kind::Obeyed), "{place:?}");
+        assert!(refuses(NameClass::Obeyed), "{place:?}");
     }
     // Among references two of the three are, and a HEAD and settings never meet.
     for place in beside {
-        assert!(place.refuses(Kind::Objects) && place.refuses(Kind::Commondir), "{place:?}");
         assert!(
-            place.refuses(Kind::Part) || place.refuses(Kind::Head { exact: true }),
+            place.refuses(NameClass::Objects) && place.refuses(NameClass::Commondir),
+            "{place:?}"
+        );
+        assert!(
+            place.refuses(NameClass::Part) || place.refuses(NameClass::Head { exact: true }),
             "{place:?}"
         );
     }
-    assert!(Place::Repository.refuses(Kind::Part));
-    assert!(Place::Repository.refuses(Kind::Commondir));
-    assert!(!Place::Repository.refuses(Kind::Head { exact: true }));
+    assert!(DirectoryClass::Repository.refuses(NameClass::Part));
+    assert!(DirectoryClass::Repository.refuses(NameClass::Commondir));
+    assert!(!DirectoryClass::Repository.refuses(NameClass::Head { exact: true }));
 }
 
 #[test]
 fn remotes_in_older_forms_are_made_nowhere_in_a_repository_but_among_references() {
     for name in ["remotes", "Branches", "info", "INFO"] {
-        let kind = Kind::of(name.as_bytes());
-        for place in [Place::Headed, Place::Repository, Place::Inside] {
+        let kind = NameClass::of(name.as_bytes());
+        for place in [DirectoryClass::Headed, DirectoryClass::Repository, DirectoryClass::Inside] {
             assert!(place.refuses(kind), "{name} {place:?}");
         }
-        for place in [Place::WorkTree, Place::Branches, Place::Remotes, Place::References] {
+        for place in [
+            DirectoryClass::WorkTree,
+            DirectoryClass::Branches,
+            DirectoryClass::Remotes,
+            DirectoryClass::References,
+        ] {
             assert!(!place.refuses(kind), "{name} {place:?}");
         }
     }

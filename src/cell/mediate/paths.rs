@@ -93,7 +93,7 @@ fn trimmed(part: &[u8]) -> &[u8] {
 
 /// File that a path leads to, with links at its end followed or not.
 #[expect(clippy::large_enum_variant, reason = "lives for one call, and init does not allocate")]
-pub enum Found {
+pub enum FoundFile {
     Spot(Spot),
     /// One of the caller's own descriptors, named by a path in /proc.
     Descriptor(u32),
@@ -101,7 +101,7 @@ pub enum Found {
 
 /// Treatment of a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Links {
+pub enum LastLink {
     Follow,
     Stay,
 }
@@ -207,12 +207,12 @@ impl TargetThread<'_> {
     /// # Errors
     /// EACCES: the path leads into a procfs, where `self` would be init. Only the caller's own descriptors
     /// can be reached there.
-    pub fn find(&self, named: PathArgument, links: Links) -> Result<Found> {
+    pub fn find(&self, named: PathArgument, links: LastLink) -> Result<FoundFile> {
         self.led(named.from, self.text(named.text)?, links)
     }
 
     /// Resolves a path that was copied already.
-    pub fn led(&self, from: i32, mut text: Text, links: Links) -> Result<Found> {
+    pub fn led(&self, from: i32, mut text: Text, links: LastLink) -> Result<FoundFile> {
         if text.length == 0 {
             return Err(Errno::ENOENT);
         }
@@ -223,16 +223,16 @@ impl TargetThread<'_> {
         for _ in 0..LINKS {
             let spot = spot_from(start, text.bytes())?;
             if is_procfs(&spot.parent)? {
-                return self.own_descriptor(text.bytes()).map(Found::Descriptor);
+                return self.own_descriptor(text.bytes()).map(FoundFile::Descriptor);
             }
-            if spot.is_no_file() || links == Links::Stay {
-                return Ok(Found::Spot(spot));
+            if spot.is_no_file() || links == LastLink::Stay {
+                return Ok(FoundFile::Spot(spot));
             }
             let mut buffer = [0; PATH];
             text = match lookup::read_link(&spot.parent, spot.last()?, &mut buffer) {
                 Ok(content) => Text::new(content)?,
                 // No link, or no file: the call itself returns any other errno.
-                Err(_) => return Ok(Found::Spot(spot)),
+                Err(_) => return Ok(FoundFile::Spot(spot)),
             };
             start = (text.bytes().first() != Some(&b'/')).then_some(spot.parent);
         }

@@ -22,7 +22,7 @@ use super::caller::TargetCall;
 use super::calls::{self, CallGroup, MediatedCall, int};
 use super::guard::NameGuard;
 use super::handlers::{CallError, Handlers, Response, look};
-use super::paths::{Found, Links, Spot, TargetThread, Text};
+use super::paths::{FoundFile, LastLink, Spot, TargetThread, Text};
 use super::pending::Retry;
 use model::profile::calls::number;
 use model::profile::condition::Verdict;
@@ -266,10 +266,10 @@ fn judged(
     path: Text,
 ) -> std::result::Result<OwnedFd, CallError> {
     let from = libc::AT_FDCWD;
-    let spot = match target.led(from, path, Links::Follow)? {
-        Found::Spot(spot) => spot,
+    let spot = match target.led(from, path, LastLink::Follow)? {
+        FoundFile::Spot(spot) => spot,
         // Of what a descriptor holds the directory is not known.
-        Found::Descriptor(_) => return Err(CallError::Errno(Errno::EACCES)),
+        FoundFile::Descriptor(_) => return Err(CallError::Errno(Errno::EACCES)),
     };
     if spot.is_no_file() {
         return Err(CallError::Errno(Errno::ECONNREFUSED));

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 
 use crate::file::{self, MOST, Over};
-use crate::path::{self, Missing, Place};
+use crate::path::{self, Missing, WorkspacePath};
 use crate::replace::{self, Regular};
 use crate::reply::{Done, No};
 use crate::{lines, list};
@@ -148,7 +148,7 @@ fn insert(path: &[u8], after: usize) -> Result<Done, No> {
 }
 
 /// Opens a file that is to be edited: its place and its bytes.
-fn opened(path: &[u8]) -> Result<(Place, Vec<u8>), No> {
+fn opened(path: &[u8]) -> Result<(WorkspacePath, Vec<u8>), No> {
     let place = path::find(path, Missing::Refused)?;
     let regular = replace::regular(&place)?;
     let text = replace::whole(&regular)?;
@@ -160,7 +160,13 @@ fn opened(path: &[u8]) -> Result<(Place, Vec<u8>), No> {
 }
 
 /// Puts the file with `new` in the place of `length` bytes; the lines around it are the answer's.
-fn edited(place: &Place, text: &[u8], at: usize, length: usize, new: &[u8]) -> Result<Done, No> {
+fn edited(
+    place: &WorkspacePath,
+    text: &[u8],
+    at: usize,
+    length: usize,
+    new: &[u8],
+) -> Result<Done, No> {
     let (before, behind) = (text.get(..at), text.get(at + length..));
     let (before, behind) = (before.unwrap_or_default(), behind.unwrap_or_default());
     let size = before.len() + new.len() + behind.len();

@@ -56,9 +56,9 @@ pub const MOST: usize = 8 << 20;
 
 /// An open file, closed when it is dropped.
 #[derive(Debug)]
-pub struct Open(pub usize);
+pub struct OpenFile(pub usize);
 
-impl Drop for Open {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         // It was open; nothing is to be done about an error of an earlier write.
         sys::call(number::CLOSE, &[self.0]).map(drop).unwrap_or_default();
@@ -104,37 +104,37 @@ fn c_name(name: &[u8]) -> Result<CString, Errno> {
 }
 
 /// Opens the directory that everything is in.
-pub fn workspace() -> Result<Open, Errno> {
+pub fn workspace() -> Result<OpenFile, Errno> {
     open_from(NOWHERE, b"/workspace", O_PATH | O_DIRECTORY)
 }
 
 /// Opens a file by openat(2), never through a symbolic link at the end of the name, and never waiting.
-pub fn open(directory: &Open, name: &[u8], flags: usize) -> Result<Open, Errno> {
+pub fn open(directory: &OpenFile, name: &[u8], flags: usize) -> Result<OpenFile, Errno> {
     open_from(directory.0, name, flags)
 }
 
-fn open_from(directory: usize, name: &[u8], flags: usize) -> Result<Open, Errno> {
+fn open_from(directory: usize, name: &[u8], flags: usize) -> Result<OpenFile, Errno> {
     let name = c_name(name)?;
     let flags = flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     let given = [directory, sys::address(name.as_bytes_with_nul()), flags, 0];
-    sys::call(number::OPENAT, &given).map(Open)
+    sys::call(number::OPENAT, &given).map(OpenFile)
 }
 
 /// Makes a file that was not there, for writing, and for nobody else yet.
-pub fn create(directory: &Open, name: &[u8]) -> Result<Open, Errno> {
+pub fn create(directory: &OpenFile, name: &[u8]) -> Result<OpenFile, Errno> {
     let name = c_name(name)?;
     let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     let given = [directory.0, sys::address(name.as_bytes_with_nul()), flags, 0o600];
-    sys::call(number::OPENAT, &given).map(Open)
+    sys::call(number::OPENAT, &given).map(OpenFile)
 }
 
-pub fn make_directory(directory: &Open, name: &[u8]) -> Result<(), Errno> {
+pub fn make_directory(directory: &OpenFile, name: &[u8]) -> Result<(), Errno> {
     let name = c_name(name)?;
     let given = [directory.0, sys::address(name.as_bytes_with_nul()), 0o755];
     sys::call(number::MKDIRAT, &given).map(drop)
 }
 
-pub fn remove(directory: &Open, name: &[u8]) -> Result<(), Errno> {
+pub fn remove(directory: &OpenFile, name: &[u8]) -> Result<(), Errno> {
     let name = c_name(name)?;
     let given = [directory.0, sys::address(name.as_bytes_with_nul()), 0];
     sys::call(number::UNLINKAT, &given).map(drop)
@@ -150,7 +150,7 @@ pub enum Over {
 }
 
 /// Renames by renameat2(2) within one directory.
-pub fn rename(directory: &Open, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
+pub fn rename(directory: &OpenFile, from: &[u8], to: &[u8], over: Over) -> Result<(), Errno> {
     let (from, to) = (c_name(from)?, c_name(to)?);
     let (from, to) = (from.as_bytes_with_nul(), to.as_bytes_with_nul());
     let flags = match over {
@@ -161,16 +161,16 @@ pub fn rename(directory: &Open, from: &[u8], to: &[u8], over: Over) -> Result<()
     sys::call(more::RENAMEAT2, &given).map(drop)
 }
 
-pub fn set_mode(file: &Open, mode: u16) -> Result<(), Errno> {
+pub fn set_mode(file: &OpenFile, mode: u16) -> Result<(), Errno> {
     sys::call(more::FCHMOD, &[file.0, usize::from(mode)]).map(drop)
 }
 
-pub fn sync(file: &Open) -> Result<(), Errno> {
+pub fn sync(file: &OpenFile) -> Result<(), Errno> {
     sys::call(more::FSYNC, &[file.0]).map(drop)
 }
 
 /// Returns the attributes of an open file.
-pub fn stat(file: &Open) -> Result<Stat, Errno> {
+pub fn stat(file: &OpenFile) -> Result<Stat, Errno> {
     // struct statx (statx(2)): the same on every architecture.
     let mut room = [0_u8; 256];
     let basic = 0x7ff;
@@ -191,7 +191,7 @@ pub fn at<const N: usize>(room: &[u8], offset: usize) -> [u8; N] {
 }
 
 /// Returns the text of a symbolic link that was opened by [`O_PATH`].
-pub fn link_text(link: &Open) -> Result<Vec<u8>, Errno> {
+pub fn link_text(link: &OpenFile) -> Result<Vec<u8>, Errno> {
     let mut room = alloc::vec![0; 4096];
     let given = [link.0, sys::address(&[0_u8]), sys::place(&mut room), room.len()];
     let length = sys::call(more::READLINKAT, &given)?;
@@ -200,7 +200,7 @@ pub fn link_text(link: &Open) -> Result<Vec<u8>, Errno> {
 }
 
 /// Reads by getdents64(2) the next entries of a directory, none at its end.
-pub fn entries(directory: &Open, room: &mut [u8]) -> Result<usize, Errno> {
+pub fn entries(directory: &OpenFile, room: &mut [u8]) -> Result<usize, Errno> {
     sys::call(number::GETDENTS64, &[directory.0, sys::place(room), room.len()])
 }
 
@@ -212,7 +212,7 @@ pub fn random() -> Result<u64, Errno> {
 }
 
 /// Reads at most `most` bytes from `offset` on. A file that grows or shrinks meanwhile is read as it comes.
-pub fn read_at(file: &Open, offset: u64, most: usize) -> Result<Vec<u8>, Errno> {
+pub fn read_at(file: &OpenFile, offset: u64, most: usize) -> Result<Vec<u8>, Errno> {
     let left = stat(file)?.size.saturating_sub(offset);
     let length = usize::try_from(left).unwrap_or(usize::MAX).min(most);
     let mut bytes = alloc::vec![0; length];

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::errno::Errno;
-use crate::file::{self, O_DIRECTORY, Open};
+use crate::file::{self, O_DIRECTORY, OpenFile};
 use crate::reply::No;
 
 /// The most entries that are listed.
@@ -25,7 +25,7 @@ pub struct Listed {
 }
 
 /// Lists what is in a directory, and what is in its directories.
-pub fn list(directory: &Open) -> Result<Listed, No> {
+pub fn list(directory: &OpenFile) -> Result<Listed, No> {
     let opened = file::open(directory, b".", O_DIRECTORY);
     let top = opened.map_err(|errno| No::Errno("opening", errno))?;
     let mut listed = Listed { entries: Vec::new(), count: 0, is_whole: true };
@@ -42,7 +42,7 @@ pub fn list(directory: &Open) -> Result<Listed, No> {
 
 impl Listed {
     /// Adds the entries of one directory; the names of the directories among them.
-    fn level(&mut self, directory: &Open, before: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    fn level(&mut self, directory: &OpenFile, before: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         let mut room = alloc::vec![0; 32 << 10];
         let mut inner = Vec::new();
         let mut seen = 0;

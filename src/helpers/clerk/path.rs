@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use crate::errno::Errno;
-use crate::file::{self, O_DIRECTORY, O_PATH, Open, Stat};
+use crate::file::{self, O_DIRECTORY, O_PATH, OpenFile, Stat};
 use crate::reply::No;
 
 const ROOT: &[u8] = b"/workspace";
@@ -17,13 +17,13 @@ const ENOENT: Errno = Errno(2);
 
 /// A place in the workspace.
 #[derive(Debug)]
-pub struct Place {
+pub struct WorkspacePath {
     /// The directory that the name is in.
-    pub directory: Open,
+    pub directory: OpenFile,
     /// Empty for the workspace itself.
     pub name: Vec<u8>,
     /// The file at the place, if there is one.
-    pub found: Option<(Open, Stat)>,
+    pub found: Option<(OpenFile, Stat)>,
 }
 
 /// Treatment of missing directories on the way.
@@ -35,13 +35,13 @@ pub enum Missing {
 
 /// Why a walk ended.
 enum Turn {
-    There(Place),
+    There(WorkspacePath),
     /// On with this path instead.
     Link(Vec<Vec<u8>>),
 }
 
 /// Finds the place of an absolute path below the workspace.
-pub fn find(path: &[u8], missing: Missing) -> Result<Place, No> {
+pub fn find(path: &[u8], missing: Missing) -> Result<WorkspacePath, No> {
     let mut names = below(path)?;
     for _ in 0..MOST_LINKS {
         match walk(&names, missing)? {
@@ -110,7 +110,11 @@ fn walk(names: &[Vec<u8>], missing: Missing) -> Result<Turn, No> {
     let Some((last, way)) = names.split_last() else {
         let stat = file::stat(&directory).map_err(opening)?;
         let again = file::open(&directory, b".", O_PATH | O_DIRECTORY).map_err(opening)?;
-        return Ok(Turn::There(Place { directory, name: Vec::new(), found: Some((again, stat)) }));
+        return Ok(Turn::There(WorkspacePath {
+            directory,
+            name: Vec::new(),
+            found: Some((again, stat)),
+        }));
     };
     for (at, name) in way.iter().enumerate() {
         let entry = match (look(&directory, name)?, missing) {
@@ -135,12 +139,12 @@ fn walk(names: &[Vec<u8>], missing: Missing) -> Result<Turn, No> {
             let text = file::link_text(&link).map_err(opening)?;
             led(way, &text, &[]).map(Turn::Link)
         }
-        found => Ok(Turn::There(Place { directory, name: last.clone(), found })),
+        found => Ok(Turn::There(WorkspacePath { directory, name: last.clone(), found })),
     }
 }
 
 /// Looks a name up in a directory: named, not opened.
-fn look(directory: &Open, name: &[u8]) -> Result<Option<(Open, Stat)>, No> {
+fn look(directory: &OpenFile, name: &[u8]) -> Result<Option<(OpenFile, Stat)>, No> {
     match file::open(directory, name, O_PATH) {
         Ok(entry) => {
             let stat = file::stat(&entry).map_err(|errno| No::Errno("looking at it", errno))?;
@@ -151,7 +155,7 @@ fn look(directory: &Open, name: &[u8]) -> Result<Option<(Open, Stat)>, No> {
     }
 }
 
-fn made(directory: &Open, name: &[u8]) -> Result<(Open, Stat), No> {
+fn made(directory: &OpenFile, name: &[u8]) -> Result<(OpenFile, Stat), No> {
     match file::make_directory(directory, name) {
         // Somebody else was as fast.
         Ok(()) | Err(Errno(17)) => {}

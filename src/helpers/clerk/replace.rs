@@ -7,8 +7,8 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::errno::Errno;
-use crate::file::{self, MOST, O_WRONLY, Open, Over, Stat};
-use crate::path::Place;
+use crate::file::{self, MOST, O_WRONLY, OpenFile, Over, Stat};
+use crate::path::WorkspacePath;
 use crate::reply::{No, write_all};
 
 /// ETXTBSY: a program that runs can be replaced, though not written to.
@@ -19,12 +19,12 @@ const NEW: u16 = 0o644;
 
 /// A regular file that is open for reading.
 pub struct Regular {
-    pub file: Open,
+    pub file: OpenFile,
     pub stat: Stat,
 }
 
 /// Opens what stands at a place, which must be a regular file.
-pub fn regular(place: &Place) -> Result<Regular, No> {
+pub fn regular(place: &WorkspacePath) -> Result<Regular, No> {
     let Some((_, named)) = &place.found else { return Err(No::Absent) };
     is_file(named)?;
     let opened = file::open(&place.directory, &place.name, 0);
@@ -49,7 +49,12 @@ fn is_file(stat: &Stat) -> Result<(), No> {
 
 /// Puts a file of these bytes at a place, with `mode`, or with the mode of the regular file that is there.
 /// Returns the old file, if there was one.
-pub fn put(place: &Place, bytes: &[u8], mode: Option<u16>, over: Over) -> Result<Option<Stat>, No> {
+pub fn put(
+    place: &WorkspacePath,
+    bytes: &[u8],
+    mode: Option<u16>,
+    over: Over,
+) -> Result<Option<Stat>, No> {
     let before = match (&place.found, over) {
         (Some((_, stat)), Over::Any) => {
             is_file(stat)?;
@@ -67,7 +72,7 @@ pub fn put(place: &Place, bytes: &[u8], mode: Option<u16>, over: Over) -> Result
 }
 
 /// Writes a file beside the place, and gives it the place's name.
-fn named(place: &Place, bytes: &[u8], mode: u16, over: Over) -> Result<(), No> {
+fn named(place: &WorkspacePath, bytes: &[u8], mode: u16, over: Over) -> Result<(), No> {
     let random = file::random().map_err(|errno| No::Errno("naming a file", errno))?;
     let beside = format!(".cofferdam-{random:016x}");
     let beside = beside.as_bytes();
@@ -91,7 +96,7 @@ fn named(place: &Place, bytes: &[u8], mode: u16, over: Over) -> Result<(), No> {
 }
 
 /// Checks that the caller may write to the file: if not, it may not replace it either.
-fn may_write(place: &Place) -> Result<(), No> {
+fn may_write(place: &WorkspacePath) -> Result<(), No> {
     match file::open(&place.directory, &place.name, O_WRONLY) {
         Ok(file) => {
             let stat = file::stat(&file).map_err(|errno| No::Errno("looking at it", errno))?;

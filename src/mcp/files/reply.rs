@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::reply;
 use capture::deceptive::plain;
 use model::defaults::INLINE_CHARACTERS;
-use service::files::{Entry, FileAnswer, FileKind, Region, ReplacedFile, Request};
+use service::files::{ClerkRequest, DirectoryEntry, EntryKind, FileAnswer, Region, ReplacedFile};
 use service::report::FileReport;
 use service::report::changes::name;
 use service::request::FileRequest;
@@ -26,9 +26,11 @@ pub(crate) struct RequestSummary {
 impl RequestSummary {
     pub(crate) fn of(asked: &FileRequest) -> Self {
         let (offset, sha256) = match &asked.request {
-            Request::Get { offset, .. } => (*offset, None),
-            Request::Put { bytes, .. } => (0, Some(hash(bytes))),
-            Request::View { .. } | Request::Replace { .. } | Request::Insert { .. } => (0, None),
+            ClerkRequest::Get { offset, .. } => (*offset, None),
+            ClerkRequest::Put { bytes, .. } => (0, Some(hash(bytes))),
+            ClerkRequest::View { .. }
+            | ClerkRequest::Replace { .. }
+            | ClerkRequest::Insert { .. } => (0, None),
         };
         Self { path: asked.path.as_str().to_owned(), offset, sha256 }
     }
@@ -120,17 +122,17 @@ fn lines(region: &Region, fields: &mut Map<String, Value>) -> Vec<ContentBlock> 
 
 fn directory(
     about: &RequestSummary,
-    entries: &[Entry],
+    entries: &[DirectoryEntry],
     is_whole: bool,
     fields: &mut Map<String, Value>,
 ) -> Vec<ContentBlock> {
-    let mut sorted: Vec<&Entry> = entries.iter().collect();
+    let mut sorted: Vec<&DirectoryEntry> = entries.iter().collect();
     sorted.sort();
-    let shown = |entry: &&Entry| {
+    let shown = |entry: &&DirectoryEntry| {
         let end = match entry.kind {
-            FileKind::Directory => "/",
-            FileKind::Link => "@",
-            FileKind::File | FileKind::Other => "",
+            EntryKind::Directory => "/",
+            EntryKind::Link => "@",
+            EntryKind::File | EntryKind::Other => "",
         };
         name(&entry.path) + end
     };

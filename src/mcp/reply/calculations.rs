@@ -4,7 +4,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::{meta, pretty, result};
-use calc::ledger::{Entry, Statistics};
+use calc::ledger::{LedgerEntry, Statistics};
 use calc::library;
 use calc::plot::Plot;
 use service::report::{Batch, Plotted, to_value};
@@ -45,7 +45,7 @@ pub fn stats(statistics: &Statistics, pending: usize) -> CallToolResult {
 }
 
 /// Makes the result of `calculate_history`.
-pub fn history(entries: &[Entry]) -> CallToolResult {
+pub fn history(entries: &[LedgerEntry]) -> CallToolResult {
     let fields = json!({ "calculations": entries });
     with_fields(pretty(&fields), fields)
 }

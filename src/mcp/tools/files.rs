@@ -12,7 +12,7 @@ use crate::arguments::{Arguments, BadArguments, Named};
 use crate::server::Server;
 use model::call::{FilePath, InvalidCall};
 use service::Backend;
-use service::files::{FILE_BYTES, Overwrite, Request};
+use service::files::{ClerkRequest, FILE_BYTES, Overwrite};
 use service::refused::Refused;
 use service::request::FileRequest;
 use service::session::DEFAULT;
@@ -24,7 +24,7 @@ pub(crate) const GOT: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EditArguments {
-    pub(crate) command: Command,
+    pub(crate) command: EditCommand,
     pub(crate) path: String,
     pub(crate) file_text: Option<String>,
     pub(crate) old_str: Option<String>,
@@ -52,7 +52,7 @@ impl Arguments for EditArguments {
 /// Command of `edit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Command {
+pub(crate) enum EditCommand {
     View,
     Create,
     StrReplace,
@@ -121,28 +121,28 @@ impl EditArguments {
     pub(crate) fn asked(self) -> Result<FileRequest, Refused> {
         let path = FilePath::new("path", &self.path)?;
         let request = match self.command {
-            Command::View => {
+            EditCommand::View => {
                 let (first, last) = lines(self.view_range)?;
-                Request::View { first, last }
+                ClerkRequest::View { first, last }
             }
-            Command::Create => {
+            EditCommand::Create => {
                 let text = needed("create", "file_text", self.file_text)?;
                 let bytes = bounded("file_text", text.into_bytes())?;
-                Request::Put { bytes, mode: None, over: Overwrite::Any }
+                ClerkRequest::Put { bytes, mode: None, over: Overwrite::Any }
             }
-            Command::StrReplace => {
+            EditCommand::StrReplace => {
                 let old = needed("str_replace", "old_str", self.old_str)?;
                 if old.is_empty() {
                     return Err(bad("edit: `old_str` is empty".to_owned()).into());
                 }
                 let new = bounded("new_str", self.new_str.unwrap_or_default().into_bytes())?;
-                Request::Replace { old: bounded("old_str", old.into_bytes())?, new }
+                ClerkRequest::Replace { old: bounded("old_str", old.into_bytes())?, new }
             }
-            Command::Insert => {
+            EditCommand::Insert => {
                 let after = needed("insert", "insert_line", self.insert_line)?;
                 // The older name of the same field.
                 let text = needed("insert", "insert_text", self.insert_text.or(self.new_str))?;
-                Request::Insert { after, text: bounded("insert_text", text.into_bytes())? }
+                ClerkRequest::Insert { after, text: bounded("insert_text", text.into_bytes())? }
             }
         };
         Ok(FileRequest { path, request, session: named(self.session) })
@@ -188,7 +188,7 @@ impl PutFileArguments {
         let over = if self.overwrite { Overwrite::Any } else { Overwrite::Nothing };
         Ok(FileRequest {
             path,
-            request: Request::Put { bytes, mode, over },
+            request: ClerkRequest::Put { bytes, mode, over },
             session: named(self.session),
         })
     }
@@ -215,7 +215,7 @@ impl GetFileArguments {
             let why = format!("get_file: `length` must be 1 to {FILE_BYTES} bytes");
             return Err(bad(why).into());
         }
-        let request = Request::Get { offset: self.offset, length };
+        let request = ClerkRequest::Get { offset: self.offset, length };
         Ok(FileRequest { path, request, session: named(self.session) })
     }
 }
@@ -386,12 +386,12 @@ fn session() -> Value {
 mod tests {
     use super::*;
 
-    fn edit(text: &str) -> Result<Request, String> {
+    fn edit(text: &str) -> Result<ClerkRequest, String> {
         let arguments: EditArguments = serde_json::from_str(text).map_err(|bad| bad.to_string())?;
         arguments.asked().map(|asked| asked.request).map_err(|refused| refused.message)
     }
 
-    fn put(text: &str) -> Result<Request, String> {
+    fn put(text: &str) -> Result<ClerkRequest, String> {
         let arguments: PutFileArguments =
             serde_json::from_str(text).map_err(|bad| bad.to_string())?;
         arguments.asked().map(|asked| asked.request).map_err(|refused| refused.message)
@@ -400,9 +400,9 @@ mod tests {
     #[test]
     fn each_command_of_edit_takes_its_fields() {
         let view = |range: &str| edit(&format!(r#"{{"command":"view","path":"a"{range}}}"#));
-        assert_eq!(view(""), Ok(Request::View { first: 1, last: 0 }));
-        assert_eq!(view(r#","view_range":[2,-1]"#), Ok(Request::View { first: 2, last: 0 }));
-        assert_eq!(view(r#","view_range":[2,3]"#), Ok(Request::View { first: 2, last: 3 }));
+        assert_eq!(view(""), Ok(ClerkRequest::View { first: 1, last: 0 }));
+        assert_eq!(view(r#","view_range":[2,-1]"#), Ok(ClerkRequest::View { first: 2, last: 0 }));
+        assert_eq!(view(r#","view_range":[2,3]"#), Ok(ClerkRequest::View { first: 2, last: 3 }));
         for range in ["0,1", "3,2", "1,0", "-1,-1"] {
             let result = view(&format!(r#","view_range":[{range}]"#));
             assert!(
@@ -411,11 +411,11 @@ mod tests {
             );
         }
         let replace = edit(r#"{"command":"str_replace","path":"a","old_str":"b"}"#);
-        assert_eq!(replace, Ok(Request::Replace { old: b"b".to_vec(), new: Vec::new() }));
+        assert_eq!(replace, Ok(ClerkRequest::Replace { old: b"b".to_vec(), new: Vec::new() }));
         let insert = |field: &str| {
             edit(&format!(r#"{{"command":"insert","path":"a","insert_line":0,"{field}":"b"}}"#))
         };
-        let expected = Ok(Request::Insert { after: 0, text: b"b".to_vec() });
+        let expected = Ok(ClerkRequest::Insert { after: 0, text: b"b".to_vec() });
         assert_eq!((insert("insert_text"), insert("new_str")), (expected.clone(), expected));
         let missing = edit(r#"{"command":"create","path":"a"}"#);
         assert_eq!(missing, Err("edit: `create` needs `file_text`".to_owned()));
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn bytes_come_as_text_or_as_base64_and_not_as_both() {
         let bytes = |fields: &str| put(&format!(r#"{{"path":"a",{fields}}}"#));
-        let request = |bytes: &[u8], mode| Request::Put {
+        let request = |bytes: &[u8], mode| ClerkRequest::Put {
             bytes: bytes.to_vec(),
             mode,
             over: Overwrite::Nothing,

@@ -133,16 +133,16 @@ impl Arguments for BashInputArguments {
 pub(crate) struct BashKillArguments {
     pub(crate) job: String,
     #[serde(default)]
-    pub(crate) signal: JobSignal,
+    pub(crate) signal: SignalName,
 }
 
 impl BashKillArguments {
     /// Converts them to a request.
     pub(crate) fn request(self) -> JobRequest {
         let stop = match self.signal {
-            JobSignal::Interrupt => Stop::Interrupt,
-            JobSignal::Terminate => Stop::Terminate,
-            JobSignal::Kill => Stop::Kill,
+            SignalName::Interrupt => Stop::Interrupt,
+            SignalName::Terminate => Stop::Terminate,
+            SignalName::Kill => Stop::Kill,
         };
         JobRequest::Stop { job: self.job, stop }
     }
@@ -154,7 +154,7 @@ impl Arguments for BashKillArguments {
 
 /// Signal that ends a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub(crate) enum JobSignal {
+pub(crate) enum SignalName {
     #[default]
     #[serde(rename = "INT")]
     Interrupt,

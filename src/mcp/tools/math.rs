@@ -57,10 +57,10 @@ impl<'de> Deserialize<'de> for Expressions {
 pub(crate) struct CalculatePlotArguments {
     pub(crate) expression: String,
     pub(crate) variable: Option<String>,
-    pub(crate) from: End,
-    pub(crate) to: End,
-    pub(crate) width: Option<Within<{ WIDTH.0 }, { WIDTH.2 }>>,
-    pub(crate) height: Option<Within<{ HEIGHT.0 }, { HEIGHT.2 }>>,
+    pub(crate) from: RangeEnd,
+    pub(crate) to: RangeEnd,
+    pub(crate) width: Option<WholeNumber<{ WIDTH.0 }, { WIDTH.2 }>>,
+    pub(crate) height: Option<WholeNumber<{ HEIGHT.0 }, { HEIGHT.2 }>>,
     pub(crate) timeout: Option<Seconds>,
 }
 
@@ -85,28 +85,28 @@ impl CalculatePlotArguments {
 
 /// An end of a range: a number, or an expression such as `-2*pi`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct End(String);
+pub(crate) struct RangeEnd(String);
 
-impl<'de> Deserialize<'de> for End {
+impl<'de> Deserialize<'de> for RangeEnd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct EndVisitor;
         impl Visitor<'_> for EndVisitor {
-            type Value = End;
+            type Value = RangeEnd;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number or an expression")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<End, E> {
-                Ok(End(text.to_owned()))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RangeEnd, E> {
+                Ok(RangeEnd(text.to_owned()))
             }
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<End, E> {
-                Ok(End(value.to_string()))
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<RangeEnd, E> {
+                Ok(RangeEnd(value.to_string()))
             }
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<End, E> {
-                Ok(End(value.to_string()))
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<RangeEnd, E> {
+                Ok(RangeEnd(value.to_string()))
             }
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<End, E> {
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<RangeEnd, E> {
                 // Never with an exponent, which bc would not take.
-                Ok(End(value.to_string()))
+                Ok(RangeEnd(value.to_string()))
             }
         }
         deserializer.deserialize_any(EndVisitor)
@@ -115,9 +115,9 @@ impl<'de> Deserialize<'de> for End {
 
 /// A whole number from `LEAST` to `MOST`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Within<const LEAST: u16, const MOST: u16>(pub u16);
+pub(crate) struct WholeNumber<const LEAST: u16, const MOST: u16>(pub u16);
 
-impl<'de, const LEAST: u16, const MOST: u16> Deserialize<'de> for Within<LEAST, MOST> {
+impl<'de, const LEAST: u16, const MOST: u16> Deserialize<'de> for WholeNumber<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let given = f64::deserialize(deserializer)?;
         // JSON has one kind of number: `20.0` is a whole number there.
@@ -136,7 +136,7 @@ const _: () = assert!(REMEMBERED == 200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateHistoryArguments {
-    pub(crate) limit: Option<Within<1, MOST_HISTORY>>,
+    pub(crate) limit: Option<WholeNumber<1, MOST_HISTORY>>,
 }
 
 impl Arguments for CalculateHistoryArguments {

@@ -89,13 +89,13 @@ type Calling<'a> = Pin<Box<dyn Future<Output = CallResult> + Send + 'a>>;
 
 /// A row of the table.
 #[derive(Debug)]
-pub struct Entry<B: 'static> {
+pub struct ToolEntry<B: 'static> {
     pub name: &'static str,
     pub(crate) describe: fn(&InForce) -> Tool,
     pub(crate) call: for<'a> fn(&'a Server<B>, Option<JsonObject>, &'a Context) -> Calling<'a>,
 }
 
-impl<B: Backend> Entry<B> {
+impl<B: Backend> ToolEntry<B> {
     /// Makes the row of a tool.
     pub const fn of<T: BuiltIn>() -> Self {
         Self { name: T::TOOL, describe: T::describe, call: parsed::<B, T> }
@@ -117,7 +117,7 @@ macro_rules! entries {
             const TOOL: &'static str = $name;
         })*
 
-        impl<B: Backend> Entry<B> {
+        impl<B: Backend> ToolEntry<B> {
             /// Every built-in tool, in the order in which a client sees them.
             pub const ALL: &'static [Self] = &[$(Self::of::<$arguments>()),*];
         }

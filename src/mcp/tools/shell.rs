@@ -16,7 +16,7 @@ use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use service::Backend;
 use service::refused::{Refused, RefusedKind};
-use service::request::{BashRequest, Input, SessionCommand, Shown, Wait};
+use service::request::{BashRequest, CommandInput, SessionCommand, Shown, Wait};
 use service::session::{DEFAULT, Restart};
 use service::shell::BashArgs;
 
@@ -89,9 +89,9 @@ impl BashArguments {
             session,
             restart: if self.restart { Restart::Yes } else { Restart::No },
             input: match (self.tty, is_open) {
-                (true, _) => Input::Terminal,
-                (false, true) => Input::Open,
-                (false, false) => Input::Given,
+                (true, _) => CommandInput::Terminal,
+                (false, true) => CommandInput::Open,
+                (false, false) => CommandInput::Given,
             },
             args: BashArgs { command, stdin: self.stdin, cwd: self.cwd, env: self.env, timeout },
             wait: if self.background { Wait::Background } else { Wait::Foreground },

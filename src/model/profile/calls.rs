@@ -6,7 +6,7 @@ use crate::nearest::nearest;
 
 /// Meaning of a call's name on the architecture this was built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum CallMeaning {
     /// The call's number here.
     Here(u32),
     /// A call of another architecture: nothing to allow or refuse here.
@@ -14,19 +14,19 @@ pub enum Known {
 }
 
 /// Looks a name up; `None` when no supported architecture has it.
-pub fn lookup(name: &str) -> Option<Known> {
+pub fn lookup(name: &str) -> Option<CallMeaning> {
     if let Ok(call) = name.parse::<syscalls::Sysno>() {
-        return u32::try_from(call.id()).ok().map(Known::Here);
+        return u32::try_from(call.id()).ok().map(CallMeaning::Here);
     }
     let elsewhere = name.parse::<x86_64::Sysno>().is_ok() || name.parse::<aarch64::Sysno>().is_ok();
-    elsewhere.then_some(Known::Elsewhere)
+    elsewhere.then_some(CallMeaning::Elsewhere)
 }
 
 /// Returns the number of a call on this architecture.
 pub fn number(name: &str) -> Option<u32> {
     match lookup(name) {
-        Some(Known::Here(number)) => Some(number),
-        Some(Known::Elsewhere) | None => None,
+        Some(CallMeaning::Here(number)) => Some(number),
+        Some(CallMeaning::Elsewhere) | None => None,
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_name_of_the_other_architecture_is_known_and_has_no_number() {
         let other = if cfg!(target_arch = "x86_64") { "fstatat" } else { "open" };
-        assert_eq!(lookup(other), Some(Known::Elsewhere));
+        assert_eq!(lookup(other), Some(CallMeaning::Elsewhere));
         assert_eq!(number(other), None);
     }
 

@@ -7,7 +7,7 @@ use super::arguments;
 use super::calls::{name, number};
 use super::condition::Verdict;
 use super::never::{
-    ABSENT, FORKS, Group, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, keyed, reason,
+    ABSENT, FORKS, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, RefusedGroup, keyed, reason,
 };
 use super::{Exec, Profile, tier};
 use crate::receipt::{MemoryHold, Tier};
@@ -211,7 +211,7 @@ pub fn needs_memory_cgroup(call: &str) -> bool {
 }
 
 /// Returns the calls that no profile grants, in groups that share a reason, and what they are answered.
-pub fn never() -> impl Iterator<Item = (Group, i32)> {
+pub fn never() -> impl Iterator<Item = (RefusedGroup, i32)> {
     let denied = NEVER.iter().map(|group| (*group, libc::EPERM));
     denied.chain(ABSENT.iter().map(|group| (*group, libc::ENOSYS)))
 }

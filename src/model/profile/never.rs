@@ -6,17 +6,17 @@
 
 /// Calls that share a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Group {
+pub struct RefusedGroup {
     pub why: &'static str,
     pub names: &'static [&'static str],
 }
 
-const fn group(why: &'static str, names: &'static [&'static str]) -> Group {
-    Group { why, names }
+const fn group(why: &'static str, names: &'static [&'static str]) -> RefusedGroup {
+    RefusedGroup { why, names }
 }
 
 /// Calls that no profile grants.
-pub const NEVER: &[Group] = &[
+pub const NEVER: &[RefusedGroup] = &[
     group(
         "it changes or reads the mount tree, which is the wall of the cell",
         &[
@@ -126,7 +126,7 @@ pub const NEVER: &[Group] = &[
 
 /// Calls answered ENOSYS, as a kernel without them would: their arguments lie behind a pointer,
 /// where no filter can look, and callers fall back to a call whose arguments it can see.
-pub const ABSENT: &[Group] = &[
+pub const ABSENT: &[RefusedGroup] = &[
     group("its flags are behind a pointer; programs fall back to clone", &["clone3"]),
     group("its flags and mode are behind a pointer; programs fall back to openat", &["openat2"]),
     group(
@@ -140,7 +140,7 @@ pub(crate) const KEYED: &[(&str, &[&str])] =
     &[("exec", &["execve", "execveat"]), ("sockets", &["socket", "socketpair"])];
 
 /// Calls that no shipped profile grants or refuses by name, and that a profile may grant with a `why`.
-pub const ON_REQUEST: &[Group] = &[
+pub const ON_REQUEST: &[RefusedGroup] = &[
     group(
         "it only takes rights away, and is kernel surface that few programs use",
         &["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"],
@@ -169,7 +169,7 @@ pub const FORKS: &[&str] = &["fork", "vfork", "clone"];
 
 /// Returns why no profile may list this call, if none may.
 pub fn reason(name: &str) -> Option<&'static str> {
-    let named = |group: &&Group| group.names.contains(&name);
+    let named = |group: &&RefusedGroup| group.names.contains(&name);
     NEVER.iter().chain(ABSENT).find(named).map(|group| group.why)
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::arguments;
 use super::condition::{Op, Test, Verdict};
-use super::never::Group;
+use super::never::RefusedGroup;
 use super::{Family, Network, ProcView, Profile};
 use crate::receipt::{MemoryHold, Tier};
 
@@ -23,8 +23,8 @@ const ATTRIBUTES: &[&str] =
     &["getxattr", "lgetxattr", "getxattrat", "listxattr", "llistxattr", "listxattrat"];
 
 /// Calls that the tier [`Tier::Bare`] refuses, whatever a profile lists.
-pub const REFUSED: &[Group] = &[
-    Group {
+pub const REFUSED: &[RefusedGroup] = &[
+    RefusedGroup {
         why: "without a mount namespace it reaches files outside the cell, and Landlock does not hold it",
         names: &[
             "chmod",
@@ -49,19 +49,19 @@ pub const REFUSED: &[Group] = &[
             "file_setattr",
         ],
     },
-    Group {
+    RefusedGroup {
         why: "without a mount namespace it tells of files outside the cell, and Landlock does not hold it",
         names: ATTRIBUTES,
     },
-    Group {
+    RefusedGroup {
         why: "without a mount namespace it tells what happens to files outside the cell",
         names: &["inotify_init", "inotify_init1", "inotify_add_watch"],
     },
-    Group {
+    RefusedGroup {
         why: "without a network namespace it reaches sockets outside the cell",
         names: &["socket", "connect", "bind", "listen", "accept", "accept4", "sendmmsg"],
     },
-    Group {
+    RefusedGroup {
         why: "without an ipc namespace it reaches objects outside the cell",
         names: &[
             "shmget",

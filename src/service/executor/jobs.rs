@@ -7,7 +7,9 @@ use super::Scope;
 use super::sessions::shown;
 use crate::Caller;
 use crate::refused::{Refused, RefusedKind};
-use crate::report::{Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, Stream};
+use crate::report::{
+    Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, StreamReport,
+};
 use crate::request::{InputRequest, JobRequest, OutputRequest, Shown};
 use crate::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
 use capture::grep::Pattern;
@@ -29,8 +31,8 @@ const LAST: usize = 20;
 
 /// Both streams as a reply shows them, with the offsets at which to read on.
 struct ShownStreams {
-    stdout: Stream,
-    stderr: Stream,
+    stdout: StreamReport,
+    stderr: StreamReport,
     next: Offsets,
 }
 
@@ -210,7 +212,7 @@ fn piece(command: &Command, since: Offsets, room: usize) -> ShownStreams {
             bytes => format!("[\u{2026} {bytes} bytes are not kept \u{2026}]\n"),
         };
         let cut = if skipped > 0 || next < all.total() { Cut::Part } else { Cut::Whole };
-        Stream { text: gap + &text, bytes: all.total(), cut }
+        StreamReport { text: gap + &text, bytes: all.total(), cut }
     };
     ShownStreams {
         stdout: stream(rendered.stdout, out_piece.skipped, out_piece.next, &out),
@@ -239,8 +241,8 @@ fn chosen(
     let show = Shown { characters: room, lines: Wanted::default() };
     let (stdout, stderr) = shown(&choose(all.stdout)?, &choose(all.stderr)?, show);
     Ok(ShownStreams {
-        stdout: Stream { bytes: out.total(), ..stdout },
-        stderr: Stream { bytes: err.total(), ..stderr },
+        stdout: StreamReport { bytes: out.total(), ..stdout },
+        stderr: StreamReport { bytes: err.total(), ..stderr },
         next: Offsets { stdout: out.total(), stderr: err.total() },
     })
 }

@@ -34,7 +34,7 @@ use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
-use policy::group::Group;
+use policy::group::ToolGroup;
 use policy::tools::{NAMES, asks_a_rule, ruled_by};
 use policy::{Principal, Terms};
 
@@ -206,7 +206,8 @@ fn withheld(loaded: &Loaded, tool: &str) -> Option<Refused> {
     if names.iter().any(|name| config.tools_off.value.contains(*name)) {
         return Some(off().with_hint("it is under `[tools] off` in the operator's cofferdam.toml"));
     }
-    if let Some(group) = Group::of(tool).filter(|group| !config.tools_groups.value.contains(group))
+    if let Some(group) =
+        ToolGroup::of(tool).filter(|group| !config.tools_groups.value.contains(group))
     {
         let hint = group.remedy(&config.tools_groups.value);
         return Some(off().with_hint(hint));
@@ -342,7 +343,7 @@ impl Backend for Scope {
         };
         let receipt = cells.receipt();
         let exact = |exact| if exact == Some(false) { Exact::No } else { Exact::Yes };
-        let entry = |entry: calc::Entry| match entry {
+        let entry = |entry: calc::BatchEntry| match entry {
             Ok((result, sure)) => Ok((result, exact(sure))),
             Err(error) => Err(error.with_hint()),
         };

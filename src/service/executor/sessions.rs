@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{Scope, clamped};
 use crate::refused::Refused;
 use crate::report::{
-    BashAnswer, CommandReport, Cut, Running, SessionReport, ShellState, Stream, are_cut,
+    BashAnswer, CommandReport, Cut, RunningReport, SessionReport, ShellState, StreamReport, are_cut,
 };
-use crate::request::{BashRequest, Input, SessionCommand, Shown, Wait};
+use crate::request::{BashRequest, CommandInput, SessionCommand, Shown, Wait};
 use crate::session::{
     Command, CommandState, Finished, Reply, Retention, SessionRequest, ShellLoss,
 };
@@ -40,9 +40,9 @@ impl Scope {
         let timeout = args.timeout.or(self.executor.default_timeout);
         let mut call = shell::bash(BashArgs { timeout, ..args })?;
         call.stdin = match input {
-            Input::Terminal => call.stdin.at_terminal(),
-            Input::Open => call.stdin.open(),
-            Input::Given => call.stdin,
+            CommandInput::Terminal => call.stdin.at_terminal(),
+            CommandInput::Open => call.stdin.open(),
+            CommandInput::Given => call.stdin,
         };
         let patience = Some(match wait {
             Wait::Background => BACKGROUND,
@@ -99,7 +99,7 @@ impl Scope {
         command: &Command,
         finished: Finished,
         renewed: Option<String>,
-        (stdout, stderr): (Stream, Stream),
+        (stdout, stderr): (StreamReport, StreamReport),
     ) -> CommandReport {
         let Finished { ended, .. } = finished;
         let cut = are_cut(&stdout, &stderr);
@@ -141,9 +141,9 @@ impl Scope {
         &self,
         command: &Command,
         renewed: Option<String>,
-        (stdout, stderr): (Stream, Stream),
-    ) -> Running {
-        Running {
+        (stdout, stderr): (StreamReport, StreamReport),
+    ) -> RunningReport {
+        RunningReport {
             session: self.told_session(command, ShellState::Kept, renewed),
             stdout,
             stderr,
@@ -161,18 +161,22 @@ impl Scope {
 }
 
 /// Returns the output of a command before its end, as a reply shows it.
-fn printed(command: &Command, show: Shown) -> (Stream, Stream) {
+fn printed(command: &Command, show: Shown) -> (StreamReport, StreamReport) {
     let (stdout, stderr) = command.output();
     shown(&stdout, &stderr, show)
 }
 
 /// Returns both streams as a reply shows them.
-pub(super) fn shown(stdout: &Captured, stderr: &Captured, show: Shown) -> (Stream, Stream) {
+pub(super) fn shown(
+    stdout: &Captured,
+    stderr: &Captured,
+    show: Shown,
+) -> (StreamReport, StreamReport) {
     let text = render(stdout, stderr, show.characters);
     let stream = |whole: String, captured: &Captured| {
         let (whole, lines_left) = only(whole, show.lines);
         let cut = if text.truncated || lines_left { Cut::HeadAndTail } else { Cut::Whole };
-        Stream { text: whole, bytes: captured.total(), cut }
+        StreamReport { text: whole, bytes: captured.total(), cut }
     };
     (stream(text.stdout.clone(), stdout), stream(text.stderr.clone(), stderr))
 }

@@ -8,7 +8,7 @@ use policy::Policy;
 use profile::Profiles;
 
 use super::*;
-use crate::request::{Input, SessionCommand, Shown, Wait};
+use crate::request::{CommandInput, SessionCommand, Shown, Wait};
 use crate::session::{DEFAULT, Restart};
 use crate::shell::BashArgs;
 use capture::lines::Wanted;
@@ -79,7 +79,7 @@ async fn begin(client: &Scope, supervisor: &OwnedFd) -> Result<SessionId, Failed
         session: DEFAULT.to_owned(),
         restart: Restart::No,
         args: BashArgs { command: "true".to_owned(), ..BashArgs::default() },
-        input: Input::Given,
+        input: CommandInput::Given,
         wait: Wait::Foreground,
         shown: Shown { characters: 100, lines: Wanted::default() },
     };

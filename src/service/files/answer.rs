@@ -10,7 +10,7 @@ use model::outcome::errno_text;
 pub enum FileAnswer {
     Lines(Region),
     Directory {
-        entries: Vec<Entry>,
+        entries: Vec<DirectoryEntry>,
         /// True if no entry was left out.
         is_whole: bool,
     },
@@ -59,15 +59,15 @@ pub enum ReplacedFile {
 
 /// An entry of a directory, or of a directory in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// Path relative to the listed directory.
     pub path: Vec<u8>,
-    pub kind: FileKind,
+    pub kind: EntryKind,
 }
 
 /// Kind of file, as a listing shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FileKind {
+pub enum EntryKind {
     File,
     Directory,
     Link,
@@ -174,16 +174,16 @@ fn was(facts: &Facts<'_>) -> Option<ReplacedFile> {
     }
 }
 
-fn entry(text: &[u8]) -> Option<Entry> {
+fn entry(text: &[u8]) -> Option<DirectoryEntry> {
     let (kind, path) = text.split_at_checked(2)?;
     let kind = match kind {
-        b"f " => FileKind::File,
-        b"d " => FileKind::Directory,
-        b"l " => FileKind::Link,
-        b"o " => FileKind::Other,
+        b"f " => EntryKind::File,
+        b"d " => EntryKind::Directory,
+        b"l " => EntryKind::Link,
+        b"o " => EntryKind::Other,
         _ => return None,
     };
-    Some(Entry { path: path.to_vec(), kind })
+    Some(DirectoryEntry { path: path.to_vec(), kind })
 }
 
 fn no(kind: &str, facts: &Facts<'_>) -> Option<FileError> {
@@ -241,9 +241,9 @@ mod tests {
     fn names_of_a_listing_may_be_any_bytes() {
         let list =
             b"cofferdam-clerk 1\nok\nis directory\nwhole 1\nbytes 14\n\nd a\nb\0f a\nb/\xff\0";
-        let entry = |path: &[u8], kind| Entry { path: path.to_vec(), kind };
+        let entry = |path: &[u8], kind| DirectoryEntry { path: path.to_vec(), kind };
         let entries =
-            vec![entry(b"a\nb", FileKind::Directory), entry(b"a\nb/\xff", FileKind::File)];
+            vec![entry(b"a\nb", EntryKind::Directory), entry(b"a\nb/\xff", EntryKind::File)];
         assert_eq!(read(list), Some(Ok(FileAnswer::Directory { entries, is_whole: true })));
     }
 }

@@ -13,7 +13,7 @@ mod answer;
 
 use std::time::Duration;
 
-pub use answer::{Entry, FileAnswer, FileError, FileKind, Region, ReplacedFile, read};
+pub use answer::{DirectoryEntry, EntryKind, FileAnswer, FileError, Region, ReplacedFile, read};
 
 use super::session::{self, CommandState, Reply, Retention, ShellLoss};
 use super::shell::{self, ScriptArgs};
@@ -34,7 +34,7 @@ const TIME: Duration = Duration::from_secs(30);
 
 /// A request to the clerk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum ClerkRequest {
     /// Shows lines of a file, or the entries of a directory. `last` is 0 for the last line of the
     /// file.
     View { first: usize, last: usize },
@@ -83,7 +83,7 @@ pub enum FileFailure {
     Garbled { said: String },
 }
 
-impl Request {
+impl ClerkRequest {
     /// Returns the words after the program's name, and its standard input.
     fn parts(self, path: &FilePath) -> (Vec<String>, Vec<u8>) {
         let path = path.as_str().to_owned();
@@ -138,7 +138,7 @@ impl Workbench {
         &self,
         tool: &'static str,
         path: &FilePath,
-        request: Request,
+        request: ClerkRequest,
         session: String,
         caller: &Caller,
     ) -> Result<FileReply, FileFailure> {

@@ -12,8 +12,8 @@ use model::receipt::Receipt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandReport {
     pub outcome: Outcome,
-    pub stdout: Stream,
-    pub stderr: Stream,
+    pub stdout: StreamReport,
+    pub stderr: StreamReport,
     pub usage: Usage,
     pub denials: Vec<DenialReport>,
     /// Directory in which it started, as the cell sees it; for a session, the current directory of
@@ -44,7 +44,7 @@ pub enum Clamped {
 
 /// One output stream, made fit for text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stream {
+pub struct StreamReport {
     /// Head and tail, with a note between them where something is left out.
     pub text: String,
     /// Bytes produced in all.
@@ -63,7 +63,7 @@ pub enum Cut {
 }
 
 /// Returns true if a reply has less than both streams.
-pub fn are_cut(stdout: &Stream, stderr: &Stream) -> bool {
+pub fn are_cut(stdout: &StreamReport, stderr: &StreamReport) -> bool {
     stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
 }
 
@@ -73,7 +73,7 @@ pub enum BashAnswer {
     /// The command has ended.
     Ended(Box<CommandReport>),
     /// The command continues as a job.
-    Running(Box<Running>),
+    Running(Box<RunningReport>),
     /// The call had no command: the session gets a new shell.
     Restarted { session: String },
 }
@@ -84,8 +84,8 @@ impl From<CommandReport> for BashAnswer {
     }
 }
 
-impl From<Running> for BashAnswer {
-    fn from(running: Running) -> Self {
+impl From<RunningReport> for BashAnswer {
+    fn from(running: RunningReport) -> Self {
         Self::Running(Box::new(running))
     }
 }
@@ -114,10 +114,10 @@ pub enum ShellState {
 
 /// A command that continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningReport {
     pub session: SessionReport,
-    pub stdout: Stream,
-    pub stderr: Stream,
+    pub stdout: StreamReport,
+    pub stderr: StreamReport,
     pub input: Waits,
     pub elapsed: Duration,
     /// Wall time after which it is interrupted.

@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, Running, SessionFields,
-    SessionReport, are_cut, changes, protection,
+    Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, RunningReport,
+    SessionFields, SessionReport, are_cut, changes, protection,
 };
 use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind};
@@ -142,7 +142,7 @@ impl CommandReport {
     }
 }
 
-impl Running {
+impl RunningReport {
     /// Returns the fields of a command that continues.
     pub fn fields(&self) -> Value {
         let mut fields = json!({

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CommandReport, Running};
+use super::{CommandReport, RunningReport};
 use crate::session::Offsets;
 use model::outcome::Outcome;
 
@@ -40,7 +40,7 @@ pub enum InputTaken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
     Ended(Box<CommandReport>),
-    Running(Box<Running>),
+    Running(Box<RunningReport>),
 }
 
 /// A job in a list.

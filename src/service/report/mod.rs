@@ -10,8 +10,8 @@ mod protection;
 
 pub use calculation::{Batch, Calculated, Exact, Plotted, ValueOrigin};
 pub use command::{
-    BashAnswer, Clamped, CommandReport, Cut, Running, SessionFields, SessionReport, ShellState,
-    Stream, are_cut,
+    BashAnswer, Clamped, CommandReport, Cut, RunningReport, SessionFields, SessionReport,
+    ShellState, StreamReport, are_cut,
 };
 pub use fields::{millis, restarted_fields, signal_name, time_text, to_value};
 pub use file::FileReport;

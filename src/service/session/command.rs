@@ -10,12 +10,12 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::feed::{Feed, InputEnd, Kind};
+use super::feed::{Feed, FeedKind, InputEnd};
 use super::input_query::InputQuery;
 use super::seat::Seat;
 use crate::CallReport;
 use crate::watch::reported;
-use audit::{Entry, Story};
+use audit::{LoggedCall, Story};
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
 use capture::{Captured, KEPT_BYTES, Meter, Produced};
@@ -77,10 +77,10 @@ pub struct CommandInfo {
 #[derive(Debug)]
 pub struct Held {
     pub seat: OwnedMutexGuard<Seat>,
-    pub entry: Entry,
+    pub entry: LoggedCall,
     /// Bytes that are written to an open input first.
     pub first: Vec<u8>,
-    pub kind: Kind,
+    pub kind: FeedKind,
     pub produced: Produced,
     pub tap: Tap,
 }
@@ -153,7 +153,7 @@ impl Command {
             started: Instant::now(),
             stdout: Stream::past(report.stdout.clone(), Source::Stdout),
             stderr: Stream::past(report.stderr.clone(), Source::Stderr),
-            input: Feed::new(None, Kind::Pipe).0,
+            input: Feed::new(None, FeedKind::Pipe).0,
             query: InputQuery::new(watch::channel((0, Waits::No)).1),
             control,
             finished: watch::Sender::new(Some(finished)),

@@ -17,7 +17,7 @@ pub struct Feed {
     state: Mutex<State>,
     /// Order of writers: one text is not mixed with another.
     turn: Arc<Turn<()>>,
-    kind: Kind,
+    kind: FeedKind,
     /// Tripped when nothing can be written any more.
     over: CancellationToken,
 }
@@ -33,7 +33,7 @@ struct State {
 
 /// Kind of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FeedKind {
     Pipe,
     /// A terminal. End of input is a character, which the program sees while the terminal stays
     /// open.
@@ -86,7 +86,7 @@ pub(crate) type First = OwnedMutexGuard<()>;
 
 impl Feed {
     /// Makes the input of a command that reads from `pipe`, and the first turn to write.
-    pub fn new(pipe: Option<pipe::Sender>, kind: Kind) -> (Self, Option<First>) {
+    pub fn new(pipe: Option<pipe::Sender>, kind: FeedKind) -> (Self, Option<First>) {
         let state = State { pipe: pipe.map(Arc::new), shut: InputEnd::Never, taken: 0 };
         let turn = Arc::new(Turn::new(()));
         let first = Arc::clone(&turn).try_lock_owned().ok();
@@ -124,8 +124,8 @@ impl Feed {
         };
         let fed = self.write(bytes, Some(until)).await;
         match (eof, self.kind) {
-            (Eof::Yes, Kind::Pipe) if fed.rest.is_none() => self.shut(InputEnd::Eof),
-            (Eof::Yes, Kind::Terminal) if fed.rest.is_none() => {
+            (Eof::Yes, FeedKind::Pipe) if fed.rest.is_none() => self.shut(InputEnd::Eof),
+            (Eof::Yes, FeedKind::Terminal) if fed.rest.is_none() => {
                 let WriteResult { rest, .. } = self.write(END_OF_INPUT, Some(until)).await;
                 return WriteResult { rest, ..fed };
             }
@@ -137,8 +137,8 @@ impl Feed {
     /// Resolves when the terminal has had time to pass a written text to the program.
     pub(crate) async fn passed_on(&self) {
         match self.kind {
-            Kind::Pipe => {}
-            Kind::Terminal => tokio::time::sleep(PASSED_ON).await,
+            FeedKind::Pipe => {}
+            FeedKind::Terminal => tokio::time::sleep(PASSED_ON).await,
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_pipe_is_told_with_what_was_taken_and_takes_more_when_it_is_read() {
         let (sender, mut receiver) = pipe::pipe().unwrap();
-        let (feed, first) = Feed::new(Some(sender), Kind::Pipe);
+        let (feed, first) = Feed::new(Some(sender), FeedKind::Pipe);
         drop(first);
         let bytes = vec![b'x'; 100_000];
         let fed = feed.give(&bytes, Eof::Yes, SHORT).await;
@@ -240,7 +240,7 @@ mod tests {
     #[tokio::test]
     async fn no_text_is_written_before_what_came_with_the_command() {
         let (sender, mut receiver) = pipe::pipe().unwrap();
-        let (feed, first) = Feed::new(Some(sender), Kind::Pipe);
+        let (feed, first) = Feed::new(Some(sender), FeedKind::Pipe);
         let fed = feed.give(b"second", Eof::No, SHORT).await;
         assert_eq!(fed, WriteResult { taken: 0, rest: Some(Rest::Full) });
         feed.first(b"first", first.unwrap()).await;
@@ -257,7 +257,7 @@ mod tests {
     #[tokio::test]
     async fn a_command_takes_so_much_in_all() {
         let (sender, mut receiver) = pipe::pipe().unwrap();
-        let (feed, first) = Feed::new(Some(sender), Kind::Pipe);
+        let (feed, first) = Feed::new(Some(sender), FeedKind::Pipe);
         drop(first);
         let reading = tokio::spawn(async move { while read(&mut receiver).await > 0 {} });
         let most = vec![b'x'; STDIN_BYTES];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 use super::command::{CommandInfo, Held};
-use super::feed::Kind;
+use super::feed::FeedKind;
 use super::seat::Seat;
 use super::{
     Command, CommandState, DEFAULT, Finished, Named, Reply, Restart, Retention, SHOWN_CHARACTERS,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::workbench::{Observed, Workbench};
 use crate::{Caller, Refusal};
-use audit::Entry;
+use audit::LoggedCall;
 use capture::KEPT_BYTES;
 use model::call::{Call, Stdin};
 use model::job::{Place, Within, Workspace};
@@ -33,7 +33,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// Decision about a command before it has its seat.
 struct Decided {
     grant: Grant,
-    entry: Entry,
+    entry: LoggedCall,
     place: Place,
     kept: Retention,
 }
@@ -235,8 +235,8 @@ impl Workbench {
         }
         let Decided { grant, entry, place, kept } = decided;
         let kind = match &grant.job().stdin {
-            Stdin::Terminal(_) => Kind::Terminal,
-            Stdin::Empty | Stdin::Bytes(_) | Stdin::Pipe(_) => Kind::Pipe,
+            Stdin::Terminal(_) => FeedKind::Terminal,
+            Stdin::Empty | Stdin::Bytes(_) | Stdin::Pipe(_) => FeedKind::Pipe,
         };
         let first = match &grant.job().stdin {
             Stdin::Pipe(first) | Stdin::Terminal(first) => first.clone(),

@@ -26,7 +26,7 @@ use crate::rootfs::granted::Granted;
 use crate::rootfs::grants::{KeyGrant, PathGrant};
 use crate::rootfs::program;
 use cell::bare::store::{self, Store};
-use cell::bare::{Domain, Ground};
+use cell::bare::{BareGround, Domain};
 use cell::ids::CellIds;
 use cell::landlock::Use;
 use cell::seccomp::{self, Recording};
@@ -137,7 +137,7 @@ fn design(
     Ok(Design {
         profile: profile.clone(),
         workspace: grant.workspace,
-        ground: cell::Ground::Bare(Ground { store: Rc::clone(store) }),
+        ground: cell::Ground::Bare(BareGround { store: Rc::clone(store) }),
         hidden: hidden.map_err(|error| system(cell::errno_of(&error)))?,
         devices: open("/dev", directory, Mode::empty()).map_err(system)?,
         mediation: None,
@@ -145,7 +145,7 @@ fn design(
         notes: Vec::new(),
         // Of a whole supervisor, which took them on: there are no maps.
         ids: CellIds::Operator,
-        landlock: landlock::Plan { abi: landlock_abi, rules, network: profile.network },
+        landlock: landlock::LandlockPlan { abi: landlock_abi, rules, network: profile.network },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),
         // The supervisor's own, by which private directories are let go.

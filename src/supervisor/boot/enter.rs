@@ -43,7 +43,7 @@ use model::wire::{self, Event, Ready, Unable};
 use sys::mount::{attribute, new_filesystem};
 use sys::process::{self, Dumpable};
 use sys::signals;
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 /// The signal that the supervisor waits for before it does anything.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ fn boot(mut inherited: Inherited, go_signal: &GoSignal) -> Result<Supervisor, St
     }
     let mut go = [0; 8];
     let received =
-        socket::receive(&go_signal.wait, &mut go, Wait::Yes).during("waiting for main")?;
+        socket::receive(&go_signal.wait, &mut go, PacketWait::Yes).during("waiting for main")?;
     if received.bytes == 0 {
         return Err(StepError("waiting for main".to_owned(), Errno::EPIPE));
     }
@@ -359,7 +359,7 @@ fn design(
     let HostSupport { memory, landlock_abi, recording, ids, .. } = held;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let by_slot = std::mem::take(&mut template.by_slot);
-    let plan = mounts::Plan {
+    let plan = mounts::MountPlan {
         proc: profile.proc,
         facts: std::mem::take(&mut template.facts),
         tmpfs: mounts::tmpfs(profile),
@@ -398,7 +398,7 @@ fn design(
         writable: writable.collect(),
         notes: template.notes,
         ids,
-        landlock: landlock::Plan {
+        landlock: landlock::LandlockPlan {
             abi: landlock_abi,
             rules: rules.map_err(system)?,
             network: profile.network,

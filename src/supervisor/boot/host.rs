@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid, getgroups};
 
-use cell::cgroup::{Parent, Processors};
+use cell::cgroup::{Parent, ProcessorShares};
 use cell::ids::{CellIds, HostIds, Supplementary};
 use cell::measure::{NAMESPACES, Operator};
 use model::receipt::Tier;
@@ -238,10 +238,10 @@ fn v2_delegated() -> Option<Parent> {
 
 /// Has the groups below `directory` hold memory and processes, and share out the processors where that
 /// is ours to say: not every delegation has that controller.
-pub(super) fn enable(directory: &Path) -> std::io::Result<Processors> {
+pub(super) fn enable(directory: &Path) -> std::io::Result<ProcessorShares> {
     let control = directory.join("cgroup.subtree_control");
     put(&control, "+memory +pids")?;
-    Ok(put(&control, "+cpu").map_or(Processors::NotOurs, |()| Processors::Shared))
+    Ok(put(&control, "+cpu").map_or(ProcessorShares::NotOurs, |()| ProcessorShares::Shared))
 }
 
 /// Writes to a control file, which must be there: made anew it would be a file that controls nothing.

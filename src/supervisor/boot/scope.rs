@@ -21,13 +21,13 @@ use serde::{Deserialize, Serialize};
 
 use self::manager::{Manager, Request};
 use crate::cells::cell::packets;
-use cell::cgroup::{Parent, Processors};
+use cell::cgroup::{Parent, ProcessorShares};
 use cell::report;
-use model::wire::Scope;
+use model::wire::ScopeResult;
 use sys::fork::fork;
 use sys::process::{self, Side};
 use sys::signals;
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 /// How long the asking may take in all.
 const ASKING: Duration = Duration::from_secs(5);
@@ -57,12 +57,12 @@ pub(crate) struct Asking {
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// The report where nothing is awaited.
-    pub told: Scope,
+    pub told: ScopeResult,
     awaited: Option<Awaited>,
 }
 
-impl From<Scope> for Pending {
-    fn from(told: Scope) -> Self {
+impl From<ScopeResult> for Pending {
+    fn from(told: ScopeResult) -> Self {
         Self { told, awaited: None }
     }
 }
@@ -77,7 +77,7 @@ struct Awaited {
 /// The answer, as it is sent; the descriptor of the scope's directory comes with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
-    scope: Scope,
+    scope: ScopeResult,
     shares_processors: bool,
 }
 
@@ -87,19 +87,19 @@ struct Answer {
 /// When no socket can be made.
 pub(crate) fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<Asking>), Errno> {
     if wish == Wish::Never || !matches!(cgroups, Parent::None) {
-        return Ok((Scope::NotAsked.into(), None));
+        return Ok((ScopeResult::NotAsked.into(), None));
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let Some(manager) = Manager::find(runtime.as_deref()) else {
-        return Ok((Scope::NoManager.into(), None));
+        return Ok((ScopeResult::NoManager.into(), None));
     };
     if !groups::unified() {
         let why = "cgroup v2 is not mounted here with the controller of memory".to_owned();
-        return Ok((Scope::Refused { why }.into(), None));
+        return Ok((ScopeResult::Refused { why }.into(), None));
     }
     let (from, theirs) = packets()?;
     let awaited = Some(Awaited { from, wish });
-    Ok((Pending { told: Scope::NotAsked, awaited }, Some(Asking { manager, theirs })))
+    Ok((Pending { told: ScopeResult::NotAsked, awaited }, Some(Asking { manager, theirs })))
 }
 
 impl Asking {
@@ -141,11 +141,13 @@ impl Asking {
         let arranged = asked.and_then(|()| groups::arrange(&unit, supervisor));
         match arranged {
             Ok((directory, processors)) => {
-                let shares_processors = processors == Processors::Shared;
-                let scope = Scope::Had { unit, took: begun.elapsed() };
+                let shares_processors = processors == ProcessorShares::Shared;
+                let scope = ScopeResult::Had { unit, took: begun.elapsed() };
                 (Answer { scope, shares_processors }, Some(directory))
             }
-            Err(why) => (Answer { scope: Scope::Refused { why }, shares_processors: false }, None),
+            Err(why) => {
+                (Answer { scope: ScopeResult::Refused { why }, shares_processors: false }, None)
+            }
         }
     }
 }
@@ -153,7 +155,7 @@ impl Asking {
 /// Takes what was asked for, or goes on without: as the wish says.
 pub(crate) fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent) {
     let Some(Awaited { from, wish }) = pending.awaited.take() else { return };
-    let refused = |why: &str| Scope::Refused { why: why.to_owned() };
+    let refused = |why: &str| ScopeResult::Refused { why: why.to_owned() };
     let answer = match wait(&from, link, wish) {
         Ok(true) => received(&from).ok_or_else(|| refused("asking for it failed")),
         Ok(false) => Err(refused("the service manager did not answer in time")),
@@ -168,7 +170,7 @@ pub(crate) fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent
     };
     if let Some(directory) = directory {
         let shared = answer.shares_processors;
-        let processors = if shared { Processors::Shared } else { Processors::NotOurs };
+        let processors = if shared { ProcessorShares::Shared } else { ProcessorShares::NotOurs };
         *cgroups = Parent::V2 { directory, processors };
     }
     pending.told = answer.scope;
@@ -206,13 +208,13 @@ fn wait(from: &OwnedFd, link: &OwnedFd, wish: Wish) -> Result<bool, Errno> {
 /// The answer that is there; `None` where the asking process ended without one.
 fn received(from: &OwnedFd) -> Option<(Answer, Option<OwnedFd>)> {
     let mut buffer = [0; ANSWER_BYTES];
-    let mut received = socket::receive(from, &mut buffer, Wait::No).ok()?;
+    let mut received = socket::receive(from, &mut buffer, PacketWait::No).ok()?;
     let answer: Answer = report::decode(buffer.get(..received.bytes)?).ok()?;
     let directory = received.fds.first_mut().and_then(Option::take);
     // A hold is claimed with the directory only.
     match (&answer.scope, &directory) {
-        (Scope::Had { .. }, Some(_)) => Some((answer, directory)),
-        (Scope::Refused { .. }, None) => Some((answer, None)),
+        (ScopeResult::Had { .. }, Some(_)) => Some((answer, directory)),
+        (ScopeResult::Refused { .. }, None) => Some((answer, None)),
         (_, None | Some(_)) => None,
     }
 }

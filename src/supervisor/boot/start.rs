@@ -17,7 +17,7 @@ use super::spec::Spec;
 use super::subordinate::{Ids, Mapping};
 use crate::cells::cell::packets;
 use crate::rootfs::grants::{self, KeyGrant};
-use crate::rootfs::protect::Found;
+use crate::rootfs::protect::GuardedPaths;
 use crate::rootfs::sockets;
 use cell::Clocks;
 use cell::cgroup::Parent;
@@ -25,7 +25,7 @@ use cell::ids::{Supplementary, write_map};
 use model::job::{GrantId, Workspace};
 use model::profile::Profile;
 use model::receipt::Tier;
-use model::wire::Scope;
+use model::wire::ScopeResult;
 use sys::fork::fork;
 use sys::process::{self, ArgumentPages, Side};
 use sys::{signals, socket};
@@ -36,12 +36,12 @@ pub struct Started {
     /// The front end's end of the link.
     pub link: OwnedFd,
     /// Kept for as long as the front end lives: as root it holds the instance's lock.
-    pub held: Held,
+    pub held: HeldResources,
 }
 
 /// Resources that must live as long as the supervisor.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldResources {
     _identity: Identity,
     _pidfd: OwnedFd,
 }
@@ -115,7 +115,7 @@ pub fn start(spec: Spec) -> Result<Started, StartError> {
             }
             // Not freed: the two processes share these pages, and to write to one is to copy it.
             std::mem::forget(inherited.profiles);
-            Ok(Started { link, held: Held { _identity: identity, _pidfd: child.pidfd } })
+            Ok(Started { link, held: HeldResources { _identity: identity, _pidfd: child.pidfd } })
         }
     }
 }
@@ -150,7 +150,7 @@ fn held(spec: &Spec, identity: &Identity) -> Result<(Parent, Pending, Option<Ask
     };
     let (scope, asking) = match (spec.tier, identity) {
         (Tier::Full, Identity::Ordinary { .. }) => scope::prepare(spec.scope, &cgroups)?,
-        (Tier::Bare, _) | (_, Identity::Root(_)) => (Scope::NotAsked.into(), None),
+        (Tier::Bare, _) | (_, Identity::Root(_)) => (ScopeResult::NotAsked.into(), None),
     };
     Ok((cgroups, scope, asking))
 }
@@ -225,7 +225,7 @@ fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
 /// For each profile what its keys have: one without a grant, and one for each that it shows.
 fn key_grants(
     spec: &Spec,
-    looked: &[Vec<Rc<Found>>],
+    looked: &[Vec<Rc<GuardedPaths>>],
     identity: &Identity,
 ) -> Result<Vec<Vec<KeyGrant>>, StartError> {
     // Mounts by id are for cells that have mounts.

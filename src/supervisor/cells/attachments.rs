@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use cell::errno_of;
-use model::wire::{Block, Carried, Input, Start, WireError};
+use model::wire::{Block, Carried, JobInput, Start, WireError};
 use sys::memory;
 use sys::socket::Received;
 
@@ -93,8 +93,8 @@ pub(crate) fn received(
     };
     let script = start.script.as_mut().map(&mut bytes).transpose()?;
     let stdin = match &mut start.stdin {
-        Input::Bytes(carried) => Some(bytes(carried)?),
-        Input::Empty | Input::Pipe | Input::Terminal => None,
+        JobInput::Bytes(carried) => Some(bytes(carried)?),
+        JobInput::Empty | JobInput::Pipe | JobInput::Terminal => None,
     };
     Ok((block, Attachments { script, stdin }))
 }

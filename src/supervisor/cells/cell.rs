@@ -20,10 +20,10 @@ use super::bare;
 use super::streams::{Prestarted, Streams};
 use cell::bare::Domain;
 use cell::bare::store::Private;
-use cell::cgroup::{Group, Parent};
-use cell::enter::{self, Entry};
+use cell::cgroup::{ControlGroup, Parent};
+use cell::enter::{self, CellSpec};
 use cell::ids::{AGENT, write_map};
-use cell::measure::{self, Operator, Unfit};
+use cell::measure::{self, Operator, UnfitCell};
 use cell::mounts::Slot;
 use cell::payload::Scratch;
 use cell::report::{self, Probes, ToInit};
@@ -50,7 +50,7 @@ pub(crate) struct Cell {
     /// To the payload, until it execs.
     pub job: OwnedFd,
     pub slot: Slot,
-    pub group: Option<Group>,
+    pub group: Option<ControlGroup>,
     /// Readable when the kernel ran out of this cell's memory (cgroup v1).
     pub out_of_memory: Option<EventFd>,
     /// For its job; a shell's jobs bring their own.
@@ -138,7 +138,7 @@ impl Maker<'_> {
             }
             Ground::Bare(ground) => (Some(ground.store.make()?), bare::others(&self.shared.proc)?),
         };
-        let entry = Entry {
+        let entry = CellSpec {
             design,
             shared: self.shared,
             slot,
@@ -211,7 +211,7 @@ impl Maker<'_> {
         design: &Design,
         payload: i32,
         probes: Probes,
-    ) -> Result<Receipt, Unfit> {
+    ) -> Result<Receipt, UnfitCell> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
         if let Ground::Bare(_) = &design.ground {
@@ -260,9 +260,9 @@ fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
 
 /// Clones with the dumpable flag on, which the child needs while its maps are written, and the
 /// supervisor must not have: on for the length of one system call.
-fn clone_dumpable(entry: &Entry<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
+fn clone_dumpable(entry: &CellSpec<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
     process::set_dumpable(Dumpable::Yes)?;
-    let cgroup = entry.group.and_then(Group::clone_into);
+    let cgroup = entry.group.and_then(ControlGroup::clone_into);
     let side = match &entry.design.ground {
         Ground::Root(_) => process::clone3(NAMESPACES, cgroup),
         Ground::Bare(_) => fork(),
@@ -346,7 +346,7 @@ impl Cell {
                 told => told,
             };
         }
-        if let Some(Err(errno)) = self.group.as_ref().map(Group::kill) {
+        if let Some(Err(errno)) = self.group.as_ref().map(ControlGroup::kill) {
             // The signal below kills all the same.
             tracing::debug!(%errno, "a control group could not be killed at once");
         }
@@ -407,7 +407,7 @@ impl Cell {
 
     /// The most memory the cell had, where its cgroup counts it.
     pub(crate) fn peak_memory(&self) -> Option<u64> {
-        self.group.as_ref().and_then(Group::peak)
+        self.group.as_ref().and_then(ControlGroup::peak)
     }
 
     /// Takes the event that the kernel ran out of this cell's memory; false where there is none to
@@ -418,7 +418,7 @@ impl Cell {
 
     /// Returns whether the kernel has killed a process of this cell for want of the cell's memory.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
-        self.group.as_ref().is_some_and(Group::ran_out_of_memory)
+        self.group.as_ref().is_some_and(ControlGroup::ran_out_of_memory)
     }
 }
 

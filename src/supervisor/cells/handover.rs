@@ -6,12 +6,12 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use cell::payload::STRINGS_BYTES;
-use cell::report::{self, First, HERE_BYTES, Place, ToInit, ToPayload};
+use cell::report::{self, First, HERE_BYTES, StringSpan, ToInit, ToPayload};
 use cell::{Design, Ground, errno_of};
 use model::call::Env;
 use model::job::{Limits, ListChanges, Workspace};
 use model::profile::Profile;
-use model::wire::{Block, Input, Start};
+use model::wire::{Block, JobInput, Start};
 use sys::memory;
 
 use super::cell::Cell;
@@ -31,12 +31,12 @@ pub(crate) fn hand_over(
     let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
         streams(cell, design)?;
     let (stdin_read, stdin_write) = match (&start.stdin, &attachments.stdin) {
-        (Input::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
-        (Input::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
-        (Input::Bytes(_), None) => return Err(Errno::EBADF),
+        (JobInput::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
+        (JobInput::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
+        (JobInput::Bytes(_), None) => return Err(Errno::EBADF),
         // Terminals are of sessions.
-        (Input::Terminal, _) => return Err(Errno::ENOTTY),
-        (Input::Empty, _) => (empty, None),
+        (JobInput::Terminal, _) => return Err(Errno::ENOTTY),
+        (JobInput::Empty, _) => (empty, None),
     };
     let first = look(cell, design, start)?;
     let script = attachments.script.as_ref().map(|script| script.file(c"cofferdam-script"));
@@ -75,8 +75,8 @@ pub(crate) fn send(
     let (strings, head) = strings(cell, design, block, limits)?;
     let head = ToPayload { first, ..head };
     let (behind, sealed) = match head.place {
-        Place::Here => (strings.as_slice(), None),
-        Place::Sealed => {
+        StringSpan::Here => (strings.as_slice(), None),
+        StringSpan::Sealed => {
             let sealed = memory::sealed(c"cofferdam-strings", &strings);
             (&[][..], Some(sealed.map_err(|error| errno_of(&error))?))
         }
@@ -100,7 +100,7 @@ pub(crate) fn shell(
     let limits = &ready.limits;
     let (strings, head) = strings(cell, design, block, limits)?;
     let first = look(cell, design, &ready.start)?;
-    let head = ToPayload { place: Place::Sealed, first, ..head };
+    let head = ToPayload { place: StringSpan::Sealed, first, ..head };
     let strings =
         memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
     let (stdin, output) = (null(design, OFlag::O_RDONLY)?, null(design, OFlag::O_WRONLY)?);
@@ -179,7 +179,7 @@ fn strings(
     let count = |n: usize| u32::try_from(n).map_err(|_| Errno::E2BIG);
     let head = ToPayload {
         bytes: count(bytes.len())?,
-        place: if bytes.len() > HERE_BYTES { Place::Sealed } else { Place::Here },
+        place: if bytes.len() > HERE_BYTES { StringSpan::Sealed } else { StringSpan::Here },
         candidates: count(candidates.len())?,
         arguments: count(arguments.len())?,
         limits: *limits,

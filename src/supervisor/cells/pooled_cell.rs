@@ -13,7 +13,7 @@ use cell::Design;
 use cell::report::{self, FromInit, FromPayload, raw};
 use model::outcome::Failure;
 use model::receipt::Receipt;
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 /// Set-up that takes longer has hung: the cell is killed and the call told.
 const SETUP_TIME: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ impl PooledCell {
     /// Something from the payload-to-be.
     pub(crate) fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> PoolEvent {
         let mut buffer = [0; 512];
-        let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
+        let received = match socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return PoolEvent::None,
             // It ended before its time; if it could say why, that was read before this.
@@ -147,7 +147,7 @@ impl PooledCell {
     pub(crate) fn read_control(&mut self, keep: Duration) -> PoolEvent {
         // Enough for the head of a report: of an end, nobody asks what was refused.
         let mut buffer = [0; 512];
-        let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
+        let received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return PoolEvent::None,
             Ok(_) | Err(_) => return self.fail(Failure::Lost),
@@ -192,7 +192,7 @@ impl PooledCell {
 
     fn last_words(&self) -> Option<Failure> {
         let mut buffer = [0; 512];
-        let received = socket::receive(&self.cell.job, &mut buffer, Wait::No).ok()?;
+        let received = socket::receive(&self.cell.job, &mut buffer, PacketWait::No).ok()?;
         match report::decode::<FromPayload>(buffer.get(..received.bytes)?) {
             Ok(FromPayload::Failed { step, errno }) => {
                 Some(Failure::Setup { step: step.name().to_owned(), errno })

@@ -20,7 +20,7 @@ use model::job::{Limits, ListChanges, Workspace};
 use model::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
 use model::wire::{Block, Start};
 use sys::process::Used;
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 /// The stage of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Running {
     /// Something from the payload: it cannot exec, or it has exec'd.
     pub(crate) fn read_job(&mut self) -> CallEvent {
         let mut buffer = [0; 512];
-        let received = match socket::receive(&self.cell.job, &mut buffer, Wait::No) {
+        let received = match socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return CallEvent::None,
             // Closed at exec, or with the payload; init tells which.
@@ -162,7 +162,7 @@ impl Running {
 
     /// Something from init, read into `room`, which holds the longest report.
     pub(crate) fn read_control(&mut self, room: &mut Vec<u8>) -> CallEvent {
-        match socket::receive_into(&self.cell.control, room, Wait::No) {
+        match socket::receive_into(&self.cell.control, room, PacketWait::No) {
             Ok(received) if received.bytes > 0 => {}
             Err(Errno::EAGAIN) => return CallEvent::None,
             // The pidfd tells the rest.
@@ -191,7 +191,7 @@ impl Running {
     /// Reads what the payload may have reported about exec before init's own report.
     fn last_words(&mut self) {
         let mut buffer = [0; 512];
-        if let Ok(received) = socket::receive(&self.cell.job, &mut buffer, Wait::No) {
+        if let Ok(received) = socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
             self.hear(buffer.get(..received.bytes).unwrap_or_default());
         }
     }
@@ -355,7 +355,7 @@ impl Running {
     fn late_report(&mut self) -> Option<Box<Ended>> {
         let mut buffer = vec![0; REPORT_BYTES];
         loop {
-            let received = socket::receive(&self.cell.control, &mut buffer, Wait::No).ok()?;
+            let received = socket::receive(&self.cell.control, &mut buffer, PacketWait::No).ok()?;
             if received.bytes == 0 {
                 return None;
             }

@@ -18,7 +18,7 @@ use cell::mounts::Slot;
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
 use model::wire::{self, CallId, FRAME_BYTES, Request};
 use sys::process;
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 /// The state of the front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Supervisor {
 
     /// Takes one frame; fails where the link does, for no call is to blame for that.
     fn read_frame(&mut self, buffer: &mut Vec<u8>) -> Result<FrontEnd, Errno> {
-        let received = match socket::receive_into(&self.outbox.link, buffer, Wait::No) {
+        let received = match socket::receive_into(&self.outbox.link, buffer, PacketWait::No) {
             Err(Errno::EAGAIN) => return Ok(FrontEnd::There),
             // A front end that died with frames unread resets the link (unix(7)).
             Err(Errno::ECONNRESET) => return Ok(FrontEnd::Gone),

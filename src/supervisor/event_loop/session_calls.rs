@@ -36,7 +36,7 @@ pub(super) fn design_in(
 ) -> Result<Design, Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
-    let mut mounts = mounts::Plan { host_slot, ..root.mounts.clone() };
+    let mut mounts = mounts::MountPlan { host_slot, ..root.mounts.clone() };
     // The session has mounted its own.
     mounts.workspace.private = None;
     Ok(Design {

@@ -12,7 +12,7 @@ use crate::cells::key::{Key, Keys};
 use crate::cells::pool::Pool;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::running::Running;
-use crate::sessions::session::Sessions;
+use crate::sessions::session::SessionTable;
 use cell::Shared;
 use cell::cgroup::Parent;
 use cell::measure::Operator;
@@ -47,7 +47,7 @@ pub(crate) struct Supervisor {
     pub(super) queue: VecDeque<QueuedJob>,
     pub(super) calls: BTreeMap<CallId, Running>,
     pub(super) pool: Pool,
-    pub(super) sessions: Sessions,
+    pub(super) sessions: SessionTable,
     /// Owner of the cell in each slot; a slot is free again when its cell is collected.
     pub(super) slots: Vec<Option<Owner>>,
     /// Failures to read the link in a row.
@@ -71,7 +71,7 @@ impl Supervisor {
             outbox: Outbox::new(link),
             buffer: Vec::new(),
             pool: Pool::new(caps.warm),
-            sessions: Sessions::new(sessions, session_idle),
+            sessions: SessionTable::new(sessions, session_idle),
             keys: keys.into_iter().collect(),
             shared,
             cgroups,

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use super::error::GrantError;
 use super::granted::{Granted, Kind, attributes};
 use super::idmapped::{SlotIds, show_as};
-use super::protect::{self, Found};
+use super::protect::{self, GuardedPaths};
 use super::sockets::SocketGrant;
 use cell::{c_path, errno_of};
 use model::job::Workspace;
@@ -32,7 +32,7 @@ pub(crate) struct PathGrant {
     pub granted: Granted,
     pub kind: Kind,
     /// Files in it that the host obeys, as `main` found them.
-    pub found: Rc<Found>,
+    pub found: Rc<GuardedPaths>,
     /// As root: one idmapped mount for each slot, made in the host's namespace. Else empty.
     pub by_slot: Vec<OwnedFd>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct PathGrant {
 /// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
 pub(crate) fn grants(
     granted: &[Granted],
-    looked: &[Rc<Found>],
+    looked: &[Rc<GuardedPaths>],
     ids: SlotIds,
 ) -> Result<Vec<PathGrant>, GrantError> {
     granted.iter().zip(looked).map(|(granted, found)| grant(granted, found, ids)).collect()
@@ -49,7 +49,7 @@ pub(crate) fn grants(
 
 /// Looks at what the host obeys in every directory of each granted set, once for all profiles and
 /// cells. Cells of the lower tier write to none.
-pub(crate) fn look(sets: &[Vec<Granted>], tier: Tier) -> Vec<Vec<Rc<Found>>> {
+pub(crate) fn look(sets: &[Vec<Granted>], tier: Tier) -> Vec<Vec<Rc<GuardedPaths>>> {
     let each = |granted: &Vec<Granted>| match tier {
         Tier::Full => protect::scan(granted).into_iter().map(Rc::new).collect(),
         Tier::Bare => vec![Rc::default(); granted.len()],
@@ -57,7 +57,11 @@ pub(crate) fn look(sets: &[Vec<Granted>], tier: Tier) -> Vec<Vec<Rc<Found>>> {
     sets.iter().map(each).collect()
 }
 
-fn grant(granted: &Granted, found: &Rc<Found>, ids: SlotIds) -> Result<PathGrant, GrantError> {
+fn grant(
+    granted: &Granted,
+    found: &Rc<GuardedPaths>,
+    ids: SlotIds,
+) -> Result<PathGrant, GrantError> {
     let failed = |errno| GrantError::Directory { path: granted.host.clone(), errno };
     let metadata = fs::metadata(&granted.host).map_err(|error| failed(errno_of(&error)))?;
     let by_slot = ids.mounts(|host_id| idmapped(granted, &metadata, host_id)).map_err(failed)?;

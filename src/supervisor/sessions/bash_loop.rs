@@ -166,13 +166,13 @@ pub(crate) const OPEN: u8 = b'o';
 
 /// The report of the shell at the end of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CallReport {
+pub(crate) struct LoopReport {
     pub status: u8,
     /// As the shell has it; a program may lie about its own directory.
     pub cwd: String,
 }
 
-impl CallReport {
+impl LoopReport {
     /// Longest report that is read: a status, a path, and room.
     pub(crate) const BYTES: usize = 8192;
 
@@ -196,11 +196,11 @@ mod tests {
 
     #[test]
     fn a_report_is_a_status_and_a_directory() {
-        let told = |status, cwd: &str| Some(CallReport { status, cwd: cwd.to_owned() });
-        assert_eq!(CallReport::parse(b"0 /workspace\0"), told(0, "/workspace"));
-        assert_eq!(CallReport::parse(b"130 /a b\n c\0"), told(130, "/a b\n c"));
+        let told = |status, cwd: &str| Some(LoopReport { status, cwd: cwd.to_owned() });
+        assert_eq!(LoopReport::parse(b"0 /workspace\0"), told(0, "/workspace"));
+        assert_eq!(LoopReport::parse(b"130 /a b\n c\0"), told(130, "/a b\n c"));
         for forged in [&b"0 /workspace"[..], b"256 /\0", b"-1 /\0", b"\0", b"", b"x /\0"] {
-            assert_eq!(CallReport::parse(forged), None, "{forged:?}");
+            assert_eq!(LoopReport::parse(forged), None, "{forged:?}");
         }
     }
 }

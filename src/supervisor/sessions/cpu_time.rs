@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use cell::measure;
-use cell::report::Counts;
+use cell::report::InitCounters;
 
 /// A clock tick of procfs: USER_HZ is 100 on every architecture that this is built for.
 const TICK: Duration = Duration::from_millis(10);
@@ -18,7 +18,7 @@ pub(crate) struct CpuTime {
 
 impl CpuTime {
     /// Of the processes that init reaped.
-    pub(crate) fn of(counts: &Counts) -> Self {
+    pub(crate) fn of(counts: &InitCounters) -> Self {
         Self {
             user: Duration::from_micros(counts.user_us),
             system: Duration::from_micros(counts.system_us),

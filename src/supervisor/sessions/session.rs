@@ -35,7 +35,7 @@ pub(crate) struct Session {
 
 /// Every session.
 #[derive(Debug)]
-pub(crate) struct Sessions {
+pub(crate) struct SessionTable {
     sessions: BTreeMap<SessionId, Session>,
     /// Sessions that may be open at once.
     most: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Sessions {
     idle: Duration,
 }
 
-impl Sessions {
+impl SessionTable {
     pub(crate) fn new(most: u16, idle: Duration) -> Self {
         Self { sessions: BTreeMap::new(), most: usize::from(most), idle }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::read;
 
-use super::bash_loop::{self, CallReport};
+use super::bash_loop::{self, LoopReport};
 use super::cpu_time::CpuTime;
 use super::mailbox::{CallRequest, Mailbox, PendingCall, Undelivered, Waiting};
 use crate::cells::cell::Cell;
@@ -22,7 +22,7 @@ use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::streams::FarEnds;
 use cell::Design;
-use cell::report::{self, Counts, FromInit, FromPayload, PayloadEnd, REPORT_BYTES, Ticks};
+use cell::report::{self, FromInit, FromPayload, InitCounters, PayloadEnd, REPORT_BYTES, Ticks};
 use cell::size::Sizes;
 use model::call::{Argv, Cwd, Env};
 use model::job::{Limits, ListChanges, Place};
@@ -31,7 +31,7 @@ use model::outcome::{
 };
 use model::receipt::Receipt;
 use model::wire::{Block, CallId};
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 /// The program of a session.
 const BASH: &str = "bash";
@@ -100,7 +100,7 @@ struct Current {
     call: CallId,
     pending: PendingCall,
     report: Vec<u8>,
-    told: Option<CallReport>,
+    told: Option<LoopReport>,
     /// How long it took until then; what init looks at after that is not the command's time.
     took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
@@ -247,10 +247,10 @@ impl Shell {
         if current.report.is_empty() {
             return ShellEvent::None;
         }
-        if !current.report.ends_with(&[0]) && current.report.len() < CallReport::BYTES {
+        if !current.report.ends_with(&[0]) && current.report.len() < LoopReport::BYTES {
             return ShellEvent::None;
         }
-        match CallReport::parse(&current.report) {
+        match LoopReport::parse(&current.report) {
             Some(told) => {
                 current.told.get_or_insert(told);
                 current.took.get_or_insert(current.started.elapsed());
@@ -262,7 +262,7 @@ impl Shell {
                 }
             }
             None => {
-                let full = current.report.len() >= CallReport::BYTES;
+                let full = current.report.len() >= LoopReport::BYTES;
                 let why = "something else than its shell told how the command ended".to_owned();
                 self.stop(Outcome::Failed(Failure::Refused { why }), now);
                 if full {
@@ -287,7 +287,7 @@ impl Shell {
 
     fn last_words(&mut self) -> Result<(), Errno> {
         let mut buffer = [0; 512];
-        let received = socket::receive(&self.cell.job, &mut buffer, Wait::No)?;
+        let received = socket::receive(&self.cell.job, &mut buffer, PacketWait::No)?;
         if received.bytes == 0 {
             return Err(Errno::EPIPE);
         }
@@ -308,7 +308,7 @@ impl Shell {
     /// Something from init.
     pub(crate) fn read_control(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
         let mut buffer = [0; REPORT_BYTES];
-        let received = match socket::receive(&self.cell.control, &mut buffer, Wait::No) {
+        let received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
             Err(Errno::EAGAIN) => return ShellEvent::None,
             // The pidfd tells the rest.
@@ -343,7 +343,7 @@ impl Shell {
     /// The call is over and the shell waits.
     fn over(
         &mut self,
-        counts: Counts,
+        counts: InitCounters,
         denials: Vec<DeniedCall>,
         mailbox: &mut Mailbox,
     ) -> ShellEvent {

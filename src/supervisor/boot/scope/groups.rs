@@ -8,7 +8,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use crate::boot::host::{enable, put};
-use cell::cgroup::Processors;
+use cell::cgroup::ProcessorShares;
 use model::outcome::in_words;
 
 /// Mount point of version 2.
@@ -79,7 +79,7 @@ impl UnitLimits {
 ///
 /// # Errors
 /// What stands in the way, in words.
-pub(crate) fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, Processors), String> {
+pub(crate) fn arrange(unit: &str, pid: i32) -> Result<(OwnedFd, ProcessorShares), String> {
     let table = fs::read_to_string(format!("/proc/{pid}/cgroup"));
     let table = table.map_err(|error| format!("its group cannot be read: {}", in_words(&error)))?;
     // Looked at, whatever the manager said: nothing is written in a group that is not ours.

@@ -14,7 +14,7 @@ use super::dbus::{self, Malformed, Message, Method, Writer};
 use super::groups::UnitLimits;
 use super::manager::{Manager, Refusal, Request};
 use super::{Answer, FIRST_CALL, Wish, received, wait};
-use model::wire::Scope;
+use model::wire::ScopeResult;
 use sys::socket;
 
 /// The type of an answer (D-Bus specification, "Message Format").
@@ -410,19 +410,20 @@ fn a_first_call_waits_fifty_milliseconds_and_nobody_else_does() -> Check {
 
 #[test]
 fn a_hold_is_believed_with_its_directory_only() -> Check {
-    let had = || Scope::Had { unit: UNIT.to_owned(), took: Duration::from_millis(5) };
-    let tell =
-        |scope: Scope, directory: Option<&fs::File>| -> Result<_, Box<dyn std::error::Error>> {
-            let [from, theirs, _link, _front_end] = ends()?;
-            let bytes = postcard::to_stdvec(&Answer { scope, shares_processors: true })?;
-            let directory: Vec<_> = directory.iter().map(|file| file.as_fd()).collect();
-            socket::send(&theirs, &bytes, &directory)?;
-            Ok(received(&from).map(|(answer, directory)| (answer.scope, directory.is_some())))
-        };
+    let had = || ScopeResult::Had { unit: UNIT.to_owned(), took: Duration::from_millis(5) };
+    let tell = |scope: ScopeResult,
+                directory: Option<&fs::File>|
+     -> Result<_, Box<dyn std::error::Error>> {
+        let [from, theirs, _link, _front_end] = ends()?;
+        let bytes = postcard::to_stdvec(&Answer { scope, shares_processors: true })?;
+        let directory: Vec<_> = directory.iter().map(|file| file.as_fd()).collect();
+        socket::send(&theirs, &bytes, &directory)?;
+        Ok(received(&from).map(|(answer, directory)| (answer.scope, directory.is_some())))
+    };
     let directory = fs::File::open("/")?;
     assert_eq!(tell(had(), Some(&directory))?, Some((had(), true)));
     assert_eq!(tell(had(), None)?, None);
-    let refused = || Scope::Refused { why: "no".to_owned() };
+    let refused = || ScopeResult::Refused { why: "no".to_owned() };
     assert_eq!(tell(refused(), None)?, Some((refused(), false)));
     assert_eq!(tell(refused(), Some(&directory))?, None);
     Ok(())

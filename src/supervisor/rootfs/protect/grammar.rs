@@ -10,7 +10,7 @@ pub const VALUE: usize = 16 << 10;
 
 /// A setting as it is written, its value without quotes, escapes and comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setting<'a> {
+pub struct WrittenSetting<'a> {
     /// All of its name that stands before the key, with the dot.
     pub stem: &'a [u8],
     /// In lower case, as all before the first dot.
@@ -97,7 +97,7 @@ impl Source<'_> {
 struct Refused(u8);
 
 /// Hands each setting of `text` to `take`.
-pub fn settings(text: &[u8], mut take: impl FnMut(Setting<'_>)) -> Whole {
+pub fn settings(text: &[u8], mut take: impl FnMut(WrittenSetting<'_>)) -> Whole {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut source = Source { text, at: 0, ended: false };
     let mut stem = Buffer::<NAME>::new();
@@ -191,7 +191,7 @@ fn setting(
     first: u8,
     stem: &Buffer<NAME>,
     value: &mut Buffer<VALUE>,
-    take: &mut impl FnMut(Setting<'_>),
+    take: &mut impl FnMut(WrittenSetting<'_>),
 ) -> Result<(), Refused> {
     let mut key = Buffer::<NAME>::new();
     key.push(first.to_ascii_lowercase());
@@ -214,7 +214,7 @@ fn setting(
     let stem = stem.all();
     let mut parts = stem.strip_suffix(b".").unwrap_or(stem).splitn(2, |byte| *byte == b'.');
     let section = parts.next().unwrap_or_default();
-    take(Setting { stem, section, subsection: parts.next(), key: key.text(), value });
+    take(WrittenSetting { stem, section, subsection: parts.next(), key: key.text(), value });
     Ok(())
 }
 

@@ -37,7 +37,7 @@ const NOTES: usize = 8;
 
 /// Places to guard below a granted directory, in the order in which they were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct GuardedPaths {
     /// Become read-only.
     obeyed: Vec<PathBuf>,
     /// Stay writable, and stay where they are.
@@ -51,7 +51,7 @@ pub struct Found {
 /// Looks at what the host obeys in those of the `granted` directories that can be written to.
 /// Returns what was found for each of them.
 #[must_use]
-pub fn scan(granted: &[Granted]) -> Vec<Found> {
+pub fn scan(granted: &[Granted]) -> Vec<GuardedPaths> {
     let writable = |access| match access {
         Access::ReadOnly => false,
         Access::ReadWrite | Access::Unguarded => true,
@@ -64,7 +64,7 @@ pub fn scan(granted: &[Granted]) -> Vec<Found> {
             indices.push(index);
         }
     }
-    let mut all = vec![Found::default(); granted.len()];
+    let mut all = vec![GuardedPaths::default(); granted.len()];
     if indices.is_empty() {
         return all;
     }
@@ -81,7 +81,7 @@ pub fn scan(granted: &[Granted]) -> Vec<Found> {
     all
 }
 
-impl Found {
+impl GuardedPaths {
     /// Returns the directories that must stay where they are: those named, and all between the granted directory and
     /// a guarded place. The kernel refuses to rename a mount, not a directory with one beneath.
     fn pins(&self, obeyed: &[PathBuf]) -> BTreeSet<PathBuf> {

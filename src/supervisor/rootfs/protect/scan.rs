@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::Found;
+use super::GuardedPaths;
 use super::configured::files_for_all;
 use super::reader::Reader;
 use super::tree::{End, Kind, Led, Place, Trees, shared};
@@ -80,7 +80,7 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub trees: Trees,
-    pub found: Vec<Found>,
+    pub found: Vec<GuardedPaths>,
     pub budget: Budget,
     /// Started when there is something to read.
     pub reader: Option<Reader>,
@@ -107,7 +107,7 @@ pub(crate) struct Repository {
 
 impl Scan {
     pub(crate) fn new(trees: Trees) -> Self {
-        let found = (0..trees.len()).map(|_| Found::default()).collect();
+        let found = (0..trees.len()).map(|_| GuardedPaths::default()).collect();
         let budget = Budget::new(ENTRIES, WALK);
         Self {
             trees,
@@ -197,9 +197,9 @@ impl Scan {
             }
             for (name, kind) in self.entries(&directory) {
                 let here = directory.below(&name);
-                match (names::Kind::of(name.as_os_str().as_bytes()), kind) {
-                    (names::Kind::Obeyed, _) => self.obeyed(&here, kind),
-                    (names::Kind::Head { .. }, _) => self.bare_repository(&directory),
+                match (names::NameClass::of(name.as_os_str().as_bytes()), kind) {
+                    (names::NameClass::Obeyed, _) => self.obeyed(&here, kind),
+                    (names::NameClass::Head { .. }, _) => self.bare_repository(&directory),
                     (_, Kind::Directory) => left.push_back(here),
                     (_, Kind::File | Kind::Link | Kind::Other) => {}
                 }
@@ -234,7 +234,7 @@ impl Scan {
     pub(crate) fn entries(&mut self, directory: &Place) -> Vec<(PathBuf, Kind)> {
         self.listed(directory, |name, kind| {
             matches!(kind, Kind::Directory | Kind::Link)
-                || names::Kind::of(name) != names::Kind::Plain
+                || names::NameClass::of(name) != names::NameClass::Plain
         })
     }
 

@@ -9,7 +9,7 @@ use crate::rootfs::granted::Granted;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-fn found(host: &Path) -> Found {
+fn found(host: &Path) -> GuardedPaths {
     let directory =
         Granted { host: host.to_owned(), cell: "/workspace".into(), access: Access::ReadWrite };
     scan(&[directory]).pop().unwrap_or_default()
@@ -19,7 +19,7 @@ fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
     names.iter().map(PathBuf::from).collect()
 }
 
-fn obeyed(found: &Found) -> BTreeSet<PathBuf> {
+fn obeyed(found: &GuardedPaths) -> BTreeSet<PathBuf> {
     found.obeyed.iter().cloned().collect()
 }
 
@@ -78,7 +78,7 @@ fn obeyed_places_are_found_in_nested_repositories_too() -> Outcome {
 
 #[test]
 fn every_directory_on_the_way_to_a_guarded_place_stays_where_it_is() {
-    let found = Found {
+    let found = GuardedPaths {
         obeyed: vec!["a/b/.envrc".into()],
         pinned: vec!["c/.git".into()],
         named: paths(&["d/hooks"]),
@@ -219,7 +219,7 @@ fn worktrees_that_a_cell_made_keep_no_repository_from_being_read() -> Outcome {
 }
 
 /// A look with time for few entries, in which the walk ends early.
-fn hurried(root: &Path, entries: usize) -> Result<Found, Box<dyn std::error::Error>> {
+fn hurried(root: &Path, entries: usize) -> Result<GuardedPaths, Box<dyn std::error::Error>> {
     let mut scan = look_at(&root.canonicalize()?)?;
     scan.tops();
     scan.budget = Budget::new(entries, Duration::ZERO);
@@ -327,7 +327,7 @@ fn every_word_of_a_command_that_is_a_path_is_guarded() -> Outcome {
 }
 
 /// Guarded and named places of a repository in `project` with this configuration.
-fn configured(config: &str) -> Result<Found, Box<dyn std::error::Error>> {
+fn configured(config: &str) -> Result<GuardedPaths, Box<dyn std::error::Error>> {
     let directories = ["project/.git/objects", "project/.git/refs", "project/scripts", "linked"];
     let files = [
         ("project/.git/HEAD", "ref: refs/heads/main\n"),

@@ -8,7 +8,7 @@ use crate::cells::exit;
 use crate::sessions::cpu_time::CpuTime;
 use crate::sessions::mailbox::Mailbox;
 use cell::Shared;
-use cell::report::{self, Counts, FromInit, REPORT_BYTES};
+use cell::report::{self, FromInit, InitCounters, REPORT_BYTES};
 use model::job::ListChanges;
 use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, ShellAfter, Timings,
@@ -16,7 +16,7 @@ use model::outcome::{
 };
 use model::wire::CallId;
 use sys::process::Used;
-use sys::socket::{self, Wait};
+use sys::socket::{self, PacketWait};
 
 impl Shell {
     /// Returns the usage of one call: the difference to all before it.
@@ -96,7 +96,7 @@ impl Shell {
         self.last_words().unwrap_or_default();
         let mut buffer = [0; REPORT_BYTES];
         while self.end.is_none() {
-            let received = socket::receive(&self.cell.control, &mut buffer, Wait::No);
+            let received = socket::receive(&self.cell.control, &mut buffer, PacketWait::No);
             let Some(received) = received.ok().filter(|received| received.bytes > 0) else {
                 return;
             };
@@ -123,7 +123,7 @@ impl Shell {
         &mut self,
         stopped: Option<Outcome>,
         used: Used,
-    ) -> (Outcome, Counts, Vec<DeniedCall>) {
+    ) -> (Outcome, InitCounters, Vec<DeniedCall>) {
         let (end, denials) = match self.end.take() {
             Some((end, denials)) => (Some(end), denials),
             None => (None, Vec::new()),
@@ -140,7 +140,7 @@ impl Shell {
             Outcome::Failed(Failure::Lost)
         };
         let counts = end.map_or_else(
-            || Counts {
+            || InitCounters {
                 user_us: used.user_us,
                 system_us: used.system_us,
                 max_rss: used.max_rss,
