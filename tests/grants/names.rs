@@ -484,7 +484,9 @@ for name in ["/proc/self/fd/%d", "/dev/fd/%d", "/proc/thread-self/fd/%d", f"/pro
 fn fifo(caller: &Caller) -> Check {
     let path = caller.directory("grant")?;
     let script = "cd /workspace; mkfifo f; for i in 1 2 3 4 5; do (echo $i > f) & done
-        (echo killed > f) & kill -KILL $!; sleep 0.05; echo free > other; cat other
+        (echo killed > f) & kill -KILL $!
+        until [ $(cat /proc/[0-9]*/stat | grep -c '(bash) S') -gt 5 ]; do sleep 0.1; done; sleep 0.5
+        echo free > other; cat other
         sort f | tr -d '\\n'; echo; wait; (timeout 0.2 bash -c 'echo never > f'; echo $?)";
     let told = bash(caller, &path, script)?;
     equal("all were served", told.said(), "free\n12345\n124")?;
