@@ -49,7 +49,7 @@ impl Shared {
             Shape::Pure => Some((low, second.scale(low))),
             Shape::Stateful | Shape::Raw => return None,
         };
-        Some(Self { place, text: Text::of(&expression), scales, second })
+        Some(Self { place, text: Text::of(&expression, precision), scales, second })
     }
 
     /// The part of the program that evaluates it; it prints as many marks as [`Shared::read`] takes.

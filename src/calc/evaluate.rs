@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::CalcError;
 use super::decimal::Decimal;
 use super::library;
 use super::rewrite::{Arithmetic, Expression, Shape};
+use super::{CalcError, SPARE};
 
 /// What bc left behind when it ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +107,8 @@ pub(super) enum Sure {
 pub(super) struct Value {
     pub(super) number: Decimal,
     pub(super) sure: Sure,
-    /// The scale at which a zero that counted on the way is one beyond doubt.
+    /// The scale at which a zero that counted on the way is one beyond doubt, and that leaves enough
+    /// digits of the largest and the smallest value on the way.
     pub(super) wants: Option<u32>,
 }
 
@@ -133,26 +134,36 @@ pub(super) struct Text {
     text: String,
     arithmetic: Arithmetic,
     decimals: usize,
+    /// Digits that a result needs besides those of the sizes of values on the way.
+    digits: u32,
 }
 
 impl Text {
-    pub(super) fn of(expression: &Expression<'_>) -> Self {
+    pub(super) fn of(expression: &Expression<'_>, precision: u32) -> Self {
         let (arithmetic, decimals) = (expression.arithmetic(), expression.decimals());
-        Self { text: expression.rewritten(arithmetic), arithmetic, decimals }
+        let digits = precision.saturating_add(SPARE);
+        Self { text: expression.rewritten(arithmetic), arithmetic, decimals, digits }
     }
 
-    /// The program that evaluates it at a scale.
+    /// The program that evaluates it at a scale, and may ask for a higher one.
     pub(super) fn at(&self, scale: u32) -> String {
+        self.asking(scale, self.digits)
+    }
+
+    /// As [`Text::at`]; with 0 `digits` the sizes of values ask for no higher scale.
+    fn asking(&self, scale: u32, digits: u32) -> String {
         let Self { text, decimals, .. } = self;
         match self.arithmetic {
             Arithmetic::Fixed => format!("scale={scale}\n{text}\n"),
-            Arithmetic::Floating => format!("cofferdam_begin({scale},{decimals})\n{text}\n"),
+            Arithmetic::Floating => {
+                format!("cofferdam_begin({scale},{decimals},{digits})\n{text}\n")
+            }
         }
     }
 
     /// At two scales, with a mark between what they print that no expression can print.
     pub(super) fn at_both(&self, low: u32, high: u32) -> String {
-        format!("{}print \"@\"\n{}", self.at(low), self.at(high))
+        format!("{}print \"@\"\n{}", self.asking(low, 0), self.at(high))
     }
 }
 
@@ -161,9 +172,10 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         bc: &'run E,
         tool: &'static str,
         expression: &Expression<'_>,
+        precision: u32,
         left: Duration,
     ) -> Self {
-        let (text, shape) = (Text::of(expression), expression.shape());
+        let (text, shape) = (Text::of(expression, precision), expression.shape());
         Self { bc, tool, prelude: library::prelude(&text.text), text, shape, time: left, left }
     }
 
@@ -249,11 +261,8 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     }
 }
 
-/// Least working scale at which a zero in doubt is evaluated again.
-pub(super) const DEEP: u32 = 300;
-
 fn without_marks(printed: &str) -> String {
-    // The library marks a doubtful value by `~`, and a doubtful zero by a count of digits between two `?`.
+    // The library marks a doubtful value by `~`, and asks for a scale by a number between two `?`.
     printed.split('?').step_by(2).collect::<String>().replace('~', "")
 }
 
@@ -266,8 +275,7 @@ pub(super) fn value(printed: &str) -> Option<Value> {
 
 /// As [`Value::wants`].
 fn wants(printed: &str) -> Option<u32> {
-    let digits = printed.split('?').nth(1).and_then(|digits| digits.parse::<u32>().ok());
-    digits.map(|digits| digits.saturating_mul(2).saturating_add(DEEP))
+    printed.split('?').skip(1).step_by(2).filter_map(|scale| scale.parse().ok()).max()
 }
 
 pub(super) fn last_line(printed: &str) -> &str {

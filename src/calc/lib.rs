@@ -25,7 +25,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use decimal::Decimal;
-use evaluate::{DEEP, Fault, Reading, Readings, Sure, Value};
+use evaluate::{Fault, Reading, Readings, Sure, Value};
 use rewrite::{Expression, Shape};
 
 pub use batch::{BatchEntry, ENTRY_TIME, MOST_EXPRESSIONS, calculate_batch};
@@ -170,7 +170,7 @@ async fn evaluated(
         let way_out = "write `a = a % b`, or use calculate_advanced";
         return Err(CalcError::Invalid(format!("`%=` is not taken here: {way_out}")));
     }
-    let mut readings = Readings::new(bc, tool, &expression, time);
+    let mut readings = Readings::new(bc, tool, &expression, precision, time);
     Ok(match expression.shape() {
         Shape::Raw => (readings.printed(precision).await?, None),
         Shape::Integer => (readings.printed(0).await?, None),
@@ -275,6 +275,9 @@ impl Pair {
         (self.high, double)
     }
 }
+
+/// Scale from which functions take long.
+const DEEP: u32 = 300;
 
 /// A scale far above another.
 fn above(scale: u32) -> u32 {

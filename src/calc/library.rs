@@ -243,7 +243,7 @@ pub(super) fn prelude(text: &str) -> String {
         needed.insert(definition.name);
         lists.extend(count.map(|count| (definition.name, count)));
         if name != token.text {
-            needed.insert("depth");
+            needed.extend(["depth", "measure"]);
             relatives.insert(with_digits(&name, count.unwrap_or(definition.parameters)));
         }
     }
@@ -270,10 +270,12 @@ pub(super) fn prelude(text: &str) -> String {
 fn with_digits(name: &str, count: usize) -> String {
     let parameters: Vec<String> = (0..count).map(|place| format!("x{place}")).collect();
     let depth: String = parameters.iter().map(|x| format!("+{PREFIX}depth({x})")).collect();
+    let sizes: String = parameters.iter().map(|x| format!("+{PREFIX}measure({x})")).collect();
     let exact: String = parameters.iter().map(|x| format!("&&scale({x})<s")).collect();
     let (parameters, relative) = (parameters.join(","), name.replacen(PREFIX, RELATIVE, 1));
     format!(
-        "define {relative}({parameters}){{auto s,r\nr={name}({parameters})\n\
+        "define {relative}({parameters}){{auto s,r\ns=0{sizes}\nr={name}({parameters})\n\
+         if(r>{PREFIX}g||-r>{PREFIX}g)s={PREFIX}measure(r)\n\
          if(r>={PREFIX}t||-r>={PREFIX}t)return(r)\ns=scale\nscale=2*(s{depth})\n\
          r={name}({parameters})\nscale=s\nif(r==0{exact})return(0)\nreturn(r)}}\n"
     )

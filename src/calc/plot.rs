@@ -74,7 +74,7 @@ fn program(plot: &Plot) -> Result<String, CalcError> {
         [&plot.expression, &plot.from, &plot.to].map(|text| plain(text, variable));
     let (function, from, to) = (function?, from?, to?);
     let mut program = format!(
-        "define cofferdam_at({variable}){{return({function})}}\ncofferdam_begin({SCALE},{SCALE})\n\
+        "define cofferdam_at({variable}){{return({function})}}\ncofferdam_begin({SCALE},{SCALE},0)\n\
          ({from})\nprint \"@\"\n({to})\nprint \"@\"\n\
          cofferdam_from=({from})\ncofferdam_to=({to})\n"
     );

@@ -249,6 +249,29 @@ async fn values_far_below_the_scale_keep_their_digits() {
 }
 
 #[tokio::test]
+async fn a_difference_cut_to_zero_counts_beside_a_small_exact_number() {
+    // The difference is 5*10^-251: 0 at the first two scales.
+    const SMALL: &str = "(sqrt(10^500+1)-10^250+10^-250)";
+    for (text, expected) in [
+        ("SMALL*10^250", "1.50000000000000000000"),
+        ("(1+SMALL)*10^250-10^250", "1.50000000000000000000"),
+        ("x=SMALL;for(i=0;i<25;i++)x=x*10^10;x", "1.50000000000000000000"),
+        ("x[3]=-SMALL;x[3]*10^125*10^125", "-1.50000000000000000000"),
+        ("10^-250/SMALL", "0.66666666666666666667"),
+        ("1/SMALL*10^-250", "0.66666666666666666667"),
+        ("sqrt(SMALL)*10^125", "1.22474487139158904910"),
+        ("SMALL^2*10^500", "2.25000000000000000000"),
+        ("l(SMALL)-l(10^-250)", "0.40546510810816438198"),
+        ("atan2(SMALL,10^-250)", "0.98279372324732906799"),
+        ("SMALL<12*10^-251", "0"),
+        ("mean(SMALL,10^-250)*10^250", "1.25000000000000000000"),
+    ] {
+        let text = text.replace("SMALL", SMALL);
+        assert_eq!(told(&text, 20).await, Ok((expected.to_owned(), None)), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_zero_under_a_root_is_exact_and_soon_there() {
     assert_results(&[
         ("(-4+sqrt(4^2-4*1*4))/2", 20, "-2"),

@@ -45,6 +45,26 @@ proptest! {
         prop_assert_eq!(told.ok(), Some(Ok((expected, None))));
     }
 
+    /// sqrt(n^2+2k)-n is k/n, but for k^2/2n^3, which is below every place that is told.
+    #[test]
+    fn what_was_cut_off_counts_beside_exact_numbers_of_its_size(
+        e in 30u32..220, k in 1i64..10, m in 1i64..10, form in 0usize..4, steps in 1u32..6,
+    ) {
+        let small = format!("(sqrt(10^{}+{})-10^{e}+{m}*10^-{e})", 2 * e, 2 * k);
+        let step = e / steps;
+        let large = format!("{}*10^{}", format!("*10^{step}").repeat(evaluate::length(steps)), e - step * steps);
+        let (text, (a, b)) = match form {
+            0 => (format!("{small}{large}"), (k + m, 1)),
+            1 => (format!("(7+{small}){large}-7*10^{e}"), (k + m, 1)),
+            2 => (format!("x={small};1/x*10^-{e}"), (1, k + m)),
+            _ => (format!("y=3*10^-{e};{small}/y"), (k + m, 3)),
+        };
+        let result = told_now(&text, 20).ok().and_then(Result::ok);
+        prop_assert!(result.as_ref().is_some_and(|(_, exact)| exact.is_none()), "{text}: {result:?}");
+        let value = result.and_then(|(result, _)| Decimal::parse(&result));
+        prop_assert_eq!(value, Decimal::parse(&divided(a, b, 20)), "{}", text);
+    }
+
     #[test]
     fn integer_expressions_have_the_value_of_integer_arithmetic(expression in sum(2)) {
         let (text, value) = expression;

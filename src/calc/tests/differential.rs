@@ -314,7 +314,7 @@ async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
             continue;
         }
         for precision in [0, 5, 20, 50] {
-            let mut readings = Readings::new(&Direct, "calculate", &expression, time);
+            let mut readings = Readings::new(&Direct, "calculate", &expression, precision, time);
             let near = agreed(&mut readings, precision, Second::Near).await;
             let twice = agreed(&mut readings, precision, Second::Double).await;
             settled += 1;
