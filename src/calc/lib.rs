@@ -14,6 +14,9 @@ mod evaluate;
 pub mod ledger;
 pub mod library;
 mod near;
+#[cfg(test)]
+#[path = "../../tests/support/patience.rs"]
+mod patience;
 pub mod plot;
 mod rewrite;
 mod spelling;

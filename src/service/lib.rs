@@ -13,6 +13,9 @@ pub mod files;
 pub mod history;
 pub mod inspect;
 pub mod macros;
+#[cfg(test)]
+#[path = "../../tests/support/patience.rs"]
+mod patience;
 mod queue;
 pub mod refused;
 pub mod report;

@@ -18,6 +18,9 @@
 mod boot;
 mod cells;
 mod event_loop;
+#[cfg(test)]
+#[path = "../../tests/support/patience.rs"]
+mod patience;
 mod rootfs;
 mod sessions;
 

@@ -141,7 +141,7 @@ fn calls(caller: &Caller) -> Check {
         equal("first", text.as_str(), "ready\n")?;
         let supervisor = support::children(child.id());
         writeln!(child.stdin.take().ok_or("no pipe")?, "go")?;
-        ended(&mut child, Duration::from_secs(20))?;
+        ended(&mut child, support::soon(20))?;
         // Bytes that are not text were written by a random call.
         let mut bytes = Vec::new();
         told.read_to_end(&mut bytes)?;

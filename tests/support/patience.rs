@@ -2,7 +2,7 @@
 //!
 //! COFFERDAM_PATIENCE is the factor, from 1 to 10; without it 1, and 2 where there is one processor. It lengthens upper
 //! bounds alone, never a time that is under test.
-#![allow(dead_code, reason = "each test program uses its part of what they share")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its part of what they share")]
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -8,6 +8,7 @@ use policy::Policy;
 use profile::Profiles;
 
 use super::*;
+use crate::patience::soon;
 use crate::request::{CommandInput, SessionCommand, Shown, Wait};
 use crate::session::{DEFAULT, Restart};
 use crate::shell::BashArgs;
@@ -60,7 +61,7 @@ async fn two_clients_share_the_queue_and_nothing_that_one_has_set() -> Result<()
 /// Returns the next frame that has come to the supervisor.
 async fn next(supervisor: &OwnedFd) -> Result<Request, Failed> {
     let mut buffer = vec![0; FRAME_BYTES];
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + soon(30);
     loop {
         match recv(supervisor.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(bytes) => return Ok(wire::decode(buffer.get(..bytes).ok_or("a long frame")?)?),
