@@ -32,7 +32,7 @@ pub trait Arguments: Named + DeserializeOwned {
     const FIELDS: &'static [&'static str];
 }
 
-/// Number of seconds as typed; `call::seconds` checks its range.
+/// Number of seconds as typed, also as text; `call::seconds` checks its range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seconds(pub f64);
 
@@ -57,11 +57,17 @@ impl Visitor<'_> for SecondsVisitor {
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<Seconds, E> {
         Err(E::invalid_value(de::Unexpected::Signed(value), &self))
     }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Seconds, E> {
+        let value = text.trim().parse::<f64>().ok().filter(|value| value.is_finite());
+        let wrong = || E::invalid_value(de::Unexpected::Str(text), &self);
+        value.map(Seconds).ok_or_else(wrong)
+    }
 }
 
 impl<'de> Deserialize<'de> for Seconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_f64(SecondsVisitor)
+        deserializer.deserialize_any(SecondsVisitor)
     }
 }
 
@@ -106,11 +112,58 @@ fn unknown_field(tool: &str, fields: &[&str], unknown: &str) -> BadArguments {
     } else {
         format!("it takes {}", fields.join(", "))
     };
-    let hint = match nearest(unknown, fields) {
+    let hint = match meant(unknown, fields).or_else(|| nearest(unknown, fields)) {
         Some(near) => format!("did you mean `{near}`? {takes}"),
         None => takes,
     };
     BadArguments { message: format!("{tool}: unknown field `{shown}`"), hint: Some(hint) }
+}
+
+/// Names that other tools give to a field, with ours.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("cmd", "command"),
+    ("code", "command"),
+    ("script", "command"),
+    ("shell_command", "command"),
+    ("run_in_background", "background"),
+    ("detach", "background"),
+    ("timeout_seconds", "timeout"),
+    ("timeout_secs", "timeout"),
+    ("workdir", "cwd"),
+    ("working_dir", "cwd"),
+    ("working_directory", "cwd"),
+    ("directory", "cwd"),
+    ("cwd", "working_dir"),
+    ("workdir", "working_dir"),
+    ("environment", "env"),
+    ("session_id", "session"),
+    ("shell_id", "session"),
+    ("bash_id", "job"),
+    ("job_id", "job"),
+    ("task_id", "job"),
+    ("id", "job"),
+    ("input", "stdin"),
+    ("file_path", "path"),
+    ("filename", "path"),
+    ("file", "path"),
+    ("text", "content"),
+    ("file_text", "content"),
+    ("content", "file_text"),
+    ("old_string", "old_str"),
+    ("new_string", "new_str"),
+    ("filter", "grep"),
+    ("regex", "grep"),
+    ("expr", "expression"),
+    ("formula", "expression"),
+    ("digits", "precision"),
+    ("places", "precision"),
+    ("scale", "precision"),
+];
+
+/// Returns the field of ours that has another name elsewhere.
+fn meant<'a>(word: &str, fields: &[&'a str]) -> Option<&'a str> {
+    let ours = ELSEWHERE.iter().filter(|(theirs, _)| *theirs == word).map(|(_, ours)| *ours);
+    ours.filter_map(|ours| fields.iter().copied().find(|field| *field == ours)).next()
 }
 
 /// Returns the known name closest to `word`, if it is close enough to be a misspelling.
@@ -193,6 +246,28 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_other_tools_have_leads_to_ours() {
+        for (given, ours) in [("cmd", "command"), ("run_in_background", "background")] {
+            let (_, hint) = refusal::<BashArguments>(&format!(r#"{{"{given}":true}}"#));
+            let expected = format!("did you mean `{ours}`?");
+            assert!(hint.as_ref().is_some_and(|hint| hint.starts_with(&expected)), "{hint:?}");
+        }
+    }
+
+    #[test]
+    fn seconds_may_be_text() {
+        for (text, expected) in [("30", 30.0), (" 1.5 ", 1.5)] {
+            let given = object(&format!(r#"{{"command":"ls","timeout":"{text}"}}"#));
+            assert_eq!(parse::<BashArguments>(given).unwrap().timeout, Some(Seconds(expected)));
+        }
+        for text in ["soon", "", "inf", "NaN", "30s"] {
+            let (message, _) =
+                refusal::<BashArguments>(&format!(r#"{{"command":"ls","timeout":"{text}"}}"#));
+            assert!(message.ends_with("expected a number of seconds above 0"), "{message}");
+        }
+    }
+
+    #[test]
     fn a_missing_field_is_named() {
         assert_eq!(refusal::<CalculateArguments>("{}").0, "calculate: missing field `expression`");
         assert_eq!(
@@ -205,7 +280,7 @@ mod tests {
     fn a_wrong_type_names_the_field_and_what_it_takes() {
         assert_eq!(
             refusal::<BashArguments>(r#"{"command":"ls","timeout":"soon"}"#).0,
-            "bash: `timeout`: invalid type: string \"soon\", expected a number of seconds above 0"
+            "bash: `timeout`: invalid value: string \"soon\", expected a number of seconds above 0"
         );
         assert_eq!(
             refusal::<BashArguments>(r#"{"command":"ls","timeout":-1}"#).0,

@@ -148,6 +148,12 @@ fn restart(caller: &Caller) -> Check {
     server.gives("x=1; echo kept > f; sleep 4711 &", 0, "")?;
     let answer = server.with(&json!({ "restart": true }))?;
     equal("restarted", &answer["structuredContent"]["outcome"], &json!("restarted"))?;
+    for _ in 0..5 {
+        server.with(&json!({ "command": "sleep 1000", "background": true }))?;
+        server.with(&json!({ "restart": true }))?;
+        let answer = server.with(&json!({ "command": "echo next" }))?;
+        equal("the job is gone", story(&answer), (Some(0), "next\n".to_owned()))?;
+    }
     server.gives("echo ${x-gone}; cat f; pgrep -x sleep", 1, "gone\nkept\n")?;
     let answer = server.with(&json!({ "restart": true, "command": "echo at once" }))?;
     equal("with a command", story(&answer), (Some(0), "at once\n".to_owned()))

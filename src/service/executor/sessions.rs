@@ -32,7 +32,7 @@ impl Scope {
         let command = match request {
             BashRequest::Run(command) => *command,
             BashRequest::Restart { session } => {
-                self.workbench.restart(&session)?;
+                self.workbench.restart(&session, &caller).await?;
                 return Ok(BashAnswer::Restarted { session });
             }
         };

@@ -19,7 +19,7 @@ const KEPT_MIB: u64 = MOST_BYTES >> 20;
 /// Interval at which a waiting call looks for output.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Time to wait for the end of a job: INT, grace and the end of the cell.
-const END: Duration = Duration::from_secs(8);
+pub(super) const END: Duration = Duration::from_secs(8);
 
 /// Time to wait for a program that reads its input slowly.
 const TAKEN: Duration = Duration::from_secs(1);

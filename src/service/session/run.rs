@@ -8,6 +8,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::command::{CommandInfo, Held};
 use super::feed::FeedKind;
+use super::jobs::END;
 use super::seat::Seat;
 use super::{
     Command, CommandState, DEFAULT, Finished, Named, Reply, Restart, Retention, SHOWN_CHARACTERS,
@@ -130,17 +131,26 @@ impl Workbench {
         Surroundings { workspace, owner, ..own }
     }
 
-    /// Ends the shell of a session, with everything that runs in it; the next command gets a new
-    /// one.
+    /// Ends the shell of a session, with everything that runs in it, and waits for the end of its
+    /// command; the next command gets a new shell.
     ///
     /// # Errors
     /// A name that no session can have.
-    pub(crate) fn restart(&self, session: &str) -> Result<(), Refusal> {
+    pub(crate) async fn restart(&self, session: &str, caller: &Caller) -> Result<(), Refusal> {
         check_name(session)?;
         self.shared.clients.forget(&self.shared.link.forgotten());
         if let Some(named) = self.sessions.find(session) {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
+            // A job that still has the shell would have the next command refused.
+            if let Some(command) = named.runs {
+                tokio::select! {
+                    biased;
+                    () = caller.cancel.cancelled() => {}
+                    _ = command.end() => {}
+                    () = tokio::time::sleep(END) => {}
+                }
+            }
         }
         Ok(())
     }
