@@ -103,14 +103,14 @@ const FROM_BASE: Function = Function {
 fn read(file: &'static str) -> Vec<Definition> {
     let names: Vec<&'static str> = file.lines().filter_map(defined).collect();
     let mut definitions = Vec::new();
-    let (mut section, mut told, mut domain) = ("", None, None);
+    let (mut section, mut described, mut domain) = ("", None, None);
     let (mut name, mut body) = (None, String::new());
     let mut lines = file.lines().peekable();
     while let Some(line) = lines.next() {
         if let Some(title) = line.strip_prefix("## ") {
             section = title;
         } else if let Some(form) = line.strip_prefix("#: ") {
-            told = Some(form);
+            described = Some(form);
         } else if let Some(needs) = line.strip_prefix("#! ") {
             domain = Some(needs);
         } else if !line.starts_with('#') && !line.is_empty() {
@@ -120,8 +120,9 @@ fn read(file: &'static str) -> Vec<Definition> {
             let ends = lines.peek().is_none_or(|next| next.starts_with('#') || next.is_empty());
             if let (Some(named), true) = (name, ends) {
                 let (text, calls) = prefixed(&body, &names);
-                let (told, domain) = (told.take(), domain.take());
-                let offered = told.and_then(|told| function(named, told, domain, section));
+                let (described, domain) = (described.take(), domain.take());
+                let offered =
+                    described.and_then(|described| function(named, described, domain, section));
                 let parameters = parameters(&text);
                 definitions.push(Definition { name: named, text, calls, parameters, offered });
                 body.clear();
@@ -148,11 +149,11 @@ fn defined(line: &'static str) -> Option<&'static str> {
 /// Reads `name(parameters)  what it gives [kind]`.
 fn function(
     name: &'static str,
-    told: &'static str,
+    described: &'static str,
     domain: Option<&'static str>,
     section: &'static str,
 ) -> Option<Function> {
-    let (form, about) = told.split_once("  ")?;
+    let (form, about) = described.split_once("  ")?;
     let (about, gives) = match about.rsplit_once(" [") {
         Some((about, "whole]")) => (about, Gives::Whole),
         Some((about, "text]")) => (about, Gives::Text),

@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    fn told(check: fn(&str) -> Result<(), CalcError>, text: &str) -> String {
+    fn verdict(check: fn(&str) -> Result<(), CalcError>, text: &str) -> String {
         check(text).map_or_else(|error| error.to_string(), |()| "valid".to_owned())
     }
 
@@ -181,7 +181,7 @@ mod tests {
             "a<b/c",
         ];
         for text in valid {
-            assert_eq!(told(expression, text), "valid", "{text}");
+            assert_eq!(verdict(expression, text), "valid", "{text}");
         }
     }
 
@@ -236,16 +236,16 @@ mod tests {
             ("\"x\"", "Invalid expression: character `\"` at position 1 is not allowed"),
         ];
         for (text, message) in cases {
-            assert_eq!(told(expression, text), message, "{text}");
+            assert_eq!(verdict(expression, text), message, "{text}");
         }
     }
 
     #[test]
     fn the_length_is_bounded_at_10000_characters() {
         let longest = "1".repeat(10_000);
-        assert_eq!(told(expression, &longest), "valid");
+        assert_eq!(verdict(expression, &longest), "valid");
         assert_eq!(
-            told(script, &format!("{longest}1")),
+            verdict(script, &format!("{longest}1")),
             "Invalid expression: it has 10001 characters; at most 10000 are taken"
         );
     }
@@ -253,13 +253,13 @@ mod tests {
     #[test]
     fn scripts_may_have_strings_and_comments() {
         let text = "# it's system(1) in a comment (\nprint \"> /x (\\n\" /* `é` */\n1";
-        assert_eq!(told(script, text), "valid");
+        assert_eq!(verdict(script, text), "valid");
         assert_eq!(
-            told(script, "print \"open"),
+            verdict(script, "print \"open"),
             "Invalid expression: a string is not ended by `\"`"
         );
         assert_eq!(
-            told(script, "# \u{1b}[2J"),
+            verdict(script, "# \u{1b}[2J"),
             "Invalid expression: character `\\u{1b}` is not allowed"
         );
     }

@@ -63,7 +63,7 @@ fn remedy(scope: &ScopeResult, rule: ScopeRule, booted: bool) -> &'static str {
 mod tests {
     use super::*;
 
-    fn told(
+    fn described(
         hold: MemoryHold,
         scope: ScopeResult,
         rule: ScopeRule,
@@ -82,7 +82,7 @@ mod tests {
         let quick =
             format!("cells are held by cgroup v2: in a scope of systemd's, had in 12 ms{end}");
         assert_eq!(
-            told(MemoryHold::CgroupV2, had(12), ScopeRule::Auto),
+            described(MemoryHold::CgroupV2, had(12), ScopeRule::Auto),
             (LayerState::Ok, quick, None)
         );
         let slow = format!(
@@ -90,13 +90,13 @@ mod tests {
              first call waits{end}"
         );
         assert_eq!(
-            told(MemoryHold::CgroupV2, had(80), ScopeRule::Auto),
+            described(MemoryHold::CgroupV2, had(80), ScopeRule::Auto),
             (LayerState::Ok, slow, None)
         );
         for (hold, how) in [(MemoryHold::CgroupV2, "v2"), (MemoryHold::CgroupV1, "v1")] {
             let how = format!("cells are held by cgroup {how}");
             assert_eq!(
-                told(hold, ScopeResult::NotAsked, ScopeRule::Auto),
+                described(hold, ScopeResult::NotAsked, ScopeRule::Auto),
                 (LayerState::Ok, how, None)
             );
         }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn what_is_not_held_has_its_reason_and_its_remedy() {
         let none = "best-effort: no memory cgroup can be had, a watchdog adds it up";
-        let off = told(MemoryHold::BestEffort, ScopeResult::NotAsked, ScopeRule::Off);
+        let off = described(MemoryHold::BestEffort, ScopeResult::NotAsked, ScopeRule::Off);
         let remedy =
             "set `scope = \"auto\"` under [limits] in cofferdam.toml, or start cofferdam as root";
         assert_eq!(off, (LayerState::Weak, none.to_owned(), Some(remedy.to_owned())));
@@ -115,7 +115,7 @@ mod tests {
             ScopeResult::Refused { why: "the service manager did not answer in time".to_owned() };
         let how = "best-effort: no memory cgroup can be had (the service manager did not answer in time), a \
                    watchdog adds it up";
-        let told = told(MemoryHold::BestEffort, refused, ScopeRule::Auto);
-        assert_eq!(told, (LayerState::Weak, how.to_owned(), Some(BY_HAND.to_owned())));
+        let described = described(MemoryHold::BestEffort, refused, ScopeRule::Auto);
+        assert_eq!(described, (LayerState::Weak, how.to_owned(), Some(BY_HAND.to_owned())));
     }
 }

@@ -90,8 +90,8 @@ async fn conduct(
             if told_as == OutputFormat::Live {
                 return Err(failure.into());
             }
-            let told = terms.told(ended, Head::default(), Head::default(), None);
-            return told_as_json(&told, None);
+            let report = terms.report(ended, Head::default(), Head::default(), None);
+            return print_json(&report, None);
         }
     };
     let (input, output) = streams.opened();
@@ -145,7 +145,7 @@ impl Terms {
         }
     }
 
-    fn told(
+    fn report(
         &self,
         ended: Ended,
         stdout: Head,
@@ -231,12 +231,12 @@ async fn collected(
     let (ended, taken_back) =
         follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
     entry.ended(&story(&ended, Some(&receipt)));
-    told_as_json(&terms.told(ended, stdout, stderr, Some(receipt)), taken_back)
+    print_json(&terms.report(ended, stdout, stderr, Some(receipt)), taken_back)
 }
 
-fn told_as_json(told: &CommandReport, taken_back: Option<Cancellation>) -> Result<u8, CliError> {
-    print_out(&format!("{}\n", told.whole()))?;
-    Ok(exit::code(&told.outcome, taken_back))
+fn print_json(report: &CommandReport, taken_back: Option<Cancellation>) -> Result<u8, CliError> {
+    print_out(&format!("{}\n", report.whole()))?;
+    Ok(exit::code(&report.outcome, taken_back))
 }
 
 /// Carries the streams until the call has ended, and cancels it if the user does.
@@ -256,7 +256,7 @@ where
     let feeding = stdin.map(|to| tokio::spawn(pump::input(input, to)));
     let budget = Budget::new(output);
     let mut taken_back = None;
-    let (told, over) = watch::channel(false);
+    let (sender, over) = watch::channel(false);
     let streams = async {
         tokio::join!(
             watched(out, stdout, &budget, &control, over.clone()),
@@ -265,7 +265,7 @@ where
     };
     let ended = async {
         let ended = ended.await;
-        told.send_replace(true);
+        sender.send_replace(true);
         ended
     };
     let finished = async { tokio::join!(streams, ended) };

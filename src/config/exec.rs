@@ -203,7 +203,7 @@ mod tests {
         Ok(config.exec)
     }
 
-    fn told(
+    fn settings_of(
         exec: Result<ExecSettings, impl ToString>,
     ) -> Result<(u64, u64, String, usize), String> {
         exec.map_err(|bad| bad.to_string()).map(|exec| {
@@ -225,25 +225,25 @@ mod tests {
     #[test]
     fn what_is_typed_is_before_the_file_and_that_before_the_defaults() -> Result<(), String> {
         let nothing = || "/workspace".to_owned();
-        assert_eq!(told(of("")), Ok((30, 300, nothing(), 100)));
+        assert_eq!(settings_of(of("")), Ok((30, 300, nothing(), 100)));
         let file = "[exec]\ndefault_timeout = \"7s\"\nmax_timeout = 20\nworking_dir = \"src\"\nhistory = 3\n";
-        assert_eq!(told(of(file)), Ok((7, 20, "/workspace/src".to_owned(), 3)));
+        assert_eq!(settings_of(of(file)), Ok((7, 20, "/workspace/src".to_owned(), 3)));
         let said = Said {
             default_timeout: by("--default-timeout", "2m"),
             max_timeout: by("BASH_MCP_MAX_TIMEOUT", "3600"),
             working_dir: by("BASH_MCP_WORKING_DIR", "/tmp"),
             history: by("--history-size", "0"),
         };
-        assert_eq!(told(of(file)?.said(&said)), Ok((120, 3600, "/tmp".to_owned(), 0)));
+        assert_eq!(settings_of(of(file)?.said(&said)), Ok((120, 3600, "/tmp".to_owned(), 0)));
         // The default that nobody chose follows.
         let said = Said { max_timeout: by("--max-timeout", "10"), ..Said::default() };
-        assert_eq!(told(of("")?.said(&said)), Ok((10, 10, nothing(), 100)));
+        assert_eq!(settings_of(of("")?.said(&said)), Ok((10, 10, nothing(), 100)));
         Ok(())
     }
 
     #[test]
     fn a_value_that_cannot_be_right_is_refused_by_its_name() -> Result<(), String> {
-        let refused = |said: Said| of("").and_then(|exec| told(exec.said(&said)));
+        let refused = |said: Said| of("").and_then(|exec| settings_of(exec.said(&said)));
         let time =
             |text| refused(Said { max_timeout: by("--max-timeout", text), ..Said::default() });
         let cases = [

@@ -83,7 +83,7 @@ struct State {
     outgoing: VecDeque<Outgoing>,
     /// Why no call can be started any more.
     closed: Option<Failure>,
-    told: Metrics,
+    totals: Metrics,
 }
 
 /// The receiver of a call's frames.
@@ -347,7 +347,7 @@ impl Shared {
         self: &Arc<Self>,
         call: CallId,
         stdin: StdinKind,
-        told: (Receipt, u64),
+        receipt: (Receipt, u64),
         received: Received,
     ) {
         let mut state = self.state();
@@ -358,7 +358,7 @@ impl Shared {
         let input = waiting.input.subscribe();
         drop(state);
         let control = Control { call, shared: Arc::clone(self) };
-        let running = Running::take(stdin, told, received, control, (ended, input));
+        let running = Running::take(stdin, receipt, received, control, (ended, input));
         // The receiver has gone: the guard in `running` cancels the call on drop.
         drop(started.send(running));
     }
@@ -406,7 +406,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         drop(other);
-        let told = tokio::time::timeout(std::time::Duration::from_secs(10), waits).await;
-        assert_eq!(told.unwrap().unwrap().unwrap_err(), Failure::Supervisor);
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(10), waits).await;
+        assert_eq!(waited.unwrap().unwrap().unwrap_err(), Failure::Supervisor);
     }
 }

@@ -26,16 +26,16 @@ impl Link {
     pub fn metrics(&self) -> Metrics {
         let state = self.shared.state();
         let running = u64::try_from(state.calls.len()).unwrap_or(u64::MAX);
-        Metrics { running, ..state.told.clone() }
+        Metrics { running, ..state.totals.clone() }
     }
 }
 
 impl State {
     /// Adds a call that has ended.
     pub(super) fn add(&mut self, ended: &Ended) {
-        let told = &mut self.told;
-        told.calls += 1;
-        told.cells = ended.pool;
+        let totals = &mut self.totals;
+        totals.calls += 1;
+        totals.cells = ended.pool;
         for (phase, time) in ended.timings.named() {
             // Not the supervisor's: who reads the output tells it.
             if phase != "drain" {
@@ -47,7 +47,7 @@ impl State {
     /// Adds what one call took in one phase.
     pub(super) fn add_time(&mut self, phase: &'static str, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let sum = self.told.timings_us.entry(phase).or_default();
+        let sum = self.totals.timings_us.entry(phase).or_default();
         *sum = sum.saturating_add(micros);
     }
 }

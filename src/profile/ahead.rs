@@ -55,7 +55,7 @@ mod tests {
     use model::job::ProfileName;
 
     /// Returns the key of a profile `a` that extends `bc` and has these lines.
-    fn told(lines: &str) -> Result<Option<Ahead>, String> {
+    fn parsed(lines: &str) -> Result<Option<Ahead>, String> {
         let head = "schema = 1\nname = \"a\"\ndescription = \"d\"\nextends = \"bc\"\n";
         let given = [Document::new("a.toml", &format!("{head}{lines}"))];
         let profiles = Profiles::parse(&shipped(), &given).map_err(|error| error.to_string())?;
@@ -70,12 +70,12 @@ mod tests {
     #[test]
     fn it_is_inherited_replaced_and_gone_where_another_program_is_executed() {
         let bc = ["bc", "-l", "-q"].map(str::to_owned).to_vec();
-        assert_eq!(told("").map(words), Ok(Some(bc)));
+        assert_eq!(parsed("").map(words), Ok(Some(bc)));
         let own = "ahead = { argv = [\"bc\"], why = \"w\" }\n";
         let exec = "exec = { program = \"/usr/bin/bc\", why = \"w\" }\n";
-        assert_eq!(told(own).map(words), Ok(Some(vec!["bc".to_owned()])));
-        assert_eq!(told(exec), Ok(None));
-        assert_eq!(told(&format!("{exec}{own}")).map(words), Ok(Some(vec!["bc".to_owned()])));
+        assert_eq!(parsed(own).map(words), Ok(Some(vec!["bc".to_owned()])));
+        assert_eq!(parsed(exec), Ok(None));
+        assert_eq!(parsed(&format!("{exec}{own}")).map(words), Ok(Some(vec!["bc".to_owned()])));
     }
 
     #[test]
@@ -84,10 +84,10 @@ mod tests {
         let alone = "a.toml:5:18: `ahead` is for one program alone, in a cell without a workspace\n\
             hint: name the program in `exec`, and leave `workspace` out";
         let any = "exec = { program = \"any\", why = \"w\" }\n";
-        assert_eq!(told(&format!("{own}{any}")), Err(alone.to_owned()));
+        assert_eq!(parsed(&format!("{own}{any}")), Err(alone.to_owned()));
         let workspace = "workspace = { why = \"w\" }\n[limits]\nmemory = \"2G\"\n";
-        assert_eq!(told(&format!("{own}{workspace}")), Err(alone.to_owned()));
-        assert_eq!(told(workspace), Ok(None), "inherited, and of no use there");
+        assert_eq!(parsed(&format!("{own}{workspace}")), Err(alone.to_owned()));
+        assert_eq!(parsed(workspace), Ok(None), "inherited, and of no use there");
         let cases = [
             ("ahead = { argv = [], why = \"w\" }\n", "a.toml:5:18: argv is empty"),
             (
@@ -96,7 +96,7 @@ mod tests {
             ),
         ];
         for (lines, mistake) in cases {
-            assert_eq!(told(lines), Err(mistake.to_owned()));
+            assert_eq!(parsed(lines), Err(mistake.to_owned()));
         }
     }
 }

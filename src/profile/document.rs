@@ -142,7 +142,7 @@ mod tests {
         why: String,
     }
 
-    fn told(text: &str) -> String {
+    fn message_of(text: &str) -> String {
         Document::new("a.toml", text)
             .read::<Sample>()
             .map_or_else(|mistake| mistake.to_string(), |sample| format!("{sample:?}"))
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn an_unknown_key_is_told_with_its_place_and_the_nearest_key() {
         assert_eq!(
-            told("schema = 1\n\n  timeuot = 3\n"),
+            message_of("schema = 1\n\n  timeuot = 3\n"),
             "a.toml:3:3: unknown field `timeuot`, expected one of `schema`, `timeout`, `grants`\n\
              hint: did you mean `timeout`?"
         );
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_key_like_no_other_gets_no_guess() {
         assert_eq!(
-            told("schema = 1\nzzz = 3\n"),
+            message_of("schema = 1\nzzz = 3\n"),
             "a.toml:2:1: unknown field `zzz`, expected one of `schema`, `timeout`, `grants`"
         );
     }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_missing_why_is_told_at_its_grant() {
         assert_eq!(
-            told("schema = 1\n[[grants]]\n"),
+            message_of("schema = 1\n[[grants]]\n"),
             "a.toml:2:1: missing field `why`\n\
              hint: every grant and every rule says why it is there"
         );
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn another_schema_is_told_before_any_unknown_key() {
         assert_eq!(
-            told("# new\nschema = 2\nnovel = true\n"),
+            message_of("# new\nschema = 2\nnovel = true\n"),
             "a.toml:2:10: schema 2 is not one this version reads\n\
              hint: this version reads `schema = 1`"
         );
@@ -199,14 +199,14 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn arbitrary_text_never_panics(text in "\\PC*") {
-            let _read = told(&text);
+            let _read = message_of(&text);
         }
 
         #[test]
         fn text_that_looks_like_toml_never_panics(
             text in "(schema|why|grants|\\[\\[|\\]\\]|\\[|\\]|=|\"|\n| |1|\\{|\\}|,|`|é)*"
         ) {
-            let _read = told(&text);
+            let _read = message_of(&text);
         }
     }
 }

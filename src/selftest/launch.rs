@@ -183,8 +183,8 @@ impl Bench {
         const LINE: &str = "stat -Lc %i /proc/self/ns/mnt /proc/self/ns/pid";
         let words = self.prefixed(["bash", "-c", LINE].map(str::to_owned));
         let Some((program, rest)) = words.split_first() else { return Ok(Isolation::Shared) };
-        let told = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
-        let text = String::from_utf8_lossy(&told.stdout);
+        let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
         let inside: Vec<&str> = text.lines().collect();
         let outside = |name| {
             std::fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino().to_string())
@@ -206,11 +206,11 @@ impl Bench {
             return Ok(Memory::BestEffort);
         }
         let arguments = ["run", "--json", "--", "true"];
-        let mut told = Command::new(&self.program);
-        told.arg("--config").arg(&self.config).args(arguments);
-        let told = told.stdin(Stdio::null()).output()?;
-        let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
-        let held = told.pointer("/receipt/configured/memory").and_then(serde_json::Value::as_str);
+        let mut output = Command::new(&self.program);
+        output.arg("--config").arg(&self.config).args(arguments);
+        let output = output.stdin(Stdio::null()).output()?;
+        let output: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let held = output.pointer("/receipt/configured/memory").and_then(serde_json::Value::as_str);
         let is_held = held.is_some_and(|held| held.starts_with("cgroup"));
         Ok(if is_held { Memory::ControlGroup } else { Memory::BestEffort })
     }

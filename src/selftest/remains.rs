@@ -48,8 +48,8 @@ fn asked(helper: &Path, call: &str, arguments: &[&str]) -> String {
     let number = calls::number(call).map(|number| number.to_string()).unwrap_or_default();
     let mut command = Command::new(helper);
     command.args(["call", &number]).args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
-    let told = command.output().map(|told| told.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&told).trim().to_owned()
+    let output = command.output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).trim().to_owned()
 }
 
 /// Returns true if a process with this argument still runs after a while, and ends it.
@@ -114,11 +114,11 @@ pub fn end_all() -> usize {
 pub(crate) fn take_away(directory: &Path) -> std::io::Result<()> {
     let mut command = Command::new("rm");
     command.args(["-rf", "--"]).arg(directory).stdin(Stdio::null());
-    let told = command.output()?;
-    if told.status.success() && !directory.exists() {
+    let output = command.output()?;
+    if output.status.success() && !directory.exists() {
         return Ok(());
     }
-    let why = String::from_utf8_lossy(&told.stderr);
+    let why = String::from_utf8_lossy(&output.stderr);
     let why = why.lines().next().unwrap_or("it is still there");
     Err(std::io::Error::other(format!("{} is left: {why}", directory.display())))
 }

@@ -117,14 +117,14 @@ mod tests {
                     seen = std::os::unix::process::parent_id().to_ne_bytes();
                 });
                 let same = seen == parent.to_ne_bytes();
-                let told = nix::unistd::write(&writer, &[u8::from(same && ran.is_ok())]);
-                exit_now(i32::from(told.is_err()))
+                let answer = nix::unistd::write(&writer, &[u8::from(same && ran.is_ok())]);
+                exit_now(i32::from(answer.is_err()))
             }
             Side::Parent(child) => {
                 drop(writer);
-                let mut told = [0; 2];
-                assert_eq!(nix::unistd::read(&reader, &mut told)?, 1);
-                assert_eq!(told, [1, 0]);
+                let mut answer = [0; 2];
+                assert_eq!(nix::unistd::read(&reader, &mut answer)?, 1);
+                assert_eq!(answer, [1, 0]);
                 process::wait(&child.pidfd)
             }
         }

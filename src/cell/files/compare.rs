@@ -29,7 +29,10 @@ pub(crate) fn compare(
     since: SystemTime,
 ) -> FilesChanged {
     let mut changed = Changed {
-        told: FilesChanged { is_whole: before.is_whole && after.is_whole, ..FilesChanged::none() },
+        reported: FilesChanged {
+            is_whole: before.is_whole && after.is_whole,
+            ..FilesChanged::none()
+        },
         bytes: 0,
     };
     let since = since.checked_sub(COARSE).and_then(|since| since.duration_since(UNIX_EPOCH).ok());
@@ -37,7 +40,7 @@ pub(crate) fn compare(
     let (mut old, mut new, mut looked_for) = (0, 0, 0);
     loop {
         match (before.entry(old), after.entry(new)) {
-            (None, None) => return changed.told,
+            (None, None) => return changed.reported,
             (Some((was, stamp)), there) if there.is_none_or(|(path, _)| was < path) => {
                 old += 1;
                 if after.is_whole || (looked_for < MOST_LOOKED_FOR && is_gone(root, was)) {
@@ -60,7 +63,7 @@ pub(crate) fn compare(
                     None => {}
                 }
             }
-            (Some(_), None) => return changed.told,
+            (Some(_), None) => return changed.reported,
         }
     }
 }
@@ -72,7 +75,7 @@ fn is_gone(root: Option<&OwnedFd>, path: &[u8]) -> bool {
 }
 
 struct Changed {
-    told: FilesChanged,
+    reported: FilesChanged,
     /// Of the paths that are listed.
     bytes: usize,
 }
@@ -80,16 +83,16 @@ struct Changed {
 impl Changed {
     fn add(&mut self, change: Change, path: &[u8], stamp: &Stamp) {
         let count = match change {
-            Change::Created => &mut self.told.created,
-            Change::Modified => &mut self.told.modified,
-            Change::Deleted => &mut self.told.deleted,
+            Change::Created => &mut self.reported.created,
+            Change::Modified => &mut self.reported.modified,
+            Change::Deleted => &mut self.reported.deleted,
         };
         *count = count.saturating_add(1);
-        if self.told.listed.len() == MOST_LISTED || self.bytes + path.len() > MOST_BYTES {
+        if self.reported.listed.len() == MOST_LISTED || self.bytes + path.len() > MOST_BYTES {
             return;
         }
         self.bytes += path.len();
-        self.told.listed.push(FileChange {
+        self.reported.listed.push(FileChange {
             change,
             path: path.to_vec(),
             kind: stamp.kind(),
@@ -116,7 +119,7 @@ mod tests {
         tree
     }
 
-    fn told(before: &Tree, after: &Tree) -> (Vec<(Change, String)>, bool) {
+    fn reported(before: &Tree, after: &Tree) -> (Vec<(Change, String)>, bool) {
         let since = UNIX_EPOCH + Duration::from_secs(1);
         let changed = compare(before, after, None, since);
         let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
@@ -133,11 +136,11 @@ mod tests {
         let before = tree(&[("a", FILE, 1), ("b", FILE, 1), ("c", FILE, 1), ("d", DIRECTORY, 1)]);
         let after = tree(&[("0", FILE, 1), ("b", FILE, 2), ("c", FILE, 1), ("d", DIRECTORY, 9)]);
         let changes = [(Change::Created, "0"), (Change::Deleted, "a"), (Change::Modified, "b")];
-        assert_eq!(told(&before, &after), (all(&changes), true));
-        assert_eq!(told(&after, &after), (Vec::new(), true));
+        assert_eq!(reported(&before, &after), (all(&changes), true));
+        assert_eq!(reported(&after, &after), (Vec::new(), true));
         let last = tree(&[("b", FILE, 2)]);
         let gone = [(Change::Deleted, "0"), (Change::Deleted, "c"), (Change::Deleted, "d")];
-        assert_eq!(told(&after, &last), (all(&gone), true));
+        assert_eq!(reported(&after, &last), (all(&gone), true));
     }
 
     #[test]
@@ -146,9 +149,9 @@ mod tests {
         let mut cut = tree(&[("a", FILE, 1)]);
         cut.is_whole = false;
         let after = tree(&[("a", FILE, 1), ("new", FILE, second), ("unseen", FILE, 5)]);
-        assert_eq!(told(&cut, &after), (all(&[(Change::Modified, "new")]), false));
+        assert_eq!(reported(&cut, &after), (all(&[(Change::Modified, "new")]), false));
         // An entry missing from a cut scan may still exist.
-        assert_eq!(told(&after, &cut), (Vec::new(), false));
+        assert_eq!(reported(&after, &cut), (Vec::new(), false));
     }
 
     #[test]

@@ -107,6 +107,6 @@ pub fn answer(got: sys::Result<usize>) -> Answer {
 }
 
 /// Converts a refusal into an answer.
-pub fn told(got: sys::Result<Answer>) -> Answer {
+pub fn answer_of(got: sys::Result<Answer>) -> Answer {
     got.unwrap_or_else(Answer::Refused)
 }

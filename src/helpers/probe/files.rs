@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::attempts::{Answer, told};
+use crate::attempts::{Answer, answer_of};
 use crate::sys::{self, Result, number};
 
 const AT_FDCWD: usize = 100_usize.wrapping_neg();
@@ -25,13 +25,13 @@ pub fn open_only(mode: &CStr, path: &CStr) -> Option<Answer> {
         b"rw" => O_RDWR,
         _ => return None,
     };
-    Some(told(open(path, flags).map(|_| Answer::Done("open"))))
+    Some(answer_of(open(path, flags).map(|_| Answer::Done("open"))))
 }
 
 /// Reads the first line, at most 256 bytes of it.
 pub fn first_line(path: &CStr) -> Answer {
     let mut bytes = [0; 256];
-    told(
+    answer_of(
         open(path, 0)
             .and_then(|file| sys::read(file, &mut bytes))
             .map(|count| Answer::Said(bytes, count)),
@@ -40,7 +40,7 @@ pub fn first_line(path: &CStr) -> Answer {
 
 /// Counts how much there is to read, up to 64 KiB.
 pub fn size(path: &CStr) -> Answer {
-    told(open(path, 0).and_then(|file| {
+    answer_of(open(path, 0).and_then(|file| {
         let mut bytes = [0; 4096];
         let mut total = 0;
         for _ in 0..16 {
@@ -56,7 +56,7 @@ pub fn size(path: &CStr) -> Answer {
 
 /// Counts the names of a directory, `.` and `..` not among them.
 pub fn names(path: &CStr) -> Answer {
-    told(open(path, 0).and_then(|directory| {
+    answer_of(open(path, 0).and_then(|directory| {
         let mut entries = [0_u8; 4096];
         let mut count = 0;
         loop {
@@ -85,7 +85,7 @@ fn records(mut entries: &[u8]) -> usize {
 /// Writes MiB after MiB into a new file.
 pub fn fill(path: &CStr, mib: usize) -> Answer {
     let block = [b'x'; 65536];
-    told(open(path, O_WRONLY | O_CREAT).and_then(|file| {
+    answer_of(open(path, O_WRONLY | O_CREAT).and_then(|file| {
         for _ in 0..mib * 16 {
             let mut rest: &[u8] = &block;
             while !rest.is_empty() {
@@ -100,7 +100,7 @@ pub fn fill(path: &CStr, mib: usize) -> Answer {
 
 /// Makes empty files, one after the other.
 pub fn inodes(directory: &CStr, count: usize) -> Answer {
-    told(enter(directory).and_then(|()| {
+    answer_of(enter(directory).and_then(|()| {
         for at in 0..count {
             let name = name(at);
             let file = sys::call(
@@ -115,7 +115,7 @@ pub fn inodes(directory: &CStr, count: usize) -> Answer {
 
 /// Makes a directory in a directory in a directory.
 pub fn deep(directory: &CStr, count: usize) -> Answer {
-    told(enter(directory).and_then(|()| {
+    answer_of(enter(directory).and_then(|()| {
         let long = [b'd'; 250];
         let mut name = [0; 251];
         name.iter_mut().zip(long).for_each(|(place, byte)| *place = byte);

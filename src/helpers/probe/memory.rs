@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::attempts::{Answer, told};
+use crate::attempts::{Answer, answer_of};
 use crate::errno::Errno;
 use crate::sys::{self, Result, number};
 
@@ -97,7 +97,7 @@ fn shm() -> Result<()> {
 
 fn memfd(mib: usize) -> Answer {
     let name = c"m".to_bytes_with_nul();
-    told(
+    answer_of(
         sys::call(number::MEMFD_CREATE, &[sys::address(name)])
             .and_then(|file| write_mib(file, mib))
             .map(|()| Answer::Counted("touched", mib)),
@@ -117,7 +117,7 @@ fn write_mib(file: usize, mib: usize) -> Result<()> {
 
 /// Writes so much to a descriptor.
 pub fn flood(descriptor: usize, mib: usize) -> Answer {
-    told(write_mib(descriptor, mib).map(|()| Answer::Done("")))
+    answer_of(write_mib(descriptor, mib).map(|()| Answer::Done("")))
 }
 
 /// Fills pipes, each as large as it may be.
@@ -199,7 +199,7 @@ pub fn mappings(count: usize, seconds: usize) -> Answer {
             .step_by(2 * PAGE)
             .try_for_each(|place| sys::call(number::MPROTECT, &[place, PAGE, READ]).map(drop))
     });
-    told(made.map(|()| {
+    answer_of(made.map(|()| {
         let time = [seconds, 0];
         sys::call(number::NANOSLEEP, &[sys::address(&time)]).map(drop).unwrap_or_default();
         Answer::Counted("mapped", count)

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::attempts::{Answer, told};
+use crate::attempts::{Answer, answer_of};
 use crate::sys::{self, Result, number as calls};
 use crate::words::number;
 
@@ -85,7 +85,7 @@ fn network_order(port: &CStr) -> Option<[u8; 2]> {
 pub fn connect(words: &[&CStr]) -> Option<Answer> {
     let (kind, words) = kind(words);
     let address = Address::of(words)?;
-    Some(told(address.connected(kind).map(|_| Answer::Done("connected"))))
+    Some(answer_of(address.connected(kind).map(|_| Answer::Done("connected"))))
 }
 
 /// Sends one byte as a datagram or on a stream.
@@ -96,7 +96,7 @@ pub fn send(words: &[&CStr]) -> Option<Answer> {
         let byte = [b'x'];
         sys::call(calls::SENDTO, &[socket, sys::address(&byte), 1])
     });
-    Some(told(sent.map(|_| Answer::Done("sent"))))
+    Some(answer_of(sent.map(|_| Answer::Done("sent"))))
 }
 
 fn kind<'a, 'b>(words: &'a [&'b CStr]) -> (usize, &'a [&'b CStr]) {
@@ -111,13 +111,15 @@ pub fn listen(port: usize) -> Option<Answer> {
     const POLLIN: u64 = 1 << 32;
     let port = u16::try_from(port).ok()?;
     let address = Address::new(AF_INET).with(&port.to_be_bytes()).with(&[0; 12]);
-    Some(told(sys::call(calls::SOCKET, &[usize::from(AF_INET), STREAM, 0]).and_then(|socket| {
-        sys::call(calls::BIND, &[socket, sys::address(&address.bytes), address.length])?;
-        sys::call(calls::LISTEN, &[socket, 1])?;
-        crate::say(format_args!("listening\n"));
-        let mut wanted = [POLLIN | u64::try_from(socket).unwrap_or(u64::MAX)];
-        let time = [2_u64, 0];
-        let came = sys::call(calls::PPOLL, &[sys::place(&mut wanted), 1, sys::address(&time)])?;
-        Ok(Answer::Done(if came == 0 { "nobody came" } else { "reached" }))
-    })))
+    Some(answer_of(sys::call(calls::SOCKET, &[usize::from(AF_INET), STREAM, 0]).and_then(
+        |socket| {
+            sys::call(calls::BIND, &[socket, sys::address(&address.bytes), address.length])?;
+            sys::call(calls::LISTEN, &[socket, 1])?;
+            crate::say(format_args!("listening\n"));
+            let mut wanted = [POLLIN | u64::try_from(socket).unwrap_or(u64::MAX)];
+            let time = [2_u64, 0];
+            let came = sys::call(calls::PPOLL, &[sys::place(&mut wanted), 1, sys::address(&time)])?;
+            Ok(Answer::Done(if came == 0 { "nobody came" } else { "reached" }))
+        },
+    )))
 }

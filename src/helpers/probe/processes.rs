@@ -1,6 +1,6 @@
 //! Attempts with processes and descriptors: as many as there may be, or as long as there is time.
 
-use crate::attempts::{Answer, told};
+use crate::attempts::{Answer, answer_of};
 use crate::sys::{self, Result, number};
 
 const SIGCHLD: usize = 17;
@@ -24,7 +24,7 @@ pub fn forks(count: usize) -> Answer {
         sys::call(number::KILL, &[*pid, SIGKILL]).map(drop).unwrap_or_default();
         sys::call(number::WAIT4, &[*pid]).map(drop).unwrap_or_default();
     }
-    told(made)
+    answer_of(made)
 }
 
 /// Makes processes that end and that nobody waits for.
@@ -53,7 +53,7 @@ pub fn descriptors(count: usize) -> Answer {
     const RLIMIT_NOFILE: usize = 7;
     let mut limit = [0_u64; 2];
     let place = sys::place(&mut limit);
-    told(sys::call(number::PRLIMIT64, &[0, RLIMIT_NOFILE, 0, place]).and_then(|_| {
+    answer_of(sys::call(number::PRLIMIT64, &[0, RLIMIT_NOFILE, 0, place]).and_then(|_| {
         let [_, hard] = limit;
         let raised = [hard, hard];
         sys::call(number::PRLIMIT64, &[0, RLIMIT_NOFILE, sys::address(&raised)])?;
@@ -67,7 +67,7 @@ pub fn descriptors(count: usize) -> Answer {
 /// Sleeps.
 pub fn sleep(seconds: usize) -> Answer {
     let time = [seconds, 0];
-    told(sys::call(number::NANOSLEEP, &[sys::address(&time)]).map(|_| Answer::Done("slept")))
+    answer_of(sys::call(number::NANOSLEEP, &[sys::address(&time)]).map(|_| Answer::Done("slept")))
 }
 
 /// Uses a processor for ever.

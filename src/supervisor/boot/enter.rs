@@ -176,7 +176,7 @@ fn greeted(
         let why = key.design.as_ref().err()?.why.clone();
         Some((key.profile.clone(), why))
     });
-    let scope = inherited.scope.told.clone();
+    let scope = inherited.scope.result.clone();
     let ready = Event::Ready(Ready { landlock_abi, memory, scope, unusable: unusable.collect() });
     let first = inherited.first.take();
     let Inherited { link, caps, cgroups, operator, .. } = inherited;

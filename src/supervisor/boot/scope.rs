@@ -57,13 +57,13 @@ pub(crate) struct Asking {
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// The report where nothing is awaited.
-    pub told: ScopeResult,
+    pub result: ScopeResult,
     awaited: Option<Awaited>,
 }
 
 impl From<ScopeResult> for Pending {
-    fn from(told: ScopeResult) -> Self {
-        Self { told, awaited: None }
+    fn from(result: ScopeResult) -> Self {
+        Self { result, awaited: None }
     }
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn prepare(wish: Wish, cgroups: &Parent) -> Result<(Pending, Option<A
     }
     let (from, theirs) = packets()?;
     let awaited = Some(Awaited { from, wish });
-    Ok((Pending { told: ScopeResult::NotAsked, awaited }, Some(Asking { manager, theirs })))
+    Ok((Pending { result: ScopeResult::NotAsked, awaited }, Some(Asking { manager, theirs })))
 }
 
 impl Asking {
@@ -163,8 +163,8 @@ pub(crate) fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent
     };
     let (answer, directory) = match answer {
         Ok(answer) => answer,
-        Err(told) => {
-            pending.told = told;
+        Err(result) => {
+            pending.result = result;
             return;
         }
     };
@@ -173,7 +173,7 @@ pub(crate) fn settle(pending: &mut Pending, link: &OwnedFd, cgroups: &mut Parent
         let processors = if shared { ProcessorShares::Shared } else { ProcessorShares::NotOurs };
         *cgroups = Parent::V2 { directory, processors };
     }
-    pending.told = answer.scope;
+    pending.result = answer.scope;
 }
 
 /// Waits for the answer. False: it has not come in time.

@@ -60,7 +60,7 @@ pub(crate) struct Running {
     exec: Option<Failure>,
     /// The end, kept back until the cell is collected where something outlives it.
     ended: Option<Box<Ended>>,
-    told: bool,
+    is_reported: bool,
     /// Once it is ending: when to look whether it can be told before that.
     look: DeathCheck,
     /// Changes in the workspace, as init reported them.
@@ -103,7 +103,7 @@ impl Running {
             stopped: None,
             exec: None,
             ended: None,
-            told: false,
+            is_reported: false,
             look: DeathCheck::default(),
             changed: None,
             phases,
@@ -219,7 +219,7 @@ impl Running {
     fn kill(&mut self, now: Instant) {
         self.stage = CallStage::Ending;
         self.deadline = Some(now + LINGER);
-        if !self.told {
+        if !self.is_reported {
             self.look.begin(now);
         }
         self.cell.kill();
@@ -295,7 +295,7 @@ impl Running {
         self.cell.stop_listening(CellSocket::Control);
         // A granted directory outlives the cell: the answer waits until nothing can write to it.
         if self.start.workspace == Workspace::Fresh {
-            self.told = true;
+            self.is_reported = true;
             CallEvent::Ended(Box::new(ended))
         } else {
             self.ended = Some(Box::new(ended));
@@ -309,7 +309,7 @@ impl Running {
         if !self.look.is_over(&self.cell, shared, now) {
             return None;
         }
-        self.told = true;
+        self.is_reported = true;
         let mut ended = self.last_end(Used::default());
         if self.start.changes == ListChanges::Yes && self.start.workspace != Workspace::Fresh {
             ended.files_changed = dying::incomplete(ended.files_changed);
@@ -335,7 +335,7 @@ impl Running {
             Ok(Some(used)) => used,
             Err(_) => Used::default(),
         };
-        if self.told {
+        if self.is_reported {
             return CallEvent::Gone(None);
         }
         CallEvent::Gone(Some(self.last_end(used)))

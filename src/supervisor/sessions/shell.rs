@@ -100,7 +100,7 @@ struct Current {
     call: CallId,
     pending: PendingCall,
     report: Vec<u8>,
-    told: Option<LoopReport>,
+    reported: Option<LoopReport>,
     /// How long it took until then; what init looks at after that is not the command's time.
     took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
@@ -209,7 +209,7 @@ impl Shell {
             call: ready.start.call,
             pending,
             report: Vec::new(),
-            told: None,
+            reported: None,
             took: None,
             stopped: None,
             asking: input_query::InputQuery::default(),
@@ -251,8 +251,8 @@ impl Shell {
             return ShellEvent::None;
         }
         match LoopReport::parse(&current.report) {
-            Some(told) => {
-                current.told.get_or_insert(told);
+            Some(reported) => {
+                current.reported.get_or_insert(reported);
                 current.took.get_or_insert(current.started.elapsed());
                 self.stage = ShellStage::Counting;
                 self.deadline = Some(now + LINGER);
@@ -348,8 +348,9 @@ impl Shell {
         mailbox: &mut Mailbox,
     ) -> ShellEvent {
         let Some(current) = self.current.take() else { return ShellEvent::None };
-        let Current { call, pending, told, took, stopped, started, timings, force, .. } = current;
-        let Some(told) = told else { return ShellEvent::None };
+        let Current { call, pending, reported, took, stopped, started, timings, force, .. } =
+            current;
+        let Some(reported) = reported else { return ShellEvent::None };
         let wall = took.unwrap_or_else(|| started.elapsed());
         mailbox.clear_up(pending);
         self.stage = ShellStage::Idle;
@@ -360,10 +361,10 @@ impl Shell {
             usage,
             denials,
             timings: Timings { run: wall, ..timings },
-            shell: ShellAfter::Kept { cwd: told.cwd },
+            shell: ShellAfter::Kept { cwd: reported.cwd },
             force,
             files_changed: self.files_changed(),
-            ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: told.status }))
+            ..Ended::of(stopped.unwrap_or(Outcome::Exited { code: reported.status }))
         };
         ShellEvent::Ended(call, Box::new(ended))
     }

@@ -200,22 +200,22 @@ impl Scan {
         let Some(directory) = directory.filter(|_| gathered.seen.insert(file.clone())) else {
             return;
         };
-        let told = match gathered.known.get(&file) {
-            Some(told) => Rc::clone(told),
+        let variables = match gathered.known.get(&file) {
+            Some(variables) => Rc::clone(variables),
             None => {
-                let told = Rc::new(self.told(who, &file));
-                gathered.known.insert(file, Rc::clone(&told));
-                told
+                let variables = Rc::new(self.variables(who, &file));
+                gathered.known.insert(file, Rc::clone(&variables));
+                variables
             }
         };
-        gathered.settings.push(Rc::clone(&told));
-        for value in valued(&[told], Names::Include).filter(|_| depth <= DEEPEST) {
+        gathered.settings.push(Rc::clone(&variables));
+        for value in valued(&[variables], Names::Include).filter(|_| depth <= DEEPEST) {
             self.gather(who, (&directory, &expanded(value)), depth + 1, gathered);
         }
     }
 
     /// The settings of one file, by the reader; where that fails, whatever looks like a path.
-    fn told(&mut self, who: &Place, file: &Path) -> Vec<Variable> {
+    fn variables(&mut self, who: &Place, file: &Path) -> Vec<Variable> {
         let mut text = match self.read(file, MOST + 1) {
             Ok(text) => text,
             // A file that we may not read, the cell may not either; git will not, as this user.
@@ -236,7 +236,7 @@ impl Scan {
             None => Reader::start().and_then(|reader| self.reader.insert(reader).read(&text)),
         };
         match read {
-            Ok((told, Whole::Yes | Whole::No)) => told,
+            Ok((variables, Whole::Yes | Whole::No)) => variables,
             Err(_) => {
                 // Another process for the next.
                 self.reader = None;
@@ -358,13 +358,14 @@ fn programs_of_alias(value: &[u8]) -> Vec<u8> {
 
 /// Values of settings with this meaning.
 fn valued(settings: &[Rc<Vec<Variable>>], what: Names) -> impl Iterator<Item = &[u8]> {
-    let all = settings.iter().flat_map(|told| told.iter());
-    let named = all.filter(move |told| !told.value.is_empty() && meaning(told) == Some(what));
-    named.map(|told| told.value.as_slice())
+    let all = settings.iter().flat_map(|variables| variables.iter());
+    let named =
+        all.filter(move |variable| !variable.value.is_empty() && meaning(variable) == Some(what));
+    named.map(|variable| variable.value.as_slice())
 }
 
-fn meaning(told: &Variable) -> Option<Names> {
-    named_by(&told.section, &told.key)
+fn meaning(variable: &Variable) -> Option<Names> {
+    named_by(&variable.section, &variable.key)
 }
 
 /// Returns whether a setting names a place; without allocating, for the reader.

@@ -71,7 +71,7 @@ impl Reader {
         self.send(&length.to_le_bytes(), until)?;
         self.send(text, until)?;
         let mut answers = Answers { reader: self, room: Vec::new(), taken: 0, until };
-        let mut told = Vec::new();
+        let mut settings = Vec::new();
         // Each of a text's settings takes two bytes of it at least.
         for _ in 0..=text.len() {
             let mut head = [0; 5];
@@ -79,8 +79,8 @@ impl Reader {
             let [section, key, low, high, kind] = head;
             match kind {
                 SETTING => {}
-                WHOLE => return Ok((told, Whole::Yes)),
-                BROKEN => return Ok((told, Whole::No)),
+                WHOLE => return Ok((settings, Whole::Yes)),
+                BROKEN => return Ok((settings, Whole::No)),
                 _ => return Err(Errno::EBADMSG),
             }
             let lengths = [
@@ -96,7 +96,7 @@ impl Reader {
             for part in [&mut setting.section, &mut setting.key, &mut setting.value] {
                 answers.take(part)?;
             }
-            told.push(setting);
+            settings.push(setting);
         }
         Err(Errno::EBADMSG)
     }
@@ -279,13 +279,13 @@ mod tests {
     fn settings_come_back_and_a_second_text_is_read_by_the_same_process()
     -> Result<(), Box<dyn std::error::Error>> {
         let reader = Reader::start()?;
-        let (told, verdict) = reader.read(b"[Core] # see [docs]\n hooksPath = a\\\nb\n")?;
+        let (settings, verdict) = reader.read(b"[Core] # see [docs]\n hooksPath = a\\\nb\n")?;
         let expected = Variable {
             section: b"core".to_vec(),
             key: b"hookspath".to_vec(),
             value: b"ab".to_vec(),
         };
-        assert_eq!((told, verdict), (vec![expected], Whole::Yes));
+        assert_eq!((settings, verdict), (vec![expected], Whole::Yes));
         assert_eq!(reader.read(b"[x\ny")?.1, Whole::No);
         let large = b"[include]\npath=/etc/shadow\n".repeat(30_000);
         assert_eq!(reader.read(&large)?.0.len(), 30_000);

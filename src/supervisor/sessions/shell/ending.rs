@@ -37,11 +37,11 @@ impl Shell {
 
     /// Takes the changes in the workspace since the command before.
     pub(super) fn files_changed(&mut self) -> Option<FilesChanged> {
-        let told = match self.changes {
+        let reported = match self.changes {
             ListChanges::No => None,
             ListChanges::Yes => Some(self.changed.take().unwrap_or(FilesChanged::unknown())),
         };
-        told.filter(|changed| !changed.is_nothing())
+        reported.filter(|changed| !changed.is_nothing())
     }
 
     /// The cell's init may have ended.
@@ -77,10 +77,10 @@ impl Shell {
         self.look.end();
         self.late_words();
         let current = self.current.take()?;
-        let Current { call, pending, told, stopped, started, timings, force, .. } = current;
+        let Current { call, pending, reported, stopped, started, timings, force, .. } = current;
         mailbox.clear_up(pending);
-        let told = told.map(|told| Outcome::Exited { code: told.status });
-        let (outcome, counts, denials) = self.as_reported(stopped.or(told), used);
+        let reported = reported.map(|reported| Outcome::Exited { code: reported.status });
+        let (outcome, counts, denials) = self.as_reported(stopped.or(reported), used);
         let wall = started.elapsed();
         let usage = self.usage(CpuTime::of(&counts), counts.max_rss, wall);
         let timings = Timings { run: wall, ..timings };
