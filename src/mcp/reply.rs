@@ -12,8 +12,8 @@ use model::receipt::Receipt;
 use service::refused::{Refused, RefusedKind};
 pub(crate) use service::report::millis;
 use service::report::{
-    Clamped, CommandReport, Cut, SessionReport, StreamReport, changes, receipt_fields, signal_name,
-    time_text, to_value, unrecorded_fields,
+    Clamped, CommandReport, Cut, StreamReport, changes, receipt_fields, time_text, to_value,
+    unrecorded_fields,
 };
 use service::rules::Rules;
 
@@ -51,29 +51,28 @@ fn at_its_ends(report: &CommandReport) -> bool {
 
 /// Returns the last line of the text: outcome, duration, time limit, refused system calls.
 pub(super) fn status(report: &CommandReport) -> String {
-    let took = time_text(report.usage.wall);
-    let what = report.session.as_ref().map_or("the cell was killed", SessionReport::killed);
     let printed = if report.stdout.text.is_empty() && report.stderr.text.is_empty() {
         "it had printed nothing"
     } else {
         "output above is what it had printed"
     };
-    let killed = format!("{what}; {printed}");
-    let end = match &report.outcome {
-        Outcome::Exited { code } => format!("exit {code} in {took}"),
-        Outcome::Signaled { signal } => {
-            format!("ended by {} after {took}", signal_name(*signal))
+    let mut end = match (&report.outcome, report.error()) {
+        (Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled, Some(error)) => {
+            format!("{error}; {printed}")
         }
-        Outcome::Timeout => format!("timed out after {}; {killed}", time_text(report.timeout)),
-        Outcome::Limit(kind) => {
-            format!("limit reached: {} after {took}; {killed}", kind.name().replace('_', " "))
-        }
-        Outcome::Cancelled => format!("cancelled after {took}; {killed}"),
-        Outcome::Failed(failure) => match failure.hint() {
-            Some(hint) => format!("failed: {failure}; hint: {hint}"),
-            None => format!("failed: {failure}"),
-        },
+        (
+            Outcome::Exited { .. }
+            | Outcome::Signaled { .. }
+            | Outcome::Failed(_)
+            | Outcome::Timeout
+            | Outcome::Limit(_)
+            | Outcome::Cancelled,
+            _,
+        ) => report.end(),
     };
+    if let Some(hint) = report.hint() {
+        end.push_str(&format!("; hint: {hint}"));
+    }
     let mut line = format!("[{end}; time limit {}", time_text(report.timeout));
     if report.clamped == Clamped::Yes {
         line.push_str(", which is less than was asked for");
@@ -86,20 +85,25 @@ pub(super) fn status(report: &CommandReport) -> String {
     }
     line.push(']');
     if let Some(session) = &report.session {
-        line.push_str(&session.notes(&report.outcome));
+        session.notes(&report.outcome).iter().for_each(|note| push_note(&mut line, note));
     }
     for denial in &report.denials {
         line.push('\n');
         line.push_str(&denial.line());
     }
-    if let Some(notes) = report.receipt.as_ref().and_then(Receipt::unguarded) {
-        line.push_str(&format!("\n[the workspace is not guarded in full: {notes}; `cofferdam doctor` in it has the remedy]"));
+    if let Some(note) = report.unguarded() {
+        push_note(&mut line, &note);
     }
     if let Some(changed) = &report.files_changed {
         line.push('\n');
         line.push_str(&changes::line(changed));
     }
     line
+}
+
+/// Appends a remark, on a line of its own.
+pub(crate) fn push_note(text: &mut String, note: &str) {
+    text.push_str(&format!("\n[{note}]"));
 }
 
 /// Appends both streams, each with a last newline.

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::*;
 use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Timings, Usage};
 use service::denied::DenialReport;
-use service::report::{Calculated, Exact, StreamReport, ValueOrigin};
+use service::report::{Calculated, Exact, SessionReport, ShellState, StreamReport, ValueOrigin};
 
 fn ran(outcome: Outcome) -> CommandReport {
     CommandReport {
@@ -172,7 +172,43 @@ fn a_denied_call_is_an_error_with_its_hint_and_an_outcome() {
         (text(&result).as_str(), result.is_error),
         ("[denied by rule `none`: no rule allows it]\nhint: ask the operator", Some(true))
     );
-    assert_eq!(result.structured_content.unwrap()["outcome"], json!("denied"));
+    let fields = result.structured_content.unwrap();
+    assert_eq!(fields["outcome"], json!("denied"));
+    assert_eq!((&fields["error"], &fields["hint"]), (&json!(message), &json!("ask the operator")));
+}
+
+#[test]
+fn the_fields_alone_say_why_a_command_did_not_end_by_itself() {
+    let fields = of_command(&ran(Outcome::Timeout)).structured_content.unwrap();
+    assert_eq!(fields["error"], json!("timed out after 600 s; the cell was killed"));
+    let failed = of_command(&ran(Outcome::Failed(Failure::Supervisor)));
+    assert_eq!(failed.structured_content.unwrap()["error"], json!("supervisor failure"));
+    let plain = of_command(&ran(Outcome::Exited { code: 1 })).structured_content.unwrap();
+    assert_eq!((plain.get("error"), plain.get("hint"), plain.get("notes")), (None, None, None));
+}
+
+#[test]
+fn the_fields_alone_say_that_limits_were_lowered_and_the_shell_has_ended() {
+    let mut call = ran(Outcome::Exited { code: 0 });
+    call.clamped = Clamped::Yes;
+    call.stdout.cut = Cut::HeadAndTail;
+    call.output_id = Some("7".to_owned());
+    call.session = Some(SessionReport {
+        name: "default".to_owned(),
+        began: "/workspace".to_owned(),
+        output_id: "7".to_owned(),
+        shell: ShellState::Ended,
+        renewed: Some("the one before has ended".to_owned()),
+    });
+    assert_eq!(
+        of_command(&call).structured_content.unwrap()["notes"],
+        json!([
+            "time limit 600 s, which is less than was asked for",
+            "bash_output with output_id 7 reads the rest of the output",
+            "a new shell: the one before has ended",
+            "the shell has ended; the next call starts a new one"
+        ])
+    );
 }
 
 #[test]

@@ -45,7 +45,9 @@ async fn a_denied_call_is_an_error_with_its_rule() {
     let answer = client.ask(bash(1, "deny")).await;
     assert_eq!(text(&answer), "[denied by rule `none`: no rule allows it]");
     assert_eq!(answer["result"]["isError"], json!(true));
-    assert_eq!(answer["result"]["structuredContent"]["outcome"], json!("denied"));
+    let fields = &answer["result"]["structuredContent"];
+    assert_eq!(fields["outcome"], json!("denied"));
+    assert_eq!(fields["error"], json!("denied by rule `none`: no rule allows it"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -413,6 +413,8 @@ fn jobs(caller: &Caller) -> Check {
     let answer = server.bash("echo never")?;
     let busy = format!("runs job {}", content["job"].as_str().unwrap_or_default());
     holds("busy", &answer, text(&answer).contains(&busy))?;
+    let error = answer["structuredContent"]["error"].as_str().unwrap_or_default();
+    holds("the fields alone say that it is busy", &answer, error.contains(&busy))?;
     let answer = server.with(&json!({ "command": "echo other", "session": "other" }))?;
     equal("another session", story(&answer), (Some(0), "other\n".to_owned()))?;
     let answer = server.with(&json!({ "command": "echo new", "restart": true }))?;

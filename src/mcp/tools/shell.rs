@@ -248,6 +248,12 @@ fn story_fields() -> Value {
                 "type": "boolean",
                 "description": "The command reads its input and there is none: it goes on when bash_input writes to it."
             },
+            "error": { "type": "string", "description": "Why the command did not run, or did not end by itself." },
+            "hint": { "type": "string", "description": "The way out." },
+            "notes": {
+                "type": "array", "items": { "type": "string" },
+                "description": "What else happened: a lowered time limit, a new shell, a job that goes on."
+            },
             "session": {
                 "type": "object",
                 "properties": {

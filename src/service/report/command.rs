@@ -146,18 +146,6 @@ impl SessionReport {
         SessionFields { id: &self.name, shell }
     }
 
-    /// Returns remarks about the shell, a line each.
-    pub fn notes(&self, outcome: &Outcome) -> String {
-        let mut notes = String::new();
-        if let Some(why) = &self.renewed {
-            notes.push_str(&format!("\n[a new shell: {why}]"));
-        }
-        if self.shell == ShellState::Ended && !matches!(outcome, Outcome::Failed(_)) {
-            notes.push_str("\n[the shell has ended; the next call starts a new one]");
-        }
-        notes
-    }
-
     /// Describes the effect on the shell of ending a command.
     pub fn killed(&self) -> &'static str {
         match self.shell {

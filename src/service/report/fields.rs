@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, RunningReport,
-    SessionFields, SessionReport, are_cut, changes, protection,
+    SessionFields, SessionReport, are_cut, changes, protection, restarted_note,
 };
 use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind};
@@ -36,6 +36,12 @@ struct CommandFields<'a> {
     usage: UsageFields,
     denials: &'a [DenialReport],
     cwd: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<SessionFields<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,8 +75,6 @@ impl CommandReport {
         }
         if let Outcome::Failed(failure) = &self.outcome {
             map.insert("failure".to_owned(), json!(failure.to_string()));
-            let hint = failure.hint().map(|hint| ("hint".to_owned(), json!(hint)));
-            map.extend(hint);
         }
         fields
     }
@@ -117,6 +121,9 @@ impl CommandReport {
             },
             denials: &self.denials,
             cwd: &self.cwd,
+            error: self.error(),
+            hint: self.hint(),
+            notes: self.notes(),
             session: self.session.as_ref().map(SessionReport::fields),
             files_changed: self.files_changed.as_ref().map(changes::fields),
         }
@@ -155,6 +162,7 @@ impl RunningReport {
             "truncated": are_cut(&self.stdout, &self.stderr),
             "duration_ms": millis(self.elapsed),
             "session": to_value(&self.session.fields()),
+            "notes": self.notes(),
         });
         if let (Waits::Yes, Some(map)) = (self.input, fields.as_object_mut()) {
             map.insert("waiting_for_input".to_owned(), json!(true));
@@ -168,6 +176,7 @@ pub fn restarted_fields(session: &str) -> Value {
     json!({
         "outcome": "restarted", "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0,
         "truncated": false, "duration_ms": 0, "session": { "id": session },
+        "notes": [restarted_note(session)],
     })
 }
 
@@ -240,6 +249,9 @@ impl Refused {
             usage: UsageFields::default(),
             denials: &[],
             cwd: "/workspace",
+            error: Some(self.message.clone()),
+            hint: self.hint.as_deref(),
+            notes: Vec::new(),
             session: None,
             files_changed: None,
         }))
@@ -247,7 +259,7 @@ impl Refused {
 }
 
 /// Formats a signal: `SIGSEGV`, or `signal 40` for one without a name.
-pub fn signal_name(signal: u8) -> String {
+pub(super) fn signal_name(signal: u8) -> String {
     match Signal::try_from(i32::from(signal)) {
         Ok(known) => known.as_str().to_owned(),
         Err(_) => format!("signal {signal}"),

@@ -6,6 +6,7 @@ mod command;
 mod fields;
 mod file;
 mod job;
+mod notes;
 mod protection;
 
 pub use calculation::{Batch, Calculated, Exact, Plotted, ValueOrigin};
@@ -13,7 +14,8 @@ pub use command::{
     BashAnswer, Clamped, CommandReport, Cut, RunningReport, SessionFields, SessionReport,
     ShellState, StreamReport, are_cut,
 };
-pub use fields::{millis, restarted_fields, signal_name, time_text, to_value};
+pub use fields::{millis, restarted_fields, time_text, to_value};
 pub use file::FileReport;
 pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary};
+pub use notes::restarted_note;
 pub use protection::{receipt_fields, unrecorded_fields};

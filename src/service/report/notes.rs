@@ -1,0 +1,114 @@
+//! Sentences about a command that its other fields do not say, for every front door.
+
+use super::{
+    Clamped, CommandReport, Cut, RunningReport, SessionReport, ShellState, fields::signal_name,
+    time_text,
+};
+use model::outcome::{Outcome, Waits};
+use model::receipt::Receipt;
+
+impl CommandReport {
+    /// Returns the reason why the command did not end by itself. An exit and a signal are data.
+    pub fn error(&self) -> Option<String> {
+        match &self.outcome {
+            Outcome::Exited { .. } | Outcome::Signaled { .. } => None,
+            Outcome::Failed(failure) => Some(failure.to_string()),
+            Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled => {
+                let killed =
+                    self.session.as_ref().map_or("the cell was killed", SessionReport::killed);
+                Some(format!("{}; {killed}", self.end()))
+            }
+        }
+    }
+
+    /// Returns the way out of a failure.
+    pub fn hint(&self) -> Option<&str> {
+        match &self.outcome {
+            Outcome::Failed(failure) => failure.hint(),
+            Outcome::Exited { .. }
+            | Outcome::Signaled { .. }
+            | Outcome::Timeout
+            | Outcome::Limit(_)
+            | Outcome::Cancelled => None,
+        }
+    }
+
+    /// Describes how the command ended, and after how long.
+    pub fn end(&self) -> String {
+        let took = time_text(self.usage.wall);
+        match &self.outcome {
+            Outcome::Exited { code } => format!("exit {code} in {took}"),
+            Outcome::Signaled { signal } => {
+                format!("ended by {} after {took}", signal_name(*signal))
+            }
+            Outcome::Timeout => format!("timed out after {}", time_text(self.timeout)),
+            Outcome::Limit(kind) => {
+                format!("limit reached: {} after {took}", kind.name().replace('_', " "))
+            }
+            Outcome::Cancelled => format!("cancelled after {took}"),
+            Outcome::Failed(failure) => format!("failed: {failure}"),
+        }
+    }
+
+    /// Returns remarks about the limits, the output, the shell and the workspace.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.clamped == Clamped::Yes {
+            let limit = time_text(self.timeout);
+            notes.push(format!("time limit {limit}, which is less than was asked for"));
+        }
+        let is_cut = [&self.stdout, &self.stderr].iter().any(|one| one.cut == Cut::HeadAndTail);
+        if let (true, Some(id)) = (is_cut, &self.output_id) {
+            notes.push(format!("bash_output with output_id {id} reads the rest of the output"));
+        }
+        let session = self.session.iter().flat_map(|session| session.notes(&self.outcome));
+        notes.extend(session);
+        notes.extend(self.unguarded());
+        notes
+    }
+
+    /// Returns the remark that the workspace is not guarded in full.
+    pub fn unguarded(&self) -> Option<String> {
+        let places = self.receipt.as_ref().and_then(Receipt::unguarded)?;
+        Some(format!(
+            "the workspace is not guarded in full: {places}; `cofferdam doctor` in it has the remedy"
+        ))
+    }
+}
+
+impl RunningReport {
+    /// Returns remarks about the job, its input and its session.
+    pub fn notes(&self) -> Vec<String> {
+        let SessionReport { name, output_id, .. } = &self.session;
+        let mut notes = Vec::new();
+        if self.input == Waits::Yes {
+            notes.push("it waits for input".to_owned());
+        }
+        notes.push(format!(
+            "the session `{name}` is busy until it ends; `restart` ends it; another session is free"
+        ));
+        if !self.tools.is_empty() {
+            notes.push(format!("with job {output_id}: {}", self.tools.join(", ")));
+        }
+        notes.extend(self.session.notes(&Outcome::Timeout));
+        notes
+    }
+}
+
+impl SessionReport {
+    /// Returns remarks about the shell.
+    pub fn notes(&self, outcome: &Outcome) -> Vec<String> {
+        let renewed = self.renewed.as_ref().map(|why| format!("a new shell: {why}"));
+        let has_ended = self.shell == ShellState::Ended && !matches!(outcome, Outcome::Failed(_));
+        let ended = "the shell has ended; the next call starts a new one".to_owned();
+        renewed.into_iter().chain(has_ended.then_some(ended)).collect()
+    }
+}
+
+/// Describes the end of a shell on request.
+pub fn restarted_note(session: &str) -> String {
+    format!(
+        "session `{session}`: the shell and all that ran in it has ended; the next call starts a \
+         new one, in the same /workspace"
+    )
+}
