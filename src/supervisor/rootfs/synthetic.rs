@@ -28,9 +28,11 @@ pub(crate) fn etc(directory: &Path) -> std::io::Result<()> {
             ),
         ),
         ("group", format!("root:x:0:\nagent:x:{AGENT}:\nnogroup:x:65534:\n")),
+        // Without `dns`, which nothing in a cell answers: its failure reads as temporary (EAI_AGAIN), and
+        // installers try again for a minute. By files alone a name is unknown (EAI_NONAME) at once.
         (
             "nsswitch.conf",
-            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".to_owned(),
+            "passwd: files\ngroup: files\nhosts: files\nservices: files\n".to_owned(),
         ),
         ("hosts", format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n")),
         ("resolv.conf", "# A cell has no network beyond itself.\n".to_owned()),
