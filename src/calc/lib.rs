@@ -323,7 +323,11 @@ async fn agreed<E: Evaluate>(
             Ok([coarse, fine]) => {
                 pair = Pair { low, coarse, high, fine, second: Second::Double };
             }
-            Err(CalcError::Timeout(_) | CalcError::Limit(_)) => break,
+            // An error in doubt is not the answer of an expression that took too long.
+            Err(late @ (CalcError::Timeout(_) | CalcError::Limit(_))) => match pair.wanted() {
+                Some(_) if pair.fine.is_err() => return Err(late),
+                Some(_) | None => break,
+            },
             Err(error) => return Err(error),
         }
     }
