@@ -128,10 +128,9 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         mounts.push(mount("--rw", ask, writable, home)?);
     }
     distinct(&mounts)?;
-    let memory = typed.memory.map(Size::memory).transpose();
     let asked = Asked {
         wall: timeout.map(|time| time.0),
-        memory: memory.map_err(|error| CliError::new(format!("--memory: {error}")))?,
+        memory: typed.memory.map(|size| size.0),
         processes: typed.processes,
         output: typed.output.map(|size| size.0),
     };

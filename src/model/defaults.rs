@@ -29,9 +29,6 @@ pub const SESSION_YIELD: Duration = Duration::from_secs(45);
 
 /// Bytes of memory of a cell.
 pub const MEMORY: u64 = GIB;
-/// Least bytes of memory that a cell may be given. Under a control group bash needs 1 MiB, and where init watches
-/// the memory 4 MiB; twice that, as the kernel sets memory aside for each processor.
-pub(crate) const MEMORY_MIN: u64 = 8 * MIB;
 /// Processes and threads of a cell.
 pub const PROCESSES: u32 = 256;
 /// Open descriptors of one process.

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
-use crate::defaults;
-
 /// Why a time or a size was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidUnit {
@@ -154,21 +152,6 @@ impl fmt::Display for Time {
             0 => write!(f, "{}s", self.0.as_secs()),
             _ => write!(f, "{}ms", self.0.as_millis()),
         }
-    }
-}
-
-/// A limit on memory below what a cell needs to start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` of memory is too little: a cell needs {min} to start", min = Size(defaults::MEMORY_MIN))]
-pub struct TooLittleMemory(Size);
-
-impl Size {
-    /// Returns the bytes of a limit on memory.
-    ///
-    /// # Errors
-    /// A cell could not start with so few: it would end by a signal that says nothing about memory.
-    pub fn memory(self) -> Result<u64, TooLittleMemory> {
-        if self.0 < defaults::MEMORY_MIN { Err(TooLittleMemory(self)) } else { Ok(self.0) }
     }
 }
 

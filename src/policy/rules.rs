@@ -9,7 +9,7 @@ use super::commands::{self, WrittenCommand};
 use super::flags::DeclaredCommand;
 use model::call::Asked;
 use model::job::{Limits, ProfileName};
-use model::units::{Size, Time, TooLittleMemory};
+use model::units::{Size, Time};
 use profile::Profiles;
 use profile::document::{Document, Mistake};
 
@@ -81,7 +81,7 @@ struct WrittenLimits {
     ///
     /// Default: that of the profile. Example: `"60s"`.
     timeout: Option<Spanned<Time>>,
-    /// Memory of the cell; `"8M"` at least.
+    /// Memory of the cell.
     ///
     /// Default: that of the profile. Example: `"512M"`.
     memory: Option<Spanned<Size>>,
@@ -273,11 +273,6 @@ impl WrittenLimits {
         }
         if let Some(size) = self.memory.as_ref().filter(|size| size.get_ref().0 > profile.memory) {
             return raised(size.span(), "memory");
-        }
-        if let Some(size) = &self.memory {
-            let too_little =
-                |error: TooLittleMemory| document.mistake(size.span(), error.to_string());
-            size.get_ref().memory().map_err(too_little)?;
         }
         if let Some(count) = &self.processes {
             if *count.get_ref() > profile.processes {

@@ -247,7 +247,7 @@ fn limits(chain: &[&Layer<'_>], workspace: bool, exec: &Exec) -> Result<Limits, 
         wall: time(chain, |limits| limits.timeout.as_ref(), defaults::TIMEOUT)?,
         cpu: time(chain, |limits| limits.cpu.as_ref(), MAX_TIMEOUT)?,
         processors: latest(chain, |limits| limits.processors.as_ref()).map(|(share, ..)| share.0),
-        memory: memory(chain)?,
+        memory: size(|limits| limits.memory.as_ref(), defaults::MEMORY),
         processes: count(|limits| limits.processes.as_ref(), defaults::PROCESSES)?,
         open_files: count(|limits| limits.open_files.as_ref(), open_files(chain, exec)?)?,
         file_size: size(|limits| limits.file_size.as_ref(), defaults::FILE_SIZE),
@@ -262,15 +262,6 @@ fn limits(chain: &[&Layer<'_>], workspace: bool, exec: &Exec) -> Result<Limits, 
     };
     check_tmpfs(chain, &limits)?;
     Ok(limits)
-}
-
-fn memory(chain: &[&Layer<'_>]) -> Result<u64, Mistake> {
-    match latest(chain, |limits| limits.memory.as_ref()) {
-        Some((size, span, layer)) => {
-            size.memory().map_err(|error| layer.document.mistake(span, error.to_string()))
-        }
-        None => Ok(defaults::MEMORY),
-    }
 }
 
 /// Returns the default for open files. One program alone is executed by a held descriptor, which nothing in the

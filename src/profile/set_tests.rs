@@ -326,18 +326,6 @@ fn tmpfs_caps_leave_half_of_the_memory() {
 }
 
 #[test]
-fn a_profile_has_the_memory_that_a_cell_needs_to_start() {
-    let private = |memory: &str| {
-        mistake(&format!("[limits]\nmemory = \"{memory}\"\ntmp = \"1M\"\nshm = \"1M\"\n"))
-    };
-    assert_eq!(
-        private("8191K"),
-        "1.toml:6:10: `8191K` of memory is too little: a cell needs 8M to start"
-    );
-    assert!(private("8M").starts_with("taken"), "{}", private("8M"));
-}
-
-#[test]
 fn a_profile_cannot_set_variables_that_change_what_programs_load() {
     assert_eq!(
         mistake("[env]\nwhy = \"w\"\nset = { LD_PRELOAD = \"/tmp/x.so\" }\n"),
