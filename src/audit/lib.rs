@@ -61,7 +61,7 @@ pub struct Unrecorded {
 #[derive(Debug, Clone)]
 pub struct Audit {
     log: Option<Arc<Log>>,
-    /// Client whose name each line has.
+    /// Client that the lines of decisions, of jobs and of refused arguments name.
     principal: Principal,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::read::{Unverified, verify};
 use super::*;
-use model::call::{Argv, Asked as AskedLimits, Env, Stdin};
+use model::call::{Argv, Asked, Env, Stdin};
 
 fn call() -> Option<Call> {
     let secret = BTreeMap::from([("TOKEN".to_owned(), "hunter2-secret".to_owned())]);
@@ -18,7 +18,7 @@ fn call() -> Option<Call> {
         stdin: Stdin::Empty,
         env: Env::new(secret).ok()?,
         cwd: None,
-        asked: AskedLimits::default(),
+        asked: Asked::default(),
         profile: None,
     })
 }

@@ -39,7 +39,7 @@ pub(crate) struct Workbench {
     /// Client whose calls these are.
     principal: Principal,
     pub(crate) shared: Arc<Shared>,
-    /// Audit log, in which each line names the client.
+    /// Audit log, in which the lines of decisions name the client.
     pub(crate) audit: Audit,
     pub(crate) sessions: Arc<session::Sessions>,
 }

@@ -86,7 +86,7 @@ impl<B: Backend> Server<B> {
     }
 }
 
-/// Parses the output of a script that ended check_exit.
+/// Parses the output of a script that ended with 0.
 pub(crate) fn read<T>(
     report: &CommandReport,
     of: impl FnOnce(&str) -> Option<T>,
@@ -96,7 +96,7 @@ pub(crate) fn read<T>(
     of(&report.stdout.text).ok_or_else(|| none().protected_by(report.receipt.clone()))
 }
 
-/// Refuses a script that did not end check_exit.
+/// Refuses a script that did not end with 0.
 pub(crate) fn check_exit(report: &CommandReport) -> Result<(), Refused> {
     match report.outcome {
         Outcome::Exited { code: 0 } => Ok(()),

@@ -87,7 +87,7 @@ impl Scope {
         let wait = wait.map_or(ANSWER, |wait| wait.min(self.executor.yield_after));
         let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &caller).await?;
         let seen = piece(&command, before, INLINE_CHARACTERS);
-        let (note, taken) = told_of_text(text.len(), fed, eof);
+        let (note, taken) = input_note(text.len(), fed, eof);
         Ok(self.looked(&command, seen, Some(note), Some(taken)))
     }
 
@@ -123,7 +123,7 @@ pub(super) async fn end_of(command: Arc<Command>) -> JobEnd {
 }
 
 /// Describes how much of a text of so many bytes was written, for people and for programs.
-fn told_of_text(bytes: usize, fed: WriteResult, eof: Eof) -> (String, InputTaken) {
+fn input_note(bytes: usize, fed: WriteResult, eof: Eof) -> (String, InputTaken) {
     let WriteResult { taken, rest } = fed;
     let of = format!("{taken} of {bytes} bytes were taken");
     let note = match (rest, eof) {

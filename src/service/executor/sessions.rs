@@ -121,12 +121,15 @@ impl Scope {
             timings: ended.timings,
             unrecorded: self.workbench.audit.trouble(),
             output_id: (cut && self.lists("bash_output")).then(|| command.id.clone()),
-            session: command.session.is_some().then(|| self.told_session(command, shell, renewed)),
+            session: command
+                .session
+                .is_some()
+                .then(|| self.session_report(command, shell, renewed)),
             files_changed: ended.files_changed,
         }
     }
 
-    fn told_session(
+    fn session_report(
         &self,
         command: &Command,
         shell: ShellState,
@@ -144,7 +147,7 @@ impl Scope {
         (stdout, stderr): (StreamReport, StreamReport),
     ) -> RunningReport {
         RunningReport {
-            session: self.told_session(command, ShellState::Kept, renewed),
+            session: self.session_report(command, ShellState::Kept, renewed),
             stdout,
             stderr,
             input: if command.waits_for_input() { Waits::Yes } else { Waits::No },
