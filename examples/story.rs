@@ -96,7 +96,7 @@ impl Session<'_> {
         self.head("Run its tests in the background, and ask for other things")?;
         let tests = json!({ "command": "make check", "background": true, "tail": 1 });
         self.job = part(&self.bash(tests).await?, "job")?;
-        let other = json!({ "command": "git -C tally log --oneline | wc -l", "session": "other" });
+        let other = json!({ "command": "git log --oneline | wc -l" });
         let reply = self.bash(other).await?;
         expect(&reply, "stdout", &json!("1\n"))?;
         let plot = json!({

@@ -197,8 +197,10 @@ pub(super) fn await_maps(control: BorrowedFd<'_>) -> Result<(), StepFailed> {
         | ToInit::Terminate
         | ToInit::Interrupt
         | ToInit::End
-        | ToInit::Count
+        | ToInit::Count { .. }
+        | ToInit::Follow { .. }
         | ToInit::Signal { .. }
+        | ToInit::SignalJob { .. }
         | ToInit::AskInput { .. }
         | ToInit::Look(_) => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
     }

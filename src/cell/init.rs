@@ -3,6 +3,7 @@
 //! It never execs. Its end is the cell's end: the kernel kills every other process of
 //! the pid namespace with it (pid_namespaces(7)).
 
+mod beside;
 mod changes;
 mod end;
 mod input;
@@ -32,6 +33,7 @@ use sys::process::{self, Dumpable, Reaped};
 use sys::socket::{self, PacketWait};
 use sys::{Result, mount};
 
+use beside::Followed;
 use watch::Watch;
 
 /// Resources of init once its set-up is done.
@@ -76,8 +78,10 @@ struct Init<'a> {
     children: SignalFd,
     mediator: Mediator<'a>,
     watch: Option<Watch>,
-    /// The input that the supervisor asks about.
-    input: Option<input::Asked>,
+    /// The inputs that the supervisor asks about.
+    inputs: Vec<input::Asked>,
+    /// The jobs beside the shell.
+    jobs: Followed,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
     memory: u64,
     /// The workspace, if replies report the files that changed in it.
@@ -146,7 +150,8 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         files: None,
         beside: entry.handoff.0,
         mediator,
-        input: None,
+        inputs: Vec::new(),
+        jobs: Followed::default(),
         watch: watched.map(|proc| {
             let profile = &entry.design.profile;
             // In the host's network namespace sockets are not the cell's alone.
@@ -223,7 +228,7 @@ impl Init<'_> {
         }
         self.look_further()?;
         let now = Instant::now();
-        self.look_at_input(now)?;
+        self.look_at_inputs(now)?;
         self.look_at_memory(now)
     }
 
@@ -233,14 +238,14 @@ impl Init<'_> {
             return PollTimeout::ZERO;
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
-        let input = self.input.as_ref().map_or(PollTimeout::NONE, input::Asked::timeout);
+        let inputs = self.inputs.iter().map(input::Asked::timeout);
         let again = match self.mediator.has_pending() {
             true => PollTimeout::try_from(AGAIN).unwrap_or(PollTimeout::ZERO),
             false => PollTimeout::NONE,
         };
         // No timeout is -1, which would count as less.
-        let some = [watch, input, again].into_iter().filter(|one| *one != PollTimeout::NONE);
-        some.min().unwrap_or(PollTimeout::NONE)
+        let some = [watch, again].into_iter().filter(|one| *one != PollTimeout::NONE);
+        some.chain(inputs).min().unwrap_or(PollTimeout::NONE)
     }
 
     fn obey(&mut self) -> Result<Turn> {
@@ -280,10 +285,15 @@ impl Init<'_> {
                     files.begin(Then::Begin);
                 }
             }
-            ToInit::Count => match &mut self.files {
-                Some(files) => files.begin(Then::Count),
-                None => self.count()?,
-            },
+            ToInit::Count { input } => {
+                self.drop_input(input);
+                match &mut self.files {
+                    Some(files) => files.begin(Then::Count),
+                    None => self.count()?,
+                }
+            }
+            ToInit::Follow { pid, input } => self.follow(pid, input)?,
+            ToInit::SignalJob { signal, pid } => self.signal_beside(signal, pid)?,
             ToInit::AskInput { number, input } => self.asked(number, input)?,
             ToInit::Mapped => return Err(Errno::EPROTO),
         }
@@ -300,6 +310,7 @@ impl Init<'_> {
                     if reaped.pid == self.payload.as_raw() {
                         return Ok(Some(reaped));
                     }
+                    self.job_reaped(reaped)?;
                 }
                 Ok(None) | Err(Errno::ECHILD) => return Ok(None),
                 Err(errno) => return Err(errno),

@@ -33,6 +33,19 @@ pub enum FromInit {
     /// The changes in the workspace follow in the same packet. Sent before the end of the command that
     /// caused them.
     Changed,
+    /// A process that [`ToInit::Follow`] named has ended. The denied calls since the last
+    /// [`ToInit::Count`] follow, and stay in the next count.
+    JobEnded(ReapedJob),
+}
+
+/// The end of a job that ran beside the shell of its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReapedJob {
+    pub pid: u32,
+    /// Exit code, or 256 and the signal; `None` if the process ended unseen.
+    pub status: Option<u16>,
+    /// What it used, and what those used that it waited for. No call was denied to it alone.
+    pub counts: InitCounters,
 }
 
 /// How the payload ended and what the cell used.
@@ -119,10 +132,16 @@ pub enum ToInit {
     Signal { signal: JobSignal, since: Ticks },
     /// End the cell, in the tier where the end of its init is not the end of all else.
     End,
-    /// Report the counters. Refused calls are counted anew from here on, and the request about an input is
+    /// Report the counters. Refused calls are counted anew from here on, and a request about this input is
     /// dropped.
-    Count,
-    /// Report if a process waits for this input; if none does, report again once one does.
+    Count { input: Option<InputFile> },
+    /// Report the end of this process, which leads the process group of a job beside the shell. Its input
+    /// is dropped with it.
+    Follow { pid: u32, input: Option<InputFile> },
+    /// Send a signal to the job that this process leads.
+    SignalJob { signal: JobSignal, pid: u32 },
+    /// Report if a process waits for this input; if none does, report again once one does. A request about
+    /// the same input is replaced.
     AskInput { number: u32, input: InputFile },
     /// Report changes in the workspace. If it is not empty, scan it now, and let the payload continue when
     /// that is done.

@@ -71,6 +71,16 @@ pub struct SessionId(pub u64);
 pub struct Within {
     pub session: SessionId,
     pub place: Place,
+    pub mode: JobMode,
+}
+
+/// How a job of a session runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobMode {
+    /// In the shell itself: what it sets lasts, and the shell takes no other job until its end.
+    Foreground,
+    /// In a copy of the shell beside it: the shell takes the next job at once.
+    Background,
 }
 
 /// The signal for the processes of a session's job.

@@ -333,6 +333,8 @@ pub enum ShellAfter {
     None,
     /// It waits for the next call, in this directory as it tells it.
     Kept { cwd: String },
+    /// It ran beside the shell, which it left as it was.
+    Beside,
     /// It has ended, and its cell with it.
     Ended,
 }

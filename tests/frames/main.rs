@@ -13,7 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use config::HostContext;
-use model::job::{GrantId, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace};
+use model::job::{
+    GrantId, JobMode, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace,
+};
 use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use model::wire::{self, Carried, Event, FRAME_BYTES, JobInput, Request, Start};
@@ -142,7 +144,8 @@ impl Front {
 
     /// A frame of a command in a session, correct in every way.
     fn session(&mut self, session: u64) -> Start {
-        let within = Within { session: SessionId(session), place: Place::Stay };
+        let within =
+            Within { session: SessionId(session), place: Place::Stay, mode: JobMode::Foreground };
         Start { session: Some(within), script: Some(Carried::Sealed), ..self.frame() }
     }
 

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use model::job::{
-    GrantId, JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within, Workspace,
+    GrantId, JobMode, JobSignal, Limits, ListChanges, Place, ProfileName, SessionId, Within,
+    Workspace,
 };
 use model::wire::{self, Carried, FRAME_BYTES, JobInput, Request, Start};
 use sys::memory;
@@ -171,6 +172,7 @@ fn odd(honest: &Start, call: u64, dice: &mut Dice) -> Start {
         session: dice.one_in(9).then(|| Within {
             session: SessionId(dice.below(3)),
             place: if dice.one_in(2) { Place::Stay } else { Place::Given },
+            mode: if dice.one_in(2) { JobMode::Foreground } else { JobMode::Background },
         }),
         changes: if dice.one_in(2) { ListChanges::Yes } else { ListChanges::No },
         limits,

@@ -15,6 +15,16 @@ pub fn job(server: &mut Server, session: &str, command: &str) -> Result<String, 
     Ok(id.ok_or_else(|| format!("no job: {answer}"))?.to_owned())
 }
 
+/// Starts a command in the shell of a session of a server with [`SHORT`]; its handle once it is a job.
+fn long(server: &mut Server, session: &str, command: &str) -> Result<String, Failed> {
+    let answer = server.with(&json!({ "command": command, "session": session }))?;
+    let id = answer["structuredContent"]["job"].as_str();
+    Ok(id.ok_or_else(|| format!("no job: {answer}"))?.to_owned())
+}
+
+/// A server whose commands become jobs soon.
+const SHORT: &str = "[sessions]\nyield = \"1s\"\n";
+
 pub fn output(server: &mut Server, arguments: &Value) -> Result<Value, Failed> {
     server.tool("bash_output", arguments)
 }
@@ -101,9 +111,9 @@ pub fn lines(caller: &Caller) -> Check {
 }
 
 pub fn kill(caller: &Caller) -> Check {
-    let mut server = Server::start(caller, "")?;
+    let mut server = Server::start(caller, SHORT)?;
     server.with(&json!({ "command": "x=kept", "session": "a" }))?;
-    let id = job(&mut server, "a", "echo begun; sleep 600")?;
+    let id = long(&mut server, "a", "echo begun; sleep 600")?;
     let answer = server.tool("bash_kill", &json!({ "job": id }))?;
     let content = &answer["structuredContent"];
     equal("interrupted", &content["outcome"], &json!("cancelled"))?;
@@ -114,13 +124,13 @@ pub fn kill(caller: &Caller) -> Check {
     let again = server.tool("bash_kill", &json!({ "job": id }))?;
     holds("it had ended", &again, again.to_string().contains("it had ended before"))?;
 
-    let id = job(&mut server, "a", "trap '' INT; echo begun; while :; do sleep 1; done")?;
+    let id = long(&mut server, "a", "trap '' INT; echo begun; while :; do sleep 1; done")?;
     let answer = server.tool("bash_kill", &json!({ "job": id }))?;
     let content = &answer["structuredContent"];
     equal("stubborn", &content["outcome"], &json!("cancelled"))?;
     equal("killed with its shell", &content["session"]["shell"], &json!("ended"))?;
 
-    let id = job(&mut server, "a", "sleep 600")?;
+    let id = long(&mut server, "a", "sleep 600")?;
     let answer = server.tool("bash_kill", &json!({ "job": id, "signal": "KILL" }))?;
     let content = &answer["structuredContent"];
     equal("killed", &content["outcome"], &json!("signaled"))?;
@@ -171,13 +181,13 @@ const SIGNALLED: &[(&str, &str, &str, &str, &str)] = &[
 ];
 
 pub fn signals(caller: &Caller) -> Check {
-    let mut server = Server::start(caller, "")?;
+    let mut server = Server::start(caller, SHORT)?;
     for (command, signal, outcome, stdout, note) in SIGNALLED {
         // Background processes of earlier commands cannot be ended by a later call.
         let before = json!({ "command": "sleep 700 & x=kept", "session": "a" });
         equal("before", story(&server.with(&before)?).0, Some(0))?;
         std::thread::sleep(Duration::from_millis(100));
-        let id = job(&mut server, "a", command)?;
+        let id = long(&mut server, "a", command)?;
         std::thread::sleep(Duration::from_millis(300));
         if !stdout.is_empty() {
             // It has set its traps by then.
@@ -208,8 +218,8 @@ pub fn between(caller: &Caller) -> Check {
 
 /// A shell that takes no INT is killed a moment after the first KILL, however often it is asked for.
 pub fn repeated(caller: &Caller) -> Check {
-    let mut server = Server::start(caller, "")?;
-    let id = job(&mut server, "a", "trap '' INT TERM; while :; do sleep 1; done")?;
+    let mut server = Server::start(caller, SHORT)?;
+    let id = long(&mut server, "a", "trap '' INT TERM; while :; do sleep 1; done")?;
     std::thread::sleep(Duration::from_millis(300));
     let kill = json!({ "name": "bash_kill", "arguments": { "job": id, "signal": "KILL" } });
     let first = server.request("tools/call", &kill)?;

@@ -5,6 +5,7 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+mod background;
 mod beside;
 mod commands;
 mod input;
@@ -64,6 +65,12 @@ fn shells() -> Vec<Claim> {
 fn others() -> Vec<Claim> {
     vec![
         claim("what_runs_for_long_becomes_a_job_and_the_session_says_so", jobs),
+        claim("a_background_job_is_reached_by_the_commands_of_its_session", background::reached)
+            .needs(&[Need::Python]),
+        claim("a_background_job_is_a_copy_of_the_shell_and_leaves_nothing_in_it", background::copy),
+        claim("a_background_job_is_ended_without_the_shell_or_another_job", background::ended),
+        claim("background_jobs_are_bounded_and_end_with_their_shell", background::with_the_shell),
+        claim("no_command_wedges_the_start_of_a_background_job", background::tricks),
         claim("a_job_is_read_piece_by_piece_with_nothing_lost", jobs::pieces),
         claim("reading_a_job_waits_for_output_or_its_end", jobs::waits),
         claim("lines_of_a_job_are_chosen_by_an_expression_and_counted_from_the_end", jobs::lines),

@@ -37,7 +37,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Returns how long poll(2) may wait before the next look.
-    pub(crate) fn timeout(&self) -> PollTimeout {
+    pub(super) fn timeout(&self) -> PollTimeout {
         let wait = self.next.saturating_duration_since(Instant::now());
         // Rounded up: a timeout of 0 would spin until the instant has come.
         PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
@@ -81,23 +81,32 @@ impl Init<'_> {
         match asked.waits() {
             true => self.tell(FromInit::Input { number, waits: Waits::Yes }),
             false => {
-                self.input = Some(asked);
+                self.drop_input(Some(input));
+                self.inputs.push(asked);
                 self.tell(FromInit::Input { number, waits: Waits::No })
             }
         }
     }
 
-    pub(super) fn look_at_input(&mut self, now: Instant) -> Result<()> {
-        let Some(asked) = self.input.as_mut().filter(|asked| asked.next <= now) else {
-            return Ok(());
-        };
-        if asked.waits() {
-            let number = asked.number;
-            self.input = None;
-            return self.tell(FromInit::Input { number, waits: Waits::Yes });
+    /// Drops the request about an input.
+    pub(super) fn drop_input(&mut self, input: Option<InputFile>) {
+        self.inputs.retain(|asked| Some(asked.input) != input);
+    }
+
+    pub(super) fn look_at_inputs(&mut self, now: Instant) -> Result<()> {
+        let mut waiting = Vec::new();
+        for asked in self.inputs.iter_mut().filter(|asked| asked.next <= now) {
+            if asked.waits() {
+                waiting.push((asked.number, asked.input));
+            } else {
+                asked.pause = (asked.pause * 5 / 4).min(LONGEST);
+                asked.next = Instant::now() + asked.pause;
+            }
         }
-        asked.pause = (asked.pause * 5 / 4).min(LONGEST);
-        asked.next = Instant::now() + asked.pause;
+        for (number, input) in waiting {
+            self.drop_input(Some(input));
+            self.tell(FromInit::Input { number, waits: Waits::Yes })?;
+        }
         Ok(())
     }
 }

@@ -25,10 +25,14 @@ const ROUNDS: usize = 50;
 
 /// Fields of a process's `stat` (proc(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
-    pid: u32,
-    parent: u32,
-    began: Ticks,
+pub(super) struct Process {
+    pub pid: u32,
+    pub parent: u32,
+    /// Process group, named by its leader.
+    pub group: u32,
+    /// Session, named by its leader.
+    pub session: u32,
+    pub began: Ticks,
 }
 
 impl Init<'_> {
@@ -37,42 +41,70 @@ impl Init<'_> {
     pub(super) fn signal_job(&self, signal: JobSignal, since: Ticks) -> Result<()> {
         sent(kill(self.payload, Signal::SIGINT))?;
         sent(kill(self.payload, Signal::SIGCONT))?;
-        let (signal, rounds) = match signal {
-            JobSignal::Interrupt => (Signal::SIGINT, 1),
-            JobSignal::Terminate => (Signal::SIGTERM, 1),
-            JobSignal::Kill => (Signal::SIGKILL, ROUNDS),
-        };
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let proc = openat(AT_FDCWD, "/proc", flags, Mode::empty())?;
         let shell = u32::try_from(self.payload.as_raw()).unwrap_or(u32::MAX);
-        let mut before = BTreeSet::new();
-        for _ in 0..rounds {
-            let mine = of_job(&processes(&proc), shell, since);
-            // Killed ones stay until they are reaped, which comes after this.
-            if mine.is_subset(&before) {
-                break;
-            }
-            for pid in mine.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
-                sent(kill(Pid::from_raw(pid), signal))?;
-                if signal != Signal::SIGKILL {
-                    // A stopped process receives the signal once it continues.
-                    sent(kill(Pid::from_raw(pid), Signal::SIGCONT))?;
-                }
-            }
-            before = mine;
-        }
-        Ok(())
+        signal_all(signal, |all| of_job(all, shell, since)).map(drop)
     }
+}
+
+/// Sends a signal to the processes that `which` chooses of all, and returns them; KILL until none is left.
+pub(super) fn signal_all(
+    signal: JobSignal,
+    which: impl Fn(&[Process]) -> BTreeSet<u32>,
+) -> Result<BTreeSet<u32>> {
+    let (signal, rounds) = match signal {
+        JobSignal::Interrupt => (Signal::SIGINT, 1),
+        JobSignal::Terminate => (Signal::SIGTERM, 1),
+        JobSignal::Kill => (Signal::SIGKILL, ROUNDS),
+    };
+    let proc = procfs()?;
+    let mut before = BTreeSet::new();
+    for _ in 0..rounds {
+        let mine = which(&processes(&proc));
+        // Killed ones stay until they are reaped, which comes after this.
+        if mine.is_subset(&before) {
+            break;
+        }
+        for pid in mine.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
+            sent(kill(Pid::from_raw(pid), signal))?;
+            if signal != Signal::SIGKILL {
+                // A stopped process receives the signal once it continues.
+                sent(kill(Pid::from_raw(pid), Signal::SIGCONT))?;
+            }
+        }
+        before = mine;
+    }
+    Ok(before)
+}
+
+/// Returns true if `which` chooses no process that still runs.
+pub(super) fn none_left(which: impl Fn(&[Process]) -> BTreeSet<u32>) -> bool {
+    procfs().is_ok_and(|proc| which(&processes(&proc)).is_empty())
+}
+
+/// Returns true if there is a process of this number.
+pub(super) fn runs(pid: u32) -> bool {
+    procfs().is_ok_and(|proc| stat(&proc, pid).is_some())
+}
+
+fn procfs() -> Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    openat(AT_FDCWD, "/proc", flags, Mode::empty())
 }
 
 /// Returns the processes of `all` that belong to a command that began at `since`.
 fn of_job(all: &[Process], shell: u32, since: Ticks) -> BTreeSet<u32> {
     let roots = [1, shell];
+    // A job beside the shell leads a group of its own: what it leaves behind is not the command's.
+    let is_beside = |process: &Process| {
+        let leads = |leader: &&Process| leader.pid == process.group && leader.began < since;
+        process.group != shell && all.iter().any(|leader| leads(&leader))
+    };
     let mut mine = BTreeSet::new();
     loop {
         let more = all.iter().filter(|process| {
             !roots.contains(&process.pid)
                 && process.began >= since
+                && !is_beside(process)
                 && (roots.contains(&process.parent) || mine.contains(&process.parent))
         });
         let more: BTreeSet<u32> = more.map(|process| process.pid).collect();
@@ -100,8 +132,10 @@ fn parsed(pid: u32, line: &str) -> Option<Process> {
     let (_, fields) = line.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
-    let began = fields.nth(17)?.parse().ok()?;
-    Some(Process { pid, parent, began })
+    let group = fields.next()?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
+    let began = fields.nth(15)?.parse().ok()?;
+    Some(Process { pid, parent, group, session, began })
 }
 
 #[cfg(test)]
@@ -110,14 +144,16 @@ mod tests {
 
     #[test]
     fn parent_and_start_are_read_behind_any_name() {
-        let line = "7 (a) b) (c) S 2 7 7 0 -1 4194304 109 0 0 0 0 0 0 0 20 0 1 0 77123 2830336 129";
-        assert_eq!(parsed(7, line), Some(Process { pid: 7, parent: 2, began: 77_123 }));
+        let line = "7 (a) b) (c) S 2 7 8 0 -1 4194304 109 0 0 0 0 0 0 0 20 0 1 0 77123 2830336 129";
+        let process = Process { pid: 7, parent: 2, group: 7, session: 8, began: 77_123 };
+        assert_eq!(parsed(7, line), Some(process));
         assert_eq!(parsed(7, "7 (a) S 2"), None);
     }
 
     #[test]
     fn the_shell_init_and_what_was_there_before_with_its_children_are_not_of_the_command() {
-        let process = |pid, parent, began| Process { pid, parent, began };
+        let process = |pid, parent, began| Process { pid, parent, group: 2, session: 2, began };
+        let beside = |pid, parent, began| Process { group: 8, ..process(pid, parent, began) };
         let all = [
             process(1, 0, 1),
             process(2, 1, 2),
@@ -128,6 +164,9 @@ mod tests {
             process(5, 6, 110),
             process(6, 2, 100),
             process(7, 1, 130),
+            // A job beside the shell, and what it left behind meanwhile.
+            beside(8, 1, 60),
+            beside(9, 1, 120),
         ];
         assert_eq!(of_job(&all, 2, 100), BTreeSet::from([5, 6, 7]));
     }

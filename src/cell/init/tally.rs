@@ -25,17 +25,12 @@ impl Init<'_> {
     pub(super) fn count(&mut self) -> Result<()> {
         self.tell(FromInit::Counted(self.counts()))?;
         self.mediator.forget_refusals();
-        self.input = None;
         Ok(())
     }
 
     /// Reports the end, and yields to the supervisor, which passes it on: the end of this process itself takes longer.
     pub(super) fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
-        let status = match reaped.end {
-            End::Exited(code) => u16::from(code),
-            End::Signaled(signal) => 256 + u16::from(signal),
-        };
-        self.tell(self.ended(status, cause))?;
+        self.tell(self.ended(status(reaped.end), cause))?;
         std::thread::yield_now();
         Ok(())
     }
@@ -68,5 +63,13 @@ impl Init<'_> {
             packet.extend(count.to_le_bytes());
         }
         Ok(packet)
+    }
+}
+
+/// Encodes an end as it is reported.
+pub(super) fn status(end: End) -> u16 {
+    match end {
+        End::Exited(code) => u16::from(code),
+        End::Signaled(signal) => 256 + u16::from(signal),
     }
 }

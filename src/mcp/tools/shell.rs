@@ -165,7 +165,7 @@ fn session_fields() -> Value {
             "session": {
                 "type": "string", "default": "default", "minLength": 1, "maxLength": 64,
                 "pattern": "^[A-Za-z0-9._-]+$",
-                "description": "Which shell. Sessions do not see each other; each runs one command at a time."
+                "description": "Which shell. Sessions do not see each other; each runs one command at a time, and background jobs beside it."
             },
             "restart": {
                 "type": "boolean", "default": false,
@@ -173,7 +173,7 @@ fn session_fields() -> Value {
             },
             "background": {
                 "type": "boolean", "default": false,
-                "description": "Do not wait for it: it goes on, and keeps the session busy until it ends. bash_output reads it, bash_input writes to it, bash_kill ends it."
+                "description": "Do not wait for it: it goes on beside the shell, as with `&`, and the session is free at once. Later commands of the session reach its ports and files. bash_output reads it, bash_input writes to it, bash_kill ends it."
             },
             "input": {
                 "type": "boolean",

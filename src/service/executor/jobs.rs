@@ -145,14 +145,21 @@ fn input_note(bytes: usize, fed: WriteResult, eof: Eof) -> (String, InputTaken) 
 fn what_ended(stop: Stop, finished: Option<&Finished>) -> &'static str {
     let Some(Finished { ended, .. }) = finished else { return "it has not ended yet" };
     match (stop, ended.force, &ended.shell) {
-        (Stop::Interrupt, _, ShellAfter::Kept { .. }) => "INT ended it; the shell is kept",
-        (Stop::Terminate, Force::None, ShellAfter::Kept { .. }) => {
+        (Stop::Interrupt, Force::Killed, ShellAfter::Beside) => {
+            "it did not end within 1 s of INT; its processes were killed, the shell is kept"
+        }
+        (Stop::Interrupt, _, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
+            "INT ended it; the shell is kept"
+        }
+        (Stop::Terminate, Force::None, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
             "TERM ended it; the shell is kept"
         }
-        (Stop::Terminate, Force::Killed, ShellAfter::Kept { .. }) => {
+        (Stop::Terminate, Force::Killed, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
             "it did not end within 1 s of TERM; its processes were killed, the shell is kept"
         }
-        (Stop::Kill, _, ShellAfter::Kept { .. }) => "its processes were killed; the shell is kept",
+        (Stop::Kill, _, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
+            "its processes were killed; the shell is kept"
+        }
         (
             Stop::Interrupt | Stop::Terminate | Stop::Kill,
             _,

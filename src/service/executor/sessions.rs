@@ -17,6 +17,7 @@ use capture::deceptive::plain;
 use capture::lines::only;
 use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
+use model::job::JobMode;
 use model::outcome::{Ended, Outcome, ShellAfter, Waits};
 
 /// Time that a call waits for a command that is to run in the background anyway: long enough to
@@ -44,11 +45,12 @@ impl Scope {
             CommandInput::Open => call.stdin.open(),
             CommandInput::Given => call.stdin,
         };
-        let patience = Some(match wait {
-            Wait::Background => BACKGROUND,
-            Wait::Foreground => self.executor.yield_after,
-        });
-        let request = SessionRequest { session, call, restart, patience, kept: Retention::Spooled };
+        let (patience, mode) = match wait {
+            Wait::Background => (BACKGROUND, JobMode::Background),
+            Wait::Foreground => (self.executor.yield_after, JobMode::Foreground),
+        };
+        let (patience, kept) = (Some(patience), Retention::Spooled);
+        let request = SessionRequest { session, call, restart, patience, kept, mode };
         let reply = self.workbench.in_session(request, &caller).await?;
         Ok(self.answer(reply, shown))
     }
@@ -106,6 +108,7 @@ impl Scope {
         let (shell, cwd) = match ended.shell {
             _ if command.session.is_none() => (ShellState::None, command.began.clone()),
             ShellAfter::Kept { cwd } => (ShellState::Kept, harmless(&cwd)),
+            ShellAfter::Beside => (ShellState::Beside, harmless(&command.began)),
             ShellAfter::Ended | ShellAfter::None => (ShellState::Ended, "/workspace".to_owned()),
         };
         CommandReport {
@@ -146,8 +149,12 @@ impl Scope {
         renewed: Option<String>,
         (stdout, stderr): (StreamReport, StreamReport),
     ) -> RunningReport {
+        let shell = match command.mode {
+            JobMode::Foreground => ShellState::Kept,
+            JobMode::Background => ShellState::Beside,
+        };
         RunningReport {
-            session: self.session_report(command, ShellState::Kept, renewed),
+            session: self.session_report(command, shell, renewed),
             stdout,
             stderr,
             input: if command.waits_for_input() { Waits::Yes } else { Waits::No },

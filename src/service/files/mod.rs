@@ -21,7 +21,7 @@ use super::{Caller, Refusal};
 use crate::workbench::Workbench;
 use capture::Captured;
 use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
-use model::job::Workspace;
+use model::job::{JobMode, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, Outcome};
 use model::receipt::Receipt;
 
@@ -153,6 +153,7 @@ impl Workbench {
                     restart: session::Restart::No,
                     patience: None,
                     kept: Retention::Apart { bytes: ANSWER_BYTES },
+                    mode: JobMode::Foreground,
                 };
                 of_session(self.in_session(request, caller).await?)
             }

@@ -107,6 +107,8 @@ pub struct SessionReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShellState {
     Kept,
+    /// The command runs or ran beside it.
+    Beside,
     Ended,
     /// The session never had one.
     None,
@@ -140,8 +142,8 @@ impl SessionReport {
     pub fn fields(&self) -> SessionFields<'_> {
         let shell = match (self.shell, &self.renewed) {
             (ShellState::Ended, _) => Some("ended"),
-            (ShellState::Kept | ShellState::None, Some(_)) => Some("new"),
-            (ShellState::Kept | ShellState::None, None) => None,
+            (ShellState::Kept | ShellState::Beside | ShellState::None, Some(_)) => Some("new"),
+            (ShellState::Kept | ShellState::Beside | ShellState::None, None) => None,
         };
         SessionFields { id: &self.name, shell }
     }
@@ -150,6 +152,7 @@ impl SessionReport {
     pub fn killed(&self) -> &'static str {
         match self.shell {
             ShellState::Kept => "it was interrupted and the shell is kept",
+            ShellState::Beside => "its processes were ended and the shell is kept",
             ShellState::Ended => "it did not end when it was interrupted, and the shell was killed",
             ShellState::None => "nothing ran",
         }

@@ -84,9 +84,16 @@ impl RunningReport {
         if self.input == Waits::Yes {
             notes.push("it waits for input".to_owned());
         }
-        notes.push(format!(
-            "the session `{name}` is busy until it ends; `restart` ends it; another session is free"
-        ));
+        notes.push(match self.session.shell {
+            ShellState::Beside => format!(
+                "the session `{name}` is free, and in the same cell: it reaches the job's ports and \
+                 files"
+            ),
+            ShellState::Kept | ShellState::Ended | ShellState::None => format!(
+                "the session `{name}` is busy until it ends; `restart` ends it; another session is \
+                 free"
+            ),
+        });
         if !self.tools.is_empty() {
             notes.push(format!("with job {output_id}: {}", self.tools.join(", ")));
         }

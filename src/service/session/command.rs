@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::feed::{Feed, FeedKind, InputEnd};
 use super::input_query::InputQuery;
-use super::seat::Seat;
+use super::seat::{Late, Seat};
 use crate::CallReport;
 use crate::watch::reported;
 use audit::{LoggedCall, Story};
@@ -20,7 +20,7 @@ use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
 use capture::{Captured, KEPT_BYTES, Meter, Produced};
 use link::{Control, Running};
-use model::job::Limits;
+use model::job::{JobMode, Limits};
 use model::outcome::{Ended, Failure, Waits};
 use model::receipt::Receipt;
 
@@ -36,6 +36,8 @@ pub struct Command {
     /// The directory in which it began, as the shell has it.
     pub began: String,
     pub receipt: Receipt,
+    /// In the shell, or beside it.
+    pub mode: JobMode,
     /// Number of the command in its shell.
     pub turn: u64,
     pub limits: Limits,
@@ -69,6 +71,7 @@ pub struct CommandInfo {
     pub began: String,
     pub limits: Limits,
     pub clamped: bool,
+    pub mode: JobMode,
     /// Bytes of its output that are kept.
     pub keep: usize,
 }
@@ -76,7 +79,9 @@ pub struct CommandInfo {
 /// Resources that the follower of a command holds: its seat, its line in the log, its input.
 #[derive(Debug)]
 pub struct Held {
-    pub seat: OwnedMutexGuard<Seat>,
+    /// `None` for a command beside the shell.
+    pub seat: Option<OwnedMutexGuard<Seat>>,
+    pub late: Late,
     pub entry: LoggedCall,
     /// Bytes that are written to an open input first.
     pub first: Vec<u8>,
@@ -90,7 +95,7 @@ impl Command {
     pub fn follow(about: CommandInfo, running: Running, mut behind: Held) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: waits, guard } =
             running;
-        let CommandInfo { id, session, text, began, limits, clamped, keep } = about;
+        let CommandInfo { id, session, text, began, limits, clamped, mode, keep } = about;
         let (input, turn_of_first) = Feed::new(stdin, behind.kind);
         let meter = Arc::new(Meter::counting(limits.output, behind.produced.clone()));
         let command = Arc::new(Self {
@@ -99,6 +104,7 @@ impl Command {
             text,
             began,
             receipt,
+            mode,
             turn,
             limits,
             clamped,
@@ -147,6 +153,7 @@ impl Command {
             text: String::new(),
             began: report.cwd.as_str().to_owned(),
             receipt,
+            mode: JobMode::Foreground,
             turn: 0,
             limits: report.limits,
             clamped: report.clamped,
@@ -200,7 +207,7 @@ impl Command {
     }
 
     async fn to_the_end(self: Arc<Self>, ended: Receiver<Ended>, behind: Held) {
-        let Held { mut seat, entry, .. } = behind;
+        let Held { seat, late, entry, .. } = behind;
         let mut reported = pin!(reported(ended, &self.limits, &self.control));
         let end = loop {
             tokio::select! {
@@ -215,7 +222,6 @@ impl Command {
         self.stderr.seal(&*self);
         self.hush();
         tracing::debug!(job = self.id, outcome = end.outcome.name(), "ended");
-        seat.after(&end);
         entry.ended(&Story {
             outcome: &end.outcome,
             usage: &end.usage,
@@ -223,10 +229,11 @@ impl Command {
             denials: &end.denials,
             receipt: Some(&self.receipt),
         });
-        let late = seat.late();
         // The seat is freed before the end is reported: the receiver of the report may ask for the
         // next command.
-        drop(seat);
+        if let Some(mut seat) = seat {
+            seat.after(&end);
+        }
         let finished = Finished { ended: end, took: self.started.elapsed() };
         self.finished.send_replace(Some(finished));
         let reader = tokio::spawn(Arc::clone(&self).drain_late());

@@ -23,7 +23,7 @@ pub use command::{Command, Finished};
 pub use feed::{Eof, InputEnd, Rest, WriteResult};
 pub use jobs::{NoJob, Offsets, Stop};
 use model::call::Call;
-use model::job::{Limits, SessionId};
+use model::job::{JobMode, Limits, SessionId};
 use model::outcome::Outcome;
 use seat::Seat;
 pub use seat::ShellLoss;
@@ -65,6 +65,8 @@ pub struct SessionRequest {
     /// Time that the call waits before the command becomes a job; `None`: until its end.
     pub patience: Option<Duration>,
     pub kept: Retention,
+    /// In the shell, or beside it.
+    pub mode: JobMode,
 }
 
 /// Storage of a command's output.
@@ -155,6 +157,8 @@ struct Named {
     seat: Arc<Mutex<Seat>>,
     /// Command that has the seat.
     runs: Option<Arc<Command>>,
+    /// Commands that were started beside the shell, the newest last; ended ones are removed with the next.
+    background: Vec<Arc<Command>>,
     /// True if a new shell was asked for since the last command.
     restarted: Arc<AtomicBool>,
     /// True if one-shot cells use the session's workspace, so that it is kept without a shell too.
@@ -232,19 +236,23 @@ impl Sessions {
         }
     }
 
-    fn runs(&self, name: &str, command: &Arc<Command>) {
-        if let Some(named) = self.table().named.get_mut(name) {
-            named.runs = Some(Arc::clone(command));
+    fn runs(&self, name: &str, command: &Arc<Command>, mode: JobMode) {
+        let mut table = self.table();
+        let Some(named) = table.named.get_mut(name) else { return };
+        let command = Arc::clone(command);
+        match mode {
+            JobMode::Foreground => named.runs = Some(command),
+            JobMode::Background => {
+                named.background.retain(|command| command.finished().is_none());
+                named.background.push(command);
+            }
         }
     }
 
-    /// Returns every session that has had a command, with its running job.
-    pub fn list(&self) -> Vec<(String, Option<Arc<Command>>)> {
+    /// Returns every session that has had a command, with its running jobs.
+    pub fn list(&self) -> Vec<(String, Vec<Arc<Command>>)> {
         let table = self.table();
-        let running = |named: &Named| {
-            named.runs.as_ref().filter(|command| command.finished().is_none()).cloned()
-        };
-        table.named.iter().map(|(name, named)| (name.clone(), running(named))).collect()
+        table.named.iter().map(|(name, named)| (name.clone(), named.running())).collect()
     }
 }
 
@@ -254,9 +262,16 @@ impl Named {
             id,
             seat: Arc::new(Mutex::new(Seat::new(id, lost))),
             runs: None,
+            background: Vec::new(),
             restarted: Arc::default(),
             beside: false,
         }
+    }
+
+    /// Returns its commands that run, in the shell and beside it.
+    fn running(&self) -> Vec<Arc<Command>> {
+        let all = self.runs.iter().chain(&self.background);
+        all.filter(|command| command.finished().is_none()).cloned().collect()
     }
 }
 

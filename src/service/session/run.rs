@@ -19,7 +19,7 @@ use crate::{Caller, Refusal};
 use audit::LoggedCall;
 use capture::KEPT_BYTES;
 use model::call::{Call, Stdin};
-use model::job::{Place, Within, Workspace};
+use model::job::{JobMode, Place, Within, Workspace};
 use model::outcome::Outcome;
 use model::profile::Profile;
 use policy::flags::Changes;
@@ -37,6 +37,7 @@ struct Decided {
     entry: LoggedCall,
     place: Place,
     kept: Retention,
+    mode: JobMode,
 }
 
 impl Workbench {
@@ -50,7 +51,7 @@ impl Workbench {
         caller: &Caller,
     ) -> Result<Reply, Refusal> {
         check_name(&request.session)?;
-        let SessionRequest { session, call, restart, patience, kept } = request;
+        let SessionRequest { session, call, restart, patience, kept, mode } = request;
         let place = if call.cwd.is_some() { Place::Given } else { Place::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
             let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
@@ -69,7 +70,7 @@ impl Workbench {
                 return Err(full);
             }
         };
-        let decided = Decided { grant, entry, place, kept };
+        let decided = Decided { grant, entry, place, kept, mode };
         self.seated(session, text, restart, patience, decided, caller).await
     }
 
@@ -143,13 +144,17 @@ impl Workbench {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
             // A job that still has the shell would have the next command refused.
-            if let Some(command) = named.runs {
-                tokio::select! {
-                    biased;
-                    () = caller.cancel.cancelled() => {}
-                    _ = command.end() => {}
-                    () = tokio::time::sleep(END) => {}
+            let jobs = named.running();
+            let ended = async {
+                for job in &jobs {
+                    job.end().await;
                 }
+            };
+            tokio::select! {
+                biased;
+                () = caller.cancel.cancelled() => {}
+                () = ended => {}
+                () = tokio::time::sleep(END) => {}
             }
         }
         Ok(())
@@ -185,7 +190,8 @@ impl Workbench {
         // In a shell that has run something, [`Workbench::start`] knows better.
         let began = decided.grant.job().cwd.as_str().to_owned();
         let id = self.sessions.spool.name();
-        let about = CommandInfo { id, session, text, began, limits, clamped, keep };
+        let mode = decided.mode;
+        let about = CommandInfo { id, session, text, began, limits, clamped, mode, keep };
         let (session, given) = (about.session.clone(), about.began.clone());
         let reply = |state, began, finished, lost| Reply {
             state,
@@ -243,17 +249,10 @@ impl Workbench {
         if asked && (seat.started || seat.lost.is_some()) {
             seat.end(ShellLoss::Restart);
         }
-        let Decided { grant, entry, place, kept } = decided;
-        let kind = match &grant.job().stdin {
-            Stdin::Terminal(_) => FeedKind::Terminal,
-            Stdin::Empty | Stdin::Bytes(_) | Stdin::Pipe(_) => FeedKind::Pipe,
-        };
-        let first = match &grant.job().stdin {
-            Stdin::Pipe(first) | Stdin::Terminal(first) => first.clone(),
-            Stdin::Empty | Stdin::Bytes(_) => Vec::new(),
-        };
+        let Decided { grant, entry, place, kept, mode } = decided;
+        let (kind, first) = input(&grant.job().stdin);
         let id = named.id;
-        let within = Within { session: id, place };
+        let within = Within { session: id, place, mode };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
         match self.shared.link.start_within(grant, within).await {
@@ -271,10 +270,16 @@ impl Workbench {
                     about.began.clone_from(cwd);
                 }
                 let (produced, tap) = (caller.produced.clone(), caller.tap.clone());
-                let behind = Held { seat, entry, first, kind, produced, tap };
+                let late = seat.late();
+                let seat = match mode {
+                    JobMode::Foreground => Some(seat),
+                    // The shell is free: it has no part in the end of this command.
+                    JobMode::Background => None,
+                };
+                let behind = Held { seat, late, entry, first, kind, produced, tap };
                 let session = about.session.clone();
                 let command = Command::follow(about, running, behind);
-                self.sessions.runs(&session, &command);
+                self.sessions.runs(&session, &command, mode);
                 if kept == Retention::Spooled {
                     self.sessions.spool.keep(Arc::clone(&command));
                 }
@@ -289,6 +294,15 @@ impl Workbench {
                 Err(outcome)
             }
         }
+    }
+}
+
+/// Returns the kind of an input, and the bytes that are written to it first.
+fn input(stdin: &Stdin) -> (FeedKind, Vec<u8>) {
+    match stdin {
+        Stdin::Terminal(first) => (FeedKind::Terminal, first.clone()),
+        Stdin::Pipe(first) => (FeedKind::Pipe, first.clone()),
+        Stdin::Empty | Stdin::Bytes(_) => (FeedKind::Pipe, Vec::new()),
     }
 }
 

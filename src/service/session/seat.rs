@@ -51,6 +51,8 @@ impl Seat {
                 self.started = true;
                 self.cwd = Some(cwd.clone());
             }
+            // It had no part in the shell.
+            ShellAfter::Beside => {}
             ShellAfter::Ended => self.end(ShellLoss::Command(end.outcome.clone())),
             ShellAfter::None => {
                 if end.outcome == Outcome::Failed(Failure::Supervisor) {

@@ -170,6 +170,7 @@ impl PooledCell {
             Ok((
                 FromInit::Sealed
                 | FromInit::Counted(_)
+                | FromInit::JobEnded(_)
                 | FromInit::Input { .. }
                 | FromInit::Changed,
                 _,

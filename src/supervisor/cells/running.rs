@@ -182,9 +182,14 @@ impl Running {
                 CallEvent::None
             }
             // Init says neither of these to a cell that runs: its end will tell.
-            Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _)) | Err(_) => {
-                CallEvent::None
-            }
+            Ok((
+                FromInit::Sealed
+                | FromInit::Counted(_)
+                | FromInit::Input { .. }
+                | FromInit::JobEnded(_),
+                _,
+            ))
+            | Err(_) => CallEvent::None,
         }
     }
 
@@ -369,7 +374,13 @@ impl Running {
                     self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
                 }
                 Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
-                Ok((FromInit::Sealed | FromInit::Counted(_) | FromInit::Input { .. }, _))
+                Ok((
+                    FromInit::Sealed
+                    | FromInit::Counted(_)
+                    | FromInit::Input { .. }
+                    | FromInit::JobEnded(_),
+                    _,
+                ))
                 | Err(_) => {}
             }
         }

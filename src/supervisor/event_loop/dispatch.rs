@@ -73,7 +73,7 @@ impl Supervisor {
                 self.key(&start.profile, start.workspace)?
             }
             (Some(within), Workspace::Fresh | Workspace::Granted(_)) => {
-                self.session_key(&start, within.session)?
+                self.session_key(&start, within)?
             }
         };
         let design = self.keys.design(key).ok_or(Failure::Lost)?;
@@ -121,7 +121,7 @@ impl Supervisor {
         }
         let session = self.sessions.runs(call);
         if let Some(shell) = session.and_then(|id| self.sessions.shell_mut(id)) {
-            return shell.stop(outcome, Instant::now());
+            return shell.stop(call, outcome, Instant::now());
         }
         let Some(place) = self.queue.iter().position(|ready| ready.start.call == call) else {
             // It has ended meanwhile.

@@ -17,12 +17,12 @@ use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::QueuedJob;
 use crate::sessions::mailbox::{Mailbox, Undelivered, Waiting};
 use crate::sessions::session::Session;
-use crate::sessions::shell::{Shell, ShellEvent};
+use crate::sessions::shell::{MOST_JOBS, Shell, ShellEvent};
 use cell::landlock::Use;
 use cell::mounts::{self, Slot};
 use cell::report::raw;
 use cell::{Design, Ground, Root, c_path, errno_of};
-use model::job::{JobSignal, SessionId};
+use model::job::{JobMode, JobSignal, SessionId, Within};
 use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Tier;
 use model::wire::{CallId, Event, Start};
@@ -63,7 +63,8 @@ pub(super) fn design_in(
 
 impl Supervisor {
     /// The key of the session that a job names; a new session where there is none of that number.
-    pub(super) fn session_key(&mut self, start: &Start, id: SessionId) -> Result<KeyId, Failure> {
+    pub(super) fn session_key(&mut self, start: &Start, within: Within) -> Result<KeyId, Failure> {
+        let id = within.session;
         let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
         if start.script.is_none() {
             return refused("a session takes a script");
@@ -89,6 +90,9 @@ impl Supervisor {
             Some(shell) if !shell.is_idle() && !shell.is_ending() => {
                 refused("the session runs another command")
             }
+            Some(shell) if shell.is_full() && within.mode == JobMode::Background => refused(
+                &format!("the session has {MOST_JOBS} background jobs: end one with bash_kill"),
+            ),
             _ => {
                 self.sessions.used(id);
                 Ok(key)
@@ -219,10 +223,12 @@ impl Supervisor {
             return self.end(call, Ended::failed(Failure::Lost));
         };
         match shell.take(&ready, mailbox, built) {
-            Ok((turn, ends)) => {
+            Ok(Some((turn, ends))) => {
                 let receipt = shell.receipt.clone();
                 self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
             }
+            // It is told when the shell is free again.
+            Ok(None) => {}
             Err(Undelivered { errno, shell: waiting }) => {
                 if waiting == Waiting::Nowhere {
                     shell.end(Instant::now());
@@ -247,6 +253,10 @@ impl Supervisor {
             ShellEvent::Input(call, number, waits) => {
                 self.tell(&Event::Input { call, number, waits }, None);
             }
+            ShellEvent::Left { call, stdin, turn, ends } => {
+                let receipt = shell.receipt.clone();
+                self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, *ends)));
+            }
             ShellEvent::Ended(call, ended) => {
                 self.sessions.used(id);
                 self.end(call, *ended);
@@ -254,7 +264,7 @@ impl Supervisor {
                     session.mailbox.tidy();
                 }
             }
-            ShellEvent::Gone(ended) => {
+            ShellEvent::Gone(ends) => {
                 drop(session.shell.take());
                 if session.leaving {
                     self.close(id);
@@ -262,9 +272,7 @@ impl Supervisor {
                     self.release(slot);
                     self.sessions.used(id);
                 }
-                if let Some((call, ended)) = ended {
-                    self.end(call, *ended);
-                }
+                ends.into_iter().for_each(|(call, ended)| self.end(call, *ended));
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.mailbox.tidy();
                 }
@@ -276,7 +284,7 @@ impl Supervisor {
     pub(super) fn signal(&mut self, call: CallId, signal: JobSignal) {
         let session = self.sessions.runs(call);
         match session.and_then(|id| self.sessions.shell_mut(id)) {
-            Some(shell) => shell.signal(signal, Instant::now()),
+            Some(shell) => shell.signal(call, signal, Instant::now()),
             None => self.stop(call, Outcome::Cancelled),
         }
     }
@@ -285,7 +293,7 @@ impl Supervisor {
     pub(super) fn ask_input(&mut self, call: CallId, number: u32) {
         let session = self.sessions.runs(call);
         if let Some(shell) = session.and_then(|id| self.sessions.shell_mut(id)) {
-            shell.ask_input(number);
+            shell.ask_input(call, number);
         }
     }
 
@@ -361,7 +369,7 @@ impl Supervisor {
             }
             let is_used = self.is_used_beside(id);
             match self.sessions.shell_mut(id) {
-                Some(shell) if !shell.is_idle() => shell.pass_deadline(now),
+                Some(shell) if shell.is_used() => shell.pass_deadline(now),
                 Some(_) | None if is_used => self.sessions.used(id),
                 // Its job waits for a cell.
                 None if self.queue.iter().any(|ready| ready.key == key) => {}

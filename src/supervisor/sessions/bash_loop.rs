@@ -81,19 +81,7 @@ pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
             "COFFERDAM_CWD=${{PWD-}}\n\\builtin cd -- {cwd} 2>|{stderr} || COFFERDAM_OPEN=2\n"
         ));
     }
-    let mut assignments = String::new();
-    for (name, value) in env.iter() {
-        assignments.push_str(&format!("{name}={} ", quoted(value)));
-    }
-    // `builtin` does not export what stands before it; `command` does, and no function may stand
-    // in its place then.
-    let source = match assignments.is_empty() {
-        true => "\\builtin",
-        false => {
-            text.push_str("\\builtin unset -f command\n");
-            "\\command"
-        }
-    };
+    let source = source(env, &mut text);
     let command = match input {
         StdinKind::Empty | StdinKind::Bytes => place("cmd"),
         StdinKind::Pipe | StdinKind::Terminal => place("fed"),
@@ -101,7 +89,7 @@ pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
     text.push_str(&format!(
         "COFFERDAM_STATUS=1\n\
          {{ for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
-         {assignments}{source} . {command} {streams}; done\n\
+         {source} . {command} {streams}; done\n\
          COFFERDAM_STATUS=$?\n\
          if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
          {UNSTOPPED}"
@@ -109,12 +97,63 @@ pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
     if cwd.is_some() {
         text.push_str("\\builtin cd -- \"$COFFERDAM_CWD\"\n");
     }
-    text.push_str(&report(number));
+    text.push_str(&report(number, "0"));
     text
 }
 
+/// The lines that start the command of call `number` beside the shell, which takes the next call at once.
+///
+/// The command runs in a copy of the shell, at its directory and with its variables, functions and options.
+/// The copy leads a process group of its own, and its parent is init, which reports its end: the shell itself
+/// has no job more, and no other `$!`. It reports its number, ended by NUL. If there is no copy, the shell
+/// reports the end of the call as of any other.
+pub(crate) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
+    let place = |name| place(name, number);
+    let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
+    let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
+    let mut copy = format!(
+        "{{ \\builtin set +m; \\builtin printf '{STARTED}%s\\0' \"$BASHPID\" >|{end}; }} >/dev/null 2>&1\n"
+    );
+    if let Some(cwd) = cwd {
+        copy.push_str(&format!("\\builtin cd -- {} || \\builtin exit 1\n", quoted(cwd.as_str())));
+    }
+    let source = source(env, &mut copy);
+    let command = match input {
+        StdinKind::Empty | StdinKind::Bytes | StdinKind::Pipe => place("cmd"),
+        StdinKind::Terminal => place("fed"),
+    };
+    copy.push_str(&format!("{source} . {command}\n"));
+    let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STOP=0 COFFERDAM_STATUS=1\n{{\n");
+    text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
+    text.push_str(&format!(
+        "if ((COFFERDAM_OPEN)); then ( \\builtin set -m\n( {copy}) {streams} & ) 2>|{stderr}\n\
+         COFFERDAM_STATUS=$?\nfi\n"
+    ));
+    text.push_str(&report(number, "COFFERDAM_STATUS==0"));
+    text
+}
+
+/// Returns the words before `.` by which a file is read with these variables; adds the line to `text` that
+/// they need.
+fn source(env: &Env, text: &mut String) -> String {
+    let mut words = String::new();
+    for (name, value) in env.iter() {
+        words.push_str(&format!("{name}={} ", quoted(value)));
+    }
+    // `builtin` does not export what stands before it; `command` does, and no function may stand
+    // in its place then.
+    if words.is_empty() {
+        return "\\builtin".to_owned();
+    }
+    text.push_str("\\builtin unset -f command\n");
+    words.push_str("\\command");
+    words
+}
+
 /// The lines after the command: the streams are let go, the end is reported, and the loop goes on.
-fn report(number: u64) -> String {
+///
+/// Where `silent`, an arithmetic expression, is true, somebody else reports the end.
+fn report(number: u64, silent: &str) -> String {
     let (end, next) = (place("end", number), number.saturating_add(1));
     // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
     let mut text = format!(
@@ -131,7 +170,7 @@ fn report(number: u64) -> String {
          COFFERDAM_OPEN=$((COFFERDAM_OPEN)) COFFERDAM_STATUS=$((COFFERDAM_STATUS)) && \
          \\builtin printf -v COFFERDAM_SURE {next}\n\
          if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})) && \
-         {{ \\builtin printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"${{PWD-}}\" >|{end} || \
+         {{ (({silent})) || \\builtin printf '%s %s\\0' \"$COFFERDAM_STATUS\" \"${{PWD-}}\" >|{end} || \
          [[ ! -p {end} ]]; }}; then COFFERDAM_CALL=-{next}; fi\n"
     ));
     text
@@ -159,6 +198,15 @@ fn place(name: &str, number: u64) -> String {
 /// A word as bash reads it, whatever is in it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The byte before the number of the process that runs a command beside the shell.
+pub(crate) const STARTED: char = 'j';
+
+/// Returns the number in a report of the copy of the shell; any process of the cell may have written it.
+pub(crate) fn started(bytes: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()?;
+    text.strip_prefix(STARTED)?.parse().ok()
 }
 
 /// The byte before the report: the input is open.
@@ -192,6 +240,15 @@ mod tests {
     fn any_text_is_one_word() {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's; $(x)"), r"'it'\''s; $(x)'");
+    }
+
+    #[test]
+    fn a_copy_of_the_shell_reports_its_number() {
+        assert_eq!(started(b"j17\0"), Some(17));
+        for forged in [&b"j17"[..], b"j\0", b"j-1\0", b"j1 /workspace\0", b"0 /workspace\0", b"\0"]
+        {
+            assert_eq!(started(forged), None, "{forged:?}");
+        }
     }
 
     #[test]

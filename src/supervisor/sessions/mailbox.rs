@@ -30,6 +30,7 @@ use cell::errno_of;
 use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, SHOWN_MAILBOX, Tmpfs, WORKSPACE};
 use cell::report::InputFile;
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
+use model::job::JobMode;
 use model::wire::StdinKind;
 use sys::mount::{attach, clone_tree};
 
@@ -155,6 +156,7 @@ pub(crate) struct CallRequest<'a> {
     pub env: &'a Env,
     pub cwd: Option<&'a Cwd>,
     pub stdin: StdinKind,
+    pub mode: JobMode,
 }
 
 impl Mailbox {
@@ -262,7 +264,9 @@ impl Mailbox {
                 // Without a reader the caller's first write would fail before the shell is there, and
                 // without a writer the shell would wait where the caller has closed its own.
                 let ends = Some(self.open(&path, OFlag::O_RDWR)?);
-                line(bash_loop::fed(number))?;
+                if order.mode == JobMode::Foreground {
+                    line(bash_loop::fed(number))?;
+                }
                 let writer = Some(self.open(&path, OFlag::O_WRONLY)?);
                 self.mode(&path, READABLE)?;
                 Ok(Input { writer, ends, terminal: None })
@@ -325,7 +329,11 @@ impl Mailbox {
         }
         let script = order.script.read(SCRIPT_BYTES)?;
         self.write(&name("cmd", number), |file| file.write_all(&script))?;
-        let lines = bash_loop::lines(number, order.env, order.cwd, order.stdin);
+        let lines = match order.mode {
+            JobMode::Foreground => bash_loop::lines,
+            JobMode::Background => bash_loop::background,
+        };
+        let lines = lines(number, order.env, order.cwd, order.stdin);
         self.write(&name("run", number), |file| file.write_all(lines.as_bytes()))?;
         let (terminal, ends) = match terminal {
             Some(Terminal { master, slave, .. }) => {

@@ -116,9 +116,9 @@ impl SessionTable {
         self.shells().map(|shell| &shell.limits)
     }
 
-    /// Returns the session whose shell runs this call.
+    /// Returns the session in whose cell this call runs.
     pub(crate) fn runs(&self, call: CallId) -> Option<SessionId> {
-        let runs = |shell: &Shell| shell.call() == Some(call);
+        let runs = |shell: &Shell| shell.runs(call);
         self.find(|session| session.shell.as_ref().is_some_and(runs))
     }
 
@@ -128,11 +128,13 @@ impl SessionTable {
         shared: &Shared,
         now: Instant,
     ) -> Vec<(CallId, Box<Ended>)> {
-        let answers =
-            self.sessions.values_mut().filter_map(|Session { shell, mailbox, .. }| {
-                shell.as_mut()?.answer_dying(mailbox, shared, now)
-            });
-        answers.collect()
+        let mut answers = Vec::new();
+        for Session { shell, mailbox, .. } in self.sessions.values_mut() {
+            if let Some(shell) = shell {
+                answers.extend(shell.answer_dying(mailbox, shared, now));
+            }
+        }
+        answers
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -156,7 +158,7 @@ impl Session {
     /// When something is due: the call's time, or the end of what nobody uses.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.shell {
-            Some(shell) if !shell.is_idle() => shell.deadline(),
+            Some(shell) if shell.is_used() => shell.deadline(),
             // An event reports what it waits for.
             None if self.leaving => None,
             Some(_) | None => self.until,

@@ -1,5 +1,6 @@
 //! A session's shell: a cell with one bash in it, and the calls it runs one after the other.
 
+mod background;
 mod ending;
 mod input_query;
 mod stopping;
@@ -25,13 +26,16 @@ use cell::Design;
 use cell::report::{self, FromInit, FromPayload, InitCounters, PayloadEnd, REPORT_BYTES, Ticks};
 use cell::size::Sizes;
 use model::call::{Argv, Cwd, Env};
-use model::job::{Limits, ListChanges, Place};
+use model::job::{JobMode, Limits, ListChanges, Place};
 use model::outcome::{
     DeniedCall, Ended, Failure, FilesChanged, Force, Outcome, ShellAfter, Timings, Waits,
 };
 use model::receipt::Receipt;
-use model::wire::{Block, CallId};
+use model::wire::{Block, CallId, StdinKind};
 use sys::socket::{self, PacketWait};
+
+use background::BackgroundJob;
+pub(crate) use background::MOST_JOBS;
 
 /// The program of a session.
 const BASH: &str = "bash";
@@ -60,10 +64,17 @@ pub(crate) enum ShellEvent {
     None,
     /// Answer to a question about the input of a call, by its number.
     Input(CallId, u32, Waits),
+    /// A call runs beside the shell, which waits for the next.
+    Left {
+        call: CallId,
+        stdin: StdinKind,
+        turn: u64,
+        ends: Box<FarEnds>,
+    },
     /// A call is over, and the shell waits for the next.
     Ended(CallId, Box<Ended>),
-    /// The cell is collected, with the call that ran in it.
-    Gone(Option<(CallId, Box<Ended>)>),
+    /// The cell is collected, with the calls that ran in it.
+    Gone(Vec<(CallId, Box<Ended>)>),
 }
 
 /// A cell with the shell of a session.
@@ -84,6 +95,9 @@ pub(crate) struct Shell {
     /// Number of its first call on the mailbox.
     first: u64,
     current: Option<Current>,
+    jobs: Vec<BackgroundJob>,
+    /// Number of the last question about an input.
+    questions: u32,
     /// CpuTime time that calls before have used.
     used: CpuTime,
     /// Why the shell could not start.
@@ -111,6 +125,17 @@ struct Current {
     began: Ticks,
     started: Instant,
     timings: Timings,
+    /// Present until a background call runs in its copy of the shell.
+    leaving: Option<Leaving>,
+}
+
+/// A background call before its process is known.
+#[derive(Debug)]
+struct Leaving {
+    /// Number of the call in its shell.
+    turn: u64,
+    ends: FarEnds,
+    stdin: StdinKind,
 }
 
 impl Shell {
@@ -147,6 +172,8 @@ impl Shell {
             look: DeathCheck::default(),
             first,
             current: None,
+            jobs: Vec::new(),
+            questions: 0,
             used: CpuTime::default(),
             exec: None,
             end: None,
@@ -160,17 +187,25 @@ impl Shell {
         self.stage == ShellStage::Idle
     }
 
+    /// Returns whether a call runs in it or beside it, or it is ending.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.is_idle() || self.has_jobs()
+    }
+
     /// Returns whether it takes no more calls.
     pub(crate) fn is_ending(&self) -> bool {
         self.stage == ShellStage::Ending
     }
 
-    pub(crate) fn call(&self) -> Option<CallId> {
-        self.current.as_ref().map(|current| current.call)
+    /// Returns whether it runs a call, or one runs beside it.
+    pub(crate) fn runs(&self, call: CallId) -> bool {
+        let current = self.current.iter().map(|current| current.call);
+        current.chain(self.jobs.iter().map(|job| job.call)).any(|one| one == call)
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        [self.deadline, self.look.at()].into_iter().flatten().min()
+        let jobs = self.jobs.iter().filter_map(|job| job.deadline);
+        [self.deadline, self.look.at()].into_iter().flatten().chain(jobs).min()
     }
 
     /// The report of the call that runs, to be watched.
@@ -178,7 +213,8 @@ impl Shell {
         self.current.as_ref().map(|current| &current.pending.end)
     }
 
-    /// Lays a call before the shell. Which one of the shell it is, and the far ends of its streams.
+    /// Lays a call before the shell. Which one of the shell it is, and the far ends of its streams; none of
+    /// a background call, which begins with [`ShellEvent::Left`].
     ///
     /// # Errors
     /// What the mailbox said; nothing ran.
@@ -187,16 +223,19 @@ impl Shell {
         ready: &QueuedJob,
         mailbox: &mut Mailbox,
         built: Duration,
-    ) -> Result<(u64, FarEnds), Undelivered> {
+    ) -> Result<Option<(u64, FarEnds)>, Undelivered> {
         // Nothing is laid out yet.
         let undelivered = |errno| Undelivered { errno, shell: Waiting::Here };
         let place = ready.start.session.map(|within| within.place);
+        let mode = ready.start.session.map_or(JobMode::Foreground, |within| within.mode);
+        let stdin = ready.start.stdin.kind();
         let order = CallRequest {
             script: ready.attachments.script.as_ref().ok_or(Errno::EBADF).map_err(undelivered)?,
             input: ready.attachments.stdin.as_ref(),
             env: &ready.block.env,
             cwd: (place == Some(Place::Given)).then_some(&ready.block.cwd),
-            stdin: ready.start.stdin.kind(),
+            stdin,
+            mode,
         };
         let turn = mailbox.next().saturating_sub(self.first).saturating_add(1);
         // Before the shell goes on, and may start a process.
@@ -204,6 +243,10 @@ impl Shell {
         self.sizes.age(self.cell.slot).map_err(undelivered)?;
         let (pending, ends) = mailbox.deliver(&order)?;
         let started = Instant::now();
+        let (begun, leaving) = match mode {
+            JobMode::Foreground => (Some((turn, ends)), None),
+            JobMode::Background => (None, Some(Leaving { turn, ends, stdin })),
+        };
         let handed_over = started.saturating_duration_since(ready.arrived).saturating_sub(built);
         self.current = Some(Current {
             call: ready.start.call,
@@ -217,10 +260,11 @@ impl Shell {
             began,
             started,
             timings: Timings { built, handed_over, ..Timings::default() },
+            leaving,
         });
         self.stage = ShellStage::Running;
         self.deadline = started.checked_add(ready.limits.wall);
-        Ok((turn, ends))
+        Ok(begun)
     }
 
     /// Something from the shell about the call that runs.
@@ -233,7 +277,8 @@ impl Shell {
             // How the command ends cannot be known: it does not go on unwatched.
             Err(errno) => {
                 let step = "reading how the command ended".to_owned();
-                self.stop(Outcome::Failed(Failure::Setup { step, errno: report::raw(errno) }), now);
+                let failure = Failure::Setup { step, errno: report::raw(errno) };
+                self.stop_current(Outcome::Failed(failure), now);
                 return ShellEvent::None;
             }
         };
@@ -250,6 +295,11 @@ impl Shell {
         if !current.report.ends_with(&[0]) && current.report.len() < LoopReport::BYTES {
             return ShellEvent::None;
         }
+        if current.leaving.is_some()
+            && let Some(pid) = bash_loop::started(&current.report)
+        {
+            return self.leave(pid, now);
+        }
         match LoopReport::parse(&current.report) {
             Some(reported) => {
                 current.reported.get_or_insert(reported);
@@ -257,14 +307,15 @@ impl Shell {
                 self.stage = ShellStage::Counting;
                 self.deadline = Some(now + LINGER);
                 // Init is gone: its pidfd tells.
-                if let Err(errno) = self.cell.tell(&report::ToInit::Count) {
+                let input = current.pending.input_file;
+                if let Err(errno) = self.cell.tell(&report::ToInit::Count { input }) {
                     tracing::debug!(%errno, "a session's cell could not be asked");
                 }
             }
             None => {
                 let full = current.report.len() >= LoopReport::BYTES;
                 let why = "something else than its shell told how the command ended".to_owned();
-                self.stop(Outcome::Failed(Failure::Refused { why }), now);
+                self.stop_current(Outcome::Failed(Failure::Refused { why }), now);
                 if full {
                     // A process that writes there goes on, and a call that is being stopped already would
                     // read on: nothing more is read than a report takes.
@@ -334,6 +385,9 @@ impl Shell {
             }
             Ok((FromInit::Input { number, waits }, _)) => return self.answered(number, waits),
             Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
+            Ok((FromInit::JobEnded(job), denied)) => {
+                return self.job_ended(&job, denied, mailbox);
+            }
             // An answer that nobody waits for any more.
             Ok((FromInit::Counted(_) | FromInit::Sealed, _)) | Err(_) => {}
         }
@@ -348,8 +402,13 @@ impl Shell {
         mailbox: &mut Mailbox,
     ) -> ShellEvent {
         let Some(current) = self.current.take() else { return ShellEvent::None };
-        let Current { call, pending, reported, took, stopped, started, timings, force, .. } =
+        let Current { call, pending, reported, took, mut stopped, started, timings, force, .. } =
             current;
+        if current.leaving.is_some() {
+            let step = "starting a process beside the shell".to_owned();
+            let failure = Failure::Setup { step, errno: report::raw(Errno::EAGAIN) };
+            stopped.get_or_insert(Outcome::Failed(failure));
+        }
         let Some(reported) = reported else { return ShellEvent::None };
         let wall = took.unwrap_or_else(|| started.elapsed());
         mailbox.clear_up(pending);

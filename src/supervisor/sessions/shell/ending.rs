@@ -18,6 +18,13 @@ use model::wire::CallId;
 use sys::process::Used;
 use sys::socket::{self, PacketWait};
 
+/// The end of a shell's cell, by which nobody stopped it.
+struct CellEnd {
+    outcome: Outcome,
+    counts: InitCounters,
+    denials: Vec<DeniedCall>,
+}
+
 impl Shell {
     /// Returns the usage of one call: the difference to all before it.
     pub(super) fn usage(&mut self, total: CpuTime, largest: u64, wall: Duration) -> Usage {
@@ -52,35 +59,50 @@ impl Shell {
             Ok(Some(used)) => used,
             Err(_) => Used::default(),
         };
-        ShellEvent::Gone(self.last_end(mailbox, used))
+        ShellEvent::Gone(self.last_ends(mailbox, used))
     }
 
-    /// The end of the call that runs, where the cell takes its time and nothing of it can run any more.
+    /// The ends of the calls that run, where the cell takes its time and nothing of it can run any more.
     pub(crate) fn answer_dying(
         &mut self,
         mailbox: &mut Mailbox,
         shared: &Shared,
         now: Instant,
-    ) -> Option<(CallId, Box<Ended>)> {
+    ) -> Vec<(CallId, Box<Ended>)> {
         if !self.look.is_over(&self.cell, shared, now) {
-            return None;
+            return Vec::new();
         }
-        let (call, mut ended) = self.last_end(mailbox, Used::default())?;
+        let mut ends = self.last_ends(mailbox, Used::default());
         if self.changes == ListChanges::Yes {
-            ended.files_changed = dying::incomplete(ended.files_changed);
+            for (_, ended) in ends.iter_mut().filter(|(_, ended)| ended.files_changed.is_some()) {
+                ended.files_changed = dying::incomplete(ended.files_changed.take());
+            }
         }
-        Some((call, ended))
+        ends
     }
 
-    /// The end of the call that runs, if any, as it was reported or else as it is known here.
-    fn last_end(&mut self, mailbox: &mut Mailbox, used: Used) -> Option<(CallId, Box<Ended>)> {
+    /// The ends of the calls that run, as they were reported or else as they are known here.
+    fn last_ends(&mut self, mailbox: &mut Mailbox, used: Used) -> Vec<(CallId, Box<Ended>)> {
         self.look.end();
         self.late_words();
+        if self.current.is_none() && self.jobs.is_empty() {
+            return Vec::new();
+        }
+        let last = self.of_cell(used);
+        let mut ends = self.last_jobs(&last.outcome, mailbox);
+        ends.extend(self.last_end(last, mailbox));
+        ends
+    }
+
+    /// The end of the call in the shell, if one runs.
+    fn last_end(&mut self, cell: CellEnd, mailbox: &mut Mailbox) -> Option<(CallId, Box<Ended>)> {
+        let CellEnd { outcome, counts, denials } = cell;
         let current = self.current.take()?;
         let Current { call, pending, reported, stopped, started, timings, force, .. } = current;
         mailbox.clear_up(pending);
         let reported = reported.map(|reported| Outcome::Exited { code: reported.status });
-        let (outcome, counts, denials) = self.as_reported(stopped.or(reported), used);
+        let failed = self.exec.take().map(Outcome::Failed);
+        let outcome = failed.or(stopped).or(reported).unwrap_or(outcome);
         let wall = started.elapsed();
         let usage = self.usage(CpuTime::of(&counts), counts.max_rss, wall);
         let timings = Timings { run: wall, ..timings };
@@ -110,6 +132,7 @@ impl Shell {
                     FromInit::Failed { .. }
                     | FromInit::Sealed
                     | FromInit::Counted(_)
+                    | FromInit::JobEnded(_)
                     | FromInit::Input { .. },
                     _,
                 ))
@@ -118,21 +141,13 @@ impl Shell {
         }
     }
 
-    /// How the call ended that ended with its shell.
-    fn as_reported(
-        &mut self,
-        stopped: Option<Outcome>,
-        used: Used,
-    ) -> (Outcome, InitCounters, Vec<DeniedCall>) {
+    /// How the cell ended.
+    fn of_cell(&mut self, used: Used) -> CellEnd {
         let (end, denials) = match self.end.take() {
             Some((end, denials)) => (Some(end), denials),
             None => (None, Vec::new()),
         };
-        let outcome = if let Some(failure) = self.exec.take() {
-            Outcome::Failed(failure)
-        } else if let Some(stopped) = stopped {
-            stopped
-        } else if let Some(end) = &end {
+        let outcome = if let Some(end) = &end {
             exit::of_program(end, &self.limits, &self.cell)
         } else if self.cell.ran_out_of_memory() {
             Outcome::Limit(LimitKind::Memory)
@@ -148,6 +163,6 @@ impl Shell {
             },
             |end| end.counts,
         );
-        (outcome, counts, denials)
+        CellEnd { outcome, counts, denials }
     }
 }

@@ -11,6 +11,7 @@ use cell::report::{Ticks, ToInit};
 use model::defaults::GRACE;
 use model::job::JobSignal;
 use model::outcome::{Force, LimitKind, Outcome};
+use model::wire::CallId;
 use sys::Result;
 
 /// Nanoseconds of one tick: the kernel tells starts in USER_HZ, which is 100 everywhere.
@@ -24,8 +25,16 @@ pub(super) fn ticks() -> Result<Ticks> {
 }
 
 impl Shell {
-    /// Ends the call that runs: by INT first, so that the shell is kept where that works.
-    pub(crate) fn stop(&mut self, outcome: Outcome, now: Instant) {
+    /// Ends a call, in the shell or beside it: by INT first, so that the shell is kept where that works.
+    pub(crate) fn stop(&mut self, call: CallId, outcome: Outcome, now: Instant) {
+        match self.current.as_ref().is_some_and(|current| current.call == call) {
+            true => self.stop_current(outcome, now),
+            false => self.stop_job(call, outcome, now),
+        }
+    }
+
+    /// Ends the call in the shell.
+    pub(super) fn stop_current(&mut self, outcome: Outcome, now: Instant) {
         let Some(current) = &mut self.current else { return };
         if current.stopped.is_some() || self.stage == ShellStage::Ending {
             return;
@@ -65,7 +74,7 @@ impl Shell {
     pub(crate) fn kill(&mut self, now: Instant) {
         self.stage = ShellStage::Ending;
         self.deadline = Some(now + LINGER);
-        if self.current.is_some() {
+        if self.current.is_some() || self.has_jobs() {
             self.look.begin(now);
         }
         self.cell.kill();
@@ -73,11 +82,12 @@ impl Shell {
 
     /// Does what is due.
     pub(crate) fn pass_deadline(&mut self, now: Instant) {
+        self.pass_job_deadlines(now);
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
         match self.stage {
-            ShellStage::Running => self.stop(Outcome::Timeout, now),
+            ShellStage::Running => self.stop_current(Outcome::Timeout, now),
             ShellStage::Terminated => self.send(JobSignal::Kill, ShellStage::Interrupted, now),
             ShellStage::Idle
             | ShellStage::Interrupted
@@ -86,9 +96,16 @@ impl Shell {
         }
     }
 
-    /// Ends the call that runs by signals to its processes: TERM, a grace and KILL, or KILL at once. The
-    /// shell is sent INT, and killed if it does not come back.
-    pub(crate) fn signal(&mut self, signal: JobSignal, now: Instant) {
+    /// Ends a call by signals to its processes: TERM, a grace and KILL, or KILL at once. Where the call is
+    /// in the shell, that is sent INT, and killed if it does not come back.
+    pub(crate) fn signal(&mut self, call: CallId, signal: JobSignal, now: Instant) {
+        if self.current.as_ref().is_none_or(|current| current.call != call) {
+            let outcome = match signal {
+                JobSignal::Interrupt | JobSignal::Terminate => Outcome::Cancelled,
+                JobSignal::Kill => Outcome::Signaled { signal: KILLED },
+            };
+            return self.signal_job(call, signal, outcome, now);
+        }
         let Some(current) = &mut self.current else { return };
         let next = match (self.stage, signal) {
             (ShellStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
@@ -135,7 +152,7 @@ impl Shell {
     pub(crate) fn out_of_memory(&mut self) -> ShellEvent {
         if self.cell.took_out_of_memory() {
             let now = Instant::now();
-            self.stop(Outcome::Limit(LimitKind::Memory), now);
+            self.stop_current(Outcome::Limit(LimitKind::Memory), now);
             self.kill(now);
         }
         ShellEvent::None
