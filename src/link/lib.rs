@@ -70,6 +70,7 @@ struct Shared {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
     greeting: watch::Sender<Greeting>,
+    session_ends: watch::Sender<()>,
     /// Wakes the writer when the socket could not take a frame at once.
     blocked: Notify,
 }
@@ -80,6 +81,9 @@ struct State {
     calls: HashMap<CallId, Waiting>,
     /// Sessions that ended since somebody asked.
     forgotten: Vec<SessionId>,
+    /// Number of the last question about room, and who waits for answers.
+    questions: u32,
+    rooms: HashMap<u32, oneshot::Sender<Option<SessionId>>>,
     outgoing: VecDeque<Outgoing>,
     /// Why no call can be started any more.
     closed: Option<Failure>,
@@ -129,6 +133,7 @@ impl Link {
             socket: register(socket)?,
             state: Mutex::default(),
             greeting: watch::Sender::new(None),
+            session_ends: watch::Sender::new(()),
             blocked: Notify::new(),
         });
         tokio::spawn(Arc::clone(&shared).read());
@@ -307,6 +312,7 @@ impl Shared {
     fn close(&self, failure: Failure) {
         let mut state = self.state();
         let reason = state.closed.get_or_insert(failure).clone();
+        state.rooms.clear();
         for (_, waiting) in state.calls.drain() {
             if let Some(started) = waiting.started {
                 // The receiver has gone.
@@ -333,7 +339,16 @@ impl Shared {
                     waiting.input.send_replace((number, waits));
                 }
             }
-            Event::Forgotten { session } => self.state().forgotten.push(session),
+            Event::Forgotten { session } => {
+                self.state().forgotten.push(session);
+                self.session_ends.send_replace(());
+            }
+            Event::Room { number, ends } => {
+                if let Some(waiting) = self.state().rooms.remove(&number) {
+                    // The receiver has gone.
+                    waiting.send(ends).unwrap_or_default();
+                }
+            }
             Event::Logged { lines } => {
                 for line in lines {
                     // Nobody reads it: then nobody misses it.

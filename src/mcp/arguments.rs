@@ -212,6 +212,7 @@ mod tests {
             timeout: Some(Seconds(1.5)),
             session: Some("s".to_owned()),
             restart: true,
+            end: false,
             background: true,
             input: Some(true),
             tty: true,

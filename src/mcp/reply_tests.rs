@@ -9,7 +9,9 @@ use serde_json::json;
 use super::*;
 use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Timings, Usage};
 use service::denied::DenialReport;
-use service::report::{Calculated, Exact, SessionReport, ShellState, StreamReport, ValueOrigin};
+use service::report::{
+    Calculated, Exact, Renewed, SessionReport, ShellState, StreamReport, ValueOrigin,
+};
 
 fn ran(outcome: Outcome) -> CommandReport {
     CommandReport {
@@ -198,7 +200,10 @@ fn the_fields_alone_say_that_limits_were_lowered_and_the_shell_has_ended() {
         began: "/workspace".to_owned(),
         output_id: "7".to_owned(),
         shell: ShellState::Ended,
-        renewed: Some("the one before has ended".to_owned()),
+        renewed: Renewed {
+            shell: Some("the one before has ended".to_owned()),
+            ..Renewed::default()
+        },
     });
     assert_eq!(
         of_command(&call).structured_content.unwrap()["notes"],

@@ -175,7 +175,7 @@ impl<B: Backend> Server<B> {
                 self.remember(&job, asked.into());
                 sessions::running(&job)
             }
-            BashAnswer::Restarted { session } => sessions::restarted(&session),
+            BashAnswer::Done { session, what } => sessions::done(&session, what),
         })
     }
 

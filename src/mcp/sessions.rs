@@ -3,7 +3,7 @@
 use rmcp::model::CallToolResult;
 
 use super::reply;
-use service::report::{RunningReport, restarted_fields, restarted_note, time_text};
+use service::report::{RunningReport, SessionAction, session_fields, time_text};
 
 /// Makes the result of a command that continues.
 pub fn running(job: &RunningReport) -> CallToolResult {
@@ -22,10 +22,10 @@ pub fn running(job: &RunningReport) -> CallToolResult {
     result
 }
 
-/// Makes the result of a call that only restarts.
-pub fn restarted(session: &str) -> CallToolResult {
-    let text = format!("[{}]", restarted_note(session));
+/// Makes the result of a call that has no command.
+pub fn done(session: &str, what: SessionAction) -> CallToolResult {
+    let text = format!("[{}]", what.note(session));
     let mut result = reply::result(text, false);
-    result.structured_content = Some(restarted_fields(session));
+    result.structured_content = Some(session_fields(session, what));
     result
 }

@@ -81,6 +81,9 @@ pub enum Request {
     Restart { session: SessionId },
     /// The session ends, its shell and its `/workspace` with it.
     Forget { session: SessionId },
+    /// Make room for one more session with this profile and workspace: where there is none, the first of
+    /// these ends in which nothing runs.
+    MakeRoom { number: u32, profile: ProfileName, workspace: Workspace, from: Vec<SessionId> },
 }
 
 /// The place of the [`Block`], the script or the input of a job.
@@ -225,8 +228,10 @@ pub enum Event {
     /// A job was handed over. Descriptors: its stdin when a pipe or a terminal, stdout, stderr.
     /// `turn` is which job of its shell it is, from 1 on; 0 for one with a cell of its own.
     Started { call: CallId, stdin: StdinKind, receipt: Receipt, turn: u64 },
-    /// A session has ended: nobody used it for as long as it is kept.
+    /// A session has ended: nobody used it for as long as it is kept, or it was asked for.
     Forgotten { session: SessionId },
+    /// The answer to [`Request::MakeRoom`]: the session that is about to end, if one is.
+    Room { number: u32, ends: Option<SessionId> },
     /// The answer to [`Request::AskInput`]: at once, and once more when it waits.
     Input { call: CallId, number: u32, waits: Waits },
     /// Log lines of the supervisor, which has no stream to write them to.

@@ -21,6 +21,10 @@ pub enum BashRequest {
     Restart {
         session: String,
     },
+    /// Ends the session with its workspace.
+    End {
+        session: String,
+    },
     Run(Box<SessionCommand>),
 }
 

@@ -206,6 +206,7 @@ impl Front {
                 Event::Started { .. }
                 | Event::Ended { .. }
                 | Event::Forgotten { .. }
+                | Event::Room { .. }
                 | Event::Input { .. }
                 | Event::Ready(_)
                 | Event::Unable(_) => return Err(format!("{event:?}")),

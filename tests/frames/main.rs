@@ -165,6 +165,7 @@ impl Front {
                 Event::Started { .. }
                 | Event::Ended { .. }
                 | Event::Forgotten { .. }
+                | Event::Room { .. }
                 | Event::Input { .. }
                 | Event::Logged { .. } => {}
                 Event::Ready(_) | Event::Unable(_) => return Err(format!("{event:?}")),

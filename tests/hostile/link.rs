@@ -88,7 +88,10 @@ impl Link {
                         return Err(format!("call {call} ended more often than it was asked for"));
                     }
                 }
-                Event::Forgotten { .. } | Event::Input { .. } | Event::Logged { .. } => {}
+                Event::Forgotten { .. }
+                | Event::Room { .. }
+                | Event::Input { .. }
+                | Event::Logged { .. } => {}
                 Event::Ready(_) | Event::Unable(_) => return Err(format!("once more: {event:?}")),
             }
         }

@@ -26,8 +26,8 @@ async fn bad_arguments_are_a_result_that_names_the_field() {
             "content": [{
                 "type": "text",
                 "text": "bash: unknown field `comand`\nhint: did you mean `command`? it takes \
-                    command, stdin, cwd, env, timeout, session, restart, background, input, tty, max_output, \
-                    head, tail, description"
+                    command, stdin, cwd, env, timeout, session, restart, end, background, input, tty, \
+                    max_output, head, tail, description"
             }],
             "isError": true
         })

@@ -47,6 +47,7 @@ fn shells() -> Vec<Claim> {
         claim("each_call_of_a_session_is_shown_the_age_that_its_clocks_have", ages)
             .needs(&[Need::TimeNamespace]),
         claim("sessions_are_capped_and_end_when_nobody_uses_them", capped),
+        claim("at_the_cap_the_session_ends_that_was_unused_for_longest", room),
         claim("calls_to_one_session_run_one_after_the_other", in_turn),
         claim(
             "output_of_an_exit_trap_is_in_the_reply_of_the_call_that_ends_the_shell",
@@ -379,22 +380,65 @@ fn ages(caller: &Caller) -> Check {
 }
 
 fn capped(caller: &Caller) -> Check {
-    let mut server = Server::start(caller, "[sessions]\nmost = 2\nidle = \"2s\"\n")?;
-    for name in ["a", "b"] {
-        let answer = server.with(&json!({ "command": "echo 1 > f", "session": name }))?;
-        equal(name, story(&answer).0, Some(0))?;
-    }
+    let mut server = Server::start(caller, "[sessions]\nmost = 2\nidle = \"3s\"\n")?;
+    // None of these can be ended: one has a process in the background, one a job.
+    server.with(&json!({ "command": "echo 1 > f; sleep 600 &", "session": "a" }))?;
+    jobs::job(&mut server, "b", "echo 1 > f; sleep 1000")?;
     let answer = server.with(&json!({ "command": "true", "session": "c" }))?;
-    equal("the third", &answer["structuredContent"]["outcome"], &json!("failed"))?;
-    holds("why", &answer, text(&answer).contains("cap of sessions"))?;
-    std::thread::sleep(Duration::from_secs(4));
-    for name in ["c", "a"] {
+    equal("the third", &answer["isError"], &json!(true))?;
+    holds("why", &answer, text(&answer).contains("sessions of the server are in use"))?;
+    let error = answer["structuredContent"]["error"].as_str().unwrap_or_default();
+    holds("both are listed", &answer, error.contains("yours: `a`, `b` (runs c2)"))?;
+    let hint = answer["structuredContent"]["hint"].as_str().unwrap_or_default();
+    holds("the way out", &answer, hint.contains("`end` with the `session`"))?;
+    let answer = server.with(&json!({ "end": true, "session": "b" }))?;
+    equal("the way works", &answer["structuredContent"]["outcome"], &json!("ended"))?;
+    let answer = server.with(&json!({ "command": "cat f", "session": "c" }))?;
+    equal("there is room", story(&answer).0, Some(1))?;
+    server.with(&json!({ "end": true, "session": "a" }))?;
+    std::thread::sleep(Duration::from_secs(5));
+    for name in ["a", "c"] {
         let answer = server.with(&json!({ "command": "cat f", "session": name }))?;
         equal(name, story(&answer), (Some(1), String::new()))?;
         let told = text(&answer).contains("nobody used it");
-        equal("it is told to who was there", told, name == "a")?;
+        equal("it is told to who was there", told, name == "c")?;
     }
     Ok(())
+}
+
+/// At the cap, the session ends that was unused for longest, with what was lost in the replies.
+fn room(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nmost = 3\n")?;
+    for name in ["a", "b", "c"] {
+        server.with(&json!({ "command": "echo 1 > f", "session": name }))?;
+    }
+    // Unused for longest: but a process of its own runs there.
+    server.with(&json!({ "command": "sleep 600 & disown", "session": "a" }))?;
+    server.with(&json!({ "command": "true", "session": "c" }))?;
+    server.with(&json!({ "command": "true", "session": "b" }))?;
+    let answer = server.with(&json!({ "command": "echo new", "session": "d" }))?;
+    equal("it has room", story(&answer), (Some(0), "new\n".to_owned()))?;
+    let notes = answer["structuredContent"]["notes"].to_string();
+    holds("which one ended", &answer, notes.contains("the session `c` was ended to make room"))?;
+    holds("in the text too", &answer, text(&answer).contains("`c` was ended to make room"))?;
+    for (name, code, lost) in [("a", 0, false), ("d", 1, false), ("c", 1, true)] {
+        let answer = server.with(&json!({ "command": "cat f", "session": name }))?;
+        equal(name, story(&answer).0, Some(code))?;
+        let why = "had been ended to make room";
+        equal("why its files are gone", text(&answer).contains(why), lost)?;
+    }
+    let absent = server.with(&json!({ "end": true, "session": "b" }))?;
+    equal("no session", &absent["isError"], &json!(true))?;
+    let error = absent["structuredContent"]["error"].as_str().unwrap_or_default();
+    let expected = "there is no session `b`; yours: `a`, `c`, `d`";
+    equal("those that are", error, expected)?;
+    let both = server.with(&json!({ "end": true, "command": "true" }))?;
+    equal("not with a command", &both["isError"], &json!(true))?;
+    // After `end` the name begins anew, and nothing was lost against the client's will.
+    server.with(&json!({ "end": true, "session": "a" }))?;
+    let answer = server.with(&json!({ "command": "cat f", "session": "a" }))?;
+    equal("a new one", story(&answer).0, Some(1))?;
+    equal("no note", &answer["structuredContent"]["notes"], &serde_json::Value::Null)
 }
 
 fn in_turn(caller: &Caller) -> Check {

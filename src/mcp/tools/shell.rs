@@ -24,7 +24,7 @@ use service::shell::BashArgs;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BashArguments {
-    /// Text of the command. Absent only when the call asks for nothing but `restart`.
+    /// Text of the command. Absent only when the call asks for nothing but `restart` or `end`.
     pub command: Option<String>,
     pub stdin: Option<String>,
     pub cwd: Option<String>,
@@ -33,6 +33,9 @@ pub struct BashArguments {
     pub session: Option<String>,
     #[serde(default)]
     pub restart: bool,
+    /// End of the session. No command goes with it.
+    #[serde(default)]
+    pub end: bool,
     #[serde(default)]
     pub background: bool,
     /// Standard input stays open for `bash_input`. By default it does for a background command that
@@ -59,6 +62,7 @@ impl Arguments for BashArguments {
         "timeout",
         "session",
         "restart",
+        "end",
         "background",
         "input",
         "tty",
@@ -73,15 +77,25 @@ impl BashArguments {
     /// Converts them to a request.
     ///
     /// # Errors
-    /// No command, although the call does not restart the shell.
+    /// No command, although the call neither restarts the shell nor ends the session; or both.
     pub(crate) fn request(self) -> Result<BashRequest, Refused> {
         let session = self.session.unwrap_or_else(|| DEFAULT.to_owned());
+        if self.end {
+            return match (&self.command, self.restart) {
+                (None, false) => Ok(BashRequest::End { session }),
+                (_, _) => {
+                    let both = "bash: `end` goes with no `command` and no `restart`";
+                    Err(Refused::new(RefusedKind::Arguments, both)
+                        .with_hint("call it once more for each"))
+                }
+            };
+        }
         let Some(command) = self.command else {
             if self.restart {
                 return Ok(BashRequest::Restart { session });
             }
             let missing = Refused::new(RefusedKind::Arguments, "bash: missing field `command`");
-            return Err(missing.with_hint("only with `restart` can it be left out"));
+            return Err(missing.with_hint("only with `restart` or `end` can it be left out"));
         };
         let is_open = self.input.unwrap_or(self.background && self.stdin.is_none());
         let timeout = self.timeout.map(|seconds| seconds.0);
@@ -171,6 +185,10 @@ fn session_fields() -> Value {
                 "type": "boolean", "default": false,
                 "description": "End the session's shell and all that runs in it first. /workspace is kept. Needs no command."
             },
+            "end": {
+                "type": "boolean", "default": false,
+                "description": "End the session with all that runs in it and a private /workspace. Goes with no command."
+            },
             "background": {
                 "type": "boolean", "default": false,
                 "description": "Do not wait for it: it goes on beside the shell, as with `&`, and the session is free at once. Later commands of the session reach its ports and files. bash_output reads it, bash_input writes to it, bash_kill ends it."
@@ -209,7 +227,7 @@ fn end_fields() -> Value {
             "outcome": {
                 "type": "string",
                 "enum": ["exited", "signaled", "timeout", "limit", "cancelled", "denied", "failed",
-                    "running", "restarted"],
+                    "running", "restarted", "ended"],
                 "description": "How the call ended, or that it goes on as a job."
             },
             "exit_code": {

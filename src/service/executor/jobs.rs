@@ -8,7 +8,7 @@ use super::sessions::shown;
 use crate::Caller;
 use crate::refused::{Refused, RefusedKind};
 use crate::report::{
-    Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, StreamReport,
+    Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, Renewed, StreamReport,
 };
 use crate::request::{InputRequest, JobRequest, OutputRequest, Shown};
 use crate::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
@@ -101,10 +101,13 @@ impl Scope {
         let ShownStreams { stdout, stderr, next } = seen;
         let streams = (stdout, stderr);
         let state = match command.finished() {
-            Some(finished) => {
-                JobState::Ended(Box::new(self.ended(command, finished, None, streams)))
-            }
-            None => JobState::Running(Box::new(self.running(command, None, streams))),
+            Some(finished) => JobState::Ended(Box::new(self.ended(
+                command,
+                finished,
+                Renewed::default(),
+                streams,
+            ))),
+            None => JobState::Running(Box::new(self.running(command, Renewed::default(), streams))),
         };
         JobAnswer::One(Box::new(JobOutput { id: command.id.clone(), state, next, note, taken }))
     }

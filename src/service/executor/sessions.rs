@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::{Scope, clamped};
 use crate::refused::Refused;
 use crate::report::{
-    BashAnswer, CommandReport, Cut, RunningReport, SessionReport, ShellState, StreamReport, are_cut,
+    BashAnswer, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport,
+    ShellState, StreamReport, are_cut, time_text,
 };
 use crate::request::{BashRequest, CommandInput, SessionCommand, Shown, Wait};
 use crate::session::{
-    Command, CommandState, Finished, Reply, Retention, SessionRequest, ShellLoss,
+    Command, CommandState, Finished, Reply, Retention, SessionRequest, ShellLoss, UnusedSession,
 };
 use crate::shell::{self, BashArgs};
 use crate::{Backend, Caller};
@@ -32,9 +33,13 @@ impl Scope {
     ) -> Result<BashAnswer, Refused> {
         let command = match request {
             BashRequest::Run(command) => *command,
+            BashRequest::End { session } => {
+                self.workbench.end_session(&session, &caller).await?;
+                return Ok(BashAnswer::Done { session, what: SessionAction::Ended });
+            }
             BashRequest::Restart { session } => {
                 self.workbench.restart(&session, &caller).await?;
-                return Ok(BashAnswer::Restarted { session });
+                return Ok(BashAnswer::Done { session, what: SessionAction::Restarted });
             }
         };
         let SessionCommand { session, restart, args, input, wait, shown } = command;
@@ -56,8 +61,10 @@ impl Scope {
     }
 
     fn answer(&self, reply: Reply, show: Shown) -> BashAnswer {
-        let Reply { state, finished, session, began, lost, limits, clamped: less } = reply;
-        let renewed = lost.as_ref().map(why_new);
+        let Reply { state, finished, session, began, lost, made_room, limits, clamped: less } =
+            reply;
+        let made_room = made_room.iter().map(why_ended).collect();
+        let renewed = Renewed { shell: lost.as_ref().map(why_new), made_room };
         let (command, outcome) = match (state, finished) {
             (CommandState::Started(command), Some(finished)) => {
                 let streams = printed(&command, show);
@@ -100,7 +107,7 @@ impl Scope {
         &self,
         command: &Command,
         finished: Finished,
-        renewed: Option<String>,
+        renewed: Renewed,
         (stdout, stderr): (StreamReport, StreamReport),
     ) -> CommandReport {
         let Finished { ended, .. } = finished;
@@ -136,7 +143,7 @@ impl Scope {
         &self,
         command: &Command,
         shell: ShellState,
-        renewed: Option<String>,
+        renewed: Renewed,
     ) -> SessionReport {
         let (name, output_id) = (command.session.clone().unwrap_or_default(), command.id.clone());
         let began = harmless(&command.began);
@@ -146,7 +153,7 @@ impl Scope {
     pub(super) fn running(
         &self,
         command: &Command,
-        renewed: Option<String>,
+        renewed: Renewed,
         (stdout, stderr): (StreamReport, StreamReport),
     ) -> RunningReport {
         let shell = match command.mode {
@@ -199,6 +206,16 @@ fn harmless(path: &str) -> String {
         .collect()
 }
 
+/// Describes in a reply a session that was ended for another.
+fn why_ended(session: &UnusedSession) -> String {
+    format!(
+        "the session `{}` was ended to make room, as nothing ran in it for {}; its variables, /tmp and a \
+         private /workspace are gone",
+        session.name,
+        time_text(session.unused)
+    )
+}
+
 /// Explains in a reply why there is a new shell.
 pub(super) fn why_new(lost: &ShellLoss) -> String {
     let kept = "/workspace is as it was, nothing else is";
@@ -215,6 +232,11 @@ pub(super) fn why_new(lost: &ShellLoss) -> String {
         ) => format!("the last one was killed with its command; {kept}"),
         ShellLoss::Restart => format!("it was asked for; {kept}"),
         ShellLoss::Meanwhile => format!("the last one had ended between two calls; {kept}"),
+        ShellLoss::Room => {
+            "the session had been ended to make room for another, as it was unused for \
+                            longest; its variables, /tmp and a private /workspace are gone"
+                .to_owned()
+        }
         ShellLoss::Idle => {
             "the session had ended, as nobody used it; a private /workspace is empty".to_owned()
         }

@@ -74,8 +74,8 @@ pub enum BashAnswer {
     Ended(Box<CommandReport>),
     /// The command continues as a job.
     Running(Box<RunningReport>),
-    /// The call had no command: the session gets a new shell.
-    Restarted { session: String },
+    /// The call had no command.
+    Done { session: String, what: SessionAction },
 }
 
 impl From<CommandReport> for BashAnswer {
@@ -90,6 +90,15 @@ impl From<RunningReport> for BashAnswer {
     }
 }
 
+/// What a call without a command did to its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionAction {
+    /// Its shell has ended; the next command gets a new one.
+    Restarted,
+    /// It has ended.
+    Ended,
+}
+
 /// The session in which a command ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionReport {
@@ -99,8 +108,16 @@ pub struct SessionReport {
     /// Handle of the command's output.
     pub output_id: String,
     pub shell: ShellState,
+    pub renewed: Renewed,
+}
+
+/// What had to end before a command could begin.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Renewed {
     /// Reason why the command found a new shell, where there had been another.
-    pub renewed: Option<String>,
+    pub shell: Option<String>,
+    /// A sentence about each session that was ended to make room for this one.
+    pub made_room: Vec<String>,
 }
 
 /// State of the shell after a command.
@@ -140,7 +157,7 @@ pub struct SessionFields<'a> {
 impl SessionReport {
     /// Returns its fields, without those that have the usual value.
     pub fn fields(&self) -> SessionFields<'_> {
-        let shell = match (self.shell, &self.renewed) {
+        let shell = match (self.shell, &self.renewed.shell) {
             (ShellState::Ended, _) => Some("ended"),
             (ShellState::Kept | ShellState::Beside | ShellState::None, Some(_)) => Some("new"),
             (ShellState::Kept | ShellState::Beside | ShellState::None, None) => None,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, RunningReport,
-    SessionFields, SessionReport, are_cut, changes, protection, restarted_note,
+    SessionAction, SessionFields, SessionReport, are_cut, changes, protection,
 };
 use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind};
@@ -171,12 +171,16 @@ impl RunningReport {
     }
 }
 
-/// Returns the fields of a call that only restarts a session's shell.
-pub fn restarted_fields(session: &str) -> Value {
+/// Returns the fields of a call that has no command.
+pub fn session_fields(session: &str, what: SessionAction) -> Value {
+    let outcome = match what {
+        SessionAction::Restarted => "restarted",
+        SessionAction::Ended => "ended",
+    };
     json!({
-        "outcome": "restarted", "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0,
+        "outcome": outcome, "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0,
         "truncated": false, "duration_ms": 0, "session": { "id": session },
-        "notes": [restarted_note(session)],
+        "notes": [what.note(session)],
     })
 }
 

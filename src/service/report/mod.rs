@@ -11,11 +11,10 @@ mod protection;
 
 pub use calculation::{Batch, Calculated, Exact, Plotted, ValueOrigin};
 pub use command::{
-    BashAnswer, Clamped, CommandReport, Cut, RunningReport, SessionFields, SessionReport,
-    ShellState, StreamReport, are_cut,
+    BashAnswer, Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionFields,
+    SessionReport, ShellState, StreamReport, are_cut,
 };
-pub use fields::{millis, restarted_fields, time_text, to_value};
+pub use fields::{millis, session_fields, time_text, to_value};
 pub use file::FileReport;
 pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary};
-pub use notes::restarted_note;
 pub use protection::{receipt_fields, unrecorded_fields};

@@ -1,8 +1,8 @@
 //! Sentences about a command that its other fields do not say, for every front door.
 
 use super::{
-    Clamped, CommandReport, Cut, RunningReport, SessionReport, ShellState, fields::signal_name,
-    time_text,
+    Clamped, CommandReport, Cut, RunningReport, SessionAction, SessionReport, ShellState,
+    fields::signal_name, time_text,
 };
 use model::outcome::{Outcome, Waits};
 use model::receipt::Receipt;
@@ -105,17 +105,26 @@ impl RunningReport {
 impl SessionReport {
     /// Returns remarks about the shell.
     pub fn notes(&self, outcome: &Outcome) -> Vec<String> {
-        let renewed = self.renewed.as_ref().map(|why| format!("a new shell: {why}"));
+        let renewed = self.renewed.shell.as_ref().map(|why| format!("a new shell: {why}"));
         let has_ended = self.shell == ShellState::Ended && !matches!(outcome, Outcome::Failed(_));
         let ended = "the shell has ended; the next call starts a new one".to_owned();
-        renewed.into_iter().chain(has_ended.then_some(ended)).collect()
+        let made_room = self.renewed.made_room.iter().cloned();
+        renewed.into_iter().chain(made_room).chain(has_ended.then_some(ended)).collect()
     }
 }
 
-/// Describes the end of a shell on request.
-pub fn restarted_note(session: &str) -> String {
-    format!(
-        "session `{session}`: the shell and all that ran in it has ended; the next call starts a \
-         new one, in the same /workspace"
-    )
+impl SessionAction {
+    /// Describes it.
+    pub fn note(self, session: &str) -> String {
+        match self {
+            Self::Restarted => format!(
+                "session `{session}`: the shell and all that ran in it has ended; the next call \
+                 starts a new one, in the same /workspace"
+            ),
+            Self::Ended => format!(
+                "session `{session}` has ended with all that ran in it, and a private /workspace is \
+                 gone; the next call with this name begins a new session"
+            ),
+        }
+    }
 }

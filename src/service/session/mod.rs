@@ -8,16 +8,19 @@ mod command;
 mod feed;
 mod input_query;
 mod jobs;
+mod room;
 mod run;
 mod seat;
 mod spool;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 pub use command::{Command, Finished};
 pub use feed::{Eof, InputEnd, Rest, WriteResult};
@@ -34,7 +37,9 @@ pub const DEFAULT: &str = "default";
 /// Length of the longest name of a session, in bytes.
 const NAME_BYTES: usize = 64;
 /// Names that are kept after their sessions have ended, at most.
-const MOST_IDLE: usize = 256;
+const MOST_LOST: usize = 256;
+/// Sessions that a refusal lists.
+const MOST_DESCRIBED: usize = 16;
 /// Characters of a command in a list of jobs.
 const SHOWN_CHARACTERS: usize = 120;
 
@@ -53,6 +58,13 @@ pub enum SessionError {
     Runs { session: String, job: String },
     #[error("the call was cancelled while it waited for the session")]
     Cancelled,
+    #[error(
+        "there is no room for another session: {what} of the server are in use{others}\nhint: \
+         `end` with the `session` of one ends it, and `restart` what runs in it"
+    )]
+    Full { what: String, others: String },
+    #[error("there is no session `{0}`{1}\nhint: a command with this `session` begins it")]
+    Unknown(String, String),
 }
 
 /// A command as the client sent it.
@@ -97,8 +109,19 @@ pub struct Reply {
     pub began: String,
     /// End of the previous shell, if this command found a new one.
     pub lost: Option<ShellLoss>,
+    /// Sessions that were ended to make room for this one.
+    pub made_room: Vec<UnusedSession>,
     pub limits: Limits,
     pub clamped: bool,
+}
+
+/// A session in which no command runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnusedSession {
+    pub name: String,
+    pub id: SessionId,
+    /// Time since its last command.
+    pub unused: Duration,
 }
 
 /// Progress of a command.
@@ -146,8 +169,11 @@ pub struct Sessions {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Names of sessions that the supervisor ended because they were not used.
-    idle: BTreeSet<String>,
+    /// Names of sessions that the supervisor ended, and why, until the names are used again.
+    lost: BTreeMap<String, ShellLoss>,
+    /// Sessions that are about to end, each with the reason that its name is told; none where the client
+    /// asked for it.
+    ending: BTreeMap<SessionId, Option<ShellLoss>>,
     named: BTreeMap<String, Named>,
 }
 
@@ -161,6 +187,7 @@ struct Named {
     background: Vec<Arc<Command>>,
     /// True if a new shell was asked for since the last command.
     restarted: Arc<AtomicBool>,
+    since: Instant,
     /// True if one-shot cells use the session's workspace, so that it is kept without a shell too.
     beside: bool,
 }
@@ -187,7 +214,7 @@ impl Sessions {
         if let Some(named) = table.named.get(name) {
             return named.clone();
         }
-        let lost = table.idle.remove(name).then_some(ShellLoss::Idle);
+        let lost = table.lost.remove(name);
         let named = Named::new(self.clients.next(), lost);
         table.named.insert(name.to_owned(), named.clone());
         named
@@ -207,18 +234,63 @@ impl Sessions {
     fn forget(&self, ended: &[SessionId]) {
         let mut table = self.table();
         let gone = |named: &Named| ended.contains(&named.id);
-        let names: Vec<String> = table
+        let names: Vec<_> = table
             .named
             .iter()
             .filter(|(_, named)| gone(named))
-            .map(|(name, _)| name.clone())
+            .map(|(name, named)| (name.clone(), named.id))
             .collect();
-        for name in names {
+        for (name, id) in names {
             table.named.remove(&name);
+            let why = table.ending.remove(&id).unwrap_or(Some(ShellLoss::Idle));
             // The reason is not kept for ever for a name that is never used again.
-            if table.idle.len() < MOST_IDLE {
-                table.idle.insert(name);
+            if let Some(why) = why.filter(|_| table.lost.len() < MOST_LOST) {
+                table.lost.insert(name, why);
             }
+        }
+    }
+
+    /// Returns sessions in which no command runs, the one first that has been unused for longest.
+    fn unused(&self) -> Vec<UnusedSession> {
+        let table = self.table();
+        let idle = table.named.iter().filter(|(_, named)| named.running().is_empty());
+        let unused = idle.map(|(name, named)| {
+            let (name, id, unused) = (name.clone(), named.id, named.last_used().elapsed());
+            UnusedSession { name, id, unused }
+        });
+        let mut unused: Vec<_> = unused.collect();
+        unused.sort_by_key(|one| Reverse(one.unused));
+        unused
+    }
+
+    /// Notes why sessions will have ended, if they end now; nothing more of those that will not.
+    fn ends(&self, sessions: &[UnusedSession], why: Option<&ShellLoss>) {
+        let mut table = self.table();
+        for session in sessions {
+            table.ending.insert(session.id, why.cloned());
+        }
+    }
+
+    fn stay(&self, sessions: &[UnusedSession]) {
+        let mut table = self.table();
+        for session in sessions {
+            table.ending.remove(&session.id);
+        }
+    }
+
+    /// Describes every session for a refusal.
+    fn described(&self) -> String {
+        let one = |(name, jobs): (String, Vec<Arc<Command>>)| {
+            let jobs: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
+            match jobs.is_empty() {
+                true => format!("`{name}`"),
+                false => format!("`{name}` (runs {})", jobs.join(", ")),
+            }
+        };
+        let all: Vec<String> = self.list().into_iter().take(MOST_DESCRIBED).map(one).collect();
+        match all.is_empty() {
+            true => String::new(),
+            false => format!("; yours: {}", all.join(", ")),
         }
     }
 
@@ -264,8 +336,16 @@ impl Named {
             runs: None,
             background: Vec::new(),
             restarted: Arc::default(),
+            since: Instant::now(),
             beside: false,
         }
+    }
+
+    /// Returns when its last command ended, of those in the shell and those that a new one would find beside it.
+    fn last_used(&self) -> Instant {
+        let all = self.runs.iter().chain(&self.background);
+        let ends = all.filter_map(|command| Some(command.started + command.finished()?.took));
+        ends.chain([self.since]).max().unwrap_or(self.since)
     }
 
     /// Returns its commands that run, in the shell and beside it.

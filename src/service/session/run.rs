@@ -20,7 +20,7 @@ use audit::LoggedCall;
 use capture::KEPT_BYTES;
 use model::call::{Call, Stdin};
 use model::job::{JobMode, Place, Within, Workspace};
-use model::outcome::Outcome;
+use model::outcome::{Failure, Outcome};
 use model::profile::Profile;
 use policy::flags::Changes;
 use policy::{Grant, Surroundings};
@@ -171,7 +171,7 @@ impl Workbench {
     ) -> Result<Reply, Refusal> {
         let (limits, clamped) = (decided.grant.job().limits, decided.grant.clamped());
         self.shared.clients.forget(&self.shared.link.forgotten());
-        let named = self.sessions.named(&session);
+        let (named, made_room) = self.open(&session, &decided.grant, caller).await;
         if restart == Restart::Yes {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
@@ -199,14 +199,20 @@ impl Workbench {
             session,
             began,
             lost,
+            made_room,
             limits,
             clamped,
         };
+        let is_new = !seat.started;
         match self.start(&named, seat, about, decided, caller).await {
             Ok((command, lost)) => {
                 let finished = wait(&command, patience, caller).await;
                 let began = command.began.clone();
                 Ok(reply(CommandState::Started(command), began, finished, lost))
+            }
+            Err(Outcome::Failed(Failure::Busy { what })) if is_new => {
+                let others = self.sessions.described();
+                Err(SessionError::Full { what, others }.into())
             }
             Err(outcome) => Ok(reply(CommandState::Never(outcome), given, None, None)),
         }

@@ -37,6 +37,8 @@ pub enum ShellLoss {
     Meanwhile,
     /// The supervisor ended the unused session.
     Idle,
+    /// The session was ended to make room for another of the client.
+    Room,
 }
 
 impl Seat {

@@ -43,6 +43,7 @@ impl Supervisor {
             // Their length is bounded far below a frame's.
             Event::Unable(_)
             | Event::Forgotten { .. }
+            | Event::Room { .. }
             | Event::Input { .. }
             | Event::Logged { .. } => return,
         };

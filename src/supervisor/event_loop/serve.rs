@@ -139,6 +139,9 @@ impl Supervisor {
             Ok(Request::AskInput { call, number }) => self.ask_input(call, number),
             Ok(Request::Restart { session }) => self.restart(session),
             Ok(Request::Forget { session }) => self.forget(session),
+            Ok(Request::MakeRoom { number, profile, workspace, from }) => {
+                self.make_room(number, &profile, workspace, &from);
+            }
             // A frame that is none has no call to answer.
             Err(_) => {}
         }

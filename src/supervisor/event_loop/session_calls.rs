@@ -22,7 +22,7 @@ use cell::landlock::Use;
 use cell::mounts::{self, Slot};
 use cell::report::raw;
 use cell::{Design, Ground, Root, c_path, errno_of};
-use model::job::{JobMode, JobSignal, SessionId, Within};
+use model::job::{JobMode, JobSignal, Limits, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Tier;
 use model::wire::{CallId, Event, Start};
@@ -102,9 +102,6 @@ impl Supervisor {
 
     pub(super) fn open_session(&mut self, base: KeyId, id: SessionId) -> Result<KeyId, Failure> {
         let busy = |what: &str| Failure::Busy { what: what.to_owned() };
-        if self.sessions.is_full() {
-            return Err(busy("sessions"));
-        }
         let design = self.keys.design(base).ok_or(Failure::Lost)?;
         if !design.profile.can_hold_a_shell() {
             let why = match design.profile.tier {
@@ -117,15 +114,7 @@ impl Supervisor {
             };
             return Err(Failure::Refused { why });
         }
-        // Idle shells hold their memory for long: room for one more call must be left beside them.
-        let limits = design.profile.limits;
-        if !self.has_room(&[limits, limits]) {
-            return Err(busy("memory or private filesystems of sessions"));
-        }
-        // Nor may sessions have every cell.
-        if self.sessions.count() + 2 > self.slots.len() {
-            return Err(busy("cells"));
-        }
+        self.room_for_session(&design.profile.limits).map_err(busy)?;
         let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
         let made = self.design_session(base, slot);
         let (mailbox, shell) = made.map_err(|errno| Failure::Setup {
@@ -136,6 +125,53 @@ impl Supervisor {
         self.sessions.put(Session::new(id, slot, mailbox, key));
         self.release(slot);
         Ok(key)
+    }
+
+    /// Returns what there is too little of for one more session.
+    fn room_for_session(&self, limits: &Limits) -> Result<(), &'static str> {
+        if self.sessions.is_full() {
+            return Err("sessions");
+        }
+        // Idle shells hold their memory for long: room for one more call must be left beside them.
+        if !self.has_room(&[*limits, *limits]) {
+            return Err("memory or private filesystems of sessions");
+        }
+        // Nor may sessions have every cell.
+        match self.sessions.count() + 2 > self.slots.len() {
+            true => Err("cells"),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the first of these sessions in which nothing runs, where one more session would have no room.
+    pub(super) fn make_room(
+        &mut self,
+        number: u32,
+        profile: &ProfileName,
+        workspace: Workspace,
+        from: &[SessionId],
+    ) {
+        let design = self.key(profile, workspace).ok().and_then(|key| self.keys.design(key));
+        let is_full = design.is_some_and(|one| self.room_for_session(&one.profile.limits).is_err());
+        let mut unused = from.iter().copied().filter(|id| is_full && self.is_unused(*id));
+        let ends = unused.next();
+        // Before the end itself, which may be told at once.
+        self.tell(&Event::Room { number, ends }, None);
+        if let Some(id) = ends {
+            self.forget(id);
+        }
+    }
+
+    /// Returns whether nothing runs in a session or beside it, and nothing waits for it.
+    fn is_unused(&self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(id).filter(|session| !session.leaving) else {
+            return false;
+        };
+        let waits = self.queue.iter().any(|ready| ready.key == session.shell_key);
+        let shell = session.shell.as_ref();
+        let runs =
+            shell.is_some_and(|shell| shell.is_used() || shell.has_children(&self.shared.proc));
+        !waits && !runs && !self.is_used_beside(id)
     }
 
     /// A slot for a session: a free one, or that of an idle cell, which ends.

@@ -22,9 +22,9 @@ use crate::cells::exit::{self, LINGER};
 use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::streams::FarEnds;
-use cell::Design;
 use cell::report::{self, FromInit, FromPayload, InitCounters, PayloadEnd, REPORT_BYTES, Ticks};
 use cell::size::Sizes;
+use cell::{Design, measure};
 use model::call::{Argv, Cwd, Env};
 use model::job::{JobMode, Limits, ListChanges, Place};
 use model::outcome::{
@@ -190,6 +190,22 @@ impl Shell {
     /// Returns whether a call runs in it or beside it, or it is ending.
     pub(crate) fn is_used(&self) -> bool {
         !self.is_idle() || self.has_jobs()
+    }
+
+    /// Returns whether commands have left processes behind: children of the shell, or of init, which takes
+    /// those whose parents have ended. True where the kernel does not list children (proc_pid_task(5)).
+    pub(crate) fn has_children(&self, proc: &OwnedFd) -> bool {
+        let stat = measure::read_lossy(&self.process, "stat").unwrap_or_default();
+        let (Some((shell, _)), Some((_, fields))) = (stat.split_once(' '), stat.rsplit_once(") "))
+        else {
+            return true;
+        };
+        let Some(init) = fields.split_ascii_whitespace().nth(1) else { return true };
+        let children = |pid| measure::read_lossy(proc, &format!("{pid}/task/{pid}/children"));
+        match (children(shell), children(init)) {
+            (Ok(shells), Ok(inits)) => !shells.trim().is_empty() || inits.trim() != shell,
+            (_, _) => true,
+        }
     }
 
     /// Returns whether it takes no more calls.
