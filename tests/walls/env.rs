@@ -11,8 +11,9 @@ pub const CLAIMS: &[Claim] = &[
     claim("names_that_are_no_identifiers_are_refused", no_identifiers),
 ];
 
-const OWN: &str = "HOME=/tmp/home\nHOSTNAME=cofferdam\nLANG=C.UTF-8\nLOGNAME=agent\nPAGER=cat\n\
-    PATH=/usr/local/bin:/usr/bin:/bin\nSHELL=/bin/bash\nTERM=dumb\nUSER=agent\n";
+const OWN: &str = "CARGO_NET_RETRY=0\nGOTOOLCHAIN=local\nHOME=/tmp/home\nHOSTNAME=cofferdam\nLANG=C.UTF-8\n\
+    LOGNAME=agent\nPAGER=cat\nPATH=/usr/local/bin:/usr/bin:/bin\nPIP_RETRIES=1\nSHELL=/bin/bash\nTERM=dumb\n\
+    USER=agent\nUV_HTTP_RETRIES=0\nnpm_config_fetch_retries=0\n";
 
 /// The environment of a program that adds nothing to it, in order.
 fn environment(told: &Told) -> String {
