@@ -219,6 +219,7 @@ mod tests {
             max_output: Some(9),
             head: Some(1),
             tail: Some(2),
+            detail: false,
             description: Some("why".to_owned()),
         };
         assert_eq!(parse::<BashArguments>(object(text)), Ok(expected));
@@ -232,7 +233,7 @@ mod tests {
                 "bash: unknown field `comand`".to_owned(),
                 Some(
                     "did you mean `command`? it takes command, stdin, cwd, env, timeout, session, \
-                     restart, background, input, tty, max_output, head, tail, description"
+                     restart, end, background, input, tty, max_output, head, tail, detail, description"
                         .to_owned()
                 )
             )

@@ -6,24 +6,24 @@ use serde_json::{Value, json};
 use super::reply;
 use super::sessions;
 use model::outcome::Outcome;
-use service::report::{InputTaken, JobAnswer, JobOutput, JobState, JobSummary, time_text};
+use service::report::{Detail, InputTaken, JobAnswer, JobOutput, JobState, JobSummary, time_text};
 
 /// Jobs in one list, at most.
 pub const LISTED: usize = 50;
 
 /// Makes the result of any of the tools.
-pub fn answer(answer: &JobAnswer) -> CallToolResult {
+pub fn answer(answer: &JobAnswer, detail: Detail) -> CallToolResult {
     match answer {
-        JobAnswer::One(looked) => one(looked),
+        JobAnswer::One(looked) => one(looked, detail),
         JobAnswer::List(jobs) => list(jobs),
     }
 }
 
-fn one(looked: &JobOutput) -> CallToolResult {
+fn one(looked: &JobOutput, detail: Detail) -> CallToolResult {
     let JobOutput { id, state, note, taken, .. } = looked;
     let mut result = match state {
-        JobState::Ended(report) => reply::of_command(report),
-        JobState::Running(job) => sessions::running(job),
+        JobState::Ended(report) => reply::of_command(report, detail),
+        JobState::Running(job) => sessions::running(job, detail),
     };
     // The command's exit code does not matter here: this call asked for its state, and has it.
     result.is_error = Some(*taken == Some(InputTaken::Nothing));
@@ -32,7 +32,7 @@ fn one(looked: &JobOutput) -> CallToolResult {
         more.push_str(&format!("\n[{note}]"));
     }
     result.content.push(ContentBlock::text(more));
-    result.structured_content = Some(looked.fields());
+    result.structured_content = Some(looked.fields(detail));
     result
 }
 

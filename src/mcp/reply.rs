@@ -12,8 +12,8 @@ use model::receipt::Receipt;
 use service::refused::{Refused, RefusedKind};
 pub(crate) use service::report::millis;
 use service::report::{
-    Clamped, CommandReport, Cut, StreamReport, changes, receipt_fields, time_text, to_value,
-    unrecorded_fields,
+    Clamped, CommandReport, Cut, Detail, StreamReport, changes, receipt_fields, time_text,
+    to_value, unrecorded_fields,
 };
 use service::rules::Rules;
 
@@ -25,12 +25,12 @@ pub(crate) const AUDIT_KEY: &str = "cofferdam/audit";
 pub(crate) const TIMEOUT_KEY: &str = "cofferdam/timeout";
 
 /// Makes the result of a command that got as far as a cell.
-pub(crate) fn of_command(report: &CommandReport) -> CallToolResult {
+pub(crate) fn of_command(report: &CommandReport, detail: Detail) -> CallToolResult {
     let mut text = String::new();
     push_streams(&mut text, &report.stdout, &report.stderr);
     text.push_str(&status(report));
     let mut result = result(text, report.is_error());
-    result.structured_content = Some(report.fields());
+    result.structured_content = Some(report.fields(detail));
     result.meta = Some(command_meta(report));
     result
 }
@@ -137,7 +137,7 @@ pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
     }
     let mut result = result(text, true);
     if tool == "bash" {
-        result.structured_content = refused.command_fields();
+        result.structured_content = Some(refused.command_fields());
     }
     result.meta = Some(meta(refused.receipt.as_deref(), None)).filter(|meta| !meta.0.is_empty());
     result

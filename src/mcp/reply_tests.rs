@@ -51,18 +51,28 @@ fn printed(text: &str) -> StreamReport {
 }
 
 #[test]
-fn a_call_of_true_costs_at_most_400_bytes_of_structured_content() {
-    let result = of_command(&ran(Outcome::Exited { code: 0 }));
-    let fields = result.structured_content.unwrap();
+fn a_call_is_small_unless_its_detail_is_asked_for() {
+    let mut hi = ran(Outcome::Exited { code: 0 });
+    hi.stdout = printed("hi\n");
+    let fields = of_command(&hi, Detail::Small).structured_content.unwrap();
     let expected = json!({
-        "outcome": "exited", "exit_code": 0, "stdout": "", "stderr": "", "stdout_bytes": 0,
+        "outcome": "exited", "exit_code": 0, "stdout": "hi\n", "stderr": "", "duration_ms": 12,
+        "cwd": "/workspace"
+    });
+    assert_eq!(fields, expected);
+    let fields = of_command(&hi, Detail::Full).structured_content.unwrap();
+    let expected = json!({
+        "outcome": "exited", "exit_code": 0, "stdout": "hi\n", "stderr": "", "stdout_bytes": 3,
         "stderr_bytes": 0, "truncated": false, "duration_ms": 12,
         "usage": { "user_ms": 1, "system_ms": 3, "peak_memory_bytes": 3_145_728 },
         "denials": [], "cwd": "/workspace"
     });
     assert_eq!(fields, expected);
-    let largest = fields.to_string().len() + "18446744073709551615".len() * 4;
-    assert!(largest <= 400, "{largest}");
+    hi.stdout.cut = Cut::HeadAndTail;
+    let fields = of_command(&hi, Detail::Small).structured_content.unwrap();
+    assert_eq!(fields["truncated"], json!(true), "what was cut is counted");
+    let fields = of_command(&ran(Outcome::Timeout), Detail::Small).structured_content.unwrap();
+    assert!(fields["usage"].is_object(), "what met a limit says what it used");
 }
 
 #[test]
@@ -70,7 +80,7 @@ fn a_non_zero_exit_is_data_and_output_comes_before_the_status() {
     let mut call = ran(Outcome::Exited { code: 2 });
     call.stdout = printed("out");
     call.stderr = printed("err\n");
-    let result = of_command(&call);
+    let result = of_command(&call, Detail::Full);
     assert_eq!(result.is_error, Some(false));
     assert_eq!(text(&result), "out\n[stderr]\nerr\n[exit 2 in 12 ms; time limit 600 s]");
 }
@@ -96,7 +106,7 @@ fn every_other_end_is_an_error_and_says_what_happened() {
         (Outcome::Failed(Failure::Supervisor), "[failed: supervisor failure; time limit 600 s]"),
     ];
     for (outcome, expected) in cases {
-        let result = of_command(&ran(outcome));
+        let result = of_command(&ran(outcome), Detail::Full);
         assert_eq!((text(&result).as_str(), result.is_error), (expected, Some(true)));
     }
 }
@@ -106,7 +116,7 @@ fn what_a_killed_call_had_printed_is_pointed_at() {
     let mut call = ran(Outcome::Timeout);
     call.stdout = printed("half\n");
     assert_eq!(
-        text(&of_command(&call)),
+        text(&of_command(&call, Detail::Full)),
         "half\n[timed out after 600 s; the cell was killed; output above is what it had printed; \
          time limit 600 s]"
     );
@@ -114,7 +124,7 @@ fn what_a_killed_call_had_printed_is_pointed_at() {
 
 #[test]
 fn a_signal_is_data_with_its_name() {
-    let result = of_command(&ran(Outcome::Signaled { signal: 11 }));
+    let result = of_command(&ran(Outcome::Signaled { signal: 11 }), Detail::Full);
     assert_eq!(text(&result), "[ended by SIGSEGV after 12 ms; time limit 600 s]");
     assert_eq!(result.is_error, Some(false));
     assert_eq!(result.structured_content.unwrap()["signal"], json!("SIGSEGV"));
@@ -124,7 +134,7 @@ fn a_signal_is_data_with_its_name() {
 fn the_time_it_had_is_stated_and_whether_it_was_clamped() {
     let mut call = ran(Outcome::Exited { code: 0 });
     call.clamped = Clamped::Yes;
-    let result = of_command(&call);
+    let result = of_command(&call, Detail::Full);
     assert_eq!(
         text(&result),
         "[exit 0 in 12 ms; time limit 600 s, which is less than was asked for]"
@@ -147,7 +157,7 @@ fn denials_are_listed_with_the_grant_or_that_none_exists() {
             grant: Some("families".to_owned()),
         },
     ];
-    let result = of_command(&call);
+    let result = of_command(&call, Detail::Full);
     assert_eq!(
         text(&result),
         "[exit 1 in 12 ms; time limit 600 s]\n\
@@ -181,11 +191,12 @@ fn a_denied_call_is_an_error_with_its_hint_and_an_outcome() {
 
 #[test]
 fn the_fields_alone_say_why_a_command_did_not_end_by_itself() {
-    let fields = of_command(&ran(Outcome::Timeout)).structured_content.unwrap();
+    let fields = of_command(&ran(Outcome::Timeout), Detail::Full).structured_content.unwrap();
     assert_eq!(fields["error"], json!("timed out after 600 s; the cell was killed"));
-    let failed = of_command(&ran(Outcome::Failed(Failure::Supervisor)));
+    let failed = of_command(&ran(Outcome::Failed(Failure::Supervisor)), Detail::Full);
     assert_eq!(failed.structured_content.unwrap()["error"], json!("supervisor failure"));
-    let plain = of_command(&ran(Outcome::Exited { code: 1 })).structured_content.unwrap();
+    let plain =
+        of_command(&ran(Outcome::Exited { code: 1 }), Detail::Full).structured_content.unwrap();
     assert_eq!((plain.get("error"), plain.get("hint"), plain.get("notes")), (None, None, None));
 }
 
@@ -206,7 +217,7 @@ fn the_fields_alone_say_that_limits_were_lowered_and_the_shell_has_ended() {
         },
     });
     assert_eq!(
-        of_command(&call).structured_content.unwrap()["notes"],
+        of_command(&call, Detail::Full).structured_content.unwrap()["notes"],
         json!([
             "time limit 600 s, which is less than was asked for",
             "bash_output with output_id 7 reads the rest of the output",

@@ -31,7 +31,7 @@ use super::{commands, jobs, reply};
 use service::Backend;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
-use service::report::{BashAnswer, RunningReport};
+use service::report::{BashAnswer, Detail, RunningReport};
 use service::request::{ExecRequest, JobRequest};
 use service::shell::ScriptArgs;
 
@@ -163,17 +163,18 @@ impl<B: Backend> Server<B> {
             stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
             ..ScriptArgs::default()
         };
+        let detail = arguments.detail.into();
         let request = arguments.request()?;
         let answer =
             self.with_progress(context, |caller| self.0.backend.bash(request, caller)).await?;
         Ok(match answer {
             BashAnswer::Ended(report) => {
                 self.0.backend.client().history.add(&report, asked.into());
-                reply::of_command(&report)
+                reply::of_command(&report, detail)
             }
             BashAnswer::Running(job) => {
                 self.remember(&job, asked.into());
-                sessions::running(&job)
+                sessions::running(&job, detail)
             }
             BashAnswer::Done { session, what } => sessions::done(&session, what),
         })
@@ -192,10 +193,11 @@ impl<B: Backend> Server<B> {
     pub(crate) async fn job(
         &self,
         request: JobRequest,
+        detail: Detail,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let answer = self.turn(context, |caller| self.0.backend.job(request, caller)).await?;
-        Ok(jobs::answer(&answer))
+        Ok(jobs::answer(&answer, detail))
     }
 
     async fn command(

@@ -3,10 +3,10 @@
 use rmcp::model::CallToolResult;
 
 use super::reply;
-use service::report::{RunningReport, SessionAction, session_fields, time_text};
+use service::report::{Detail, RunningReport, SessionAction, session_fields, time_text};
 
 /// Makes the result of a command that continues.
-pub fn running(job: &RunningReport) -> CallToolResult {
+pub fn running(job: &RunningReport, detail: Detail) -> CallToolResult {
     let id = &job.session.output_id;
     let mut text = String::new();
     reply::push_streams(&mut text, &job.stdout, &job.stderr);
@@ -17,7 +17,7 @@ pub fn running(job: &RunningReport) -> CallToolResult {
     ));
     job.notes().iter().for_each(|note| reply::push_note(&mut text, note));
     let mut result = reply::result(text, false);
-    result.structured_content = Some(job.fields());
+    result.structured_content = Some(job.fields(detail));
     result.meta = Some(reply::meta(job.receipt.as_ref(), None));
     result
 }

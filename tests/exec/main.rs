@@ -182,7 +182,10 @@ fn the_rules_have_the_environment_of_a_cell() {
         assert_eq!(rules["structuredContent"]["env"], json!(variables));
     }
     let text = rules["content"][0]["text"].as_str().unwrap_or_default();
-    assert!(text.contains("- environment: HOME=/tmp/home, HOSTNAME=cofferdam, "), "{text}");
+    assert!(
+        text.contains("- environment: CARGO_NET_RETRY=0, GOTOOLCHAIN=local, HOME=/tmp/home, "),
+        "{text}"
+    );
     assert_eq!(server.close(), Some(0));
 }
 

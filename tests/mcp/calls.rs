@@ -20,15 +20,15 @@ async fn an_unknown_tool_is_a_protocol_error_with_the_nearest_name() {
 async fn bad_arguments_are_a_result_that_names_the_field() {
     let mut client = Client::opened("2025-11-25").await;
     let answer = client.ask(call(1, "bash", json!({ "comand": "ls" }))).await;
+    let known = "command, stdin, cwd, env, timeout, session, restart, end, background, input, tty, \
+                 max_output, head, tail, detail, description";
+    let (error, hint) =
+        ("bash: unknown field `comand`", format!("did you mean `command`? it takes {known}"));
     assert_eq!(
         answer["result"],
         json!({
-            "content": [{
-                "type": "text",
-                "text": "bash: unknown field `comand`\nhint: did you mean `command`? it takes \
-                    command, stdin, cwd, env, timeout, session, restart, end, background, input, tty, \
-                    max_output, head, tail, description"
-            }],
+            "content": [{ "type": "text", "text": format!("{error}\nhint: {hint}") }],
+            "structuredContent": { "outcome": "invalid", "error": error, "hint": hint },
             "isError": true
         })
     );

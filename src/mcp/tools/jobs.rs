@@ -17,6 +17,7 @@ use model::call::{InvalidCall, STDIN_BYTES, seconds};
 use model::defaults::INLINE_CHARACTERS;
 use service::Backend;
 use service::refused::{Refused, RefusedKind};
+use service::report::Detail;
 use service::request::{InputRequest, JobRequest, OutputRequest};
 use service::session::{Eof, Offsets, Stop};
 
@@ -31,6 +32,8 @@ pub(crate) struct BashOutputArguments {
     pub(crate) grep: Option<String>,
     pub(crate) wait: Option<Seconds>,
     pub(crate) max_output: Option<usize>,
+    #[serde(default)]
+    pub(crate) detail: bool,
 }
 
 impl BashOutputArguments {
@@ -70,7 +73,7 @@ fn waited(wait: Option<Seconds>) -> Result<Option<Duration>, InvalidCall> {
 
 impl Arguments for BashOutputArguments {
     const FIELDS: &'static [&'static str] =
-        &["job", "output_id", "since", "tail", "grep", "wait", "max_output"];
+        &["job", "output_id", "since", "tail", "grep", "wait", "max_output", "detail"];
 }
 
 /// Bytes of each stream that were read before.
@@ -192,7 +195,8 @@ impl BuiltIn for BashOutputArguments {
                 "max_output": {
                     "type": "integer", "minimum": 0, "maximum": INLINE_CHARACTERS, "default": INLINE_CHARACTERS,
                     "description": "Characters of output in the reply."
-                }
+                },
+                "detail": { "type": "boolean", "default": false, "description": "Tell byte counts and usage too." }
             },
             "additionalProperties": false
         });
@@ -203,7 +207,8 @@ impl BuiltIn for BashOutputArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.job(self.request()?, context).await
+        let detail = self.detail.into();
+        server.job(self.request()?, detail, context).await
     }
 }
 
@@ -241,7 +246,7 @@ impl BuiltIn for BashInputArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.job(self.request()?, context).await
+        server.job(self.request()?, Detail::Small, context).await
     }
 }
 
@@ -255,7 +260,7 @@ impl BuiltIn for BashJobsArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.job(JobRequest::List, context).await
+        server.job(JobRequest::List, Detail::Small, context).await
     }
 }
 
@@ -285,7 +290,7 @@ impl BuiltIn for BashKillArguments {
     }
 
     async fn call<B: Backend>(self, server: &Server<B>, context: &Context) -> CallResult {
-        server.job(self.request(), context).await
+        server.job(self.request(), Detail::Small, context).await
     }
 }
 

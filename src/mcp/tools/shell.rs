@@ -49,6 +49,9 @@ pub struct BashArguments {
     /// First (`head`) and last (`tail`) lines of each stream in the reply.
     pub head: Option<usize>,
     pub tail: Option<usize>,
+    /// Byte counts, usage and the session in the fields of the reply.
+    #[serde(default)]
+    pub detail: bool,
     /// Note for people who read the transcript; it has no effect.
     pub description: Option<String>,
 }
@@ -69,6 +72,7 @@ impl Arguments for BashArguments {
         "max_output",
         "head",
         "tail",
+        "detail",
         "description",
     ];
 }
@@ -207,6 +211,7 @@ fn session_fields() -> Value {
             },
             "head": { "type": "integer", "minimum": 0, "description": "Show only so many first lines." },
             "tail": { "type": "integer", "minimum": 0, "description": "Show only so many last lines." },
+            "detail": { "type": "boolean", "default": false, "description": "Tell byte counts and usage too." },
             "description": { "type": "string", "description": "What the command is for, for people." }
     })
 }
@@ -215,8 +220,7 @@ pub(super) fn bash_output() -> Value {
     json!({
         "type": "object",
         "properties": together(end_fields(), story_fields()),
-        "required": ["outcome", "stdout", "stderr", "stdout_bytes", "stderr_bytes", "truncated",
-            "duration_ms"],
+        "required": ["outcome"],
         "additionalProperties": false
     })
 }
@@ -227,7 +231,7 @@ fn end_fields() -> Value {
             "outcome": {
                 "type": "string",
                 "enum": ["exited", "signaled", "timeout", "limit", "cancelled", "denied", "failed",
-                    "running", "restarted", "ended"],
+                    "running", "restarted", "ended", "invalid"],
                 "description": "How the call ended, or that it goes on as a job."
             },
             "exit_code": {

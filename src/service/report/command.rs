@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::denied::DenialReport;
+use crate::session::DEFAULT;
 use model::outcome::{FilesChanged, Outcome, Timings, Usage, Waits};
 use model::receipt::Receipt;
 
@@ -152,6 +153,13 @@ pub struct SessionFields<'a> {
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     shell: Option<&'static str>,
+}
+
+impl SessionFields<'_> {
+    /// Returns true if it is not the usual session, or its shell is not the one of before.
+    pub(super) fn is_told(&self) -> bool {
+        self.id != DEFAULT || self.shell.is_some()
+    }
 }
 
 impl SessionReport {

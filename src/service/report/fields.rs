@@ -10,11 +10,27 @@ use serde_json::{Value, json};
 
 use super::{
     Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, RunningReport,
-    SessionAction, SessionFields, SessionReport, are_cut, changes, protection,
+    SessionAction, SessionFields, SessionReport, StreamReport, are_cut, changes, protection,
 };
 use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind};
 use model::outcome::{Outcome, Waits};
+
+/// How much of a report its fields have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// What a model needs: byte counts and usage only where output was cut or a limit ended the command.
+    #[default]
+    Small,
+    /// All of it.
+    Full,
+}
+
+impl From<bool> for Detail {
+    fn from(full: bool) -> Self {
+        if full { Self::Full } else { Self::Small }
+    }
+}
 
 #[derive(Debug, Serialize)]
 struct CommandFields<'a> {
@@ -27,14 +43,15 @@ struct CommandFields<'a> {
     limit: Option<&'static str>,
     stdout: &'a str,
     stderr: &'a str,
-    stdout_bytes: u64,
-    stderr_bytes: u64,
-    truncated: bool,
+    #[serde(flatten)]
+    counts: Option<CountFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_id: Option<&'a str>,
     duration_ms: u64,
-    usage: UsageFields,
-    denials: &'a [DenialReport],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<UsageFields>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denials: Option<&'a [DenialReport]>,
     cwd: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -48,6 +65,37 @@ struct CommandFields<'a> {
     files_changed: Option<Value>,
 }
 
+/// Bytes that a command printed, and whether its fields have less of them.
+#[derive(Debug, Serialize)]
+struct CountFields {
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    truncated: bool,
+}
+
+impl CountFields {
+    fn of(stdout: &StreamReport, stderr: &StreamReport) -> Self {
+        let truncated = are_cut(stdout, stderr);
+        Self { stdout_bytes: stdout.bytes, stderr_bytes: stderr.bytes, truncated }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct RunningFields<'a> {
+    outcome: &'static str,
+    job: &'a str,
+    stdout: &'a str,
+    stderr: &'a str,
+    #[serde(flatten)]
+    counts: Option<CountFields>,
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for_input: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<SessionFields<'a>>,
+    notes: Vec<String>,
+}
+
 #[derive(Debug, Default, Serialize)]
 struct UsageFields {
     user_ms: u64,
@@ -57,14 +105,14 @@ struct UsageFields {
 
 impl CommandReport {
     /// Returns the fields of what the command did.
-    pub fn fields(&self) -> Value {
-        to_value(&self.described())
+    pub fn fields(&self, detail: Detail) -> Value {
+        to_value(&self.described(detail))
     }
 
     /// Returns the fields, and with them what a reply with metadata has there: the time limit, the receipt,
     /// and the reason of a failure.
     pub fn whole(&self) -> Value {
-        let mut fields = self.fields();
+        let mut fields = self.fields(Detail::Full);
         let Some(map) = fields.as_object_mut() else { return fields };
         map.insert("timeout_s".to_owned(), json!(self.timeout.as_secs_f64()));
         map.insert("clamped".to_owned(), json!(self.clamped == Clamped::Yes));
@@ -79,8 +127,13 @@ impl CommandReport {
         fields
     }
 
-    fn described(&self) -> CommandFields<'_> {
+    fn described(&self, detail: Detail) -> CommandFields<'_> {
         let usage = &self.usage;
+        let met = matches!(self.outcome, Outcome::Limit(_) | Outcome::Timeout);
+        let counts = CountFields::of(&self.stdout, &self.stderr);
+        let is_full = detail == Detail::Full || met || counts.truncated;
+        let denials = Some(self.denials.as_slice());
+        let session = self.session.as_ref().map(SessionReport::fields);
         CommandFields {
             outcome: self.outcome.name(),
             exit_code: match self.outcome {
@@ -109,22 +162,20 @@ impl CommandReport {
             },
             stdout: &self.stdout.text,
             stderr: &self.stderr.text,
-            stdout_bytes: self.stdout.bytes,
-            stderr_bytes: self.stderr.bytes,
-            truncated: are_cut(&self.stdout, &self.stderr),
+            counts: is_full.then_some(counts),
             output_id: self.output_id.as_deref(),
             duration_ms: millis(usage.wall),
-            usage: UsageFields {
+            usage: is_full.then(|| UsageFields {
                 user_ms: millis(usage.user),
                 system_ms: millis(usage.system),
                 peak_memory_bytes: usage.peak_memory,
-            },
-            denials: &self.denials,
+            }),
+            denials: denials.filter(|all| detail == Detail::Full || !all.is_empty()),
             cwd: &self.cwd,
             error: self.error(),
             hint: self.hint(),
             notes: self.notes(),
-            session: self.session.as_ref().map(SessionReport::fields),
+            session: session.filter(|session| detail == Detail::Full || session.is_told()),
             files_changed: self.files_changed.as_ref().map(changes::fields),
         }
     }
@@ -151,23 +202,21 @@ impl CommandReport {
 
 impl RunningReport {
     /// Returns the fields of a command that continues.
-    pub fn fields(&self) -> Value {
-        let mut fields = json!({
-            "outcome": "running",
-            "job": self.session.output_id,
-            "stdout": self.stdout.text,
-            "stderr": self.stderr.text,
-            "stdout_bytes": self.stdout.bytes,
-            "stderr_bytes": self.stderr.bytes,
-            "truncated": are_cut(&self.stdout, &self.stderr),
-            "duration_ms": millis(self.elapsed),
-            "session": to_value(&self.session.fields()),
-            "notes": self.notes(),
-        });
-        if let (Waits::Yes, Some(map)) = (self.input, fields.as_object_mut()) {
-            map.insert("waiting_for_input".to_owned(), json!(true));
-        }
-        fields
+    pub fn fields(&self, detail: Detail) -> Value {
+        let session = self.session.fields();
+        let counts = CountFields::of(&self.stdout, &self.stderr);
+        let is_full = detail == Detail::Full || counts.truncated;
+        to_value(&RunningFields {
+            outcome: "running",
+            job: &self.session.output_id,
+            stdout: &self.stdout.text,
+            stderr: &self.stderr.text,
+            counts: is_full.then_some(counts),
+            duration_ms: millis(self.elapsed),
+            waiting_for_input: (self.input == Waits::Yes).then_some(true),
+            session: Some(session).filter(|one| detail == Detail::Full || one.is_told()),
+            notes: self.notes(),
+        })
     }
 }
 
@@ -178,18 +227,16 @@ pub fn session_fields(session: &str, what: SessionAction) -> Value {
         SessionAction::Ended => "ended",
     };
     json!({
-        "outcome": outcome, "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0,
-        "truncated": false, "duration_ms": 0, "session": { "id": session },
-        "notes": [what.note(session)],
+        "outcome": outcome, "session": { "id": session }, "notes": [what.note(session)],
     })
 }
 
 impl JobOutput {
     /// Returns the fields of the command, of its job and of what its input took.
-    pub fn fields(&self) -> Value {
+    pub fn fields(&self, detail: Detail) -> Value {
         let mut fields = match &self.state {
-            JobState::Ended(report) => report.fields(),
-            JobState::Running(running) => running.fields(),
+            JobState::Ended(report) => report.fields(detail),
+            JobState::Running(running) => running.fields(detail),
         };
         let Some(map) = fields.as_object_mut() else { return fields };
         map.insert("job".to_owned(), json!(self.id));
@@ -229,36 +276,20 @@ impl JobSummary {
 }
 
 impl Refused {
-    /// Returns the fields of a command that did not run. Bad arguments have none: there was no call
-    /// yet.
-    pub fn command_fields(&self) -> Option<Value> {
+    /// Returns the fields of a command that did not run.
+    pub fn command_fields(&self) -> Value {
         let outcome = match self.kind {
-            RefusedKind::Arguments => return None,
+            RefusedKind::Arguments => "invalid",
             RefusedKind::Denied => "denied",
             RefusedKind::Cancelled => "cancelled",
             RefusedKind::Absent | RefusedKind::Failed => "failed",
         };
-        Some(to_value(&CommandFields {
-            outcome,
-            exit_code: None,
-            signal: None,
-            limit: None,
-            stdout: "",
-            stderr: "",
-            stdout_bytes: 0,
-            stderr_bytes: 0,
-            truncated: false,
-            output_id: None,
-            duration_ms: 0,
-            usage: UsageFields::default(),
-            denials: &[],
-            cwd: "/workspace",
-            error: Some(self.message.clone()),
-            hint: self.hint.as_deref(),
-            notes: Vec::new(),
-            session: None,
-            files_changed: None,
-        }))
+        let mut fields = json!({ "outcome": outcome, "error": self.message });
+        let hint = self.hint.iter().map(|hint| ("hint".to_owned(), json!(hint)));
+        if let Some(map) = fields.as_object_mut() {
+            map.extend(hint);
+        }
+        fields
     }
 }
 

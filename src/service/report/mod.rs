@@ -14,7 +14,7 @@ pub use command::{
     BashAnswer, Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionFields,
     SessionReport, ShellState, StreamReport, are_cut,
 };
-pub use fields::{millis, session_fields, time_text, to_value};
+pub use fields::{Detail, millis, session_fields, time_text, to_value};
 pub use file::FileReport;
 pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary};
 pub use protection::{receipt_fields, unrecorded_fields};
