@@ -72,6 +72,69 @@ fn a_command_is_told_with_its_output_its_end_and_what_protected_it() {
 }
 
 #[test]
+fn the_operator_grants_paths_variables_and_memory_on_the_command_line() {
+    let place = tempfile::tempdir().expect("a directory");
+    let [work, models, out] = ["work", "models", "out"].map(|name| {
+        let path = place.path().join(name);
+        std::fs::create_dir(&path).expect("a directory of its own");
+        path.display().to_string()
+    });
+    std::fs::write(format!("{models}/m"), "weights\n").expect("a file");
+    let out_at = format!("{out}:/mnt/results");
+    let options = [
+        "--workspace",
+        &work,
+        "--ro",
+        &models,
+        "--rw",
+        &out_at,
+        "--env",
+        "RUST_LOG=debug",
+        "--memory",
+        "2G",
+        "--tools",
+        "shell,exec",
+    ];
+    let mut server = Server::start(&options);
+    let command = "cat /mnt/models/m; echo $RUST_LOG; echo 1 > /mnt/results/r && echo 2 > w; \
+                   echo 3 2>&1 > /mnt/models/n";
+    let result = run(&mut server, command);
+    let printed = result["structuredContent"]["stdout"].as_str().unwrap_or_default();
+    assert!(printed.starts_with("weights\ndebug\n"), "{result}");
+    assert!(printed.contains("/mnt/models/n: Read-only file system"), "{result}");
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!((read(format!("{out}/r")), read(format!("{work}/w"))), ("1\n".into(), "2\n".into()));
+    let configured = &result["_meta"]["cofferdam/receipt"]["configured"];
+    assert_eq!(configured["memory_bytes"], json!(2_u64 << 30), "more than the profile has");
+    // A call without a shell has them too.
+    let result =
+        server.result("bash_exec", json!({"command": "cat /mnt/models/m; echo $RUST_LOG"}));
+    assert!(result.to_string().contains("weights\\ndebug"), "{result}");
+    assert_eq!(server.close(), Some(0));
+}
+
+/// Returns what `serve` says when it refuses these options.
+fn refusal(options: &[&str]) -> String {
+    let mut command = std::process::Command::new(PROGRAM);
+    let told = command.arg("serve").args(options).stdin(std::process::Stdio::null()).output();
+    let told = told.expect("the program");
+    assert_eq!(told.status.code(), Some(125), "{options:?}");
+    String::from_utf8_lossy(&told.stderr).into_owned()
+}
+
+#[test]
+fn grants_that_cannot_be_are_refused_with_the_way_out() {
+    let alone = refusal(&["--ro", "/usr/share"]);
+    assert!(alone.contains("no directory is granted as the workspace"), "{alone}");
+    let twice = refusal(&["--workspace", "/usr/share:ro", "--ro", "/usr/lib:/workspace"]);
+    assert!(twice.contains("two host paths are granted at /workspace"), "{twice}");
+    let tiny = refusal(&["--memory", "1"]);
+    assert!(tiny.contains("less than a cell can start with") && tiny.contains("8M"), "{tiny}");
+    let loader = refusal(&["--env", "LD_PRELOAD=/x"]);
+    assert!(loader.contains("LD_PRELOAD"), "{loader}");
+}
+
+#[test]
 fn a_call_finds_a_cell_that_is_ready_when_there_was_time_to_build_one() {
     let mut server = Server::start(&[]);
     run(&mut server, "true");

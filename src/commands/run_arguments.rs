@@ -119,18 +119,12 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         CliError::new(format!("--profile: `{profile}` is not a profile's name"))
             .with_hint("lower-case letters, digits and dashes, such as bash or bc")
     })?;
-    let mut mounts = Vec::new();
-    for ask in ro {
-        mounts.push(mount("--ro", ask, Access::ReadOnly, home)?);
-    }
     let writable = if typed.unguarded { Access::Unguarded } else { Access::ReadWrite };
-    for ask in rw {
-        mounts.push(mount("--rw", ask, writable, home)?);
-    }
+    let mounts = self::mounts(ro, (rw, writable), home)?;
     distinct(&mounts)?;
     let asked = Asked {
         wall: timeout.map(|time| time.0),
-        memory: typed.memory.map(|size| size.0),
+        memory: self::memory(typed.memory)?,
         processes: typed.processes,
         output: typed.output.map(|size| size.0),
     };
@@ -149,6 +143,37 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
     Ok(RunRequest { profile, mounts, sockets, call, tier, told })
 }
 
+/// Checks the requests of `--ro` and `--rw`; the second come with their access.
+///
+/// # Errors
+/// The flag, with a hint if there is one.
+pub(super) fn mounts(
+    ro: &[String],
+    (rw, writable): (&[String], Access),
+    home: Option<&Path>,
+) -> Result<Vec<MountRequest>, CliError> {
+    let read = ro.iter().map(|ask| mount("--ro", ask, Access::ReadOnly, home));
+    read.chain(rw.iter().map(|ask| mount("--rw", ask, writable, home))).collect()
+}
+
+/// Least memory that can be asked for: twice what the smallest shell was seen to start with.
+const LEAST_MEMORY: u64 = 8 << 20;
+
+/// Checks `--memory`.
+///
+/// # Errors
+/// Less than a cell can start with.
+pub(super) fn memory(typed: Option<Size>) -> Result<Option<u64>, CliError> {
+    match typed {
+        Some(size) if size.0 < LEAST_MEMORY => {
+            let least = Size(LEAST_MEMORY);
+            Err(CliError::new(format!("--memory: {size} is less than a cell can start with"))
+                .with_hint(format!("{least} is the least; most programs need more")))
+        }
+        _ => Ok(typed.map(|size| size.0)),
+    }
+}
+
 fn invalid(error: &InvalidCall) -> CliError {
     CliError::new(error.to_string())
 }
@@ -157,7 +182,7 @@ fn cwd(typed: Option<&str>) -> Result<Option<Cwd>, CliError> {
     typed.map(|path| Cwd::new("--cwd", path)).transpose().map_err(|error| invalid(&error))
 }
 
-fn env(typed: &[String]) -> Result<Env, CliError> {
+pub(super) fn env(typed: &[String]) -> Result<Env, CliError> {
     let mut variables = BTreeMap::new();
     for pair in typed {
         let (name, value) = pair.split_once('=').ok_or_else(|| {
@@ -213,7 +238,11 @@ fn mount(
     Ok(MountRequest { host, cell, access })
 }
 
-fn distinct(mounts: &[MountRequest]) -> Result<(), CliError> {
+/// Checks that no two grants have one place.
+///
+/// # Errors
+/// The place that two have.
+pub(super) fn distinct(mounts: &[MountRequest]) -> Result<(), CliError> {
     let mut seen = std::collections::BTreeSet::new();
     match mounts.iter().find(|mount| !seen.insert(&mount.cell)) {
         Some(again) => {

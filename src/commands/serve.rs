@@ -9,18 +9,24 @@ use clap::Args;
 use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
 use super::launch::{self, Launched};
+use super::run_arguments::{self, MountRequest};
 use super::{metrics, start, wiring};
 use link::Link;
 use mcp::serve;
 use model::accounts;
 use model::job::Access;
 use model::outcome::{Failure, in_words};
+use model::profile::ProfileAdditions;
 use model::receipt::Tier;
+use model::units::Size;
 use policy::Principal;
 use policy::group::ToolGroup;
 use service::Executor;
 use supervisor::ScopeWish;
 use sys::memory;
+
+/// Place of the workspace in a cell.
+const WORKSPACE: &str = "/workspace";
 
 /// As typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -28,15 +34,28 @@ use sys::memory;
     cofferdam serve\n  \
     cofferdam serve --workspace ~/project\n  \
     cofferdam serve --workspace ~/project:ro\n  \
+    cofferdam serve --workspace ~/project --ro ~/models --env RUST_LOG=debug --memory 4G\n  \
     cofferdam serve --tools calc,exec,info\n  \
     claude mcp add --scope user cofferdam -- cofferdam serve")]
 pub struct ServeArguments {
     /// Grant a host directory as /workspace of every call; with :ro, for reading only
     #[arg(long, value_name = "PATH[:ro]")]
     pub workspace: Option<String>,
-    /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in the workspace
-    #[arg(long, requires = "workspace")]
+    /// Grant a host path read-only to every call, at CELL or else at /mnt/NAME
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub ro: Vec<String>,
+    /// Grant a host directory to every call for reading and writing, at CELL or else as the workspace
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub rw: Vec<String>,
+    /// Let names that the host obeys (.git, .envrc, .vscode, …) be made in what is granted for writing
+    #[arg(long)]
     pub unguarded: bool,
+    /// Set a variable in every cell that has a workspace
+    #[arg(long, value_name = "K=V")]
+    pub env: Vec<String>,
+    /// Memory of each cell that has a workspace, more or less than its profile has: 512M, 4G
+    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
+    pub memory: Option<Size>,
     /// Read commandTimeout and enabled from a config.json; none is read that is not named here
     #[arg(long, value_name = "FILE")]
     pub config_json: Option<PathBuf>,
@@ -54,30 +73,17 @@ pub struct ServeArguments {
     pub exec: ExecFlags,
 }
 
-/// A directory of the host that every call has at `/workspace`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkspaceRequest {
-    /// Absolute path, not resolved yet.
-    pub host: PathBuf,
-    pub access: Access,
-}
-
 /// Runs the command: 0 if it ended as requested.
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = accounts::home();
-    let ask = typed.workspace.as_deref();
-    let mut workspace = ask.map(|ask| check_workspace(ask, home.as_deref())).transpose()?;
-    if let Some(ask) = &mut workspace
-        && typed.unguarded
-    {
-        ask.access = unguarded(ask.access)?;
-    }
+    let mounts = mounts(typed, home.as_deref())?;
+    let additions = additions(typed)?;
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
     let mut settings = wiring::load(config)?.in_tier(typed.tier).serving().told(groups);
     let said = settings.loaded.config.exec.clone();
     settings.loaded.config.exec = exec_options::in_force(said, &typed.exec, std::env::var_os)?;
     let settings = settings.with_config_json(typed.config_json.as_deref())?;
-    let (settings, workspace) = wiring::with_workspace(settings, workspace.as_ref())?;
+    let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
     let serving = settings.for_the_front_end();
     let Launched { link, audit, streams } = launch::recorded(settings)?;
@@ -121,17 +127,50 @@ fn started() {
     }
 }
 
-/// Applies `--unguarded` to an access.
-fn unguarded(access: Access) -> Result<Access, CliError> {
-    match access {
-        Access::ReadWrite | Access::Unguarded => Ok(Access::Unguarded),
-        Access::ReadOnly => Err(CliError::new("--unguarded: the workspace is read-only")
-            .with_hint("leave out `:ro`, or --unguarded")),
+/// Checks what the operator grants; the workspace comes first.
+///
+/// # Errors
+/// The flag, with a hint.
+fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountRequest>, CliError> {
+    let ask = typed.workspace.as_deref();
+    let workspace = ask.map(|ask| check_workspace(ask, home)).transpose()?;
+    let mut mounts = Vec::from_iter(workspace);
+    let writable = (typed.rw.as_slice(), Access::ReadWrite);
+    mounts.extend(run_arguments::mounts(&typed.ro, writable, home)?);
+    run_arguments::distinct(&mounts)?;
+    if typed.unguarded {
+        let mut writable = mounts.iter_mut().filter(|mount| mount.access == Access::ReadWrite);
+        let Some(first) = writable.next() else {
+            return Err(CliError::new("--unguarded: nothing is granted for writing")
+                .with_hint("leave it out, or grant a directory with --workspace or --rw"));
+        };
+        first.access = Access::Unguarded;
+        writable.for_each(|mount| mount.access = Access::Unguarded);
     }
+    let place = mounts.iter().position(|mount| mount.cell == Path::new(WORKSPACE));
+    match place {
+        Some(place) => mounts.swap(0, place),
+        None if mounts.is_empty() => {}
+        None => {
+            return Err(CliError::new("--ro, --rw: no directory is granted as the workspace")
+                .with_hint("name one too: --workspace DIR, DIR:ro, or --rw DIR"));
+        }
+    }
+    Ok(mounts)
+}
+
+/// Checks what the operator adds to profiles.
+///
+/// # Errors
+/// The flag, with a hint.
+fn additions(typed: &ServeArguments) -> Result<ProfileAdditions, CliError> {
+    let env = run_arguments::env(&typed.env)?;
+    let env = env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Ok(ProfileAdditions { env, memory: run_arguments::memory(typed.memory)? })
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
-fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceRequest, CliError> {
+fn check_workspace(ask: &str, home: Option<&Path>) -> Result<MountRequest, CliError> {
     let (path, access) = match ask.strip_suffix(":ro") {
         Some(path) => (path, Access::ReadOnly),
         None => (ask, Access::ReadWrite),
@@ -147,21 +186,23 @@ fn check_workspace(ask: &str, home: Option<&Path>) -> Result<WorkspaceRequest, C
             bad("is never granted as a whole").with_hint("grant the directory of one project")
         );
     }
-    Ok(WorkspaceRequest { host, access })
+    Ok(MountRequest { host, cell: PathBuf::from(WORKSPACE), access })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn checked(ask: &str) -> Result<WorkspaceRequest, String> {
+    fn checked(ask: &str) -> Result<MountRequest, String> {
         check_workspace(ask, Some(Path::new("/home/me"))).map_err(|error| error.text())
     }
 
     #[test]
     fn a_workspace_is_a_path_and_may_be_read_only() {
-        let granted =
-            |host: &str, access| Ok(WorkspaceRequest { host: PathBuf::from(host), access });
+        let cell = PathBuf::from(WORKSPACE);
+        let granted = |host: &str, access| {
+            Ok(MountRequest { host: PathBuf::from(host), cell: cell.clone(), access })
+        };
         assert_eq!(checked("/src/p"), granted("/src/p", Access::ReadWrite));
         assert_eq!(checked("/src/p:ro"), granted("/src/p", Access::ReadOnly));
     }

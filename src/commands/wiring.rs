@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
 use super::run_arguments::MountRequest;
-use super::serve::WorkspaceRequest;
 use super::tier;
 use config::json::ConfigJson;
-use config::server::ScopeRule;
+use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
 use model::accounts;
 use model::call::Call;
+use model::defaults;
 use model::job::{Access, GrantId, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
-use model::profile::Profile;
+use model::profile::{Profile, ProfileAdditions};
 use model::receipt::Tier;
 use policy::group::ToolGroup;
 use policy::tools;
@@ -128,6 +128,20 @@ impl Settings {
             (ScopeRule::Always, ScopeWish::Never) => ScopeWish::Needed,
             (ScopeRule::Auto | ScopeRule::Always, wish) => wish,
         };
+        self
+    }
+
+    /// Applies the operator's additions to profiles. A cell that may use more memory than by default raises
+    /// what all cells may use together, unless the configuration says that.
+    #[must_use]
+    pub fn adding(mut self, additions: &ProfileAdditions) -> Self {
+        self.loaded.profiles.add(additions);
+        self.profiles.iter_mut().for_each(|profile| profile.add(additions));
+        let all = &mut self.loaded.config.memory;
+        if let (Some(memory), ValueSource::Default) = (additions.memory, &all.source) {
+            let cells = all.value / defaults::MEMORY;
+            all.value = all.value.max(memory.saturating_mul(cells.max(1)));
+        }
         self
     }
 
@@ -291,21 +305,36 @@ fn profile<'s>(settings: &'s Settings, name: &ProfileName) -> Result<&'s Profile
     })
 }
 
-/// Adds the workspace that `serve --workspace` grants to every call.
+/// Adds what `serve` grants to every call; the workspace comes first.
 ///
 /// # Errors
-/// A directory that does not exist, or one that is never granted.
-pub fn with_workspace(
+/// A path that does not exist, or one that is never granted.
+pub fn with_grants(
     settings: Settings,
-    ask: Option<&WorkspaceRequest>,
+    mounts: &[MountRequest],
 ) -> Result<(Settings, Workspace), CliError> {
-    let Some(ask) = ask else { return Ok((settings, Workspace::Fresh)) };
-    let granted = Granted {
-        host: grantable(&settings, "--workspace", &ask.host)?,
-        cell: PathBuf::from("/workspace"),
-        access: ask.access,
-    };
-    let granted = vec![vec![tier::workspace(settings.tier, granted)?]];
+    if mounts.is_empty() {
+        return Ok((settings, Workspace::Fresh));
+    }
+    let mut granted = Vec::new();
+    for (index, MountRequest { host, cell, access }) in mounts.iter().enumerate() {
+        let (cell, access) = (cell.clone(), *access);
+        granted.push(match (index, access) {
+            (0, _) => {
+                let host = grantable(&settings, "--workspace", host)?;
+                tier::workspace(settings.tier, Granted { host, cell, access })?
+            }
+            (_, Access::ReadOnly) => {
+                let host = resolved("--ro", host)?;
+                tier::granted(settings.tier, Granted { host, cell, access })?
+            }
+            (_, Access::ReadWrite | Access::Unguarded) => {
+                let host = grantable(&settings, "--rw", host)?;
+                tier::granted(settings.tier, Granted { host, cell, access })?
+            }
+        });
+    }
+    let granted = vec![granted];
     Ok((Settings { granted, ..settings }, Workspace::Granted(GrantId(0))))
 }
 

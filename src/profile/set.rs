@@ -11,7 +11,7 @@ use super::shipped;
 use crate::document::{Document, Mistake};
 use model::job::ProfileName;
 use model::nearest::nearest;
-use model::profile::{Profile, SocketName};
+use model::profile::{Profile, ProfileAdditions, SocketName};
 use model::receipt::Tier;
 
 /// Every profile that was loaded, by name. Clones share them until one is changed.
@@ -28,6 +28,7 @@ struct All {
     /// Tier that the present profiles were restricted to; others are when they are parsed.
     tier: Option<Tier>,
     sockets: Vec<SocketName>,
+    additions: ProfileAdditions,
 }
 
 impl Profiles {
@@ -108,6 +109,7 @@ impl Profiles {
                     profile = profile.in_tier(tier);
                 }
                 profile.grant_sockets(&self.all.sockets);
+                profile.add(&self.all.additions);
                 Some(held.get_or_init(|| profile))
             }
         }
@@ -144,6 +146,14 @@ impl Profiles {
         all.sockets = names.to_vec();
         let profiles = all.by_name.values_mut().filter_map(OnceLock::get_mut);
         profiles.for_each(|profile| profile.grant_sockets(names));
+    }
+
+    /// Applies the operator's additions to every profile with a `/workspace`.
+    pub fn add(&mut self, additions: &ProfileAdditions) {
+        let all = Arc::make_mut(&mut self.all);
+        all.additions = additions.clone();
+        let profiles = all.by_name.values_mut().filter_map(OnceLock::get_mut);
+        profiles.for_each(|profile| profile.add(additions));
     }
 
     /// Returns the name nearest to one that does not exist.

@@ -58,6 +58,15 @@ pub struct Profile {
     pub tier: Tier,
 }
 
+/// Additions of the operator, on the command line, to every profile with a `/workspace`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProfileAdditions {
+    /// Variables of the environment.
+    pub env: BTreeMap<String, String>,
+    /// Bytes of memory of one cell, in place of the profile's.
+    pub memory: Option<u64>,
+}
+
 /// The host name of every cell.
 pub const HOST_NAME: &str = "cofferdam";
 /// The directories in which a cell looks for programs, unless its profile or the call says otherwise.
@@ -81,6 +90,14 @@ impl Profile {
         let mut all = BTreeMap::from(ENVIRONMENT);
         all.extend(self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         all
+    }
+
+    /// Applies the operator's additions, where the profile has a `/workspace`.
+    pub fn add(&mut self, additions: &ProfileAdditions) {
+        if self.workspace {
+            self.env.extend(additions.env.clone());
+            self.limits.memory = additions.memory.unwrap_or(self.limits.memory);
+        }
     }
 
     /// Returns true if a session can use the profile: a shell starts programs.
