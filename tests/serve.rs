@@ -113,6 +113,32 @@ fn the_operator_grants_paths_variables_and_memory_on_the_command_line() {
     assert_eq!(server.close(), Some(0));
 }
 
+#[test]
+fn a_command_that_only_the_host_has_is_named_with_its_place() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().expect("a directory");
+    let program = place.path().join("hosts-own-tool");
+    std::fs::write(&program, "#!/bin/sh\necho ran\n").expect("a program");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("its mode");
+    let path = format!("{}:/usr/bin:/bin", place.path().display());
+    let mut command = std::process::Command::new(PROGRAM);
+    command.env("PATH", &path).args(["serve", "--tools", "shell,exec"]);
+    let mut server = Server::of(command);
+    let expected = format!("the host has `hosts-own-tool` in {}", place.path().display());
+    let absent = run(&mut server, "nobodys-tool");
+    assert!(!absent.to_string().contains("the host has"), "{absent}");
+    let result = run(&mut server, "hosts-own-tool --version");
+    assert!(result["content"].to_string().contains(&expected), "{result}");
+    assert!(result["structuredContent"]["notes"].to_string().contains(&expected), "{result}");
+    assert_eq!(server.close(), Some(0));
+    let mut command = std::process::Command::new(PROGRAM);
+    let told = command.env("PATH", &path).args(["run", "--", "hosts-own-tool"]).output();
+    let told = told.expect("the program");
+    assert_eq!(told.status.code(), Some(127));
+    let said = String::from_utf8_lossy(&told.stderr);
+    assert!(said.contains(&expected), "{said}");
+}
+
 /// Returns what `serve` says when it refuses these options.
 fn refusal(options: &[&str]) -> String {
     let mut command = std::process::Command::new(PROGRAM);

@@ -14,6 +14,7 @@ use model::outcome::in_words;
 use model::receipt::Tier;
 use policy::Principal;
 use service::Executor;
+use service::host_programs::HostPrograms;
 use service::report::Exact;
 use service::request::Precision;
 use service::{Backend, Caller};
@@ -51,7 +52,11 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
-        let executor = Executor::new(calculating.executor(Workspace::Fresh), link, audit);
+        let executor = Executor::new(
+            calculating.executor(Workspace::Fresh, HostPrograms::default()),
+            link,
+            audit,
+        );
         let backend = Arc::new(executor).scope(Principal::local());
         let done =
             backend.calculate(typed.expression, typed.precision, None, Caller::default()).await;

@@ -16,6 +16,7 @@ pub mod error;
 mod exec_options;
 pub mod exit;
 mod format;
+mod host_programs;
 pub mod launch;
 mod lazy_arguments;
 pub mod learn;

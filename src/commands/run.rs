@@ -14,7 +14,7 @@ use super::launch::{self, Launched};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
 use super::streams::{StdinStream, StdoutStream, Streams};
-use super::{start, wiring};
+use super::{host_programs, start, wiring};
 use audit::{Audit, LoggedCall, Story};
 use link::{Control, Link, Running};
 use model::accounts;
@@ -26,6 +26,7 @@ use model::receipt::Receipt;
 use model::units::Size;
 use policy::Grant;
 use service::denied::DenialReport;
+use service::host_programs::HostPrograms;
 use service::report::{Clamped, CommandReport, Cut, StreamReport, time_text};
 use supervisor::ScopeWish;
 
@@ -36,11 +37,10 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only on request.
     let asked = request.call.asked;
-    let output = asked.output;
-    let (grant, profile, launched, entry) = prepare(request, config)?;
+    let (grant, terms, launched, entry) = prepare(request, config)?;
     let Launched { link: socket, audit, streams } = launched;
     let lowered = lowered(&asked, &grant.job().limits);
-    let terms = Terms { audit, lowered, ..Terms::of(&grant, output, profile) };
+    let terms = Terms { audit, lowered, ..terms };
     start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, streams, entry))
 }
 
@@ -48,7 +48,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
 fn prepare(
     request: RunRequest,
     config: Option<&Path>,
-) -> Result<(Grant, Profile, Launched, LoggedCall), CliError> {
+) -> Result<(Grant, Terms, Launched, LoggedCall), CliError> {
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
     let settings = settings.with_sockets(&request.sockets)?;
@@ -58,11 +58,14 @@ fn prepare(
     let call = request.call.clone();
     let grant = wiring::operator_grant(&settings, &request.profile, request.call, workspace)?;
     let profile = wiring::profile_in_force(&settings, &request.profile)?;
+    // Before the confinement, after which no path of the host can be looked at.
+    let host_programs = host_programs::named(call.argv.program(), &profile);
+    let terms = Terms { host_programs, ..Terms::of(&grant, call.asked.output, profile) };
     let launched = launch::recorded(settings)?;
     let audit = &launched.audit;
     let recorded = audit.granted(audit.asked(&call), &grant);
     let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
-    Ok((grant, profile, launched, entry))
+    Ok((grant, terms, launched, entry))
 }
 
 /// Runs the call on the runtime, from its start to its end.
@@ -88,7 +91,7 @@ async fn conduct(
             let ended = Ended::failed(failure.clone());
             entry.ended(&story(&ended, None));
             if told_as == OutputFormat::Live {
-                return Err(failure.into());
+                return Err(terms.failed(&failure));
             }
             let report = terms.report(ended, Head::default(), Head::default(), None);
             return print_json(&report, None);
@@ -129,6 +132,7 @@ struct Terms {
     profile: Profile,
     /// Log whose missing lines are reported.
     audit: Audit,
+    host_programs: HostPrograms,
 }
 
 impl Terms {
@@ -142,7 +146,19 @@ impl Terms {
             output,
             profile,
             audit: Audit::off(),
+            host_programs: HostPrograms::default(),
         }
+    }
+
+    /// Returns the error of a failure; where the host has a program that the cell has not, with its place.
+    fn failed(&self, failure: &Failure) -> CliError {
+        let error = CliError::from(failure.clone());
+        if let Failure::NotFound { program } = failure
+            && let Some(place) = self.host_programs.place(program)
+        {
+            return error.with_hint(place);
+        }
+        error
     }
 
     fn report(
@@ -153,6 +169,7 @@ impl Terms {
         receipt: Option<Receipt>,
     ) -> CommandReport {
         CommandReport {
+            absent_program: None,
             outcome: ended.outcome,
             stdout: stream(stdout),
             stderr: stream(stderr),
@@ -216,7 +233,7 @@ async fn live(
             Err(CliError::new(format!("limit reached: {}", kind.name().replace('_', " ")))
                 .with_code(code))
         }
-        Outcome::Failed(failure) => Err(failure.clone().into()),
+        Outcome::Failed(failure) => Err(terms.failed(failure)),
     }
 }
 

@@ -86,12 +86,14 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let (settings, workspace) = wiring::with_grants(settings.adding(&additions), &mounts)?;
     let settings = settings.with_sockets(&typed.socket)?.scoped(ScopeWish::Beside);
     let serving = settings.for_the_front_end();
+    let host_programs = settings.host_programs();
     let Launched { link, audit, streams } = launch::recorded(settings)?;
     start::conducted(link, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
-        let executor = Executor::new(serving.executor(workspace), link.clone(), audit);
+        let executor =
+            Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
         let backend = Arc::new(executor).scope(Principal::local());
         let supervisor = link.clone();
         let metrics = tokio::spawn(metrics::at_signal(link.clone()));

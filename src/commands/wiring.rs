@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
+use super::host_programs;
 use super::run_arguments::MountRequest;
 use super::tier;
 use config::json::ConfigJson;
@@ -22,6 +23,7 @@ use policy::group::ToolGroup;
 use policy::tools;
 use policy::{Effect, Grant, Policy};
 use service::Setup;
+use service::host_programs::HostPrograms;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};
 
 /// Configuration in force, and what the operator granted on the command line.
@@ -166,13 +168,25 @@ impl Settings {
     }
 
     /// Returns what an executor needs of them.
-    pub fn executor(&self, workspace: Workspace) -> Setup {
+    pub fn executor(&self, workspace: Workspace, host_programs: HostPrograms) -> Setup {
         Setup {
             loaded: self.loaded.clone(),
             workspace,
             granted: self.access(),
+            host_programs,
             command_timeout: self.json.as_ref().and_then(|json| json.command_timeout),
         }
+    }
+
+    /// Finds programs of the operator's PATH that commands of `bash` do not have.
+    pub fn host_programs(&self) -> HostPrograms {
+        let terms = self.loaded.policy.terms("bash", &self.loaded.profiles);
+        let granted = self.granted.iter().flatten();
+        let granted: Vec<PathBuf> = granted.map(|granted| granted.cell.clone()).collect();
+        terms.map_or_else(
+            |_| HostPrograms::default(),
+            |terms| host_programs::found(terms.profile, &granted),
+        )
     }
 
     /// Returns them without the parts that only the supervisor needs.

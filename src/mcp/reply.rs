@@ -87,6 +87,9 @@ pub(super) fn status(report: &CommandReport) -> String {
     if let Some(session) = &report.session {
         session.notes(&report.outcome).iter().for_each(|note| push_note(&mut line, note));
     }
+    if let Some(place) = &report.absent_program {
+        push_note(&mut line, place);
+    }
     for denial in &report.denials {
         line.push('\n');
         line.push_str(&denial.line());

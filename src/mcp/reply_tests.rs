@@ -15,6 +15,7 @@ use service::report::{
 
 fn ran(outcome: Outcome) -> CommandReport {
     CommandReport {
+        absent_program: None,
         outcome,
         stdout: StreamReport::default(),
         stderr: StreamReport::default(),

@@ -11,6 +11,7 @@ pub mod denied;
 pub mod executor;
 pub mod files;
 pub mod history;
+pub mod host_programs;
 pub mod inspect;
 pub mod macros;
 #[cfg(test)]

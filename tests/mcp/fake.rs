@@ -41,6 +41,7 @@ impl Default for Fake {
 
 pub(crate) fn told(outcome: Outcome, stdout: &str) -> CommandReport {
     CommandReport {
+        absent_program: None,
         outcome,
         stdout: StreamReport {
             text: stdout.to_owned(),

@@ -38,7 +38,9 @@ impl Scope {
         let (stdout, stderr) = shown(&report.stdout, &report.stderr, show);
         let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
         let output_id = readable.then(|| self.workbench.keep(&report)).flatten();
+        let absent_program = self.executor.host_programs.remark(&report.outcome, &stderr);
         Ok(CommandReport {
+            absent_program,
             outcome: report.outcome,
             stdout,
             stderr,

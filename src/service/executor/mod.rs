@@ -14,6 +14,7 @@ use crate::calculate::InCells;
 use crate::cli::{self, Declared, DeclaredRequest, DeclaredResult, ErrorType};
 use crate::client::ClientState;
 use crate::denied::DenialReport;
+use crate::host_programs::HostPrograms;
 use crate::queue::Queue;
 use crate::refused::{Refused, RefusedKind, uncalculated};
 use crate::report::{
@@ -48,6 +49,7 @@ pub struct Setup {
     pub granted: Option<Access>,
     /// Time limit of a `bash` call that asks for none, if the operator named one.
     pub command_timeout: Option<Duration>,
+    pub host_programs: HostPrograms,
 }
 
 /// Executor behind the tools of a server, which all of its clients share.
@@ -67,12 +69,13 @@ pub struct Executor {
     /// Declared commands that the operator switched on and the policy allows.
     commands: Vec<Declared>,
     exec: ExecOptions,
+    host_programs: HostPrograms,
 }
 
 impl Executor {
     /// Makes the executor of a server, whose calls run over `link` and are recorded in `audit`.
     pub fn new(setup: Setup, link: Link, audit: Audit) -> Self {
-        let Setup { loaded, workspace, granted, command_timeout } = setup;
+        let Setup { loaded, workspace, granted, command_timeout, host_programs } = setup;
         let effective = |tool| effective(&loaded, tool, workspace);
         let config = &loaded.config;
         let shell = effective("bash".into());
@@ -97,6 +100,7 @@ impl Executor {
             cache: calc::Cache::default(),
             commands: offered(&loaded, workspace),
             exec: exec_options(&loaded),
+            host_programs,
             shared: Arc::new(Shared {
                 link,
                 loaded,

@@ -85,6 +85,7 @@ impl Scope {
         };
         let (stdout, stderr) = shown(&command, &command, show);
         CommandReport {
+            absent_program: None,
             outcome: ended.outcome,
             stdout,
             stderr,
@@ -119,6 +120,7 @@ impl Scope {
             ShellAfter::Ended | ShellAfter::None => (ShellState::Ended, "/workspace".to_owned()),
         };
         CommandReport {
+            absent_program: self.executor.host_programs.remark(&ended.outcome, &stderr),
             outcome: ended.outcome,
             stdout,
             stderr,

@@ -18,6 +18,8 @@ use model::call::Cwd;
 use model::job::SessionId;
 use model::wire::{self, FRAME_BYTES, Request, Start};
 
+use crate::host_programs::HostPrograms;
+
 type Failed = Box<dyn std::error::Error>;
 
 /// Makes an executor of the shipped configuration, and the supervisor's end of its link.
@@ -32,6 +34,7 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
         workspace: Workspace::Fresh,
         granted: None,
         command_timeout: None,
+        host_programs: HostPrograms::default(),
     };
     Ok((Arc::new(Executor::new(setup, Link::attach(own)?, Audit::off())), other))
 }

@@ -33,6 +33,8 @@ pub struct CommandReport {
     /// Absent for a cell of its own.
     pub session: Option<SessionReport>,
     /// Changes in the workspace; absent if nothing changed.
+    /// Place on the host of a program that the command did not find.
+    pub absent_program: Option<String>,
     pub files_changed: Option<FilesChanged>,
 }
 

@@ -63,6 +63,7 @@ impl CommandReport {
         }
         let session = self.session.iter().flat_map(|session| session.notes(&self.outcome));
         notes.extend(session);
+        notes.extend(self.absent_program.clone());
         notes.extend(self.unguarded());
         notes
     }

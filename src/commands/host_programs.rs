@@ -1,0 +1,102 @@
+//! Programs in the operator's PATH that cells do not have, found before the front end is confined.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use model::accounts;
+use model::profile::Profile;
+use service::host_programs::HostPrograms;
+
+/// Programs that are remembered, at most.
+const MOST: usize = 8192;
+
+/// Finds the programs of PATH in directories that the cells of `profile` do not have.
+pub(super) fn found(profile: &Profile, granted: &[PathBuf]) -> HostPrograms {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    HostPrograms::new(outside(&path, accounts::home().as_deref(), profile, granted))
+}
+
+/// Finds one program as [`found`] does.
+pub(super) fn named(program: &str, profile: &Profile) -> HostPrograms {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = elsewhere(&path, profile, &[]);
+    let has = |directory: &&PathBuf| !program.contains('/') && directory.join(program).is_file();
+    let home = accounts::home();
+    let directory = all.iter().find(has).map(|directory| place(directory, home.as_deref()));
+    HostPrograms::new(directory.into_iter().map(|place| (program.to_owned(), place)).collect())
+}
+
+/// Returns the directories of PATH that the cells do not have.
+fn elsewhere(path: &OsStr, profile: &Profile, granted: &[PathBuf]) -> Vec<PathBuf> {
+    let shown = profile.paths.iter().filter(|path| path.host == path.cell).map(|path| &path.host);
+    let inside: Vec<&PathBuf> = shown.chain(granted).collect();
+    let is_inside = |directory: &Path| inside.iter().any(|one| directory.starts_with(one));
+    let is_elsewhere = |directory: &PathBuf| {
+        let resolved = directory.canonicalize().unwrap_or_else(|_| directory.clone());
+        directory.is_absolute() && !is_inside(directory) && !is_inside(&resolved)
+    };
+    std::env::split_paths(path).filter(is_elsewhere).collect()
+}
+
+/// Returns the names of programs outside of a cell, each with the first directory that has it.
+fn outside(
+    path: &OsStr,
+    home: Option<&Path>,
+    profile: &Profile,
+    granted: &[PathBuf],
+) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for directory in elsewhere(path, profile, granted) {
+        // One that cannot be read has nothing to tell.
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        let place = place(&directory, home);
+        for entry in entries.take(MOST.saturating_sub(names.len())) {
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if let (Ok(name), false) = (entry.file_name().into_string(), is_directory) {
+                names.entry(name).or_insert_with(|| place.clone());
+            }
+        }
+    }
+    names
+}
+
+/// Shows a directory without the name of the operator's home.
+fn place(directory: &Path, home: Option<&Path>) -> String {
+    match home.and_then(|home| directory.strip_prefix(home).ok()) {
+        Some(below) => Path::new("~").join(below).display().to_string(),
+        None => directory.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::profile::{HostPath, PathKind, Presence};
+
+    use super::*;
+
+    #[test]
+    fn programs_outside_of_the_cell_are_found_with_their_first_directory()
+    -> Result<(), std::io::Error> {
+        let home = tempfile::tempdir()?;
+        let [cargo, other, usr] = ["cargo/bin", "other", "usr"].map(|name| home.path().join(name));
+        for (directory, name) in [(&cargo, "cargo"), (&other, "cargo"), (&usr, "ls")] {
+            std::fs::create_dir_all(directory)?;
+            std::fs::write(directory.join(name), "")?;
+        }
+        std::fs::create_dir(cargo.join("directory"))?;
+        let mut profile = Profile::nothing();
+        profile.paths.push(HostPath {
+            host: usr.clone(),
+            cell: usr.clone(),
+            kind: PathKind::Tree,
+            presence: Presence::Required,
+        });
+        let path = std::env::join_paths([&usr, &cargo, &other, &home.path().join("absent")])
+            .map_err(std::io::Error::other)?;
+        let found = |granted: &[PathBuf]| outside(&path, Some(home.path()), &profile, granted);
+        assert_eq!(found(&[]), [("cargo".to_owned(), "~/cargo/bin".to_owned())].into());
+        assert_eq!(found(&[cargo]), [("cargo".to_owned(), "~/other".to_owned())].into());
+        Ok(())
+    }
+}
