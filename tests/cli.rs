@@ -39,6 +39,26 @@ fn a_command_line_that_is_not_understood_is_refused_with_125() {
 }
 
 #[test]
+fn an_unknown_option_is_named_with_the_nearest_and_is_no_program() {
+    let (code, stdout, stderr) = told(&["run", "--timeot", "3", "--", "ls"]);
+    assert_eq!((code, stdout.as_str()), (Some(125), ""));
+    assert!(stderr.contains("'--timeot'") && stderr.contains("'--timeout'"), "{stderr}");
+    let (_, _, stderr) = told(&["profile", "learn", "--nosuchflag", "--", "ls"]);
+    assert!(stderr.contains("unexpected argument '--nosuchflag'"), "{stderr}");
+    // Options behind the program are the program's.
+    let (code, stdout, _) = told(&["run", "printf", "%s ", "--timeout", "-x"]);
+    assert_eq!((code, stdout.as_str()), (Some(0), "--timeout -x "));
+}
+
+#[test]
+fn pages_are_in_the_help() {
+    let (_, stdout, _) = told(&["--help"]);
+    for command in ["completions", "man", "audit"] {
+        assert!(stdout.contains(&format!("\n  {command} ")), "{command}: {stdout}");
+    }
+}
+
+#[test]
 fn a_refusal_is_one_line_and_a_hint_on_standard_error() {
     let expected = "cofferdam: --env: `A` has no `=`\nhint: write --env NAME=VALUE\n";
     assert_eq!(told(&["run", "--env", "A", "ls"]), (Some(125), String::new(), expected.to_owned()));

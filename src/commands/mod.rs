@@ -91,14 +91,12 @@ pub enum Command {
     Profile(LazyArguments<profile::ProfileArguments>),
     /// Show the configuration in force and where each value comes from
     Config(LazyArguments<config::ConfigArguments>),
-    /// Print completions for a shell
-    #[command(hide = true)]
-    Completions(LazyArguments<pages::CompletionsArguments>),
-    /// Print the manual page, or write one for each command
-    #[command(hide = true)]
-    Man(LazyArguments<pages::ManArguments>),
     /// Check or show the audit log
     Audit(LazyArguments<audit::AuditArguments>),
+    /// Print completions for a shell
+    Completions(LazyArguments<pages::CompletionsArguments>),
+    /// Print the manual page, or write one for each command
+    Man(LazyArguments<pages::ManArguments>),
 }
 
 /// Runs the whole program: parses the arguments, runs the command, reports its result.

@@ -70,12 +70,7 @@ pub struct CallArguments {
     #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time))]
     pub timeout: Option<Time>,
     /// The program and its arguments
-    #[arg(
-        value_name = "ARGV",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "ARGV", required = true, trailing_var_arg = true)]
     pub argv: Vec<String>,
 }
 

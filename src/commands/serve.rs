@@ -1,6 +1,7 @@
 //! `cofferdam serve`: MCP on standard input and output.
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +25,10 @@ use policy::group::ToolGroup;
 use service::Executor;
 use supervisor::ScopeWish;
 use sys::memory;
+
+/// Explanation for a person who typed the command; a client never has a terminal for it.
+const ON_A_TERMINAL: &str = "cofferdam: this speaks MCP on standard input and output, for a client that starts it; \
+    type ^D to end it, and try `cofferdam run -- bash` for a shell";
 
 /// Place of the workspace in a cell.
 const WORKSPACE: &str = "/workspace";
@@ -76,6 +81,9 @@ pub struct ServeArguments {
 /// Runs the command: 0 if it ended as requested.
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = accounts::home();
+    if std::io::stdin().is_terminal() {
+        eprintln!("{ON_A_TERMINAL}");
+    }
     let mounts = mounts(typed, home.as_deref())?;
     let additions = additions(typed)?;
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
