@@ -40,6 +40,7 @@ mod sockets;
 pub mod start;
 pub mod streams;
 pub mod tier;
+mod toolchains;
 pub mod wiring;
 
 use std::path::PathBuf;

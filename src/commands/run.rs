@@ -33,7 +33,7 @@ use supervisor::ScopeWish;
 /// Runs the command; the exit code is that of [`super::exit`].
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = accounts::home();
-    let request = check(typed, home.as_deref())?;
+    let request = check(typed, home.as_deref())?.with_toolchains(typed.toolchains.as_ref())?;
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only on request.
     let asked = request.call.asked;

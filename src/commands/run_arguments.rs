@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
+use super::toolchains::{FoundToolchains, ToolchainChoice};
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
@@ -43,6 +44,10 @@ pub struct RunArguments {
     /// are refused; it is weaker, and every receipt says what it lacks
     #[arg(long, value_name = "TIER")]
     pub tier: Option<Tier>,
+    /// Grant tool chains of the home, read-only at their own paths: auto, none, or names (rust,nvm,pyenv,…);
+    /// without it, auto where a workspace is granted
+    #[arg(long, value_name = "auto|none|NAME,…", value_parser = clap::value_parser!(ToolchainChoice))]
+    pub toolchains: Option<ToolchainChoice>,
     /// Print one JSON object with outcome, usage, denials, receipt and output at the end
     #[arg(long)]
     pub json: bool,
@@ -83,6 +88,27 @@ pub struct RunRequest {
     pub call: Call,
     pub tier: Option<Tier>,
     pub told: OutputFormat,
+}
+
+impl RunRequest {
+    /// Adds the tool chains that are found, unless the tier has no mounts. A variable that was asked for stays.
+    ///
+    /// # Errors
+    /// Variables that take more room than a call has.
+    pub(super) fn with_toolchains(
+        mut self,
+        choice: Option<&ToolchainChoice>,
+    ) -> Result<Self, CliError> {
+        if self.tier == Some(Tier::Bare) {
+            return Ok(self);
+        }
+        let found = FoundToolchains::of(choice, &self.mounts);
+        self.mounts.extend(found.mounts);
+        let mut env = found.env;
+        env.extend(self.call.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        self.call.env = Env::new(env).map_err(|error| invalid(&error))?;
+        Ok(self)
+    }
 }
 
 /// A host path that the operator grants to this one call.

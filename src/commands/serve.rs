@@ -11,6 +11,7 @@ use super::error::CliError;
 use super::exec_options::{self, ExecFlags};
 use super::launch::{self, Launched};
 use super::run_arguments::{self, MountRequest};
+use super::toolchains::{FoundToolchains, ToolchainChoice};
 use super::{metrics, start, wiring};
 use link::Link;
 use mcp::serve;
@@ -71,6 +72,10 @@ pub struct ServeArguments {
     /// are refused; it is weaker, and every receipt says what it lacks
     #[arg(long, value_name = "TIER")]
     pub tier: Option<Tier>,
+    /// Grant tool chains of the home, read-only at their own paths: auto, none, or names (rust,nvm,pyenv,…);
+    /// without it, auto where a workspace is granted
+    #[arg(long, value_name = "auto|none|NAME,…", value_parser = clap::value_parser!(ToolchainChoice))]
+    pub toolchains: Option<ToolchainChoice>,
     /// Show these groups of tools: calc, math, shell, exec, info, history, files; without it `[tools] groups`, else calc,shell
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     pub tools: Option<Vec<ToolGroup>>,
@@ -84,8 +89,18 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     if std::io::stdin().is_terminal() {
         eprintln!("{ON_A_TERMINAL}");
     }
-    let mounts = mounts(typed, home.as_deref())?;
-    let additions = additions(typed)?;
+    let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
+    if typed.tier != Some(Tier::Bare) {
+        let found = FoundToolchains::of(typed.toolchains.as_ref(), &mounts);
+        if !found.names.is_empty() && mounts.is_empty() {
+            return Err(CliError::new("--toolchains: no directory is granted as the workspace")
+                .with_hint("name one too: --workspace DIR"));
+        }
+        mounts.extend(found.mounts);
+        for (name, value) in found.env {
+            additions.env.entry(name).or_insert(value);
+        }
+    }
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
     let mut settings = wiring::load(config)?.in_tier(typed.tier).serving().told(groups);
     let said = settings.loaded.config.exec.clone();

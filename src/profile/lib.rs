@@ -2,7 +2,7 @@
 //!
 //! `schema` is the TOML as written, a `layer` one file of it, and `resolve` makes a [`model::profile::Profile`]
 //! of those that extend each other; `set` has all of them, and `shipped` those that are compiled in, each read
-//! when it is asked for.
+//! when it is asked for. `toolchains` is the table of tool chains outside of `/usr`.
 //!
 //! *Invariant:* nothing here does I/O. Files are read by `config`.
 
@@ -16,6 +16,7 @@ mod resolve;
 mod schema;
 mod set;
 mod shipped;
+pub mod toolchains;
 
 pub use set::Profiles;
 pub use shipped::shipped;

@@ -15,6 +15,7 @@ mod parts;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod toolchains;
 mod workspace;
 
 use std::process::ExitCode;
@@ -28,5 +29,6 @@ fn main() -> ExitCode {
         ("granted_sockets", granted_sockets::CLAIMS),
         ("mediated", mediated::CLAIMS),
         ("changes", changes::CLAIMS),
+        ("toolchains", toolchains::CLAIMS),
     ])
 }

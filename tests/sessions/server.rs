@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
@@ -65,7 +65,11 @@ impl Server {
         support::mode(&directory.join("cofferdam.toml"), 0o600)?;
         let path = directory.display().to_string();
         let words = [&["serve", "--config", &path], options].concat();
-        let mut command = caller.cofferdam(&words);
+        Self::of(caller.cofferdam(&words))
+    }
+
+    /// The same, of a command that starts a server.
+    pub fn of(mut command: Command) -> Result<Self, Failed> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let stdout = BufReader::new(child.stdout.take().ok_or("no output")?);
         let stdin = child.stdin.take().ok_or("no input")?;

@@ -1,0 +1,151 @@
+//! Tool chains of the operator's home, found and granted read-only beside a workspace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::run_arguments::MountRequest;
+use model::accounts;
+use model::job::Access;
+use model::profile::PATH;
+use profile::toolchains::{TOOLCHAINS, Toolchain};
+
+/// What `--toolchains` asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ToolchainChoice {
+    /// Every one that is there, beside a workspace of the host.
+    #[default]
+    Auto,
+    None,
+    Only(Vec<Toolchain>),
+}
+
+impl FromStr for ToolchainChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            names => {
+                names.split(',').map(Toolchain::named).collect::<Result<_, _>>().map(Self::Only)
+            }
+        }
+    }
+}
+
+/// Grants and variables for the tool chains that were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct FoundToolchains {
+    pub names: Vec<&'static str>,
+    pub mounts: Vec<MountRequest>,
+    pub env: BTreeMap<String, String>,
+}
+
+impl FoundToolchains {
+    /// Finds what a choice asks for. `granted` is what the operator grants otherwise: nothing is granted twice, and
+    /// without a grant for writing there is none by default.
+    pub(super) fn of(choice: Option<&ToolchainChoice>, granted: &[MountRequest]) -> Self {
+        let has_workspace = granted.iter().any(|mount| mount.cell == Path::new("/workspace"));
+        let wanted = match choice {
+            None if has_workspace => TOOLCHAINS.to_vec(),
+            Some(ToolchainChoice::Auto) => TOOLCHAINS.to_vec(),
+            None | Some(ToolchainChoice::None) => return Self::default(),
+            Some(ToolchainChoice::Only(names)) => names.clone(),
+        };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let Some(home) = accounts::home() else { return Self::default() };
+        Self::found(&wanted, &home, &path, granted)
+    }
+
+    fn found(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {
+        let mut found = Self::default();
+        for toolchain in wanted {
+            let paths = toolchain.paths.iter();
+            let all: Vec<_> = paths.filter_map(|path| grant(path, home, granted)).collect();
+            if all.is_empty() {
+                continue;
+            }
+            found.names.push(toolchain.name);
+            found.mounts.extend(all);
+            for (name, path) in toolchain.variables {
+                let value = place(path, home).display().to_string();
+                found.env.insert((*name).to_owned(), value);
+            }
+        }
+        if let Some(path) = found.path(path) {
+            found.env.insert("PATH".to_owned(), path);
+        }
+        found.mounts.extend(at_their_own_paths(granted, &found.mounts));
+        found
+    }
+
+    /// Returns the operator's PATH as far as it lies in what was found, with that of every cell behind it.
+    fn path(&self, path: &OsStr) -> Option<String> {
+        let own = std::env::split_paths(path).filter_map(|directory| {
+            let real = directory.canonicalize().ok()?;
+            let inside = |mount: &MountRequest| {
+                let rest = real.strip_prefix(&mount.host).ok()?;
+                // Joining nothing would leave a slash behind.
+                let same = rest.as_os_str().is_empty();
+                let place = if same { mount.cell.clone() } else { mount.cell.join(rest) };
+                place.to_str().map(str::to_owned)
+            };
+            self.mounts.iter().find_map(inside)
+        });
+        let mut seen = BTreeSet::new();
+        let mut own: Vec<String> =
+            own.filter(|one| !one.contains(':') && seen.insert(one.clone())).collect();
+        if own.is_empty() {
+            return None;
+        }
+        own.push(PATH.to_owned());
+        Some(own.join(":"))
+    }
+}
+
+/// Returns the path of a row.
+fn place(path: &str, home: &Path) -> PathBuf {
+    match path.strip_prefix("~/") {
+        Some(below) => home.join(below),
+        None => PathBuf::from(path),
+    }
+}
+
+/// Returns the grant of a row's path that is there. A link may lead anywhere: what it leads to must have the names
+/// of the row, so that `~/.cargo/registry` is never `~/.ssh`.
+fn grant(row: &str, home: &Path, granted: &[MountRequest]) -> Option<MountRequest> {
+    let path = place(row, home);
+    let host = path.canonicalize().ok()?;
+    let is_own = match row.strip_prefix("~/") {
+        Some(below) => host.ends_with(below),
+        None => host == path,
+    };
+    let touches = |mount: &MountRequest| {
+        let other = mount.host.canonicalize().unwrap_or_else(|_| mount.host.clone());
+        other.starts_with(&host) || host.starts_with(&other) || mount.cell == path
+    };
+    let fits = is_own && is_shown(&path) && !granted.iter().any(touches);
+    fits.then_some(MountRequest { host, cell: path, access: Access::ReadOnly })
+}
+
+/// Returns whether a cell can have something of the host at this path.
+fn is_shown(path: &Path) -> bool {
+    let own = ["/tmp", "/dev", "/proc", "/workspace"];
+    path.is_absolute() && !own.iter().any(|own| path.starts_with(own))
+}
+
+/// Returns the granted directories once more, at their paths on the host, which programs in them name: the first
+/// line of a script in a virtual environment, say.
+fn at_their_own_paths(granted: &[MountRequest], found: &[MountRequest]) -> Vec<MountRequest> {
+    let again = granted.iter().filter(|mount| mount.cell == Path::new("/workspace"));
+    let again = again.map(|mount| MountRequest { cell: mount.host.clone(), ..mount.clone() });
+    let touches = |one: &MountRequest, other: &MountRequest| {
+        other.cell.starts_with(&one.cell) || one.cell.starts_with(&other.cell)
+    };
+    let fits = |one: &MountRequest| {
+        is_shown(&one.cell) && !granted.iter().chain(found).any(|other| touches(one, other))
+    };
+    again.filter(fits).collect()
+}

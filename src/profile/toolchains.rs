@@ -1,0 +1,161 @@
+//! Tool chains outside of `/usr`: which parts of a home directory each needs, read-only.
+//!
+//! *Invariant:* a row names parts that hold programs and downloaded packages, and never a directory in which the
+//! tool keeps a credential: `~/.cargo` has `credentials.toml`, `~/.m2` has `settings.xml`, `~/.gradle` has
+//! `gradle.properties`.
+
+use model::nearest::nearest;
+
+/// A tool chain, as its manager installs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Toolchain {
+    /// Name in `--toolchains`.
+    pub name: &'static str,
+    /// Files and directories that a cell gets at the same path; `~/` is the operator's home.
+    pub paths: &'static [&'static str],
+    /// Variables that cells get, with a path of the same form or another word.
+    pub variables: &'static [(&'static str, &'static str)],
+}
+
+/// Every tool chain that is looked for.
+pub const TOOLCHAINS: &[Toolchain] = &[
+    Toolchain {
+        name: "rust",
+        paths: &[
+            "~/.cargo/bin",
+            "~/.cargo/registry",
+            "~/.rustup/settings.toml",
+            "~/.rustup/toolchains",
+            // The proxies of rustup make it where it is missing.
+            "~/.rustup/update-hashes",
+        ],
+        // What is downloaded is found without a look at the index, which takes a network.
+        variables: &[
+            ("CARGO_HOME", "~/.cargo"),
+            ("CARGO_NET_OFFLINE", "true"),
+            ("RUSTUP_HOME", "~/.rustup"),
+        ],
+    },
+    Toolchain {
+        name: "nvm",
+        paths: &["~/.nvm/alias", "~/.nvm/nvm.sh", "~/.nvm/versions"],
+        variables: &[("NVM_DIR", "~/.nvm")],
+    },
+    Toolchain {
+        name: "fnm",
+        paths: &["~/.local/share/fnm/aliases", "~/.local/share/fnm/node-versions"],
+        variables: &[],
+    },
+    Toolchain {
+        name: "volta",
+        paths: &["~/.volta/bin", "~/.volta/tools"],
+        variables: &[("VOLTA_HOME", "~/.volta")],
+    },
+    Toolchain {
+        name: "pyenv",
+        paths: &[
+            "~/.pyenv/bin",
+            "~/.pyenv/libexec",
+            "~/.pyenv/plugins",
+            "~/.pyenv/pyenv.d",
+            "~/.pyenv/shims",
+            "~/.pyenv/version",
+            "~/.pyenv/versions",
+        ],
+        variables: &[("PYENV_ROOT", "~/.pyenv")],
+    },
+    Toolchain {
+        name: "uv",
+        paths: &["~/.local/bin/uv", "~/.local/bin/uvx", "~/.local/share/uv/python"],
+        variables: &[],
+    },
+    Toolchain {
+        name: "go",
+        paths: &["~/go/bin", "~/go/pkg/mod", "~/sdk"],
+        variables: &[("GOMODCACHE", "~/go/pkg/mod")],
+    },
+    Toolchain {
+        name: "sdkman",
+        paths: &["~/.sdkman/candidates"],
+        variables: &[("SDKMAN_DIR", "~/.sdkman")],
+    },
+    Toolchain { name: "maven", paths: &["~/.m2/repository", "~/.m2/wrapper"], variables: &[] },
+    Toolchain { name: "gradle", paths: &["~/.gradle/wrapper"], variables: &[] },
+    Toolchain { name: "bun", paths: &["~/.bun/bin"], variables: &[("BUN_INSTALL", "~/.bun")] },
+    Toolchain { name: "deno", paths: &["~/.deno/bin"], variables: &[] },
+    Toolchain {
+        name: "homebrew",
+        paths: &[
+            "/home/linuxbrew/.linuxbrew/Cellar",
+            "/home/linuxbrew/.linuxbrew/bin",
+            "/home/linuxbrew/.linuxbrew/include",
+            "/home/linuxbrew/.linuxbrew/lib",
+            "/home/linuxbrew/.linuxbrew/opt",
+            "/home/linuxbrew/.linuxbrew/share",
+        ],
+        variables: &[],
+    },
+    Toolchain { name: "nix", paths: &["/nix/store"], variables: &[] },
+];
+
+impl Toolchain {
+    /// Finds a tool chain by its name.
+    ///
+    /// # Errors
+    /// The names there are, the nearest first where one is near.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let found = TOOLCHAINS.iter().find(|one| one.name == name).copied();
+        let names = TOOLCHAINS.iter().map(|one| one.name);
+        found.ok_or_else(|| match nearest(name, names.clone()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("the tool chains are {}", names.collect::<Vec<_>>().join(", ")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files in which tools keep credentials.
+    const CREDENTIALS: &[&str] = &[
+        "~/.cargo/credentials",
+        "~/.cargo/credentials.toml",
+        "~/.cargo/config.toml",
+        "~/.npmrc",
+        "~/.config/pip/pip.conf",
+        "~/.pip/pip.conf",
+        "~/.pypirc",
+        "~/.netrc",
+        "~/.m2/settings.xml",
+        "~/.m2/settings-security.xml",
+        "~/.gradle/gradle.properties",
+        "~/.docker/config.json",
+        "~/.config/gh/hosts.yml",
+        "~/.aws/credentials",
+        "~/.config/gcloud/credentials.db",
+        "~/.local/share/uv/credentials/credentials.toml",
+        "~/.bunfig.toml",
+        "~/.config/go/env",
+        "~/.git-credentials",
+        "~/.ssh/id_ed25519",
+    ];
+
+    #[test]
+    fn no_row_reaches_a_file_with_a_credential() {
+        for path in TOOLCHAINS.iter().flat_map(|one| one.paths) {
+            assert!(path.starts_with("~/") || path.starts_with('/'), "{path}");
+            for secret in CREDENTIALS {
+                let below = secret.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+                assert!(!below && secret != path, "{path} has {secret}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_unknown_is_told_with_the_nearest() {
+        assert_eq!(Toolchain::named("rust").map(|one| one.name), Ok("rust"));
+        assert_eq!(Toolchain::named("rustt"), Err("did you mean `rust`?".to_owned()));
+        assert!(Toolchain::named("quux").is_err_and(|names| names.contains("rust, nvm")));
+    }
+}

@@ -1,0 +1,193 @@
+//! Tool chains of a home: what a granted project finds of them, and what of the home it does not.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds, patience};
+
+pub const CLAIMS: &[Claim] = &[
+    claim("a_project_finds_the_tool_chains_of_the_home_and_itself_at_its_own_path", found),
+    claim("no_cell_reads_a_credential_beside_a_tool_chain", credentials),
+    claim("a_tool_chain_is_read_only_and_a_link_to_anything_else_is_no_part_of_it", contained),
+    claim("tool_chains_are_chosen_by_name_or_left_out", chosen),
+    claim("a_server_with_a_workspace_has_them_too", served),
+];
+
+/// Files that are where each tool keeps its credentials.
+const CREDENTIALS: &[&str] = &[
+    ".aws/credentials",
+    ".cargo/config.toml",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".config/gh/hosts.yml",
+    ".config/go/env",
+    ".config/pip/pip.conf",
+    ".docker/config.json",
+    ".git-credentials",
+    ".gradle/gradle.properties",
+    ".local/share/uv/credentials/credentials.toml",
+    ".m2/settings.xml",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".ssh/id_ed25519",
+];
+const CANARY: &str = "canary-of-the-operator";
+
+/// A home with tool chains and a project, where cells can have something at its path: not below /tmp.
+struct Home {
+    held: tempfile::TempDir,
+}
+
+impl Home {
+    fn new(caller: &Caller) -> Result<Self, Failed> {
+        let held = tempfile::Builder::new().prefix("home").tempdir_in("/var/tmp")?;
+        let home = Self { held };
+        std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755))?;
+        caller.own(home.path())?;
+        home.file(caller, ".cargo/registry/package", "downloaded\n", 0o644)?;
+        home.file(
+            caller,
+            ".cargo/bin/cargo",
+            "#!/bin/sh\ncat $CARGO_HOME/registry/package\n",
+            0o755,
+        )?;
+        home.file(caller, ".nvm/versions/node/v1/bin/npm", "#!/bin/sh\necho npm of $0\n", 0o755)?;
+        home.file(caller, "elsewhere/secret", CANARY, 0o644)?;
+        home.file(caller, ".m2/repository/jar", "jar\n", 0o644)?;
+        for secret in CREDENTIALS {
+            home.file(caller, secret, CANARY, 0o644)?;
+        }
+        // A virtual environment: its scripts name their interpreter by its path on the host.
+        home.file(caller, "project/.venv/bin/python", "#!/bin/sh\necho ran \"$1\"\n", 0o755)?;
+        let python = home.path().join("project/.venv/bin/python");
+        let script = format!("#!{}\n", python.display());
+        home.file(caller, "project/.venv/bin/pytest", &script, 0o755)?;
+        // Links that lead elsewhere, and one that leads to the same in another place.
+        std::fs::create_dir(home.path().join(".volta"))?;
+        symlink("/etc", home.path().join(".volta/bin"))?;
+        symlink(home.path().join(".ssh"), home.path().join(".volta/tools"))?;
+        home.file(caller, "data/.deno/bin/deno", "", 0o755)?;
+        symlink(home.path().join("data/.deno"), home.path().join(".deno"))?;
+        Ok(home)
+    }
+
+    fn path(&self) -> &Path {
+        self.held.path()
+    }
+
+    fn file(&self, caller: &Caller, name: &str, text: &str, mode: u32) -> Check {
+        let path = self.path().join(name);
+        let mut parents: Vec<_> = path.ancestors().skip(1).collect();
+        parents.reverse();
+        for parent in parents.into_iter().filter(|one| one.starts_with(self.path())) {
+            if !parent.exists() {
+                std::fs::create_dir(parent)?;
+                caller.own(parent)?;
+            }
+        }
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode))?;
+        Ok(caller.own(&path)?)
+    }
+
+    /// Gives a command this home and its PATH.
+    fn of(&self, mut command: Command) -> Command {
+        let home = self.path().display();
+        let path = format!(
+            "{home}/.nvm/versions/node/v1/bin:/usr/bin:{home}/.cargo/bin:{home}/.volta/bin"
+        );
+        command.env("HOME", self.path()).env("PATH", path).env_remove("CARGO_HOME");
+        command
+    }
+
+    /// Runs a script in a cell with the project granted for writing.
+    fn run(&self, caller: &Caller, options: &[&str], script: &str) -> Result<Told, Failed> {
+        let project = self.path().join("project").display().to_string();
+        let options = [&["--rw", &project], options].concat();
+        let command = caller.run_command(&options, &["bash", "-c", script]);
+        Told::of(self.of(command), patience())
+    }
+}
+
+fn found(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let told = home.run(caller, &[], "cargo && npm && .venv/bin/pytest && pwd && echo $PATH")?;
+    let at = home.path().display();
+    let expected = format!(
+        "downloaded\nnpm of {at}/.nvm/versions/node/v1/bin/npm\nran .venv/bin/pytest\n\
+         /workspace\n{at}/.nvm/versions/node/v1/bin:{at}/.cargo/bin:/usr/local/bin:/usr/bin:/bin\n"
+    );
+    equal("all of them", (told.stdout.as_str(), told.code), (expected.as_str(), 0))?;
+    // At either path the project is the same, and can be written to.
+    let both = format!("echo 1 > made && cat {at}/project/made && echo 2 > {at}/project/made");
+    equal("both paths", home.run(caller, &[], &both)?.stdout.as_str(), "1\n")?;
+    let made = std::fs::read_to_string(home.path().join("project/made"))?;
+    equal("on the host", made.as_str(), "2\n")?;
+    // What the host obeys is guarded at its own path too.
+    let hook = format!("cd {at}/project && mkdir -p .git/hooks; echo x > .envrc; ls -A");
+    let told = home.run(caller, &[], &hook)?;
+    holds("guarded", &told.stdout, !told.stdout.contains(".envrc") && !told.stdout.contains(".git"))
+}
+
+fn credentials(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let at = home.path().display();
+    let every = CREDENTIALS.iter().map(|name| format!("cat {at}/{name}\n")).collect::<String>();
+    let script = format!(
+        "grep -rsl downloaded {at}/.cargo; {every} cat {at}/elsewhere/secret; grep -rs {CANARY} {at}; true"
+    );
+    let told = home.run(caller, &[], &script)?;
+    // The search works: it finds what is granted.
+    holds("found", &told.stdout, told.stdout.contains("/.cargo/registry/package"))?;
+    holds("and no canary", &told.stdout, !told.stdout.contains(CANARY))?;
+    let missing = told.stderr.matches("No such file").count();
+    equal("each is simply not there", missing, CREDENTIALS.len() + 1)
+}
+
+fn contained(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let at = home.path().display();
+    let script = format!(
+        "touch {at}/.cargo/bin/x; rm {at}/.cargo/bin/cargo; echo x > {at}/.cargo/registry/package; \
+         mkdir {at}/.cargo/new; ls {at}/.volta/bin/hostname; ls -A {at}"
+    );
+    let told = home.run(caller, &[], &script)?;
+    equal("read-only", told.stderr.matches("Read-only file system").count(), 4)?;
+    equal("and no link", told.stdout.as_str(), ".cargo\n.deno\n.m2\n.nvm\nproject\n")
+}
+
+fn chosen(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let list = format!("ls -A {} 2>&1; true", home.path().display());
+    let told = home.run(caller, &["--toolchains", "rust"], &list)?;
+    equal("one", told.stdout.as_str(), ".cargo\nproject\n")?;
+    let told = home.run(caller, &["--toolchains", "none"], &list)?;
+    holds("none", &told.stdout, told.stdout.contains("No such file"))?;
+    let told =
+        home.run(caller, &["--toolchains", "none"], "echo $PATH; env | grep -c CARGO_HOME")?;
+    equal("no variables", told.stdout.as_str(), "/usr/local/bin:/usr/bin:/bin\n0\n")?;
+    let told = home.run(
+        caller,
+        &["--env", "PATH=/bin", "--env", "CARGO_HOME=/x"],
+        "echo $PATH $CARGO_HOME",
+    )?;
+    equal("the operator's own word", told.stdout.as_str(), "/bin /x\n")?;
+    let told = home.run(caller, &["--toolchains", "rusty"], "true")?;
+    equal("refused", told.code, 125)?;
+    holds("the nearest", &told.stderr, told.stderr.contains("did you mean `rust`?"))?;
+    // Without a workspace of the host there are none.
+    let command = home.of(caller.run_command(&[], &["bash", "-c", &list]));
+    let told = Told::of(command, patience())?;
+    holds("not by default", &told.stdout, told.stdout.contains("No such file"))
+}
+
+fn served(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let project = home.path().join("project").display().to_string();
+    let serve = home.of(caller.cofferdam(&["serve", "--workspace", &project]));
+    let mut server = crate::server::Server::of(serve)?;
+    server.gives("cargo; .venv/bin/pytest > /dev/null && echo ran", 0, "downloaded\nran\n")?;
+    server.gives(&format!("cat {}/.npmrc 2> /dev/null", home.path().display()), 1, "")
+}
