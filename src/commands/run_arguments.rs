@@ -32,13 +32,13 @@ pub struct RunArguments {
     #[arg(long, value_name = "NAME=PATH")]
     pub socket: Vec<String>,
     /// Lower the memory of the cell: 64M, 1G
-    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
+    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size), allow_negative_numbers = true)]
     pub memory: Option<Size>,
     /// Lower the number of processes in the cell
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub processes: Option<u32>,
     /// End the call when it has printed this much: 64K, 1M
-    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
+    #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size), allow_negative_numbers = true)]
     pub output: Option<Size>,
     /// By what cells are held: namespaces+landlock+seccomp, or landlock+seccomp where user namespaces
     /// are refused; it is weaker, and every receipt says what it lacks
@@ -72,7 +72,7 @@ pub struct CallArguments {
     #[arg(long, value_name = "PATH")]
     pub cwd: Option<String>,
     /// End the call after this time: 500ms, 30s, 10m; a bare number is seconds
-    #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time))]
+    #[arg(long, value_name = "DUR", value_parser = clap::value_parser!(Time), allow_negative_numbers = true)]
     pub timeout: Option<Time>,
     /// The program and its arguments
     #[arg(value_name = "ARGV", required = true, trailing_var_arg = true)]
