@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
+use super::mounts::TERMINALS;
 use model::profile::{Network, ProcView, Profile};
 use model::receipt::MemoryHold;
 use sys::Result;
@@ -60,6 +61,9 @@ pub fn rules(
     for path in inside.granted {
         let what = if inside.writable.contains(path) { Use::Write } else { Use::Read };
         rules.push((super::c_path(path)?, what));
+    }
+    if profile.terminal.is_some() {
+        rules.push((super::c_path(Path::new(TERMINALS))?, Use::Device));
     }
     if profile.proc == ProcView::Own {
         rules.push((c"/proc".to_owned(), Use::Read));

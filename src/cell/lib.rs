@@ -103,6 +103,8 @@ pub struct Root {
     /// Directories of the host in it that are overlays.
     pub overlays: Rc<sealed::Overlays>,
     pub mounts: mounts::MountPlan,
+    /// The devpts at `/dev/pts`, in cells that have one.
+    pub terminals: Option<Rc<OwnedFd>>,
 }
 
 impl Design {

@@ -12,7 +12,7 @@ use nix::unistd::read;
 
 use super::ids::{HostIds, Supplementary};
 use super::limits::{open_files, process_count};
-use super::mounts::{HIDDEN, HIDDEN_TERMINALS};
+use super::mounts::{HIDDEN, HIDDEN_TERMINALS, TERMINALS};
 use super::proc::SUBSET;
 use super::report::{Probes, raw};
 use super::{Design, Ground};
@@ -214,7 +214,8 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, UnfitCell> {
         // Its own procfs is writable by right; what could be harmed there it does not show.
         covered |= point == "/tmp";
         let hidden = point.starts_with(HIDDEN);
-        let writable = is_own(point, design) || point == "/proc" || hidden;
+        let terminals = point == TERMINALS && design.profile.terminal.is_some();
+        let writable = is_own(point, design) || point == "/proc" || hidden || terminals;
         demand(has("ro") || writable, || format!("{point} is not read-only"))?;
         count += 1;
     }

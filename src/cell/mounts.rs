@@ -25,6 +25,8 @@ pub const HIDDEN: &str = "/tmp/.template";
 pub const HIDDEN_MAILBOX: &str = "/tmp/.template/mailbox";
 /// Place of the writable mount of its terminals, a directory to which nothing else can be added.
 pub const HIDDEN_TERMINALS: &str = "/tmp/.template/mailbox/shown/pts";
+/// Place of the terminals of a cell whose call has one.
+pub const TERMINALS: &str = "/dev/pts";
 /// The part of it that the cell has.
 pub const SHOWN_MAILBOX: &str = "/tmp/.template/mailbox/shown";
 /// Place of the mailbox in a session's cell, read-only.

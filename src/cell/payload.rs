@@ -22,7 +22,7 @@ use model::profile::Exec;
 use sys::exec::{self, Filled, Pointers};
 use sys::sharing::Stack;
 use sys::socket::{self, PacketWait, Received};
-use sys::{Result, process, signals};
+use sys::{Result, process, signals, terminal};
 
 /// The file in the template's hidden directory that Landlock must refuse.
 pub const CANARY: &CStr = c"canary";
@@ -72,6 +72,7 @@ fn sample() -> Result<Vec<u8>> {
         arguments: 1,
         limits: Limits::none(),
         first: First::Nothing,
+        terminal: false,
     };
     let mut packet = postcard::to_stdvec(&head).map_err(|_| Errno::EMSGSIZE)?;
     packet.extend_from_slice(STRINGS);
@@ -228,6 +229,11 @@ fn become_program(
     }
     if let Err(errno) = place([stdin, stdout, stderr], fds.next())
         .and_then(|()| limits::lowered(&prepared.job.limits, entry.shared.memory, entry.others))
+    {
+        return exec(errno);
+    }
+    if prepared.job.terminal
+        && let Err(errno) = terminal::take_control(std::io::stdin())
     {
         return exec(errno);
     }

@@ -179,6 +179,8 @@ pub struct ToPayload {
     pub limits: Limits,
     /// State of the workspace: the payload waits for init if it is to be scanned.
     pub first: First,
+    /// True if the standard input is a terminal, which becomes the controlling one.
+    pub terminal: bool,
 }
 
 /// Place of a job's strings.

@@ -99,6 +99,19 @@ const LOG: [Sysno; 5] =
 /// TIOCSTI is absent on purpose: it types commands into the operator's terminal.
 const IOCTLS: [u64; 6] =
     [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
+/// Further requests, for a front end at the operator's terminal: its attributes, discarded input, and the size
+/// of the cell's.
+const TERMINAL_IOCTLS: [u64; 9] = [
+    libc::TCSETS,
+    libc::TCSETSW,
+    libc::TCSETSF,
+    libc::TCFLSH,
+    libc::TIOCSWINSZ,
+    libc::TCGETS2,
+    libc::TCSETS2,
+    libc::TCSETSW2,
+    libc::TCSETSF2,
+];
 /// Operations of `fcntl`: copy, flags, seals. F_SETOWN and leases are absent: they signal others.
 const FCNTLS: [i32; 8] = [
     libc::F_DUPFD,
@@ -112,7 +125,7 @@ const FCNTLS: [i32; 8] = [
 ];
 
 /// Returns the calls whose arguments are checked.
-fn conditional() -> [(Sysno, Verdict); 8] {
+fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 8] {
     let unsigned = |value: i32| u64::from(value.unsigned_abs());
     let test = |argument, op, value| Test { argument, width: Width::Low32, op, value };
     let only = |argument, value| Verdict::AllowIf(vec![vec![test(argument, Op::Eq, value)]]);
@@ -120,6 +133,8 @@ fn conditional() -> [(Sysno, Verdict); 8] {
         let one = |value: &u64| vec![test(1, Op::Eq, *value)];
         Verdict::AllowIf(values.iter().map(one).collect())
     };
+    let more = TERMINAL_IOCTLS.into_iter().filter(|_| at_terminal);
+    let ioctls: Vec<u64> = IOCTLS.into_iter().chain(more).collect();
     let thread = unsigned(libc::CLONE_THREAD);
     let flags = u64::from(u32::MAX) & !unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     [
@@ -140,7 +155,7 @@ fn conditional() -> [(Sysno, Verdict); 8] {
             ]]),
         ),
         (Sysno::sendto, Verdict::AllowIf(vec![vec![Test::full(4, Op::Eq, 0)]])),
-        (Sysno::ioctl, one_of(&IOCTLS)),
+        (Sysno::ioctl, one_of(&ioctls)),
         (Sysno::fcntl, one_of(&FCNTLS.map(unsigned))),
     ]
 }
@@ -149,7 +164,7 @@ fn conditional() -> [(Sysno, Verdict); 8] {
 ///
 /// # Errors
 /// The part of the confinement that failed; the process must not go on then.
-pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
+pub fn confine(held: Option<BorrowedFd<'_>>, at_terminal: bool) -> Result<(), CliError> {
     let wall = |what: &str, errno: Errno| {
         CliError::new(format!("the front end could not be confined: {what}: {errno}"))
     };
@@ -171,21 +186,21 @@ pub fn confine(held: Option<BorrowedFd<'_>>) -> Result<(), CliError> {
             .and_then(|ruleset| ruleset.restrict())
             .map_err(|errno| wall("Landlock", errno))?;
     }
-    program(held.is_some())
+    program(held.is_some(), at_terminal)
         .and_then(|program| bpf::load(&program))
         .map_err(|errno| wall("system call filter", errno))
 }
 
-/// Compiles the filter of a front end, which may keep a log.
+/// Compiles the filter of a front end, which may keep a log, and may have the operator's terminal.
 ///
 /// # Errors
 /// E2BIG: the filter itself is wrong.
-pub fn program(logs: bool) -> Result<Vec<Instruction>, Errno> {
+pub fn program(logs: bool, at_terminal: bool) -> Result<Vec<Instruction>, Errno> {
     let log = LOG.into_iter().filter(|_| logs);
     let plain = ALLOWED.into_iter().chain(OLDER).chain(log);
     let mut verdicts: BTreeMap<u32, Verdict> =
         plain.map(|call| (number(call), Verdict::Allow)).collect();
-    verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
+    verdicts.extend(conditional(at_terminal).map(|(call, verdict)| (number(call), verdict)));
     // The flags of clone3 are behind a pointer, where no filter sees them: ENOSYS makes the C
     // library use clone.
     verdicts.insert(number(Sysno::clone3), Verdict::Errno(libc::ENOSYS));

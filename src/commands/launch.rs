@@ -61,6 +61,7 @@ fn with(
     log: Option<&audit::Options>,
     record: Option<Arc<OwnedFd>>,
 ) -> Result<Launched, CliError> {
+    let at_terminal = settings.profiles.iter().any(|profile| profile.terminal.is_some());
     let config = &settings.loaded.config;
     let spec = Spec {
         profiles: settings.profiles,
@@ -100,7 +101,7 @@ fn with(
     let held =
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
     let streams = Streams::found();
-    confine::confine(held.as_ref().map(AsFd::as_fd))?;
+    confine::confine(held.as_ref().map(AsFd::as_fd), at_terminal)?;
     // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
     Ok(Launched { link: started.link, audit, streams })

@@ -14,6 +14,7 @@ use super::launch::{self, Launched};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
 use super::streams::{StdinStream, StdoutStream, Streams};
+use super::terminal::{self, OperatorTerminal};
 use super::{host_programs, start, wiring};
 use audit::{Audit, LoggedCall, Story};
 use link::{Control, Link, Running};
@@ -21,8 +22,8 @@ use model::accounts;
 use model::call::Asked;
 use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
-use model::profile::Profile;
-use model::receipt::Receipt;
+use model::profile::{Profile, TerminalSize};
+use model::receipt::{Receipt, Tier};
 use model::units::Size;
 use policy::Grant;
 use service::denied::DenialReport;
@@ -34,24 +35,51 @@ use supervisor::ScopeWish;
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let home = accounts::home();
     let request = check(typed, home.as_deref())?.with_toolchains(typed.toolchains.as_ref())?;
+    let terminal = terminal_for(typed)?;
+    let request = match &terminal {
+        Some(_) => request.at_terminal()?,
+        None => request,
+    };
     let told_as = request.told;
     // The profile's output limit is for replies; a run is a pipe, bounded only on request.
     let asked = request.call.asked;
-    let (grant, terms, launched, entry) = prepare(request, config)?;
+    let size = terminal.as_ref().map(|terminal| terminal.size);
+    let (grant, terms, launched, entry) = prepare(request, size, config)?;
     let Launched { link: socket, audit, streams } = launched;
     let lowered = lowered(&asked, &grant.job().limits);
-    let terms = Terms { audit, lowered, ..terms };
+    let terms = Terms { audit, lowered, terminal, ..terms };
     start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, streams, entry))
+}
+
+/// Returns the operator's terminal, if the program gets one of its own.
+///
+/// # Errors
+/// `--tty` where there is none, or in the tier that has no mounts.
+fn terminal_for(typed: &RunArguments) -> Result<Option<OperatorTerminal>, CliError> {
+    let is_bare = typed.tier == Some(Tier::Bare);
+    if typed.no_tty || typed.json || (is_bare && !typed.tty) {
+        return Ok(None);
+    }
+    match OperatorTerminal::found() {
+        _ if is_bare => Err(CliError::new("--tty: a terminal of the cell's own takes a mount")
+            .with_hint("the tier landlock+seccomp has none; leave out --tty")),
+        None if typed.tty => {
+            Err(CliError::new("--tty: standard input and output are not a terminal")
+                .with_hint("start it in one, or under script(1)"))
+        }
+        found => Ok(found),
+    }
 }
 
 /// Prepares, while there is one thread: configuration, the grant, the supervisor.
 fn prepare(
     request: RunRequest,
+    terminal: Option<TerminalSize>,
     config: Option<&Path>,
 ) -> Result<(Grant, Terms, Launched, LoggedCall), CliError> {
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
-    let settings = settings.with_sockets(&request.sockets)?;
+    let settings = settings.with_sockets(&request.sockets)?.at_terminal(terminal);
     let held = request.call.asked.memory.is_some();
     let wish = if held { ScopeWish::Needed } else { ScopeWish::Never };
     let settings = settings.for_one_call(&request.profile, workspace).scoped(wish);
@@ -120,7 +148,7 @@ fn lowered(asked: &Asked, limits: &Limits) -> Vec<(&'static str, String)> {
 }
 
 /// Parts of a grant that the report of the end needs.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Terms {
     cwd: String,
     timeout: Duration,
@@ -133,6 +161,8 @@ struct Terms {
     /// Log whose missing lines are reported.
     audit: Audit,
     host_programs: HostPrograms,
+    /// Terminal of the operator's that the call has.
+    terminal: Option<OperatorTerminal>,
 }
 
 impl Terms {
@@ -147,6 +177,7 @@ impl Terms {
             profile,
             audit: Audit::off(),
             host_programs: HostPrograms::default(),
+            terminal: None,
         }
     }
 
@@ -218,9 +249,15 @@ async fn live(
     if let Some(notes) = receipt.unguarded() {
         eprintln!("cofferdam: not guarded in full: {notes}");
     }
-    let mut stderr = tokio::io::stderr();
-    let (ended, taken_back) =
-        follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
+    let (ended, taken_back) = match &terms.terminal {
+        Some(operators) => {
+            terminal::converse(running, input, &mut stdout, terms.output, operators).await?
+        }
+        None => {
+            let mut stderr = tokio::io::stderr();
+            follow(running, input, terms.output, &mut stdout, &mut stderr).await?
+        }
+    };
     entry.ended(&story(&ended, Some(&receipt)));
     let code = exit::code(&ended.outcome, taken_back);
     match &ended.outcome {

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use clap::Args;
 
 use super::error::CliError;
+use super::terminal::OperatorTerminal;
 use super::toolchains::{FoundToolchains, ToolchainChoice};
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::job::{Access, ProfileName};
@@ -48,6 +49,13 @@ pub struct RunArguments {
     /// without it, auto where a workspace is granted
     #[arg(long, value_name = "auto|none|NAME,…", value_parser = clap::value_parser!(ToolchainChoice))]
     pub toolchains: Option<ToolchainChoice>,
+    /// Run the program at a terminal of the cell's own, through yours; so it is where standard input and
+    /// output are terminals
+    #[arg(long, conflicts_with = "json")]
+    pub tty: bool,
+    /// Run it with pipes, even where standard input and output are terminals
+    #[arg(long, conflicts_with = "tty")]
+    pub no_tty: bool,
     /// Print one JSON object with outcome, usage, denials, receipt and output at the end
     #[arg(long)]
     pub json: bool,
@@ -91,6 +99,19 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
+    /// Gives the program a terminal, with the variables that name the operator's; a variable that was asked for
+    /// stays.
+    ///
+    /// # Errors
+    /// Variables that take more room than a call has.
+    pub(super) fn at_terminal(mut self) -> Result<Self, CliError> {
+        self.call.stdin = self.call.stdin.at_terminal();
+        let mut env: BTreeMap<String, String> = OperatorTerminal::variables().collect();
+        env.extend(self.call.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        self.call.env = Env::new(env).map_err(|error| invalid(&error))?;
+        Ok(self)
+    }
+
     /// Adds the tool chains that are found, unless the tier has no mounts. A variable that was asked for stays.
     ///
     /// # Errors

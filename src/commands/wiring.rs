@@ -17,7 +17,7 @@ use model::defaults;
 use model::job::{Access, GrantId, ProfileName, Workspace};
 use model::nearest::nearest;
 use model::outcome::{errno_text, in_words};
-use model::profile::{Profile, ProfileAdditions};
+use model::profile::{Profile, ProfileAdditions, TerminalSize};
 use model::receipt::Tier;
 use policy::group::ToolGroup;
 use policy::tools;
@@ -144,6 +144,13 @@ impl Settings {
             let cells = all.value / defaults::MEMORY;
             all.value = all.value.max(memory.saturating_mul(cells.max(1)));
         }
+        self
+    }
+
+    /// Gives the only call a terminal of this size.
+    #[must_use]
+    pub fn at_terminal(mut self, size: Option<TerminalSize>) -> Self {
+        self.profiles.iter_mut().for_each(|profile| profile.terminal = size);
         self
     }
 

@@ -78,6 +78,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         limits,
         requires: requires(chain)?,
         tier: model::receipt::Tier::Full,
+        terminal: None,
     })
 }
 

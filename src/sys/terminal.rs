@@ -3,8 +3,12 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use rustix::process::ioctl_tiocsctty;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{
+    OptionalActions, QueueSelector, Termios, Winsize, tcflush, tcgetattr, tcgetwinsize, tcsetattr,
+    tcsetwinsize,
+};
 
 use super::{Result, errno};
 
@@ -28,6 +32,45 @@ pub fn number(master: impl AsFd) -> Result<u32> {
 pub fn peer(master: impl AsFd) -> Result<OwnedFd> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     ioctl_tiocgptpeer(master, flags).map_err(errno)
+}
+
+/// Makes a terminal the controlling one of the caller's session, which has none yet (TIOCSCTTY).
+pub fn take_control(terminal: impl AsFd) -> Result<()> {
+    ioctl_tiocsctty(terminal).map_err(errno)
+}
+
+/// Attributes of a terminal, to be set again.
+#[derive(Debug, Clone)]
+pub struct Attributes(Termios);
+
+/// Returns the attributes of a terminal.
+pub fn attributes(terminal: impl AsFd) -> Result<Attributes> {
+    tcgetattr(terminal).map(Attributes).map_err(errno)
+}
+
+/// Sets attributes at once, whatever is still to be written or read.
+pub fn set_attributes(terminal: impl AsFd, attributes: &Attributes) -> Result<()> {
+    tcsetattr(terminal, OptionalActions::Now, &attributes.0).map_err(errno)
+}
+
+impl Attributes {
+    /// Returns attributes by which every byte passes as it is (cfmakeraw(3)).
+    #[must_use]
+    pub fn raw(&self) -> Self {
+        let mut raw = self.0.clone();
+        raw.make_raw();
+        Self(raw)
+    }
+}
+
+/// Discards input that nobody has read.
+pub fn discard_input(terminal: impl AsFd) -> Result<()> {
+    tcflush(terminal, QueueSelector::IFlush).map_err(errno)
+}
+
+/// Returns rows and columns.
+pub fn size(terminal: impl AsFd) -> Result<(u16, u16)> {
+    tcgetwinsize(terminal).map(|size| (size.ws_row, size.ws_col)).map_err(errno)
 }
 
 /// Sets the size that programs see.

@@ -20,8 +20,12 @@ const SUPERVISOR: &str = include_str!("supervisor.txt");
 /// Further calls for keeping a log.
 const LOG: [&str; 5] = ["flock", "fdatasync", "renameat", "renameat2", "unlinkat"];
 
+/// Requests of a front end at the operator's terminal: attributes, discarded input, the size.
+const TERMINAL: [u64; 9] =
+    [0x5402, 0x5403, 0x5404, 0x540b, 0x5414, 0x802c_542a, 0x402c_542b, 0x402c_542c, 0x402c_542d];
+
 /// Returns the answer that a front end must get.
-fn front(name: &str, arguments: &[u64; 6], logs: bool) -> Answer {
+fn front(name: &str, arguments: &[u64; 6], logs: bool, at_terminal: bool) -> Answer {
     let word = |place| low(arguments, place);
     let holds = match name {
         "clone3" => return Answer::Errno(libc::ENOSYS),
@@ -36,7 +40,10 @@ fn front(name: &str, arguments: &[u64; 6], logs: bool) -> Answer {
         "socketpair" => word(0) == 1 && word(1) & !0o2_004_000 == 1,
         // To nobody but whom it is connected to.
         "sendto" => arguments[4] == 0,
-        "ioctl" => [0x5401, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451].contains(&word(1)),
+        "ioctl" => {
+            [0x5401, 0x5413, 0x541b, 0x5421, 0x5450, 0x5451].contains(&word(1))
+                || (at_terminal && TERMINAL.contains(&u64::from(word(1))))
+        }
         "fcntl" => matches!(word(1), 0..=4 | 1030 | 1033 | 1034),
         _ if logs && LOG.contains(&name) => true,
         _ => FRONT.split_whitespace().any(|allowed| allowed == name),
@@ -48,8 +55,8 @@ fn front(name: &str, arguments: &[u64; 6], logs: bool) -> Answer {
 fn a_front_end_is_answered_as_its_list_reads() {
     const CONDITIONAL: [&str; 8] =
         ["clone", "prctl", "tgkill", "prlimit64", "socketpair", "sendto", "ioctl", "fcntl"];
-    for logs in [false, true] {
-        let program = confine::program(logs).expect("it compiles");
+    for (logs, at_terminal) in [(false, false), (true, false), (true, true)] {
+        let program = confine::program(logs, at_terminal).expect("it compiles");
         let corners = corners(&program);
         assert!(corners.len() > 50, "{corners:?}");
         let mut allowed = BTreeSet::new();
@@ -74,7 +81,8 @@ fn a_front_end_is_answered_as_its_list_reads() {
             }
             for arguments in tried {
                 let call = Call { arch: X86_64, number, arguments };
-                let (found, wanted) = (run(&program, &call), front(name, &arguments, logs));
+                let (found, wanted) =
+                    (run(&program, &call), front(name, &arguments, logs, at_terminal));
                 let told = format!("{name} ({number}) {arguments:x?}: {found:#x}, not {wanted:?}");
                 assert!(found == wanted.value(), "{told}");
                 if wanted == Answer::Allow {

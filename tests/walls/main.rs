@@ -16,6 +16,7 @@ mod reach;
 mod seccomp;
 #[path = "../support/mod.rs"]
 mod support;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -35,5 +36,6 @@ fn main() -> ExitCode {
         ("containers", containers::CLAIMS),
         ("privileges", privileges::CLAIMS),
         ("learn", learn::CLAIMS),
+        ("terminal", terminal::CLAIMS),
     ])
 }

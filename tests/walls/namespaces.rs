@@ -75,7 +75,7 @@ fn no_terminal(caller: &Caller) -> Check {
     let look = "read -r _ _ _ _ _ _ tty _ </proc/self/stat; echo tty=$tty; : </dev/tty";
     let binary = caller.binary();
     let line = format!(
-        "bash -c ': </dev/tty' && echo control; {} run -- bash -c '{look}'; echo code=$?",
+        "bash -c ': </dev/tty' && echo control; {} run --no-tty -- bash -c '{look}'; echo code=$?",
         binary.display()
     );
     let mut command = caller.outside("script");

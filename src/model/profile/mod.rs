@@ -56,6 +56,15 @@ pub struct Profile {
     pub requires: Requires,
     /// By what its cells are held: the operator's word, never a file's.
     pub tier: Tier,
+    /// Terminal of its only call, for an operator who sits at one; never a file's word.
+    pub terminal: Option<TerminalSize>,
+}
+
+/// Size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
 }
 
 /// Additions of the operator, on the command line, to every profile with a `/workspace`.
@@ -125,6 +134,7 @@ impl Profile {
             limits: Limits::none(),
             requires: Requires { landlock_abi: 2, memory_cgroup: false },
             tier: Tier::Full,
+            terminal: None,
         }
     }
 }

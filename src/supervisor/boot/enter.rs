@@ -392,6 +392,7 @@ fn design(
             sizes: std::rc::Rc::new(template.sizes),
             overlays: std::rc::Rc::new(template.overlays),
             mounts: plan,
+            terminals: template.terminals,
         }),
         hidden: template.hidden,
         devices: template.devices,

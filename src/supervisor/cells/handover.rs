@@ -17,6 +17,7 @@ use sys::memory;
 use super::cell::Cell;
 use super::queued_job::QueuedJob;
 use super::streams::{FarEnds, Streams, null, pipe};
+use crate::rootfs::terminals::{self, Terminal};
 
 /// Hands a job to the payload of `cell`; it execs as soon as it has read it.
 ///
@@ -30,11 +31,13 @@ pub(crate) fn hand_over(
     let QueuedJob { start, block, attachments, limits, .. } = ready;
     let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
         streams(cell, design)?;
+    if matches!(start.stdin, JobInput::Terminal) {
+        return at_terminal(cell, design, ready);
+    }
     let (stdin_read, stdin_write) = match (&start.stdin, &attachments.stdin) {
         (JobInput::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
         (JobInput::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
         (JobInput::Bytes(_), None) => return Err(Errno::EBADF),
-        // Terminals are of sessions.
         (JobInput::Terminal, _) => return Err(Errno::ENOTTY),
         (JobInput::Empty, _) => (empty, None),
     };
@@ -42,9 +45,27 @@ pub(crate) fn hand_over(
     let script = attachments.script.as_ref().map(|script| script.file(c"cofferdam-script"));
     let script = script.transpose()?;
     cell.limit(&design.profile.limits, limits)?;
-    let program = Program { block, limits, first, script: script.as_ref() };
+    let program = Program { block, limits, first, script: script.as_ref(), terminal: false };
     send(cell, design, &program, [stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
     Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
+}
+
+/// Hands over a job whose streams are a new terminal of its cell's, where the design has one.
+fn at_terminal(cell: &mut Cell, design: &Design, ready: &QueuedJob) -> Result<FarEnds, Errno> {
+    let QueuedJob { start, block, attachments, limits, .. } = ready;
+    let directory = design.root()?.terminals.as_ref().ok_or(Errno::ENOTTY)?;
+    let size = design.profile.terminal.ok_or(Errno::ENOTTY)?;
+    let Terminal { master, slave, .. } = terminals::open_in(directory, size)?;
+    let first = look(cell, design, start)?;
+    let script = attachments.script.as_ref().map(|script| script.file(c"cofferdam-script"));
+    let script = script.transpose()?;
+    cell.limit(&design.profile.limits, limits)?;
+    let program = Program { block, limits, first, script: script.as_ref(), terminal: true };
+    send(cell, design, &program, [slave.as_fd(), slave.as_fd(), slave.as_fd()])?;
+    // Standard error comes with the output; its own pipe has its end at once.
+    let (stderr, _) = pipe()?;
+    let stdin = Some(master.try_clone().map_err(|error| errno_of(&error))?);
+    Ok(FarEnds { stdin, stdout: master, stderr })
 }
 
 /// The streams of the cell's first and only job.
@@ -59,6 +80,8 @@ pub(crate) struct Program<'a> {
     pub limits: &'a Limits,
     pub first: First,
     pub script: Option<&'a OwnedFd>,
+    /// The standard input is a terminal.
+    pub terminal: bool,
 }
 
 /// Sends the payload of `cell` what it becomes.
@@ -71,9 +94,9 @@ pub(crate) fn send(
     program: &Program<'_>,
     streams: [BorrowedFd<'_>; 3],
 ) -> Result<(), Errno> {
-    let Program { block, limits, first, script } = *program;
+    let Program { block, limits, first, script, terminal } = *program;
     let (strings, head) = strings(cell, design, block, limits)?;
-    let head = ToPayload { first, ..head };
+    let head = ToPayload { first, terminal, ..head };
     let (behind, sealed) = match head.place {
         StringSpan::Here => (strings.as_slice(), None),
         StringSpan::Sealed => {
@@ -184,6 +207,7 @@ fn strings(
         arguments: count(arguments.len())?,
         limits: *limits,
         first: First::Nothing,
+        terminal: false,
     };
     Ok((bytes, head))
 }

@@ -77,7 +77,8 @@ pub(crate) fn execute(cell: &mut Cell, design: &Design) -> Result<(), Errno> {
     let Streams { stdout: (stdout, out), stderr: (stderr, err), .. } =
         handover::streams(cell, design)?;
     let (block, limits) = (block_of(ahead), &design.profile.limits);
-    let program = Program { block: &block, limits, first: First::Nothing, script: None };
+    let program =
+        Program { block: &block, limits, first: First::Nothing, script: None, terminal: false };
     handover::send(cell, design, &program, [stdin.as_fd(), out.as_fd(), err.as_fd()])?;
     cell.prestarted = Some(Prestarted { input, stdout, stderr, execed: false });
     Ok(())

@@ -47,6 +47,7 @@ pub(super) fn design_in(
             sizes: std::rc::Rc::clone(&root.sizes),
             overlays: std::rc::Rc::clone(&root.overlays),
             mounts,
+            terminals: root.terminals.clone(),
         }),
         hidden: copy(&design.hidden)?,
         devices: copy(&design.devices)?,

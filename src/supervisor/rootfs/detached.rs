@@ -186,9 +186,15 @@ pub(crate) fn empty_directory() -> std::io::Result<OwnedFd> {
     Ok(open(&path, flags, Mode::empty())?)
 }
 
-pub(crate) fn devices() -> Result<Vec<DetachedMount>, TemplateError> {
+/// The device that is the controlling terminal of whoever opens it.
+const CONTROLLING_TERMINAL: &str = "tty";
+
+/// Takes the devices of a cell; one whose call has a terminal has `/dev/tty` too.
+pub(crate) fn devices(profile: &Profile) -> Result<Vec<DetachedMount>, TemplateError> {
+    let terminal = profile.terminal.map(|_| CONTROLLING_TERMINAL);
     DEVICES
-        .iter()
+        .into_iter()
+        .chain(terminal)
         .map(|name| {
             let path = Path::new("/dev").join(name);
             let here = |errno| TemplateError::Path { path: path.clone(), errno };

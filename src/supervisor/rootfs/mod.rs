@@ -15,3 +15,4 @@ pub mod protect;
 pub(crate) mod sockets;
 pub(crate) mod synthetic;
 pub(crate) mod template;
+pub(crate) mod terminals;

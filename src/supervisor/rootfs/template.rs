@@ -7,6 +7,7 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
@@ -16,7 +17,7 @@ use nix::sys::stat::Mode;
 
 use super::grants::KeyGrant;
 use super::placement::{PlacedGrants, PlacedMounts, granted, place_grants};
-use super::sockets;
+use super::{sockets, terminals};
 use cell::mounts::{self, HIDDEN};
 use cell::sealed::Overlays;
 use cell::size::{self, Sizes};
@@ -60,6 +61,8 @@ pub(crate) struct Template {
     pub namespace: OwnedFd,
     pub hidden: OwnedFd,
     pub devices: OwnedFd,
+    /// The devpts of a call that has a terminal.
+    pub terminals: Option<Rc<OwnedFd>>,
     pub sizes: Sizes,
     pub facts: Vec<(CString, CString)>,
     pub by_slot: Vec<CString>,
@@ -103,7 +106,7 @@ impl TemplateBuilder<'_> {
     ) -> Result<Template, TemplateError> {
         self.enter(namespace)?;
         let (pieces, links) = gather(profile)?;
-        let devices = devices()?;
+        let devices = devices(profile)?;
         let granted = granted(&grant.directories)?;
         let taken = sockets::take(&grant.sockets)?;
         enter_stage(self.cells)?;
@@ -119,6 +122,10 @@ impl TemplateBuilder<'_> {
         for piece in pieces.into_iter().chain(devices) {
             shown.place(piece, &empty)?;
         }
+        let terminals = match profile.terminal {
+            Some(_) => Some(terminals::mount_shared().during("mounting /dev/pts")?),
+            None => None,
+        };
         let mut grants = place_grants(&grant.directories, granted, &empty)?;
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
@@ -131,7 +138,7 @@ impl TemplateBuilder<'_> {
             .and_then(|path| clone_tree(&path))
             .during("holding the sizes")?;
         let namespace = self.finish()?;
-        self.hold(profile, (namespace, sizes), shown, grants)
+        self.hold(profile, (namespace, sizes, terminals), shown, grants)
     }
 
     /// Enters a copy of the host's mounts, to take pieces from.
@@ -178,7 +185,7 @@ impl TemplateBuilder<'_> {
     fn hold(
         &self,
         profile: &Profile,
-        (namespace, sizes): (OwnedFd, OwnedFd),
+        (namespace, sizes, terminals): (OwnedFd, OwnedFd, Option<OwnedFd>),
         shown: PlacedMounts,
         grants: PlacedGrants,
     ) -> Result<Template, TemplateError> {
@@ -195,6 +202,7 @@ impl TemplateBuilder<'_> {
         let granted = all;
         let PlacedMounts { readable, overlays, is_open } = shown;
         Ok(Template {
+            terminals: terminals.map(Rc::new),
             namespace,
             hidden,
             devices,

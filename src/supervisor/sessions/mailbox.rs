@@ -23,9 +23,10 @@ use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mkdirat, mknod
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::bash_loop;
-use super::terminal::{Terminal, Terminals};
+use super::terminal::Terminals;
 use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
+use crate::rootfs::terminals::Terminal;
 use cell::errno_of;
 use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, SHOWN_MAILBOX, Tmpfs, WORKSPACE};
 use cell::report::InputFile;

@@ -10,8 +10,10 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 
+use crate::rootfs::terminals::{PTMX, Terminal, open_in};
 use cell::mounts::{HIDDEN_TERMINALS, MAILBOX};
-use sys::{Result, terminal};
+use model::profile::TerminalSize;
+use sys::Result;
 
 /// Terminals of one session at once, those included whose command has ended and that background
 /// processes still hold.
@@ -20,24 +22,12 @@ const MOST: u32 = 64;
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 80;
 
-/// The device that makes terminals.
-const PTMX: &str = "ptmx";
-
 /// Name of their directory in the mailbox.
 pub(crate) const PLACE: &str = "pts";
 
 /// The devpts of a session.
 #[derive(Debug)]
 pub(crate) struct Terminals(OwnedFd);
-
-/// A new terminal.
-#[derive(Debug)]
-pub(crate) struct Terminal {
-    pub master: OwnedFd,
-    /// The end that the command has.
-    pub slave: OwnedFd,
-    pub number: u32,
-}
 
 impl Terminals {
     /// Mounts a devpts on the mailbox, in the mount namespace of this process. Its terminals belong to
@@ -66,18 +56,12 @@ impl Terminals {
     /// # Errors
     /// ENOSPC: [`MOST`] are in use.
     pub(crate) fn open(&self) -> Result<Terminal> {
-        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         // The supervisor has no right above its owner's. If it runs as an ordinary user that is the
         // cell's uid too: what a program gets that opens it at this moment is a terminal more.
         self.mode(Mode::S_IRUSR | Mode::S_IWUSR)?;
-        let master = openat(&self.0, PTMX, flags, Mode::empty());
+        let terminal = open_in(&self.0, TerminalSize { rows: ROWS, columns: COLUMNS });
         self.mode(Mode::empty())?;
-        let master = master?;
-        terminal::unlock(&master)?;
-        terminal::set_size(&master, ROWS, COLUMNS)?;
-        let number = terminal::number(&master)?;
-        let slave = terminal::peer(&master)?;
-        Ok(Terminal { master, slave, number })
+        terminal
     }
 
     fn mode(&self, mode: Mode) -> Result<()> {

@@ -1,0 +1,191 @@
+//! `run --tty`: a terminal of the cell's own behind the operator's, which is given back as it was.
+
+use serde_json::Value;
+
+use crate::support::{Caller, Check, Claim, Failed, Need, Told, claim, equal, holds, patience};
+
+pub const CLAIMS: &[Claim] = &[
+    claim("a_shell_at_a_terminal_has_its_size_job_control_and_its_exit_code", shell)
+        .needs(&[Need::Python]),
+    claim("programs_of_the_cell_make_terminals_and_at_most_sixteen", own).needs(&[Need::Python]),
+    claim("a_hostile_program_leaves_the_operators_terminal_as_it_was", hostile)
+        .needs(&[Need::Python]),
+    claim("the_terminal_is_restored_after_a_kill_and_a_time_limit", restored)
+        .needs(&[Need::Python]),
+    claim("without_a_terminal_there_is_none_in_the_cell", without),
+];
+
+/// Runs `argv` at a new terminal of 33 by 111, answers its queries as xterm does, and types lines: each when the
+/// one before was answered by a word. Prints as JSON what came out, how it ended, whether the attributes are the
+/// same, and what input was left.
+const OPERATOR: &str = r#"
+import fcntl, json, os, pty, select, struct, sys, termios, time
+argv, lines, limit = json.loads(sys.argv[1]), json.loads(sys.argv[2]), float(sys.argv[3])
+master, slave = os.openpty()
+fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', 33, 111, 0, 0))
+before = termios.tcgetattr(slave)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for number in range(3):
+        os.dup2(slave, number)
+    os.environ['TERM'] = 'xterm-256color'
+    os.execv(argv[0], argv)
+out, status, seen, end = b'', None, 0, time.time() + limit
+while time.time() < end:
+    if status is None:
+        done, code = os.waitpid(pid, os.WNOHANG)
+        status = code if done else None
+    ready = select.select([master], [], [], 0.05)[0]
+    if ready:
+        out += os.read(master, 65536)
+        if b'\x1b[21t' in out[seen:]:
+            os.write(master, b'\x1b]levil; touch taken\r')
+        if b'$q' in out[seen:]:
+            os.write(master, b'\x1bP1$revil\x1b\\')
+        if b'\x1b[6n' in out[seen:]:
+            os.write(master, b'\x1b[1;1R')
+        seen = max(seen, len(out) - 8)
+    elif status is not None:
+        break
+    if lines and (not lines[0][0] or lines[0][0].encode() in out):
+        wait, line = lines.pop(0)
+        if line == 'RESIZE':
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', 20, 70, 0, 0))
+        elif line.startswith('SIGNAL'):
+            os.kill(pid, int(line[6:]))
+        else:
+            os.write(master, line.encode())
+# What the operator's shell would be typed.
+fcntl.fcntl(slave, fcntl.F_SETFL, os.O_NONBLOCK)
+try:
+    left = os.read(slave, 4096)
+except BlockingIOError:
+    left = b''
+code = None if status is None else os.waitstatus_to_exitcode(status)
+same = termios.tcgetattr(slave) == before
+print(json.dumps({'out': out.decode(errors='replace'), 'code': code, 'same': same, 'left': left.decode(errors='replace')}))
+"#;
+
+/// Runs a program at a terminal, and types `lines`, each with what is waited for before.
+fn at_terminal(
+    caller: &Caller,
+    options: &[&str],
+    argv: &[&str],
+    lines: &[(&str, &str)],
+) -> Result<Value, Failed> {
+    let command = caller.run_command(options, argv);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut python = caller.outside("python3");
+    let limit = patience().as_secs().to_string();
+    let (words, lines) = (serde_json::to_string(&words)?, serde_json::to_string(lines)?);
+    python.args(["-I", "-S", "-c", OPERATOR, &words, &lines, &limit]);
+    let told = Told::of(python, patience() * 2)?;
+    serde_json::from_str(&told.stdout).map_err(|error| format!("{error}: {told:?}").into())
+}
+
+fn text(told: &Value) -> &str {
+    told.get("out").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn field<'v>(told: &'v Value, name: &str) -> &'v Value {
+    told.get(name).unwrap_or(&Value::Null)
+}
+
+/// Checks that the terminal is as it was, and nothing is left in it.
+fn given_back(told: &Value) -> Check {
+    equal("its attributes", field(told, "same"), &Value::Bool(true))?;
+    equal("no input is left", field(told, "left"), &Value::String(String::new()))
+}
+
+fn shell(caller: &Caller) -> Check {
+    let told = at_terminal(
+        caller,
+        &[],
+        &["bash", "--norc"],
+        &[
+            ("$ ", "echo size $(stty size) on $(tty) as $TERM; test -t 2 && echo al''l\r"),
+            // What is typed is echoed: each word that is waited for is printed in another form, by a program that
+            // has the terminal by then.
+            ("all", "bash --norc -c 'echo fir\"\"st; sleep 600'\r"),
+            ("first", "\u{3}"),
+            ("^C", "echo code=$?.\r"),
+            ("code=130.", "bash --norc -c 'echo sec\"\"ond; sleep 700'\r"),
+            ("second", "\u{1a}"),
+            ("Stopped", "kill %1; echo to /dev/tty > /dev/tty\r"),
+            ("to /dev/tty", "RESIZE"),
+            (
+                "",
+                "until [ \"$(stty size)\" = '20 70' ]; do sleep 0.1; done; echo re''sized; exit 5\r",
+            ),
+        ],
+    )?;
+    let out = text(&told);
+    holds("size and kind", out, out.contains("size 33 111 on /dev/pts/0 as xterm-256color"))?;
+    holds("resized", out, out.contains("resized"))?;
+    equal("its own code", field(&told, "code"), &Value::from(5))?;
+    given_back(&told)
+}
+
+fn own(caller: &Caller) -> Check {
+    let script = "import os, pty\n\
+                  pty.spawn(['/bin/echo', 'in a terminal'])\n\
+                  held = []\n\
+                  try:\n  while True: held.append(os.openpty())\n\
+                  except OSError as error: print(len(held), error.strerror)\n";
+    let told = at_terminal(caller, &["--tty"], &["python3", "-I", "-S", "-c", script], &[])?;
+    let out = text(&told);
+    holds("one in one", out, out.contains("in a terminal\r\n"))?;
+    holds("fifteen beside its own", out, out.contains("15 No space left on device"))?;
+    given_back(&told)
+}
+
+fn hostile(caller: &Caller) -> Check {
+    let script = r#"
+import sys, termios, tty
+tty.setraw(0)
+write = sys.stdout.write
+write('\x1b[21t\x1b[20t\x1bP$qm\x1b\\\x1b]52;c;?\x07\x1b]52;c;dG91Y2ggL3RtcC94\x07\x05\x9b21t')
+write('\x1b[?1049h\x1b[?1000h\x1b[?1006h\x1b[?25l\x1b[?2004h\x1b[31m')
+write('\x1b[6n' * 50)
+write('\x1b]0;unfinished')
+sys.stdout.flush()
+"#;
+    let told = at_terminal(caller, &[], &["python3", "-I", "-S", "-c", script], &[])?;
+    let out = text(&told);
+    for query in ["\u{1b}[21t", "\u{1b}[20t", "$q", "]52", "\u{5}", "\u{9b}"] {
+        holds("no query", out, !out.contains(query))?;
+    }
+    for mode in ["?1049l", "?1000l", "?1006l", "?25h", "?2004l", "\u{1b}[0m"] {
+        holds(mode, out, out.contains(mode))?;
+    }
+    // The control: what asks for numbers alone passes.
+    holds("the cursor", out, out.contains("\u{1b}[6n"))?;
+    given_back(&told)
+}
+
+fn restored(caller: &Caller) -> Check {
+    let raw = "stty raw -echo; echo made raw; sleep 600";
+    let told = at_terminal(caller, &["--timeout", "1s"], &["bash", "-c", raw], &[])?;
+    equal("the time limit", field(&told, "code"), &Value::from(124))?;
+    given_back(&told)?;
+    for (signal, code) in [(15, 143), (1, 143), (3, 130)] {
+        let send = format!("SIGNAL{signal}");
+        let told = at_terminal(caller, &[], &["bash", "-c", raw], &[("made raw", &send)])?;
+        equal("ended from outside", field(&told, "code"), &Value::from(code))?;
+        given_back(&told)?;
+    }
+    let told = at_terminal(caller, &[], &["absent-program"], &[])?;
+    equal("nothing ran", field(&told, "code"), &Value::from(127))?;
+    given_back(&told)
+}
+
+fn without(caller: &Caller) -> Check {
+    let look = "ls /dev/tty /dev/ptmx /dev/pts 2>&1 | grep -c 'No such'; test -t 0 || echo no";
+    equal("with pipes", caller.bash(look)?.stdout.as_str(), "3\nno\n")?;
+    let told = caller.run(&["--tty"], &["true"])?;
+    equal("refused", told.code, 125)?;
+    holds("why", &told.stderr, told.stderr.contains("are not a terminal"))
+}
