@@ -29,6 +29,8 @@ pub(super) struct EscapeFilter {
     /// True after the first byte of the characters U+0080 to U+00BF, of which half are controls.
     is_c2: bool,
     modes: Vec<(u32, bool)>,
+    /// True if keys were told to send something else than usual.
+    keys: bool,
     /// True if something passed that a terminal answers.
     asked: bool,
 }
@@ -84,8 +86,12 @@ impl EscapeFilter {
                 out.extend(format!("\x1b[?{mode}{end}").bytes());
             }
         }
-        // Colours, the keypad, and the character set.
-        out.extend(b"\x1b[0m\x1b>\x1b(B");
+        if self.keys {
+            out.extend(b"\x1b[<99u\x1b[>4m");
+        }
+        // Modes of every terminal: the keyboard, inserting, echo, what Enter sends. Then the scrolled region, by which
+        // the cursor stays where it is; colours, the keypad, and the character set.
+        out.extend(b"\x1b[2;4;20l\x1b[12h\x1b7\x1b[r\x1b8\x1b[0m\x1b>\x0f\x1b(B");
         out
     }
 
@@ -238,8 +244,17 @@ impl EscapeFilter {
                 true
             }
             b'q' if first == Some(b'>') => false,
+            // Graphics, the locator, the parameters of a line.
+            b'S' | b'|' | b'x' | b'v' => {
+                self.asked = true;
+                true
+            }
             b'u' if first == Some(b'?') => {
                 self.asked = true;
+                true
+            }
+            b'u' | b'm' if matches!(first, Some(b'>' | b'=')) => {
+                self.keys = true;
                 true
             }
             b'h' | b'l' if first == Some(b'?') => {
@@ -439,6 +454,10 @@ mod tests {
             assert!(reset.contains(mode), "{mode}: {reset:?}");
         }
         assert!(!reset.contains("2004"), "{reset:?}");
+        assert!(!reset.contains("\u{1b}[<99u"), "{reset:?}");
+        filter.push(b"\x1b[>1u");
+        assert!(filter.reset().windows(5).any(|part| part == b"[<99u"));
+        assert!(!filter.has_asked());
         filter.push(b"\x1b[6n");
         assert!(filter.has_asked());
     }

@@ -60,7 +60,7 @@ fn terminal_for(typed: &RunArguments) -> Result<Option<OperatorTerminal>, CliErr
     if typed.no_tty || typed.json || (is_bare && !typed.tty) {
         return Ok(None);
     }
-    match OperatorTerminal::found() {
+    match OperatorTerminal::found(typed.tty) {
         _ if is_bare => Err(CliError::new("--tty: a terminal of the cell's own takes a mount")
             .with_hint("the tier landlock+seccomp has none; leave out --tty")),
         None if typed.tty => {

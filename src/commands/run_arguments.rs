@@ -49,11 +49,11 @@ pub struct RunArguments {
     /// without it, auto where a workspace is granted
     #[arg(long, value_name = "auto|none|NAME,…", value_parser = clap::value_parser!(ToolchainChoice))]
     pub toolchains: Option<ToolchainChoice>,
-    /// Run the program at a terminal of the cell's own, through yours; so it is where standard input and
-    /// output are terminals
+    /// Run the program at a terminal of the cell's own, through yours; so it is where all three
+    /// streams are terminals
     #[arg(long, conflicts_with = "json")]
     pub tty: bool,
-    /// Run it with pipes, even where standard input and output are terminals
+    /// Run it with pipes, even where they are terminals
     #[arg(long, conflicts_with = "tty")]
     pub no_tty: bool,
     /// Print one JSON object with outcome, usage, denials, receipt and output at the end
@@ -124,6 +124,7 @@ impl RunRequest {
             return Ok(self);
         }
         let found = FoundToolchains::of(choice, &self.mounts);
+        found.tell();
         self.mounts.extend(found.mounts);
         let mut env = found.env;
         env.extend(self.call.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));

@@ -90,17 +90,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         eprintln!("{ON_A_TERMINAL}");
     }
     let (mut mounts, mut additions) = (mounts(typed, home.as_deref())?, additions(typed)?);
-    if typed.tier != Some(Tier::Bare) {
-        let found = FoundToolchains::of(typed.toolchains.as_ref(), &mounts);
-        if !found.names.is_empty() && mounts.is_empty() {
-            return Err(CliError::new("--toolchains: no directory is granted as the workspace")
-                .with_hint("name one too: --workspace DIR"));
-        }
-        mounts.extend(found.mounts);
-        for (name, value) in found.env {
-            additions.env.entry(name).or_insert(value);
-        }
-    }
+    add_toolchains(typed, &mut mounts, &mut additions)?;
     let groups = typed.tools.as_ref().map(|groups| groups.iter().copied().collect::<BTreeSet<_>>());
     let mut settings = wiring::load(config)?.in_tier(typed.tier).serving().told(groups);
     let said = settings.loaded.config.exec.clone();
@@ -182,6 +172,31 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
         }
     }
     Ok(mounts)
+}
+
+/// Adds the tool chains that are found, unless the tier has no mounts. A variable that was asked for stays.
+///
+/// # Errors
+/// Tool chains by name, and no workspace beside which they could be granted.
+fn add_toolchains(
+    typed: &ServeArguments,
+    mounts: &mut Vec<MountRequest>,
+    additions: &mut ProfileAdditions,
+) -> Result<(), CliError> {
+    if typed.tier == Some(Tier::Bare) {
+        return Ok(());
+    }
+    let found = FoundToolchains::of(typed.toolchains.as_ref(), mounts);
+    if !found.names.is_empty() && mounts.is_empty() {
+        return Err(CliError::new("--toolchains: no directory is granted as the workspace")
+            .with_hint("name one too: --workspace DIR"));
+    }
+    found.tell();
+    mounts.extend(found.mounts);
+    for (name, value) in found.env {
+        additions.env.entry(name).or_insert(value);
+    }
+    Ok(())
 }
 
 /// Checks what the operator adds to profiles.

@@ -1,7 +1,7 @@
 //! `run` at the operator's terminal: its bytes go to and from a terminal of the cell's own, as they are, and it is given
 //! back as it was.
 
-use std::io::{IsTerminal, Write, stdin, stdout};
+use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -35,9 +35,11 @@ pub(super) struct OperatorTerminal {
 }
 
 impl OperatorTerminal {
-    /// Looks for one: standard input and standard output are both terminals, whose attributes can be read.
-    pub(super) fn found() -> Option<Self> {
-        if !stdin().is_terminal() || !stdout().is_terminal() {
+    /// Looks for one: standard input and output are terminals. Without `asked`, standard error has to be one too: it
+    /// comes with the output then, and may have been meant for a file.
+    pub(super) fn found(asked: bool) -> Option<Self> {
+        let has_error = asked || stderr().is_terminal();
+        if !stdin().is_terminal() || !stdout().is_terminal() || !has_error {
             return None;
         }
         let attributes = terminal::attributes(stdin()).ok()?;

@@ -41,9 +41,19 @@ pub(super) struct FoundToolchains {
     pub names: Vec<&'static str>,
     pub mounts: Vec<MountRequest>,
     pub env: BTreeMap<String, String>,
+    /// Paths that are not granted, each with the file in it that may hold a credential.
+    pub withheld: Vec<(PathBuf, PathBuf)>,
 }
 
 impl FoundToolchains {
+    /// Tells the operator what is not granted, on standard error.
+    pub(super) fn tell(&self) {
+        for (path, secret) in &self.withheld {
+            let (path, secret) = (path.display(), secret.display());
+            eprintln!("cofferdam: {path} is not granted, since {secret} may hold a credential");
+        }
+    }
+
     /// Finds what a choice asks for. `granted` is what the operator grants otherwise: nothing is granted twice, and
     /// without a grant for writing there is none by default.
     pub(super) fn of(choice: Option<&ToolchainChoice>, granted: &[MountRequest]) -> Self {
@@ -62,8 +72,19 @@ impl FoundToolchains {
     fn found(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {
         let mut found = Self::default();
         for toolchain in wanted {
-            let paths = toolchain.paths.iter();
-            let all: Vec<_> = paths.filter_map(|path| grant(path, home, granted)).collect();
+            let secrets: Vec<PathBuf> = toolchain
+                .credentials
+                .iter()
+                .flat_map(|pattern| matching(&place(pattern, home)))
+                .collect();
+            let mut all = Vec::new();
+            for path in toolchain.paths {
+                let own = place(path, home);
+                match secrets.iter().find(|secret| secret.starts_with(&own)) {
+                    Some(secret) => found.withheld.push((own, secret.clone())),
+                    None => all.extend(grant(path, home, granted)),
+                }
+            }
             if all.is_empty() {
                 continue;
             }
@@ -103,6 +124,27 @@ impl FoundToolchains {
         own.push(PATH.to_owned());
         Some(own.join(":"))
     }
+}
+
+/// Returns the files that a path names in which `*` is any name.
+fn matching(pattern: &Path) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::new()];
+    for part in pattern.components() {
+        let any = part.as_os_str() == "*";
+        found = found
+            .into_iter()
+            .flat_map(|parent| match any {
+                true => {
+                    // One that cannot be read has nothing in it that a cell could.
+                    let entries = std::fs::read_dir(&parent).into_iter().flatten().flatten();
+                    entries.map(|entry| entry.path()).collect()
+                }
+                false => vec![parent.join(part)],
+            })
+            .collect();
+    }
+    found.retain(|path| path.exists());
+    found
 }
 
 /// Returns the path of a row.

@@ -13,6 +13,9 @@ pub struct Toolchain {
     pub name: &'static str,
     /// Files and directories that a cell gets at the same path; `~/` is the operator's home.
     pub paths: &'static [&'static str],
+    /// Files below those paths in which a user can have put a credential; `*` is any name. A path with such a file is
+    /// not granted.
+    pub credentials: &'static [&'static str],
     /// Variables that cells get, with a path of the same form or another word.
     pub variables: &'static [(&'static str, &'static str)],
 }
@@ -30,6 +33,7 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.rustup/update-hashes",
         ],
         // What is downloaded is found without a look at the index, which takes a network.
+        credentials: &[],
         variables: &[
             ("CARGO_HOME", "~/.cargo"),
             ("CARGO_NET_OFFLINE", "true"),
@@ -39,16 +43,19 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain {
         name: "nvm",
         paths: &["~/.nvm/alias", "~/.nvm/nvm.sh", "~/.nvm/versions"],
+        credentials: &["~/.nvm/versions/node/*/etc/npmrc"],
         variables: &[("NVM_DIR", "~/.nvm")],
     },
     Toolchain {
         name: "fnm",
         paths: &["~/.local/share/fnm/aliases", "~/.local/share/fnm/node-versions"],
+        credentials: &["~/.local/share/fnm/node-versions/*/installation/etc/npmrc"],
         variables: &[],
     },
     Toolchain {
         name: "volta",
         paths: &["~/.volta/bin", "~/.volta/tools"],
+        credentials: &["~/.volta/tools/image/node/*/etc/npmrc"],
         variables: &[("VOLTA_HOME", "~/.volta")],
     },
     Toolchain {
@@ -62,27 +69,49 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.pyenv/version",
             "~/.pyenv/versions",
         ],
+        credentials: &["~/.pyenv/versions/*/pip.conf", "~/.pyenv/versions/*/etc/pip.conf"],
         variables: &[("PYENV_ROOT", "~/.pyenv")],
     },
     Toolchain {
         name: "uv",
         paths: &["~/.local/bin/uv", "~/.local/bin/uvx", "~/.local/share/uv/python"],
+        credentials: &["~/.local/share/uv/python/*/pip.conf"],
         variables: &[],
     },
     Toolchain {
         name: "go",
         paths: &["~/go/bin", "~/go/pkg/mod", "~/sdk"],
+        credentials: &[],
         variables: &[("GOMODCACHE", "~/go/pkg/mod")],
     },
     Toolchain {
         name: "sdkman",
-        paths: &["~/.sdkman/candidates"],
+        // Not Maven: its own settings stand beside its programs.
+        paths: &[
+            "~/.sdkman/candidates/gradle",
+            "~/.sdkman/candidates/groovy",
+            "~/.sdkman/candidates/java",
+            "~/.sdkman/candidates/kotlin",
+            "~/.sdkman/candidates/sbt",
+            "~/.sdkman/candidates/scala",
+        ],
+        credentials: &["~/.sdkman/candidates/gradle/*/gradle.properties"],
         variables: &[("SDKMAN_DIR", "~/.sdkman")],
     },
-    Toolchain { name: "maven", paths: &["~/.m2/repository", "~/.m2/wrapper"], variables: &[] },
-    Toolchain { name: "gradle", paths: &["~/.gradle/wrapper"], variables: &[] },
-    Toolchain { name: "bun", paths: &["~/.bun/bin"], variables: &[("BUN_INSTALL", "~/.bun")] },
-    Toolchain { name: "deno", paths: &["~/.deno/bin"], variables: &[] },
+    Toolchain {
+        name: "maven",
+        paths: &["~/.m2/repository", "~/.m2/wrapper"],
+        credentials: &[],
+        variables: &[],
+    },
+    Toolchain { name: "gradle", paths: &["~/.gradle/wrapper"], credentials: &[], variables: &[] },
+    Toolchain {
+        name: "bun",
+        paths: &["~/.bun/bin"],
+        credentials: &[],
+        variables: &[("BUN_INSTALL", "~/.bun")],
+    },
+    Toolchain { name: "deno", paths: &["~/.deno/bin"], credentials: &[], variables: &[] },
     Toolchain {
         name: "homebrew",
         paths: &[
@@ -93,9 +122,10 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "/home/linuxbrew/.linuxbrew/opt",
             "/home/linuxbrew/.linuxbrew/share",
         ],
+        credentials: &[],
         variables: &[],
     },
-    Toolchain { name: "nix", paths: &["/nix/store"], variables: &[] },
+    Toolchain { name: "nix", paths: &["/nix/store"], credentials: &[], variables: &[] },
 ];
 
 impl Toolchain {
@@ -148,6 +178,18 @@ mod tests {
             for secret in CREDENTIALS {
                 let below = secret.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
                 assert!(!below && secret != path, "{path} has {secret}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_would_hold_a_credential_is_below_a_path_of_its_row() {
+        for Toolchain { paths, credentials, .. } in TOOLCHAINS {
+            for secret in *credentials {
+                let below = |path: &&str| {
+                    secret.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
+                };
+                assert!(paths.iter().any(below), "{secret}");
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::support::{Caller, Check, Claim, Failed, Told, claim, equal, holds, pa
 pub const CLAIMS: &[Claim] = &[
     claim("a_project_finds_the_tool_chains_of_the_home_and_itself_at_its_own_path", found),
     claim("no_cell_reads_a_credential_beside_a_tool_chain", credentials),
+    claim("a_tool_chain_with_a_credential_among_its_files_is_withheld_and_told", withheld),
     claim("a_tool_chain_is_read_only_and_a_link_to_anything_else_is_no_part_of_it", contained),
     claim("tool_chains_are_chosen_by_name_or_left_out", chosen),
     claim("a_server_with_a_workspace_has_them_too", served),
@@ -144,6 +145,19 @@ fn credentials(caller: &Caller) -> Check {
     holds("and no canary", &told.stdout, !told.stdout.contains(CANARY))?;
     let missing = told.stderr.matches("No such file").count();
     equal("each is simply not there", missing, CREDENTIALS.len() + 1)
+}
+
+fn withheld(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let at = home.path().display();
+    let token = ".nvm/versions/node/v1/etc/npmrc";
+    home.file(caller, token, CANARY, 0o644)?;
+    let told = home.run(caller, &[], &format!("cat {at}/{token}; cargo; npm --version"))?;
+    holds("not read", &told.stdout, !told.stdout.contains(CANARY))?;
+    holds("others are there", &told.stdout, told.stdout.contains("downloaded"))?;
+    let why =
+        format!("{at}/.nvm/versions is not granted, since {at}/{token} may hold a credential");
+    holds("and it is told", &told.stderr, told.stderr.contains(&why))
 }
 
 fn contained(caller: &Caller) -> Check {
