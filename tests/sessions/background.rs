@@ -60,6 +60,11 @@ pub fn copy(caller: &Caller) -> Check {
     let all =
         "echo $x ${E-none}; pwd; jobs; { echo ${!:+one}; echo $!; } | cmp - last && trap -p EXIT";
     server.gives(all, 0, "7 none\n/tmp\ntrap -- 'echo bye' EXIT\n")?;
+    // One that ends at once has its code however the copy and the shell are scheduled.
+    for number in 0..100 {
+        let answer = run(&mut server, &format!("exit {number}"))?;
+        equal("its code", story(&answer).0, Some(number))?;
+    }
     // At a terminal too.
     let at = json!({ "command": "tty; read -r line; echo \"got $line\"", "tty": true,
                      "background": true });

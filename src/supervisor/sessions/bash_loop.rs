@@ -105,14 +105,16 @@ pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
 ///
 /// The command runs in a copy of the shell, at its directory and with its variables, functions and options.
 /// The copy leads a process group of its own, and its parent is init, which reports its end: the shell itself
-/// has no job more, and no other `$!`. It reports its number, ended by NUL. If there is no copy, the shell
-/// reports the end of the call as of any other.
+/// has no job more, and no other `$!`. It waits until the subshell that started it is gone, which would reap it
+/// otherwise, and reports its number, ended by NUL. If there is no copy, the shell reports the end of the call as of
+/// any other.
 pub(crate) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
     let (stdin, stdout, stderr, end) = (place("in"), place("out"), place("err"), place("end"));
     let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
     let mut copy = format!(
-        "{{ \\builtin set +m; \\builtin printf '{STARTED}%s\\0' \"$BASHPID\" >|{end}; }} >/dev/null 2>&1\n"
+        "{{ \\builtin set +m; while \\builtin kill -0 \"$COFFERDAM_PARENT\"; do :; done; \
+         \\builtin printf '{STARTED}%s\\0' \"$BASHPID\" >|{end}; }} >/dev/null 2>&1\n"
     );
     if let Some(cwd) = cwd {
         copy.push_str(&format!("\\builtin cd -- {} || \\builtin exit 1\n", quoted(cwd.as_str())));
@@ -126,7 +128,7 @@ pub(crate) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
     let mut text = format!("{UNSTOPPED}COFFERDAM_OPEN=0 COFFERDAM_STOP=0 COFFERDAM_STATUS=1\n{{\n");
     text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
     text.push_str(&format!(
-        "if ((COFFERDAM_OPEN)); then ( \\builtin set -m\n( {copy}) {streams} & ) 2>|{stderr}\n\
+        "if ((COFFERDAM_OPEN)); then ( \\builtin set -m\nCOFFERDAM_PARENT=$BASHPID\n( {copy}) {streams} & ) 2>|{stderr}\n\
          COFFERDAM_STATUS=$?\nfi\n"
     ));
     text.push_str(&report(number, "COFFERDAM_STATUS==0"));
