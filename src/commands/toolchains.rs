@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -72,17 +73,13 @@ impl FoundToolchains {
     fn found(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {
         let mut found = Self::default();
         for toolchain in wanted {
-            let secrets: Vec<PathBuf> = toolchain
-                .credentials
-                .iter()
-                .flat_map(|pattern| matching(&place(pattern, home)))
-                .collect();
+            let secrets: Vec<PathBuf> =
+                toolchain.credentials.iter().flat_map(|pattern| matching(pattern, home)).collect();
             let mut all = Vec::new();
-            for path in toolchain.paths {
-                let own = place(path, home);
+            for own in toolchain.paths.iter().flat_map(|path| matching(path, home)) {
                 match secrets.iter().find(|secret| secret.starts_with(&own)) {
                     Some(secret) => found.withheld.push((own, secret.clone())),
-                    None => all.extend(grant(path, home, granted)),
+                    None => all.extend(grant(own, home, granted)),
                 }
             }
             if all.is_empty() {
@@ -126,25 +123,33 @@ impl FoundToolchains {
     }
 }
 
-/// Returns the files that a path names in which `*` is any name.
-fn matching(pattern: &Path) -> Vec<PathBuf> {
-    let mut found = vec![PathBuf::new()];
-    for part in pattern.components() {
-        let any = part.as_os_str() == "*";
-        found = found
-            .into_iter()
-            .flat_map(|parent| match any {
-                true => {
-                    // One that cannot be read has nothing in it that a cell could.
-                    let entries = std::fs::read_dir(&parent).into_iter().flatten().flatten();
-                    entries.map(|entry| entry.path()).collect()
-                }
-                false => vec![parent.join(part)],
-            })
-            .collect();
+/// Returns the files that are there of a row's path, in which one `*` in a name is any text.
+fn matching(row: &str, home: &Path) -> Vec<PathBuf> {
+    // The home is taken as it is: a `*` in its name is no pattern.
+    let (start, below) = match row.strip_prefix("~/") {
+        Some(below) => (home, below),
+        None => (Path::new("/"), row.trim_start_matches('/')),
+    };
+    let mut found = vec![start.to_owned()];
+    for part in below.split('/') {
+        found = match part.split_once('*') {
+            Some(ends) => found.iter().flat_map(|parent| entries_between(parent, ends)).collect(),
+            None => found.iter().map(|parent| parent.join(part)).collect(),
+        };
     }
     found.retain(|path| path.exists());
     found
+}
+
+/// Returns the entries of a directory whose names begin and end so.
+fn entries_between(directory: &Path, (first, last): (&str, &str)) -> Vec<PathBuf> {
+    // One that cannot be read has nothing in it that a cell could.
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let fits = |name: &OsStr| {
+        let rest = name.as_bytes().strip_prefix(first.as_bytes());
+        rest.is_some_and(|rest| rest.ends_with(last.as_bytes()))
+    };
+    entries.filter(|entry| fits(&entry.file_name())).map(|entry| entry.path()).collect()
 }
 
 /// Returns the path of a row.
@@ -155,14 +160,13 @@ fn place(path: &str, home: &Path) -> PathBuf {
     }
 }
 
-/// Returns the grant of a row's path that is there. A link may lead anywhere: what it leads to must have the names
-/// of the row, so that `~/.cargo/registry` is never `~/.ssh`.
-fn grant(row: &str, home: &Path, granted: &[MountRequest]) -> Option<MountRequest> {
-    let path = place(row, home);
+/// Returns the grant of a path of a row. A link may lead anywhere: what it leads to must have the names of the path,
+/// so that `~/.cargo/registry` is never `~/.ssh`.
+fn grant(path: PathBuf, home: &Path, granted: &[MountRequest]) -> Option<MountRequest> {
     let host = path.canonicalize().ok()?;
-    let is_own = match row.strip_prefix("~/") {
-        Some(below) => host.ends_with(below),
-        None => host == path,
+    let is_own = match path.strip_prefix(home) {
+        Ok(below) => host.ends_with(below),
+        Err(_) => host == path,
     };
     let touches = |mount: &MountRequest| {
         let other = mount.host.canonicalize().unwrap_or_else(|_| mount.host.clone());

@@ -11,10 +11,11 @@ use model::nearest::nearest;
 pub struct Toolchain {
     /// Name in `--toolchains`.
     pub name: &'static str,
-    /// Files and directories that a cell gets at the same path; `~/` is the operator's home.
+    /// Files and directories that a cell gets at the same path; `~/` is the operator's home. One `*` in a name is any
+    /// text.
     pub paths: &'static [&'static str],
-    /// Files below those paths in which a user can have put a credential; `*` is any name. A path with such a file is
-    /// not granted.
+    /// Files below those paths in which a user can have put a credential, written in the same way. A path with such a
+    /// file is not granted.
     pub credentials: &'static [&'static str],
     /// Variables that cells get, with a path of the same form or another word.
     pub variables: &'static [(&'static str, &'static str)],
@@ -43,19 +44,29 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     Toolchain {
         name: "nvm",
         paths: &["~/.nvm/alias", "~/.nvm/nvm.sh", "~/.nvm/versions"],
-        credentials: &["~/.nvm/versions/node/*/etc/npmrc"],
+        credentials: &[
+            "~/.nvm/versions/node/*/etc/npmrc",
+            "~/.nvm/versions/node/*/lib/node_modules/npm/npmrc",
+        ],
         variables: &[("NVM_DIR", "~/.nvm")],
     },
     Toolchain {
         name: "fnm",
         paths: &["~/.local/share/fnm/aliases", "~/.local/share/fnm/node-versions"],
-        credentials: &["~/.local/share/fnm/node-versions/*/installation/etc/npmrc"],
+        credentials: &[
+            "~/.local/share/fnm/node-versions/*/installation/etc/npmrc",
+            "~/.local/share/fnm/node-versions/*/installation/lib/node_modules/npm/npmrc",
+        ],
         variables: &[],
     },
     Toolchain {
         name: "volta",
         paths: &["~/.volta/bin", "~/.volta/tools"],
-        credentials: &["~/.volta/tools/image/node/*/etc/npmrc"],
+        credentials: &[
+            "~/.volta/tools/image/node/*/etc/npmrc",
+            "~/.volta/tools/image/node/*/lib/node_modules/npm/npmrc",
+            "~/.volta/tools/image/npm/*/npmrc",
+        ],
         variables: &[("VOLTA_HOME", "~/.volta")],
     },
     Toolchain {
@@ -69,7 +80,11 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.pyenv/version",
             "~/.pyenv/versions",
         ],
-        credentials: &["~/.pyenv/versions/*/pip.conf", "~/.pyenv/versions/*/etc/pip.conf"],
+        credentials: &[
+            "~/.pyenv/versions/*/pip.conf",
+            "~/.pyenv/versions/*/etc/pip.conf",
+            "~/.pyenv/versions/*/envs/*/pip.conf",
+        ],
         variables: &[("PYENV_ROOT", "~/.pyenv")],
     },
     Toolchain {
@@ -80,7 +95,8 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     },
     Toolchain {
         name: "go",
-        paths: &["~/go/bin", "~/go/pkg/mod", "~/sdk"],
+        // Not ~/sdk whole: others keep their kits and keys there too.
+        paths: &["~/go/bin", "~/go/pkg/mod", "~/sdk/go1*"],
         credentials: &[],
         variables: &[("GOMODCACHE", "~/go/pkg/mod")],
     },
@@ -95,16 +111,43 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.sdkman/candidates/sbt",
             "~/.sdkman/candidates/scala",
         ],
-        credentials: &["~/.sdkman/candidates/gradle/*/gradle.properties"],
+        credentials: &[
+            "~/.sdkman/candidates/gradle/*/gradle.properties",
+            "~/.sdkman/candidates/gradle/*/init.d/*.gradle",
+            "~/.sdkman/candidates/gradle/*/init.d/*.gradle.kts",
+            "~/.sdkman/candidates/java/*/conf/management/jmxremote.password",
+            "~/.sdkman/candidates/java/*/jre/lib/management/jmxremote.password",
+            "~/.sdkman/candidates/java/*/lib/management/jmxremote.password",
+        ],
         variables: &[("SDKMAN_DIR", "~/.sdkman")],
     },
     Toolchain {
         name: "maven",
-        paths: &["~/.m2/repository", "~/.m2/wrapper"],
+        // Not a distribution whole: each has a conf/settings.xml, which may hold the passwords of servers.
+        paths: &[
+            "~/.m2/repository",
+            "~/.m2/wrapper/dists/*/*/bin",
+            "~/.m2/wrapper/dists/*/*/boot",
+            "~/.m2/wrapper/dists/*/*/conf/logging",
+            "~/.m2/wrapper/dists/*/*/lib",
+            "~/.m2/wrapper/dists/*/*/*/bin",
+            "~/.m2/wrapper/dists/*/*/*/boot",
+            "~/.m2/wrapper/dists/*/*/*/conf/logging",
+            "~/.m2/wrapper/dists/*/*/*/lib",
+        ],
         credentials: &[],
         variables: &[],
     },
-    Toolchain { name: "gradle", paths: &["~/.gradle/wrapper"], credentials: &[], variables: &[] },
+    Toolchain {
+        name: "gradle",
+        paths: &["~/.gradle/wrapper"],
+        credentials: &[
+            "~/.gradle/wrapper/dists/*/*/*/gradle.properties",
+            "~/.gradle/wrapper/dists/*/*/*/init.d/*.gradle",
+            "~/.gradle/wrapper/dists/*/*/*/init.d/*.gradle.kts",
+        ],
+        variables: &[],
+    },
     Toolchain {
         name: "bun",
         paths: &["~/.bun/bin"],
@@ -159,6 +202,9 @@ mod tests {
         "~/.netrc",
         "~/.m2/settings.xml",
         "~/.m2/settings-security.xml",
+        "~/.m2/wrapper/dists/*/*/conf/settings.xml",
+        "~/.m2/wrapper/dists/*/*/*/conf/settings.xml",
+        "~/sdk/android/release.keystore",
         "~/.gradle/gradle.properties",
         "~/.docker/config.json",
         "~/.config/gh/hosts.yml",

@@ -10,6 +10,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_project_finds_the_tool_chains_of_the_home_and_itself_at_its_own_path", found),
     claim("no_cell_reads_a_credential_beside_a_tool_chain", credentials),
     claim("a_tool_chain_with_a_credential_among_its_files_is_withheld_and_told", withheld),
+    claim("no_cell_reads_a_credential_inside_of_a_tool_chain", inside),
+    claim("a_part_is_granted_and_not_the_directory_that_others_use_too", parts),
     claim("a_tool_chain_is_read_only_and_a_link_to_anything_else_is_no_part_of_it", contained),
     claim("tool_chains_are_chosen_by_name_or_left_out", chosen),
     claim("a_server_with_a_workspace_has_them_too", served),
@@ -158,6 +160,58 @@ fn withheld(caller: &Caller) -> Check {
     let why =
         format!("{at}/.nvm/versions is not granted, since {at}/{token} may hold a credential");
     holds("and it is told", &told.stderr, told.stderr.contains(&why))
+}
+
+/// Files below the paths of a row in which a user can put a credential, each with the path that is withheld for it.
+const INSIDE: &[(&str, &str)] = &[
+    (".gradle/wrapper/dists/g-8/hash/g-8/gradle.properties", ".gradle/wrapper"),
+    (".gradle/wrapper/dists/g-8/hash/g-8/init.d/company.gradle", ".gradle/wrapper"),
+    (".gradle/wrapper/dists/g-8/hash/g-8/init.d/company.gradle.kts", ".gradle/wrapper"),
+    (".nvm/versions/node/v1/lib/node_modules/npm/npmrc", ".nvm/versions"),
+    (".pyenv/versions/3/envs/mine/pip.conf", ".pyenv/versions"),
+    (".sdkman/candidates/gradle/8/init.d/company.gradle", ".sdkman/candidates/gradle"),
+    (".sdkman/candidates/java/8/jre/lib/management/jmxremote.password", ".sdkman/candidates/java"),
+    (".sdkman/candidates/java/21/conf/management/jmxremote.password", ".sdkman/candidates/java"),
+];
+
+fn inside(caller: &Caller) -> Check {
+    for (secret, path) in INSIDE {
+        let home = Home::new(caller)?;
+        let at = home.path().display();
+        home.file(caller, secret, CANARY, 0o644)?;
+        let told = home.run(caller, &[], &format!("cat {at}/{secret}; cargo"))?;
+        equal(secret, told.stdout.as_str(), "downloaded\n")?;
+        let why = format!("{at}/{path} is not granted, since {at}/{secret} may hold a credential");
+        holds("and it is told", &told.stderr, told.stderr.contains(&why))?;
+    }
+    // What each installs beside them is no reason to withhold anything.
+    let home = Home::new(caller)?;
+    let readme = ".gradle/wrapper/dists/g-8/hash/g-8/init.d/readme.txt";
+    home.file(caller, readme, "as installed\n", 0o644)?;
+    let told = home.run(caller, &[], &format!("cat {}/{readme}", home.path().display()))?;
+    equal("as installed", (told.stdout.as_str(), told.code), ("as installed\n", 0))
+}
+
+fn parts(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let at = home.path().display();
+    let maven = [".m2/wrapper/dists/m-3/hash", ".m2/wrapper/dists/m-3-bin/hash/m-3"];
+    for place in maven {
+        home.file(caller, &format!("{place}/bin/mvn"), "#!/bin/sh\necho built\n", 0o755)?;
+        home.file(caller, &format!("{place}/conf/settings.xml"), CANARY, 0o644)?;
+    }
+    home.file(caller, "sdk/go1.25/bin/go", "#!/bin/sh\necho went\n", 0o755)?;
+    home.file(caller, "sdk/android/release.keystore", CANARY, 0o644)?;
+    let [one, other] = maven;
+    let script = format!(
+        "{at}/{one}/bin/mvn && {at}/{other}/bin/mvn && {at}/sdk/go1.25/bin/go; grep -rs {CANARY} {at}; \
+         ls -A {at}/{one} {at}/{other} {at}/sdk"
+    );
+    let told = home.run(caller, &[], &script)?;
+    let expected = format!(
+        "built\nbuilt\nwent\n{at}/{other}:\nbin\n\n{at}/{one}:\nbin\n\n{at}/sdk:\ngo1.25\n"
+    );
+    equal("the parts alone", told.stdout.as_str(), expected.as_str())
 }
 
 fn contained(caller: &Caller) -> Check {
