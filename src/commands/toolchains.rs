@@ -179,7 +179,9 @@ fn grant(path: PathBuf, home: &Path, granted: &[MountRequest]) -> Option<MountRe
 /// Returns whether a cell can have something of the host at this path.
 fn is_shown(path: &Path) -> bool {
     let own = ["/tmp", "/dev", "/proc", "/workspace"];
-    path.is_absolute() && !own.iter().any(|own| path.starts_with(own))
+    // A cell has these as links into /usr: a mount there would stand at another path than is asked for.
+    let links = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
+    path.is_absolute() && !own.iter().chain(&links).any(|own| path.starts_with(own))
 }
 
 /// Returns the granted directories once more, at their paths on the host, which programs in them name: the first
@@ -194,4 +196,19 @@ fn at_their_own_paths(granted: &[MountRequest], found: &[MountRequest]) -> Vec<M
         is_shown(&one.cell) && !granted.iter().chain(found).any(|other| touches(one, other))
     };
     again.filter(fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_through_a_link_of_the_cell_is_shown() {
+        for path in ["/lib/project", "/sbin/project", "/tmp/project", "project"] {
+            assert!(!is_shown(Path::new(path)), "{path}");
+        }
+        for path in ["/library/project", "/usr/lib/project", "/home/someone/project"] {
+            assert!(is_shown(Path::new(path)), "{path}");
+        }
+    }
 }
