@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -12,11 +11,10 @@ use model::job::Access;
 use model::profile::PATH;
 use profile::toolchains::{TOOLCHAINS, Toolchain};
 
-/// What `--toolchains` asks for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The value of `--toolchains`.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolchainChoice {
-    /// Every one that is there, beside a workspace of the host.
-    #[default]
+    /// Every one that is there.
     Auto,
     None,
     Only(Vec<Toolchain>),
@@ -56,7 +54,7 @@ impl FoundToolchains {
     }
 
     /// Finds what a choice asks for. `granted` is what the operator grants otherwise: nothing is granted twice, and
-    /// without a grant for writing there is none by default.
+    /// without a workspace there is none by default.
     pub(super) fn of(choice: Option<&ToolchainChoice>, granted: &[MountRequest]) -> Self {
         let has_workspace = granted.iter().any(|mount| mount.cell == Path::new("/workspace"));
         let wanted = match choice {
@@ -123,7 +121,7 @@ impl FoundToolchains {
     }
 }
 
-/// Returns the files that are there of a row's path, in which one `*` in a name is any text.
+/// Returns the files that are there of a row's path, in which a `*` in a name is any text.
 fn matching(row: &str, home: &Path) -> Vec<PathBuf> {
     // The home is taken as it is: a `*` in its name is no pattern.
     let (start, below) = match row.strip_prefix("~/") {
@@ -132,24 +130,33 @@ fn matching(row: &str, home: &Path) -> Vec<PathBuf> {
     };
     let mut found = vec![start.to_owned()];
     for part in below.split('/') {
-        found = match part.split_once('*') {
-            Some(ends) => found.iter().flat_map(|parent| entries_between(parent, ends)).collect(),
-            None => found.iter().map(|parent| parent.join(part)).collect(),
+        found = match part.contains('*') {
+            true => found.iter().flat_map(|parent| entries_like(parent, part)).collect(),
+            false => found.iter().map(|parent| parent.join(part)).collect(),
         };
     }
     found.retain(|path| path.exists());
     found
 }
 
-/// Returns the entries of a directory whose names begin and end so.
-fn entries_between(directory: &Path, (first, last): (&str, &str)) -> Vec<PathBuf> {
+/// Returns the entries of a directory whose names match a pattern.
+fn entries_like(directory: &Path, pattern: &str) -> Vec<PathBuf> {
     // One that cannot be read has nothing in it that a cell could.
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let fits = |name: &OsStr| {
-        let rest = name.as_bytes().strip_prefix(first.as_bytes());
-        rest.is_some_and(|rest| rest.ends_with(last.as_bytes()))
-    };
+    let fits = |name: &OsStr| name.to_str().is_some_and(|name| is_like(name, pattern));
     entries.filter(|entry| fits(&entry.file_name())).map(|entry| entry.path()).collect()
+}
+
+/// Returns whether a name matches a pattern with at least one `*`.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let Some((first, pattern)) = pattern.split_once('*') else { return name == pattern };
+    let Some(rest) = name.strip_prefix(first) else { return false };
+    match pattern.contains('*') {
+        true => {
+            (0..=rest.len()).any(|at| rest.get(at..).is_some_and(|rest| is_like(rest, pattern)))
+        }
+        false => rest.ends_with(pattern),
+    }
 }
 
 /// Returns the path of a row.
@@ -201,6 +208,24 @@ fn at_their_own_paths(granted: &[MountRequest], found: &[MountRequest]) -> Vec<M
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_star_is_any_text_and_nothing_else_is() {
+        let cases = [
+            ("go1.25.1", "go1*", true),
+            ("ago1", "go1*", false),
+            ("github.com", "*.*", true),
+            ("cache", "*.*", false),
+            ("init.gradle", "*.gradle", true),
+            ("init.gradle.kts", "*.gradle", false),
+            ("x", "*", true),
+            ("aXbXc", "a*b*c", true),
+            ("ab", "a*b*c", false),
+        ];
+        for (name, pattern, expected) in cases {
+            assert_eq!(is_like(name, pattern), expected, "{name} {pattern}");
+        }
+    }
 
     #[test]
     fn no_path_through_a_link_of_the_cell_is_shown() {

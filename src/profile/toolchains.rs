@@ -11,7 +11,7 @@ use model::nearest::nearest;
 pub struct Toolchain {
     /// Name in `--toolchains`.
     pub name: &'static str,
-    /// Files and directories that a cell gets at the same path; `~/` is the operator's home. One `*` in a name is any
+    /// Files and directories that a cell gets at the same path; `~/` is the operator's home. A `*` in a name is any
     /// text.
     pub paths: &'static [&'static str],
     /// Files below those paths in which a user can have put a credential, written in the same way. A path with such a
@@ -27,13 +27,16 @@ pub const TOOLCHAINS: &[Toolchain] = &[
         name: "rust",
         paths: &[
             "~/.cargo/bin",
-            "~/.cargo/registry",
+            "~/.cargo/registry/cache",
+            // Not the index whole: a clone of one keeps the address that it came from, which may have a password.
+            "~/.cargo/registry/index/*/.cache",
+            "~/.cargo/registry/index/*/config.json",
+            "~/.cargo/registry/src",
             "~/.rustup/settings.toml",
             "~/.rustup/toolchains",
             // The proxies of rustup make it where it is missing.
             "~/.rustup/update-hashes",
         ],
-        // What is downloaded is found without a look at the index, which takes a network.
         credentials: &[],
         variables: &[
             ("CARGO_HOME", "~/.cargo"),
@@ -95,8 +98,9 @@ pub const TOOLCHAINS: &[Toolchain] = &[
     },
     Toolchain {
         name: "go",
-        // Not ~/sdk whole: others keep their kits and keys there too.
-        paths: &["~/go/bin", "~/go/pkg/mod", "~/sdk/go1*"],
+        // Not ~/sdk whole: others keep their kits and keys there too. Of the modules each host's directory and what was
+        // downloaded; not cache/vcs, whose clones keep addresses that may have a password.
+        paths: &["~/go/bin", "~/go/pkg/mod/*.*", "~/go/pkg/mod/cache/download", "~/sdk/go1*"],
         credentials: &[],
         variables: &[("GOMODCACHE", "~/go/pkg/mod")],
     },
@@ -200,6 +204,8 @@ mod tests {
         "~/.pip/pip.conf",
         "~/.pypirc",
         "~/.netrc",
+        "~/.cargo/registry/index/*/.git/config",
+        "~/go/pkg/mod/cache/vcs/*/config",
         "~/.m2/settings.xml",
         "~/.m2/settings-security.xml",
         "~/.m2/wrapper/dists/*/*/conf/settings.xml",

@@ -49,11 +49,11 @@ impl Home {
         let home = Self { held };
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755))?;
         caller.own(home.path())?;
-        home.file(caller, ".cargo/registry/package", "downloaded\n", 0o644)?;
+        home.file(caller, ".cargo/registry/src/package", "downloaded\n", 0o644)?;
         home.file(
             caller,
             ".cargo/bin/cargo",
-            "#!/bin/sh\ncat $CARGO_HOME/registry/package\n",
+            "#!/bin/sh\ncat $CARGO_HOME/registry/src/package\n",
             0o755,
         )?;
         home.file(caller, ".nvm/versions/node/v1/bin/npm", "#!/bin/sh\necho npm of $0\n", 0o755)?;
@@ -143,7 +143,7 @@ fn credentials(caller: &Caller) -> Check {
     );
     let told = home.run(caller, &[], &script)?;
     // The search works: it finds what is granted.
-    holds("found", &told.stdout, told.stdout.contains("/.cargo/registry/package"))?;
+    holds("found", &told.stdout, told.stdout.contains("/.cargo/registry/src/package"))?;
     holds("and no canary", &told.stdout, !told.stdout.contains(CANARY))?;
     let missing = told.stderr.matches("No such file").count();
     equal("each is simply not there", missing, CREDENTIALS.len() + 1)
@@ -202,14 +202,20 @@ fn parts(caller: &Caller) -> Check {
     }
     home.file(caller, "sdk/go1.25/bin/go", "#!/bin/sh\necho went\n", 0o755)?;
     home.file(caller, "sdk/android/release.keystore", CANARY, 0o644)?;
+    home.file(caller, "go/pkg/mod/example.org/one@v1/one.go", "package one\n", 0o644)?;
+    home.file(caller, "go/pkg/mod/cache/vcs/hash/config", CANARY, 0o644)?;
+    home.file(caller, ".cargo/registry/index/one-1/.cache/on/e", "an entry\n", 0o644)?;
+    home.file(caller, ".cargo/registry/index/one-1/.git/config", CANARY, 0o644)?;
     let [one, other] = maven;
     let script = format!(
         "{at}/{one}/bin/mvn && {at}/{other}/bin/mvn && {at}/sdk/go1.25/bin/go; grep -rs {CANARY} {at}; \
-         ls -A {at}/{one} {at}/{other} {at}/sdk"
+         cd {at}; cat go/pkg/mod/*/*/one.go .cargo/registry/index/*/.cache/*/*; \
+         ls -A {one} {other} sdk go/pkg/mod .cargo/registry/index/*"
     );
     let told = home.run(caller, &[], &script)?;
     let expected = format!(
-        "built\nbuilt\nwent\n{at}/{other}:\nbin\n\n{at}/{one}:\nbin\n\n{at}/sdk:\ngo1.25\n"
+        "built\nbuilt\nwent\npackage one\nan entry\n.cargo/registry/index/one-1:\n.cache\n\n\
+         {other}:\nbin\n\n{one}:\nbin\n\ngo/pkg/mod:\nexample.org\n\nsdk:\ngo1.25\n"
     );
     equal("the parts alone", told.stdout.as_str(), expected.as_str())
 }
@@ -218,7 +224,7 @@ fn contained(caller: &Caller) -> Check {
     let home = Home::new(caller)?;
     let at = home.path().display();
     let script = format!(
-        "touch {at}/.cargo/bin/x; rm {at}/.cargo/bin/cargo; echo x > {at}/.cargo/registry/package; \
+        "touch {at}/.cargo/bin/x; rm {at}/.cargo/bin/cargo; echo x > {at}/.cargo/registry/src/package; \
          mkdir {at}/.cargo/new; ls {at}/.volta/bin/hostname; ls -A {at}"
     );
     let told = home.run(caller, &[], &script)?;
