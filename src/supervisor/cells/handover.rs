@@ -29,46 +29,51 @@ pub(crate) fn hand_over(
     ready: &QueuedJob,
 ) -> Result<FarEnds, Errno> {
     let QueuedJob { start, block, attachments, limits, .. } = ready;
-    let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
-        streams(cell, design)?;
-    if matches!(start.stdin, JobInput::Terminal) {
-        return at_terminal(cell, design, ready);
-    }
-    let (stdin_read, stdin_write) = match (&start.stdin, &attachments.stdin) {
-        (JobInput::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
-        (JobInput::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
-        (JobInput::Bytes(_), None) => return Err(Errno::EBADF),
-        (JobInput::Terminal, _) => return Err(Errno::ENOTTY),
-        (JobInput::Empty, _) => (empty, None),
+    let ([stdin, stdout, stderr], far) = match start.stdin {
+        JobInput::Terminal => at_terminal(design)?,
+        JobInput::Pipe | JobInput::Bytes(_) | JobInput::Empty => piped(cell, design, ready)?,
     };
     let first = look(cell, design, start)?;
     let script = attachments.script.as_ref().map(|script| script.file(c"cofferdam-script"));
     let script = script.transpose()?;
     cell.limit(&design.profile.limits, limits)?;
-    let program = Program { block, limits, first, script: script.as_ref(), terminal: false };
-    send(cell, design, &program, [stdin_read.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
-    Ok(FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read })
+    let terminal = matches!(start.stdin, JobInput::Terminal);
+    let program = Program { block, limits, first, script: script.as_ref(), terminal };
+    send(cell, design, &program, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
+    Ok(far)
 }
 
-/// Hands over a job whose streams are a new terminal of its cell's, where the design has one.
-fn at_terminal(cell: &mut Cell, design: &Design, ready: &QueuedJob) -> Result<FarEnds, Errno> {
-    let QueuedJob { start, block, attachments, limits, .. } = ready;
+/// Makes pipes for a job: what the program gets, and what the front end gets.
+fn piped(
+    cell: &mut Cell,
+    design: &Design,
+    ready: &QueuedJob,
+) -> Result<([OwnedFd; 3], FarEnds), Errno> {
+    let Streams { stdout: (stdout_read, stdout), stderr: (stderr_read, stderr), empty } =
+        streams(cell, design)?;
+    let (stdin, stdin_write) = match (&ready.start.stdin, &ready.attachments.stdin) {
+        (JobInput::Pipe, _) => pipe().map(|(read, write)| (read, Some(write)))?,
+        (JobInput::Bytes(_), Some(bytes)) => (bytes.file(c"cofferdam-stdin")?, None),
+        (JobInput::Bytes(_), None) => return Err(Errno::EBADF),
+        (JobInput::Empty | JobInput::Terminal, _) => (empty, None),
+    };
+    let far = FarEnds { stdin: stdin_write, stdout: stdout_read, stderr: stderr_read };
+    Ok(([stdin, stdout, stderr], far))
+}
+
+/// Makes a new terminal of its cell's for a job, where the design has one.
+fn at_terminal(design: &Design) -> Result<([OwnedFd; 3], FarEnds), Errno> {
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let directory = design.root()?.terminals.as_ref().ok_or(Errno::ENOTTY)?;
     let size = design.profile.terminal.ok_or(Errno::ENOTTY)?;
     let Terminal { master, slave, .. } = terminals::open_in(directory, size)?;
-    let first = look(cell, design, start)?;
-    let script = attachments.script.as_ref().map(|script| script.file(c"cofferdam-script"));
-    let script = script.transpose()?;
-    cell.limit(&design.profile.limits, limits)?;
-    let program = Program { block, limits, first, script: script.as_ref(), terminal: true };
-    send(cell, design, &program, [slave.as_fd(), slave.as_fd(), slave.as_fd()])?;
     // Standard error comes with the output; its own pipe has its end at once.
     let (stderr, _) = pipe()?;
-    let stdin = Some(master.try_clone().map_err(|error| errno_of(&error))?);
-    Ok(FarEnds { stdin, stdout: master, stderr })
+    let far = FarEnds { stdin: Some(copy(&master)?), stdout: master, stderr };
+    Ok(([copy(&slave)?, copy(&slave)?, slave], far))
 }
 
-/// The streams of the cell's first and only job.
+/// Returns the streams of the cell's first and only job.
 pub(crate) fn streams(cell: &mut Cell, design: &Design) -> Result<Streams, Errno> {
     cell.streams.take().map_or_else(|| Streams::new(design), Ok)
 }
@@ -162,7 +167,7 @@ fn look(cell: &Cell, design: &Design, start: &Start) -> Result<First, Errno> {
     }
 }
 
-/// Directory, candidates for exec, arguments and environment, each ended by NUL.
+/// Returns directory, candidates for exec, arguments and environment, each ended by NUL.
 fn strings(
     cell: &Cell,
     design: &Design,
