@@ -44,7 +44,7 @@ pub struct ReapedJob {
     pub pid: u32,
     /// Exit code, or 256 and the signal; `None` if the process ended unseen.
     pub status: Option<u16>,
-    /// What it used, and what those used that it waited for. No call was denied to it alone.
+    /// Usage of the process and of those that it waited for. No call was denied to it alone.
     pub counts: InitCounters,
 }
 

@@ -65,9 +65,7 @@ impl Init<'_> {
                     || job::none_left(|all| led_by(all, &job.signalled, shell)))
         };
         for job in self.jobs.jobs.extract_if(.., is_over).collect::<Vec<_>>() {
-            if job.input.is_some() {
-                self.drop_input(job.input);
-            }
+            self.drop_input(job.input);
             self.tell_end(job.pid, job.reaped.as_ref())?;
         }
         Ok(())
@@ -97,7 +95,8 @@ impl Init<'_> {
         Ok(())
     }
 
-    fn shell(&self) -> u32 {
+    /// Returns the number of the shell of the session.
+    pub(super) fn shell(&self) -> u32 {
         u32::try_from(self.payload.as_raw()).unwrap_or(u32::MAX)
     }
 }

@@ -41,7 +41,7 @@ impl Init<'_> {
     pub(super) fn signal_job(&self, signal: JobSignal, since: Ticks) -> Result<()> {
         sent(kill(self.payload, Signal::SIGINT))?;
         sent(kill(self.payload, Signal::SIGCONT))?;
-        let shell = u32::try_from(self.payload.as_raw()).unwrap_or(u32::MAX);
+        let shell = self.shell();
         signal_all(signal, |all| of_job(all, shell, since)).map(drop)
     }
 }
