@@ -1,5 +1,5 @@
-//! What a program in a cell may tell the operator's terminal: text, colours and the cursor, and nothing that the
-//! terminal would answer with text, keep, or act on outside of its window.
+//! Filters what a program in a cell writes to the operator's terminal: text, colours and the cursor pass, and nothing
+//! that the terminal would answer with text, keep, or act on outside of its window.
 //!
 //! A terminal types its answers as if the operator had (xterm's ctlseqs has the list). A program chooses the text of
 //! some of them: the title, a setting that is asked for by DECRQSS, the clipboard by OSC 52. Such queries do not pass.
@@ -60,7 +60,7 @@ const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
 
 impl EscapeFilter {
-    /// Passes on what may be told of `bytes`.
+    /// Returns the bytes that may pass.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes {
@@ -282,7 +282,7 @@ impl EscapeFilter {
         }
     }
 
-    /// A byte of an operating system control, which is held until its end.
+    /// Takes a byte of an operating system control, which is held until its end.
     fn command(&mut self, byte: u8, out: &mut Vec<u8>) {
         match byte {
             BELL => self.commanded(b"\x07", out),
@@ -295,7 +295,7 @@ impl EscapeFilter {
         }
     }
 
-    /// The end of an operating system control.
+    /// Ends an operating system control: passes it on if it is known to be harmless.
     fn commanded(&mut self, end: &[u8], out: &mut Vec<u8>) {
         let held = std::mem::take(&mut self.held);
         self.state = State::Text;
@@ -311,8 +311,8 @@ impl EscapeFilter {
         }
     }
 
-    /// The beginning of a device control string, up to what tells its kind: sixel graphics (`q` after numbers)
-    /// pass. DECRQSS and XTGETTCAP have `$` or `+` before it.
+    /// Takes a byte of the beginning of a device control string, up to what tells its kind: sixel graphics (`q` after
+    /// numbers) pass. DECRQSS and XTGETTCAP have `$` or `+` before it.
     fn head(&mut self, byte: u8, out: &mut Vec<u8>) {
         match byte {
             0x30..=0x3b if self.held.len() < HEAD => self.held.push(byte),

@@ -1,5 +1,5 @@
-//! `run` at the operator's terminal: its bytes go to and from a terminal of the cell's own, as they are, and it is given
-//! back as it was.
+//! Connects the operator's terminal with one of the cell's own for `run`: keys pass as they are, output through a filter,
+//! and the operator's terminal is given back as it was.
 
 use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ const CHUNK: usize = 16 << 10;
 /// Time in which a terminal answers what it was asked last: its answers are discarded with other input.
 const ANSWER: Duration = Duration::from_millis(100);
 /// Time of silence after the end of the call from which no more output is expected.
-const PAUSE: Duration = Duration::from_millis(250);
+const SILENCE: Duration = Duration::from_millis(250);
 
 /// The terminal at standard input and output.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ fn size() -> Option<TerminalSize> {
     })
 }
 
-/// A terminal through which every byte passes; dropping it gives it back as it was.
+/// The operator's terminal while every key passes to the cell; dropping it gives it back as it was.
 struct RawTerminal<'t> {
     before: &'t OperatorTerminal,
     filter: EscapeFilter,
@@ -163,8 +163,8 @@ pub(super) async fn converse(
             why = signals.next() => resized_or_ended(why, &own, &control, &mut taken_back),
         }
     };
-    // What it has printed is in the terminal's buffer by now.
-    while let Ok(Some(bytes)) = tokio::time::timeout(PAUSE, next(&mut from)).await {
+    // The last of its output is in the terminal's buffer by now.
+    while let Ok(Some(bytes)) = tokio::time::timeout(SILENCE, next(&mut from)).await {
         passed(&mut raw.filter, &bytes, output).await;
     }
     if raw.filter.has_asked() {

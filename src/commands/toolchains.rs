@@ -1,4 +1,4 @@
-//! Tool chains of the operator's home, found and granted read-only beside a workspace.
+//! Finds the tool chains of the operator's home and grants them read-only beside a workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

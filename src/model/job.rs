@@ -74,7 +74,7 @@ pub struct Within {
     pub mode: JobMode,
 }
 
-/// How a job of a session runs.
+/// Place of a job of a session: in the shell, or beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobMode {
     /// In the shell itself: what it sets lasts, and the shell takes no other job until its end.

@@ -93,7 +93,7 @@ impl From<RunningReport> for BashAnswer {
     }
 }
 
-/// What a call without a command did to its session.
+/// Result of a call without a command for its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionAction {
     /// Its shell has ended; the next command gets a new one.
@@ -114,7 +114,7 @@ pub struct SessionReport {
     pub renewed: Renewed,
 }
 
-/// What had to end before a command could begin.
+/// A session or a job that had to end before a command could begin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Renewed {
     /// Reason why the command found a new shell, where there had been another.

@@ -16,10 +16,10 @@ use crate::denied::DenialReport;
 use crate::refused::{Refused, RefusedKind};
 use model::outcome::{Outcome, Waits};
 
-/// How much of a report its fields have.
+/// Amount of a report that its fields have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Detail {
-    /// What a model needs: byte counts and usage only where output was cut or a limit ended the command.
+    /// The fields that a model needs: byte counts and usage only where output was cut or a limit ended the command.
     #[default]
     Small,
     /// All of it.

@@ -29,7 +29,7 @@ pub(crate) struct Terminal {
 /// returns its directory. What programs open at `/dev/ptmx` leads there.
 ///
 /// # Errors
-/// Where a kernel or a container refuses it.
+/// The errno with which a kernel or a container refuses it.
 pub(crate) fn mount_shared() -> Result<OwnedFd> {
     let place = TERMINALS.trim_start_matches('/');
     mkdirat(AT_FDCWD, place, Mode::from_bits_truncate(0o755))?;
@@ -41,7 +41,7 @@ pub(crate) fn mount_shared() -> Result<OwnedFd> {
     openat(AT_FDCWD, place, directory, Mode::empty())
 }
 
-/// A new terminal of a devpts.
+/// Makes a new terminal in a devpts.
 ///
 /// # Errors
 /// ENOSPC: as many as it may have are in use.

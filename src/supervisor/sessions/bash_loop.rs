@@ -52,12 +52,12 @@ const LOOP: &str = concat!(
     r#"3<"/dev/session/go.$COFFERDAM_CALL" && \builtin . "/dev/session/run.$COFFERDAM_CALL"; done"#,
 );
 
-/// The program of a session's bash, whose first call has this number.
+/// Returns the program of a session's bash, whose first call has this number.
 pub(crate) fn program(first: u64) -> String {
     format!("{ON_INTERRUPT}\nfor ((COFFERDAM_CALL=-{first}; {LOOP}\n")
 }
 
-/// The lines around the command of call `number`, which stands in a file of its own.
+/// Returns the lines around the command of call `number`, which stands in a file of its own.
 ///
 /// `env` and `cwd` are of this call alone. At its end the shell reports the exit code and its
 /// directory, ended by NUL.
@@ -101,7 +101,7 @@ pub(crate) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
     text
 }
 
-/// The lines that start the command of call `number` beside the shell, which takes the next call at once.
+/// Returns the lines that start the command of call `number` beside the shell, which takes the next call at once.
 ///
 /// The command runs in a copy of the shell, at its directory and with its variables, functions and options.
 /// The copy leads a process group of its own, and its parent is init, which reports its end: the shell itself
@@ -152,9 +152,9 @@ fn source(env: &Env, text: &mut String) -> String {
     words
 }
 
-/// The lines after the command: the streams are let go, the end is reported, and the loop goes on.
+/// Returns the lines after the command, by which the shell lets the streams go, reports the end and goes on.
 ///
-/// Where `silent`, an arithmetic expression, is true, somebody else reports the end.
+/// If `silent`, an arithmetic expression, is true, somebody else reports the end.
 fn report(number: u64, silent: &str) -> String {
     let (end, next) = (place("end", number), number.saturating_add(1));
     // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
@@ -178,14 +178,14 @@ fn report(number: u64, silent: &str) -> String {
     text
 }
 
-/// The line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
+/// Returns the line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
 /// close it now, and before that the shell would wait for ever to open it.
 pub(crate) fn fed(number: u64) -> String {
     let (end, command) = (place("end", number), place("cmd", number));
     format!("\\builtin printf {} >|{end}; \\builtin . {command}\n", char::from(OPEN))
 }
 
-/// The line that runs a command at a terminal: in a bash of its own, the first process of a session of
+/// Returns the line that runs a command at a terminal: in a bash of its own, the first process of a session of
 /// its own, whose terminal it is. That of the shell it must not be, which would lose it with each call
 /// and get its signals; so a subshell opens it, which no terminal comes to by opening one.
 pub(crate) fn at_terminal(number: u64, terminal: u32) -> String {
@@ -197,7 +197,7 @@ fn place(name: &str, number: u64) -> String {
     format!("{MAILBOX}/{name}.{number}")
 }
 
-/// A word as bash reads it, whatever is in it.
+/// Quotes a word for bash, whatever is in it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -30,7 +30,7 @@ pub(super) struct BackgroundJob {
     timings: Timings,
     stage: JobStage,
     pub deadline: Option<Instant>,
-    /// Why the supervisor ends it; it outweighs how its process ends.
+    /// Reason for which the supervisor ends it; it outweighs how its process ends.
     stopped: Option<Outcome>,
     force: Force,
 }
@@ -55,7 +55,7 @@ impl Shell {
         self.jobs.len() >= MOST_JOBS
     }
 
-    /// The call that was handed over runs in a copy of the shell, and the shell is free.
+    /// Frees the shell: the call that was handed over runs in a copy of it.
     pub(super) fn leave(&mut self, pid: u32, now: Instant) -> ShellEvent {
         let Some(Leaving { turn, ends, stdin }) =
             self.current.as_mut().and_then(|current| current.leaving.take())
@@ -146,7 +146,7 @@ impl Shell {
         }
     }
 
-    /// Init has seen the end of a job.
+    /// Takes the end of a job, which init has seen.
     pub(super) fn job_ended(
         &mut self,
         reaped: &ReapedJob,
@@ -180,7 +180,7 @@ impl Shell {
         ShellEvent::Ended(call, Box::new(ended))
     }
 
-    /// The ends of all jobs, whose cell has ended like this.
+    /// Ends all jobs, whose cell has ended like this.
     pub(super) fn last_jobs(
         &mut self,
         cell: &Outcome,

@@ -141,7 +141,7 @@ impl Shell {
         }
     }
 
-    /// How the cell ended.
+    /// Outcome of the cell.
     fn of_cell(&mut self, used: Used) -> CellEnd {
         let (end, denials) = match self.end.take() {
             Some((end, denials)) => (Some(end), denials),
