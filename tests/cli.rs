@@ -63,3 +63,26 @@ fn a_refusal_is_one_line_and_a_hint_on_standard_error() {
     let expected = "cofferdam: --env: `A` has no `=`\nhint: write --env NAME=VALUE\n";
     assert_eq!(told(&["run", "--env", "A", "ls"]), (Some(125), String::new(), expected.to_owned()));
 }
+
+/// Runs the binary and returns what it wrote to standard error, with these variables about colour and no others.
+fn errors_with(colour: &[(&str, &str)]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(name);
+    }
+    let output = command.args(["run", "--env", "A", "ls"]).envs(colour.iter().copied()).output();
+    output.map_or_else(
+        |error| error.to_string(),
+        |output| String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+#[test]
+fn errors_have_colour_only_where_it_is_taken() {
+    let plain = "cofferdam: --env: `A` has no `=`\nhint: write --env NAME=VALUE\n";
+    assert_eq!(errors_with(&[]), plain);
+    let painted = "\u{1b}[1m\u{1b}[31mcofferdam:\u{1b}[0m --env: `A` has no `=`\n\
+        \u{1b}[1m\u{1b}[36mhint:\u{1b}[0m write --env NAME=VALUE\n";
+    assert_eq!(errors_with(&[("CLICOLOR_FORCE", "1")]), painted);
+    assert_eq!(errors_with(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]), plain);
+}

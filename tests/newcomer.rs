@@ -95,6 +95,22 @@ fn an_assignment_prints_no_value() -> Result<(), Failed> {
     same(told, (Some(0), String::new(), "cofferdam: nothing printed\n".to_owned()))
 }
 
+/// The environment is cleared before the error is known.
+fn an_error_after_the_confinement_has_the_colour_that_was_asked_for() -> Result<(), Failed> {
+    let told = |name: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_cofferdam"))
+            .args(["run", "--timeout", "100ms", "--", "sleep", "5"])
+            .env_remove("NO_COLOR")
+            .env(name, "1")
+            .stdin(Stdio::null())
+            .output()?;
+        Ok::<_, Failed>(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let painted = "\u{1b}[1m\u{1b}[31mcofferdam:\u{1b}[0m timed out after 100 ms\n";
+    same(told("CLICOLOR_FORCE")?, painted.to_owned())?;
+    same(told("NO_COLOR")?, "cofferdam: timed out after 100 ms\n".to_owned())
+}
+
 fn main() {
     let arguments = Arguments::from_args();
     let must_run = std::env::var_os("COFFERDAM_MUST_RUN").is_some_and(|value| value == "1");
@@ -118,6 +134,10 @@ fn main() {
         ),
         trial("a_slip_of_the_pen_leaves_no_tool_on", a_slip_of_the_pen_leaves_no_tool_on),
         trial("an_assignment_prints_no_value", an_assignment_prints_no_value),
+        trial(
+            "an_error_after_the_confinement_has_the_colour_that_was_asked_for",
+            an_error_after_the_confinement_has_the_colour_that_was_asked_for,
+        ),
     ];
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
+use super::colour::{Colour, Tone};
 use super::diagnosis;
 use super::error::{CliError, print_out};
 
@@ -68,6 +69,14 @@ impl LayerState {
             Self::Missing => "missing",
         }
     }
+
+    fn tone(self) -> Tone {
+        match self {
+            Self::Ok => Tone::Good,
+            Self::Weak => Tone::Caution,
+            Self::Missing => Tone::Bad,
+        }
+    }
 }
 
 /// Runs the command: 0 only if the default profiles can run.
@@ -78,7 +87,7 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
             .map_err(|error| CliError::new(format!("doctor: {}", error)))?;
         print_out(&format!("{text}\n"))?;
     } else {
-        print_out(&report.text())?;
+        print_out(&report.text(Colour::of_output()))?;
     }
     Ok(match report.verdict {
         Finding::CanRun => 0,
@@ -88,16 +97,18 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
 
 impl Report {
     /// Formats the report for people: a line a layer, its remedy beneath it.
-    pub fn text(&self) -> String {
+    fn text(&self, colour: Colour) -> String {
         let widest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
         let width = widest.unwrap_or(0);
         let mut text = String::new();
         for layer in &self.layers {
-            let remedy = layer.remedy.as_ref().map(|remedy| format!("\n         remedy: {remedy}"));
+            let label = colour.paint(Tone::Advice, "remedy:");
+            let remedy = layer.remedy.as_ref().map(|remedy| format!("\n         {label} {remedy}"));
+            let mark = format!("{:<7}", layer.state.mark());
             let written = writeln!(
                 text,
-                "{:<7}  {:<width$}  {}{}",
-                layer.state.mark(),
+                "{}  {:<width$}  {}{}",
+                colour.paint(layer.state.tone(), &mark),
                 layer.name,
                 layer.how,
                 remedy.unwrap_or_default()
@@ -105,8 +116,8 @@ impl Report {
             debug_assert!(written.is_ok(), "a String takes everything");
         }
         let verdict = match self.verdict {
-            Finding::CanRun => "the default profiles can run",
-            Finding::CannotRun => "the default profiles cannot run",
+            Finding::CanRun => colour.paint(Tone::Good, "the default profiles can run"),
+            Finding::CannotRun => colour.paint(Tone::Bad, "the default profiles cannot run"),
         };
         text + &format!("\ntier: {}\n{verdict}\n", self.tier)
     }
@@ -133,11 +144,17 @@ mod tests {
             ],
         };
         assert_eq!(
-            report.text(),
+            report.text(Colour::Off),
             "ok       landlock  ABI 7\n\
              missing  proc      masked\n         remedy: procMount: Unmasked\n\
              \ntier: none\nthe default profiles cannot run\n"
         );
+        let painted = report.text(Colour::On);
+        assert!(
+            painted.starts_with("\u{1b}[1m\u{1b}[32mok     \u{1b}[0m  landlock"),
+            "{painted:?}"
+        );
+        assert!(painted.contains("\u{1b}[36mremedy:\u{1b}[0m procMount"), "{painted:?}");
         let json = serde_json::to_value(&report).ok();
         assert_eq!(
             json,

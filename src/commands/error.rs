@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::colour::{Colour, Tone};
 use super::exit::{self, Cancellation};
 use super::format::plain;
 use model::outcome::{Failure, in_words};
@@ -39,16 +40,23 @@ impl CliError {
     ///
     /// A message may quote a file that anyone could write, so only its line breaks are kept.
     pub fn text(&self) -> String {
-        let text = match &self.hint {
-            Some(hint) => format!("cofferdam: {}\nhint: {hint}", self.message),
-            None => format!("cofferdam: {}", self.message),
-        };
-        let lines: Vec<String> = text.split('\n').map(plain).collect();
-        lines.join("\n")
+        self.painted(Colour::Off)
+    }
+
+    fn painted(&self, colour: Colour) -> String {
+        let lines = |text: &str| text.split('\n').map(plain).collect::<Vec<_>>().join("\n");
+        let message = lines(&self.message);
+        let text = format!("{} {message}", colour.paint(Tone::Bad, "cofferdam:"));
+        match &self.hint {
+            Some(hint) => {
+                format!("{text}\n{} {}", colour.paint(Tone::Advice, "hint:"), lines(hint))
+            }
+            None => text,
+        }
     }
 
     pub fn print(&self) {
-        eprintln!("{}", self.text());
+        eprintln!("{}", self.painted(Colour::of_errors()));
     }
 }
 

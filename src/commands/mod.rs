@@ -7,6 +7,7 @@
 pub mod audit;
 pub mod calc;
 pub mod check_files;
+mod colour;
 pub mod config;
 mod config_paths;
 pub mod confine;
@@ -50,6 +51,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use colour::Colour;
 use lazy_arguments::LazyArguments;
 
 use sys::process::close_range;
@@ -113,6 +115,7 @@ pub fn main() -> ExitCode {
         eprintln!("cofferdam: inherited descriptors cannot be closed: {errno}");
         return ExitCode::from(exit::REFUSED);
     }
+    Colour::of_streams();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => return usage_error(&usage),

@@ -1,5 +1,6 @@
 //! `cofferdam selftest`: the escape corpus on this machine, against cofferdam or another sandbox.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::colour::{Colour, Tone};
 use super::error::{CliError, print_out};
 use super::format;
 use model::receipt::Tier;
@@ -15,6 +17,7 @@ use selftest::conduct::{self, AttackResult};
 use selftest::corpus::{self, Attack, Class};
 use selftest::judge::Target;
 use selftest::launch::Bench;
+use selftest::report::{Mark, ReportLine};
 use selftest::{remains, report};
 
 /// No cell can be made here: nothing was tried.
@@ -80,11 +83,23 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     let text = if typed.json {
         report::json(&found, &words).map_err(|error| CliError::new(format!("selftest: {error}")))?
     } else {
-        // Observations may contain any bytes; only their line breaks are kept.
-        report::text(&found).lines().map(|line| format::plain(line) + "\n").collect()
+        let colour = Colour::of_output();
+        report::lines(&found).iter().map(|line| shown(line, colour)).collect()
     };
     print_out(&text)?;
     Ok(report::Count::of(&found).exit_code())
+}
+
+/// Formats a line of the report. Observations may contain any bytes, so what a terminal acts on is escaped.
+fn shown(line: &ReportLine, colour: Colour) -> String {
+    let mark = line.mark.map(|mark| {
+        let tone = match mark {
+            Mark::Breach => Tone::Bad,
+            Mark::Known | Mark::NoVerdict => Tone::Caution,
+        };
+        colour.paint(tone, mark.word())
+    });
+    format!("{}{}\n", mark.unwrap_or_default(), format::plain(&line.text))
 }
 
 fn broken(error: impl std::fmt::Display) -> CliError {
@@ -103,7 +118,7 @@ fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliE
     bench.isolation = bench.seen_isolation().map_err(broken)?;
     remains::adopt().map_err(broken)?;
     stopped_by_signals(&bench.stop).map_err(broken)?;
-    let found = conduct::all(&bench, probes);
+    let found = conduct::all(&bench, probes, &progress(probes.len()));
     bench.await_sweepers();
     let left = remains::end_all();
     directory.close().map_err(broken)?;
@@ -111,6 +126,18 @@ fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliE
         (true, _) => Err(CliError::new("selftest: interrupted").with_code(INTERRUPTED)),
         (false, 0) => Ok(found),
         (false, left) => Err(broken(format!("{left} processes of attacks could not be ended"))),
+    }
+}
+
+/// Returns what shows a person at a terminal how far the attacks are, in one line that is gone at the end.
+fn progress(all: usize) -> impl Fn(usize) + Sync {
+    let is_shown = std::io::stderr().is_terminal();
+    move |done| {
+        if is_shown && done < all {
+            eprint!("\r{done} of {all} attacks");
+        } else if is_shown {
+            eprint!("\r\u{1b}[K");
+        }
     }
 }
 
@@ -171,4 +198,17 @@ fn starts(bench: &Bench) -> Result<(), CliError> {
     Err(CliError::new(why)
         .with_hint("cofferdam doctor names the remedy; another sandbox must let {probe} in")
         .with_code(UNAVAILABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_painted_and_what_an_attack_printed_is_escaped() {
+        let line = ReportLine { mark: Some(Mark::Breach), text: " F1  \u{1b}[2J".to_owned() };
+        assert_eq!(shown(&line, Colour::Off), "BREACH     F1  \\u{1b}[2J\n");
+        let painted = shown(&line, Colour::On);
+        assert_eq!(painted, "\u{1b}[1m\u{1b}[31mBREACH    \u{1b}[0m F1  \\u{1b}[2J\n");
+    }
 }

@@ -28,8 +28,8 @@ use supervisor::ScopeWish;
 use sys::memory;
 
 /// Explanation for a person who typed the command; a client never has a terminal for it.
-const ON_A_TERMINAL: &str = "cofferdam: this speaks MCP on standard input and output, for a client that starts it; \
-    type ^D to end it, and try `cofferdam run -- bash` for a shell";
+const ON_A_TERMINAL: &str =
+    "cofferdam: an MCP server, which a client starts; ^D ends it (a shell: cofferdam run bash)";
 
 /// Place of the workspace in a cell.
 const WORKSPACE: &str = "/workspace";

@@ -49,16 +49,18 @@ pub fn bench(directory: &Path, program: PathBuf, target: Target) -> std::io::Res
     Ok(Bench { target, program, directory, config, helper, memory, isolation, stop })
 }
 
-/// Runs the attacks and returns the verdicts in their order, those there are when it is stopped.
-pub fn all(bench: &Bench, probes: &[Attack]) -> Vec<AttackResult> {
+/// Runs the attacks and returns the verdicts in their order, those there are when it is stopped. `told` gets the number
+/// of attacks that are done after each.
+pub fn all(bench: &Bench, probes: &[Attack], told: &(dyn Fn(usize) + Sync)) -> Vec<AttackResult> {
     let is_root = nix::unistd::geteuid().is_root();
-    let verdicts = Mutex::new(vec![None; probes.len()]);
+    let (verdicts, done) = (Mutex::new(vec![None; probes.len()]), AtomicUsize::new(0));
     let settle = |at: usize, probe: &Attack| {
         let found = found(bench, probe, is_root);
         let mut verdicts = verdicts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(place) = verdicts.get_mut(at) {
             *place = found;
         }
+        told(done.fetch_add(1, Ordering::Relaxed).saturating_add(1));
     };
     let workers = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
     let next = AtomicUsize::new(0);

@@ -1,5 +1,6 @@
 //! Reports the results: a table by topic for people, JSON and JUnit for programs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -50,44 +51,107 @@ impl Count {
     fn row(self, name: &str) -> String {
         let Self { held, unshown, breaches, known, no_verdict, not_applicable } = self;
         format!(
-            "{name:<12} {held:>5} {unshown:>8} {breaches:>7} {known:>6} {no_verdict:>11} {not_applicable:>15}\n"
+            "{name:<12} {held:>5} {unshown:>8} {breaches:>7} {known:>6} {no_verdict:>11} {not_applicable:>15}"
         )
     }
 }
 
-/// Reports to people: attacks that were not held first, then the table.
-pub fn text(found: &[AttackResult]) -> String {
-    let mut text = String::new();
+/// Verdict that is shown for one attack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    Breach,
+    Known,
+    NoVerdict,
+}
+
+impl Mark {
+    /// Returns its word, as wide as the longest.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Breach => "BREACH    ",
+            Self::Known => "known     ",
+            Self::NoVerdict => "NO VERDICT",
+        }
+    }
+}
+
+/// One line for people. Its text may hold any bytes that an attack has printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportLine {
+    /// Stands before the text.
+    pub mark: Option<Mark>,
+    pub text: String,
+}
+
+impl ReportLine {
+    fn plain(text: impl Into<String>) -> Self {
+        Self { mark: None, text: text.into() }
+    }
+}
+
+/// Reports to people: attacks that were not held first, then the table, then why some were not shown.
+pub fn lines(found: &[AttackResult]) -> Vec<ReportLine> {
+    let mut lines = Vec::new();
     for one in found {
-        let line = match &one.verdict {
+        let (mark, seen) = match &one.verdict {
             AttackVerdict::Held { .. } | AttackVerdict::NotApplicable { .. } => continue,
-            AttackVerdict::Breach { seen } => ("BREACH", seen.clone()),
-            AttackVerdict::Known { seen, why } => ("known", format!("{seen}: {why}")),
-            AttackVerdict::NoVerdict { seen } => ("NO VERDICT", seen.clone()),
+            AttackVerdict::Breach { seen } => (Mark::Breach, seen.clone()),
+            AttackVerdict::Known { seen, why } => (Mark::Known, format!("{seen}: {why}")),
+            AttackVerdict::NoVerdict { seen } => (Mark::NoVerdict, seen.clone()),
         };
-        let seen = line.1;
-        let written = writeln!(text, "{:<10} {}  {}\n           {seen}", line.0, one.id, one.title);
-        debug_assert!(written.is_ok(), "a String takes everything");
+        lines.push(ReportLine { mark: Some(mark), text: format!(" {}  {}", one.id, one.title) });
+        lines.extend(seen.lines().map(|line| ReportLine::plain(format!("           {line}"))));
     }
-    if !text.is_empty() {
-        text.push('\n');
+    if !lines.is_empty() {
+        lines.push(ReportLine::plain(""));
     }
-    text.push_str("topic         held  unshown  breach  known  no verdict  not applicable\n");
+    let head = "topic         held  unshown  breach  known  no verdict  not applicable";
+    lines.push(ReportLine::plain(head));
     let mut topics: Vec<&str> = found.iter().map(|one| one.topic).collect();
     topics.dedup();
     for topic in topics {
         let count = Count::of(found.iter().filter(|one| one.topic == topic));
-        text.push_str(&count.row(topic));
+        lines.push(ReportLine::plain(count.row(topic)));
     }
-    let all = Count::of(found);
-    text.push_str(&all.row("all"));
-    if all.unshown > 0 {
-        text.push_str(
-            "\nunshown: held, though this machine or user cannot show that the attack works without a\n\
-             sandbox; --json says why for each\n",
-        );
+    lines.push(ReportLine::plain(Count::of(found).row("all")));
+    lines.extend(unshown(found));
+    lines
+}
+
+/// Ids that are named for one reason; of more, their number is.
+const NAMED: usize = 8;
+
+/// Says what `unshown` means, and for which reason which attacks are, the most frequent reason first.
+fn unshown(found: &[AttackResult]) -> Vec<ReportLine> {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for one in found {
+        if let AttackVerdict::Held { unshown: Some(why) } = &one.verdict {
+            // Behind the reason stands what the attack printed, which differs from kernel to kernel.
+            let why = why.split_once(": ").map_or(why.as_str(), |(why, _)| why);
+            reasons.entry(why).or_default().push(&one.id);
+        }
     }
-    text
+    if reasons.is_empty() {
+        return Vec::new();
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, ids)| std::cmp::Reverse(ids.len()));
+    let head = [
+        "",
+        "unshown: held, but this machine or user cannot make the attack work without a sandbox either, so",
+        "that it was held shows less. --json has what was seen for each.",
+    ];
+    let mut lines: Vec<ReportLine> = head.map(ReportLine::plain).into();
+    for (why, ids) in reasons {
+        let named = ids.iter().take(NAMED).copied().collect::<Vec<_>>().join(" ");
+        let more = match ids.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        lines.push(ReportLine::plain(format!("{:>4}  {why}", ids.len())));
+        lines.push(ReportLine::plain(format!("      {named}{more}")));
+    }
+    lines
 }
 
 /// Reports to programs: one object.
@@ -199,28 +263,41 @@ mod tests {
 
     #[test]
     fn the_table_counts_and_what_is_not_held_is_named_first() {
-        let text = text(&four());
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines.get(..8),
-            Some(
-                [
-                    "BREACH     F3  title of F3",
-                    "           `<a&b>\"\u{7}`",
-                    "NO VERDICT F4  title of F4",
-                    "           `<a&b>\"\u{7}`",
-                    "known      F6  title of F6",
-                    "           `<a&b>\"\u{7}`: told",
-                    "",
-                    "topic         held  unshown  breach  known  no verdict  not applicable",
-                ]
-                .as_slice()
-            )
-        );
-        assert_eq!(
-            lines.get(8).copied(),
-            Some("files            2        1       1      1           1               1")
-        );
+        let lines = lines(&four());
+        let plain = ReportLine::plain;
+        let marked = |mark, text: &str| ReportLine { mark: Some(mark), text: text.to_owned() };
+        let expected = [
+            marked(Mark::Breach, " F3  title of F3"),
+            plain("           `<a&b>\"\u{7}`"),
+            marked(Mark::NoVerdict, " F4  title of F4"),
+            plain("           `<a&b>\"\u{7}`"),
+            marked(Mark::Known, " F6  title of F6"),
+            plain("           `<a&b>\"\u{7}`: told"),
+            plain(""),
+            plain("topic         held  unshown  breach  known  no verdict  not applicable"),
+            plain("files            2        1       1      1           1               1"),
+            plain("all              2        1       1      1           1               1"),
+        ];
+        assert_eq!(lines.get(..10), Some(expected.as_slice()));
+    }
+
+    #[test]
+    fn each_reason_for_what_is_not_shown_is_said_once_with_its_attacks() {
+        let held = |at: usize, why: &str| {
+            one(&format!("F{at:02}"), AttackVerdict::Held { unshown: Some(why.to_owned()) })
+        };
+        let mut found: Vec<_> = (1..=9).map(|at| held(at, "no device: ENOENT")).collect();
+        found.push(held(10, "only root can"));
+        found.push(one("F11", AttackVerdict::Held { unshown: None }));
+        let text: Vec<String> = unshown(&found).into_iter().skip(3).map(|line| line.text).collect();
+        let expected = [
+            "   9  no device",
+            "      F01 F02 F03 F04 F05 F06 F07 F08 and 1 more",
+            "   1  only root can",
+            "      F10",
+        ];
+        assert_eq!(text, expected);
+        assert_eq!(unshown(&found.split_off(10)), []);
     }
 
     #[test]
