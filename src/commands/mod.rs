@@ -38,6 +38,7 @@ pub mod run;
 pub mod run_arguments;
 pub mod selftest;
 pub mod serve;
+pub mod setup;
 mod sockets;
 pub mod start;
 pub mod streams;
@@ -86,6 +87,8 @@ pub enum Command {
     Serve(LazyArguments<serve::ServeArguments>),
     /// Evaluate an expression with bc, in a cell
     Calc(LazyArguments<calc::CalcArguments>),
+    /// Add the server to the configuration of a client, with this project's directory as workspace
+    Setup(LazyArguments<setup::SetupArguments>),
     /// Show which protections this machine can hold, and what to do about those it cannot
     Doctor(LazyArguments<doctor::DoctorArguments>),
     /// Attack the sandbox with the escape corpus, on this machine
@@ -127,6 +130,7 @@ pub fn main() -> ExitCode {
         Command::Run(LazyArguments(arguments)) => run::main(&arguments, config),
         Command::Serve(LazyArguments(arguments)) => serve::main(&arguments, config),
         Command::Calc(LazyArguments(arguments)) => calc::main(arguments, config),
+        Command::Setup(LazyArguments(arguments)) => setup::main(&arguments),
         Command::Doctor(LazyArguments(arguments)) => doctor::main(&arguments, config),
         Command::Selftest(LazyArguments(arguments)) => selftest::main(&arguments),
         Command::Policy(LazyArguments(arguments)) => policy::main(&arguments, config),

@@ -210,7 +210,7 @@ fn additions(typed: &ServeArguments) -> Result<ProfileAdditions, CliError> {
 }
 
 /// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
-fn check_workspace(ask: &str, home: Option<&Path>) -> Result<MountRequest, CliError> {
+pub(super) fn check_workspace(ask: &str, home: Option<&Path>) -> Result<MountRequest, CliError> {
     let (path, access) = match ask.strip_suffix(":ro") {
         Some(path) => (path, Access::ReadOnly),
         None => (ask, Access::ReadWrite),

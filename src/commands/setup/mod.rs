@@ -1,0 +1,249 @@
+//! `cofferdam setup`: puts the server into a client's configuration, after it has shown the change and asked.
+
+mod clients;
+mod edit;
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use similar::TextDiff;
+
+use self::clients::{Client, ClientFacts, ConfigFile};
+use super::colour::{Colour, Tone};
+use super::error::{CliError, print_out};
+use super::format::plain;
+use super::serve;
+use model::accounts;
+use model::outcome::in_words;
+
+/// As typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam setup claude-code\n  \
+    cofferdam setup codex --workspace ~/project --print\n\n\
+    The change is shown and written only after a yes; what else is in the file stays as it is.")]
+pub struct SetupArguments {
+    /// The client
+    #[arg(value_name = "CLIENT", value_enum)]
+    pub client: Client,
+    /// The project's directory, which cells have as /workspace; without it, the one you are in
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub workspace: PathBuf,
+    /// Show the change and write nothing
+    #[arg(long)]
+    pub print: bool,
+    /// Write the change without a question
+    #[arg(long, conflicts_with = "print")]
+    pub yes: bool,
+}
+
+/// A change of one file.
+struct Change {
+    client: &'static ClientFacts,
+    /// The file itself: links are followed.
+    path: PathBuf,
+    /// The text that is there, none if there is no file.
+    old: Option<String>,
+    new: String,
+}
+
+/// Runs the command: 0 if the file has the entry, or was only to be shown.
+pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
+    let home = accounts::home();
+    let project = project(&typed.workspace, home.as_deref())?;
+    let change = Change::of(typed.client.facts(), &project, home.as_deref())?;
+    if change.old.as_deref() == Some(change.new.as_str()) {
+        print_out(&format!(
+            "{} has it already: {}\n",
+            change.client.title,
+            plain(&change.path.display().to_string())
+        ))?;
+        return Ok(0);
+    }
+    print_out(&change.shown(Colour::of_output()))?;
+    if !typed.print {
+        if !typed.yes && !confirmed()? {
+            return Err(CliError::new("setup: nothing was written"));
+        }
+        change.write()?;
+        print_out("Written.\n\n")?;
+    }
+    print_out(&change.next())?;
+    Ok(0)
+}
+
+/// Returns the directory of the project, if `serve` would take it.
+fn project(typed: &Path, home: Option<&Path>) -> Result<String, CliError> {
+    let bad = |why: &str| {
+        CliError::new(format!("--workspace: `{}` {why}", plain(&typed.display().to_string())))
+    };
+    let path = typed
+        .canonicalize()
+        .map_err(|error| bad(&format!("cannot be used: {}", in_words(&error))))?;
+    if !path.is_dir() {
+        return Err(bad("is no directory"));
+    }
+    let path = path.to_str().ok_or_else(|| bad("has a name that is no UTF-8"))?;
+    if path.ends_with(":ro") {
+        return Err(bad("ends with :ro, which would be taken for an access"));
+    }
+    serve::check_workspace(path, home.and_then(|home| home.canonicalize().ok()).as_deref())?;
+    Ok(path.to_owned())
+}
+
+impl Change {
+    fn of(
+        client: &'static ClientFacts,
+        project: &str,
+        home: Option<&Path>,
+    ) -> Result<Self, CliError> {
+        let user = std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty());
+        let user = user.map(PathBuf::from).or_else(|| home.map(|home| home.join(".config")));
+        let path = client.path(Path::new(project), user.as_deref());
+        let path = path.ok_or_else(|| CliError::new("setup: no home directory is known"))?;
+        let path = followed(&path, client.file, project)?;
+        let failed = |why: &str| {
+            CliError::new(format!("setup: {}: {why}", plain(&path.display().to_string())))
+        };
+        let old = match std::fs::read_to_string(&path) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(&format!("cannot be read: {}", in_words(&error)))),
+        };
+        let command = std::env::current_exe().map_err(|error| {
+            failed(&format!("cofferdam's own path is unknown: {}", in_words(&error)))
+        })?;
+        let command = command.to_str().ok_or_else(|| failed("cofferdam's own path is no UTF-8"))?;
+        let entry = client.entry(command, project);
+        let new =
+            edit::edited(client, old.as_deref().unwrap_or_default(), &entry).map_err(|why| {
+                failed(&why)
+                    .with_hint("nothing was changed; mend the file, or add the entry by hand")
+            })?;
+        Ok(Self { client, path, old, new })
+    }
+
+    /// Formats the change. The file may hold any bytes, so what a terminal acts on is escaped.
+    fn shown(&self, colour: Colour) -> String {
+        let verb = if self.old.is_some() { "Change of" } else { "New file" };
+        let mut text = format!("{verb} {}:\n\n", plain(&self.path.display().to_string()));
+        let diff = TextDiff::from_lines(self.old.as_deref().unwrap_or_default(), &self.new);
+        for hunk in diff.unified_diff().context_radius(2).iter_hunks() {
+            for change in hunk.iter_changes() {
+                let line = plain(change.value().trim_end_matches(['\r', '\n']));
+                let line = format!("  {}{line}", change.tag());
+                let line = match change.tag() {
+                    similar::ChangeTag::Equal => line,
+                    similar::ChangeTag::Insert => colour.paint(Tone::Good, &line),
+                    similar::ChangeTag::Delete => colour.paint(Tone::Bad, &line),
+                };
+                text.push_str(&line);
+                text.push('\n');
+            }
+        }
+        text.push('\n');
+        text
+    }
+
+    /// Writes the new text in place of the old one, whole or not at all.
+    fn write(&self) -> Result<(), CliError> {
+        let failed = |error: &std::io::Error| {
+            let path = plain(&self.path.display().to_string());
+            CliError::new(format!("setup: {path} cannot be written: {}", in_words(error)))
+        };
+        let now = std::fs::read_to_string(&self.path).ok();
+        if now != self.old {
+            return Err(CliError::new("setup: the file was changed meanwhile")
+                .with_hint("nothing was written; run the command again"));
+        }
+        let written = || {
+            let directory = self.path.parent().unwrap_or_else(|| Path::new("/"));
+            std::fs::create_dir_all(directory)?;
+            let mut file = tempfile::NamedTempFile::new_in(directory)?;
+            file.write_all(self.new.as_bytes())?;
+            let mode = match std::fs::metadata(&self.path) {
+                Ok(old) => {
+                    if old.uid() != nix::unistd::geteuid().as_raw() {
+                        chown(file.path(), Some(old.uid()), Some(old.gid()))?;
+                    }
+                    old.permissions().mode()
+                }
+                Err(_) => 0o644,
+            };
+            file.as_file().set_permissions(PermissionsExt::from_mode(mode & 0o777))?;
+            file.as_file().sync_all()?;
+            file.persist(&self.path).map_err(|error| error.error)?;
+            Ok(())
+        };
+        written().map_err(|error| failed(&error))
+    }
+
+    /// Says what is to be done beside the file.
+    fn next(&self) -> String {
+        let mut text = String::new();
+        if let ConfigFile::OfProject(_) = self.client.file {
+            text.push_str(
+                "The file names paths of this machine: keep it out of version control.\n",
+            );
+        }
+        for line in self.client.next {
+            let written = writeln!(text, "{line}");
+            debug_assert!(written.is_ok(), "a String takes everything");
+        }
+        text.push_str("cofferdam doctor tells whether this machine can hold the cells.\n");
+        text
+    }
+}
+
+/// Follows the links of a file that may not be there yet. One of a project must lie in it: whoever made the project
+/// could have made a link to any file of the user's.
+fn followed(path: &Path, file: ConfigFile, project: &str) -> Result<PathBuf, CliError> {
+    let shown = plain(&path.display().to_string());
+    let real = real(path).map_err(|error| {
+        CliError::new(format!("setup: {shown} cannot be used: {}", in_words(&error)))
+    })?;
+    match file {
+        ConfigFile::OfProject(_) if !real.starts_with(project) => {
+            let real = plain(&real.display().to_string());
+            Err(CliError::new(format!(
+                "setup: {shown} is a link to {real}, outside of the project"
+            ))
+            .with_hint(
+                "nothing was written; remove the link, or write the entry there by hand (--print)",
+            ))
+        }
+        ConfigFile::OfProject(_) | ConfigFile::OfUser(_) => Ok(real),
+    }
+}
+
+/// Returns the path without links, of which the last parts need not exist.
+fn real(path: &Path) -> std::io::Result<PathBuf> {
+    if path.symlink_metadata().is_ok() {
+        // A link to nothing is an error here.
+        return path.canonicalize();
+    }
+    let name = path.file_name().unwrap_or(OsStr::new(""));
+    match path.parent() {
+        Some(parent) => Ok(real(parent)?.join(name)),
+        None => Ok(path.to_owned()),
+    }
+}
+
+/// Asks the person at the terminal.
+fn confirmed() -> Result<bool, CliError> {
+    let mut input = std::io::stdin().lock();
+    if !std::io::stdin().is_terminal() {
+        return Err(CliError::new("setup: nobody can be asked: standard input is no terminal")
+            .with_hint("add --yes to write the change, or --print only to show it"));
+    }
+    print_out("Write it? [y/N] ")?;
+    let mut answer = String::new();
+    input
+        .read_line(&mut answer)
+        .map_err(|error| CliError::new(format!("setup: {}", in_words(&error))))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
