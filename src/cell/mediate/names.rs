@@ -2,7 +2,7 @@
 
 /// Names that editors, shells, agents and version control run or obey, wherever they lie, each with
 /// the reason why it is guarded.
-pub const OBEYED: [(&str, &str); 13] = [
+pub const OBEYED: [(&str, &str); 16] = [
     (".envrc", "direnv runs it as a shell script, once allowed"),
     (".vscode", "Visual Studio Code runs its tasks and takes paths of programs from its settings"),
     (".idea", "JetBrains' editors run its run configurations and file watchers"),
@@ -11,6 +11,9 @@ pub const OBEYED: [(&str, &str); 13] = [
     (".cursor", "Cursor starts the servers of its mcp.json and runs its hooks"),
     (".gemini", "Gemini CLI starts the servers of its settings and loads its extensions"),
     (".codex", "Codex obeys its configuration, which names servers and programs to notify"),
+    ("opencode.json", "opencode starts the servers and formatters that it names"),
+    ("opencode.jsonc", "opencode starts the servers and formatters that it names"),
+    (".opencode", "opencode loads its plugins and obeys its permissions"),
     (".devcontainer", "editors run its initializeCommand on the host"),
     (".hg", "Mercurial runs the hooks and extensions of its hgrc"),
     (".sl", "Sapling runs the hooks and extensions of its configuration"),
