@@ -18,6 +18,7 @@ mod escape_filter;
 mod exec_options;
 pub mod exit;
 mod format;
+mod git_identity;
 mod host_programs;
 pub mod launch;
 mod lazy_arguments;

@@ -79,6 +79,7 @@ fn prepare(
 ) -> Result<(Grant, Terms, Launched, LoggedCall), CliError> {
     let settings = wiring::load_one(config)?.in_tier(request.tier);
     let (settings, workspace) = wiring::with_mounts(settings, &request.profile, &request.mounts)?;
+    let settings = settings.with_git_identity();
     let settings = settings.with_sockets(&request.sockets)?.at_terminal(terminal);
     let held = request.call.asked.memory.is_some();
     let wish = if held { ScopeWish::Needed } else { ScopeWish::Never };

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::config_paths::{self, Exposure, HostTree};
 use super::error::CliError;
-use super::host_programs;
 use super::run_arguments::MountRequest;
 use super::tier;
+use super::{git_identity, host_programs};
 use config::json::ConfigJson;
 use config::server::{ScopeRule, ValueSource};
 use config::{HostContext, Loaded};
@@ -151,6 +151,29 @@ impl Settings {
     #[must_use]
     pub fn at_terminal(mut self, size: Option<TerminalSize>) -> Self {
         self.profiles.iter_mut().for_each(|profile| profile.terminal = size);
+        self
+    }
+
+    /// Gives cells the operator's identity for commits, if a directory that they may write to is a repository.
+    #[must_use]
+    pub fn with_git_identity(mut self) -> Self {
+        if !self.loaded.config.git_identity.value {
+            return self;
+        }
+        let is_repository = |granted: &&Granted| {
+            granted.access != Access::ReadOnly && granted.host.join(".git").is_dir()
+        };
+        let repository = self.granted.iter().flatten().find(is_repository);
+        let identity = repository.and_then(|granted| git_identity::of(&granted.host));
+        if identity.is_none() {
+            return self;
+        }
+        for profile in self.profiles.iter_mut().filter(|profile| profile.workspace) {
+            profile.git_identity.clone_from(&identity);
+            // A git that is not the distribution's looks elsewhere.
+            let file = ("GIT_CONFIG_SYSTEM".to_owned(), "/etc/gitconfig".to_owned());
+            profile.env.extend([file]);
+        }
         self
     }
 

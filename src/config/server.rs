@@ -95,6 +95,8 @@ pub struct Config {
     pub session_yield: Setting<Duration>,
     /// Settings of `bash_exec`.
     pub exec: ExecSettings,
+    /// True if cells with a writable repository have the operator's name and address for commits.
+    pub git_identity: Setting<bool>,
     /// Groups of tools that are shown.
     pub tools_groups: Setting<BTreeSet<ToolGroup>>,
     /// Tools that are not offered at all, whatever the policy says.
@@ -145,6 +147,9 @@ struct Written {
     /// Settings of `bash_exec`.
     #[serde(default)]
     exec: WrittenExec,
+    /// Parts of the operator's git configuration that cells have.
+    #[serde(default)]
+    git: WrittenGit,
     /// Tools that callers see.
     #[serde(default)]
     tools: WrittenTools,
@@ -234,6 +239,17 @@ struct WrittenSessions {
     /// Default: `"45s"`. Example: `"20s"`.
     #[serde(rename = "yield")]
     yield_after: Option<Spanned<Time>>,
+}
+
+/// Parts of the operator's git configuration that cells have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenGit {
+    /// Give cells your `user.name` and `user.email` where a directory that they may write to is a repository, so that
+    /// `git commit` works.
+    ///
+    /// Default: `true`. Example: `false`.
+    identity: Option<Spanned<bool>>,
 }
 
 /// Tools that callers see. The policy must allow each of them too.
@@ -328,7 +344,8 @@ impl Config {
             Some(document) => (Reader { document }, document.read::<Written>()?),
             None => (Reader { document: &empty }, Written::default()),
         };
-        let Written { server, pool, limits, sessions, exec, tools, audit, nested, .. } = written;
+        let Written { server, pool, limits, sessions, exec, git, tools, audit, nested, .. } =
+            written;
         let (uid_base, uid_count) = uids(&reader, &server)?;
         let concurrency =
             reader.count(server.concurrency.as_ref(), defaults::concurrency(cores))?;
@@ -364,6 +381,7 @@ impl Config {
                 |time| time.0,
             ),
             exec: ExecSettings::parse(&reader, &exec)?,
+            git_identity: reader.set(git.identity.as_ref(), true, |given| given),
             tools_groups: reader.set(
                 tools.groups.as_ref(),
                 ToolGroup::shown_by_default(),
@@ -410,6 +428,7 @@ impl Config {
         ];
         all.extend(self.exec.shown());
         all.extend([
+            shown("git.identity", &self.git_identity, bool::to_string),
             shown("tools.groups", &self.tools_groups, |groups| {
                 groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
             }),

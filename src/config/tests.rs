@@ -247,6 +247,7 @@ fn every_value_is_shown_with_its_source() {
         "exec.max_timeout = 300s (default)".to_owned(),
         "exec.working_dir = /workspace (default)".to_owned(),
         "exec.history = 100 (default)".to_owned(),
+        "git.identity = true (default)".to_owned(),
         "tools.groups = calc, shell (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),

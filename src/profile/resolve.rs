@@ -79,6 +79,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         requires: requires(chain)?,
         tier: model::receipt::Tier::Full,
         terminal: None,
+        git_identity: None,
     })
 }
 

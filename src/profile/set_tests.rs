@@ -72,6 +72,7 @@ fn a_profile_without_keys_has_the_defaults_and_nothing_of_the_host() {
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
         tier: model::receipt::Tier::Full,
         terminal: None,
+        git_identity: None,
     };
     assert_eq!(profile(&[&format!("{HEAD}{EXEC}")]), Ok(expected));
 }

@@ -1,6 +1,7 @@
 //! Grants of the host to a cell: their extent, and the files in them that stay protected.
 
 mod changes;
+mod git_identity;
 mod granted_sockets;
 mod mediated;
 mod names;
@@ -30,5 +31,6 @@ fn main() -> ExitCode {
         ("mediated", mediated::CLAIMS),
         ("changes", changes::CLAIMS),
         ("toolchains", toolchains::CLAIMS),
+        ("git_identity", git_identity::CLAIMS),
     ])
 }

@@ -271,6 +271,7 @@ pub(crate) fn profile() -> Profile {
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
         tier: model::receipt::Tier::Full,
         terminal: None,
+        git_identity: None,
     }
 }
 

@@ -58,6 +58,15 @@ pub struct Profile {
     pub tier: Tier,
     /// Terminal of its only call, for an operator who sits at one; never a file's word.
     pub terminal: Option<TerminalSize>,
+    /// Author of commits, in the cell's `/etc/gitconfig` beside a granted directory.
+    pub git_identity: Option<GitIdentity>,
+}
+
+/// Name and address for commits, as git's `user.name` and `user.email` have them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GitIdentity {
+    pub name: Option<String>,
+    pub email: Option<String>,
 }
 
 /// Size of a terminal, in characters.
@@ -135,6 +144,7 @@ impl Profile {
             requires: Requires { landlock_abi: 2, memory_cgroup: false },
             tier: Tier::Full,
             terminal: None,
+            git_identity: None,
         }
     }
 }

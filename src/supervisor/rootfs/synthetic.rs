@@ -9,6 +9,7 @@ use cell::mounts::{HIDDEN, Slot};
 use cell::{c_path, size};
 use model::defaults::processors;
 use model::job::Limits;
+use model::profile::GitIdentity;
 
 /// The host name of every cell.
 pub use model::profile::HOST_NAME;
@@ -42,6 +43,22 @@ pub(crate) fn etc(directory: &Path) -> std::io::Result<()> {
         write_file(&directory.join(name), &text)?;
     }
     Ok(())
+}
+
+/// Writes the author of commits into `directory`, where every repository's own configuration counts more.
+///
+/// # Errors
+/// What open(2) or write(2) say.
+pub(crate) fn git_identity(directory: &Path, identity: &GitIdentity) -> std::io::Result<()> {
+    let GitIdentity { name, email } = identity;
+    let lines = [("name", name), ("email", email)].into_iter().filter_map(|(key, value)| {
+        let value: String = value.as_ref()?.chars().filter(|c| !c.is_control()).collect();
+        // In quotes these two have a meaning (git-config(1), Values).
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+        Some(format!("\t{key} = \"{value}\"\n"))
+    });
+    let text = format!("[user]\n{}", lines.collect::<String>());
+    write_file(&directory.join("gitconfig"), &text)
 }
 
 /// Writes what covers `/proc` into the hidden store.

@@ -129,6 +129,9 @@ impl TemplateBuilder<'_> {
         let mut grants = place_grants(&grant.directories, granted, &empty)?;
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
+        if let (Some(identity), false) = (&profile.git_identity, grant.directories.is_empty()) {
+            synthetic::git_identity(Path::new("etc"), identity).during("writing /etc/gitconfig")?;
+        }
         synthetic::store(&hidden_here(), &profile.limits, self.cells)
             .during("writing the hidden store")?;
         self.proc_for_cells(profile.proc)?;

@@ -1,0 +1,220 @@
+//! Reads the operator's name and address for commits from git's own configuration, and nothing else of it.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+
+use model::accounts;
+use model::profile::GitIdentity;
+use supervisor::protect::grammar::{self, WrittenSetting};
+
+/// Depth to which git follows includes (config.c: MAX_INCLUDE_DEPTH).
+const DEEPEST: usize = 10;
+/// Largest file that is read, in bytes; git's are a few kilobytes.
+const MOST: u64 = 1 << 20;
+
+/// Returns the identity that git would take for a commit in a repository, but for what the repository itself says.
+/// None if there is none, or if it depends on a condition that is not understood here: a wrong address in a commit
+/// is worse than none.
+pub(super) fn of(repository: &Path) -> Option<GitIdentity> {
+    let mut reading = Reading {
+        git: repository.join(".git"),
+        home: accounts::home(),
+        found: GitIdentity::default(),
+        is_sure: true,
+    };
+    for file in reading.files() {
+        reading.file(&file, 0);
+    }
+    let Reading { found, is_sure, .. } = reading;
+    (is_sure && found != GitIdentity::default()).then_some(found)
+}
+
+/// An identity as far as it was read.
+struct Reading {
+    /// The repository's own directory, on which conditions are.
+    git: PathBuf,
+    home: Option<PathBuf>,
+    found: GitIdentity,
+    is_sure: bool,
+}
+
+/// A setting that counts here.
+enum Step {
+    Name(String),
+    Email(String),
+    Include { condition: Option<String>, path: Vec<u8> },
+}
+
+impl Reading {
+    /// Returns the files in git's order, of which the last counts most (git-config(1), FILES).
+    fn files(&self) -> Vec<PathBuf> {
+        let named = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        let system = named("GIT_CONFIG_SYSTEM").unwrap_or_else(|| "/etc/gitconfig".into());
+        let of_the_user = match named("GIT_CONFIG_GLOBAL") {
+            Some(file) => vec![file],
+            None => {
+                let user = named("XDG_CONFIG_HOME").filter(|path| !path.as_os_str().is_empty());
+                let user = user.or_else(|| Some(self.home.as_ref()?.join(".config")));
+                let own = self.home.as_ref().map(|home| home.join(".gitconfig"));
+                user.map(|user| user.join("git/config")).into_iter().chain(own).collect()
+            }
+        };
+        std::iter::once(system).chain(of_the_user).collect()
+    }
+
+    fn file(&mut self, file: &Path, depth: usize) {
+        let is_plain = |metadata: std::fs::Metadata| metadata.is_file() && metadata.len() <= MOST;
+        // A FIFO would never end.
+        if depth > DEEPEST || !file.metadata().is_ok_and(is_plain) {
+            return;
+        }
+        // Git passes over a file that it may not read.
+        let Ok(text) = std::fs::read(file) else { return };
+        let mut steps = Vec::new();
+        let whole = grammar::settings(&text, |setting| steps.extend(step(&setting)));
+        if whole == grammar::Whole::No {
+            self.is_sure = false;
+        }
+        for step in steps {
+            match step {
+                Step::Name(name) => self.found.name = Some(name),
+                Step::Email(email) => self.found.email = Some(email),
+                Step::Include { condition, path } => {
+                    let path = self.expanded(&path, file);
+                    self.include(condition.as_deref(), &path, file, depth);
+                }
+            }
+        }
+    }
+
+    fn include(&mut self, condition: Option<&str>, path: &Path, from: &Path, depth: usize) {
+        match condition.map(|condition| self.holds(condition, from)) {
+            None | Some(Some(true)) => self.file(path, depth + 1),
+            Some(Some(false)) => {}
+            Some(None) => {
+                let before = self.found.clone();
+                self.file(path, depth + 1);
+                self.is_sure &= self.found == before;
+            }
+        }
+    }
+
+    /// Returns whether the condition of an include holds; `None` if that is not known here.
+    fn holds(&self, condition: &str, from: &Path) -> Option<bool> {
+        let (kind, pattern) = condition.split_once(':')?;
+        let case_sensitive = match kind {
+            "gitdir" => true,
+            "gitdir/i" => false,
+            _ => return None,
+        };
+        let mut pattern = match (pattern.strip_prefix("./"), pattern.strip_prefix("~/")) {
+            (Some(below), _) => format!("{}/{below}", from.parent()?.to_str()?),
+            (None, Some(below)) => format!("{}/{below}", self.home.as_ref()?.to_str()?),
+            (None, None) if pattern.starts_with('/') => pattern.to_owned(),
+            (None, None) => format!("**/{pattern}"),
+        };
+        if pattern.ends_with('/') {
+            pattern.push_str("**");
+        }
+        let pattern = Pattern::new(&pattern).ok()?;
+        let options = MatchOptions {
+            case_sensitive,
+            require_literal_separator: true,
+            require_literal_leading_dot: false,
+        };
+        Some(pattern.matches_path_with(&self.git, options))
+    }
+
+    /// Returns a path with what git puts in for `~`, from the directory of the file that names it.
+    fn expanded(&self, path: &[u8], from: &Path) -> PathBuf {
+        let own = |bytes: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
+        match (path.strip_prefix(b"~/"), &self.home) {
+            (Some(below), Some(home)) => home.join(own(below)),
+            _ => from.parent().unwrap_or(from).join(own(path)),
+        }
+    }
+}
+
+fn step(setting: &WrittenSetting<'_>) -> Option<Step> {
+    let text = |value: &[u8]| String::from_utf8(value.to_vec()).ok();
+    let value = setting.value.filter(|value| !value.is_empty())?;
+    match (setting.section, setting.subsection, setting.key) {
+        (b"user", None, b"name") => text(value).map(Step::Name),
+        (b"user", None, b"email") => text(value).map(Step::Email),
+        (b"include", None, b"path") => Some(Step::Include { condition: None, path: value.into() }),
+        (b"includeif", Some(condition), b"path") => {
+            let condition = Some(String::from_utf8_lossy(condition).into_owned());
+            Some(Step::Include { condition, path: value.into() })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Failed = Box<dyn std::error::Error>;
+
+    /// Reads the identity for `/home/me/work/p` from a configuration, beside which lies another file.
+    fn read(config: &str, other: &str) -> Result<(GitIdentity, bool), Failed> {
+        let home = tempfile::tempdir()?;
+        std::fs::write(home.path().join("config"), config)?;
+        std::fs::write(home.path().join("other"), other)?;
+        let mut reading = Reading {
+            git: "/home/me/work/p/.git".into(),
+            home: Some("/home/me".into()),
+            found: GitIdentity::default(),
+            is_sure: true,
+        };
+        reading.file(&home.path().join("config"), 0);
+        Ok((reading.found, reading.is_sure))
+    }
+
+    fn identity(name: &str, email: &str) -> GitIdentity {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        GitIdentity { name: some(name), email: some(email) }
+    }
+
+    #[test]
+    fn name_and_address_are_read_and_nothing_else() -> Result<(), Failed> {
+        let config = "[user]\n name = Me \\\"x\\\"\n email = me@example.org\n signingkey = k\n[user \"x\"]\n name = no\n\
+            [core]\n editor = evil\n";
+        assert_eq!(read(config, "")?, (identity("Me \"x\"", "me@example.org"), true));
+        Ok(())
+    }
+
+    #[test]
+    fn an_include_counts_where_its_condition_holds() -> Result<(), Failed> {
+        let own = "[user]\n email = a@b\n";
+        let other = "[user]\n email = work@b\n";
+        let holds = [
+            "gitdir:~/work/",
+            "gitdir:/home/me/**",
+            "gitdir/i:~/WORK/",
+            "gitdir:p/.git",
+            "gitdir:work/",
+        ];
+        let fails = ["gitdir:~/other/", "gitdir:~/WORK/", "gitdir:/home/me/work", "gitdir:q/"];
+        for (conditions, email) in [(&holds[..], "work@b"), (&fails[..], "a@b")] {
+            for condition in conditions {
+                let config = format!("{own}[includeIf \"{condition}\"]\n path = other\n");
+                assert_eq!(read(&config, other)?, (identity("", email), true), "{condition}");
+            }
+        }
+        let config = format!("{own}[include]\n path = other\n path = config\n path = /nothing\n");
+        assert_eq!(read(&config, other)?.0, identity("", "a@b"), "and no circle is endless");
+        Ok(())
+    }
+
+    #[test]
+    fn a_condition_that_is_not_understood_leaves_no_identity() -> Result<(), Failed> {
+        let config = "[user]\n email = a@b\n[includeIf \"onbranch:main\"]\n path = other\n";
+        assert!(!read(config, "[user]\n email = c@d\n")?.1);
+        assert!(read(config, "[core]\n pager = less\n")?.1, "unless it says nothing about it");
+        assert!(!read("[user\n email = a@b\n", "")?.1, "nor does a file that git refuses");
+        Ok(())
+    }
+}
