@@ -36,10 +36,11 @@ help:
 setup:
 	@scripts/setup $(RUN_NEEDS)
 
-# One command for both, so that their common dependencies are built once.
+# What is built here `make build` need not build again: the demo is a package of its own.
 demo: setup
-	$(CARGO) build --release --locked --bin cofferdam --example demo
-	$(TARGET)/release/examples/demo $(TARGET)/release/cofferdam
+	@test -x $(TARGET)/release/cofferdam || echo 'The release binary is built first: about five minutes on two processors.'
+	@$(CARGO) build --release --locked -p cofferdam -p cofferdam-demo --bins
+	@$(TARGET)/release/demo $(TARGET)/release/cofferdam
 
 # What docs/session.md shows; git is needed besides.
 story: setup

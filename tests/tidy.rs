@@ -135,7 +135,7 @@ fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
 fn crates_depend_only_on_those_the_arrows_lead_to() {
     let metadata = metadata(&["--no-deps"]);
     let (mut faults, mut seen) = (Vec::new(), BTreeSet::new());
-    for package in list(&metadata, "packages") {
+    for package in list(&metadata, "packages").iter().filter(|it| is_of_the_product(it)) {
         let Some(name) = text(package, "name").strip_prefix("cofferdam-") else { continue };
         let Some((known, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
             faults.push(format!("`{name}` has no arrow yet"));
@@ -154,6 +154,11 @@ fn crates_depend_only_on_those_the_arrows_lead_to() {
     assert_eq!(seen, CRATES.iter().map(|(name, _)| *name).collect(), "crates of the workspace");
 }
 
+/// Returns whether a package is a part of the program, and not an example.
+fn is_of_the_product(package: &serde_json::Value) -> bool {
+    !place(package).parent().is_some_and(|parent| parent.ends_with("examples"))
+}
+
 /// The directory of a package.
 fn place(package: &serde_json::Value) -> PathBuf {
     Path::new(text(package, "manifest_path")).parent().map(Path::to_owned).unwrap_or_default()
@@ -163,7 +168,7 @@ fn place(package: &serde_json::Value) -> PathBuf {
 fn every_dependency_is_in_use() {
     let metadata = metadata(&["--no-deps"]);
     let (mut faults, mut mechanisms) = (Vec::new(), BTreeSet::new());
-    for package in list(&metadata, "packages") {
+    for package in list(&metadata, "packages").iter().filter(|it| is_of_the_product(it)) {
         let mut sources = Vec::new();
         let root = place(package);
         // The root has the other crates in its own directory.

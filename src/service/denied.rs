@@ -6,8 +6,8 @@ use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
 use model::profile::{Profile, calls, floor};
 
 /// Grant that lifts the guard on names in a writable granted directory.
-const LIFTS_THE_GUARD: &str =
-    "--unguarded, since the host obeys what has such a name; in /tmp it can be made";
+const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a name; in /tmp it can be made \
+    (git: config --global lasts as long as the session; clone to /tmp and push back)";
 
 /// A system call that was refused, with the grant that would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

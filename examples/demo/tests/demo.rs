@@ -1,0 +1,18 @@
+//! The demo plays to its end, and fits on a page.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn each_attempt_is_refused_as_the_demo_says() -> std::io::Result<()> {
+    let demo = Path::new(env!("CARGO_BIN_EXE_demo"));
+    // Built beside it for the tests of the whole workspace.
+    let cofferdam = demo.with_file_name("cofferdam");
+    let output = Command::new(demo).arg(cofferdam).output()?;
+    let (told, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{told}\n{errors}");
+    assert_eq!(told.matches("refused by").count(), 8, "{told}");
+    assert!(told.lines().count() < 60, "{told}");
+    Ok(())
+}
