@@ -205,9 +205,50 @@ impl ControlGroup {
         })
     }
 
+    /// Returns how the kernel takes pages of files away from the cell; `None` where it does not count that.
+    pub fn reclaim(&self) -> Option<Reclaim> {
+        let file = self.memory.open("memory.stat", OFlag::O_RDONLY).ok()?;
+        let mut buffer = [0; STAT_BYTES];
+        let length = pread(file, &mut buffer, 0).ok()?;
+        Reclaim::parse(std::str::from_utf8(buffer.get(..length)?).ok()?)
+    }
+
     /// Returns the most memory the cell had, in bytes; `None` where this kernel does not count it.
     pub fn peak(&self) -> Option<u64> {
         read(self.peak.as_ref()?).ok()?.trim().parse().ok()
+    }
+}
+
+/// Longest `memory.stat` that is read; version 2 has some 2,000 bytes.
+const STAT_BYTES: usize = 8192;
+
+/// Counts of a group about pages of files, since it began (memory.stat).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reclaim {
+    /// Bytes of files that it has in memory now.
+    pub file_bytes: u64,
+    /// Pages that were taken away and read again shortly after.
+    pub read_again: u64,
+    /// Times that a process waited for a mapped page to be read.
+    pub waits: u64,
+}
+
+impl Reclaim {
+    fn parse(text: &str) -> Option<Self> {
+        let count = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            lines.find(|(own, _)| *own == name)?.1.parse::<u64>().ok()
+        };
+        // Version 1 and older kernels count all pages that are read again as one.
+        let read_again =
+            count("workingset_refault_file").or_else(|| count("workingset_refault"))?;
+        let file_bytes = count("active_file")?.saturating_add(count("inactive_file")?);
+        Some(Self { file_bytes, read_again, waits: count("pgmajfault")? })
+    }
+
+    /// Returns the pages of files that it has now, of 4 KiB each.
+    pub fn file_pages(&self) -> u64 {
+        self.file_bytes / 4096
     }
 }
 
@@ -270,5 +311,22 @@ impl Drop for Directory {
         if let Err(errno) = unlinkat(&self.parent, self.name.as_str(), UnlinkatFlags::RemoveDir) {
             tracing::debug!(%errno, name = self.name, "a control group could not be removed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_pages_are_read_from_both_versions() {
+        let told = Some(Reclaim { file_bytes: 12288, read_again: 5, waits: 7 });
+        let two = "anon 1\nfile 2\ninactive_file 4096\nactive_file 8192\nworkingset_refault_anon 9\n\
+            workingset_refault_file 5\npgmajfault 7\n";
+        let one = "cache 1\nworkingset_refault 5\npgmajfault 7\ninactive_file 4096\nactive_file 8192\n\
+            total_pgmajfault 70\n";
+        assert_eq!(Reclaim::parse(two), told);
+        assert_eq!(Reclaim::parse(one), told);
+        assert_eq!(Reclaim::parse("pgmajfault 7\n"), None);
     }
 }

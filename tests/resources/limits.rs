@@ -21,6 +21,9 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_program_that_handles_sigxfsz_meets_efbig", file_size_handled).needs(PYTHON),
     claim("memory_that_is_touched_ends_the_call", memory).needs(PYTHON),
     claim("memory_of_many_processes_ends_the_call", shared_memory).needs(PYTHON),
+    claim("a_cell_that_only_reads_its_own_pages_again_ends_for_its_memory", crawl)
+        .needs(&[Need::Python, Need::MemoryCgroup])
+        .only(For::Root),
     claim("a_large_program_may_start_children", children).needs(PYTHON),
     claim("processor_time_ends_the_call", cpu).needs(&[Need::Bc]),
     claim("output_past_its_cap_ends_the_call", output),
@@ -319,6 +322,35 @@ print([up(n) for n in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.R
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); print(resource.getrlimit(resource.RLIMIT_NOFILE))";
     let list = ["'refused'"; 6].join(", ");
     equal("up and down", caller.python(script)?.said(), format!("[{list}]\n(64, 64)"))
+}
+
+/// Pages of a file that is mapped, more than there is room for, in any order: as a program's code is read when the rest of
+/// the memory is full.
+const CRAWL: &str = r#"
+import mmap, os, random
+with open("data", "wb") as f:
+    for _ in range(48): f.write(os.urandom(1 << 20))
+    f.flush(); os.fsync(f.fileno())
+own = bytearray(53 << 20)
+for at in range(0, len(own), 4096): own[at] = 1
+with open("data", "rb") as f:
+    m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); m.madvise(mmap.MADV_RANDOM)
+    print("began", flush=True)
+    while True: m[random.randrange(len(m) // 4096) * 4096]
+"#;
+
+fn crawl(caller: &Caller) -> Check {
+    // On a disk: pages of a tmpfs are never taken away.
+    let held = tempfile::tempdir_in("/var/tmp")?;
+    caller.own(held.path())?;
+    let path = held.path().display().to_string();
+    let options = ["--memory", "64M", "--timeout", "120s", "--rw", &path];
+    let told = caller.json(&options, &["python3", "-c", CRAWL])?;
+    equal("began", text(&told, "stdout"), "began\n")?;
+    equal("ended", ended(&told), ("limit", "memory"))?;
+    // Not by the kernel, which ends a cell at once that it has no page for.
+    let took = told.get("duration_ms").and_then(Value::as_u64);
+    holds("after a while", took, took.is_some_and(|took| took > 10_000))
 }
 
 fn fork_bomb(caller: &Caller) -> Check {

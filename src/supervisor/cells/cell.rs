@@ -4,6 +4,7 @@
 //! offered, whether a job waits for it already or it is made before.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -17,6 +18,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::write;
 
 use super::bare;
+use super::crawl::CrawlWatch;
 use super::streams::{Prestarted, Streams};
 use cell::bare::Domain;
 use cell::bare::store::Private;
@@ -53,6 +55,7 @@ pub(crate) struct Cell {
     pub group: Option<ControlGroup>,
     /// Readable when the kernel ran out of this cell's memory (cgroup v1).
     pub out_of_memory: Option<EventFd>,
+    pub crawl: CrawlWatch,
     /// For its job; a shell's jobs bring their own.
     pub streams: Option<Streams>,
     /// Its program, where that is executed already.
@@ -159,6 +162,7 @@ impl Maker<'_> {
             slot,
             group,
             out_of_memory,
+            crawl: CrawlWatch::default(),
             streams,
             prestarted,
             private,
@@ -414,6 +418,11 @@ impl Cell {
     /// take: it was of a cell that had this slot before.
     pub(crate) fn took_out_of_memory(&self) -> bool {
         self.out_of_memory.as_ref().is_some_and(|event| event.read().is_ok())
+    }
+
+    /// Looks if it is time to. Returns true if its programs no longer get on for want of the cell's memory.
+    pub(crate) fn crawls(&mut self, now: Instant) -> bool {
+        self.crawl.look(self.group.as_ref(), now)
     }
 
     /// Returns whether the kernel has killed a process of this cell for want of the cell's memory.

@@ -1,12 +1,14 @@
 //! One cell and the one call that it serves: from the clone to the last descriptor.
 //!
 //! `cell` clones and measures, `pooled_cell` and `pool` keep those that wait for a job, `prestart` has a
-//! program wait there for its input, `handover` sends a job, `running` follows it to its end.
+//! program wait there for its input, `handover` sends a job, `running` follows it to its end, `crawl` ends it where its
+//! memory no longer holds its programs.
 
 pub(crate) mod attachments;
 pub(crate) mod bare;
 pub(crate) mod caps;
 pub(crate) mod cell;
+mod crawl;
 pub(crate) mod dying;
 pub(crate) mod exit;
 pub(crate) mod handover;

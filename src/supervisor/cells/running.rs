@@ -89,6 +89,7 @@ impl Running {
             Err(errno) => return Err(Box::new((errno, ready, cell))),
         };
         let QueuedJob { start, block, limits, arrived, .. } = ready;
+        cell.crawl.begin(Instant::now(), limits.memory);
         let mut phases = Phases::new(arrived, measured);
         if executed {
             phases.execed_before();
@@ -121,7 +122,8 @@ impl Running {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        [self.deadline, self.look.at()].into_iter().flatten().min()
+        let crawl = self.cell.crawl.at().filter(|_| self.stage == CallStage::Running);
+        [self.deadline, self.look.at(), crawl].into_iter().flatten().min()
     }
 
     /// Something from the payload: it cannot exec, or it has exec'd.
@@ -232,6 +234,9 @@ impl Running {
 
     /// Does what is due.
     pub(crate) fn pass_deadline(&mut self, now: Instant) {
+        if self.stage == CallStage::Running && self.cell.crawls(now) {
+            self.stop(Outcome::Limit(LimitKind::Memory), now);
+        }
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }

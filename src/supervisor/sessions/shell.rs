@@ -221,7 +221,8 @@ impl Shell {
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let jobs = self.jobs.iter().filter_map(|job| job.deadline);
-        [self.deadline, self.look.at()].into_iter().flatten().chain(jobs).min()
+        let crawl = self.cell.crawl.at().filter(|_| self.stage != ShellStage::Ending);
+        [self.deadline, self.look.at(), crawl].into_iter().flatten().chain(jobs).min()
     }
 
     /// The report of the call that runs, to be watched.
@@ -280,6 +281,9 @@ impl Shell {
         });
         self.stage = ShellStage::Running;
         self.deadline = started.checked_add(ready.limits.wall);
+        if !self.has_jobs() {
+            self.cell.crawl.begin(started, self.limits.memory);
+        }
         Ok(begun)
     }
 

@@ -11,7 +11,7 @@ use cell::report::{self, PayloadEnd, ReapedJob, ToInit};
 use model::defaults::GRACE;
 use model::job::JobSignal;
 use model::outcome::{
-    DeniedCall, Ended, Failure, Force, Outcome, PeakSource, ShellAfter, Timings, Usage,
+    DeniedCall, Ended, Failure, Force, LimitKind, Outcome, PeakSource, ShellAfter, Timings, Usage,
 };
 use model::wire::CallId;
 
@@ -124,6 +124,13 @@ impl Shell {
         // KILL, or the end of the cell, follows after any failure.
         if let Err(errno) = self.cell.tell(&order) {
             tracing::debug!(%errno, "a session's job could not be signalled");
+        }
+    }
+
+    /// Has the jobs end for the cell's memory, with the cell.
+    pub(super) fn jobs_over_memory(&mut self) {
+        for job in &mut self.jobs {
+            job.stopped = Some(Outcome::Limit(LimitKind::Memory));
         }
     }
 

@@ -82,6 +82,9 @@ impl Shell {
 
     /// Does what is due.
     pub(crate) fn pass_deadline(&mut self, now: Instant) {
+        if self.stage != ShellStage::Ending && self.cell.crawls(now) {
+            return self.over_memory(now);
+        }
         self.pass_job_deadlines(now);
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
@@ -151,10 +154,15 @@ impl Shell {
     /// The kernel ran out of this cell's memory.
     pub(crate) fn out_of_memory(&mut self) -> ShellEvent {
         if self.cell.took_out_of_memory() {
-            let now = Instant::now();
-            self.stop_current(Outcome::Limit(LimitKind::Memory), now);
-            self.kill(now);
+            self.over_memory(Instant::now());
         }
         ShellEvent::None
+    }
+
+    /// Ends the shell and all that runs in it and beside it, for the cell's memory.
+    fn over_memory(&mut self, now: Instant) {
+        self.stop_current(Outcome::Limit(LimitKind::Memory), now);
+        self.jobs_over_memory();
+        self.kill(now);
     }
 }
