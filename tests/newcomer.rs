@@ -111,6 +111,32 @@ fn an_error_after_the_confinement_has_the_colour_that_was_asked_for() -> Result<
     same(told("NO_COLOR")?, "cofferdam: timed out after 100 ms\n".to_owned())
 }
 
+fn doctor_tries_the_operators_own_profiles() -> Result<(), Failed> {
+    let profile = |host: &str| {
+        format!(
+            "schema = 1\nname = \"mine\"\nextends = \"bash\"\ndescription = \"x\"\n\n\
+             [[path]]\nhost = \"{host}\"\nwhy = \"x\"\n"
+        )
+    };
+    let mut met = Vec::new();
+    for host in ["/usr/share", "/usr/is-not-there"] {
+        let config = configured(&[("sandbox-profiles/mine.toml", &profile(host))])?;
+        let (code, told, _) = cofferdam(config.path(), &["doctor"], "")?;
+        let mine = told.lines().find(|line| line.contains("profile mine")).unwrap_or_default();
+        let tier = told.lines().find(|line| line.starts_with("tier: ")).unwrap_or_default();
+        let last = told.lines().last().unwrap_or_default();
+        let state = mine.split(' ').next().unwrap_or_default();
+        met.push([state, tier, last].map(str::to_owned));
+        same(code, Some(i32::from(state != "ok")))?;
+    }
+    let tier = "tier: namespaces+landlock+seccomp";
+    let expected = [
+        ["ok", tier, "the default profiles can run"],
+        ["missing", tier, "cannot run: mine; can run: bash, bc"],
+    ];
+    same(met, expected.map(|row| row.map(str::to_owned)).to_vec())
+}
+
 fn main() {
     let arguments = Arguments::from_args();
     let must_run = std::env::var_os("COFFERDAM_MUST_RUN").is_some_and(|value| value == "1");
@@ -132,6 +158,7 @@ fn main() {
             "doctor_tries_the_default_profiles_whatever_the_policy_uses",
             doctor_tries_the_default_profiles_whatever_the_policy_uses,
         ),
+        trial("doctor_tries_the_operators_own_profiles", doctor_tries_the_operators_own_profiles),
         trial("a_slip_of_the_pen_leaves_no_tool_on", a_slip_of_the_pen_leaves_no_tool_on),
         trial("an_assignment_prints_no_value", an_assignment_prints_no_value),
         trial(

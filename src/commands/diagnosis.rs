@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::doctor::{Finding, LayerCheck, LayerState, Report};
+use super::doctor::{Finding, LayerCheck, LayerState, PROFILE, Report};
 use super::error::CliError;
 use super::launch;
 use super::own_ids::OwnIdFacts;
@@ -18,16 +18,22 @@ use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::{Measured, Receipt};
 use model::wire::Ready;
 use policy::Grant;
+use profile::Profiles;
 use supervisor::{Granted, ScopeWish, protect};
 
 /// Arguments and input with which each default profile is tried.
 const TRIALS: [(&str, &[&str], &str); 2] =
     [("bash", &["bash", "-c", "true"], ""), ("bc", &["bc", "-l", "-q"], "1+1\n")];
+/// Program with which a profile of the operator's is tried. There is none of this name: the cell is built and measured, and
+/// nothing of the operator's runs.
+const NO_PROGRAM: &str = "/cofferdam-has-no-such-program";
 
 /// One trial that is ready to run.
 struct Trial {
-    profile: &'static str,
+    profile: ProfileName,
     grant: Grant,
+    /// True if only the cell is tried.
+    is_cell_only: bool,
 }
 
 /// Probes every layer by using it.
@@ -48,26 +54,53 @@ pub fn report(config: Option<&Path>) -> Result<Report, CliError> {
     layers.extend(directory_layer());
     // A policy need not use the default profiles; they are tried all the same.
     let names = TRIALS.iter().filter_map(|(profile, ..)| ProfileName::new(profile));
-    let settings = wiring::with_profiles(settings, &names.collect::<Vec<_>>());
+    let own = own_profiles(&settings.loaded.profiles);
+    let names: Vec<ProfileName> = names.chain(own.iter().cloned()).collect();
+    let settings = wiring::with_profiles(settings, &names);
     // A server asks for a scope in the same way.
     let settings = settings.scoped(ScopeWish::Needed);
     let rule = settings.loaded.config.scope.value;
-    let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, trial)).collect();
+    let trials = TRIALS.iter().filter_map(|trial| prepare(&settings, *trial));
+    let own = own.iter().filter(|own| !TRIALS.iter().any(|(name, ..)| own.as_str() == *name));
+    let own = own.filter_map(|name| prepare(&settings, (name.as_str(), &[NO_PROGRAM], "")));
+    let trials = trials.chain(own).collect();
     // A server has them too; a command that makes one call takes no time for it.
     let settings = settings.with_own_ids();
     let own =
         OwnIdFacts::now(u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX));
     let cells = match launch::unrecorded(settings) {
         Ok(socket) => try_cells(socket, trials, &own, rule)?,
-        Err(error) => vec![broken("supervisor", error.text())],
+        // Its reason is in the layers above where a probe has found it.
+        Err(error) => {
+            let layers = vec![broken("supervisor", error.message)];
+            CellTrials { layers, was_measured: false }
+        }
     };
+    let CellTrials { layers: cells, was_measured } = cells;
     let can_run = cells.iter().all(|layer| layer.state != LayerState::Missing);
     layers.extend(cells);
     Ok(Report {
-        tier: if can_run { "namespaces+landlock+seccomp" } else { "none" }.to_owned(),
+        tier: if was_measured { "namespaces+landlock+seccomp" } else { "none" }.to_owned(),
         verdict: if can_run { Finding::CanRun } else { Finding::CannotRun },
         layers,
     })
+}
+
+/// Returns the profiles that the operator has written, or written anew.
+fn own_profiles(profiles: &Profiles) -> Vec<ProfileName> {
+    let shipped = Profiles::compiled_in();
+    let file = |profiles: &Profiles, name: &ProfileName| {
+        profiles.account(name).map(|account| account.files.clone())
+    };
+    let is_own = |name: &&ProfileName| file(profiles, name) != file(&shipped, name);
+    profiles.names().filter(is_own).cloned().collect()
+}
+
+/// Results of the trials of cells.
+struct CellTrials {
+    layers: Vec<LayerCheck>,
+    /// True if a cell was built and measured.
+    was_measured: bool,
 }
 
 /// Describes names in the current directory that would not be fully guarded if it were granted.
@@ -94,8 +127,10 @@ fn directory_layer() -> Option<LayerCheck> {
     })
 }
 
-fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -> Option<Trial> {
-    let (profile, words, input) = *trial;
+fn prepare(
+    settings: &wiring::Settings,
+    (profile, words, input): (&str, &[&str], &str),
+) -> Option<Trial> {
     let call = Call {
         tool: "doctor".into(),
         argv: Argv::new(words.iter().map(|word| (*word).to_owned()).collect()).ok()?,
@@ -108,7 +143,7 @@ fn prepare(settings: &wiring::Settings, trial: &(&'static str, &[&str], &str)) -
     };
     let name = ProfileName::new(profile)?;
     let grant = wiring::operator_grant(settings, &name, call, Workspace::Fresh).ok()?;
-    Some(Trial { profile, grant })
+    Some(Trial { profile: name, grant, is_cell_only: words == [NO_PROGRAM] })
 }
 
 fn try_cells(
@@ -116,15 +151,15 @@ fn try_cells(
     trials: Vec<Trial>,
     own: &OwnIdFacts,
     rule: ScopeRule,
-) -> Result<Vec<LayerCheck>, CliError> {
+) -> Result<CellTrials, CliError> {
     start::conducted(socket, async |socket| {
         let link = Link::attach(socket).map_err(|error| {
             CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
         })?;
         let mut layers = Vec::new();
         let mut seen = None;
-        for Trial { profile, grant } in trials {
-            let (layer, receipt) = try_cell(&link, profile, grant).await;
+        for trial in trials {
+            let (layer, receipt) = try_cell(&link, trial).await;
             layers.push(layer);
             seen = seen.or(receipt);
         }
@@ -133,13 +168,15 @@ fn try_cells(
         layers.extend(counts);
         let ready = link.greeted();
         let memory = |ready: &Ready| memory_hold::layer(ready.memory, &ready.scope, rule);
+        let was_measured = seen.is_some();
         layers.extend(seen.and(ready.as_ref().map(memory)));
-        Ok(layers)
+        Ok(CellTrials { layers, was_measured })
     })
 }
 
-async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (LayerCheck, Option<Receipt>) {
-    let name = format!("profile {profile}");
+async fn try_cell(link: &Link, trial: Trial) -> (LayerCheck, Option<Receipt>) {
+    let Trial { profile, grant, is_cell_only } = trial;
+    let name = format!("{PROFILE}{}", profile.as_str());
     let running = match link.start(grant).await {
         Ok(running) => running,
         Err(failure) => return (refused(&name, &failure), None),
@@ -155,6 +192,12 @@ async fn try_cell(link: &Link, profile: &str, grant: Grant) -> (LayerCheck, Opti
             let built = ended.timings.built.as_secs_f64() * 1000.0;
             ok(&name, format!("a cell of it ran; it was built and measured in {built:.1} ms"))
         }
+        Outcome::Failed(Failure::NotFound { .. } | Failure::NotExecutable { .. })
+            if is_cell_only =>
+        {
+            let built = ended.timings.built.as_secs_f64() * 1000.0;
+            ok(&name, format!("a cell of it was built and measured in {built:.1} ms"))
+        }
         Outcome::Failed(failure) => refused(&name, &failure),
         other @ (Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled) => {
             broken(&name, format!("its trial did not end as it should: {other:?}"))
@@ -168,33 +211,30 @@ fn ok(name: &str, how: impl Into<String>) -> LayerCheck {
 }
 
 fn broken(name: &str, how: impl Into<String>) -> LayerCheck {
-    LayerCheck {
-        name: name.to_owned(),
-        state: LayerState::Missing,
-        how: how.into(),
-        remedy: Some("see the layers above".to_owned()),
-    }
+    LayerCheck { name: name.to_owned(), state: LayerState::Missing, how: how.into(), remedy: None }
 }
 
 fn refused(name: &str, failure: &Failure) -> LayerCheck {
     let remedy = match failure {
         Failure::NotFound { program } => {
-            format!("install {program} (Debian: apt-get install {program})")
+            Some(format!("install {program} (Debian: apt-get install {program})"))
         }
-        Failure::Setup { errno, .. } => format!("see the layers above ({})", errno_text(*errno)),
+        Failure::Setup { errno, .. } => {
+            Some(format!("see the lines above ({})", errno_text(*errno)))
+        }
         Failure::NotExecutable { .. }
         | Failure::Cwd { .. }
         | Failure::Unmeasured { .. }
         | Failure::Busy { .. }
         | Failure::Supervisor
         | Failure::Lost
-        | Failure::Refused { .. } => failure.hint().unwrap_or("see the layers above").to_owned(),
+        | Failure::Refused { .. } => failure.hint().map(str::to_owned),
     };
     LayerCheck {
         name: name.to_owned(),
         state: LayerState::Missing,
         how: failure.to_string(),
-        remedy: Some(remedy),
+        remedy,
     }
 }
 

@@ -12,6 +12,9 @@ use super::colour::{Colour, Tone};
 use super::diagnosis;
 use super::error::{CliError, print_out};
 
+/// Beginning of the name of a layer that is the trial of a profile.
+pub(super) const PROFILE: &str = "profile ";
+
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct DoctorArguments {
@@ -25,12 +28,12 @@ pub struct DoctorArguments {
 pub struct Report {
     /// Tier in which calls would run, or the reason why there is none.
     pub tier: String,
-    /// Verdict on the default profiles: the exit code.
+    /// Verdict on the profiles that were tried, the default ones and the operator's: the exit code.
     pub verdict: Finding,
     pub layers: Vec<LayerCheck>,
 }
 
-/// Verdict on the default profiles on this machine.
+/// Verdict on the profiles that were tried on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
@@ -79,7 +82,7 @@ impl LayerState {
     }
 }
 
-/// Runs the command: 0 only if the default profiles can run.
+/// Runs the command: 0 only if the default profiles and the operator's can run.
 pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let report = diagnosis::report(config)?;
     if typed.json {
@@ -117,9 +120,25 @@ impl Report {
         }
         let verdict = match self.verdict {
             Finding::CanRun => colour.paint(Tone::Good, "the default profiles can run"),
-            Finding::CannotRun => colour.paint(Tone::Bad, "the default profiles cannot run"),
+            Finding::CannotRun => colour.paint(Tone::Bad, &self.cannot()),
         };
         text + &format!("\ntier: {}\n{verdict}\n", self.tier)
+    }
+
+    /// Says which profiles cannot run, and which can.
+    fn cannot(&self) -> String {
+        let names = |works: bool| {
+            let tried = self.layers.iter().filter_map(|layer| {
+                let name = layer.name.strip_prefix(PROFILE)?;
+                ((layer.state != LayerState::Missing) == works).then_some(name)
+            });
+            tried.collect::<Vec<_>>().join(", ")
+        };
+        match (names(true).as_str(), names(false).as_str()) {
+            ("", _) => "the default profiles cannot run".to_owned(),
+            (can, "") => format!("cells cannot be had in full; these profiles can run: {can}"),
+            (can, cannot) => format!("cannot run: {cannot}; can run: {can}"),
+        }
     }
 }
 

@@ -165,7 +165,7 @@ pub fn open_files_layer() -> Option<LayerCheck> {
     (most < OPEN_FILES_HELD).then(|| LayerCheck {
         name: "open files".to_owned(),
         state: LayerState::Missing,
-        how: format!("{most} are allowed, and {OPEN_FILES_HELD} are needed"),
+        how: format!("{most} are allowed, and {OPEN_FILES_HELD} are needed for every profile"),
         remedy: Some(OPEN_FILES_REMEDY.to_owned()),
     })
 }
