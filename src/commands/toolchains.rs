@@ -93,7 +93,7 @@ impl FoundToolchains {
         if let Some(path) = found.path(path) {
             found.env.insert("PATH".to_owned(), path);
         }
-        found.mounts.extend(at_their_own_paths(granted, &found.mounts));
+        found.mounts.extend(at_its_own_path(granted, &found.mounts));
         found
     }
 
@@ -175,11 +175,11 @@ fn grant(path: PathBuf, home: &Path, granted: &[MountRequest]) -> Option<MountRe
         Ok(below) => host.ends_with(below),
         Err(_) => host == path,
     };
-    let touches = |mount: &MountRequest| {
+    let is_in_the_way = |mount: &MountRequest| {
         let other = mount.host.canonicalize().unwrap_or_else(|_| mount.host.clone());
-        other.starts_with(&host) || host.starts_with(&other) || mount.cell == path
+        other.starts_with(&host) || host.starts_with(&other) || touches(&mount.cell, &path)
     };
-    let fits = is_own && is_shown(&path) && !granted.iter().any(touches);
+    let fits = is_own && is_shown(&path) && !granted.iter().any(is_in_the_way);
     fits.then_some(MountRequest { host, cell: path, access: Access::ReadOnly })
 }
 
@@ -191,18 +191,26 @@ fn is_shown(path: &Path) -> bool {
     path.is_absolute() && !own.iter().chain(&links).any(|own| path.starts_with(own))
 }
 
-/// Returns the granted directories once more, at their paths on the host, which programs in them name: the first
-/// line of a script in a virtual environment, say.
-fn at_their_own_paths(granted: &[MountRequest], found: &[MountRequest]) -> Vec<MountRequest> {
-    let again = granted.iter().filter(|mount| mount.cell == Path::new("/workspace"));
-    let again = again.map(|mount| MountRequest { cell: mount.host.clone(), ..mount.clone() });
-    let touches = |one: &MountRequest, other: &MountRequest| {
-        other.cell.starts_with(&one.cell) || one.cell.starts_with(&other.cell)
-    };
-    let fits = |one: &MountRequest| {
-        is_shown(&one.cell) && !granted.iter().chain(found).any(|other| touches(one, other))
-    };
-    again.filter(fits).collect()
+/// Returns true if one of two paths lies below the other, or both are one.
+fn touches(one: &Path, other: &Path) -> bool {
+    other.starts_with(one) || one.starts_with(other)
+}
+
+/// Returns the workspace once more, at its path on the host, which programs in it name: the first line of a script in
+/// a virtual environment, say. Not if another grant lies within the workspace, to cover a part of it or to make that
+/// read-only: at the other path it would be missing.
+fn at_its_own_path(granted: &[MountRequest], found: &[MountRequest]) -> Option<MountRequest> {
+    let workspace = Path::new("/workspace");
+    let own = granted.iter().find(|mount| mount.cell == workspace)?;
+    let is_within =
+        |mount: &MountRequest| mount.cell != workspace && mount.cell.starts_with(workspace);
+    if granted.iter().any(is_within) {
+        return None;
+    }
+    // Without `..` and links, as a cell has no others.
+    let cell = own.host.canonicalize().ok()?;
+    let is_free = !granted.iter().chain(found).any(|other| touches(&cell, &other.cell));
+    (is_free && is_shown(&cell)).then(|| MountRequest { cell, ..own.clone() })
 }
 
 #[cfg(test)]

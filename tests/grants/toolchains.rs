@@ -12,6 +12,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_tool_chain_with_a_credential_among_its_files_is_withheld_and_told", withheld),
     claim("no_cell_reads_a_credential_inside_of_a_tool_chain", inside),
     claim("a_part_is_granted_and_not_the_directory_that_others_use_too", parts),
+    claim("no_second_path_leads_around_a_grant_within_the_workspace", covered),
     claim("a_tool_chain_is_read_only_and_a_link_to_anything_else_is_no_part_of_it", contained),
     claim("tool_chains_are_chosen_by_name_or_left_out", chosen),
     claim("a_server_with_a_workspace_has_them_too", served),
@@ -168,7 +169,9 @@ const INSIDE: &[(&str, &str)] = &[
     (".gradle/wrapper/dists/g-8/hash/g-8/init.d/company.gradle", ".gradle/wrapper"),
     (".gradle/wrapper/dists/g-8/hash/g-8/init.d/company.gradle.kts", ".gradle/wrapper"),
     (".nvm/versions/node/v1/lib/node_modules/npm/npmrc", ".nvm/versions"),
+    (".nvm/versions/io.js/v1/etc/npmrc", ".nvm/versions"),
     (".pyenv/versions/3/envs/mine/pip.conf", ".pyenv/versions"),
+    (".pyenv/versions/miniconda3/.condarc", ".pyenv/versions"),
     (".sdkman/candidates/gradle/8/init.d/company.gradle", ".sdkman/candidates/gradle"),
     (".sdkman/candidates/java/8/jre/lib/management/jmxremote.password", ".sdkman/candidates/java"),
     (".sdkman/candidates/java/21/conf/management/jmxremote.password", ".sdkman/candidates/java"),
@@ -202,6 +205,8 @@ fn parts(caller: &Caller) -> Check {
     }
     home.file(caller, "sdk/go1.25/bin/go", "#!/bin/sh\necho went\n", 0o755)?;
     home.file(caller, "sdk/android/release.keystore", CANARY, 0o644)?;
+    home.file(caller, ".pyenv/plugins/one/bin/tool", "a plugin\n", 0o755)?;
+    home.file(caller, ".pyenv/plugins/one/.git/config", CANARY, 0o644)?;
     home.file(caller, "go/pkg/mod/example.org/one@v1/one.go", "package one\n", 0o644)?;
     home.file(caller, "go/pkg/mod/cache/vcs/hash/config", CANARY, 0o644)?;
     home.file(caller, ".cargo/registry/index/one-1/.cache/on/e", "an entry\n", 0o644)?;
@@ -209,15 +214,44 @@ fn parts(caller: &Caller) -> Check {
     let [one, other] = maven;
     let script = format!(
         "{at}/{one}/bin/mvn && {at}/{other}/bin/mvn && {at}/sdk/go1.25/bin/go; grep -rs {CANARY} {at}; \
-         cd {at}; cat go/pkg/mod/*/*/one.go .cargo/registry/index/*/.cache/*/*; \
+         cd {at}; cat .pyenv/plugins/one/bin/tool go/pkg/mod/*/*/one.go .cargo/registry/index/*/.cache/*/*; \
          ls -A {one} {other} sdk go/pkg/mod .cargo/registry/index/*"
     );
     let told = home.run(caller, &[], &script)?;
     let expected = format!(
-        "built\nbuilt\nwent\npackage one\nan entry\n.cargo/registry/index/one-1:\n.cache\n\n\
+        "built\nbuilt\nwent\na plugin\npackage one\nan entry\n.cargo/registry/index/one-1:\n.cache\n\n\
          {other}:\nbin\n\n{one}:\nbin\n\ngo/pkg/mod:\nexample.org\n\nsdk:\ngo1.25\n"
     );
     equal("the parts alone", told.stdout.as_str(), expected.as_str())
+}
+
+fn covered(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    home.file(caller, "project/vendor/file", "as it was\n", 0o644)?;
+    home.file(caller, "project/secret/key", CANARY, 0o644)?;
+    home.file(caller, "empty/nothing", "", 0o644)?;
+    let at = home.path().display();
+    let read_only = format!("{at}/project/vendor:/workspace/vendor");
+    let cover = format!("{at}/empty:/workspace/secret");
+    let script = format!(
+        "cd /workspace; cat vendor/file; for to in vendor/file {at}/project/vendor/file; do echo new > $to; done; \
+         cat secret/key {at}/project/secret/key"
+    );
+    let told = home.run(caller, &["--ro", &read_only, "--ro", &cover], &script)?;
+    equal("read alone", told.stdout.as_str(), "as it was\n")?;
+    let file = home.path().join("project/vendor/file");
+    equal("on the host", std::fs::read_to_string(file)?.as_str(), "as it was\n")?;
+    // A path of the cell's above a tool chain's: nothing is made in it.
+    home.file(caller, "other/file", "", 0o644)?;
+    let above = format!("{at}/other:{at}/.cargo");
+    let told = home.run(caller, &["--ro", &above], "echo started")?;
+    equal("above a tool chain", told.stdout.as_str(), "started\n")?;
+    // The same directory by a path with `..`.
+    let project = format!("{at}/project/../project");
+    let command =
+        caller.run_command(&["--rw", &project], &["cat", &format!("{at}/project/vendor/file")]);
+    let told = Told::of(home.of(command), patience())?;
+    equal("by a path with ..", told.stdout.as_str(), "as it was\n")
 }
 
 fn contained(caller: &Caller) -> Check {

@@ -67,6 +67,7 @@ exec.default_timeout  30s          default
 exec.max_timeout      300s         default
 exec.working_dir      /workspace   default
 exec.history          9            BASH_MCP_MAX_HISTORY
+git.identity          true         default
 tools.groups          calc, shell  default
 tools.off                          default
 tools.on                           default

@@ -38,13 +38,16 @@ pub(crate) struct PathGrant {
 }
 
 /// Prepares the directories of one granted set: as root each gets one idmapped mount for every slot, so that the
-/// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts").
+/// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts"). One that lies within
+/// another in the cell comes after it, which would cover it otherwise.
 pub(crate) fn grants(
     granted: &[Granted],
     looked: &[Rc<GuardedPaths>],
     ids: SlotIds,
 ) -> Result<Vec<PathGrant>, GrantError> {
-    granted.iter().zip(looked).map(|(granted, found)| grant(granted, found, ids)).collect()
+    let mut all: Vec<(&Granted, &Rc<GuardedPaths>)> = granted.iter().zip(looked).collect();
+    all.sort_by_key(|(granted, _)| granted.cell.components().count());
+    all.into_iter().map(|(granted, found)| grant(granted, found, ids)).collect()
 }
 
 /// Looks at what the host obeys in every directory of each granted set, once for all profiles and
