@@ -12,6 +12,7 @@ use super::ahead;
 use super::layer::{Layer, names};
 use super::schema::{Written, WrittenLimits, WrittenPath};
 use crate::document::{Document, Mistake};
+use model::accounts;
 use model::call::{Env, MAX_TIMEOUT};
 use model::defaults;
 use model::job::{Limits, ProfileName};
@@ -93,13 +94,19 @@ fn check_whys(layer: &Layer<'_>) -> Result<(), Mistake> {
     }
 }
 
-/// Returns the path made absolute, without `.` and doubled slashes; `..` is refused, for what it means depends
-/// on links.
+/// Returns the path made absolute, without `.` and doubled slashes, `~/` replaced by the operator's home; `..` is refused,
+/// for what it means depends on links.
 fn absolute(document: &Document, text: &Spanned<String>) -> Result<PathBuf, Mistake> {
     let mistake = |message| Err(document.mistake(text.span(), message));
-    let path = text.get_ref();
+    let path = match text.get_ref().strip_prefix("~/") {
+        None => text.get_ref().clone(),
+        Some(below) => match accounts::home().as_deref().and_then(Path::to_str) {
+            Some(home) => format!("{home}/{below}"),
+            None => return mistake("no home directory is known for `~`"),
+        },
+    };
     if !path.starts_with('/') {
-        return mistake("a path must be absolute");
+        return mistake("a path must be absolute, or begin with `~/`");
     }
     if path.contains('\0') {
         return mistake("a path contains a NUL byte");
@@ -134,7 +141,7 @@ fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake>
         let message = format!("`{}` is never granted: it is the host's own", host.display());
         return Err(document.mistake(written.host.span(), message));
     }
-    if exactly(NEVER_WHOLE, &host) {
+    if exactly(NEVER_WHOLE, &host) || accounts::home().is_some_and(|home| home == host) {
         let message = format!("`{}` is too wide to grant whole", host.display());
         let hint = "name what is needed beneath it";
         return Err(document.mistake(written.host.span(), message).with_hint(hint));

@@ -140,7 +140,7 @@ pub(super) struct WrittenUnixSockets {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenPath {
-    /// Absolute path on the host. Refused are `/proc`, `/sys`, `/dev`, `/run`, `/var/run` and all beneath them, and
+    /// Path on the host, absolute or with `~/` for your home. Refused are `/proc`, `/sys`, `/dev`, `/run`, `/var/run` and all beneath them, and
     /// `/`, `/etc`, `/home`, `/root`, `/var`, `/tmp` as a whole. Example: `"/opt/node"`.
     pub host: Spanned<String>,
     /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and `/workspace`, and none of the

@@ -162,9 +162,19 @@ fn calls_of_the_other_architecture_are_taken_and_left_out() {
 #[test]
 fn paths_are_absolute_and_normal() {
     let path = |host: &str| format!("[[path]]\nhost = \"{host}\"\nwhy = \"w\"\n");
-    assert_eq!(mistake(&path("usr")), "1.toml:6:8: a path must be absolute");
+    assert_eq!(mistake(&path("usr")), "1.toml:6:8: a path must be absolute, or begin with `~/`");
     assert_eq!(mistake(&path("/usr/../root")), "1.toml:6:8: a path must not contain `..`");
     assert_eq!(mistake(&path("/a\\u0000b")), "1.toml:6:8: a path contains a NUL byte");
+    let home = model::accounts::home();
+    let home = home.as_deref().and_then(std::path::Path::to_str).expect("a home");
+    let below = profile(&[&format!("{HEAD}{EXEC}{}", path("~/tool"))]).map(|p| p.paths);
+    let below = below.map(|paths| paths.into_iter().map(|path| path.host).collect::<Vec<_>>());
+    assert_eq!(below, Ok(vec![format!("{home}/tool").into()]));
+    let whole = format!(
+        "1.toml:6:8: `{home}` is too wide to grant whole\nhint: name what is needed beneath it"
+    );
+    assert_eq!(mistake(&path("~/")), whole);
+    assert_eq!(mistake(&path(home)), whole);
     let taken = profile(&[&format!("{HEAD}{EXEC}{}", path("//opt/./tool/"))]).map(|p| p.paths);
     let expected = HostPath {
         host: "/opt/tool".into(),
