@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::error::{CliError, print_out};
+use super::filtered_output::FilteredOutput;
 use super::launch;
 use super::missing_paths::{Looker, MissingPaths, quoted};
 use super::run_arguments::{CallArguments, RunArguments, check};
@@ -104,8 +105,9 @@ async fn conduct(
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
     })?;
     let running = link.start(grant).await?;
-    // Both streams go there: standard output is for the TOML alone.
-    let (mut stdout, mut stderr) = (tokio::io::stderr(), tokio::io::stderr());
+    // Both streams go to standard error: standard output is for the TOML alone.
+    let told = || FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
+    let (mut stdout, mut stderr) = (told(), told());
     let input = tokio::io::stdin();
     let (ended, taken_back) = run::follow(running, input, None, &mut stdout, &mut stderr).await?;
     let HostFacts { program, looker } = host;

@@ -17,6 +17,7 @@ pub mod error;
 mod escape_filter;
 mod exec_options;
 pub mod exit;
+mod filtered_output;
 mod format;
 mod git_identity;
 mod host_programs;

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::error::{CliError, print_out};
 use super::exit::{self, Cancellation};
+use super::filtered_output::FilteredOutput;
 use super::launch::{self, Launched};
 use super::pump::{self, Budget, Head, Stopped};
 use super::run_arguments::{OutputFormat, RunArguments, RunRequest, check};
@@ -255,8 +256,12 @@ async fn live(
             terminal::converse(running, input, &mut stdout, terms.output, operators).await?
         }
         None => {
-            let mut stderr = tokio::io::stderr();
-            follow(running, input, terms.output, &mut stdout, &mut stderr).await?
+            let mut stdout = FilteredOutput::new(stdout, &std::io::stdout());
+            let mut stderr = FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
+            let ended = follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
+            stdout.put_back(std::io::stdout());
+            stderr.put_back(std::io::stderr());
+            ended
         }
     };
     entry.ended(&story(&ended, Some(&receipt)));

@@ -5,17 +5,18 @@ use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use libc::{SIGALRM, SIGCONT, SIGUSR1, SIGUSR2};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
 use super::error::CliError;
-use super::escape_filter::EscapeFilter;
+use super::escape_filter::{Coding, EscapeFilter, Questions};
 use super::exit::Cancellation;
 use super::pump;
 use super::streams::{StdinStream, StdoutStream};
-use link::{Control, Running};
+use link::Running;
 use model::outcome::{Ended, Failure, in_words};
 use model::profile::TerminalSize;
 use sys::terminal::{self, Attributes};
@@ -24,6 +25,8 @@ use sys::terminal::{self, Attributes};
 const CHUNK: usize = 16 << 10;
 /// Time in which a terminal answers what it was asked last: its answers are discarded with other input.
 const ANSWER: Duration = Duration::from_millis(100);
+/// Time in which the last of the output can be written.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Time of silence after the end of the call from which no more output is expected.
 const SILENCE: Duration = Duration::from_millis(250);
 
@@ -70,21 +73,33 @@ fn size() -> Option<TerminalSize> {
 struct RawTerminal<'t> {
     before: &'t OperatorTerminal,
     filter: EscapeFilter,
+    /// False if what was written to it is not read: nothing more can be written then.
+    is_read: bool,
 }
 
 impl<'t> RawTerminal<'t> {
     fn enter(before: &'t OperatorTerminal) -> Result<Self, CliError> {
         terminal::set_attributes(stdin(), &before.attributes.raw())
             .map_err(|errno| CliError::new(format!("the terminal cannot be made raw: {errno}")))?;
-        Ok(Self { before, filter: EscapeFilter::default() })
+        let filter = EscapeFilter::new(Questions::Pass, Coding::of_locale());
+        Ok(Self { before, filter, is_read: true })
+    }
+
+    /// Has keys pass as they are once more: a shell that continues a stopped program may have set its own attributes.
+    fn again(&self) {
+        if let Err(errno) = terminal::set_attributes(stdin(), &self.before.attributes.raw()) {
+            tracing::debug!(%errno, "the terminal cannot be made raw again");
+        }
     }
 }
 
 impl Drop for RawTerminal<'_> {
     fn drop(&mut self) {
         // Whatever fails here, the rest is tried: nothing else can be done for the terminal.
-        let mut out = stdout();
-        out.write_all(&self.filter.reset()).and_then(|()| out.flush()).unwrap_or_default();
+        if self.is_read {
+            let mut out = stdout();
+            out.write_all(&self.filter.reset()).and_then(|()| out.flush()).unwrap_or_default();
+        }
         terminal::discard_input(stdin()).unwrap_or_default();
         terminal::set_attributes(stdin(), &self.before.attributes).unwrap_or_default();
     }
@@ -97,28 +112,47 @@ struct Signals {
     quit: Signal,
     interrupt: Signal,
     terminate: Signal,
+    /// These end a program that does not expect them.
+    others: [Signal; 3],
+    continued: Signal,
+}
+
+/// A signal as a conversation takes it.
+enum Woken {
+    Resized,
+    Continued,
+    Ended(Cancellation),
 }
 
 impl Signals {
     fn watch() -> std::io::Result<Self> {
+        let by_number = |number| signal(SignalKind::from_raw(number));
         Ok(Self {
             resized: signal(SignalKind::window_change())?,
             hung_up: signal(SignalKind::hangup())?,
             quit: signal(SignalKind::quit())?,
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            others: [by_number(SIGUSR1)?, by_number(SIGUSR2)?, by_number(SIGALRM)?],
+            continued: by_number(SIGCONT)?,
         })
     }
 
-    /// Waits for a signal; `None` for a terminal of another size.
-    async fn next(&mut self) -> Option<Cancellation> {
-        tokio::select! {
-            _ = self.resized.recv() => None,
-            _ = self.interrupt.recv() => Some(Cancellation::Interrupt),
-            _ = self.quit.recv() => Some(Cancellation::Interrupt),
-            _ = self.hung_up.recv() => Some(Cancellation::Terminate),
-            _ = self.terminate.recv() => Some(Cancellation::Terminate),
-        }
+    /// Waits for a signal.
+    async fn next(&mut self) -> Woken {
+        let [first, second, alarm] = &mut self.others;
+        let why = tokio::select! {
+            _ = self.resized.recv() => return Woken::Resized,
+            _ = self.continued.recv() => return Woken::Continued,
+            _ = self.interrupt.recv() => Cancellation::Interrupt,
+            _ = self.quit.recv() => Cancellation::Interrupt,
+            _ = self.hung_up.recv() => Cancellation::Terminate,
+            _ = self.terminate.recv() => Cancellation::Terminate,
+            _ = first.recv() => Cancellation::Terminate,
+            _ = second.recv() => Cancellation::Terminate,
+            _ = alarm.recv() => Cancellation::Terminate,
+        };
+        Woken::Ended(why)
     }
 }
 
@@ -145,28 +179,44 @@ pub(super) async fn converse(
     let feeding = tokio::spawn(pump::input(input, master));
     let mut taken_back = None;
     let mut left = limit;
+    let (mut shown, mut is_open) = (Shown::default(), true);
     let end = loop {
+        let is_shown = shown.is_done();
         tokio::select! {
             end = &mut ended => break end.unwrap_or_else(|_gone| Ended::failed(Failure::Supervisor)),
-            read = next(&mut from) => match read {
-                Some(bytes) => {
-                    if spent(&mut left, bytes.len()) {
-                        control.output_limit();
-                    } else if !passed(&mut raw.filter, &bytes, output).await {
-                        taken_back.get_or_insert(Cancellation::OutputClosed);
-                        control.cancel();
-                    }
-                }
-                // Every process has let the terminal go; the end of the call comes next.
-                None => break ended.await.unwrap_or_else(|_gone| Ended::failed(Failure::Supervisor)),
+            // Beside the rest: a terminal that nobody reads must not hide a signal or the end.
+            written = shown.write(output), if !is_shown => if written.is_err() {
+                shown = Shown::default();
+                taken_back.get_or_insert(Cancellation::OutputClosed);
+                control.cancel();
             },
-            why = signals.next() => resized_or_ended(why, &own, &control, &mut taken_back),
+            read = next(&mut from), if is_shown && is_open => match read {
+                Some(bytes) if spent(&mut left, bytes.len()) => control.output_limit(),
+                Some(bytes) => shown.add(&raw.filter.push(&bytes)),
+                // Every process has let the terminal go; signals still count.
+                None => is_open = false,
+            },
+            why = signals.next() => match why {
+                Woken::Continued => raw.again(),
+                Woken::Resized => resized(&own),
+                Woken::Ended(why) => {
+                    taken_back.get_or_insert(why);
+                    control.cancel();
+                }
+            },
         }
     };
-    // The last of its output is in the terminal's buffer by now.
-    while let Ok(Some(bytes)) = tokio::time::timeout(SILENCE, next(&mut from)).await {
-        passed(&mut raw.filter, &bytes, output).await;
-    }
+    // The last of its output is in the terminal's buffer by now. Nobody need read it.
+    let rest = async {
+        while let Ok(Some(bytes)) = tokio::time::timeout(SILENCE, next(&mut from)).await {
+            shown.add(&raw.filter.push(&bytes));
+        }
+        while !shown.is_done() {
+            shown.write(output).await?;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    raw.is_read = tokio::time::timeout(PATIENCE, rest).await.is_ok();
     if raw.filter.has_asked() {
         sleep(ANSWER).await;
     }
@@ -174,24 +224,45 @@ pub(super) async fn converse(
     Ok((end, taken_back))
 }
 
-/// Gives the cell's terminal the size of the operator's, or ends the call.
-fn resized_or_ended(
-    why: Option<Cancellation>,
-    master: &OwnedFd,
-    control: &Control,
-    taken_back: &mut Option<Cancellation>,
-) {
-    match (why, size()) {
-        (None, Some(TerminalSize { rows, columns })) => {
-            if let Err(errno) = terminal::set_size(master, rows, columns) {
-                tracing::debug!(%errno, "the cell's terminal keeps its size");
+/// Bytes on their way to the terminal.
+#[derive(Debug, Default)]
+struct Shown {
+    bytes: Vec<u8>,
+    is_held_back: bool,
+}
+
+impl Shown {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        self.is_held_back = true;
+    }
+
+    fn is_done(&self) -> bool {
+        self.bytes.is_empty() && !self.is_held_back
+    }
+
+    /// Takes one step; nothing is lost if it is given up before its end.
+    async fn write<W: AsyncWrite + Unpin>(&mut self, output: &mut W) -> std::io::Result<()> {
+        if self.bytes.is_empty() {
+            output.flush().await?;
+            self.is_held_back = false;
+            return Ok(());
+        }
+        match output.write(&self.bytes).await? {
+            0 => Err(std::io::ErrorKind::WriteZero.into()),
+            written => {
+                self.bytes.drain(..written);
+                Ok(())
             }
         }
-        (None, None) => {}
-        (Some(why), _) => {
-            taken_back.get_or_insert(why);
-            control.cancel();
-        }
+    }
+}
+
+/// Gives the cell's terminal the size of the operator's.
+fn resized(master: &OwnedFd) {
+    let Some(TerminalSize { rows, columns }) = size() else { return };
+    if let Err(errno) = terminal::set_size(master, rows, columns) {
+        tracing::debug!(%errno, "the cell's terminal keeps its size");
     }
 }
 
@@ -220,18 +291,4 @@ fn spent(left: &mut Option<u64>, bytes: usize) -> bool {
         }
         None => true,
     }
-}
-
-/// Writes what may pass; false if nobody takes it.
-async fn passed<W: AsyncWrite + Unpin>(
-    filter: &mut EscapeFilter,
-    bytes: &[u8],
-    output: &mut W,
-) -> bool {
-    let bytes = filter.push(bytes);
-    let written = async {
-        output.write_all(&bytes).await?;
-        output.flush().await
-    };
-    written.await.is_ok()
 }

@@ -13,6 +13,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_terminal_is_restored_after_a_kill_and_a_time_limit", restored)
         .needs(&[Need::Python]),
     claim("without_a_terminal_there_is_none_in_the_cell", without),
+    claim("no_query_reaches_a_terminal_that_is_only_an_output", partly).needs(&[Need::Python]),
+    claim("a_program_that_lets_its_terminal_go_hides_no_signal", let_go).needs(&[Need::Python]),
 ];
 
 /// Runs `argv` at a new terminal of 33 by 111, answers its queries as xterm does, and types lines: each when the
@@ -51,7 +53,9 @@ while time.time() < end:
         break
     if lines and (not lines[0][0] or lines[0][0].encode() in out):
         wait, line = lines.pop(0)
-        if line == 'RESIZE':
+        if line == 'WAIT':
+            time.sleep(0.5)
+        elif line == 'RESIZE':
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', 20, 70, 0, 0))
         elif line.startswith('SIGNAL'):
             os.kill(pid, int(line[6:]))
@@ -78,9 +82,14 @@ fn at_terminal(
     let command = caller.run_command(options, argv);
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    typed(caller, &words.iter().map(String::as_str).collect::<Vec<_>>(), lines)
+}
+
+/// The same for any program of the host's.
+fn typed(caller: &Caller, words: &[&str], lines: &[(&str, &str)]) -> Result<Value, Failed> {
     let mut python = caller.outside("python3");
     let limit = patience().as_secs().to_string();
-    let (words, lines) = (serde_json::to_string(&words)?, serde_json::to_string(lines)?);
+    let (words, lines) = (serde_json::to_string(words)?, serde_json::to_string(lines)?);
     python.args(["-I", "-S", "-c", OPERATOR, &words, &lines, &limit]);
     let told = Told::of(python, patience() * 2)?;
     serde_json::from_str(&told.stdout).map_err(|error| format!("{error}: {told:?}").into())
@@ -188,4 +197,44 @@ fn without(caller: &Caller) -> Check {
     let told = caller.run(&["--tty"], &["true"])?;
     equal("refused", told.code, 125)?;
     holds("why", &told.stderr, told.stderr.contains("are not a terminal"))
+}
+
+/// What asks for text, is kept, or acts outside of the window, with a colour behind it.
+const HOSTILE: &str = r"printf '<\033[21t\033]52;c;eA==\007\033P$qm\033\\\033[6n\033%%@\033[1m>'";
+
+fn partly(caller: &Caller) -> Check {
+    let command = caller.run_command(&[], &["sh", "-c", HOSTILE]);
+    let to_errors = caller.run_command(&[], &["sh", "-c", &format!("{{ {HOSTILE}; }} >&2")]);
+    let untouched = caller.run_command(&["--no-tty"], &["sh", "-c", HOSTILE]);
+    for (command, streams) in [
+        (&command, "</dev/null"),
+        (&command, "2>/dev/null"),
+        (&to_errors, "</dev/null"),
+        (&untouched, ""),
+    ] {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<String> = words
+            .map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''")))
+            .collect();
+        let line = format!("{} {streams}", words.join(" "));
+        let told = typed(caller, &["/bin/sh", "-c", &line], &[])?;
+        let out = text(&told);
+        holds(streams, out, out.contains("<\u{1b}[1m>"))?;
+        given_back(&told)?;
+    }
+    Ok(())
+}
+
+fn let_go(caller: &Caller) -> Check {
+    let script = "import fcntl, os, signal, termios, time\n\
+        for one in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM): signal.signal(one, signal.SIG_IGN)\n\
+        print('let go', flush=True)\n\
+        at = os.open('/dev/tty', os.O_RDWR)\n\
+        fcntl.ioctl(at, termios.TIOCNOTTY)\n\
+        for one in (0, 1, 2, at): os.close(one)\n\
+        time.sleep(600)\n";
+    let argv = ["python3", "-I", "-S", "-c", script];
+    let told = at_terminal(caller, &[], &argv, &[("let go", "WAIT"), ("", "SIGNAL15")])?;
+    equal("ended from outside", field(&told, "code"), &Value::from(143))?;
+    given_back(&told)
 }
