@@ -36,6 +36,9 @@ use sys::{Result, mount};
 use beside::Followed;
 use watch::Watch;
 
+/// Children that are reaped in one turn, at most.
+const REAPED: usize = 64;
+
 /// Resources of init once its set-up is done.
 #[derive(Debug)]
 pub struct InitResources {
@@ -82,6 +85,8 @@ struct Init<'a> {
     inputs: Vec<input::Asked>,
     /// The jobs beside the shell.
     jobs: Followed,
+    /// More children may have ended than were reaped in one turn.
+    has_unreaped: bool,
     /// Bytes of memory that the cell may use: the profile's, then the job's.
     memory: u64,
     /// The workspace, if replies report the files that changed in it.
@@ -152,6 +157,7 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         mediator,
         inputs: Vec::new(),
         jobs: Followed::default(),
+        has_unreaped: false,
         watch: watched.map(|proc| {
             let profile = &entry.design.profile;
             // In the host's network namespace sockets are not the cell's alone.
@@ -221,7 +227,7 @@ impl Init<'_> {
         {
             return Ok(Turn::Alone);
         }
-        if !children.is_empty()
+        if (!children.is_empty() || self.has_unreaped)
             && let Some(reaped) = self.reap()?
         {
             return Ok(Turn::End(reaped, Cause::Program));
@@ -234,7 +240,7 @@ impl Init<'_> {
 
     /// Returns the longest time that poll(2) may wait.
     fn timeout(&self) -> PollTimeout {
-        if self.files.as_ref().is_some_and(Files::is_under_way) {
+        if self.has_unreaped || self.files.as_ref().is_some_and(Files::is_under_way) {
             return PollTimeout::ZERO;
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
@@ -300,22 +306,29 @@ impl Init<'_> {
         Ok(Turn::Again)
     }
 
-    /// Reaps every child that has ended; the payload's end is the cell's.
+    /// Reaps children that have ended; the payload's end is the cell's. Those beyond the first [`REAPED`] wait for the next
+    /// turn: programs that make and leave processes all the time must not keep init from orders and from the memory.
     fn reap(&mut self) -> Result<Option<Reaped>> {
         while self.children.read_signal()?.is_some() {}
-        loop {
+        self.has_unreaped = true;
+        for _ in 0..REAPED {
             match process::reap() {
                 Ok(Some(reaped)) => {
                     self.add(&reaped);
                     if reaped.pid == self.payload.as_raw() {
                         return Ok(Some(reaped));
                     }
-                    self.job_reaped(reaped)?;
+                    self.job_reaped(reaped);
                 }
-                Ok(None) | Err(Errno::ECHILD) => return Ok(None),
+                Ok(None) | Err(Errno::ECHILD) => {
+                    self.has_unreaped = false;
+                    break;
+                }
                 Err(errno) => return Err(errno),
             }
         }
+        self.jobs_over()?;
+        Ok(None)
     }
 }
 

@@ -47,8 +47,8 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Takes note of a reaped process; reports the jobs that have ended with it.
-    pub(super) fn job_reaped(&mut self, reaped: Reaped) -> Result<()> {
+    /// Takes note of a reaped process.
+    pub(super) fn job_reaped(&mut self, reaped: Reaped) {
         match self.jobs.jobs.iter_mut().find(|job| is(&reaped, job.pid)) {
             Some(job) => job.reaped = Some(reaped),
             None => {
@@ -58,6 +58,10 @@ impl Init<'_> {
                 self.jobs.reaped.push_back(reaped);
             }
         }
+    }
+
+    /// Reports the jobs that have ended. Goes through all processes where one of these is waited for.
+    pub(super) fn jobs_over(&mut self) -> Result<()> {
         let shell = self.shell();
         let is_over = |job: &mut FollowedJob| {
             job.reaped.is_some()

@@ -154,15 +154,20 @@ fn what_ended(stop: Stop, finished: Option<&Finished>) -> &'static str {
         (Stop::Interrupt, _, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
             "INT ended it; the shell is kept"
         }
+        (Stop::Terminate, Force::Killed, ShellAfter::Beside) => {
+            "it did not end within 1 s of TERM; its processes were killed, but for any that had detached themselves, \
+             and the shell is kept"
+        }
+        (Stop::Kill, _, ShellAfter::Beside) => {
+            "its processes were killed, but for any that had detached themselves; the shell is kept"
+        }
         (Stop::Terminate, Force::None, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
             "TERM ended it; the shell is kept"
         }
-        (Stop::Terminate, Force::Killed, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
+        (Stop::Terminate, Force::Killed, ShellAfter::Kept { .. }) => {
             "it did not end within 1 s of TERM; its processes were killed, the shell is kept"
         }
-        (Stop::Kill, _, ShellAfter::Kept { .. } | ShellAfter::Beside) => {
-            "its processes were killed; the shell is kept"
-        }
+        (Stop::Kill, _, ShellAfter::Kept { .. }) => "its processes were killed; the shell is kept",
         (
             Stop::Interrupt | Stop::Terminate | Stop::Kill,
             _,

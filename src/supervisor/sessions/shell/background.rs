@@ -148,7 +148,11 @@ impl Shell {
                     let outcome = job.stopped.clone().unwrap_or(Outcome::Cancelled);
                     self.signal_job(call, JobSignal::Kill, outcome, now);
                 }
-                JobStage::Killed => self.kill(now),
+                JobStage::Killed => {
+                    let job = self.jobs.iter_mut().find(|job| job.call == call);
+                    job.into_iter().for_each(|job| job.deadline = None);
+                    self.kill(now);
+                }
             }
         }
     }
