@@ -241,6 +241,17 @@ fn covered(caller: &Caller) -> Check {
     equal("read alone", told.stdout.as_str(), "as it was\n")?;
     let file = home.path().join("project/vendor/file");
     equal("on the host", std::fs::read_to_string(file)?.as_str(), "as it was\n")?;
+    // Nor can a directory on the way be renamed: later cells would have no place for the grant.
+    home.file(caller, "project/on/the/way", "", 0o644)?;
+    let within = format!("{at}/empty:/workspace/on/the");
+    let options = ["--ro", within.as_str()];
+    let told = home.run(caller, &options, "mv on off || rm -rf on; mv other off; ls -d on off")?;
+    equal("it stays", told.stdout.as_str(), "on\n")?;
+    equal(
+        "and again",
+        home.run(caller, &options, "ls on; echo started")?.stdout.as_str(),
+        "the\nstarted\n",
+    )?;
     // A path of the cell's above a tool chain's: nothing is made in it.
     home.file(caller, "other/file", "", 0o644)?;
     let above = format!("{at}/other:{at}/.cargo");

@@ -39,7 +39,8 @@ pub(crate) struct PathGrant {
 
 /// Prepares the directories of one granted set: as root each gets one idmapped mount for every slot, so that the
 /// cell's own host id owns what the directory's owner owns (mount_setattr(2), "ID-mapped mounts"). One that lies within
-/// another in the cell comes after it, which would cover it otherwise.
+/// another in the cell comes after it, which would cover it otherwise, and the directories on the way to it stay where
+/// they are: a cell that renamed one would leave the next without a place for the grant.
 pub(crate) fn grants(
     granted: &[Granted],
     looked: &[Rc<GuardedPaths>],
@@ -47,7 +48,12 @@ pub(crate) fn grants(
 ) -> Result<Vec<PathGrant>, GrantError> {
     let mut all: Vec<(&Granted, &Rc<GuardedPaths>)> = granted.iter().zip(looked).collect();
     all.sort_by_key(|(granted, _)| granted.cell.components().count());
-    all.into_iter().map(|(granted, found)| grant(granted, found, ids)).collect()
+    let with_pins = |(outer, found): (&Granted, &Rc<GuardedPaths>)| {
+        let within = granted.iter().filter_map(|inner| inner.cell.strip_prefix(&outer.cell).ok());
+        let found = found.with_places(within.filter(|place| !place.as_os_str().is_empty()));
+        grant(outer, &Rc::new(found), ids)
+    };
+    all.into_iter().map(with_pins).collect()
 }
 
 /// Looks at what the host obeys in every directory of each granted set, once for all profiles and

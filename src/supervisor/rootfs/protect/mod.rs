@@ -91,6 +91,16 @@ impl GuardedPaths {
         all.filter(|path| !path.as_os_str().is_empty()).collect()
     }
 
+    /// Returns these paths with the directories on the way to other places pinned as well.
+    pub(crate) fn with_places<'p>(&self, places: impl Iterator<Item = &'p Path>) -> Self {
+        let mut all = self.clone();
+        for place in places {
+            let above = place.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty());
+            all.pinned.extend(above.map(Path::to_owned));
+        }
+        all
+    }
+
     /// Places and reasons, for whoever reads a reply, as the cell has the paths.
     pub fn notes(&self, cell: &Path) -> Vec<String> {
         let over = self.obeyed.len() > MOUNTS;
