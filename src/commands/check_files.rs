@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::error::CliError;
+use model::accounts;
 use model::outcome::in_words;
 use profile::document::{Document, Mistake};
 
@@ -31,7 +32,7 @@ fn document(path: &Path) -> Result<Document, CliError> {
     if u64::try_from(text.len()).is_ok_and(|bytes| bytes > FILE_BYTES) {
         return Err(bad("it is longer than 1M"));
     }
-    Ok(Document::new(&path.display().to_string(), &text))
+    Ok(Document::new(&path.display().to_string(), &text).of_user(accounts::home()))
 }
 
 /// Reads all the documents together. If that fails, reports the first mistake of each; if each is

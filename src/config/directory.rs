@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{ConfigError, HostContext, Origin};
+use model::accounts;
 use profile::document::Document;
 
 /// Longest configuration file in bytes (1 MiB).
@@ -123,7 +124,7 @@ fn file(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     check_ours(path, &metadata, euid)?;
     let mut text = String::new();
     file.take(FILE_BYTES + 1).read_to_string(&mut text).map_err(read)?;
-    Ok(Document::new(&path.display().to_string(), &text))
+    Ok(Document::new(&path.display().to_string(), &text).of_user(accounts::home()))
 }
 
 fn check_directory(path: &Path, euid: u32) -> Result<(), ConfigError> {

@@ -5,6 +5,7 @@ mod parsed;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use model::nearest::nearest;
 use serde::Deserialize;
@@ -42,18 +43,26 @@ pub struct Document {
     pub text: Cow<'static, str>,
     /// Of a file that is compiled in, what is in it.
     parsed: Option<&'static parsed::Node>,
+    /// Home of who wrote the file, for `~/`; nobody's where it is compiled in.
+    pub(crate) home: Option<PathBuf>,
 }
 
 impl Document {
     pub fn new(file: &str, text: &str) -> Self {
-        Self { file: file.to_owned(), text: Cow::Owned(text.to_owned()), parsed: None }
+        Self { file: file.to_owned(), text: Cow::Owned(text.to_owned()), parsed: None, home: None }
+    }
+
+    /// Returns the document as one of a user with this home directory.
+    #[must_use]
+    pub fn of_user(self, home: Option<PathBuf>) -> Self {
+        Self { home, ..self }
     }
 
     /// Returns a document that is compiled in, by its path in the sources.
     #[must_use]
     pub fn shipped(path: &str, text: &'static str) -> Self {
         let (file, text) = (format!("embedded:{path}"), Cow::Borrowed(text));
-        Self { file, text, parsed: parsed::shipped(path) }
+        Self { file, text, parsed: parsed::shipped(path), home: None }
     }
 
     /// Reads the document as a `T`.

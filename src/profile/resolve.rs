@@ -12,7 +12,6 @@ use super::ahead;
 use super::layer::{Layer, names};
 use super::schema::{Written, WrittenLimits, WrittenPath};
 use crate::document::{Document, Mistake};
-use model::accounts;
 use model::call::{Env, MAX_TIMEOUT};
 use model::defaults;
 use model::job::{Limits, ProfileName};
@@ -100,7 +99,7 @@ fn absolute(document: &Document, text: &Spanned<String>) -> Result<PathBuf, Mist
     let mistake = |message| Err(document.mistake(text.span(), message));
     let path = match text.get_ref().strip_prefix("~/") {
         None => text.get_ref().clone(),
-        Some(below) => match accounts::home().as_deref().and_then(Path::to_str) {
+        Some(below) => match document.home.as_deref().and_then(Path::to_str) {
             Some(home) => format!("{home}/{below}"),
             None => return mistake("no home directory is known for `~`"),
         },
@@ -141,7 +140,7 @@ fn path(document: &Document, written: &WrittenPath) -> Result<HostPath, Mistake>
         let message = format!("`{}` is never granted: it is the host's own", host.display());
         return Err(document.mistake(written.host.span(), message));
     }
-    if exactly(NEVER_WHOLE, &host) || accounts::home().is_some_and(|home| home == host) {
+    if exactly(NEVER_WHOLE, &host) || document.home.as_ref() == Some(&host) {
         let message = format!("`{}` is too wide to grant whole", host.display());
         let hint = "name what is needed beneath it";
         return Err(document.mistake(written.host.span(), message).with_hint(hint));

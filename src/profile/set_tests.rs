@@ -16,8 +16,10 @@ const HEAD: &str = "schema = 1\nname = \"a\"\ndescription = \"d\"\n";
 const EXEC: &str = "exec = { program = \"any\", why = \"w\" }\n";
 
 fn parsed(texts: &[&str]) -> Result<Profiles, Mistake> {
-    let files: Vec<Document> =
-        texts.iter().zip(1..).map(|(text, n)| Document::new(&format!("{n}.toml"), text)).collect();
+    let file = |text: &&str, number: usize| {
+        Document::new(&format!("{number}.toml"), text).of_user(model::accounts::home())
+    };
+    let files: Vec<Document> = texts.iter().zip(1..).map(|(text, n)| file(text, n)).collect();
     Profiles::parse(&[], &files)
 }
 
