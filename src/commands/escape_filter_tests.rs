@@ -1,0 +1,188 @@
+//! What passes to a terminal, what does not, and what is put back.
+
+use super::*;
+
+fn filter() -> EscapeFilter {
+    EscapeFilter::new(Questions::Pass, Coding::Utf8)
+}
+
+/// Filters in one piece and byte by byte: the result is the same.
+fn filtered(bytes: &[u8]) -> Vec<u8> {
+    let whole = filter().push(bytes);
+    let mut filter = filter();
+    let single: Vec<u8> = bytes.iter().flat_map(|byte| filter.push(&[*byte])).collect();
+    assert_eq!(whole, single);
+    whole
+}
+
+#[test]
+fn what_programs_draw_with_passes_unchanged() {
+    let usual: &[&[u8]] = &[
+        b"plain text\r\n\ttab\x07\x08",
+        "\u{e9}\u{2713}\u{1f600}\u{a0}".as_bytes(),
+        b"\x1b[1;31mred\x1b[0m\x1b[38;2;1;2;3m",
+        b"\x1b[2J\x1b[H\x1b[10;20H\x1b[K\x1b[?1049h\x1b[?25l\x1b[?2004h\x1b[1;24r",
+        b"\x1b(B\x1b)0\x1b7\x1b8\x1b=\x1b>\x1bM\x1b#8",
+        b"\x1b]0;a title\x07\x1b]8;;https://example.org\x07link\x1b]8;;\x07",
+        b"\x1b[6n\x1b[c\x1b[>c\x1b[5n",
+        b"\x1bPq#0;2;0;0;0~~@@\x1b\\",
+        b"\x1b[ q\x1b[2 q\x1b[!p\x1b[4:3;58:2::1:2:3m\x1b[>4;2m\x1b[>1u\x1b[?u\x1b[?2026$p",
+    ];
+    for bytes in usual {
+        let shown = String::from_utf8_lossy(bytes);
+        assert_eq!(filtered(bytes), *bytes, "{shown:?}");
+    }
+}
+
+#[test]
+fn queries_that_are_answered_with_a_chosen_text_and_acts_outside_of_the_window_do_not_pass() {
+    let hostile: &[&[u8]] = &[
+        b"\x1b[21t",
+        b"\x1b[20t",
+        b"\x1b[8;1;1t",
+        b"\x1bP$qm\x1b\\",
+        b"\x1bP$q\"p\x07",
+        b"\x1bP+q544e\x1b\\",
+        b"\x1b]52;c;?\x07",
+        b"\x1b]52;c;Y3VybCBldmlsfHNoCg==\x1b\\",
+        b"\x1b]50;?\x07",
+        b"\x1b]4;1;?\x07",
+        b"\x1b]11;?\x1b\\",
+        b"\x1b]1337;File=inline=1:AAAA\x07",
+        b"\x1b[>q",
+        b"\x1b[1;1;1;1;1;1*y",
+        b"\x1b[1$w",
+        b"\x1b[5i",
+        b"\x1b_Gi=1,a=q\x1b\\",
+        b"\x1b^private\x1b\\",
+        b"\x1bX\x1b\\",
+        b"\x1bZ",
+        b"\x05",
+        b"\x9b21t",
+        b"\x9d52;c;?\x07",
+        b"\xc2\x9b",
+        b"\xc2\x90",
+        b"\xff\xfe\xc0\xc1",
+        // Out of UTF-8, and forms of controls that a lax reader of UTF-8 takes.
+        b"\x1b%@",
+        b"\xe0\x82\x9b",
+        b"\xf0\x80\x82\x9b",
+        // Modes that cannot be put back, or change more than the window shows.
+        b"\x1b[?2l",
+        b"\x1b[?3h\x1b[?40h\x1b[?38h\x1b[?8h",
+        b"\x1b[?1000s\x1b[?1000r",
+        b"\x1b[?1003:1h\x1b[?4294968296h",
+        b"\x1b[12h\x1b[2h",
+        b"\x1b[1'z\x1b[1;3'{\x1b G\x1b[61\"p\x1b[1$}\x1b[>2;3m",
+        b"\x1b[12;3]",
+        b"\x1b[?4m\x1b[?4g\x1b[#R\x1b[=c\x1b[x",
+        b"\x1b]7;file:///evil\x07",
+        b"\x18\x1a\x00\x7f",
+    ];
+    for bytes in hostile {
+        let shown = String::from_utf8_lossy(bytes);
+        let left = filtered(&[b"a", *bytes, b"b"].concat());
+        let text = String::from_utf8_lossy(&left).into_owned();
+        assert!(!left.contains(&ESCAPE) && !left.contains(&0x05), "{shown:?}: {text:?}");
+        assert!(!left.iter().any(|byte| *byte >= 0x80), "{shown:?}: {text:?}");
+        assert!(text.starts_with('a') && text.ends_with('b'), "{shown:?}: {text:?}");
+    }
+}
+
+#[test]
+fn a_query_cannot_hide_behind_a_sequence_that_breaks_off() {
+    for bytes in [
+        &b"\x1b[\x1b[21t"[..],
+        b"\x1b]0;x\x1b[21t",
+        b"\x1bP\x1bP$qm\x1b\\",
+        b"\x1b\x1b]52;c;?\x07",
+        b"\x1b]0;\x1b]52;c;?\x07",
+        b"\x1b[?\x1bP$qm\x1b\\",
+        b"\x1b \x1b]52;c;?\x07",
+        b"\xe2\x1b]52;c;?\x07",
+        b"\xc2\x1b[21t",
+    ] {
+        let left = filtered(bytes);
+        let has = |part: &[u8]| left.windows(part.len()).any(|window| window == part);
+        assert!(!has(b"21t") || !has(b"\x1b[21t"), "{left:?}");
+        assert!(!has(b"52;c") && !has(b"$q"), "{left:?}");
+    }
+}
+
+#[test]
+fn any_bytes_leave_no_query() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let parts: [&[u8]; 16] = [
+        b"\x1b", b"[", b"]", b"P", b"$", b"q", b"52", b";", b"c", b"?", b"\x07", b"\\", b"21",
+        b"t", b"\x9b", b"\xc2",
+    ];
+    for _ in 0..20_000 {
+        let mut bytes = Vec::new();
+        for _ in 0..12 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let index = usize::try_from(seed >> 60).unwrap_or(0);
+            bytes.extend(parts.get(index).copied().unwrap_or_default());
+        }
+        let left = filtered(&bytes);
+        for query in [&b"\x1b[21t"[..], b"\x1b]52", b"\x1bP$q", b"\x9b", b"\xc2\x9b"] {
+            let found = left.windows(query.len()).any(|window| window == query);
+            assert!(!found, "{bytes:?} leaves {left:?}");
+        }
+    }
+}
+
+#[test]
+fn modes_that_were_switched_are_switched_back() {
+    let mut filter = filter();
+    filter.push(b"only text\r\n");
+    assert_eq!(filter.reset(), b"");
+    filter.push(b"\x1b[?1049h\x1b[?1000;1006h\x1b[?25l\x1b[?2004h\x1b[?2004l");
+    let reset = String::from_utf8_lossy(&filter.reset()).into_owned();
+    for mode in ["?1049l", "?1000l", "?1006l", "?25h"] {
+        assert!(reset.contains(mode), "{mode}: {reset:?}");
+    }
+    assert!(!reset.contains("2004"), "{reset:?}");
+    assert!(!reset.contains("\u{1b}[<99u"), "{reset:?}");
+    filter.push(b"\x1b[>1u");
+    assert!(filter.reset().windows(5).any(|part| part == b"[<99u"));
+    assert!(!filter.has_asked());
+    filter.push(b"\x1b[6n");
+    assert!(filter.has_asked());
+}
+
+#[test]
+fn a_link_colours_and_the_shape_of_the_cursor_are_put_back() {
+    let mut filter = filter();
+    filter.push(b"\x1b]8;;https://example.org\x07\x1b]11;#000000\x07\x1b[5 q");
+    let reset = String::from_utf8_lossy(&filter.reset()).into_owned();
+    for part in ["\x1b]8;;\x1b\\", "\x1b]111\x1b\\", "\x1b[0 q"] {
+        assert!(reset.contains(part), "{part:?}: {reset:?}");
+    }
+}
+
+#[test]
+fn many_modes_are_put_back_or_do_not_pass() {
+    let mut filter = filter();
+    for mode in 3000..3300 {
+        assert_eq!(filter.push(format!("\x1b[?{mode}h").as_bytes()), b"");
+    }
+    assert_eq!(filter.push(b"\x1b[?1003;3000;1006h"), b"\x1b[?1003h\x1b[?1006h");
+    let reset = String::from_utf8_lossy(&filter.reset()).into_owned();
+    assert!(reset.contains("?1003l") && reset.contains("?1006l"), "{reset:?}");
+}
+
+#[test]
+fn a_terminal_that_takes_bytes_for_characters_sees_no_control() {
+    let mut filter = EscapeFilter::new(Questions::Pass, Coding::Bytes);
+    let text = "\u{e9} \u{db}21t \u{2713}";
+    assert_eq!(filter.push(text.as_bytes()), "\u{e9} ?21t ?".as_bytes());
+    // In a title it could be one in any coding.
+    assert_eq!(filtered("\x1b]0;a\u{db}6n\x07".as_bytes()), b"\x1b]0;a6n\x07");
+}
+
+#[test]
+fn no_question_passes_where_nobody_reads_the_answer() {
+    let mut filter = EscapeFilter::new(Questions::Drop, Coding::Utf8);
+    assert_eq!(filter.push(b"\x1b[6n\x1b[c\x1b[?u\x1b[?1$p\x1b[1m"), b"\x1b[1m");
+    assert!(!filter.has_asked());
+}
