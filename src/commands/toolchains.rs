@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use glob::Pattern;
+
 use super::run_arguments::MountRequest;
 use model::accounts;
 use model::job::Access;
@@ -147,16 +149,9 @@ fn entries_like(directory: &Path, pattern: &str) -> Vec<PathBuf> {
     entries.filter(|entry| fits(&entry.file_name())).map(|entry| entry.path()).collect()
 }
 
-/// Returns whether a name matches a pattern with at least one `*`.
+/// Returns whether a name matches a pattern.
 fn is_like(name: &str, pattern: &str) -> bool {
-    let Some((first, pattern)) = pattern.split_once('*') else { return name == pattern };
-    let Some(rest) = name.strip_prefix(first) else { return false };
-    match pattern.contains('*') {
-        true => {
-            (0..=rest.len()).any(|at| rest.get(at..).is_some_and(|rest| is_like(rest, pattern)))
-        }
-        false => rest.ends_with(pattern),
-    }
+    Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(name))
 }
 
 /// Returns the path of a row.

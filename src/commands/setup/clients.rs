@@ -68,6 +68,18 @@ impl Client {
     }
 }
 
+/// Returns an entry as most clients have it.
+fn plain(command: &str, arguments: [&str; 3]) -> Entry {
+    vec![("command", command.into()), ("args", arguments.as_slice().into())]
+}
+
+/// Returns an entry for a client that is told how to speak with the server.
+fn stdio(command: &str, arguments: [&str; 3]) -> Entry {
+    let mut entry = plain(command, arguments);
+    entry.insert(0, ("type", "stdio".into()));
+    entry
+}
+
 // Each row follows the documentation of its client, whose address stands above it.
 
 // https://code.claude.com/docs/en/mcp and https://code.claude.com/docs/en/settings
@@ -76,9 +88,7 @@ const CLAUDE_CODE: ClientFacts = ClientFacts {
     file: ConfigFile::OfProject(".mcp.json"),
     language: Language::Json,
     servers: "mcpServers",
-    entry: |command, arguments| {
-        vec![("command", command.into()), ("args", arguments.as_slice().into())]
-    },
+    entry: plain,
     next: &[
         "Claude Code asks once, at its next start here, whether to use the server.",
         "Switch its own shell off in .claude/settings.local.json: {\"permissions\": {\"deny\": [\"Bash\"]}}",
@@ -91,9 +101,7 @@ const CLAUDE_DESKTOP: ClientFacts = ClientFacts {
     file: ConfigFile::OfUser("Claude/claude_desktop_config.json"),
     language: Language::Json,
     servers: "mcpServers",
-    entry: |command, arguments| {
-        vec![("command", command.into()), ("args", arguments.as_slice().into())]
-    },
+    entry: plain,
     next: &[
         "Quit Claude Desktop and start it again: it reads the file at its start.",
         "It has no shell of its own.",
@@ -126,13 +134,7 @@ const CURSOR: ClientFacts = ClientFacts {
     file: ConfigFile::OfProject(".cursor/mcp.json"),
     language: Language::Json,
     servers: "mcpServers",
-    entry: |command, arguments| {
-        vec![
-            ("type", "stdio".into()),
-            ("command", command.into()),
-            ("args", arguments.as_slice().into()),
-        ]
-    },
+    entry: stdio,
     next: &[
         "Switch the server on in Cursor's settings, under MCP, if it is not.",
         "Cursor cannot be without its own terminal: let it ask each time (Auto-Run Mode), and refuse; \
@@ -146,13 +148,7 @@ const VSCODE: ClientFacts = ClientFacts {
     file: ConfigFile::OfProject(".vscode/mcp.json"),
     language: Language::Json,
     servers: "servers",
-    entry: |command, arguments| {
-        vec![
-            ("type", "stdio".into()),
-            ("command", command.into()),
-            ("args", arguments.as_slice().into()),
-        ]
-    },
+    entry: stdio,
     next: &[
         "Start the server by the word above its entry, or MCP: List Servers, and trust it.",
         "Switch the terminal's tools off in the chat: Configure Tools, and clear `execute`.",
