@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
 use super::reply;
-use super::tools::schema::denials;
+use super::tools::schema::{denials, or_error};
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{Changes, DeclaredCommand, Flag, Input, MOST_WORDS, Positional, Takes};
@@ -117,7 +117,7 @@ pub fn tool(declared: &Declared) -> Tool {
     let reads = command.changes == Changes::Nothing;
     Tool::new(declared.command.name.clone(), command.description.clone(), object(input(command)))
         .with_title(command.program.clone())
-        .with_raw_output_schema(Arc::new(object(output())))
+        .with_raw_output_schema(Arc::new(object(or_error(output()))))
         .annotate(ToolAnnotations::new().read_only(reads).destructive(!reads).open_world(false))
 }
 

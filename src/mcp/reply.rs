@@ -4,7 +4,7 @@ pub mod calculations;
 mod calculator;
 
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub(crate) use calculator::{calculated, precision_set, scripted};
 use model::outcome::Outcome;
@@ -125,7 +125,7 @@ fn push_stream(text: &mut String, stream: &str) {
     }
 }
 
-/// Makes the result of a call without a report: an error, with a hint.
+/// Makes the result of a call without a report: an error with a hint, as text and as fields.
 pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
     let mut text = match refused.kind {
         RefusedKind::Denied => format!("[{}]", refused.message),
@@ -139,9 +139,10 @@ pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
         text.push_str(hint);
     }
     let mut result = result(text, true);
-    if tool == "bash" {
-        result.structured_content = Some(refused.command_fields());
-    }
+    result.structured_content = Some(match tool {
+        "bash" => refused.command_fields(),
+        _ => refused.fields(),
+    });
     result.meta = Some(meta(refused.receipt.as_deref(), None)).filter(|meta| !meta.0.is_empty());
     result
 }
@@ -158,6 +159,24 @@ pub(crate) fn of_fields(fields: Value) -> CallToolResult {
     let mut result = result(pretty(&fields), false);
     result.structured_content = Some(fields);
     result
+}
+
+/// Adds the fields that say why a command did not end by itself, and what else happened. The fields
+/// of the reference implementations have no place for either.
+pub(super) fn push_story(fields: &mut Map<String, Value>, report: &CommandReport) {
+    fields.extend(report.error().map(|error| ("error".to_owned(), Value::from(error))));
+    fields.extend(report.hint().map(|hint| ("hint".to_owned(), Value::from(hint))));
+    if !report.denials.is_empty() {
+        fields.insert("denials".to_owned(), to_value(&report.denials));
+    }
+    push_notes(fields, report.notes());
+}
+
+/// Adds remarks to fields, if there are any.
+pub(super) fn push_notes(fields: &mut Map<String, Value>, notes: Vec<String>) {
+    if !notes.is_empty() {
+        fields.insert("notes".to_owned(), Value::from(notes));
+    }
 }
 
 /// Makes a result of this text.

@@ -38,7 +38,12 @@ fn fields(server: &mut Server, tool: &str, arguments: Value) -> Value {
 fn refusal(server: &mut Server, tool: &str, arguments: Value) -> String {
     let result = server.result(tool, arguments);
     assert_eq!(result["isError"], true, "{result}");
-    result["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    let fields = &result["structuredContent"];
+    let (error, hint) = (fields["error"].as_str(), fields["hint"].as_str());
+    assert!(error.is_some_and(|error| !error.is_empty() && text.contains(error)), "{result}");
+    assert_eq!(text.split_once("\nhint: ").map(|(_, hint)| hint), hint, "{result}");
+    text.to_owned()
 }
 
 #[test]
@@ -230,9 +235,14 @@ fn bash_exec_ends_at_its_time_and_the_most_is_the_operators() {
     );
     let told = result["content"][1]["text"].as_str().unwrap_or_default();
     assert!(told.starts_with("[timed out after 1 s; the cell was killed;"), "{told}");
+    assert_eq!(content["error"], "timed out after 1 s; the cell was killed");
     let long = server.result("bash_exec", json!({"command": "true", "timeout": 1000}));
     let timeout = &long["_meta"]["cofferdam/timeout"];
     assert_eq!(timeout, &json!({"timeout_s": 300, "clamped": true}));
+    let lowered = json!(["time limit 300 s, which is less than was asked for"]);
+    assert_eq!(long["structuredContent"]["notes"], lowered);
+    let denied = fields(&mut server, "bash_exec", json!({"command": "unshare -Ur true"}));
+    assert_eq!(denied["denials"][0]["syscall"], "unshare", "{denied}");
     assert_eq!(server.close(), Some(0));
 }
 

@@ -55,6 +55,11 @@ fn a_pipeline_stops_at_the_first_failure_unless_it_is_to_go_on() {
     assert_eq!((&result["isError"], &told["steps"][0]["exit_code"]), (&json!(true), &json!(124)));
     let status = told["steps"][0]["status"].as_str().unwrap_or_default();
     assert!(status.starts_with("[timed out after 1 s"), "{status}");
+    assert_eq!(told["error"], "timed out after 1 s; the cell was killed");
+    let long = json!([{"command": "true", "timeout": 1000}, {"command": "cat"}]);
+    let told = fields(&mut server, "pipeline", json!({"steps": long}));
+    let lowered = json!(["step 1: time limit 300 s, which is less than was asked for"]);
+    assert_eq!((&told["notes"], told.get("error")), (&lowered, None));
     assert_eq!(server.close(), Some(0));
 }
 

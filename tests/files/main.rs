@@ -47,7 +47,12 @@ fn main() -> ExitCode {
 pub fn asked(server: &mut Server, tool: &str, arguments: Value) -> Result<Value, Failed> {
     let answer = server.tool(tool, &arguments)?;
     match answer["isError"] == true {
-        true => Ok(json!(text(&answer))),
+        true => {
+            let error = answer["structuredContent"]["error"].as_str().unwrap_or_default();
+            let is_told = !error.is_empty() && text(&answer).contains(error);
+            holds("the fields have the reason", &answer, is_told)?;
+            Ok(json!(text(&answer)))
+        }
         false => Ok(answer["structuredContent"].clone()),
     }
 }

@@ -33,10 +33,16 @@ async fn bad_arguments_are_a_result_that_names_the_field() {
         })
     );
     let answer = client.ask(call(2, "calculate", json!({ "expression": "1", "precision": 101 })));
-    assert_eq!(
-        text(&answer.await),
-        "calculate: `precision`: invalid value: integer `101`, expected a whole number from 0 to 100"
-    );
+    let answer = answer.await;
+    let error = "calculate: `precision`: invalid value: integer `101`, expected a whole number from 0 to 100";
+    assert_eq!(text(&answer), error);
+    assert_eq!(answer["result"]["structuredContent"], json!({ "error": error }));
+    let answer = client.ask(call(3, "bash_kill", json!({ "jobs": "1" }))).await;
+    let fields = json!({
+        "error": "bash_kill: unknown field `jobs`",
+        "hint": "did you mean `job`? it takes job, signal"
+    });
+    assert_eq!(answer["result"]["structuredContent"], fields);
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,6 +86,7 @@ async fn a_calculators_error_is_told_in_the_seeds_words() {
         answer["result"],
         json!({
             "content": [{ "type": "text", "text": "BC error: divide by zero" }],
+            "structuredContent": { "error": "BC error: divide by zero" },
             "isError": true
         })
     );

@@ -10,8 +10,8 @@ use model::outcome::Outcome;
 use service::report::{Clamped, CommandReport, are_cut, changes, millis};
 use service::request::StderrIs;
 
-/// Makes the result of `bash_exec`: six fields, and the same as text. A second text has what they
-/// cannot express, such as an exceeded time limit.
+/// Makes the result of `bash_exec`: six fields, others where there is more to say, and the same as
+/// text. A second text says it in a line.
 pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) -> CallToolResult {
     let error = match stderr {
         StderrIs::Shown => report.stderr.text.as_str(),
@@ -35,6 +35,9 @@ pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) 
         fields.insert("truncated".to_owned(), Value::Bool(true));
         let id = report.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
         fields.extend(id);
+    }
+    if let Some(fields) = fields.as_object_mut() {
+        reply::push_story(fields, report);
     }
     let mut result = reply::result(reply::pretty(&fields), report.is_error());
     let plain = matches!(report.outcome, Outcome::Exited { .. })

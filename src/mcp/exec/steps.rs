@@ -51,11 +51,12 @@ pub struct Steps {
     /// Report of the last step, which stands for all.
     last: Option<CommandReport>,
     stopped: Option<String>,
+    notes: Vec<String>,
 }
 
 impl Steps {
     pub fn new(of: usize) -> Self {
-        Self { of, done: Vec::new(), last: None, stopped: None }
+        Self { of, done: Vec::new(), last: None, stopped: None, notes: Vec::new() }
     }
 
     /// Returns the number of the next step, from 1 on.
@@ -92,6 +93,8 @@ impl Steps {
         if !matches!(report.outcome, Outcome::Exited { .. }) || !report.denials.is_empty() {
             fields.insert("status".to_owned(), Value::from(reply::status(&report)));
         }
+        let step = self.next();
+        self.notes.extend(report.notes().iter().map(|note| format!("step {step}: {note}")));
         self.done.push((Value::Object(fields), succeeded(&report)));
         self.last = Some(report);
     }
@@ -113,7 +116,7 @@ impl Steps {
     /// Makes the result: `isError` if a step could not end by itself, or if steps did not run for
     /// another reason than an exit code.
     pub fn result(self) -> CallToolResult {
-        let Self { of, done, last, stopped } = self;
+        let Self { of, done, last, stopped, notes } = self;
         let ran = done.len();
         let failed = done.iter().position(|(_, succeeded)| !succeeded).map(|at| at + 1);
         let mut fields = json!({
@@ -124,6 +127,13 @@ impl Steps {
         if let Some(map) = fields.as_object_mut() {
             map.extend(failed.map(|step| ("first_failed".to_owned(), Value::from(step))));
             map.extend(stopped.map(|why| ("stopped".to_owned(), Value::from(why))));
+            let (error, hint) = (
+                last.as_ref().and_then(CommandReport::error),
+                last.as_ref().and_then(CommandReport::hint),
+            );
+            map.extend(error.map(|error| ("error".to_owned(), Value::from(error))));
+            map.extend(hint.map(|hint| ("hint".to_owned(), Value::from(hint))));
+            reply::push_notes(map, notes);
         }
         let is_error = last.as_ref().is_some_and(CommandReport::is_error);
         let mut result = reply::result(reply::pretty(&fields), is_error);

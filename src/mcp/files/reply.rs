@@ -54,15 +54,44 @@ pub(crate) fn filed(about: &RequestSummary, filed: &FileReport) -> CallToolResul
         }
         FileAnswer::Bytes { size, mode, bytes } => got(about, (*size, mode, bytes), &mut fields),
     };
-    let mut notes: Vec<String> = filed.denials.iter().map(|denial| denial.line()).collect();
-    notes.extend(filed.renewed.iter().map(|why| format!("[a new shell: {why}]")));
+    let denied = filed.denials.iter().map(|denial| denial.line());
+    let notes: Vec<String> =
+        denied.chain(filed.renewed.iter().map(|why| format!("[a new shell: {why}]"))).collect();
     if !notes.is_empty() {
         content.push(ContentBlock::text(notes.join("\n")));
     }
+    let all = remarks(&filed.answer).into_iter().map(str::to_owned).chain(notes);
+    reply::push_notes(&mut fields, all.map(|note| bare(&note).to_owned()).collect());
     let mut result = CallToolResult::success(content);
     result.structured_content = Some(Value::Object(fields));
     result.meta = Some(reply::meta(filed.receipt.as_ref(), filed.unrecorded.as_ref()));
     result
+}
+
+/// Returns the remarks of an answer that its text has and its other fields have not.
+fn remarks(answer: &FileAnswer) -> Vec<&'static str> {
+    let all = match answer {
+        FileAnswer::Put { was, .. } => vec![links(*was)],
+        FileAnswer::Edited { was, dos, .. } => vec![links(*was), ends(*dos)],
+        FileAnswer::Lines(region) => vec![nul_bytes(region)],
+        FileAnswer::Directory { .. } | FileAnswer::Bytes { .. } => Vec::new(),
+    };
+    all.into_iter().filter(|remark| !remark.is_empty()).collect()
+}
+
+/// Returns a remark without its line break and brackets.
+fn bare(remark: &str) -> &str {
+    remark.trim_matches(['\n', '[', ']'])
+}
+
+/// Returns the remark for an edited file with the line ends of DOS.
+fn ends(dos: bool) -> &'static str {
+    if dos { "\n[its lines end with CR LF, and so do the new ones]" } else { "" }
+}
+
+/// Returns the remark for a file that is not text.
+fn nul_bytes(region: &Region) -> &'static str {
+    if region.text.contains(&0) { "[it has NUL bytes: get_file reads it as it is]" } else { "" }
 }
 
 fn texts(text: String) -> Vec<ContentBlock> {
@@ -106,9 +135,7 @@ fn lines(region: &Region, fields: &mut Map<String, Value>) -> Vec<ContentBlock> 
             "[lines {from} to {last} of {lines} are shown; `view_range` shows others]"
         ));
     }
-    if region.text.contains(&0) {
-        shown.push_str("[it has NUL bytes: get_file reads it as it is]");
-    }
+    shown.push_str(nul_bytes(region));
     fields.extend([
         ("kind".to_owned(), json!("file")),
         ("size".to_owned(), json!(region.size)),
@@ -189,7 +216,7 @@ fn edited(
     fields: &mut Map<String, Value>,
 ) -> Vec<ContentBlock> {
     let (snippet, _) = numbered(region);
-    let ends = if dos { "\n[its lines end with CR LF, and so do the new ones]" } else { "" };
+    let ends = ends(dos);
     fields.extend([
         ("done".to_owned(), json!("edited")),
         ("line".to_owned(), json!(line)),

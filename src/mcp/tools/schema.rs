@@ -21,7 +21,27 @@ pub(super) fn tool<T: Named>(
 ) -> Tool {
     Tool::new(T::TOOL, description, object(input))
         .with_title(title)
-        .with_raw_output_schema(Arc::new(object(output)))
+        .with_raw_output_schema(Arc::new(object(or_error(output))))
+}
+
+/// Adds the fields of a refusal and of remarks to the schema of a result. It requires no field:
+/// clients hold the result of an error to the schema too, and a refusal has only its reason.
+pub(crate) fn or_error(mut output: Value) -> Value {
+    let text = json!({ "type": "string" });
+    let more = [
+        ("error", text.clone()),
+        ("hint", text.clone()),
+        ("notes", json!({ "type": "array", "items": text })),
+    ];
+    if let Some(properties) = output.get_mut("properties").and_then(Value::as_object_mut) {
+        for (name, schema) in more {
+            properties.entry(name).or_insert(schema);
+        }
+    }
+    if let Some(schema) = output.as_object_mut() {
+        schema.remove("required");
+    }
+    output
 }
 
 /// Returns the schema of a tool without arguments.

@@ -117,6 +117,18 @@ fn the_fields_that_are_parsed_are_those_of_the_schema() {
 }
 
 #[test]
+fn every_result_may_be_a_reason_and_a_hint_alone() {
+    for Form { tool, .. } in forms() {
+        let schema = tool.output_schema.as_deref().cloned().unwrap_or_default();
+        assert_eq!(schema.get("required"), None, "{}", tool.name);
+        let properties = schema.get("properties").and_then(Value::as_object);
+        for name in ["error", "hint", "notes"] {
+            assert!(properties.is_some_and(|all| all.contains_key(name)), "{}: {name}", tool.name);
+        }
+    }
+}
+
+#[test]
 fn a_value_that_the_schema_describes_is_parsed_and_one_of_another_type_is_not() {
     for form in &forms() {
         let (tool, least) = (&form.tool.name, form.least());

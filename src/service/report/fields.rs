@@ -246,6 +246,16 @@ impl JobOutput {
             InputTaken::Nothing => 0,
         });
         map.extend(taken.map(|bytes| ("taken_bytes".to_owned(), json!(bytes))));
+        match (&self.note, self.taken) {
+            (Some(note), Some(InputTaken::Nothing)) => {
+                map.insert("error".to_owned(), json!(note));
+            }
+            (Some(note), Some(InputTaken::Bytes(_)) | None) => {
+                let notes = map.entry("notes").or_insert_with(|| json!([]));
+                notes.as_array_mut().into_iter().for_each(|notes| notes.push(json!(note)));
+            }
+            (None, _) => {}
+        }
         fields
     }
 
@@ -284,10 +294,19 @@ impl Refused {
             RefusedKind::Cancelled => "cancelled",
             RefusedKind::Absent | RefusedKind::Failed => "failed",
         };
-        let mut fields = json!({ "outcome": outcome, "error": self.message });
-        let hint = self.hint.iter().map(|hint| ("hint".to_owned(), json!(hint)));
+        let mut fields = self.fields();
         if let Some(map) = fields.as_object_mut() {
-            map.extend(hint);
+            map.insert("outcome".to_owned(), json!(outcome));
+        }
+        fields
+    }
+
+    /// Returns the reason and the way out.
+    pub fn fields(&self) -> Value {
+        let mut fields = json!({ "error": self.message });
+        let hint = self.hint.iter().filter(|hint| !hint.is_empty());
+        if let Some(map) = fields.as_object_mut() {
+            map.extend(hint.map(|hint| ("hint".to_owned(), json!(hint))));
         }
         fields
     }
