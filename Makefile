@@ -30,7 +30,7 @@ help:
 	@echo 'make soak      50,000 calls in a row (SOAK=…), and what the server holds while they run'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
-	@echo 'make install   copy it to $(DESTDIR)$(PREFIX)/bin (PREFIX=… to change)'
+	@echo 'make install   copy it, its manual pages and completions below $(DESTDIR)$(PREFIX) (PREFIX=… to change)'
 	@echo 'make clean     remove what was built'
 
 setup:
@@ -88,12 +88,22 @@ build: setup
 
 # Builds only where nothing was built, so that `make build && sudo make install` works for a root
 # without Rust.
+SHARE = $(DESTDIR)$(PREFIX)/share
+BASH_COMPLETION = $(SHARE)/bash-completion/completions/cofferdam
+ZSH_COMPLETION  = $(SHARE)/zsh/site-functions/_cofferdam
+FISH_COMPLETION = $(SHARE)/fish/vendor_completions.d/cofferdam.fish
 install:
 	@test -x $(TARGET)/release/cofferdam || $(MAKE) build
 	install -D -m 0755 $(TARGET)/release/cofferdam $(DESTDIR)$(PREFIX)/bin/cofferdam
+	install -d $(SHARE)/man/man1 $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
+	$(TARGET)/release/cofferdam man --out $(SHARE)/man/man1
+	$(TARGET)/release/cofferdam completions bash > $(BASH_COMPLETION)
+	$(TARGET)/release/cofferdam completions zsh > $(ZSH_COMPLETION)
+	$(TARGET)/release/cofferdam completions fish > $(FISH_COMPLETION)
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/cofferdam
+	rm -f $(DESTDIR)$(PREFIX)/bin/cofferdam $(SHARE)/man/man1/cofferdam.1 $(SHARE)/man/man1/cofferdam-*.1
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)
 
 clean:
 	$(CARGO) clean

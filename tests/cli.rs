@@ -59,6 +59,44 @@ fn pages_are_in_the_help() {
 }
 
 #[test]
+fn installing_brings_the_pages_and_completions_and_uninstalling_takes_them() -> std::io::Result<()>
+{
+    let (target, root) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    std::fs::create_dir(target.path().join("release"))?;
+    let program = target.path().join("release/cofferdam");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cofferdam"), program)?;
+    let make = |what: &str| {
+        let mut make = Command::new("make");
+        make.current_dir(env!("CARGO_MANIFEST_DIR")).args(["-s", what, "PREFIX=/usr"]);
+        make.arg(format!("DESTDIR={}", root.path().display()));
+        make.env("CARGO_TARGET_DIR", target.path()).output()
+    };
+    let expected = [
+        "bin/cofferdam",
+        "share/bash-completion/completions/cofferdam",
+        "share/fish/vendor_completions.d/cofferdam.fish",
+        "share/man/man1/cofferdam-run.1",
+        "share/man/man1/cofferdam.1",
+        "share/zsh/site-functions/_cofferdam",
+    ];
+    let there = || {
+        let size =
+            |name: &&str| root.path().join("usr").join(name).metadata().map(|file| file.len());
+        expected
+            .into_iter()
+            .filter(|name| size(name).is_ok_and(|size| size > 0))
+            .collect::<Vec<_>>()
+    };
+    let installed = make("install")?;
+    assert_eq!(there(), expected, "{installed:?}");
+    let removed = make("uninstall")?;
+    assert_eq!(there(), [""; 0], "{removed:?}");
+    let left = std::fs::read_dir(root.path().join("usr/share/man/man1"))?.count();
+    assert_eq!(left, 0, "manual pages");
+    Ok(())
+}
+
+#[test]
 fn a_refusal_is_one_line_and_a_hint_on_standard_error() {
     let expected = "cofferdam: --env: `A` has no `=`\nhint: write --env NAME=VALUE\n";
     assert_eq!(told(&["run", "--env", "A", "ls"]), (Some(125), String::new(), expected.to_owned()));

@@ -14,6 +14,10 @@ use model::units::{InvalidUnit, Time};
 
 /// As typed.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam audit verify\n  \
+    cofferdam audit show --tool bash --since 30m\n\n\
+    Exit codes: 0 done, and the log is whole; 1 its chain is broken; 125 it cannot be read")]
 pub struct AuditArguments {
     #[command(subcommand)]
     command: AuditCommand,

@@ -17,6 +17,10 @@ pub(super) const PROFILE: &str = "profile ";
 
 /// As typed.
 #[derive(Debug, Clone, Copy, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam doctor\n  \
+    cofferdam doctor --json\n\n\
+    Exit codes: 0 the default profiles and your own can run; 1 one of them cannot; 125 no report")]
 pub struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]

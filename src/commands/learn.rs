@@ -5,7 +5,7 @@
 //! unchanged.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +56,13 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
     let looker = Looker::start(&profile)
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
     let socket = launch::recording_paths(settings, looker.record())?;
+    if std::io::stderr().is_terminal() {
+        let (program, profile) = (typed.call.argv.join(" "), &profile.name);
+        let program = super::format::plain(&program);
+        eprintln!(
+            "cofferdam: runs `{program}` under profile `{profile}`; what it is refused is shown at its end"
+        );
+    }
     start::conducted(socket, |socket| {
         conduct(grant, profile, HostFacts { program, looker }, socket)
     })

@@ -25,6 +25,7 @@ pub mod launch;
 mod lazy_arguments;
 pub mod learn;
 pub mod logging;
+mod man_pages;
 mod memory_hold;
 mod metrics;
 pub mod missing_paths;

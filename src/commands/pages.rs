@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use super::Cli;
 use super::error::{CliError, print_out};
 use super::lazy_arguments::full_command;
+use super::man_pages;
 use model::outcome::in_words;
 
 /// As typed.
@@ -41,15 +42,16 @@ pub fn completions(typed: CompletionsArguments) -> Result<u8, CliError> {
 
 /// Prints the manual page of cofferdam itself, or writes those of all commands.
 pub fn man(typed: &ManArguments) -> Result<u8, CliError> {
+    let mut command = full_command::<Cli>().disable_help_subcommand(true);
+    command.build();
     let Some(directory) = &typed.out else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(full_command::<Cli>())
-            .render(&mut page)
+        man_pages::write(&command, &mut page)
             .map_err(|error| CliError::new(format!("man: {}", in_words(&error))))?;
         print_out(&String::from_utf8_lossy(&page))?;
         return Ok(0);
     };
-    clap_mangen::generate_to(full_command::<Cli>(), directory).map_err(|error| {
+    man_pages::write_all(&command, directory).map_err(|error| {
         CliError::new(format!("man: cannot write in {}: {}", directory.display(), in_words(&error)))
     })?;
     Ok(0)
