@@ -26,7 +26,7 @@ const CONFIGURATION: &[(&str, &str)] = &[
     ),
     (
         "policies/*.toml",
-        "Rules that say which calls are allowed. Where there are any, the shipped policy does not hold.",
+        "Rules that say which calls are allowed. Where there are any, the shipped policy holds only if one has extends = \"shipped\".",
     ),
     ("sandbox-profiles/*.toml", "Profiles of your own, beside the shipped ones."),
 ];

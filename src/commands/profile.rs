@@ -1,6 +1,7 @@
 //! `cofferdam profile`: lists profiles, shows the grants of one with their reasons, and checks
 //! files.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -121,6 +122,34 @@ fn unknown(profiles: &Profiles, name: &str) -> CliError {
     }
 }
 
+/// Checks that the cells of root can reach the paths of a profile: these run as another user, and a directory such as
+/// `/root` lets only its owner in.
+fn check_reach(profile: &Profile) -> Result<(), CliError> {
+    let is_root = nix::unistd::geteuid().is_root();
+    for path in profile.paths.iter().filter(|_| is_root) {
+        if let Some(closed) = closed_directory(&path.host) {
+            let (host, closed) = (path.host.display(), closed.display());
+            let name = &profile.name;
+            return Err(CliError::new(format!(
+                "profile `{name}`: {host} cannot be put in a cell: root's cells run as another user, and {closed} lets only its owner in"
+            ))
+            .with_hint(format!("grant it for a call instead (`--ro {host}`), or move it to where others may go")));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the first directory on the way to a path that is closed to others.
+fn closed_directory(path: &Path) -> Option<PathBuf> {
+    // Of the path as it really is: a link may lead into such a directory.
+    let path = path.canonicalize().ok()?;
+    let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
+    way.reverse();
+    let is_closed =
+        |at: &&&Path| at.metadata().is_ok_and(|found| found.permissions().mode() & 0o001 == 0);
+    way.iter().find(is_closed).map(|directory| directory.to_path_buf())
+}
+
 fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let sources = config::sources(config, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
@@ -132,6 +161,7 @@ fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> 
     let given = |file: &str| documents.iter().any(|document| document.file == file);
     let mut text = String::new();
     for profile in profiles.iter().filter(|p| file(&profiles, p).is_some_and(given)) {
+        check_reach(profile)?;
         let file = file(&profiles, profile).unwrap_or("");
         let what = plain(&profile.description);
         text.push_str(&format!("{}: profile `{}`: {what}\n", plain(file), profile.name));

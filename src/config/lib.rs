@@ -4,7 +4,7 @@
 //! compiled in: the first that exists is the only one that is read, and it is never the current
 //! directory. Within it each part is optional:
 //! `cofferdam.toml` sets what it names and leaves the rest at the defaults;
-//! `policies/*.toml`, where there are any, replace the shipped policy;
+//! `policies/*.toml`, where there are any, replace the shipped policy, or extend it;
 //! `sandbox-profiles/*.toml` add to the shipped profiles, and replace those of the same name.
 
 #![deny(unreachable_pub)]

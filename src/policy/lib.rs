@@ -138,7 +138,8 @@ struct Commands {
 impl Policy {
     /// Reads policy files, each rule with its examples tested. No file, or a file without rules, denies everything.
     ///
-    /// A `[[tool]]` replaces the shipped one of the same name, whole.
+    /// A `[[tool]]` replaces the shipped one of the same name, whole; so does a rule where a file extends the
+    /// shipped policy.
     ///
     /// # Errors
     /// On the first mistake in any file.

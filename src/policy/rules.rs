@@ -20,12 +20,24 @@ struct Written {
     /// Version of the file's form. Example: `1`.
     #[serde(rename = "schema")]
     _schema: i64,
+    /// Policy that this one adds to: only the shipped one can be named. A rule here replaces the shipped rule of its id.
+    ///
+    /// Default: none: where there is a policy of one's own, the shipped rules are not in force. Example: `"shipped"`.
+    extends: Option<Base>,
     /// Rules, in any order: of several that match, the strictest wins.
     #[serde(default, rename = "rule")]
     rules: Vec<WrittenRule>,
     /// Programs as tools, each with the flags that callers may give it.
     #[serde(default, rename = "tool")]
     commands: Vec<WrittenCommand>,
+}
+
+/// Policy that another adds to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Base {
+    /// The one that is compiled in: `policies/default.toml`.
+    Shipped,
 }
 
 /// Rule: the tools that it is about, and what becomes of their calls.
@@ -139,14 +151,25 @@ impl Rule {
     }
 }
 
-/// Reads and checks every rule and every command of every file.
+/// Reads and checks every rule and every command of every file. Where a file extends the shipped
+/// policy, its rules come first, but for those that a file replaces.
 pub(super) fn parse(
     documents: &[Document],
     profiles: &Profiles,
 ) -> Result<(Vec<Rule>, Vec<DeclaredCommand>), Mistake> {
+    let read = |document| Written::read(document).map(|written| (document, written));
+    let own = documents.iter().map(read).collect::<Result<Vec<_>, Mistake>>()?;
+    let ids: BTreeSet<&String> =
+        own.iter().flat_map(|(_, file)| &file.rules).map(|rule| rule.id.get_ref()).collect();
+    let shipped = super::shipped();
+    let mut base = Vec::new();
+    if own.iter().any(|(_, file)| file.extends == Some(Base::Shipped)) {
+        base = shipped.iter().map(read).collect::<Result<Vec<_>, Mistake>>()?;
+        base.iter_mut()
+            .for_each(|(_, file)| file.rules.retain(|rule| !ids.contains(rule.id.get_ref())));
+    }
     let (mut rules, mut commands): (Vec<Rule>, Vec<DeclaredCommand>) = (Vec::new(), Vec::new());
-    for document in documents {
-        let written: Written = document.read()?;
+    for (document, written) in base.iter().chain(&own) {
         for written in &written.commands {
             commands.push(commands::command(document, written, &commands)?);
         }
@@ -157,6 +180,12 @@ pub(super) fn parse(
         }
     }
     Ok((rules, commands))
+}
+
+impl Written {
+    fn read(document: &Document) -> Result<Self, Mistake> {
+        document.read()
+    }
 }
 
 fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Result<Rule, Mistake> {
@@ -331,7 +360,13 @@ fn check_beside(
                 "rules `{}` and `{}` allow `{tool}` under different profiles, `{theirs}` and `{profile}`",
                 other.id, rule.id
             );
-            return Err(document.mistake(written.id.span(), message));
+            let hint = format!("a rule with the id `{}` replaces it", other.id);
+            let mistake = document.mistake(written.id.span(), message);
+            return Err(if document.file == other.file {
+                mistake
+            } else {
+                mistake.with_hint(hint)
+            });
         }
     }
     Ok(())

@@ -280,6 +280,36 @@ fn two_rules_cannot_send_one_tool_to_two_profiles() {
 }
 
 #[test]
+fn a_policy_that_extends_the_shipped_one_has_its_rules_and_replaces_them_by_id() {
+    let extending = |rules: &str| format!("extends = \"shipped\"\n{rules}");
+    let ids = |policy: &Policy| -> Vec<String> {
+        policy.rules().iter().map(|rule| rule.id.clone()).collect()
+    };
+    let shipped = ids(&shipped_policy());
+    let own = allow("own", "")
+        .replace("\"bash\"]", "\"own\"]")
+        .replace("{ tool = \"bash\" }", "{ tool = \"own\" }");
+    let all = policy(&[&extending(&own)]);
+    assert_eq!(ids(&all), [shipped.clone(), vec!["own".to_owned()]].concat());
+
+    let mine = allow("shell", "timeout = 5").replace("profile = \"bash\"", "profile = \"bc\"");
+    let replaced = policy(&[&extending(&mine)]);
+    let shells: Vec<&Rule> = replaced.rules().iter().filter(|rule| rule.id == "shell").collect();
+    assert!(matches!(shells.as_slice(), [rule] if rule.file == "p.toml"), "{shells:?}");
+    assert_eq!(replaced.rules().len(), shipped.len());
+
+    let other = allow("b", "").replace("profile = \"bash\"", "profile = \"bc\"");
+    let told = mistake(&extending(&other));
+    let hint = "`bash` and `bc`\nhint: a rule with the id `shell` replaces it";
+    assert!(told.ends_with(hint), "{told}");
+    let unknown =
+        "p.toml:2:11: unknown variant `shiped`, expected `shipped`\nhint: did you mean `shipped`?";
+    assert_eq!(mistake("extends = \"shiped\"\n"), unknown);
+    // Without it the shipped rules are not in force.
+    assert_eq!(ids(&policy(&[&own])), ["own"]);
+}
+
+#[test]
 fn every_shipped_rule_says_why() {
     for rule in shipped_policy().rules() {
         assert!(rule.why.len() > 20, "{rule:?}");

@@ -1,6 +1,9 @@
 //! `cofferdam profile list`, `show` and `check`.
 
-use std::{fs, io};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use super::{Configured, SMALL, refused, shipped, well};
 
@@ -105,6 +108,35 @@ fn profile_files_are_checked_beside_those_in_force() -> io::Result<()> {
     write("base.toml", "schema = 1\nname = \"part\"\ndescription = \"a part\"\n")?;
     let part = "base.toml: it can be extended, but not used, for nothing in it grants `exec`\n";
     assert_eq!(configured.told(&["profile", "check", "base.toml"])?, well(part));
+    Ok(())
+}
+
+#[test]
+fn a_path_that_roots_cells_cannot_reach_is_refused_by_the_check() -> io::Result<()> {
+    let configured = shipped()?;
+    let (closed, open) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    fs::set_permissions(open.path(), Permissions::from_mode(0o755))?;
+    fs::set_permissions(closed.path(), Permissions::from_mode(0o700))?;
+    let checked = |directory: &Path| {
+        let path = directory.join("models");
+        fs::create_dir(&path)?;
+        let granted = format!(
+            "[[path]]\nhost = {path:?}\ncell = \"/opt/models\"\nwhy = \"models of the tests\"\n"
+        );
+        let profile = "schema = 1\nname = \"p\"\nextends = \"bash\"\ndescription = \"x\"\n";
+        fs::write(configured.directory.path().join("p.toml"), format!("{profile}{granted}"))?;
+        configured.told(&["profile", "check", "p.toml"])
+    };
+    let taken = well("p.toml: profile `p`: x\n");
+    assert_eq!(checked(open.path())?, taken);
+    let directory = closed.path().display();
+    let refusal = format!(
+        "cofferdam: profile `p`: {directory}/models cannot be put in a cell: root's cells run as another user, and \
+         {directory} lets only its owner in\nhint: grant it for a call instead (`--ro {directory}/models`), or move it to \
+         where others may go\n"
+    );
+    let is_root = nix::unistd::geteuid().is_root();
+    assert_eq!(checked(closed.path())?, if is_root { refused(&refusal) } else { taken });
     Ok(())
 }
 
