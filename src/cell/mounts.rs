@@ -17,6 +17,7 @@ use super::{At, Step, StepFailed};
 use model::job::Limits;
 use model::profile::{ProcView, Profile};
 use sys::Result;
+use sys::mount::{attach_held, clone_tree, open_resolved};
 
 /// The template's own things: canary, facts of `/proc`, grants by slot. It lies under `/tmp`, which every
 /// cell covers with its own tmpfs, so that no program ever sees it.
@@ -161,7 +162,9 @@ impl WorkspaceMounts {
         for (index, target) in self.by_slot.iter().enumerate() {
             let mut path = [0_u8; 64];
             let source = slot_path(&mut path, slot, index).at(Step::Workspace)?;
-            bind(source, target).at(Step::Workspace)?;
+            // A grant within another is reached through files that cells write: no link leads on.
+            let place = open_resolved(target).at(Step::Workspace)?;
+            clone_tree(source).and_then(|tree| attach_held(tree, place)).at(Step::Workspace)?;
         }
         self.private.as_ref().map_or(Ok(()), Tmpfs::mount).at(Step::Tmpfs)
     }

@@ -42,6 +42,12 @@ pub fn attach(tree: impl AsFd, target: &CStr) -> Result<()> {
     move_mount(tree, c"", CWD, target, flags).map_err(errno)
 }
 
+/// Attaches the detached mount `tree` at the file or directory that `place` holds: no path is looked up.
+pub fn attach_held(tree: impl AsFd, place: impl AsFd) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree, c"", place, c"", flags).map_err(errno)
+}
+
 /// Attributes of mounts (mount_setattr(2)).
 pub mod attribute {
     pub const RDONLY: u64 = 0x1;

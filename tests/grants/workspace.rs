@@ -12,6 +12,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_link_where_the_host_obeys_is_guarded_or_told", links),
     claim("no_workspace_hangs_or_prevents_a_start", left).needs(&[Need::Git]),
     claim("a_read_only_grant_needs_no_guards", read_only),
+    claim("no_link_on_the_way_to_a_grant_within_another_leads_it_elsewhere", linked),
 ];
 
 /// Makes a repository with one commit, as the caller.
@@ -234,4 +235,27 @@ fn read_only(caller: &Caller) -> Check {
     std::os::unix::fs::symlink("nowhere", path.join(".envrc"))?;
     let told = caller.run(&["--ro", &path.display().to_string()], &["ls", "-A", "/mnt/plain"])?;
     equal("seen", told.said(), ".envrc")
+}
+
+/// A cell leaves a link in its workspace; the next is to have a grant beyond it.
+fn linked(caller: &Caller) -> Check {
+    let [project, own, other] = ["project", "own", "other"].map(|name| caller.directory(name));
+    let (project, own, other) = (project?, own?, other?);
+    let (rw, at) = (project.display().to_string(), other.display());
+    let plant = format!("mkdir real; echo in > real/key; ln -s {at} abs; ln -s real here");
+    caller.run(&["--rw", &rw], &["bash", "-c", &plant])?;
+    for (name, link) in [("abs/made", "abs"), ("here/key", "here"), ("abs", "abs")] {
+        let grant = format!("{}:/workspace/{name}", own.display());
+        let told = caller.run(&["--rw", &rw, "--ro", &grant], &["echo", "started"])?;
+        equal(name, (told.code, told.said()), (125, ""))?;
+        let expected =
+            format!("/{link}` is a link, so what is granted beyond it would move with it");
+        holds(name, &told.stderr, told.stderr.contains(&expected))?;
+    }
+    equal("nothing was made", std::fs::read_dir(&other)?.count(), 0)?;
+    // The positive control: the place that the link leads to.
+    std::fs::write(own.join("key"), "covered")?;
+    let grant = format!("{}:/workspace/real", own.display());
+    let told = caller.run(&["--rw", &rw, "--ro", &grant], &["cat", "/workspace/real/key"])?;
+    equal("the place itself", told.said(), "covered")
 }

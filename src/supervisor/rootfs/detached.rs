@@ -1,13 +1,14 @@
 //! Pieces of a root: detached copies of the host's mounts, on their way into a template.
 
+use std::ffi::CStr;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, mkdirat};
 
 use super::error::{DuringBuild, STAGE, TemplateError, refused};
 use super::granted::Kind;
@@ -15,8 +16,10 @@ use super::program;
 use cell::mounts::HIDDEN;
 use cell::{c_path, errno_of, sealed};
 use model::profile::{HostPath, PathKind, Presence, Profile};
+use sys::lookup::{self, Follow};
 use sys::mount::{
-    Filesystem, Reach, attach, attribute, clone_held, clone_tree, open_resolved, set_attributes,
+    Filesystem, Reach, attach, attach_held, attribute, clone_held, clone_tree, open_resolved,
+    set_attributes,
 };
 
 /// Devices of every cell, bound one by one.
@@ -160,6 +163,16 @@ impl DetachedMount {
         Ok(placed)
     }
 
+    /// Attaches the mount of a grant. It may lie within another grant, whose files cells write: no link on the way
+    /// leads anywhere.
+    pub(crate) fn place_in_grants(self) -> Result<(), TemplateError> {
+        let Self { source, target, kind } = self;
+        let at = |errno| TemplateError::Path { path: target.clone(), errno };
+        let place = stand_in_without_links(&relative(&target), kind).map_err(at)?;
+        let (Source::Tree(mount) | Source::Sealed(mount) | Source::Open(mount)) = source;
+        attach_held(&mount, &place).map_err(at)
+    }
+
     pub(crate) fn set(&self, attributes: u64, reach: Reach) -> Result<(), Errno> {
         let (Source::Tree(mount) | Source::Sealed(mount) | Source::Open(mount)) = &self.source;
         set_attributes(mount, attributes, reach)
@@ -236,6 +249,34 @@ pub(crate) fn stand_in(path: &Path, kind: Kind) -> std::io::Result<()> {
             made => made,
         },
     }
+}
+
+/// Holds the file or directory at a path below the current directory, and makes what is missing of it name by name.
+pub(crate) fn stand_in_without_links(path: &Path, kind: Kind) -> Result<OwnedFd, Errno> {
+    let held = |parent: BorrowedFd<'_>, name: &CStr| {
+        lookup::open(parent, name, libc::O_PATH | libc::O_CLOEXEC, 0, Follow::Nothing)
+    };
+    let mut place = open(".", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut names = path.components().peekable();
+    while let Some(name) = names.next() {
+        let name = c_path(Path::new(name.as_os_str()))?;
+        let is_file = names.peek().is_none() && kind == Kind::File;
+        place = match held(place.as_fd(), &name) {
+            Err(Errno::ENOENT) => {
+                let made = match is_file {
+                    true => {
+                        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+                        lookup::open(&place, &name, flags, 0o644, Follow::Nothing).map(drop)
+                    }
+                    false => mkdirat(&place, name.as_c_str(), Mode::from_bits_truncate(0o755)),
+                };
+                made?;
+                held(place.as_fd(), &name)?
+            }
+            there => there?,
+        };
+    }
+    Ok(place)
 }
 
 /// Writes a new file that everybody may read.

@@ -51,6 +51,18 @@ impl<T> DuringBuild<T> for std::io::Result<T> {
 pub enum GrantError {
     #[error("`{}` cannot be granted: {errno}", path.display())]
     Directory { path: PathBuf, errno: Errno },
+    #[error(
+        "`{}` is a link, so what is granted beyond it would move with it\n\
+         hint: grant it at the place that the link leads to",
+        path.display()
+    )]
+    Link { path: PathBuf },
+    #[error(
+        "`{}` is not there, so nothing can be granted at it\nhint: make it: mkdir -p '{}'",
+        path.display(),
+        path.display()
+    )]
+    NoPlace { path: PathBuf },
     #[error("the socket `{name}` cannot be granted: {errno}")]
     Socket { name: SocketName, errno: Errno },
 }

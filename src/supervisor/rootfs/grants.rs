@@ -1,8 +1,10 @@
 //! Granted directories and sockets as the cells of one key have them.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::rc::Rc;
 
 use nix::errno::Errno;
@@ -48,12 +50,40 @@ pub(crate) fn grants(
 ) -> Result<Vec<PathGrant>, GrantError> {
     let mut all: Vec<(&Granted, &Rc<GuardedPaths>)> = granted.iter().zip(looked).collect();
     all.sort_by_key(|(granted, _)| granted.cell.components().count());
+    for (inner, _) in &all {
+        let outer = all.iter().rev().map(|(outer, _)| *outer);
+        let within =
+            |outer: &Granted| inner.cell.strip_prefix(&outer.cell).ok().map(Path::to_owned);
+        let nearest = outer.filter(|outer| outer.cell != inner.cell);
+        if let Some((outer, place)) =
+            nearest.filter_map(|outer| Some((outer, within(outer)?))).next()
+        {
+            check_way(&outer.host, &place, ids)?;
+        }
+    }
     let with_pins = |(outer, found): (&Granted, &Rc<GuardedPaths>)| {
         let within = granted.iter().filter_map(|inner| inner.cell.strip_prefix(&outer.cell).ok());
         let found = found.with_places(within.filter(|place| !place.as_os_str().is_empty()));
         grant(outer, &Rc::new(found), ids)
     };
     all.into_iter().map(with_pins).collect()
+}
+
+/// Checks the names on the way to a grant within another. A cell could lead a link elsewhere, and the grant with it. What
+/// is missing is made for an ordinary user; root's hand makes nothing in a directory of somebody's.
+fn check_way(outer: &Path, place: &Path, ids: SlotIds) -> Result<(), GrantError> {
+    let mut path = outer.canonicalize().unwrap_or_else(|_| outer.to_owned());
+    for name in place.components() {
+        path.push(name);
+        match path.symlink_metadata() {
+            Ok(found) if found.is_symlink() => return Err(GrantError::Link { path }),
+            Err(error) if error.kind() == ErrorKind::NotFound && ids != SlotIds::Shared => {
+                return Err(GrantError::NoPlace { path: outer.join(place) });
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Looks at what the host obeys in every directory of each granted set, once for all profiles and

@@ -74,10 +74,9 @@ pub(crate) struct PlacedGrants {
 pub(crate) fn place_grants(
     granted: &[PathGrant],
     pieces: Vec<DetachedMount>,
-    empty: &OwnedFd,
 ) -> Result<PlacedGrants, TemplateError> {
     for piece in pieces {
-        piece.place(empty)?;
+        piece.place_in_grants()?;
     }
     let mut grants = PlacedGrants::default();
     for (index, grant) in granted.iter().enumerate() {

@@ -126,7 +126,7 @@ impl TemplateBuilder<'_> {
             Some(_) => Some(terminals::mount_shared().during("mounting /dev/pts")?),
             None => None,
         };
-        let mut grants = place_grants(&grant.directories, granted, &empty)?;
+        let mut grants = place_grants(&grant.directories, granted)?;
         grants.sockets = sockets::place(&grant.sockets, taken)?;
         synthetic::etc(Path::new("etc")).during("writing /etc")?;
         if let (Some(identity), false) = (&profile.git_identity, grant.directories.is_empty()) {
