@@ -207,10 +207,20 @@ impl ControlGroup {
 
     /// Returns how the kernel takes pages of files away from the cell; `None` where it does not count that.
     pub fn reclaim(&self) -> Option<Reclaim> {
-        let file = self.memory.open("memory.stat", OFlag::O_RDONLY).ok()?;
+        let stat = self.memory_file("memory.stat")?;
+        let used = match self.version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two(_) => "memory.current",
+        };
+        let used = self.memory_file(used)?.trim().parse().ok()?;
+        Some(Reclaim { used, ..Reclaim::parse(&stat)? })
+    }
+
+    fn memory_file(&self, name: &str) -> Option<String> {
+        let file = self.memory.open(name, OFlag::O_RDONLY).ok()?;
         let mut buffer = [0; STAT_BYTES];
         let length = pread(file, &mut buffer, 0).ok()?;
-        Reclaim::parse(std::str::from_utf8(buffer.get(..length)?).ok()?)
+        std::str::from_utf8(buffer.get(..length)?).ok().map(str::to_owned)
     }
 
     /// Returns the most memory the cell had, in bytes; `None` where this kernel does not count it.
@@ -222,9 +232,11 @@ impl ControlGroup {
 /// Longest `memory.stat` that is read; version 2 has some 2,000 bytes.
 const STAT_BYTES: usize = 8192;
 
-/// Counts of a group about pages of files, since it began (memory.stat).
+/// Counts of a group about its memory and pages of files, since it began (memory.stat and others).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reclaim {
+    /// Bytes that the group has in all.
+    pub used: u64,
     /// Bytes of files that it has in memory now.
     pub file_bytes: u64,
     /// Pages that were taken away and read again shortly after.
@@ -243,7 +255,7 @@ impl Reclaim {
         let read_again =
             count("workingset_refault_file").or_else(|| count("workingset_refault"))?;
         let file_bytes = count("active_file")?.saturating_add(count("inactive_file")?);
-        Some(Self { file_bytes, read_again, waits: count("pgmajfault")? })
+        Some(Self { file_bytes, read_again, waits: count("pgmajfault")?, ..Self::default() })
     }
 
     /// Returns the pages of files that it has now, of 4 KiB each.
@@ -320,7 +332,8 @@ mod tests {
 
     #[test]
     fn counts_of_pages_are_read_from_both_versions() {
-        let told = Some(Reclaim { file_bytes: 12288, read_again: 5, waits: 7 });
+        let told =
+            Some(Reclaim { file_bytes: 12288, read_again: 5, waits: 7, ..Reclaim::default() });
         let two = "anon 1\nfile 2\ninactive_file 4096\nactive_file 8192\nworkingset_refault_anon 9\n\
             workingset_refault_file 5\npgmajfault 7\n";
         let one = "cache 1\nworkingset_refault 5\npgmajfault 7\ninactive_file 4096\nactive_file 8192\n\
