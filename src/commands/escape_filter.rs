@@ -110,6 +110,9 @@ enum State {
     Dropped,
 }
 
+/// Takes back what keys were told to send.
+const KEYS_AS_USUAL: &[u8] = b"\x1b[<99u\x1b[>4m";
+
 const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
 
@@ -153,7 +156,7 @@ impl EscapeFilter {
             out.extend(b"\x1b\\");
         }
         // Each screen has key flags of its own.
-        let keys: &[u8] = if self.changed.keys { b"\x1b[<99u\x1b[>4m" } else { b"" };
+        let keys: &[u8] = if self.changed.keys { KEYS_AS_USUAL } else { b"" };
         out.extend(keys);
         for (mode, on) in &self.modes {
             if *on != USUALLY_ON.contains(mode) {
@@ -172,8 +175,8 @@ impl EscapeFilter {
             out.extend(b"\x1b[0 q");
         }
         // Modes of every terminal: inserting, and what Enter sends. Then the scrolled region, by which the cursor stays
-        // where it is; colours, the keypad, and the character set.
-        out.extend(b"\x1b[4;20l\x1b7\x1b[r\x1b8\x1b[0m\x1b>\x0f\x1b(B");
+        // where it is; colours, the keypad, and the character sets.
+        out.extend(b"\x1b[4;20l\x1b7\x1b[r\x1b8\x1b[0m\x1b>\x0f\x1b(B\x1b)B");
         out
     }
 
@@ -340,7 +343,9 @@ impl EscapeFilter {
             _ if !is_plain => false,
             // The cursor, tabs, erasing, inserting, scrolling, repeating, margins.
             (b"", b"", b'@'..=b'M' | b'P' | b'S' | b'T' | b'X' | b'Z' | b'`' | b'a' | b'b') => true,
-            (b"", b"", b'd'..=b'g' | b'r' | b's' | b'u') => true,
+            (b"", b"", b'd'..=b'f' | b'r' | b's' | b'u') => true,
+            // Not all tab stops at once: nobody knows where they were.
+            (b"", b"", b'g') => matches!(numbers, b"" | b"0"),
             (b"?", b"", b'J' | b'K') | (b"", b"!", b'p') => true,
             (b"", b"", b'h' | b'l') => matches!(numbers, b"4" | b"20"),
             (b"", b" ", b'q') => {
@@ -382,6 +387,10 @@ impl EscapeFilter {
                 self.modes.retain(|(known, _)| *known != number);
                 self.modes.push((number, last == b'h'));
                 self.changed.anything = true;
+                // The other screen has key flags of its own, which nobody would take back later.
+                if self.changed.keys && last == b'l' && matches!(number, 47 | 1047 | 1049) {
+                    out.extend(KEYS_AS_USUAL);
+                }
                 out.extend(format!("\x1b[?{number}{}", char::from(last)).bytes());
             }
         }
@@ -406,14 +415,20 @@ impl EscapeFilter {
         self.state = State::Text;
         let Ok(text) = std::str::from_utf8(&held) else { return };
         let (number, value) = text.split_once(';').unwrap_or((text, ""));
-        // A query has `?` in place of a value; a link may have one in its address.
-        let asks = number != "8" && value.split(';').any(|one| one == "?");
-        if !COMMANDS.contains(&number) || asks {
-            return;
-        }
         // Some terminals take bytes for characters in here whatever their coding is.
         let is_harmless = |c: &char| !c.is_control() && !has_control(c.to_string().as_bytes());
         let value: String = value.chars().filter(is_harmless).collect();
+        // What is written is judged, not what was read. A query has `?` in place of a value; a link may have one in its
+        // address.
+        let asks = number != "8" && value.split(';').any(|one| one == "?");
+        // A mark of a prompt may have a code behind it, and no option: one asks for clicks.
+        let is_mark = || {
+            let (mark, code) = value.split_once(';').unwrap_or((&value, ""));
+            matches!(mark, "A" | "B" | "C" | "D") && code.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if !COMMANDS.contains(&number) || asks || (number == "133" && !is_mark()) {
+            return;
+        }
         self.changed.anything = true;
         self.changed.link |= number == "8";
         self.changed.colours |= COLOURS.contains(&number);
