@@ -13,6 +13,7 @@ mod config_paths;
 pub mod confine;
 pub mod diagnosis;
 pub mod doctor;
+mod end_signals;
 pub mod error;
 mod escape_filter;
 mod exec_options;

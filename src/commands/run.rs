@@ -1,13 +1,14 @@
 //! `cofferdam run`: one program in one fresh cell, its streams live, its exit code passed on.
 
+use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::end_signals::EndSignals;
 use super::error::{CliError, print_out};
 use super::exit::{self, Cancellation};
 use super::filtered_output::FilteredOutput;
@@ -383,23 +384,17 @@ where
     }
 }
 
-/// Cancels the call on SIGINT or SIGTERM; its end is then awaited as usual.
+/// Cancels the call on a signal that ends commands; its end is then awaited as usual.
 async fn interrupts(
     control: &Control,
     taken_back: &mut Option<Cancellation>,
 ) -> Result<std::convert::Infallible, CliError> {
-    let watch = |kind| {
-        signal(kind).map_err(|error| {
-            CliError::new(format!("signals cannot be watched: {}", in_words(&error)))
-        })
-    };
-    let (mut interrupt, mut terminate) =
-        (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
+    let has_terminal = std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
+    let mut signals = EndSignals::watch(has_terminal).map_err(|error| {
+        CliError::new(format!("signals cannot be watched: {}", in_words(&error)))
+    })?;
     loop {
-        let why = tokio::select! {
-            _ = interrupt.recv() => Cancellation::Interrupt,
-            _ = terminate.recv() => Cancellation::Terminate,
-        };
+        let why = signals.next().await;
         taken_back.get_or_insert(why);
         control.cancel();
     }

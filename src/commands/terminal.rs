@@ -5,12 +5,13 @@ use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use libc::{SIGALRM, SIGCONT, SIGUSR1, SIGUSR2};
+use libc::SIGCONT;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
+use super::end_signals::EndSignals;
 use super::error::CliError;
 use super::escape_filter::{Coding, EscapeFilter, Questions};
 use super::exit::Cancellation;
@@ -108,13 +109,8 @@ impl Drop for RawTerminal<'_> {
 /// Signals that a conversation heeds.
 struct Signals {
     resized: Signal,
-    hung_up: Signal,
-    quit: Signal,
-    interrupt: Signal,
-    terminate: Signal,
-    /// These end a program that does not expect them.
-    others: [Signal; 3],
     continued: Signal,
+    ends: EndSignals,
 }
 
 /// A signal as a conversation takes it.
@@ -126,33 +122,20 @@ enum Woken {
 
 impl Signals {
     fn watch() -> std::io::Result<Self> {
-        let by_number = |number| signal(SignalKind::from_raw(number));
         Ok(Self {
             resized: signal(SignalKind::window_change())?,
-            hung_up: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            others: [by_number(SIGUSR1)?, by_number(SIGUSR2)?, by_number(SIGALRM)?],
-            continued: by_number(SIGCONT)?,
+            continued: signal(SignalKind::from_raw(SIGCONT))?,
+            ends: EndSignals::watch(true)?,
         })
     }
 
     /// Waits for a signal.
     async fn next(&mut self) -> Woken {
-        let [first, second, alarm] = &mut self.others;
-        let why = tokio::select! {
-            _ = self.resized.recv() => return Woken::Resized,
-            _ = self.continued.recv() => return Woken::Continued,
-            _ = self.interrupt.recv() => Cancellation::Interrupt,
-            _ = self.quit.recv() => Cancellation::Interrupt,
-            _ = self.hung_up.recv() => Cancellation::Terminate,
-            _ = self.terminate.recv() => Cancellation::Terminate,
-            _ = first.recv() => Cancellation::Terminate,
-            _ = second.recv() => Cancellation::Terminate,
-            _ = alarm.recv() => Cancellation::Terminate,
-        };
-        Woken::Ended(why)
+        tokio::select! {
+            _ = self.resized.recv() => Woken::Resized,
+            _ = self.continued.recv() => Woken::Continued,
+            why = self.ends.next() => Woken::Ended(why),
+        }
     }
 }
 

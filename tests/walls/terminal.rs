@@ -15,6 +15,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("without_a_terminal_there_is_none_in_the_cell", without),
     claim("no_query_reaches_a_terminal_that_is_only_an_output", partly).needs(&[Need::Python]),
     claim("a_program_that_lets_its_terminal_go_hides_no_signal", let_go).needs(&[Need::Python]),
+    claim("every_signal_that_ends_the_command_puts_the_terminal_back", signalled)
+        .needs(&[Need::Python]),
 ];
 
 /// Runs `argv` at a new terminal of 33 by 111, answers its queries as xterm does, and types lines: each when the
@@ -237,4 +239,21 @@ fn let_go(caller: &Caller) -> Check {
     let told = at_terminal(caller, &[], &argv, &[("let go", "WAIT"), ("", "SIGNAL15")])?;
     equal("ended from outside", field(&told, "code"), &Value::from(143))?;
     given_back(&told)
+}
+
+fn signalled(caller: &Caller) -> Check {
+    let script = "printf '\\033[?1049h\\033[?1003hswitched'; sleep 600";
+    for options in [&[][..], &["--no-tty"]] {
+        for (number, code) in [(1, 143), (3, 130), (10, 143), (24, 143), (26, 143)] {
+            let signal = format!("SIGNAL{number}");
+            let lines = [("switched", "WAIT"), ("", signal.as_str())];
+            let told = at_terminal(caller, options, &["sh", "-c", script], &lines)?;
+            equal(&signal, field(&told, "code"), &Value::from(code))?;
+            for mode in ["\u{1b}[?1049l", "\u{1b}[?1003l"] {
+                holds(&signal, &told, text(&told).contains(mode))?;
+            }
+            given_back(&told)?;
+        }
+    }
+    Ok(())
 }

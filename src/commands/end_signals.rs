@@ -1,0 +1,57 @@
+//! Signals that end a call at the command line. A terminal must be put back before this process ends, so every signal
+//! that would end it at once is heeded there.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use libc::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGPWR, SIGQUIT, SIGSTKFLT, SIGTERM, SIGUSR1, SIGUSR2,
+    SIGVTALRM, SIGXCPU,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::exit::Cancellation;
+
+/// Signals by which a user or a manager of processes ends a command.
+const USUAL: [i32; 2] = [SIGINT, SIGTERM];
+/// Others that end a program which does not expect them (signal(7)). They may be ignored on purpose where no terminal
+/// is at stake, as by nohup(1).
+const OTHERS: [i32; 11] = [
+    SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO, SIGPWR,
+    SIGSTKFLT,
+];
+
+/// Receives them.
+pub(super) struct EndSignals(Vec<(Signal, Cancellation)>);
+
+impl EndSignals {
+    /// Begins to receive them; all of them where a terminal is in use.
+    ///
+    /// # Errors
+    /// A signal that cannot be received.
+    pub(super) fn watch(has_terminal: bool) -> io::Result<Self> {
+        let others = if has_terminal { OTHERS.as_slice() } else { &[] };
+        let watched = |number: &i32| {
+            let why = match *number {
+                SIGINT | SIGQUIT => Cancellation::Interrupt,
+                _ => Cancellation::Terminate,
+            };
+            Ok((signal(SignalKind::from_raw(*number))?, why))
+        };
+        USUAL.iter().chain(others).map(watched).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Waits for one.
+    pub(super) async fn next(&mut self) -> Cancellation {
+        poll_fn(|context| {
+            for (signal, why) in &mut self.0 {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready(*why);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
