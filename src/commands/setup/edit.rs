@@ -2,10 +2,15 @@
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
 use serde_json::Value;
 use toml_edit::{DocumentMut, Item, Table};
 
 use super::clients::{ClientFacts, Entry, Language};
+
+/// Mark at the beginning of a file that editors on other systems write (U+FEFF).
+const MARK: &str = "\u{feff}";
 
 /// Name of the entry.
 pub(super) const NAME: &str = "cofferdam";
@@ -16,10 +21,23 @@ pub(super) const NAME: &str = "cofferdam";
 /// The reason for which the text cannot be edited: it is none of its language, or has something else where the
 /// servers should be.
 pub(super) fn edited(client: &ClientFacts, text: &str, entry: &Entry) -> Result<String, String> {
-    match client.language {
-        Language::Json => json(client.servers, text, entry),
-        Language::Toml => toml(client.servers, text, entry),
-    }
+    // A mark of the coding is no part of the language.
+    let (mark, text) = match text.strip_prefix(MARK) {
+        Some(rest) => (MARK, rest),
+        None => ("", text),
+    };
+    let edited = match client.language {
+        Language::Json => json(client.servers, text, entry)?,
+        Language::Toml => {
+            let edited = toml(client.servers, text, entry)?;
+            let all = text.matches('\n').count();
+            match all > 0 && text.matches("\r\n").count() == all {
+                true => edited.replace("\r\n", "\n").replace('\n', "\r\n"),
+                false => edited,
+            }
+        }
+    };
+    Ok(format!("{mark}{edited}"))
 }
 
 fn json(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
@@ -34,22 +52,37 @@ fn json(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
     let edited = root.to_string();
     // Of two members with one name, clients take the last.
     let told = root.to_serde_value().ok_or("has no value")?;
-    match told.get(servers).and_then(|table| table.get(NAME)) == Some(&object(entry)) {
+    let own = told.get(servers).and_then(|table| table.get(NAME));
+    match entry.iter().all(|(name, value)| own.and_then(|own| own.get(*name)) == Some(value)) {
         true => Ok(edited),
         false => Err(format!("has `{servers}` or `{NAME}` twice")),
     }
 }
 
+/// Sets the members of the entry. What else is in one that is there, such as `env`, is the user's and stays.
 fn set(table: &CstObject, entry: &Entry) {
-    let members = entry.iter().map(|(name, value)| ((*name).to_owned(), input(value)));
-    let members = CstInputValue::Object(members.collect());
-    match table.get(NAME) {
-        // To write an entry anew that says the same would be a change.
-        Some(found)
-            if found.value().and_then(|value| value.to_serde_value()) == Some(object(entry)) => {}
-        Some(found) => found.set_value(members),
-        None => {
-            table.append(NAME, members);
+    let own = table.get(NAME).and_then(|found| found.object_value());
+    let Some(own) = own else {
+        let members = entry.iter().map(|(name, value)| ((*name).to_owned(), input(value)));
+        let members = CstInputValue::Object(members.collect());
+        match table.get(NAME) {
+            Some(found) => found.set_value(members),
+            None => {
+                table.append(NAME, members);
+            }
+        }
+        return;
+    };
+    for (name, value) in entry {
+        match own.get(name) {
+            // To write anew what says the same would be a change.
+            Some(found)
+                if found.value().and_then(|found| found.to_serde_value()).as_ref()
+                    == Some(value) => {}
+            Some(found) => found.set_value(input(value)),
+            None => {
+                own.append(name, input(value));
+            }
         }
     }
 }
@@ -74,30 +107,33 @@ fn input(value: &Value) -> CstInputValue {
 fn toml(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
     let mut document: DocumentMut = text.parse().map_err(|error| format!("is no TOML: {error}"))?;
     let values = toml_edit::ser::to_document(&object(entry)).map_err(|error| error.to_string())?;
-    let mut wanted = Table::new();
-    for (name, _) in entry {
-        wanted.insert(name, values.get(name).cloned().unwrap_or_default());
-    }
     let mut implicit = Table::new();
     implicit.set_implicit(true);
     let table = document.entry(servers).or_insert(Item::Table(implicit));
     let table = table.as_table_like_mut().ok_or_else(|| format!("has no table at `{servers}`"))?;
-    let same = |found: &Item| {
-        let told = found.as_table_like()?;
-        let equal = |(name, value): (&str, &Item)| {
-            told.get(name).is_some_and(|own| plain(own) == plain(value))
-        };
-        Some(told.len() == wanted.len() && wanted.iter().all(equal))
-    };
-    if !table.get(NAME).and_then(same).unwrap_or(false) {
-        table.insert(NAME, Item::Table(wanted));
+    let own = table.entry(NAME).or_insert(Item::Table(Table::new()));
+    let own = own.as_table_like_mut().ok_or_else(|| format!("has no table at `{NAME}`"))?;
+    // What else is in an entry that is there, such as `env`, is the user's and stays.
+    for (name, _) in entry {
+        let Some(wanted) = values.get(name).and_then(Item::as_value) else { continue };
+        match own.get_mut(name).and_then(Item::as_value_mut) {
+            Some(found) if told(found) == told(wanted) => {}
+            Some(found) => {
+                let spaces = found.decor().clone();
+                *found = wanted.clone();
+                *found.decor_mut() = spaces;
+            }
+            None => {
+                own.insert(name, Item::Value(wanted.clone()));
+            }
+        }
     }
     Ok(document.to_string())
 }
 
-/// Returns a value without its spaces and comments.
-fn plain(item: &Item) -> String {
-    item.to_string().split_whitespace().collect()
+/// Returns what a value says, without how it is written.
+fn told(value: &toml_edit::Value) -> Option<Value> {
+    Value::deserialize(value.clone().into_deserializer()).ok()
 }
 
 #[cfg(test)]
@@ -142,6 +178,26 @@ mod tests {
         let expected = object(&Client::ClaudeCode.facts().entry("/bin/cofferdam", "/p"));
         let expected = serde_json::json!({ "mcpServers": { "cofferdam": expected, "b": 1 } });
         assert_eq!(value, Some(expected));
+    }
+
+    #[test]
+    fn what_the_user_has_in_the_entry_stays() {
+        let before = "# top\n[mcp_servers.cofferdam] # mine\n# before\ncommand = \"/old\" # behind\nenv = { A = \"x\" }\n\n\
+            [mcp_servers.cofferdam.tools]\nx = 1\n";
+        let after = "# top\n[mcp_servers.cofferdam] # mine\n# before\ncommand = \"/bin/cofferdam\" # behind\n\
+            env = { A = \"x\" }\nargs = [\"serve\", \"--workspace\", \"/p\"]\ntool_timeout_sec = 660\n\n\
+            [mcp_servers.cofferdam.tools]\nx = 1\n";
+        assert_eq!(into(Client::Codex, before).as_deref(), Ok(after));
+        assert_eq!(into(Client::Codex, after).as_deref(), Ok(after), "a second time");
+        let dos = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
+        assert_eq!(into(Client::Codex, &dos(before)), Ok(dos(after)));
+        // A blank in a path is a part of it.
+        let other = after.replace("\"/p\"", "\"/ p\"");
+        assert_eq!(into(Client::Codex, &other).as_deref(), Ok(after));
+        let json = "\u{feff}{\"mcpServers\": {\"cofferdam\": {\"env\": {\"A\": \"x\"}, \"command\": \"/old\"}}}";
+        let told = into(Client::ClaudeCode, json).unwrap_or_default();
+        assert!(told.starts_with('\u{feff}') && told.contains("\"env\": {\"A\": \"x\"}"), "{told}");
+        assert!(told.contains("\"command\": \"/bin/cofferdam\""), "{told}");
     }
 
     #[test]

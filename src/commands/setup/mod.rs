@@ -2,17 +2,18 @@
 
 mod clients;
 mod edit;
+mod place;
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
+use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use similar::TextDiff;
 
 use self::clients::{Client, ClientFacts, ConfigFile};
+use self::place::{HeldPlace, HeldText};
 use super::colour::{Colour, Tone};
 use super::error::{CliError, print_out};
 use super::format::plain;
@@ -46,8 +47,9 @@ struct Change {
     client: &'static ClientFacts,
     /// The file itself: links are followed.
     path: PathBuf,
+    place: HeldPlace,
     /// The text that is there, none if there is no file.
-    old: Option<String>,
+    old: Option<HeldText>,
     new: String,
 }
 
@@ -56,7 +58,7 @@ pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
     let home = accounts::home();
     let project = project(&typed.workspace, home.as_deref())?;
     let change = Change::of(typed.client.facts(), &project, home.as_deref())?;
-    if change.old.as_deref() == Some(change.new.as_str()) {
+    if change.old.as_ref().is_some_and(|old| old.text == change.new) {
         print_out(&format!(
             "{} has it already: {}\n",
             change.client.title,
@@ -69,10 +71,13 @@ pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
         if !typed.yes && !confirmed()? {
             return Err(CliError::new("setup: nothing was written"));
         }
+        let client = change.client;
         change.write()?;
         print_out("Written.\n\n")?;
+        print_out(&next(client))?;
+        return Ok(0);
     }
-    print_out(&change.next())?;
+    print_out(&next(change.client))?;
     Ok(0)
 }
 
@@ -109,29 +114,28 @@ impl Change {
         let failed = |why: &str| {
             CliError::new(format!("setup: {}: {why}", plain(&path.display().to_string())))
         };
-        let old = match std::fs::read_to_string(&path) {
-            Ok(text) => Some(text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed(&format!("cannot be read: {}", in_words(&error)))),
-        };
+        let unread =
+            |error: std::io::Error| failed(&format!("cannot be read: {}", in_words(&error)));
+        let place = HeldPlace::of(&path).map_err(unread)?;
+        let old = place.read().map_err(unread)?;
+        let before = old.as_ref().map_or("", |old| old.text.as_str());
         let command = std::env::current_exe().map_err(|error| {
             failed(&format!("cofferdam's own path is unknown: {}", in_words(&error)))
         })?;
         let command = command.to_str().ok_or_else(|| failed("cofferdam's own path is no UTF-8"))?;
         let entry = client.entry(command, project);
-        let new =
-            edit::edited(client, old.as_deref().unwrap_or_default(), &entry).map_err(|why| {
-                failed(&why)
-                    .with_hint("nothing was changed; mend the file, or add the entry by hand")
-            })?;
-        Ok(Self { client, path, old, new })
+        let new = edit::edited(client, before, &entry).map_err(|why| {
+            failed(&why).with_hint("nothing was changed; mend the file, or add the entry by hand")
+        })?;
+        Ok(Self { client, path, place, old, new })
     }
 
     /// Formats the change. The file may hold any bytes, so what a terminal acts on is escaped.
     fn shown(&self, colour: Colour) -> String {
         let verb = if self.old.is_some() { "Change of" } else { "New file" };
         let mut text = format!("{verb} {}:\n\n", plain(&self.path.display().to_string()));
-        let diff = TextDiff::from_lines(self.old.as_deref().unwrap_or_default(), &self.new);
+        let old = self.old.as_ref().map_or("", |old| old.text.as_str());
+        let diff = TextDiff::from_lines(old, &self.new);
         for hunk in diff.unified_diff().context_radius(2).iter_hunks() {
             for change in hunk.iter_changes() {
                 let line = plain(change.value().trim_end_matches(['\r', '\n']));
@@ -150,53 +154,33 @@ impl Change {
     }
 
     /// Writes the new text in place of the old one, whole or not at all.
-    fn write(&self) -> Result<(), CliError> {
-        let failed = |error: &std::io::Error| {
-            let path = plain(&self.path.display().to_string());
-            CliError::new(format!("setup: {path} cannot be written: {}", in_words(error)))
+    fn write(self) -> Result<(), CliError> {
+        let Self { path, place, old, new, .. } = self;
+        let failed = |error: std::io::Error| {
+            let path = plain(&path.display().to_string());
+            CliError::new(format!("setup: {path} cannot be written: {}", in_words(&error)))
         };
-        let now = std::fs::read_to_string(&self.path).ok();
-        if now != self.old {
+        let now = place.read().map_err(failed)?;
+        if now.map(|now| now.text) != old.as_ref().map(|old| old.text.clone()) {
             return Err(CliError::new("setup: the file was changed meanwhile")
                 .with_hint("nothing was written; run the command again"));
         }
-        let written = || {
-            let directory = self.path.parent().unwrap_or_else(|| Path::new("/"));
-            std::fs::create_dir_all(directory)?;
-            let mut file = tempfile::NamedTempFile::new_in(directory)?;
-            file.write_all(self.new.as_bytes())?;
-            let mode = match std::fs::metadata(&self.path) {
-                Ok(old) => {
-                    if old.uid() != nix::unistd::geteuid().as_raw() {
-                        chown(file.path(), Some(old.uid()), Some(old.gid()))?;
-                    }
-                    old.permissions().mode()
-                }
-                Err(_) => 0o644,
-            };
-            file.as_file().set_permissions(PermissionsExt::from_mode(mode & 0o777))?;
-            file.as_file().sync_all()?;
-            file.persist(&self.path).map_err(|error| error.error)?;
-            Ok(())
-        };
-        written().map_err(|error| failed(&error))
+        place.write(&new, old.as_ref()).map_err(failed)
     }
+}
 
-    /// Says what is to be done beside the file.
-    fn next(&self) -> String {
-        let mut text = String::new();
-        if let ConfigFile::OfProject(_) = self.client.file {
-            text.push_str(
-                "The file names paths of this machine: keep it out of version control.\n",
-            );
-        }
-        for line in self.client.next {
-            let written = writeln!(text, "{line}");
-            debug_assert!(written.is_ok(), "a String takes everything");
-        }
-        text.push_str("cofferdam doctor tells whether this machine can hold the cells.\n");
-        text
+/// Says what is to be done beside the file.
+fn next(client: &ClientFacts) -> String {
+    let mut text = String::new();
+    if let ConfigFile::OfProject(_) = client.file {
+        text.push_str("The file names paths of this machine: keep it out of version control.\n");
     }
+    for line in client.next {
+        let written = writeln!(text, "{line}");
+        debug_assert!(written.is_ok(), "a String takes everything");
+    }
+    text.push_str("cofferdam doctor tells whether this machine can hold the cells.\n");
+    text
 }
 
 /// Follows the links of a file that may not be there yet. One of a project must lie in it: whoever made the project
