@@ -1,6 +1,9 @@
 //! Reads the operator's name and address for commits from git's own configuration, and nothing else of it.
 
+use std::fs::OpenOptions;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
@@ -11,6 +14,8 @@ use supervisor::protect::grammar::{self, WrittenSetting};
 
 /// Depth to which git follows includes (config.c: MAX_INCLUDE_DEPTH).
 const DEEPEST: usize = 10;
+/// Files that are read in all: a circle of includes has no end that is near.
+const FILES: usize = 64;
 /// Largest file that is read, in bytes; git's are a few kilobytes.
 const MOST: u64 = 1 << 20;
 
@@ -23,6 +28,7 @@ pub(super) fn of(repository: &Path) -> Option<GitIdentity> {
         home: accounts::home(),
         found: GitIdentity::default(),
         is_sure: true,
+        left: FILES,
     };
     for file in reading.files() {
         reading.file(&file, 0);
@@ -38,6 +44,8 @@ struct Reading {
     home: Option<PathBuf>,
     found: GitIdentity,
     is_sure: bool,
+    /// Files that may still be read.
+    left: usize,
 }
 
 /// A setting that counts here.
@@ -65,13 +73,13 @@ impl Reading {
     }
 
     fn file(&mut self, file: &Path, depth: usize) {
-        let is_plain = |metadata: std::fs::Metadata| metadata.is_file() && metadata.len() <= MOST;
-        // A FIFO would never end.
-        if depth > DEEPEST || !file.metadata().is_ok_and(is_plain) {
+        if depth > DEEPEST || self.left == 0 {
+            self.is_sure = false;
             return;
         }
+        self.left -= 1;
         // Git passes over a file that it may not read.
-        let Ok(text) = std::fs::read(file) else { return };
+        let Some(text) = plain_file(file) else { return };
         let mut steps = Vec::new();
         let whole = grammar::settings(&text, |setting| steps.extend(step(&setting)));
         if whole == grammar::Whole::No {
@@ -137,6 +145,19 @@ impl Reading {
     }
 }
 
+/// Returns what a file has. Opening a FIFO for reading would wait for a writer.
+fn plain_file(path: &Path) -> Option<Vec<u8>> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > MOST {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(MOST).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
 fn step(setting: &WrittenSetting<'_>) -> Option<Step> {
     let text = |value: &[u8]| String::from_utf8(value.to_vec()).ok();
     let value = setting.value.filter(|value| !value.is_empty())?;
@@ -168,6 +189,7 @@ mod tests {
             home: Some("/home/me".into()),
             found: GitIdentity::default(),
             is_sure: true,
+            left: FILES,
         };
         reading.file(&home.path().join("config"), 0);
         Ok((reading.found, reading.is_sure))
@@ -183,6 +205,14 @@ mod tests {
         let config = "[user]\n name = Me \\\"x\\\"\n email = me@example.org\n signingkey = k\n[user \"x\"]\n name = no\n\
             [core]\n editor = evil\n";
         assert_eq!(read(config, "")?, (identity("Me \"x\"", "me@example.org"), true));
+        Ok(())
+    }
+
+    #[test]
+    fn a_circle_of_includes_ends_and_nothing_is_taken_of_it() -> Result<(), Failed> {
+        let circle = "[include]\n path = config\n".repeat(6);
+        let (_, is_sure) = read(&format!("[user]\n name = Me\n{circle}"), "")?;
+        assert!(!is_sure);
         Ok(())
     }
 
