@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use glob::Pattern;
 
+use super::format::plain;
 use super::run_arguments::MountRequest;
 use model::accounts;
 use model::job::Access;
@@ -50,7 +51,7 @@ impl FoundToolchains {
     /// Tells the operator what is not granted, on standard error.
     pub(super) fn tell(&self) {
         for (path, secret) in &self.withheld {
-            let (path, secret) = (path.display(), secret.display());
+            let [path, secret] = [path, secret].map(|path| plain(&path.display().to_string()));
             eprintln!("cofferdam: {path} is not granted, since {secret} may hold a credential");
         }
     }

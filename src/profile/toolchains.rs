@@ -85,7 +85,8 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.pyenv/pyenv.d",
             "~/.pyenv/shims",
             "~/.pyenv/version",
-            "~/.pyenv/versions",
+            // One by one, so that one with a credential is withheld alone.
+            "~/.pyenv/versions/*",
         ],
         credentials: &[
             "~/.pyenv/versions/*/pip.conf",
@@ -95,15 +96,35 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.pyenv/versions/*/.condarc",
             "~/.pyenv/versions/*/condarc",
             "~/.pyenv/versions/*/condarc.d/*",
+            "~/.pyenv/versions/*/conda-meta/history",
+            "~/.pyenv/versions/*/pkgs/urls*",
+            "~/.pyenv/versions/*/envs/*/.condarc",
+            "~/.pyenv/versions/*/envs/*/condarc",
+            "~/.pyenv/versions/*/envs/*/condarc.d/*",
+            "~/.pyenv/versions/*/envs/*/conda-meta/history",
+            // The server of notebooks: its password or token.
             "~/.pyenv/versions/*/etc/jupyter/*.json",
+            "~/.pyenv/versions/*/etc/jupyter/*.py",
+            "~/.pyenv/versions/*/envs/*/etc/jupyter/*.json",
+            "~/.pyenv/versions/*/envs/*/etc/jupyter/*.py",
+            // What pip cloned to work on keeps the address that it came from.
+            "~/.pyenv/versions/*/src/*/.git/config",
+            "~/.pyenv/versions/*/envs/*/src/*/.git/config",
             "~/.pyenv/versions/*/lib/python*/distutils/distutils.cfg",
+            "~/.pyenv/versions/*/envs/*/lib/python*/distutils/distutils.cfg",
         ],
         variables: &[("PYENV_ROOT", "~/.pyenv")],
     },
     Toolchain {
         name: "uv",
         paths: &["~/.local/bin/uv", "~/.local/bin/uvx", "~/.local/share/uv/python"],
-        credentials: &["~/.local/share/uv/python/*/pip.conf"],
+        credentials: &[
+            "~/.local/share/uv/python/*/pip.conf",
+            "~/.local/share/uv/python/*/etc/pip.conf",
+            "~/.local/share/uv/python/*/etc/jupyter/*.json",
+            "~/.local/share/uv/python/*/etc/jupyter/*.py",
+            "~/.local/share/uv/python/*/lib/python*/distutils/distutils.cfg",
+        ],
         variables: &[],
     },
     Toolchain {
@@ -122,7 +143,8 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.sdkman/candidates/groovy",
             "~/.sdkman/candidates/java",
             "~/.sdkman/candidates/kotlin",
-            "~/.sdkman/candidates/sbt",
+            // Not its conf, whose options may have passwords.
+            "~/.sdkman/candidates/sbt/*/bin",
             "~/.sdkman/candidates/scala",
         ],
         credentials: &[
@@ -132,7 +154,9 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "~/.sdkman/candidates/java/*/conf/management/jmxremote.password",
             "~/.sdkman/candidates/java/*/conf/management/snmp.acl",
             "~/.sdkman/candidates/java/*/jre/lib/management/jmxremote.password",
+            "~/.sdkman/candidates/java/*/jre/lib/management/snmp.acl",
             "~/.sdkman/candidates/java/*/lib/management/jmxremote.password",
+            "~/.sdkman/candidates/java/*/lib/management/snmp.acl",
         ],
         variables: &[("SDKMAN_DIR", "~/.sdkman")],
     },
@@ -180,7 +204,10 @@ pub const TOOLCHAINS: &[Toolchain] = &[
             "/home/linuxbrew/.linuxbrew/opt",
             "/home/linuxbrew/.linuxbrew/share",
         ],
-        credentials: &["/home/linuxbrew/.linuxbrew/Cellar/python@*/*/pip.conf"],
+        credentials: &[
+            "/home/linuxbrew/.linuxbrew/Cellar/python@*/*/pip.conf",
+            "/home/linuxbrew/.linuxbrew/Cellar/python@*/*/lib/python*/distutils/distutils.cfg",
+        ],
         variables: &[],
     },
     Toolchain { name: "nix", paths: &["/nix/store"], credentials: &[], variables: &[] },

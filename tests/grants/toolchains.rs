@@ -170,8 +170,14 @@ const INSIDE: &[(&str, &str)] = &[
     (".gradle/wrapper/dists/g-8/hash/g-8/init.d/company.gradle.kts", ".gradle/wrapper"),
     (".nvm/versions/node/v1/lib/node_modules/npm/npmrc", ".nvm/versions"),
     (".nvm/versions/io.js/v1/etc/npmrc", ".nvm/versions"),
-    (".pyenv/versions/3/envs/mine/pip.conf", ".pyenv/versions"),
-    (".pyenv/versions/miniconda3/.condarc", ".pyenv/versions"),
+    (".pyenv/versions/3/envs/mine/pip.conf", ".pyenv/versions/3"),
+    (".pyenv/versions/3/envs/mine/src/one/.git/config", ".pyenv/versions/3"),
+    (".pyenv/versions/3/etc/jupyter/jupyter_server_config.py", ".pyenv/versions/3"),
+    (".pyenv/versions/miniconda3/.condarc", ".pyenv/versions/miniconda3"),
+    (".pyenv/versions/miniconda3/envs/mine/.condarc", ".pyenv/versions/miniconda3"),
+    (".pyenv/versions/miniconda3/conda-meta/history", ".pyenv/versions/miniconda3"),
+    (".local/share/uv/python/3/lib/python3/distutils/distutils.cfg", ".local/share/uv/python"),
+    (".sdkman/candidates/java/8/jre/lib/management/snmp.acl", ".sdkman/candidates/java"),
     (".sdkman/candidates/gradle/8/init.d/company.gradle", ".sdkman/candidates/gradle"),
     (".sdkman/candidates/java/8/jre/lib/management/jmxremote.password", ".sdkman/candidates/java"),
     (".sdkman/candidates/java/21/conf/management/jmxremote.password", ".sdkman/candidates/java"),
@@ -203,6 +209,10 @@ fn parts(caller: &Caller) -> Check {
         home.file(caller, &format!("{place}/bin/mvn"), "#!/bin/sh\necho built\n", 0o755)?;
         home.file(caller, &format!("{place}/conf/settings.xml"), CANARY, 0o644)?;
     }
+    home.file(caller, ".sdkman/candidates/sbt/1/bin/sbt", "#!/bin/sh\necho compiled\n", 0o755)?;
+    home.file(caller, ".sdkman/candidates/sbt/1/conf/sbtopts", CANARY, 0o644)?;
+    home.file(caller, ".pyenv/versions/3/bin/python", "#!/bin/sh\necho python\n", 0o755)?;
+    home.file(caller, ".pyenv/versions/conda/.condarc", CANARY, 0o644)?;
     home.file(caller, "sdk/go1.25/bin/go", "#!/bin/sh\necho went\n", 0o755)?;
     home.file(caller, "sdk/android/release.keystore", CANARY, 0o644)?;
     home.file(caller, ".pyenv/plugins/one/bin/tool", "a plugin\n", 0o755)?;
@@ -213,13 +223,14 @@ fn parts(caller: &Caller) -> Check {
     home.file(caller, ".cargo/registry/index/one-1/.git/config", CANARY, 0o644)?;
     let [one, other] = maven;
     let script = format!(
-        "{at}/{one}/bin/mvn && {at}/{other}/bin/mvn && {at}/sdk/go1.25/bin/go; grep -rs {CANARY} {at}; \
+        "{at}/{one}/bin/mvn && {at}/{other}/bin/mvn && {at}/sdk/go1.25/bin/go; \
+         {at}/.sdkman/candidates/sbt/1/bin/sbt; {at}/.pyenv/versions/3/bin/python; grep -rs {CANARY} {at}; \
          cd {at}; cat .pyenv/plugins/one/bin/tool go/pkg/mod/*/*/one.go .cargo/registry/index/*/.cache/*/*; \
          ls -A {one} {other} sdk go/pkg/mod .cargo/registry/index/*"
     );
     let told = home.run(caller, &[], &script)?;
     let expected = format!(
-        "built\nbuilt\nwent\na plugin\npackage one\nan entry\n.cargo/registry/index/one-1:\n.cache\n\n\
+        "built\nbuilt\nwent\ncompiled\npython\na plugin\npackage one\nan entry\n.cargo/registry/index/one-1:\n.cache\n\n\
          {other}:\nbin\n\n{one}:\nbin\n\ngo/pkg/mod:\nexample.org\n\nsdk:\ngo1.25\n"
     );
     equal("the parts alone", told.stdout.as_str(), expected.as_str())
